@@ -1,6 +1,9 @@
-"""Texts that callers give, and that PostgreSQL has to store: keys, actors and reasons."""
+"""Texts that callers give, and that PostgreSQL has to store: keys, actors and reasons; and names that they misspell."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
 
 LONGEST_ACTOR = 255
 LONGEST_REASON = 10_000
@@ -20,3 +23,9 @@ def refuse_who(error: type[Exception], refused: str, actor: object, reason: obje
     problem = None if reason is None or reason == "" else text_problem("reason", reason, LONGEST_REASON)
     if problem := text_problem("actor", actor, LONGEST_ACTOR) or problem:
         raise error(f"{refused}: {problem}")
+
+
+def close_to(name: str, names: Iterable[str]) -> str:
+    """Return a suggestion for a misspelt name, or nothing."""
+    close = get_close_matches(name, list(names), 1)
+    return f"; did you mean {close[0]!r}?" if close else ""

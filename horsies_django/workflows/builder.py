@@ -1,40 +1,44 @@
 """The builder of workflows, and ``Batch``: tasks that do not depend on one another, and callbacks.
 
-Nothing raises while a graph is built; ``send`` names all problems at once.
+Nothing raises while a graph is built; ``send`` names all problems at once. Each method records a node: it binds what it was given
+to the rule by which ``compile`` turns it into what is stored.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-import hashlib
-import json
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Generic, Literal
+from functools import partial
+from typing import Any, overload
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
 
-from horsies_django.core.errors import TaskSendError, WorkflowDefinitionError
+from horsies_django.core import kinds
+from horsies_django.core.errors import WorkflowDefinitionError
+from horsies_django.core.kinds import Kind
+from horsies_django.core.texts import close_to
 from horsies_django.tasks import registry
 from horsies_django.tasks.decorator import Sender
 from horsies_django.tasks.definition import TaskDefinition
-from horsies_django.tasks.options import SendOptions, prepare
-from horsies_django.workflows import checks
+from horsies_django.tasks.options import SendOptions
+from horsies_django.workflows import waits
+from horsies_django.workflows.arguments import Given, dropped
+from horsies_django.workflows.compile import Called, compiled, take_input, take_task
 from horsies_django.workflows.embed import embed, follow
 from horsies_django.workflows.handle import WorkflowHandle
-from horsies_django.workflows.nodes import Condition, Join, N, Node, Quorum, T
+from horsies_django.workflows.nodes import Condition, Graph, Join, N, Node, Options, Spec, T
 from horsies_django.workflows.send import handle_of, send_graphs
-from horsies_django.workflows.undo import take_undo
-from horsies_django.workflows.waits import Waits
+from horsies_django.workflows.waits import OnTimeout
 
 MOST_NODES = 1_000_000
 TASKS = "add() takes a task, the name of one, or a Workflow"
 MAPPED = "map() runs a task per element, which may add a workflow by current_task().workflow.add(): it takes a task or its name"
+UNDOS = "undo= takes a task, what its with_options() returns, or the name of a task"
 CALLBACKS = ("succeeded", "failed", "finished")  # their rules
 
 
-class Workflow(Waits, Generic[T]):
+class Workflow(Graph[T]):
     """A graph of tasks to be sent as one run; ``Workflow[int]`` is one whose value is an int, for type checkers.
 
     ``on_error`` says what a failed node does to the run, unless a node that depends on it runs nevertheless: "fail" (independent
@@ -42,27 +46,6 @@ class Workflow(Waits, Generic[T]):
     graph again returns the first run. ``good_until``, an aware datetime or a timedelta from sending, is the latest start of its
     tasks. ``max_in_flight`` limits how many tasks of the run are sent and not finished at the same time.
     """
-
-    def __init__(
-        self,
-        name: str,
-        *,
-        on_error: Literal["fail", "stop", "pause"] = "fail",
-        key: str | None = None,
-        good_until: dt.datetime | dt.timedelta | None = None,
-        max_in_flight: int | None = None,
-    ) -> None:
-        self.name = name
-        self.on_error: str = on_error
-        self.key = key
-        self.good_until = good_until
-        self.max_in_flight = max_in_flight
-        self.nodes: list[Node] = []
-        self.output: Node[T] | None = None
-        self.problems: list[str] = []
-        self.outer: set[Workflow] = set()  # those that have this one as a node, or continue as it
-        self._names: Counter[str] = Counter()
-        self._given: set[str] = set()
 
     def add(
         self,
@@ -87,17 +70,11 @@ class Workflow(Waits, Generic[T]):
         that of the function without one. ``undo``: a task that undoes what this one did, if the run fails or is cancelled.
         ``kwargs`` are arguments by name as well, also those that are named like one of these options.
         """
-        options = {"after": after, "join": join, "allow_failed": allow_failed, "when": when, "name": name, "undo": undo}
-        given = checks.given(self, args, kwargs, others, **options)
+        options = Options(after, join, allow_failed, when, name, undo)
+        given = self._given(options, args, kwargs, others)
         if isinstance(what, Workflow):
-            node = self._node(what.name, name, "workflow")
-            embed(self, node, what, given)
-        else:
-            task, how = self._task(what)
-            node = self._node(task.name.rpartition(".")[2] if task else str(what), name, "task")
-            self._prepare(node, task, how)
-            checks.take_arguments(self, node, given)
-        return self._join(node, after, join, allow_failed=allow_failed, when=when, undo=undo)
+            return self._record(Spec(kinds.WORKFLOW, what.name, options, partial(embed, child=what, given=given)))
+        return self._call(kinds.TASK, what, TASKS, options, given)
 
     def map(
         self,
@@ -119,14 +96,8 @@ class Workflow(Waits, Generic[T]):
         the same for every element; those in ``kwargs`` come before those beside it. The node completes if all its tasks do; its
         value is the list of their values. Its ``undo`` runs once per element.
         """
-        task, how = self._task(what, MAPPED)
-        node = self._node(task.name.rpartition(".")[2] if task else str(what), name, "map")
-        self._prepare(node, task, how)
-        options = {"after": after, "join": join, "allow_failed": allow_failed, "when": when, "name": name, "undo": undo}
-        given = checks.given(self, (), kwargs, others, **options)
-        node.over = next(iter(given.kwargs), None)
-        checks.take_arguments(self, node, given)
-        return self._join(node, after, join, allow_failed=allow_failed, when=when, undo=undo)
+        options = Options(after, join, allow_failed, when, name, undo)
+        return self._call(kinds.MAP, what, MAPPED, options, self._given(options, (), kwargs, others))
 
     def continue_as(
         self,
@@ -146,16 +117,110 @@ class Workflow(Waits, Generic[T]):
         Nodes that have not begun are CANCELLED, running tasks are asked to stop. The keyword arguments are the inputs of
         ``what``; for the others see ``add``. A loop is built by a task: ``current_task().workflow.continue_as(...)``.
         """
-        options = {"after": after, "join": join, "allow_failed": allow_failed, "when": when, "name": name}
-        node = self._node("continue", name, "continue")
-        follow(self, node, what, checks.given(self, (), kwargs, others, **options))
-        return self._join(node, after, join, allow_failed=allow_failed, when=when)
+        options = Options(after, join, allow_failed, when, name)
+        given = self._given(options, (), kwargs, others)
+        return self._record(Spec(kinds.CONTINUE, "continue", options, partial(follow, successor=what, given=given)))
+
+    @overload
+    def input(self, name: str, annotation: type[N]) -> Node[N]: ...
+    @overload
+    def input(self, name: str, annotation: Any = ...) -> Node: ...
+    def input(self, name: str, annotation: Any = Any) -> Node:
+        """Add an input, whose value another workflow gives when this one is a node of it."""
+        return self._record(Spec(kinds.INPUT, name, Options(name=name), partial(take_input, annotation=annotation)))
+
+    def sleep(
+        self,
+        delay: float | dt.timedelta,
+        /,
+        *,
+        after: Node | Iterable[Node] = (),
+        join: Join = "all",
+        allow_failed: bool = False,
+        when: Condition | None = None,
+        name: str | None = None,
+    ) -> Node[None]:
+        """Add a timer: a node that completes ``delay`` after it is ready, a timedelta or seconds. Its value is None."""
+        options = Options(after, join, allow_failed, when, name)
+        return self._record(Spec(kinds.TIMER, "sleep", options, partial(waits.sleep, delay=delay)))
+
+    def until(
+        self,
+        moment: dt.datetime,
+        /,
+        *,
+        after: Node | Iterable[Node] = (),
+        join: Join = "all",
+        allow_failed: bool = False,
+        when: Condition | None = None,
+        name: str | None = None,
+    ) -> Node[None]:
+        """Add a timer that completes at an aware datetime, or when it is ready if that is later. Its value is None."""
+        options = Options(after, join, allow_failed, when, name)
+        return self._record(Spec(kinds.TIMER, "until", options, partial(waits.until, moment=moment)))
+
+    def signal(
+        self,
+        signal: str,
+        /,
+        *,
+        key: str | None = None,
+        annotation: Any = Any,
+        timeout: float | dt.timedelta | None = None,
+        on_timeout: OnTimeout = "fail",
+        after: Node | Iterable[Node] = (),
+        join: Join = "all",
+        allow_failed: bool = False,
+        when: Condition | None = None,
+        name: str | None = None,
+    ) -> Node:
+        """Add a node that waits for a signal of this name, whose data becomes its value; see ``WorkflowHandle.signal``.
+
+        Each signal is taken by one node, the oldest first, also if it was sent before the node began to wait. With a
+        ``key``, only signals with that key are taken. ``annotation`` is the type of the data, which is checked when it is sent.
+        After ``timeout``, a timedelta or seconds from when the node is ready, it is FAILED ("fail"), SKIPPED ("skip") or
+        COMPLETED with None ("complete").
+        """
+        title = signal if isinstance(signal, str) else "signal"
+        wait = partial(
+            waits.signal, name=signal, key=key, annotation=annotation, timeout=timeout, on_timeout=on_timeout
+        )
+        return self._record(Spec(kinds.SIGNAL, title, Options(after, join, allow_failed, when, name), wait))
+
+    def gate(
+        self,
+        name: str,
+        /,
+        *,
+        permission: str | None = None,
+        timeout: float | dt.timedelta | None = None,
+        on_timeout: OnTimeout = "fail",
+        announce: Sender[..., Any] | str | None = None,
+        after: Node | Iterable[Node] = (),
+        join: Join = "all",
+        allow_failed: bool = False,
+        when: Condition | None = None,
+    ) -> Node:
+        """Add a node that waits until a person approves or rejects it; see ``WorkflowHandle.approve``.
+
+        Its value is ``{"by": ..., "reason": ...}``; a rejection fails it with GATE_REJECTED. ``permission``, as in
+        "shop.approve", is what users need. ``timeout`` and ``on_timeout`` are those of ``signal``. ``announce`` is a task that is
+        sent when the gate opens, with the name of the gate as its argument ``gate``.
+        """
+        wait = partial(waits.gate, permission=permission, timeout=timeout, on_timeout=on_timeout)
+        node = self._record(Spec(kinds.GATE, "gate", Options(after, join, allow_failed, when, name), wait))
+        if announce is not None:  # it waits for the same nodes
+            title = f"announce {node.title[:180]}"
+            self.add(announce, gate=node.name, name=title, after=after, join=join, allow_failed=allow_failed, when=when)
+        return node
 
     def returns(self, node: Node[T]) -> None:
         """Let the value of a node be the value of the workflow."""
         self.change("a value")
-        if self.owns(node, "returns()"):
-            checks.judge_kept(self, "returns()", node)
+        if problem := self.foreign(node):
+            self.problems.append(f"returns(): {problem}")
+        else:
+            self.problems += dropped(node, "returns(): ")
             self.output = node
 
     def send(self) -> WorkflowHandle[T]:
@@ -188,135 +253,65 @@ class Workflow(Waits, Generic[T]):
         """Return the handle of a run of this workflow that was sent earlier, in any process."""
         return handle_of(self, workflow_id)
 
-    def owns(self, node: object, where: str) -> bool:
-        """Return whether this is a node of this workflow; note the problem if it is not."""
-        if isinstance(node, Node) and node.flow is self:
-            return True
-        self.problems.append(f"{where}: {node!r:.80} is not a node of this workflow; use what its add() returned")
-        return False
+    def _given(self, options: Options, args: tuple[Any, ...], kwargs: Any, others: dict[str, Any]) -> Given:
+        """Return the arguments of a node: those in ``kwargs``, which leaves no doubt about options, and those beside it."""
+        if kwargs is None:
+            return Given(args, others, options.changed())
+        if not isinstance(kwargs, Mapping) or not all(isinstance(name, str) for name in kwargs):
+            self.problems.append(f"kwargs= takes a dict of arguments by name, not {kwargs!r:.80}")
+            return Given(args, others)
+        twice = [name for name in kwargs if name in others]
+        self.problems += [f"the argument {name!r:.80} is given twice: in kwargs= and beside it" for name in twice]
+        return Given(args, {**kwargs, **others})
 
-    def note(self, problem: str) -> None:
-        """Note a problem, also for the workflows that contain this one."""
-        self.problems.append(problem)
-        for flow in self.outer:
-            flow.note(problem)
-
-    def change(self, what: str) -> None:
-        """Note that this workflow gets something new if another one contains it already, with the graph that it had."""
-        while self.outer:  # it is told once
-            flow = self.outer.pop()
-            flow.note(f"{self.name!r} got {what} after it was added to {flow.name!r}: add it when it is complete")
-
-    def finish(self) -> None:
-        """Complete the graph before it is sent."""
-
-    def head(self) -> dict[str, Any]:
-        """Return the run as the JSON object that ``horsies_send_run`` reads, without its nodes."""
-        until: dict[str, Any] = {}
-        if isinstance(self.good_until, dt.timedelta):
-            until["good_for"] = f"{self.good_until.total_seconds()} s"
-        elif self.good_until is not None:
-            until["good_until"] = self.good_until.isoformat()
-        return {
-            "name": self.name,
-            "on_error": self.on_error,
-            "output": None if self.output is None else self.output.number,
-            "max_in_flight": self.max_in_flight,
-            **until,
-        }
-
-    def json(self) -> str:
-        """Return the whole graph as JSON, for a node of another workflow."""
-        return f'{json.dumps(self.head())[:-1]},"nodes":[{",".join(node.json() for node in self.nodes)}]}}'
-
-    def hash(self) -> str:
-        """Return a hash of the graph. Absolute deadlines and metadata do not count: they differ each time a workflow is built."""
-        head = {name: value for name, value in self.head().items() if name != "good_until"}
-        digest = hashlib.sha256(json.dumps(head, sort_keys=True).encode())
-        for node in self.nodes:
-            digest.update(node.json(hashing=True).encode())
-        return digest.hexdigest()
-
-    def _node(self, wanted: str, given: str | None, kind: str) -> Node:
-        if len(self.nodes) >= MOST_NODES:
-            raise WorkflowDefinitionError(
-                self.name, [f"it has more than {MOST_NODES:,} nodes: map() runs a task per element with one node"]
-            )
-        if given is not None and (not isinstance(given, str) or not 1 <= len(given) <= 200 or not given.isprintable()):
-            self.problems.append(f"a node's name must be a str of 1 to 200 printable characters, not {given!r:.80}")
-            given = None
-        name, wanted = given, wanted[:180]
-        while name is None or (given is None and name in self._given):
-            self._names[wanted] += 1
-            name = wanted if self._names[wanted] == 1 else f"{wanted}-{self._names[wanted]}"
-        if given in self._given:
-            self.problems.append(f"the name {name!r} is used for two nodes: give one of them another")
-        self._given.add(name)
-        self.change(f"the node {name!r:.80}")
-        node = Node(self, len(self.nodes), name, kind)
-        self.nodes.append(node)
-        return node
-
-    def _task(self, what: Any, expected: str = TASKS) -> tuple[TaskDefinition | None, SendOptions]:
+    def _called(self, what: Any, expected: str) -> Called:
         """Return a task and its options. One of django.tasks has them as its attributes ``definition`` and ``send_options``."""
         if isinstance(what, Sender):
             return what._task, what._options
         if isinstance(definition := getattr(what, "definition", None), TaskDefinition):
             return definition, getattr(what, "send_options", SendOptions())
-        if isinstance(what, str):
-            if (task := registry.find_or_import(what)) is not None:
-                return task, SendOptions()
-            self.problems.append(f"there is no task named {what!r}{checks.close_to(what, registry.names())}")
-        else:
+        if not isinstance(what, str):
             self.problems.append(f"{expected}, not {type(what).__name__}")
+        elif (task := registry.find_or_import(what)) is not None:
+            return task, SendOptions()
+        else:
+            self.problems.append(f"there is no task named {what!r}{close_to(what, registry.names())}")
         return None, SendOptions()
 
-    def _prepare(self, node: Node, task: TaskDefinition | None, options: SendOptions) -> None:
-        if task is None:
-            return
-        node.task = task
-        node.type = checks.produced(task)
-        if isinstance(options.delay, dt.datetime):
-            self.problems.append(
-                f"{node.name}: delay must be seconds or a timedelta, counted from when the node is ready"
-            )
-            options = options._replace(delay=None)
-        try:
-            node.new = prepare(task, options, None)
-        except TaskSendError as error:
-            self.problems.append(f"{node.name}: {error.message}")
+    def _call(self, kind: Kind, what: Any, expected: str, options: Options, given: Given) -> Node:
+        """Record a node that runs a task."""
+        called = self._called(what, expected)
+        title = str(what) if called[0] is None else called[0].name.rpartition(".")[2]
+        return self._record(Spec(kind, title, options, partial(take_task, called=called, given=given)))
 
-    def _join(
-        self,
-        node: Node,
-        after: Node | Iterable[Node],
-        join: str | Quorum,
-        *,
-        allow_failed: bool,
-        when: Any,
-        undo: Any = None,
-    ) -> Node:
-        several = isinstance(after, Iterable) and not isinstance(after, str | Node)
-        node.after(*(after if several else [after]))
-        node.allow_failed = bool(allow_failed)
-        if when is not None:
-            if not isinstance(when, Condition):
-                self.problems.append(f"{node.name}: when= takes node.matches('...'), not {type(when).__name__}")
-            elif when.node.kind == "map":
-                self.problems.append(f"{node.name}: when= looks at one value; {when.node.name} is a map")
-            elif self.owns(when.node, f"{node.name}: when="):
-                checks.judge_kept(self, f"{node.name}: when=", when.node)
-                node.when = when
-                node.wait_for([when.node], counts=False)
-        if isinstance(join, Quorum):
-            node.rule, node.needs = "quorum", join.needs
-        elif join == "any":
-            node.rule, node.needs = "quorum", 1
-        elif join != "all":
-            self.problems.append(f"{node.name}: join must be 'all', 'any' or quorum(n), not {join!r:.80}")
-        checks.judge_inputs(self, node)
-        take_undo(self, node, undo)
+    def _record(self, spec: Spec) -> Node:
+        """Add a node, and compile it."""
+        if len(self.nodes) >= MOST_NODES:
+            raise WorkflowDefinitionError(
+                self.name, [f"it has more than {MOST_NODES:,} nodes: map() runs a task per element with one node"]
+            )
+        name = self._name(spec.options.name, str(spec.title)[:180])
+        self.change(f"the node {name!r:.80}")
+        node: Node = Node(self, len(self.nodes), name, spec.kind)
+        self.nodes.append(node)
+        undo = spec.options.undo
+        undo = None if undo is None or spec.kind.runs else self._called(undo, f"{name}: {UNDOS}")
+        self.problems += [f"{name}: {problem}" for problem in compiled(node, spec, undo)]
         return node
+
+    def _name(self, given: Any, title: str) -> str:
+        """Return the name of a node: the one that was given, else its title, with a number if that is taken."""
+        if given is not None and (not isinstance(given, str) or not 1 <= len(given) <= 200 or not given.isprintable()):
+            self.problems.append(f"a node's name must be a str of 1 to 200 printable characters, not {given!r:.80}")
+            given = None
+        name: str | None = given
+        while name is None or (given is None and name in self.given):
+            self.names[title] += 1
+            name = title if self.names[title] == 1 else f"{title}-{self.names[title]}"
+        if given in self.given:
+            self.problems.append(f"the name {name!r} is used for two nodes: give one of them another")
+        self.given.add(name)
+        return name
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}, {len(self.nodes)} nodes>"

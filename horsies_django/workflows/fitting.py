@@ -7,10 +7,12 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from horsies_django.core.codec import CodecError
+from horsies_django.core.codec.advice import name_of
+from horsies_django.core.texts import close_to
 from horsies_django.store.workflows import OpenCalls
 from horsies_django.tasks import registry
 from horsies_django.tasks.definition import TaskDefinition
-from horsies_django.workflows import checks
+from horsies_django.workflows.arguments import hints, way
 
 GIVEN = {"value": "a value", "result": "a TaskResult", "list": "a list of values", "results": "Results"}
 
@@ -39,7 +41,7 @@ def misfits(calls: OpenCalls, queues: Collection[str]) -> Iterator[Misfit]:
             "Keep it in HORSIES['QUEUES'] until these runs have ended",
         )  # fmt: skip
     if task is None:
-        close = checks.close_to(calls.task, registry.names())
+        close = close_to(calls.task, registry.names())
         yield Misfit(
             "UNKNOWN_TASK", None, f"there is no task of this name{close}",
             f"Keep one until these runs have ended: @task(name={calls.task!r})",
@@ -61,15 +63,15 @@ def of_names(task: TaskDefinition, given: Mapping[str, str]) -> Iterator[Misfit]
 
 def of_values(task: TaskDefinition, given: Mapping[str, str], constants: Collection[str]) -> Iterator[Misfit]:
     """Yield constants that cannot be decoded, and results in a form that another annotation had chosen."""
-    hints = checks.hints(task) if task.codec is None else dict.fromkeys(given, Any)
+    types = hints(task) if task.codec is None else dict.fromkeys(given, Any)
     advice = "Take both until these runs have ended, or add a parameter with a default"
-    for name in sorted(given.keys() & hints.keys()):
+    for name in sorted(given.keys() & types.keys()):
         many = given[name] in ("list", "results")
         if given[name] not in GIVEN:
             continue
-        form, wanted = checks.way(hints[name], many=many)
+        form, wanted = way(types[name], many=many)
         if form != given[name] or wanted is None:
-            problem = f"{name!r} is annotated {checks.shown(hints[name])}, and gets {GIVEN[given[name]]}"
+            problem = f"{name!r} is annotated {name_of(types[name])}, and gets {GIVEN[given[name]]}"
             yield Misfit("OTHER_TYPE", name, problem, advice)
     found = {}
     for text in constants:

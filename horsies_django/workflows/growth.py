@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Iterable
 from typing import Any
+from uuid import UUID
 
 from horsies_django.core.errors import WorkflowDefinitionError, WorkflowError
+from horsies_django.core.kinds import CONTINUE, GATE, UNDO
 from horsies_django.store.workflows import Place, WorkflowStore
 from horsies_django.tasks import context
 from horsies_django.tasks.context import CurrentTask
 from horsies_django.tasks.enqueue import taken
 from horsies_django.tasks.handle import async_form
-from horsies_django.workflows import checks
 from horsies_django.workflows.builder import Workflow
 from horsies_django.workflows.database import writing
-from horsies_django.workflows.embed import judge_name, level_problems
-from horsies_django.workflows.nodes import Node
+from horsies_django.workflows.embed import misnamed
+from horsies_django.workflows.graph_checks import both, impossible, too_deep, unfed
+from horsies_django.workflows.nodes import Node, Problems, Spec
 from horsies_django.workflows.operations import note
 from horsies_django.workflows.send import path_problem
 
@@ -49,81 +52,62 @@ class RunningWorkflow(Workflow):
         """Raise WorkflowDefinitionError for a problem with a node that is inserted already."""
         raise WorkflowDefinitionError(self.name, [problem])
 
-    def add(self, what: Any, /, *args: Any, **kwargs: Any) -> Node:
-        """Add a node, as ``Workflow.add`` does, and insert it."""
-        return self._insert(super().add(what, *args, **kwargs))
-
-    def map(self, what: Any, /, **kwargs: Any) -> Node:
-        """Add a map, as ``Workflow.map`` does, and insert it."""
-        return self._insert(super().map(what, **kwargs))
-
-    def continue_as(self, what: Workflow, /, **kwargs: Any) -> Node:
-        """Let the run continue as another one, as ``Workflow.continue_as`` does, once the current task has completed."""
-        return self._insert(super().continue_as(what, **kwargs), what)
-
-    def sleep(self, delay: Any, /, **kwargs: Any) -> Node:
-        """Add a timer, as ``Workflow.sleep`` does, and insert it."""
-        return self._insert(super().sleep(delay, **kwargs))
-
-    def until(self, moment: Any, /, **kwargs: Any) -> Node:
-        """Add a timer, as ``Workflow.until`` does, and insert it."""
-        return self._insert(super().until(moment, **kwargs))
-
-    def signal(self, signal: str, /, **kwargs: Any) -> Node:
-        """Add a wait for a signal, as ``Workflow.signal`` does, and insert it."""
-        return self._insert(super().signal(signal, **kwargs))
-
-    def gate(self, name: str, /, *, announce: Any = None, **kwargs: Any) -> Node:
-        """Add a gate, as ``Workflow.gate`` does, and insert it."""
-        node = self._insert(super().gate(name, **kwargs))  # its name is final now
-        self._announce(node, name, announce, **kwargs)
-        return node
-
-    aadd = async_form(add)
-    amap = async_form(map)
-    acontinue_as = async_form(continue_as)
-    asleep = async_form(sleep)
-    auntil = async_form(until)
-    asignal = async_form(signal)
-    agate = async_form(gate)
+    aadd = async_form(Workflow.add)
+    amap = async_form(Workflow.map)
+    acontinue_as = async_form(Workflow.continue_as)
+    asleep = async_form(Workflow.sleep)
+    auntil = async_form(Workflow.until)
+    asignal = async_form(Workflow.signal)
+    agate = async_form(Workflow.gate)
 
     def send(self) -> Any:
         """Refuse: the run was sent already. Raises WorkflowError."""
         raise WorkflowError("the workflow of the current task is running: add() and map() insert their nodes at once")
 
-    def _insert(self, node: Node, successor: Workflow | None = None) -> Node:
-        problems = [*self.problems, *checks.node_problems(node), *level_problems([node])]
-        if problems:
-            self.problems = []
-            raise WorkflowDefinitionError(self.name, problems)
-        task, attempt = self.current.task_id, self.current.attempt
+    def _record(self, spec: Spec) -> Node:
+        """Record a node, and insert it."""
+        node = super()._record(spec)
+        self._refuse([*unfed([node]), *impossible(node), *too_deep([node])])
+        task = self.current.task_id
         assert task is not None
         with taken(), writing() as store:
             if node.when is not None and (problem := path_problem(store, node.when.path)):
-                raise WorkflowDefinitionError(self.name, [f"{node.name}: {problem}"])
+                self._refuse([f"{node.name}: {problem}"])
             place = self.place = self.place or store.place(task)
             if place is None:
                 raise WorkflowError(f"task {task} is not part of a workflow")
-            self._refuse_place(node, place, successor)
-            if place.element is not None:
-                node.name = f"{node.name[:185]}[{place.element}]"
-                if node.kind == "gate":
-                    node.wait = node.wait._replace(signal=node.name)
-            node.number = store.number(place.workflow)
-            added = store.grow(task, attempt, f"[{node.json()}]")
-            if not added:
-                raise WorkflowError(
-                    f"attempt {attempt} of task {task} is not the current one any more: it adds no nodes"
-                )
-            if added[0] is None:
-                raise WorkflowDefinitionError(self.name, [f"{node.name}: {checks.both(node.wait.signal)}"])
-            if not added[0]:  # an earlier attempt did
-                number, earlier = store.named(place.workflow, place.node, node.name)
-                if different(earlier, node.json()):
-                    self._tell(store, place, node)
-                node.number = number
+            if place.kind == UNDO.name:
+                raise WorkflowError(f"task {task} undoes a node: an undo adds no nodes")
+            self._refuse(f"{node.name}: {problem}" for problem in misplaced(node, place))
+            self._insert(store, task, node, place)
         node.inserted = True
         return node
+
+    def _refuse(self, problems: Iterable[str]) -> None:
+        """Raise WorkflowDefinitionError if anything is wrong with the node that is recorded."""
+        found, self.problems = [*self.problems, *problems], []
+        if found:
+            raise WorkflowDefinitionError(self.name, found)
+
+    def _insert(self, store: WorkflowStore, task: UUID, node: Node, place: Place) -> None:
+        """Insert a node, unless an earlier attempt did."""
+        if node.kind is CONTINUE:
+            node.upstream.add(place.node)  # the run ends once the current task has completed
+        if place.element is not None:
+            node.name = f"{node.name[:185]}[{place.element}]"
+            node.wait |= {"signal": node.name} if node.kind is GATE else {}
+        node.number = store.number(place.workflow)
+        attempt = self.current.attempt
+        added = store.grow(task, attempt, f"[{node.json()}]")
+        if not added:
+            raise WorkflowError(f"attempt {attempt} of task {task} is not the current one any more: it adds no nodes")
+        if added[0] is None:
+            self._refuse([f"{node.name}: {both(node.wait['signal'])}"])
+        if not added[0]:
+            number, earlier = store.named(place.workflow, place.node, node.name)
+            if different(earlier, node.json()):
+                self._tell(store, place, node)
+            node.number = number
 
     def _tell(self, store: WorkflowStore, place: Place, node: Node) -> None:
         """Note on the run, and in the log, that a node stays as an earlier attempt added it; of an attempt, some."""
@@ -135,22 +119,15 @@ class RunningWorkflow(Workflow):
         task = {"node": node.name, "task": str(self.current.task_id)}
         note(store, place.workflow, "workflow.keep", self.current.name, said, task)
 
-    def _refuse_place(self, node: Node, place: Place, successor: Workflow | None) -> None:
-        """Raise an error for a node that cannot be in this run. A successor waits for the current task."""
-        if place.kind == "undo":
-            raise WorkflowError(f"task {self.current.task_id} undoes a node: an undo adds no nodes")
-        if place.nested and node.undo is not None:
-            self.problems.append(
-                f"{node.name}: its run is a node of another one, where nothing can be undone: remove undo="
-            )
-        if successor is not None:
-            node.upstream.add(place.node)
-            judge_name(self, node, place.keyed_name, successor.name)
-            if place.nested:
-                self.problems.append(f"{node.name}: its run is a node of another one, and cannot continue as another")
-        if self.problems:
-            problems, self.problems = self.problems, []
-            raise WorkflowDefinitionError(self.name, problems)
+
+def misplaced(node: Node, place: Place) -> Problems:
+    """Yield why a node cannot be in the run of the task that adds it."""
+    if place.nested and node.undo is not None:
+        yield "its run is a node of another one, where nothing can be undone: remove undo="
+    if node.kind is CONTINUE and node.child is not None:
+        yield from misnamed(node.child, place.keyed_name)
+        if place.nested:
+            yield "its run is a node of another one, and cannot continue as another"
 
 
 def different(earlier: str, later: str) -> bool:

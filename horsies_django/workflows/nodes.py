@@ -1,4 +1,4 @@
-"""Nodes of a workflow that is being built, and how they are written as JSON for the database.
+"""The graph of a workflow that is being built: its nodes and options, and how they are written as JSON for the database.
 
 ``inputs`` says how results become arguments: ``{"node": 3, "as": "value"}`` or ``{"nodes": [3, 4], "as": "list"}`` by parameter.
 ``as`` is "value", "result" (a TaskResult), "list" (the values of many), "results" (the same, read when they are needed), or
@@ -7,11 +7,15 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import hashlib
 import json
 import sys
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any, Generic, Literal, NamedTuple
 
+from horsies_django.core.kinds import INPUT, Kind
 from horsies_django.core.metadata import without_metadata
 from horsies_django.core.records import NewTasks
 from horsies_django.tasks.definition import TaskDefinition
@@ -23,6 +27,7 @@ else:
 
 T = TypeVar("T", default=Any)  # of the value of a workflow
 N = TypeVar("N", default=Any)  # of the value of one of its nodes
+R = TypeVar("R", default=None)
 V = TypeVar("V", default=Any, covariant=True)
 
 
@@ -50,35 +55,52 @@ def quorum(needs: int) -> Quorum:
     return Quorum(needs)
 
 
+class Options(NamedTuple):
+    """What most nodes take, as it was given."""
+
+    after: Any = ()
+    join: Any = "all"
+    allow_failed: Any = False
+    when: Any = None
+    name: Any = None
+    undo: Any = None
+
+    def changed(self) -> set[str]:
+        """Return the names of those that are not the default."""
+        return {name for name, value in self._asdict().items() if value != self._field_defaults[name]}
+
+
 class Node(Generic[V]):
     """A node of a workflow, whose value has the type ``V``. Given as an argument to another node, it stands for its result."""
 
-    def __init__(self, flow: Any, number: int, name: str, kind: str) -> None:
+    def __init__(self, flow: Graph, number: int, name: str, kind: Kind) -> None:
         self.flow = flow
         self.number = number
         self.name = name
+        self.title = name  # without the place of an element, which is appended when a task of a map adds it
         self.kind = kind
+        self.inserted = False  # by a running task
+        self.type: Any = Any  # of its value; of a map, the type of each element's
         self.task: TaskDefinition | None = None
         self.new: NewTasks | None = None
         self.kwargs = "{}"
         self.inputs: dict[str, dict[str, Any]] = {}
-        self.over: str | None = None
-        self.value: str | None = None
-        self.graph: str | None = None
-        self.graph_hash = ""
-        self.inserted = False  # by a running task
-        self.levels = 1  # of the workflows in one another that it runs, with its own
-        self.output: Node | None = None  # of a workflow: the node of that workflow whose value is this one's
-        self.undo: str | None = None  # JSON, of the task that undoes it, without its options
+        self.over: str | None = None  # the parameter that a map maps over
+        self.value: str | None = None  # the elements of a map, unless they come from nodes
+        self.wait: dict[str, Any] = {}  # the columns of a wait
+        self.undo: dict[str, Any] | None = None  # the task that undoes it
         self.undo_options: str | None = None
-        self.wait: Any = None  # a Wait, of a timer, a signal or a gate
+        self.child: Graph | None = None  # the workflow that it runs, or as which the run continues
+        self.graph: str | None = None  # that workflow, as it was when it became a node
+        self.graph_hash = ""
+        self.output: Node | None = None
+        self.levels = 1  # of the workflows in one another that it runs, with its own
         self.rule = "all"
         self.needs: int | None = None
         self.allow_failed = False
         self.when: Condition | None = None
         self.upstream: set[int] = set()
         self.branches: set[int] = set()  # those among them that a quorum counts
-        self.type: Any = Any  # of its value; of a map, the type of each element's
 
     def matches(self, path: str) -> Condition:
         """Return the condition that this node's value matches a JSON path predicate of PostgreSQL, as in ``'$.pages > 10'``.
@@ -93,16 +115,23 @@ class Node(Generic[V]):
             self.flow.note(f"{self.name}: after() comes too late, the node is inserted already: give add() after=...")
         if nodes:
             self.flow.change(f"an edge to {self.name!r}")
-        for node in nodes:
-            if self.flow.owns(node, f"{self.name}: after()"):
-                self.wait_for([node], counts=True)
+        for problem in self.wait_after(nodes):
+            self.flow.note(f"{self.name}: {problem}")
         return self
+
+    def wait_after(self, nodes: Iterable[Any]) -> Problems[None]:
+        """Let this node wait for others; yield which are none."""
+        for node in nodes:
+            if problem := self.flow.foreign(node):
+                yield f"after(): {problem}"
+            else:
+                self.wait_for([node], counts=True)
 
     def wait_for(self, nodes: Iterable[Node], *, counts: bool) -> None:
         """Let this node wait for others of its workflow. An input is there from the start, so it never counts."""
         for node in nodes:
             self.upstream.add(node.number)
-            if counts and node.kind != "input":
+            if counts and node.kind is not INPUT:
                 self.branches.add(node.number)
 
     def __repr__(self) -> str:
@@ -122,39 +151,128 @@ class Node(Generic[V]):
 
         ``hashing`` leaves out what differs each time the same workflow is built: absolute deadlines and metadata.
         """
-        stored: dict[str, Any] = {"number": self.number, "name": self.name, "kind": self.kind}
-        if self.new is not None:
-            new = self.new
-            stored.update(task=new.task_name, queue=new.queue_name, lane=new.lane, priority=new.priority)
-            stored.update(max_retries=new.max_retries)
-            stored.update({"codec": new.codec} if new.codec else {})
-            for name in ("good_for", "delay") if hashing else ("good_until", "good_for", "delay"):
-                if (value := getattr(new, name)) is not None:
-                    stored[name] = value.isoformat() if name == "good_until" else f"{value.total_seconds()} s"
-        if self.wait is not None:
-            stored.update(self.wait.json(deadline=not hashing))
-        stored.update({"after": sorted(self.upstream)} if self.upstream else {})
-        stored.update({"inputs": self.inputs} if self.inputs else {})
-        stored.update({"over": self.over} if self.over else {})
+        stored: dict[str, Any] = {"number": self.number, "name": self.name, "kind": self.kind.name}
+        texts: dict[str, str | None] = {}
+        if (new := self.new) is not None:
+            stored |= task_members(new) | ({"codec": new.codec} if new.codec else {})
+            stored |= {"good_until": new.good_until.isoformat()} if new.good_until and not hashing else {}
+            spans = {"good_for": new.good_for, "delay": new.delay}
+            stored |= {name: f"{span.total_seconds()} s" for name, span in spans.items() if span is not None}
+            texts["options"] = without_metadata(new.options) if hashing else new.options
+        stored |= {name: value for name, value in self.wait.items() if not (hashing and name == "due_at")}
+        stored |= {"after": sorted(self.upstream)} if self.upstream else {}
+        stored |= {"inputs": self.inputs} if self.inputs else {}
+        stored |= {"over": self.over} if self.over else {}
         if self.rule != "all" or self.allow_failed:
-            stored.update(rule=self.rule, needs=self.needs, allow_failed=self.allow_failed)
+            stored |= {"rule": self.rule, "needs": self.needs, "allow_failed": self.allow_failed}
         if self.rule == "quorum" and (uncounted := self.upstream - self.branches):
-            stored.update(uncounted=sorted(uncounted))
+            stored["uncounted"] = sorted(uncounted)
         if self.when is not None:
-            stored.update(when_node=self.when.node.number, when_path=self.when.path)
-        text = json.dumps(stored)[:-1]
-        if self.new is not None:
-            text += options_member(self.new.options, hashing=hashing)
-        if self.value is not None:
-            text += f',"value":{self.value}'
+            stored |= {"when_node": self.when.node.number, "when_path": self.when.path}
+        texts["value"] = self.value
         if self.undo is not None:
-            text += f',"undo":{self.undo[:-1]}{options_member(self.undo_options, hashing=hashing)}}}'
+            options = without_metadata(self.undo_options) if hashing else self.undo_options
+            texts["undo"] = json_object(self.undo, {"options": options})
         if self.graph is not None:
-            text += f',"graph":{json.dumps(self.graph_hash) if hashing else self.graph}'
-        return f'{text},"kwargs":{self.kwargs}}}'
+            texts["graph"] = json.dumps(self.graph_hash) if hashing else self.graph
+        return json_object(stored, texts | {"kwargs": self.kwargs})
 
 
-def options_member(options: str | None, *, hashing: bool) -> str:
-    """Return the options of a task as a further member of a JSON object, "" without any."""
-    kept = without_metadata(options) if hashing else options
-    return "" if kept is None else f',"options":{kept}'
+def task_members(new: NewTasks) -> dict[str, Any]:
+    """Return what is stored of the task of a node, and of the one that undoes it."""
+    return {
+        "task": new.task_name, "queue": new.queue_name, "lane": new.lane, "priority": new.priority,
+        "max_retries": new.max_retries,
+    }  # fmt: skip
+
+
+def json_object(members: Mapping[str, Any], texts: Mapping[str, str | None]) -> str:
+    """Return members as a JSON object, with those ``texts`` that are not None, which are JSON already."""
+    more = "".join(f',"{name}":{text}' for name, text in texts.items() if text is not None)
+    return f"{json.dumps(members)[:-1]}{more}}}"
+
+
+# Yields the problems that it finds, without the name of the node, and returns something.
+Problems = Generator[str, None, R]
+
+
+class Spec(NamedTuple):
+    """A node as it was recorded. Its title is its name, unless it has one in the options, or the title is taken."""
+
+    kind: Kind
+    title: str
+    options: Options
+    rule: Callable[[Node], Problems]  # how it is compiled, bound to what only this kind takes
+
+
+class Graph(Generic[T]):
+    """The options and the nodes of a workflow, and what is wrong with them."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        on_error: Literal["fail", "stop", "pause"] = "fail",
+        key: str | None = None,
+        good_until: dt.datetime | dt.timedelta | None = None,
+        max_in_flight: int | None = None,
+    ) -> None:
+        self.name = name
+        self.on_error: str = on_error
+        self.key = key
+        self.good_until = good_until
+        self.max_in_flight = max_in_flight
+        self.nodes: list[Node] = []
+        self.output: Node[T] | None = None
+        self.problems: list[str] = []
+        self.names: Counter[str] = Counter()  # how many nodes were named after each title
+        self.given: set[str] = set()  # names
+        self.outer: set[Graph] = set()  # those that have this one as a node, or continue as it
+
+    def foreign(self, node: object) -> str | None:
+        """Return the problem of what should be a node of this workflow and is not."""
+        if isinstance(node, Node) and node.flow is self:
+            return None
+        return f"{node!r:.80} is not a node of this workflow; use what its add() returned"
+
+    def note(self, problem: str) -> None:
+        """Note a problem, also for the workflows that contain this one."""
+        self.problems.append(problem)
+        for flow in self.outer:
+            flow.note(problem)
+
+    def change(self, what: str) -> None:
+        """Note that this workflow gets something new if another one contains it already, with the graph that it had."""
+        while self.outer:  # it is told once
+            flow = self.outer.pop()
+            flow.note(f"{self.name!r} got {what} after it was added to {flow.name!r}: add it when it is complete")
+
+    def finish(self) -> None:
+        """Complete the graph before it is sent."""
+
+    def head(self) -> dict[str, Any]:
+        """Return the run as the JSON object that ``horsies_create_run`` reads, without its nodes."""
+        until: dict[str, Any] = {}
+        if isinstance(self.good_until, dt.timedelta):
+            until["good_for"] = f"{self.good_until.total_seconds()} s"
+        elif self.good_until is not None:
+            until["good_until"] = self.good_until.isoformat()
+        return {
+            "name": self.name,
+            "on_error": self.on_error,
+            "output": None if self.output is None else self.output.number,
+            "max_in_flight": self.max_in_flight,
+            **until,
+        }
+
+    def json(self) -> str:
+        """Return the whole graph as JSON, for a node of another workflow."""
+        return json_object(self.head(), {"nodes": f"[{','.join(node.json() for node in self.nodes)}]"})
+
+    def hash(self) -> str:
+        """Return a hash of the graph. Absolute deadlines and metadata do not count: they differ each time a workflow is built."""
+        head = {name: value for name, value in self.head().items() if name != "good_until"}
+        digest = hashlib.sha256(json.dumps(head, sort_keys=True).encode())
+        for node in self.nodes:
+            digest.update(node.json(hashing=True).encode())
+        return digest.hexdigest()

@@ -8,12 +8,13 @@ from typing import Any, Generic, TypeVar, overload
 
 from asgiref.sync import sync_to_async
 
+from horsies_django.core import kinds
 from horsies_django.core.codec import CodecError, ResultCodec, Shape, shape_of
 from horsies_django.core.codec.envelopes import opened
 from horsies_django.core.errors import WorkflowError
 from horsies_django.core.results import TaskResult
 from horsies_django.workflows.database import reading
-from horsies_django.workflows.nodes import Node
+from horsies_django.workflows.nodes import Graph, Node
 
 T = TypeVar("T")
 
@@ -127,13 +128,13 @@ def codec_of(node: Node | None) -> Any:
     """Return the codec for the value of a node, None for plain JSON."""
     if node is None:
         return None
-    if node.kind == "workflow":
+    if node.kind is kinds.WORKFLOW:
         return codec_of(node.output)
     if node.task is not None:
-        return ListCodec(node.task.result) if node.kind == "map" else node.task.result
+        return ListCodec(node.task.result) if node.kind.many else node.task.result
     return None if node.type is Any else DeclaredCodec(node.type, node.name)
 
 
-def codecs_of(flow: Any) -> dict[int, Any]:
+def codecs_of(flow: Graph) -> dict[int, Any]:
     """Return the codecs of the nodes without a task, by number: the database does not know their types."""
     return {node.number: codec_of(node) for node in flow.nodes if node.task is None}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from django.apps import apps
@@ -19,17 +19,18 @@ from horsies_django.tasks import registry
 from horsies_django.tasks.enqueue import CHUNK_CHARACTERS, in_event_loop, taken
 from horsies_django.tasks.ids import uuid7
 from horsies_django.tasks.options import refuse, simulated_now
-from horsies_django.workflows import checks
 from horsies_django.workflows.database import reading, writing
-from horsies_django.workflows.embed import level_problems
+from horsies_django.workflows.graph_checks import graph_problems, too_deep, unfed
 from horsies_django.workflows.handle import WorkflowHandle
+from horsies_django.workflows.nodes import Graph, T
 from horsies_django.workflows.results import codec_of, codecs_of
 
+S = TypeVar("S")
 CHUNK = 5_000  # nodes per INSERT
 _accepted: set[str] = set()
 
 
-def send_graphs(flows: Sequence[Any], *, from_async: bool = False) -> list[WorkflowHandle]:
+def send_graphs(flows: Sequence[Graph[T]], *, from_async: bool = False) -> list[WorkflowHandle[T]]:
     """Send workflows, all or none of them, and return their handles in order.
 
     Raises WorkflowDefinitionError, TaskSendError, WorkflowError.
@@ -40,23 +41,21 @@ def send_graphs(flows: Sequence[Any], *, from_async: bool = False) -> list[Workf
     with taken():
         for flow in flows:
             check(flow, reading())
-        drafts = [Draft(flow, uuid7(), list(chunks(flow))) for flow in flows]
+        drafts = [Draft(flow) for flow in flows]
         single = len(drafts) == 1 and len(drafts[0].chunks) == 1  # one statement is a transaction of its own
         with nullcontext(reading(now)) if single else writing(now) as store:
-            runs = [run for group in groups(drafts) for run in insert(store, group)]
+            runs = [run for group in parts(drafts, lambda draft: draft.size) for run in insert(store, group)]
     return [handle_of(flow, run) for flow, run in zip(flows, runs, strict=True)]
 
 
-def check(flow: Any, store: WorkflowStore) -> None:
+def check(flow: Graph, store: WorkflowStore) -> None:
     """Raise WorkflowDefinitionError, with all problems of the graph."""
     flow.finish()
-    problems = [*flow.problems, *checks.graph_problems(flow), *level_problems(flow.nodes)]
-    problems += [
-        f"its input {node.name!r} has no value: only a node of another workflow gets one"
-        for node in flow.nodes
-        if node.kind == "input"
-    ]
-    problems += path_problems(flow, store)
+    problems = [*flow.problems, *graph_problems(flow), *too_deep(flow.nodes), *unfed(flow.nodes)]
+    paths = {node.when.path: node.name for node in reversed(flow.nodes) if node.when is not None}
+    for path, name in reversed(paths.items()):
+        if problem := path_problem(store, path):
+            problems.append(f"{name}: {problem}")
     if problems:
         raise WorkflowDefinitionError(str(flow.name), problems)
 
@@ -64,28 +63,34 @@ def check(flow: Any, store: WorkflowStore) -> None:
 class Draft:
     """A run before it is inserted: its workflow, its id, and its nodes as JSON lists."""
 
-    def __init__(self, flow: Any, id_: UUID, chunks: list[str]) -> None:
-        self.flow, self.id, self.chunks = flow, id_, chunks
+    def __init__(self, flow: Graph) -> None:
+        self.flow, self.id = flow, uuid7()
+        self.chunks = [f"[{','.join(texts)}]" for texts in parts((node.json() for node in flow.nodes), len)]
         self.hash = None if flow.key is None else flow.hash()
         self.head = json.dumps({**flow.head(), "key": flow.key, "hash": self.hash})
 
+    @property
+    def size(self) -> int:
+        """How much of a statement it takes: all of one, if it has several chunks."""
+        return len(self.chunks[0]) if len(self.chunks) == 1 else CHUNK_CHARACTERS
 
-def groups(drafts: Iterable[Draft]) -> Iterator[list[Draft]]:
-    """Put runs together that fit into one statement of moderate size; a large one is alone."""
-    group: list[Draft] = []
-    size = 0
-    for draft in drafts:
-        if group and (len(draft.chunks) > 1 or size + len(draft.chunks[0]) > CHUNK_CHARACTERS or len(group) == CHUNK):
-            yield group
-            group, size = [], 0
-        group.append(draft)
-        size += CHUNK_CHARACTERS if len(draft.chunks) > 1 else len(draft.chunks[0])
-    if group:
-        yield group
+
+def parts(items: Iterable[S], size: Callable[[S], int]) -> Iterator[list[S]]:
+    """Put items together that fit into one statement of moderate size; a large one is alone."""
+    part: list[S] = []
+    total = 0
+    for item in items:
+        if part and (len(part) == CHUNK or total + size(item) > CHUNK_CHARACTERS):
+            yield part
+            part, total = [], 0
+        part.append(item)
+        total += size(item)
+    if part:
+        yield part
 
 
 def insert(store: WorkflowStore, group: list[Draft]) -> list[UUID]:
-    """Insert runs that ``groups`` has put together, and return their ids. Raises WorkflowError."""
+    """Insert runs that ``parts`` has put together, and return their ids. Raises WorkflowError."""
     more = group[0].chunks[1:]
     runs = store.send(
         [draft.id for draft in group], [draft.head for draft in group], [draft.chunks[0] for draft in group], begin=not more
@@ -103,12 +108,12 @@ def insert(store: WorkflowStore, group: list[Draft]) -> list[UUID]:
     return [run.id for run in runs]
 
 
-def handle_of(flow: Any, id_: UUID | str) -> WorkflowHandle:
+def handle_of(flow: Graph[T], id_: UUID | str) -> WorkflowHandle[T]:
     """Return the handle of a run of a workflow, which knows the types of values. Raises ValueError for an id that is no UUID."""
     return WorkflowHandle(id_, codec_of(flow.output), codecs_of(flow))
 
 
-def refuse_context(flow: Any, *, from_async: bool) -> None:
+def refuse_context(flow: Graph, *, from_async: bool) -> None:
     """Raise TaskSendError while Django is loading, in a running event loop, and for tasks that no other process can import."""
     if not apps.ready or registry.discovering():
         raise refuse(
@@ -122,19 +127,6 @@ def refuse_context(flow: Any, *, from_async: bool) -> None:
         )
     if problem := registry.unsendable(node.task for node in flow.nodes if node.task is not None):
         raise refuse(problem)
-
-
-def path_problems(flow: Any, store: WorkflowStore) -> list[str]:
-    """Return the conditions that PostgreSQL does not accept."""
-    problems = []
-    seen: dict[Any, str] = {}
-    for node in flow.nodes:
-        if node.when is not None:
-            seen.setdefault(node.when.path, node.name)
-    for path, name in seen.items():
-        if problem := path_problem(store, path):
-            problems.append(f"{name}: {problem}")
-    return problems
 
 
 def path_problem(store: WorkflowStore, path: Any) -> str | None:
@@ -153,17 +145,3 @@ def path_problem(store: WorkflowStore, path: Any) -> str | None:
     if len(_accepted) < 1_000:  # conditions that PostgreSQL accepted before
         _accepted.add(path)
     return None
-
-
-def chunks(flow: Any) -> Iterator[str]:
-    """Yield the nodes as JSON lists of moderate size."""
-    texts: list[str] = []
-    size = 0
-    for node in flow.nodes:
-        texts.append(node.json())
-        size += len(texts[-1])
-        if len(texts) == CHUNK or size > CHUNK_CHARACTERS:
-            yield f"[{','.join(texts)}]"
-            texts, size = [], 0
-    if texts:
-        yield f"[{','.join(texts)}]"

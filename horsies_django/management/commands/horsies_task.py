@@ -15,6 +15,7 @@ from django.db import DatabaseError
 from horsies_django.core.errors import HorsiesError, TaskCopied
 from horsies_django.core.results import TaskResult
 from horsies_django.core.status import TERMINAL, Status
+from horsies_django.core.texts import close_to
 from horsies_django.management.quantities import actor, ago, duration, seconds, whole
 from horsies_django.management.reports import layout
 from horsies_django.management.reports.task import as_json, as_text, task_table
@@ -25,7 +26,6 @@ from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.tasks.enqueue import send_call
 from horsies_django.tasks.handle import TaskHandle, get_handle
 from horsies_django.tasks.options import SendOptions
-from horsies_django.workflows.checks import close_to
 
 CANCELLED = {
     "CANCELLED": "cancelled before it started",

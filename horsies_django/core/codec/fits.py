@@ -1,0 +1,57 @@
+"""Whether the values of one annotation can be arguments for another, as far as annotations tell."""
+
+from __future__ import annotations
+
+import types
+from typing import Annotated, Any, Union, get_args, get_origin
+
+
+def plain(annotation: Any) -> Any:
+    """Return an annotation without Annotated, NewType and named aliases."""
+    if get_origin(annotation) is Annotated:
+        return plain(get_args(annotation)[0])
+    if hasattr(annotation, "__supertype__"):
+        return plain(annotation.__supertype__)
+    if type(annotation).__name__ == "TypeAliasType":
+        return plain(annotation.__value__)
+    return annotation
+
+
+def element(annotation: Any) -> Any:
+    """Return the type of the elements of a list or a tuple, None if it is neither."""
+    origin, args = get_origin(annotation), get_args(annotation)
+    if annotation in (Any, list) or (origin is list and not args):
+        return Any
+    if origin is list or (origin is tuple and len(args) == 2 and args[1] is Ellipsis):
+        return plain(args[0])
+    return None
+
+
+def optional(annotation: Any) -> Any:
+    """Return the type of such values and None."""
+    return Union[annotation, None]  # noqa: UP007 - it need not be a class
+
+
+def fits(result: Any, parameter: Any) -> bool:
+    """Return whether every value of the type ``result`` can be an argument of the type ``parameter``."""
+    if Any in (result, parameter) or result == parameter or (result, parameter) in ((int, float), (bool, int)):
+        return True
+    if is_union(result):
+        return all(fits(plain(each), parameter) for each in get_args(result))
+    if is_union(parameter):
+        return any(fits(result, plain(each)) for each in get_args(parameter))
+    if (one := element(result)) is not None and (other := element(parameter)) is not None:
+        return fits(one, other)
+    if not (is_dict(result) and is_dict(parameter)):
+        return False
+    return dict in (result, parameter) or fits(plain(get_args(result)[1]), plain(get_args(parameter)[1]))
+
+
+def is_union(annotation: Any) -> bool:
+    """Return whether an annotation is ``A | B``."""
+    return get_origin(annotation) in (Union, types.UnionType)
+
+
+def is_dict(annotation: Any) -> bool:
+    """Return whether an annotation is a dict, with or without the types of its keys and values."""
+    return annotation is dict or get_origin(annotation) is dict

@@ -1,0 +1,205 @@
+"""The arguments of a node: constants are encoded, other nodes become inputs, if their results fit by their annotations.
+
+The functions write into the node, and yield what is wrong, without its name. ``compile`` asks all of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple, get_args, get_origin
+
+from horsies_django.core.codec import CodecError
+from horsies_django.core.codec.advice import name_of
+from horsies_django.core.codec.fits import element, fits, plain
+from horsies_django.core.codec.jsondata import write_json
+from horsies_django.core.codec.signatures import hints_of
+from horsies_django.core.errors import TaskDefinitionError
+from horsies_django.core.options import drops_result
+from horsies_django.core.results import TaskResult
+from horsies_django.tasks.definition import TaskDefinition
+from horsies_django.workflows.nodes import Node, Problems
+from horsies_django.workflows.results import Results
+
+
+class Given(NamedTuple):
+    """The arguments of a node as they were given, and the options beside them that could be meant as arguments."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    options: Collection[str] = ()
+
+
+def take_arguments(node: Node, task: TaskDefinition, given: Given) -> Problems:
+    """Give a node the arguments of its task."""
+    codec = task.arguments
+    names = list(codec.signature.parameters)[len(given.args) :]
+    if mistakes := unclear(node, names, given.options, f"{task.name} has a parameter"):
+        yield from mistakes
+        return
+    try:
+        bound = codec.bind(given.args, given.kwargs)
+    except CodecError as error:
+        yield str(error)
+        return
+    constants = yield from connected(node, bound, hints(task))
+    if node.over in constants:
+        yield from take_elements(node, task, node.over, constants.pop(node.over))
+    try:
+        node.kwargs = codec.encode_values(constants)
+    except CodecError as error:
+        yield why_not(error, constants)
+
+
+def take_elements(node: Node, task: TaskDefinition, over: str, elements: Any) -> Problems:
+    """Give a map the plain values that it maps over."""
+    if not isinstance(elements, list | tuple):
+        yield (
+            f"the first keyword argument of map() is what it maps over, a list or a node; {over!r} is "
+            f"{type(elements).__name__}: pass list(...)"
+        )
+        return
+    stored = []
+    for place, value in enumerate(elements):
+        try:
+            stored.append(json.loads(task.arguments.encode_values({over: value}))[over])
+        except CodecError as error:
+            yield f"element {place}: {why_not(error, {over: value})}"
+            return
+    node.value = write_json(stored)
+
+
+def connected(node: Node, values: Mapping[str, Any], types: Mapping[str, Any]) -> Problems[dict[str, Any]]:
+    """Let the results of nodes among the values be arguments; return the other values."""
+    constants = {}
+    for name, value in values.items():
+        several = value if isinstance(value, list | tuple) else [value]
+        if any(isinstance(each, Node) for each in several):
+            yield from connect(node, name, list(several), types.get(name, Any), alone=isinstance(value, Node))
+        else:
+            constants[name] = value
+    return constants
+
+
+def connect(node: Node, parameter: str, several: list[Any], annotation: Any, *, alone: bool) -> Problems:
+    """Let the results of several nodes, or of one that is given ``alone``, be an argument."""
+    if not all(isinstance(each, Node) for each in several):
+        yield f"the list for {parameter!r} mixes nodes and values: give nodes only"
+        return
+    if problem := next(filter(None, map(node.flow.foreign, several)), None):
+        yield f"{parameter}=: {problem}"
+        return
+    for each in several:
+        yield from dropped(each)
+    node.wait_for(several, counts=not alone)
+    first, many = several[0], not alone or several[0].kind.many
+    results = [(each.name, each.type) for each in several]
+    if parameter == node.over:
+        how, wanted = "elements", annotation
+        if not many:
+            results = [(f"an element of {first.name}", element(first.type))]
+            if element(first.type) is None:
+                yield f"it maps over {first.name}, which gives {name_of(first.type)}, not a list"
+                results = []
+    else:
+        how, wanted = way(annotation, many=many)
+        if many and wanted is None:
+            yield f"{parameter!r} takes {name_of(annotation)}, and gets a list: annotate it list[...] or Results[...]"
+            return
+        if how == "results" and not many:
+            yield (
+                f"{parameter!r} takes Results, which come from a map or from a list of nodes; annotate it list[...] to take the "
+                f"list that {first.name} gives"
+            )
+            return
+    source = {"node": first.number} if alone else {"nodes": [each.number for each in several]}
+    node.inputs[parameter] = {**source, "as": how}
+    for name, result in results:
+        if not fits(result, wanted):
+            yield f"{parameter!r} takes {name_of(wanted)}, but {name} gives {name_of(result)}"
+            return
+
+
+def way(parameter: Any, *, many: bool) -> tuple[str, Any]:
+    """Return how results become an argument ("value", "result", "results", "list"), and the type that each must have."""
+    origin, args = get_origin(parameter), get_args(parameter)
+    if origin is Results:
+        return "results", plain(args[0])
+    if origin is TaskResult and not many:
+        return "result", plain(args[0])
+    return ("list", element(parameter)) if many else ("value", parameter)
+
+
+def unsure(node: Node) -> Problems:
+    """Yield which arguments may be missing when a node runs although upstream nodes did not complete."""
+    if not may_miss(node):
+        return
+    arguments = None if node.task is None else node.task.arguments
+    for parameter, source in node.inputs.items():
+        if source["as"] == "elements":
+            yield f"a map needs the list it maps over: it cannot run without {parameter!r}"
+        elif source["as"] == "value" and (arguments is None or parameter in arguments.names - arguments.optional):
+            instead = "" if node.task is not None and node.task.codec else ", or annotate it TaskResult[...]"
+            yield f"it may run without a value for {parameter!r}: give it a default{instead}"
+
+
+def may_miss(node: Node) -> bool:
+    """Return whether a node may run although upstream nodes did not complete."""
+    return node.allow_failed or node.rule == "quorum"
+
+
+def dropped(node: Node, taker: str = "") -> Problems:
+    """Yield whether the value of a node is taken, by a node or by the run, and its task does not keep it."""
+    if node.new is not None and drops_result(node.new.options):
+        yield (
+            f"{taker}it takes the result of {node.name}, whose task does not keep it: remove keep_result=False there, or add the "
+            "task with_options(keep_result=True)"
+        )
+
+
+def unclear(node: Node, names: Iterable[str], options: Collection[str], what: str) -> list[str]:
+    """Return the problems of options that are ``names`` of parameters or inputs, too: they may be meant for either."""
+    return [
+        f"{name}= is an option of {node.kind.verb}(), and {what} {name!r}: give that in kwargs={{{name!r}: ...}}, with which "
+        f"{name}= is the option"
+        for name in names
+        if name in options
+    ]
+
+
+def why_not(error: Exception, values: Mapping[str, Any]) -> str:
+    """Return why values cannot be arguments: the error, unless nodes inside of one of them are the reason."""
+    inside = [name for name, value in values.items() if holds_node(value)]
+    if not inside:
+        return str(error)
+    return f"{inside[0]!r} has nodes inside: a node is an argument by itself, or in one list of nodes"
+
+
+def holds_node(value: Any, levels: int = 50) -> bool:
+    """Return whether there is a node in lists and tables, however deep."""
+    if isinstance(value, Mapping | list | tuple | set | frozenset) and levels:
+        return any(holds_node(each, levels - 1) for each in (value.values() if isinstance(value, Mapping) else value))
+    return isinstance(value, Node)
+
+
+def hints(task: TaskDefinition) -> dict[str, Any]:
+    """Return the annotations of a task; empty if they cannot be resolved yet, or its values are plain JSON."""
+    try:
+        return {} if task.codec is not None else resolved(task)
+    except TaskDefinitionError:
+        return {}
+
+
+@functools.cache
+def resolved(task: TaskDefinition) -> dict[str, Any]:
+    """Return the annotations of a task. Raises TaskDefinitionError."""
+    return {name: plain(hint) for name, hint in hints_of(task.function).items()}
+
+
+def produced(task: TaskDefinition) -> Any:
+    """Return the type of the values that a task returns."""
+    found = hints(task).get("return", Any)
+    if get_origin(found) is TaskResult:
+        return plain(get_args(found)[0])
+    return type(None) if found is None else found

@@ -1,0 +1,102 @@
+"""Compiles a node: what the builder recorded becomes what is stored, and everything that is wrong with it is named.
+
+Each kind of node has a rule, which writes into the node and yields problems without its name: ``take_task`` and ``take_input``,
+or one of ``embed`` or ``waits``. ``compiled`` applies it, and does what all kinds have in common.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable
+from typing import Any, get_origin
+
+from horsies_django.conf import config
+from horsies_django.core.codec.fits import plain
+from horsies_django.core.errors import TaskSendError
+from horsies_django.tasks.definition import TaskDefinition
+from horsies_django.tasks.options import SendOptions, prepare
+from horsies_django.workflows.arguments import Given, dropped, produced, take_arguments, unsure
+from horsies_django.workflows.nodes import Condition, Node, Options, Problems, Quorum, Spec
+from horsies_django.workflows.results import Results
+from horsies_django.workflows.undo import take_undo
+
+LONGEST_PATH = 10_000
+Called = tuple[TaskDefinition | None, SendOptions]
+
+
+def compiled(node: Node, spec: Spec, undo: Called | None) -> Problems:
+    """Compile a node by the rule of its kind; yield what is wrong with it."""
+    yield from spec.rule(node)
+    if size := size_problem(node.kwargs):
+        yield size
+    yield from take_options(node, spec.options)
+    yield from unsure(node)
+    if spec.options.undo is not None and node.kind.runs:
+        yield "undo= is for a task or a map, not for a workflow"
+    elif undo is not None and undo[0] is not None and node.task is not None:
+        yield from take_undo(node, node.task, undo[0], undo[1])
+
+
+def take_task(node: Node, called: Called, given: Given) -> Problems:
+    """Let a node run a task, once or per element of a list: the first keyword argument."""
+    if node.kind.many:
+        node.over = next(iter(given.kwargs), None)
+        if node.over is None:
+            yield "map() takes what it maps over as its first keyword argument"
+    node.task, options = called
+    if node.task is None:
+        return
+    node.type = produced(node.task)
+    if isinstance(options.delay, dt.datetime):
+        yield "delay must be seconds or a timedelta, counted from when the node is ready"
+        options = options._replace(delay=None)
+    try:
+        node.new = prepare(node.task, options, None)
+    except TaskSendError as error:
+        yield error.message
+    yield from take_arguments(node, node.task, given)
+
+
+def take_input(node: Node, annotation: Any) -> Problems:
+    """Let a node have the value that another workflow gives."""
+    node.type = plain(annotation)
+    if get_origin(node.type) is Results:
+        yield "an input takes list[...], not Results[...]"
+
+
+def take_options(node: Node, options: Options) -> Problems:
+    """Let a node wait for others, and for a condition."""
+    after, when, join = options.after, options.when, options.join
+    several = isinstance(after, Iterable) and not isinstance(after, str | Node)
+    yield from node.wait_after(after if several else [after])
+    node.allow_failed = bool(options.allow_failed)
+    if isinstance(when, Condition):
+        yield from take_condition(node, when)
+    elif when is not None:
+        yield f"when= takes node.matches('...'), not {type(when).__name__}"
+    if isinstance(join, Quorum) or join == "any":
+        node.rule, node.needs = "quorum", join.needs if isinstance(join, Quorum) else 1
+    elif join != "all":
+        yield f"join must be 'all', 'any' or quorum(n), not {join!r:.80}"
+
+
+def take_condition(node: Node, when: Condition) -> Problems:
+    """Let a node run only if the value of another one matches a path."""
+    if when.node.kind.many:
+        yield f"when= looks at one value; {when.node.name} is a map"
+    elif problem := node.flow.foreign(when.node):
+        yield f"when=: {problem}"
+    else:
+        yield from dropped(when.node, "when=: ")
+        node.when = when
+        node.wait_for([when.node], counts=False)
+        if not isinstance(when.path, str) or len(when.path) > LONGEST_PATH:
+            yield f"the condition must be a JSON path of at most {LONGEST_PATH:,} characters"
+
+
+def size_problem(text: str) -> str | None:
+    """Return the problem with arguments that are too large, None if they are not."""
+    limit = config().max_payload_bytes
+    if len(text) <= limit // 4 or len(text.encode()) <= limit:
+        return None
+    return f"the arguments take {len(text.encode()):,} bytes of JSON; HORSIES['MAX_PAYLOAD_BYTES'] allows {limit:,}"

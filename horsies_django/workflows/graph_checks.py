@@ -1,0 +1,105 @@
+"""Checks of a graph as a whole, when it is sent, or becomes a node of another one."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from horsies_django.core.kinds import CONTINUE, GATE, INPUT, SIGNAL
+from horsies_django.core.texts import text_problem
+from horsies_django.workflows.nodes import Graph, Node, Problems
+from horsies_django.workflows.waits import is_moment
+
+ON_ERROR = ("fail", "stop", "pause")
+MOST_LEVELS = 100  # PostgreSQL begins workflows in one another on one stack, which ends at 165 to 190 of them
+
+
+def graph_problems(flow: Graph) -> Problems:
+    """Yield what is wrong with a graph as a whole."""
+    if not isinstance(flow.name, str) or not flow.name.isprintable() or not 1 <= len(flow.name) <= 255:
+        yield f"a workflow's name must be a str of 1 to 255 printable characters, not {flow.name!r:.80}"
+    if flow.on_error not in ON_ERROR:
+        yield f"on_error must be 'fail', 'stop' or 'pause', not {flow.on_error!r:.80}"
+    if flow.key is not None and (problem := text_problem("key", flow.key, 255)):
+        yield problem
+    many, until = flow.max_in_flight, flow.good_until
+    if many is not None and (isinstance(many, bool) or not isinstance(many, int) or many < 1):
+        yield f"max_in_flight must be an int of at least 1, not {many!r}"
+    if not (until is None or is_moment(until) or (isinstance(until, dt.timedelta) and until > dt.timedelta(0))):
+        yield f"good_until must be an aware datetime or a timedelta from sending, not {until!r:.80}"
+    if all(node.kind is INPUT for node in flow.nodes):
+        yield "it has no nodes: add() gives it one"
+    yield from circle(flow.nodes)
+    ends = {node.number for node in flow.nodes if node.kind is CONTINUE}
+    for node in flow.nodes:
+        if node.upstream & ends:
+            end = flow.nodes[min(node.upstream & ends)]
+            yield f"{node.name}: the run ends at {end.name}, so nothing can wait for that"
+    gates, signals = (
+        {node.wait["signal"] for node in flow.nodes if node.kind is kind and "signal" in node.wait}
+        for kind in (GATE, SIGNAL)
+    )
+    for name in sorted(gates & signals):
+        yield both(name)
+    for node in flow.nodes:
+        yield from impossible(node)
+
+
+def both(name: str) -> str:
+    """Return the problem of a run in which a gate and a signal have the same name."""
+    return f"{name!r} is the name of a gate and of a signal: give one of them another, so that no message looks like a decision"
+
+
+def impossible(node: Node) -> Problems:
+    """Yield whether a node needs more branches than it has; some may be added after it."""
+    if node.rule != "quorum":
+        return
+    needs, most = node.needs, len(node.branches)
+    if isinstance(needs, bool) or not isinstance(needs, int) or not 1 <= needs <= most:
+        yield (
+            f"{node.name}: a quorum of {needs!r} of {most} branches is impossible: it counts the nodes in "
+            "after= and in lists of nodes, not those of when=, inputs, and nodes that are arguments by themselves"
+        )
+
+
+def circle(nodes: Sequence[Node]) -> Problems:
+    """Yield a sentence that names the nodes of a cycle, if there is one."""
+    waits = {node.number: len(node.upstream) for node in nodes}
+    downstream = defaultdict(list)
+    for node in nodes:
+        for number in node.upstream:
+            downstream[number].append(node.number)
+    free = [number for number, many in waits.items() if not many]
+    while free:
+        for number in downstream[free.pop()]:
+            waits[number] -= 1
+            if not waits[number]:
+                free.append(number)
+    left = {number for number, many in waits.items() if many}
+    if not left:
+        return
+    number, path = min(left), list[int]()
+    while number not in path:  # every node that is left waits for another one that is left
+        path.append(number)
+        number = min(nodes[number].upstream & left)
+    names = [nodes[each].name for each in reversed(path[path.index(number) :])]
+    shown = " -> ".join([*names[:20], *(["..."] if len(names) > 20 else []), names[0]])
+    yield f"its nodes wait for one another in a circle: {shown}"
+
+
+def too_deep(nodes: Iterable[Node]) -> Problems:
+    """Yield the problem of nodes with too many workflows in one another."""
+    levels = max((node.levels for node in nodes), default=1)
+    if levels > MOST_LEVELS:
+        yield (
+            f"its workflows are nested {levels} levels deep, and {MOST_LEVELS} are possible: let a task of the innermost one add "
+            "the rest by current_task().workflow.add(...)"
+        )
+
+
+def unfed(nodes: Iterable[Node]) -> Problems:
+    """Yield the inputs of a run that no other workflow gives a value."""
+    for node in nodes:
+        if node.kind is INPUT:
+            yield f"its input {node.name!r} has no value: only a node of another workflow gets one"

@@ -17,10 +17,10 @@ from horsies_django.conf import config
 from horsies_django.core.status import UNFINISHED_RUNS
 from horsies_django.core.texts import text_problem
 from horsies_django.models import WorkflowNode, WorkflowRun, WorkflowSignal
+from horsies_django.monitoring.fitting import Misfit, misfits
 from horsies_django.store.workflows import Progress
 from horsies_django.tasks import registry
 from horsies_django.workflows.database import reading
-from horsies_django.workflows.fitting import Misfit, misfits
 
 DEEPEST = 100_000  # runs of an index that are searched for what the index does not have
 RUNS = 1_000  # compared at a time

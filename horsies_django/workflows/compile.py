@@ -27,8 +27,9 @@ Called = tuple[TaskDefinition | None, SendOptions]
 def compiled(node: Node, spec: Spec, undo: Called | None) -> Problems:
     """Compile a node by the rule of its kind; yield what is wrong with it."""
     yield from spec.rule(node)
-    if size := size_problem(node.kwargs):
-        yield size
+    size, limit = len(node.kwargs.encode()), config().max_payload_bytes
+    if size > limit:
+        yield f"the arguments take {size:,} bytes of JSON; HORSIES['MAX_PAYLOAD_BYTES'] allows {limit:,}"
     yield from take_options(node, spec.options)
     yield from unsure(node)
     if spec.options.undo is not None and node.kind.runs:
@@ -92,11 +93,3 @@ def take_condition(node: Node, when: Condition) -> Problems:
         node.wait_for([when.node], counts=False)
         if not isinstance(when.path, str) or len(when.path) > LONGEST_PATH:
             yield f"the condition must be a JSON path of at most {LONGEST_PATH:,} characters"
-
-
-def size_problem(text: str) -> str | None:
-    """Return the problem with arguments that are too large, None if they are not."""
-    limit = config().max_payload_bytes
-    if len(text) <= limit // 4 or len(text.encode()) <= limit:
-        return None
-    return f"the arguments take {len(text.encode()):,} bytes of JSON; HORSIES['MAX_PAYLOAD_BYTES'] allows {limit:,}"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from graphlib import CycleError, TopologicalSorter
 
 from horsies_django.core.kinds import CONTINUE, GATE, INPUT, SIGNAL
 from horsies_django.core.texts import text_problem
@@ -65,27 +65,14 @@ def impossible(node: Node) -> Problems:
 
 def circle(nodes: Sequence[Node]) -> Problems:
     """Yield a sentence that names the nodes of a cycle, if there is one."""
-    waits = {node.number: len(node.upstream) for node in nodes}
-    downstream = defaultdict(list)
-    for node in nodes:
-        for number in node.upstream:
-            downstream[number].append(node.number)
-    free = [number for number, many in waits.items() if not many]
-    while free:
-        for number in downstream[free.pop()]:
-            waits[number] -= 1
-            if not waits[number]:
-                free.append(number)
-    left = {number for number, many in waits.items() if many}
-    if not left:
-        return
-    number, path = min(left), list[int]()
-    while number not in path:  # every node that is left waits for another one that is left
-        path.append(number)
-        number = min(nodes[number].upstream & left)
-    names = [nodes[each].name for each in reversed(path[path.index(number) :])]
-    shown = " -> ".join([*names[:20], *(["..."] if len(names) > 20 else []), names[0]])
-    yield f"its nodes wait for one another in a circle: {shown}"
+    try:
+        TopologicalSorter({node.number: node.upstream for node in nodes}).prepare()
+    except CycleError as error:
+        numbers: list[int] = error.args[1][1:]
+        first = numbers.index(min(numbers)) + 1
+        names = [nodes[number].name for number in (*numbers[first:], *numbers[:first])]
+        shown = " -> ".join([*names[:20], *(["..."] if len(names) > 20 else []), names[0]])
+        yield f"its nodes wait for one another in a circle: {shown}"
 
 
 def too_deep(nodes: Iterable[Node]) -> Problems:

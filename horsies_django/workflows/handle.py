@@ -204,11 +204,8 @@ class WorkflowHandle(Generic[T]):
 
     def skip(self, node: str, *, actor: str = "code", reason: str | None = None) -> None:
         """Skip a node that has not begun, by its name. Raises WorkflowError if it has begun, LookupError if there is none."""
-        from horsies_django.models import WorkflowNode
-
-        found = WorkflowNode.objects.using(config().database).filter(workflow_id=self.workflow_id, name=node)
-        named = found.order_by("added_by").values_list("number", flat=True)[:2]
-        numbers = [] if text_problem("node", node, 200) else list(named)
+        named = operations.nodes(workflow_id=self.workflow_id, name=node).order_by("added_by")
+        numbers = [] if text_problem("node", node, 200) else list(named.values_list("number", flat=True)[:2])
         if len(numbers) != 1:
             raise LookupError(f"run {self.workflow_id} has {'several nodes' if numbers else 'no node'} named {node!r}")
         operations.skip(self.workflow_id, numbers[0], actor=actor, reason=reason)

@@ -54,7 +54,7 @@ def control(run: uuid.UUID, verb: str, *, actor: str | None = None, reason: str 
             raise missing(run)
         if before == after and last(store, run) != run:  # it continued while this waited for its lock
             return control(run, verb, actor=actor, reason=reason)
-        if before != after and actor is not None:
+        if before != after:
             note(store, run, f"workflow.{verb}", actor, reason, {"before": str(before), "after": str(after)})
         return before != after
 
@@ -73,8 +73,7 @@ def retry(run: uuid.UUID, *, actor: str | None = None, reason: str | None = None
             raise missing(run)
         if verdict != "RETRIED":
             raise WorkflowError(f"run {run} was not retried: {REFUSALS[verdict]}")
-        if actor is not None:
-            note(store, run, "workflow.retry", actor, reason, {})
+        note(store, run, "workflow.retry", actor, reason, {})
 
 
 def follow(store: WorkflowStore, run: uuid.UUID, *, nested: bool) -> str | None:
@@ -113,14 +112,15 @@ def skip(run: uuid.UUID, number: int, *, actor: str | None = None, reason: str |
             raise WorkflowError(
                 f"node {number} of run {run} was not skipped: it has {'begun' if verdict == 'BEGUN' else 'finished'}"
             )
-        if actor is not None:
-            note(store, run, "workflow.skip", actor, reason, {"node": str(number)})
+        note(store, run, "workflow.skip", actor, reason, {"node": str(number)})
 
 
 def note(
-    store: WorkflowStore, run: uuid.UUID, action: str, actor: str, reason: str | None, after: dict[str, str]
+    store: WorkflowStore, run: uuid.UUID, action: str, actor: str | None, reason: str | None, after: dict[str, str]
 ) -> None:
-    """Write an audit entry about a run. Raises WorkflowError for an actor or a reason that cannot be stored."""
+    """Write an audit entry about a run if there is an actor. Raises WorkflowError for one, or a reason, that cannot be stored."""
+    if actor is None:
+        return
     refuse_who(WorkflowError, f"run {run} was not changed", actor, reason)
     TaskStore(store.connection).note(run, action, actor, reason, after)
 
@@ -174,20 +174,15 @@ def send(store: WorkflowStore, run: uuid.UUID, name: str, data: str, *, key: str
 
 def inside(store: WorkflowStore, run: uuid.UUID, name: str) -> str:
     """Return, for a message, which of the runs inside a run waits for a signal."""
-    from horsies_django.models import WorkflowNode
-
     found = store.children(run)
     for child in found:  # grows
         if len(found) < MOST_INSIDE:
             found += store.children(child)
-    nodes = WorkflowNode.objects.using(config().database).filter(workflow_id__in=found, signal=name, kind="signal")
-    waiting = nodes.order_by("workflow_id").values_list("workflow_id", flat=True).first()
+    waiting = nodes(workflow_id__in=found, signal=name, kind="signal").order_by("workflow_id").first()
     if waiting is None:
         return ""
-    node = WorkflowNode.objects.using(config().database).filter(
-        task_id=waiting, kind="workflow", workflow_id__in=[run, *found]
-    )
-    return f". The run of its node {node.values_list('name', flat=True).first()!r} does: signal {waiting}"
+    node = nodes(task_id=waiting.workflow_id, kind="workflow", workflow_id__in=[run, *found]).first()
+    return f". The run of its node {node and node.name!r} does: signal {waiting.workflow_id}"
 
 
 def offer(
@@ -272,16 +267,16 @@ def settle(
     note(store, run, "workflow.approve" if approved else "workflow.reject", by, reason, details)
 
 
-def gates(run: uuid.UUID) -> QuerySet[WorkflowNode]:
-    """Return the gates of a run, through the index of names."""
-    return waiters(run).filter(kind="gate")
-
-
-def waiters(run: uuid.UUID) -> QuerySet[WorkflowNode]:
-    """Return the gates and the nodes that wait for signals of a run."""
+def nodes(**filters: Any) -> QuerySet[WorkflowNode]:
+    """Return nodes of runs."""
     from horsies_django.models import WorkflowNode
 
-    return WorkflowNode.objects.using(config().database).filter(workflow_id=run, signal__isnull=False)
+    return WorkflowNode.objects.using(config().database).filter(**filters)
+
+
+def gates(run: uuid.UUID) -> QuerySet[WorkflowNode]:
+    """Return the gates of a run, through the index of names."""
+    return nodes(workflow_id=run, kind="gate", signal__isnull=False)
 
 
 def find(run: uuid.UUID, gate: str) -> list[WorkflowNode]:
@@ -291,7 +286,7 @@ def find(run: uuid.UUID, gate: str) -> list[WorkflowNode]:
         found = list(gates(run).filter(number=int(gate)))
     if found:
         return found
-    if waiters(run).filter(signal=gate).exists():
+    if nodes(workflow_id=run, signal=gate).exists():
         raise WorkflowError(f"{gate!r} of run {run} is not a gate but a signal")
     names = list(gates(run).order_by("signal").values_list("signal", flat=True).distinct()[:NAMED])
     there = f"its gates are {', '.join(map(repr, names))}" if names else "it has no gates"
@@ -317,7 +312,8 @@ def decider(node: WorkflowNode, user: Any, actor: str | None) -> str:
 
 def refusal(node: WorkflowNode, opening: int) -> str:
     """Return why a decision about an opening of a gate did not count."""
-    gate = f"the gate {node.signal!r} of run {node.workflow_id}"
+    gate, now = f"the gate {node.signal!r} of run {node.workflow_id}", simulated_now.get() or timezone.now()
+    over = node.finished_at is None and node.due_at is not None and node.due_at <= now
     if node.finished_at is None and node.status != "WAITING":
         return f"{gate} is not open yet: decide when it waits; nothing is kept until then"
     if node.finished_at is None and node.opening != opening:
@@ -325,18 +321,11 @@ def refusal(node: WorkflowNode, opening: int) -> str:
     if node.decided_by is not None:
         how = "rejected" if node.error_code == "GATE_REJECTED" else "approved"
         return f"{gate} was already decided by {node.decided_by} at {clock(node.finished_at)}: {how}"
-    if node.status == "COMPLETED" or node.error_code == "WAIT_TIMED_OUT" or over(node):
+    if node.status == "COMPLETED" or node.error_code == "WAIT_TIMED_OUT" or over:
         return f"{gate} is not open any more: its time was over at {clock(node.due_at)}"
     if node.finished_at is None:
         return f"{gate} asks for another permission since: try again"
     return f"{gate} is not open any more: it ended as {node.status} at {clock(node.finished_at)}"
-
-
-def over(node: WorkflowNode) -> bool:
-    """Return whether the time of a gate that waits is over."""
-    return (
-        node.finished_at is None and node.due_at is not None and node.due_at <= (simulated_now.get() or timezone.now())
-    )
 
 
 def clock(when: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar, overload
 
 from asgiref.sync import sync_to_async
@@ -95,44 +95,30 @@ class Results(Sequence[T], Generic[T]):
         return value
 
 
-class ListCodec:
-    """Decodes the value of a map: a list of results of one task."""
+class ValueCodec:
+    """Decodes the value of a node by a function."""
 
-    def __init__(self, item: ResultCodec) -> None:
-        self.item = item
-
-    def decode(self, envelope: Mapping[str, Any] | str) -> TaskResult[Any]:
-        """Return the list in an envelope. Raises CodecError."""
-        found = opened(envelope)
-        if "err" in found:
-            return ResultCodec.decode_error(found)
-        return TaskResult(ok=[self.item.decode({"ok": each}).ok_value for each in found["ok"]])
-
-
-class DeclaredCodec:
-    """Decodes the value of a node without a task: an input, or a signal, whose data has an annotation."""
-
-    def __init__(self, annotation: Any, name: str) -> None:
-        self.annotation = annotation
-        self.name = name
+    def __init__(self, load: Callable[[Any], Any]) -> None:
+        self.load = load
 
     def decode(self, envelope: Mapping[str, Any] | str) -> TaskResult[Any]:
         """Return the value in an envelope. Raises CodecError, TaskDefinitionError for an annotation that nothing can be."""
         found = opened(envelope)
-        if "err" in found:
-            return ResultCodec.decode_error(found)
-        return TaskResult(ok=shape_of(self.annotation, self.name).load(found["ok"]))
+        return ResultCodec.decode_error(found) if "err" in found else TaskResult(ok=self.load(found["ok"]))
 
 
 def codec_of(node: Node | None) -> Any:
-    """Return the codec for the value of a node, None for plain JSON."""
+    """Return the codec for the value of a node, None for plain JSON. An input and a signal may have an annotation."""
     if node is None:
         return None
     if node.kind is kinds.WORKFLOW:
         return codec_of(node.output)
-    if node.task is not None:
-        return ListCodec(node.task.result) if node.kind.many else node.task.result
-    return None if node.type is Any else DeclaredCodec(node.type, node.name)
+    if node.task is None:
+        return None if node.type is Any else ValueCodec(lambda value: shape_of(node.type, node.name).load(value))
+    codec = node.task.result
+    if node.kind.many:
+        return ValueCodec(lambda values: [codec.decode({"ok": each}).ok_value for each in values])
+    return codec
 
 
 def codecs_of(flow: Graph) -> dict[int, Any]:

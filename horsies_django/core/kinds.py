@@ -9,29 +9,33 @@ from dataclasses import dataclass
 class Kind:
     """What the nodes of a kind have in common. ``name`` is in the column ``kind``, and what people read.
 
-    ``verb`` is the method that adds them. ``calls``: they have a task. ``many``: they have one per element, and their value is
-    a list. ``runs``: their ``task_id`` is that of a run. ``waits``: they have no task, and are WAITING until something happens.
-    ``shape``: they have an outline of their own in the picture of a run. ``sends`` says what a worker does with a ready one.
+    ``verb`` is the method that adds them. ``many``: they have a task per element, and their value is a list. ``runs``: their
+    ``task_id`` is that of a run. ``waits``: they have no task, and are WAITING until something happens. ``outlined``: they have
+    an outline of their own in the picture of a run. ``sends`` says what a worker does with one that is ready.
     """
 
     name: str
     verb: str = "add"
-    calls: bool = False
     many: bool = False
     runs: bool = False
     waits: bool = False
-    shape: bool = True
+    outlined: bool = True
     sends: str = "sends its task"
 
 
-TASK = Kind("task", calls=True)
-MAP = Kind("map", "map", calls=True, many=True, sends="sends its tasks")
+TASK = Kind("task")
+MAP = Kind("map", "map", many=True, sends="sends its tasks")
 WORKFLOW = Kind("workflow", runs=True, sends="sends its run")
-CONTINUE = Kind("continue", "continue_as", runs=True, shape=False, sends="sends the next run")
+CONTINUE = Kind("continue", "continue_as", runs=True, outlined=False, sends="sends the next run")
 INPUT = Kind("input", "input")
 TIMER = Kind("timer", "sleep", waits=True, sends="lets it wait")
 SIGNAL = Kind("signal", "signal", waits=True, sends="lets it wait")
 GATE = Kind("gate", "gate", waits=True, sends="lets it wait")
 UNDO = Kind("undo", "undo", sends="sends its tasks")  # inserted by the database; it has a task per task that it undoes
 
-KINDS = {kind.name: kind for kind in (TASK, MAP, WORKFLOW, INPUT, UNDO, CONTINUE, TIMER, SIGNAL, GATE)}
+KINDS = {kind.name: kind for kind in (TASK, MAP, WORKFLOW, CONTINUE, INPUT, TIMER, SIGNAL, GATE, UNDO)}
+
+
+def kind_of(name: str) -> Kind:
+    """Return the kind of a name, also of one that only a newer version knows."""
+    return KINDS.get(name) or Kind(name, outlined=False)

@@ -6,17 +6,12 @@ import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from horsies_django.core import kinds
 from horsies_django.core.explanations import Facts, NodeExplanation, NodeReasonCode, Reason, clock_time, moment, pick
 from horsies_django.core.reasoning import Timing
 
 NAMED = 5  # nodes named in a sentence
 WAIT_COLUMNS = ("kind", "signal", "signal_key", "due_at", "on_timeout", "permission")
-SENDS = {
-    "map": "sends its tasks",
-    "undo": "sends its tasks",
-    "workflow": "sends its run",
-    "continue": "sends the next run",
-}
 AFTER_TIMEOUT = {"fail": "then it fails", "skip": "then it is skipped", "complete": "then it completes without a value"}
 
 
@@ -40,6 +35,7 @@ class NodeCase:
         self.facts = facts
         self.timing = timing
         self.node: Facts = facts["node"]
+        self.kind = kinds.kind_of(self.node["kind"])
         self.run: Facts = facts["run"]
         self.now = moment(facts["now"])
 
@@ -53,7 +49,7 @@ class NodeCase:
             yield self.run_ended()
         elif self.run["status"] == "PAUSED" and status not in ("ENQUEUED", "WAITING"):
             yield self.paused()
-        elif self.node["kind"] == "undo":
+        elif self.kind is kinds.UNDO:
             yield self.undoes()
         elif self.run["status"] == "COMPENSATING":
             yield self.compensating()
@@ -79,7 +75,7 @@ class NodeCase:
         if node["by_hand"]:
             text = f"It was skipped by hand at {self.at(node['finished_at'])}{self.said(self.facts['change'])}."
             return Reason(NodeReasonCode.SKIPPED_BY_HAND, text, {"change": self.facts["change"]})
-        if node["kind"] == "workflow" and node["task_id"] is not None:
+        if self.kind is kinds.WORKFLOW and node["task_id"] is not None:
             text = "It was skipped because the node that its run returns was skipped."
             return Reason(NodeReasonCode.SKIPPED_ITSELF, text, pick(node, "task_id"))
         if node["error_code"] == "TASK_SKIPPED":
@@ -160,10 +156,11 @@ class NodeCase:
         """Yield what a node waits for that has begun to wait, and why it may not continue after that."""
         node = self.node
         until = "" if node["due_at"] is None else f" until {self.at(node['due_at'])}"
-        if node["kind"] == "timer":
+        if self.kind is kinds.TIMER:
             yield Reason(NodeReasonCode.WAITING_FOR_TIME, f"It waits{until}.", pick(node, *WAIT_COLUMNS))
         else:
-            code = NodeReasonCode.WAITING_FOR_DECISION if node["kind"] == "gate" else NodeReasonCode.WAITING_FOR_SIGNAL
+            decided = self.kind is kinds.GATE
+            code = NodeReasonCode.WAITING_FOR_DECISION if decided else NodeReasonCode.WAITING_FOR_SIGNAL
             then = f"; {AFTER_TIMEOUT[node['on_timeout']]}" if until else ""
             yield Reason(code, f"It waits for {self.awaited()}{until}{then}.", pick(node, *WAIT_COLUMNS))
         if self.run["status"] == "PAUSED" and not self.run["finished_at"]:
@@ -173,7 +170,7 @@ class NodeCase:
     def awaited(self) -> str:
         """Return what a signal node or a gate waits for."""
         node = self.node
-        if node["kind"] == "gate":
+        if self.kind is kinds.GATE:
             allowed = f" who has the permission {node['permission']}" if node["permission"] else ""
             return f"the decision of a person{allowed}"
         keyed = f" with the key {node['signal_key']!r}" if node["signal_key"] is not None else ""
@@ -182,19 +179,18 @@ class NodeCase:
     def ready(self) -> Iterator[Reason]:
         node, run = self.node, self.run
         limit, taken = run["max_in_flight"], self.facts["in_flight"]
-        if node["kind"] == "map" and node["total"] is not None:
+        if self.kind.many and node["total"] is not None:
             yield self.map_running()
         if run["status"] not in ("RUNNING", "COMPENSATING"):
             return
-        if limit is not None and taken >= limit and node["on_timeout"] is None:
+        if limit is not None and taken >= limit and not self.kind.waits:
             text = f"The run may have {limit:,} tasks sent and not finished (max_in_flight), and it has {taken:,}."
             yield Reason(NodeReasonCode.MAX_IN_FLIGHT, text, {"max_in_flight": limit, "in_flight": taken})
             return
         unattended = list(self.unattended())
         yield from unattended
         if not unattended:
-            does = SENDS.get(node["kind"], "sends its task") if node["on_timeout"] is None else "lets it wait"
-            text = f"It is ready: a worker {does} when it next advances the run."
+            text = f"It is ready: a worker {self.kind.sends} when it next advances the run."
             yield Reason(NodeReasonCode.READY, text, {})
 
     def unattended(self) -> Iterator[Reason]:
@@ -205,9 +201,9 @@ class NodeCase:
 
     def sent(self) -> Reason:
         node, child = self.node, self.facts["child"]
-        if node["kind"] == "map" or (node["kind"] == "undo" and node["task_id"] is None):
+        if self.kind.many or (self.kind is kinds.UNDO and node["task_id"] is None):
             return self.map_running()
-        if node["kind"] == "workflow":
+        if self.kind is kinds.WORKFLOW:
             state = f"is {child['status']}" if child else "was deleted"
             text = f"It is a workflow of its own, and its run {node['task_id']} {state}{self.noted(child)}."
             return Reason(NodeReasonCode.CHILD_RUN, text, {"run": child})

@@ -38,6 +38,7 @@ from horsies_django.admin.base.html import (
 from horsies_django.admin.base.readonly import read_bounded
 from horsies_django.admin.base.reason_lines import Line, reason_line
 from horsies_django.core.codec.plain import named_arguments
+from horsies_django.core.kinds import kind_of
 from horsies_django.core.status import Status
 from horsies_django.models import Task, TaskStep, WorkflowNode, WorkflowRun
 from horsies_django.monitoring import overview
@@ -193,7 +194,7 @@ class PlaceMixin(Base):
         task.linked_run = str(run) if name is None else page.link(request, WorkflowRun, run, f"{name} {run}")
         nodes = WorkflowNode.objects.using(alias).filter(workflow_id=run, number=task.node)
         node = None if task.node is None else nodes.only("name", "kind").first()
-        task.in_map = node is not None and node.kind == "map"
+        task.in_map = node is not None and kind_of(node.kind).many
         task.linked_node = (
             _("None: a retry of the run replaced this task.")
             if node is None

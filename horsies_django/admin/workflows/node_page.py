@@ -34,7 +34,7 @@ from horsies_django.admin.base.html import (
 from horsies_django.admin.base.readonly import read_bounded
 from horsies_django.admin.base.reason_lines import Line, reason_line
 from horsies_django.admin.base.refusals import answered
-from horsies_django.admin.workflows.nodes import KINDS, LARGEST, badge_of, elements, leads_to, upstream
+from horsies_django.admin.workflows.nodes import LARGEST, badge_of, elements, leads_to, upstream
 from horsies_django.admin.workflows.run_forms import RunPagesMixin, lacked
 from horsies_django.models import WorkflowEdge, WorkflowNode
 from horsies_django.monitoring.explain import explain_node
@@ -109,7 +109,7 @@ def facts(page: Any, request: HttpRequest, run: Any, node: WorkflowNode) -> list
     found: list[tuple[str, Any]] = [
         (_("Status"), badge_of(node.status)),
         (_("Number"), node.number),
-        (_("Kind"), KINDS.get(node.kind, node.kind)),
+        (_("Kind"), _(node.kind)),
         (_("Task"), breakable(node.task_name) if node.task_name else ""),
         (_("Queue"), node.queue_name),
         (_("Leads to"), link),

@@ -20,6 +20,7 @@ from django.utils.translation import gettext_lazy
 
 from horsies_django.admin.base.html import MANY, NOTHING, STATUSES, badge, breakable, json_block, moment, node_link
 from horsies_django.admin.base.readonly import read_bounded
+from horsies_django.core.kinds import kind_of
 from horsies_django.core.status import NODE_STATUSES, UNFINISHED_NODES
 from horsies_django.models import Task, WorkflowNode, WorkflowRun, WorkflowSignal
 from horsies_django.store.workflows import Progress
@@ -34,17 +35,6 @@ SHAPES: dict[str, tuple[str, str | Promise]] = {
     "WAITING": ("◌", gettext_lazy("Waiting")),
     "ENQUEUED": ("◐", gettext_lazy("Sent")),
     "SKIPPED": ("↷", gettext_lazy("Skipped")),
-}
-KINDS: dict[str, str | Promise] = {
-    "task": gettext_lazy("task"),
-    "map": gettext_lazy("map"),
-    "workflow": gettext_lazy("workflow"),
-    "input": gettext_lazy("input"),
-    "undo": gettext_lazy("undo"),
-    "continue": gettext_lazy("continue"),
-    "timer": gettext_lazy("timer"),
-    "signal": gettext_lazy("signal"),
-    "gate": gettext_lazy("gate"),
 }
 PAGE = 500
 LARGEST = 2**63 - 1
@@ -107,7 +97,7 @@ class NodeRow:
         run = node.workflow_id
         self.number = node.number
         self.name = node_link(page, request, run, node.number, node.name)
-        self.kind = KINDS.get(node.kind, node.kind)
+        self.kind = _(node.kind)
         self.task = breakable(node.task_name) if node.task_name else NOTHING
         self.status = badge_of(node.status)
         self.why = "" if node.finished_at else node_link(page, request, run, node.number, _("Why?"))
@@ -162,7 +152,7 @@ def leads_to(page: Any, request: HttpRequest, node: WorkflowNode) -> SafeString 
     shown: SafeString | str = ""
     if node.total and not node.task_id:
         shown = tasks_link(page, request, node.workflow_id, node.number, _("Tasks"))
-    elif node.kind in ("workflow", "continue") and node.task_id:
+    elif kind_of(node.kind).runs and node.task_id:
         shown = page.link(request, WorkflowRun, node.task_id, _("Run"))
     elif node.task_id:
         shown = page.link(request, Task, node.task_id, _("Task"))

@@ -18,12 +18,12 @@ from django.utils.translation import gettext as _
 
 from horsies_django.admin.base.html import span
 from horsies_django.admin.base.readonly import read_bounded
-from horsies_django.admin.workflows.nodes import KINDS, SHAPES
+from horsies_django.admin.workflows.nodes import SHAPES
 from horsies_django.admin.workflows.picture.geometry import HEIGHT, WIDTH, Box, Edge
+from horsies_django.core.kinds import TASK, kind_of
 from horsies_django.models import Task, WorkflowEdge, WorkflowNode, WorkflowRun
 
 MOST_NODES, MOST_EDGES = 2_000, 10_000  # more are not drawn
-OF_RUNS = ("workflow", "continue")  # kinds of nodes whose ``task_id`` is that of a run
 COLUMNS = (
     "workflow_id", "number", "name", "kind", "status", "task_name", "added_by", "task_id", "total", "items_ok", "items_bad",
     "in_flight", "signal", "due_at", "permission", "undoes", "finished_at", "error_code",
@@ -43,7 +43,6 @@ NAME_ROOM, STATE_ROOM = (
     100 * BAR / 14.5,
     100 * BAR / 11.5,
 )  # hundredths of the font's size; the name is bold, which takes more
-OUTLINED = ("task", "map", "workflow", "input", "timer", "signal", "gate", "undo")
 
 
 class Work(NamedTuple):
@@ -86,8 +85,8 @@ def _read(alias: str, run: uuid.UUID) -> Graph:
     )
     if graph.too_large:
         return graph
-    runs = [node.task_id for node in graph.nodes if node.task_id and node.kind in OF_RUNS]
-    tasks = [node.task_id for node in graph.nodes if node.task_id and node.kind not in OF_RUNS]
+    runs = [node.task_id for node in graph.nodes if node.task_id and kind_of(node.kind).runs]
+    tasks = [node.task_id for node in graph.nodes if node.task_id and not kind_of(node.kind).runs]
     if tasks:
         found = Task.objects.using(alias).filter(pk__in=tasks)
         columns = ("pk", "status", "started_at", "finished_at")
@@ -194,7 +193,7 @@ def card(node: WorkflowNode, box: Box, work: Work | None, now: dt.datetime, url:
         y=box.y,
         url=url,
         child=child,
-        outline=node.kind if node.kind in OUTLINED else "task",
+        outline=node.kind if kind_of(node.kind).outlined else TASK.name,
         status=icon(status),
         name=list(zip((22, 37) if tall else (29,), lines_of_name, strict=True)),
         state=cut(state(node, status, work, now), STATE_ROOM),
@@ -228,18 +227,18 @@ def shown_status(node: WorkflowNode, work: Work | None) -> str:
 
 def state(node: WorkflowNode, status: str, work: Work | None, now: dt.datetime) -> str:
     """Return the line below the name: the kind unless it is a task, the status, and what else is worth knowing."""
-    kind = "" if node.kind == "task" else capfirst(str(KINDS.get(node.kind, node.kind)))
+    kind = "" if node.kind == TASK.name else capfirst(_(node.kind))
     if counted(node):
         return f"{kind} · {counts(node)}"
     text = waits(node, now) or str(name(status))
     text = " · ".join(part for part in (text, took(work, now)) if part)
     whole = f"{kind} · {text}" if kind else text
-    return whole if width(whole) <= STATE_ROOM or node.kind not in OUTLINED else text
+    return whole if width(whole) <= STATE_ROOM or not kind_of(node.kind).outlined else text
 
 
 def label(node: WorkflowNode, status: str, work: Work | None, now: dt.datetime) -> str:
     """Return name, kind, status and the rest in words, such as ``charge, task, completed, took 1.2 s``."""
-    parts = [node.name, str(KINDS.get(node.kind, node.kind)), str(name(status)).lower()]
+    parts = [node.name, _(node.kind), str(name(status)).lower()]
     if counted(node):
         parts.append(_("%(done)s of %(total)s completed") % {"done": f"{node.items_ok:,}", "total": f"{node.total:,}"})
         parts += [_("%(n)s failed") % {"n": f"{node.items_bad:,}"}] if node.items_bad else []
@@ -252,7 +251,7 @@ def label(node: WorkflowNode, status: str, work: Work | None, now: dt.datetime) 
 
 def counted(node: WorkflowNode) -> bool:
     """Whether a node has several tasks: a map whose elements are known, or the undo of a map."""
-    return node.total is not None and (node.kind == "map" or node.total > 1)
+    return node.total is not None and (kind_of(node.kind).many or node.total > 1)
 
 
 def counts(node: Any) -> str:

@@ -16,12 +16,10 @@ from django.utils.translation import gettext as _
 from horsies_django.admin.base.html import LAST, node_link, node_url
 from horsies_django.admin.base.readonly import read_bounded
 from horsies_django.admin.base.refusals import answered
-from horsies_django.admin.workflows.nodes import KINDS, badge_of, node_table, progress_bar
+from horsies_django.admin.workflows.nodes import badge_of, node_table, progress_bar
 from horsies_django.admin.workflows.picture.cards import (
     MOST_EDGES,
     MOST_NODES,
-    OF_RUNS,
-    OUTLINED,
     SIZE,
     Card,
     Graph,
@@ -34,6 +32,7 @@ from horsies_django.admin.workflows.picture.cards import (
 )
 from horsies_django.admin.workflows.picture.geometry import drawn
 from horsies_django.admin.workflows.run_forms import RunPagesMixin, lacked
+from horsies_django.core.kinds import KINDS, TASK, kind_of
 from horsies_django.core.status import NODE_STATUSES, UNFINISHED_NODES
 from horsies_django.models import WorkflowNode
 from horsies_django.monitoring import workflows
@@ -129,7 +128,7 @@ class PicturePageMixin(RunPagesMixin):
         for box in boxes:
             node = nodes[box.number]
             work = graph.work_of(node)
-            child = quote(str(node.task_id)) if node.kind in OF_RUNS and work else ""
+            child = quote(str(node.task_id)) if kind_of(node.kind).runs and work else ""
             child_url = (
                 reverse(f"admin:{PICTURE_PAGE}", args=(child,), current_app=self.admin_site.name) if child else ""
             )
@@ -157,6 +156,5 @@ def legend(graph: Graph) -> list[Entry]:
 def shapes(graph: Graph) -> list[Entry]:
     """Return the kinds of nodes that have an outline of their own."""
     found = Counter(node.kind for node in graph.nodes)
-    return [
-        Entry(kind, KINDS.get(kind, kind), f"{found[kind]:,}") for kind in OUTLINED if kind != "task" and found[kind]
-    ]
+    outlined = [kind.name for kind in KINDS.values() if kind.outlined and kind is not TASK]
+    return [Entry(name, _(name), f"{found[name]:,}") for name in outlined if found[name]]

@@ -67,7 +67,7 @@ def take_elements(node: Node, task: TaskDefinition, over: str, elements: Any) ->
         except CodecError as error:
             yield f"element {place}: {why_not(error, {over: value})}"
             return
-    node.value = write_json(stored)
+    node.texts["value"] = write_json(stored)
 
 
 def connected(node: Node, values: Mapping[str, Any], types: Mapping[str, Any]) -> Problems[dict[str, Any]]:
@@ -151,7 +151,7 @@ def may_miss(node: Node) -> bool:
 
 def dropped(node: Node, taker: str = "") -> Problems:
     """Yield whether the value of a node is taken, by a node or by the run, and its task does not keep it."""
-    if node.new is not None and drops_result(node.new.options):
+    if drops_result(node.texts.get("options")):
         yield (
             f"{taker}it takes the result of {node.name}, whose task does not keep it: remove keep_result=False there, or add the "
             "task with_options(keep_result=True)"

@@ -13,12 +13,13 @@ from typing import Any, get_origin
 from horsies_django.conf import config
 from horsies_django.core.codec.fits import plain
 from horsies_django.core.errors import TaskSendError
+from horsies_django.core.metadata import without_metadata
 from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.tasks.options import SendOptions, prepare
 from horsies_django.workflows.arguments import Given, dropped, produced, take_arguments, unsure
 from horsies_django.workflows.nodes import Condition, Node, Options, Problems, Quorum, Spec
 from horsies_django.workflows.results import Results
-from horsies_django.workflows.undo import take_undo
+from horsies_django.workflows.undo import take_undo, task_columns
 
 LONGEST_PATH = 10_000
 Called = tuple[TaskDefinition | None, SendOptions]
@@ -52,9 +53,18 @@ def take_task(node: Node, called: Called, given: Given) -> Problems:
         yield "delay must be seconds or a timedelta, counted from when the node is ready"
         options = options._replace(delay=None)
     try:
-        node.new = prepare(node.task, options, None)
+        new = prepare(node.task, options, None)
     except TaskSendError as error:
         yield error.message
+    else:
+        spans = {name: getattr(new, name) for name in ("good_for", "delay") if getattr(new, name) is not None}
+        node.columns = {
+            **task_columns(new),
+            **({"codec": new.codec} if new.codec else {}),
+            **({"good_until": new.good_until.isoformat()} if new.good_until else {}),
+            **{name: f"{span.total_seconds()} s" for name, span in spans.items()},
+        }
+        node.texts["options"], node.hashed["options"] = new.options, without_metadata(new.options)
     yield from take_arguments(node, node.task, given)
 
 

@@ -24,7 +24,7 @@ def embed(node: Node, child: Graph, given: Given) -> Problems:
     yield from take_graph(node, child, given)
     if child.key is not None:
         yield "a workflow that is a node has no key of its own"
-    if undone := [each.name for each in child.nodes if each.undo is not None]:
+    if undone := [each.name for each in child.nodes if "undo" in each.texts]:
         yield (
             f"a workflow that is a node cannot be undone: remove undo= from {', '.join(undone[:20])}, or add these nodes to the "
             "workflow itself"
@@ -83,7 +83,7 @@ def take_graph(node: Node, child: Graph, given: Given) -> Problems:
             constants[name] = None
     node.kwargs = write_json(constants)
     if not problems:
-        node.graph, node.graph_hash = child.json(), child.hash()
+        node.texts["graph"], node.hashed["graph"] = child.json(), f'"{child.hash()}"'
     node.child = child
     node.levels += max((each.levels for each in child.nodes), default=1)
     child.outer.add(node.flow)

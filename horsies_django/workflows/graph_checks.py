@@ -36,11 +36,10 @@ def graph_problems(flow: Graph) -> Problems:
         if node.upstream & ends:
             end = flow.nodes[min(node.upstream & ends)]
             yield f"{node.name}: the run ends at {end.name}, so nothing can wait for that"
-    gates, signals = (
-        {node.wait["signal"] for node in flow.nodes if node.kind is kind and "signal" in node.wait}
-        for kind in (GATE, SIGNAL)
-    )
-    for name in sorted(gates & signals):
+    named = {
+        kind: {str(node.columns.get("signal")) for node in flow.nodes if node.kind is kind} for kind in (GATE, SIGNAL)
+    }
+    for name in sorted(named[GATE] & named[SIGNAL]):
         yield both(name)
     for node in flow.nodes:
         yield from impossible(node)

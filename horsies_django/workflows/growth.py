@@ -31,7 +31,8 @@ from horsies_django.workflows.send import path_problem
 logger = logging.getLogger("horsies.worker")
 
 MOST_CHANGED = 20
-SAID = ("kind", "task", "kwargs", "inputs", "value", "signal", "signal_key")  # what is compared of two nodes
+ARGUMENTS = ("kwargs", "inputs", "value")
+SAID = ("kind", "task", *ARGUMENTS, "signal", "signal_key", "graph")  # what is compared of two nodes
 PASSING = ("good_until", "due_at", "options")  # may differ each time that the same workflow is built
 
 
@@ -95,14 +96,14 @@ class RunningWorkflow(Workflow):
             node.upstream.add(place.node)  # the run ends once the current task has completed
         if place.element is not None:
             node.name = f"{node.name[:185]}[{place.element}]"
-            node.wait |= {"signal": node.name} if node.kind is GATE else {}
+            node.columns |= {"signal": node.name} if node.kind is GATE else {}
         node.number = store.number(place.workflow)
         attempt = self.current.attempt
         added = store.grow(task, attempt, f"[{node.json()}]")
         if not added:
             raise WorkflowError(f"attempt {attempt} of task {task} is not the current one any more: it adds no nodes")
         if added[0] is None:
-            self._refuse([f"{node.name}: {both(node.wait['signal'])}"])
+            self._refuse([f"{node.name}: {both(node.columns['signal'])}"])
         if not added[0]:
             number, earlier = store.named(place.workflow, place.node, node.name)
             if different(earlier, node.json()):
@@ -122,7 +123,7 @@ class RunningWorkflow(Workflow):
 
 def misplaced(node: Node, place: Place) -> Problems:
     """Yield why a node cannot be in the run of the task that adds it."""
-    if place.nested and node.undo is not None:
+    if place.nested and "undo" in node.texts:
         yield "its run is a node of another one, where nothing can be undone: remove undo="
     if node.kind is CONTINUE and node.child is not None:
         yield from misnamed(node.child, place.keyed_name)
@@ -132,19 +133,18 @@ def misplaced(node: Node, place: Place) -> Problems:
 
 def different(earlier: str, later: str) -> bool:
     """Return whether two nodes, as JSON, run or wait for something else, or with other arguments."""
-    one, other = json.loads(earlier), json.loads(later)
-    return any(one.get(name) != other.get(name) for name in SAID) or lasting(one.get("graph")) != lasting(
-        other.get("graph")
-    )
+    one, other = ({name: node.get(name) for name in SAID} for node in (json.loads(earlier), json.loads(later)))
+    return bool(lasting(one) != lasting(other))
 
 
 def lasting(graph: Any) -> Any:
-    """Return a graph without absolute times and metadata."""
-    if isinstance(graph, dict):
-        return {
-            name: each if name == "kwargs" else lasting(each) for name, each in graph.items() if name not in PASSING
-        }
-    return [lasting(each) for each in graph] if isinstance(graph, list) else graph
+    """Return a node, or a graph, without absolute times and metadata."""
+    if isinstance(graph, list):
+        return [lasting(each) for each in graph]
+    if not isinstance(graph, dict):
+        return graph
+    kept = {name: each for name, each in graph.items() if name not in PASSING}
+    return {name: each if name in ARGUMENTS else lasting(each) for name, each in kept.items()}
 
 
 def workflow_of(current: CurrentTask) -> RunningWorkflow:

@@ -16,8 +16,6 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any, Generic, Literal, NamedTuple
 
 from horsies_django.core.kinds import INPUT, Kind
-from horsies_django.core.metadata import without_metadata
-from horsies_django.core.records import NewTasks
 from horsies_django.tasks.definition import TaskDefinition
 
 if sys.version_info >= (3, 13):
@@ -45,6 +43,7 @@ class Quorum(NamedTuple):
 
 
 Join = Literal["all", "any"] | Quorum
+ABSOLUTE = ("good_until", "due_at")  # columns that differ each time a workflow is built
 
 
 def quorum(needs: int) -> Quorum:
@@ -82,18 +81,14 @@ class Node(Generic[V]):
         self.inserted = False  # by a running task
         self.type: Any = Any  # of its value; of a map, the type of each element's
         self.task: TaskDefinition | None = None
-        self.new: NewTasks | None = None
-        self.kwargs = "{}"
-        self.inputs: dict[str, dict[str, Any]] = {}
         self.over: str | None = None  # the parameter that a map maps over
-        self.value: str | None = None  # the elements of a map, unless they come from nodes
-        self.wait: dict[str, Any] = {}  # the columns of a wait
-        self.undo: dict[str, Any] | None = None  # the task that undoes it
-        self.undo_options: str | None = None
+        self.inputs: dict[str, dict[str, Any]] = {}
+        self.kwargs = "{}"
+        self.columns: dict[str, Any] = {}  # what else is stored
+        self.texts: dict[str, str | None] = {}  # of that, what is JSON already
+        self.hashed: dict[str, str | None] = {}  # what counts in its place for the hash of the graph
         self.child: Graph | None = None  # the workflow that it runs, or as which the run continues
-        self.graph: str | None = None  # that workflow, as it was when it became a node
-        self.graph_hash = ""
-        self.output: Node | None = None
+        self.output: Node | None = None  # of the child, when it became a node
         self.levels = 1  # of the workflows in one another that it runs, with its own
         self.rule = "all"
         self.needs: int | None = None
@@ -149,17 +144,10 @@ class Node(Generic[V]):
     def json(self, *, hashing: bool = False) -> str:
         """Return this node as the JSON object that ``horsies_add_nodes`` reads.
 
-        ``hashing`` leaves out what differs each time the same workflow is built: absolute deadlines and metadata.
+        ``hashing`` leaves out what differs each time the same workflow is built: absolute times and metadata.
         """
         stored: dict[str, Any] = {"number": self.number, "name": self.name, "kind": self.kind.name}
-        texts: dict[str, str | None] = {}
-        if (new := self.new) is not None:
-            stored |= task_members(new) | ({"codec": new.codec} if new.codec else {})
-            stored |= {"good_until": new.good_until.isoformat()} if new.good_until and not hashing else {}
-            spans = {"good_for": new.good_for, "delay": new.delay}
-            stored |= {name: f"{span.total_seconds()} s" for name, span in spans.items() if span is not None}
-            texts["options"] = without_metadata(new.options) if hashing else new.options
-        stored |= {name: value for name, value in self.wait.items() if not (hashing and name == "due_at")}
+        stored |= {name: value for name, value in self.columns.items() if not (hashing and name in ABSOLUTE)}
         stored |= {"after": sorted(self.upstream)} if self.upstream else {}
         stored |= {"inputs": self.inputs} if self.inputs else {}
         stored |= {"over": self.over} if self.over else {}
@@ -169,21 +157,7 @@ class Node(Generic[V]):
             stored["uncounted"] = sorted(uncounted)
         if self.when is not None:
             stored |= {"when_node": self.when.node.number, "when_path": self.when.path}
-        texts["value"] = self.value
-        if self.undo is not None:
-            options = without_metadata(self.undo_options) if hashing else self.undo_options
-            texts["undo"] = json_object(self.undo, {"options": options})
-        if self.graph is not None:
-            texts["graph"] = json.dumps(self.graph_hash) if hashing else self.graph
-        return json_object(stored, texts | {"kwargs": self.kwargs})
-
-
-def task_members(new: NewTasks) -> dict[str, Any]:
-    """Return what is stored of the task of a node, and of the one that undoes it."""
-    return {
-        "task": new.task_name, "queue": new.queue_name, "lane": new.lane, "priority": new.priority,
-        "max_retries": new.max_retries,
-    }  # fmt: skip
+        return json_object(stored, {**self.texts, **(self.hashed if hashing else {}), "kwargs": self.kwargs})
 
 
 def json_object(members: Mapping[str, Any], texts: Mapping[str, str | None]) -> str:

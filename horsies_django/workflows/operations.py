@@ -234,7 +234,7 @@ def decide(
             numbers = ", ".join(str(one.number) for one in waiting[:NAMED])
             raise WorkflowError(f"run {run} has several open gates {gate!r}: decide about one by its number: {numbers}")
         node = waiting[0] if waiting else found[-1]
-        settle(store, node, node.opening, approved=approved, user=user, actor=actor, reason=reason)
+        settle(store, node, node.opening, approved, decider(node, user, actor), reason)
 
 
 def decide_opening(
@@ -245,21 +245,12 @@ def decide_opening(
         node = gates(run).filter(number=number).first()
         if node is None:
             raise LookupError(f"run {run} has no gate with the number {number}")
-        settle(store, node, opening, approved=approved, user=user, actor=None, reason=reason)
+        settle(store, node, opening, approved, decider(node, user, None), reason)
 
 
-def settle(
-    store: WorkflowStore,
-    node: WorkflowNode,
-    opening: int,
-    *,
-    approved: bool,
-    user: Any,
-    actor: str | None,
-    reason: str | None,
-) -> None:
-    """Decide about an opening of a gate, if it is allowed and still open."""
-    run, by = node.workflow_id, decider(node, user, actor)
+def settle(store: WorkflowStore, node: WorkflowNode, opening: int, approved: bool, by: str, reason: str | None) -> None:
+    """Decide about an opening of a gate, if it is still open."""
+    run = node.workflow_id
     refuse_who(WorkflowError, f"the gate {node.signal!r} of run {run} was not decided", by, reason)
     if not store.decide(run, node.number, opening, node.permission, approved, by, reason):
         raise WorkflowError(refusal(gates(run).get(number=node.number), opening))

@@ -1,6 +1,6 @@
 """Nodes that wait: timers, signals and gates. They hold no slot and no connection.
 
-The functions write into the node, and yield what is wrong, without its name. ``node.wait`` is what is stored of the wait.
+The functions write into the node, and yield what is wrong, without its name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ON_TIMEOUT = get_args(OnTimeout)
 def sleep(node: Node, delay: object) -> Problems:
     """Let a node complete some time after it is ready."""
     node.type = type(None)
-    node.wait = {"on_timeout": "complete", "delay": (yield from span("delay", delay))}
+    node.columns = {"on_timeout": "complete", "delay": (yield from span("delay", delay))}
 
 
 def until(node: Node, moment: Any) -> Problems:
@@ -30,7 +30,7 @@ def until(node: Node, moment: Any) -> Problems:
     if not is_moment(moment):
         yield f"until() takes an aware datetime between the years 3 and 9998, not {moment!r:.80}"
         return
-    node.wait = {"on_timeout": "complete", "due_at": moment.isoformat()}
+    node.columns = {"on_timeout": "complete", "due_at": moment.isoformat()}
 
 
 def signal(node: Node, name: Any, key: Any, annotation: Any, timeout: object, on_timeout: object) -> Problems:
@@ -62,7 +62,7 @@ def wait(node: Node, timeout: object, on_timeout: object, columns: dict[str, Any
     if delay is not None and on_timeout == "complete" and node.type is not Any:
         node.type = optional(node.type)
     columns = {"on_timeout": on_timeout, "delay": delay, **columns}
-    node.wait = {name: value for name, value in columns.items() if value is not None}
+    node.columns = {name: value for name, value in columns.items() if value is not None}
 
 
 def span(what: str, value: object) -> Problems[str]:

@@ -138,6 +138,34 @@ def test_a_workflow_that_changes_after_a_running_task_added_it_is_refused_at_the
     ]
 
 
+def test_a_task_adds_no_input_to_its_run() -> None:
+    """Naive: the builder takes it, and nothing is inserted."""
+    flow = Workflow("input")
+    flow.returns(flow.add(flows.adds_an_input))
+    problem = "its input 'n' has no value: only a node of another workflow gets one"
+    assert run(flow).get(0).ok_value == problem
+
+
+@pytest.mark.parametrize("verb", ["add", "continue_as"])
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (
+            {"name": "child", "good_until": "tomorrow"},
+            "good_until must be an aware datetime or a timedelta from sending",
+        ),
+        ({"name": 3}, "a workflow's name must be a str of 1 to 255 printable characters, not 3"),
+    ],
+)
+def test_what_is_wrong_with_the_options_of_a_workflow_that_is_a_node_is_named(
+    verb: str, options: dict[str, Any], problem: str
+) -> None:
+    """Naive: its graph is encoded all the same, which raises AttributeError or TypeError."""
+    flow = Workflow("outer")
+    getattr(flow, verb)(Workflow(**options), name="inner")
+    assert any(each.startswith(f"inner: {problem}") for each in problems_of(flow))
+
+
 def nested(levels: int, task: Any = flows.number) -> Workflow:
     inner = Workflow("level 1")
     inner.returns(inner.add(task, 7))

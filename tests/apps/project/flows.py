@@ -184,6 +184,15 @@ def adds_and_changes() -> str:
 
 
 @task
+def adds_an_input() -> str:
+    try:
+        current_task().workflow.input("n", int)
+    except WorkflowDefinitionError as error:
+        return error.problems[0]
+    return "added"
+
+
+@task
 def grows_alone() -> str:
     try:
         current_task().workflow.add(number, 1)

@@ -139,37 +139,33 @@ def missing(run: uuid.UUID) -> LookupError:
 
 
 def signal(run: uuid.UUID, name: str, data: Any = None, *, key: str | None = None, actor: str = "code") -> None:
-    """Send a signal to a run. ``data`` is encoded by its own type, and has to fit the annotation of a node that can take it.
+    """Send a signal to a run, or to the last of those as which it continued.
 
-    Raises LookupError if there is no such run, or no node of it waits for the name, WorkflowError if the signal cannot be taken.
+    ``data`` is encoded by its own type, and has to fit the annotation of a node that can take it. Raises LookupError if there is
+    no such run, or no node of it waits for the name, WorkflowError if the signal cannot be taken.
     """
     given = [("name", name, 200), ("actor", actor, LONGEST_ACTOR), *([] if key is None else [("key", key, 255)])]
     if problem := next(filter(None, (text_problem(*one) for one in given)), None):
         raise WorkflowError(problem)
     text = encoded(name, data)
     with writing(simulated_now.get()) as store:
-        send(store, run, name, text, key=key, actor=actor)
-
-
-def send(store: WorkflowStore, run: uuid.UUID, name: str, data: str, *, key: str | None, actor: str) -> None:
-    """Insert a signal, ``data`` as JSON, to the last of runs that continued one another. Raises LookupError, WorkflowError."""
-    verdict, names, why = offer(store, run, name, data, key=key, actor=actor)
-    if verdict == "ENDED" and (later := last(store, run)) != run:
-        send(store, later, name, data, key=key, actor=actor)
-        return
-    if verdict is None:
-        raise missing(run)
-    if verdict == "TYPED":
-        raise WorkflowError(f"the signal {name!r} was not sent: it takes {' or '.join(names)}, and {why}")
-    if verdict == "UNKNOWN":
-        there = f"its signals are {', '.join(map(repr, names))}" if names else "it has no signals"
-        raise LookupError(f"no node of run {run} waits for the signal {name!r}; {there}{inside(store, run, name)}")
-    if verdict == "ENDED":
-        raise WorkflowError(f"run {run} has ended: there is nothing to signal")
-    if verdict == "GATE":
-        raise WorkflowError(f"{name!r} of run {run} is not a signal but a gate: approve or reject it")
-    if verdict == "FINISHED":
-        raise WorkflowError(f"the nodes of run {run} that waited for the signal {name!r} have all finished")
+        verdict, names, why = offer(store, run, name, text, key, actor)
+        while verdict == "ENDED" and (later := last(store, run)) != run:
+            run = later
+            verdict, names, why = offer(store, run, name, text, key, actor)
+        if verdict is None:
+            raise missing(run)
+        if verdict == "TYPED":
+            raise WorkflowError(f"the signal {name!r} was not sent: it takes {' or '.join(names)}, and {why}")
+        if verdict == "UNKNOWN":
+            there = f"its signals are {', '.join(map(repr, names))}" if names else "it has no signals"
+            raise LookupError(f"no node of run {run} waits for the signal {name!r}; {there}{inside(store, run, name)}")
+        if verdict == "ENDED":
+            raise WorkflowError(f"run {run} has ended: there is nothing to signal")
+        if verdict == "GATE":
+            raise WorkflowError(f"{name!r} of run {run} is not a signal but a gate: approve or reject it")
+        if verdict == "FINISHED":
+            raise WorkflowError(f"the nodes of run {run} that waited for the signal {name!r} have all finished")
 
 
 def inside(store: WorkflowStore, run: uuid.UUID, name: str) -> str:
@@ -186,7 +182,7 @@ def inside(store: WorkflowStore, run: uuid.UUID, name: str) -> str:
 
 
 def offer(
-    store: WorkflowStore, run: uuid.UUID, name: str, data: str, *, key: str | None, actor: str
+    store: WorkflowStore, run: uuid.UUID, name: str, data: str, key: str | None, actor: str
 ) -> tuple[str | None, list[str], str | None]:
     """Insert a signal if its data fits the type that a node wants; return the verdict, names and why it does not fit."""
     why = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Generic, TypeVar, overload
 
 from asgiref.sync import sync_to_async
@@ -96,7 +97,7 @@ class Results(Sequence[T], Generic[T]):
 
 
 class ValueCodec:
-    """Decodes the value of a node by a function."""
+    """Decodes the value of a node by a function, which can be pickled, as handles can."""
 
     def __init__(self, load: Callable[[Any], Any]) -> None:
         self.load = load
@@ -107,18 +108,25 @@ class ValueCodec:
         return ResultCodec.decode_error(found) if "err" in found else TaskResult(ok=self.load(found["ok"]))
 
 
+def load_elements(codec: ResultCodec, values: list[Any]) -> list[Any]:
+    """Return the values of the tasks of a map."""
+    return [codec.decode({"ok": each}).ok_value for each in values]
+
+
+def load_declared(annotation: Any, name: str, value: Any) -> Any:
+    """Return the value of an input, or of a signal, whose data has an annotation."""
+    return shape_of(annotation, name).load(value)
+
+
 def codec_of(node: Node | None) -> Any:
-    """Return the codec for the value of a node, None for plain JSON. An input and a signal may have an annotation."""
+    """Return the codec for the value of a node, None for plain JSON."""
     if node is None:
         return None
     if node.kind is kinds.WORKFLOW:
         return codec_of(node.output)
     if node.task is None:
-        return None if node.type is Any else ValueCodec(lambda value: shape_of(node.type, node.name).load(value))
-    codec = node.task.result
-    if node.kind.many:
-        return ValueCodec(lambda values: [codec.decode({"ok": each}).ok_value for each in values])
-    return codec
+        return None if node.type is Any else ValueCodec(partial(load_declared, node.type, node.name))
+    return ValueCodec(partial(load_elements, node.task.result)) if node.kind.many else node.task.result
 
 
 def codecs_of(flow: Graph) -> dict[int, Any]:

@@ -64,7 +64,10 @@ def take_task(node: Node, called: Called, given: Given) -> Problems:
             **({"good_until": new.good_until.isoformat()} if new.good_until else {}),
             **{name: f"{span.total_seconds()} s" for name, span in spans.items()},
         }
-        node.texts["options"], node.hashed["options"] = new.options, without_metadata(new.options)
+        if new.options is not None:
+            node.texts["options"] = new.options
+        if (lasting := without_metadata(new.options)) != new.options:
+            node.hashed["options"] = lasting
     yield from take_arguments(node, node.task, given)
 
 

@@ -64,6 +64,8 @@ def impossible(node: Node) -> Problems:
 
 def circle(nodes: Sequence[Node]) -> Problems:
     """Yield a sentence that names the nodes of a cycle, if there is one."""
+    if all(max(node.upstream, default=-1) < node.number for node in nodes):  # quick, and nearly always so
+        return
     try:
         TopologicalSorter({node.number: node.upstream for node in nodes}).prepare()
     except CycleError as error:

@@ -114,7 +114,7 @@ class Node(Generic[V]):
             self.flow.note(f"{self.name}: {problem}")
         return self
 
-    def wait_after(self, nodes: Iterable[Any]) -> Problems[None]:
+    def wait_after(self, nodes: Iterable[Any]) -> Problems:
         """Let this node wait for others; yield which are none."""
         for node in nodes:
             if problem := self.flow.foreign(node):

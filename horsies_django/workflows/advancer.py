@@ -54,6 +54,7 @@ class Debt:
 Handed = tuple[uuid.UUID, Debt]
 
 
+@dataclass(eq=False, repr=False)
 class Advancer:
     """Keeps what is owed to runs, and advances them. ``max_bytes`` is the most that arguments may take.
 
@@ -61,27 +62,20 @@ class Advancer:
     WorkflowError for a run that it cannot advance.
     """
 
-    def __init__(
-        self,
-        max_bytes: int,
-        now: datetime | None = None,
-        hand_over: Callable[[Handed], None] | None = None,
-        strict: bool = False,
-    ) -> None:
-        self.max_bytes = max_bytes
-        self.now = now  # in tests, in place of the database's clock
-        self.hand_over = hand_over
-        self.strict = strict
-        self.repeats = Repeats()
-        self.handed: deque[Handed] = deque()  # by another thread
-        self.owed: dict[uuid.UUID, Debt] = {}
-        self.signalled: set[uuid.UUID] = set()  # runs that got signals, which another worker may have seen meanwhile
+    max_bytes: int
+    now: datetime | None = None  # in tests, in place of the database's clock
+    hand_over: Callable[[Handed], None] | None = None
+    strict: bool = False
+    repeats: Repeats = field(default_factory=Repeats)
+    handed: deque[Handed] = field(default_factory=deque, init=False)  # by another thread
+    owed: dict[uuid.UUID, Debt] = field(default_factory=dict, init=False)
+    signalled: set[uuid.UUID] = field(
+        default_factory=set, init=False
+    )  # runs with signals that another worker may have seen
 
     def twin(self, hand_over: Callable[[Handed], None]) -> Advancer:
         """Return an advancer for another thread. What both would log again and again is logged as if one did."""
-        twin = Advancer(self.max_bytes, self.now, hand_over)
-        twin.repeats = self.repeats
-        return twin
+        return Advancer(self.max_bytes, self.now, hand_over, repeats=self.repeats)
 
     def owe(self, tasks: Iterable[Sequence[uuid.UUID]]) -> None:
         """Note finished tasks, each after its run."""

@@ -305,12 +305,12 @@ class Workflow(Graph[T]):
             self.problems.append(f"a node's name must be a str of 1 to 200 printable characters, not {given!r:.80}")
             given = None
         name: str | None = given
-        while name is None or (given is None and name in self.given):
-            self.names[title] += 1
-            name = title if self.names[title] == 1 else f"{title}-{self.names[title]}"
-        if given in self.given:
+        while name is None or (given is None and name in self.taken):
+            self.titles[title] += 1
+            name = title if self.titles[title] == 1 else f"{title}-{self.titles[title]}"
+        if given in self.taken:
             self.problems.append(f"the name {name!r} is used for two nodes: give one of them another")
-        self.given.add(name)
+        self.taken.add(name)
         return name
 
     def __repr__(self) -> str:

@@ -13,6 +13,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Generic, Literal, NamedTuple
 
 from horsies_django.core.kinds import INPUT, Kind
@@ -179,29 +180,22 @@ class Spec(NamedTuple):
     rule: Callable[[Node], Problems]  # how it is compiled, bound to what only this kind takes
 
 
+@dataclass(eq=False, repr=False)
 class Graph(Generic[T]):
     """The options and the nodes of a workflow, and what is wrong with them."""
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        on_error: Literal["fail", "stop", "pause"] = "fail",
-        key: str | None = None,
-        good_until: dt.datetime | dt.timedelta | None = None,
-        max_in_flight: int | None = None,
-    ) -> None:
-        self.name = name
-        self.on_error: str = on_error
-        self.key = key
-        self.good_until = good_until
-        self.max_in_flight = max_in_flight
-        self.nodes: list[Node] = []
-        self.output: Node[T] | None = None
-        self.problems: list[str] = []
-        self.names: Counter[str] = Counter()  # how many nodes were named after each title
-        self.given: set[str] = set()  # names
-        self.outer: set[Graph] = set()  # those that have this one as a node, or continue as it
+    name: str
+    _: KW_ONLY
+    on_error: Literal["fail", "stop", "pause"] = "fail"
+    key: str | None = None
+    good_until: dt.datetime | dt.timedelta | None = None
+    max_in_flight: int | None = None
+    nodes: list[Node] = field(default_factory=list, init=False)
+    output: Node[T] | None = field(default=None, init=False)
+    problems: list[str] = field(default_factory=list, init=False)
+    titles: Counter[str] = field(default_factory=Counter, init=False)  # how many nodes were named after each
+    taken: set[str] = field(default_factory=set, init=False)  # names of nodes
+    outer: set[Graph] = field(default_factory=set, init=False)  # those that have this one as a node, or continue as it
 
     def foreign(self, node: object) -> str | None:
         """Return the problem of what should be a node of this workflow and is not."""

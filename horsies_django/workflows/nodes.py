@@ -219,7 +219,7 @@ class Graph(Generic[T]):
         """Complete the graph before it is sent."""
 
     def head(self) -> dict[str, Any]:
-        """Return the run as the JSON object that ``horsies_create_run`` reads, without its nodes."""
+        """Return the run as the JSON object that ``horsies_send_run`` reads, without its nodes."""
         until: dict[str, Any] = {}
         if isinstance(self.good_until, dt.timedelta):
             until["good_for"] = f"{self.good_until.total_seconds()} s"

@@ -1,5 +1,5 @@
 -- Inserts a run with nodes, see horsies_add_nodes, and sends its first tasks, p_limit at most; NULL: more nodes follow. p_run: an object as
--- Workflow.head() in workflows/builder.py writes it. With a key and a run of that name and key: returns that one's id and hash instead, and
+-- Graph.head() in workflows/nodes.py writes it. With a key and a run of that name and key: returns that one's id and hash instead, and
 -- created is false; it waits for an open transaction that sends the same key. p_continues: the run that this one follows, without a parent.
 -- In a SERIALIZABLE transaction the run is owed its first tasks; see horsies_begin_run. Moves (none) -> RUNNING.
 -- Locks: none but the new rows. Index: horsies_workflows_key, primary keys.

@@ -663,6 +663,7 @@ class Migration(migrations.Migration):
                     "allow_failed",
                     models.BooleanField(db_default=False, default=False, verbose_name="runs after failures"),
                 ),
+                ("is_wait", models.BooleanField(db_default=False, default=False, verbose_name="waits")),
                 ("when_node", models.BigIntegerField(null=True, verbose_name="condition on node")),
                 ("when_path", models.TextField(null=True, verbose_name="condition")),
                 ("delay", models.DurationField(null=True, verbose_name="delay")),
@@ -714,7 +715,7 @@ class Migration(migrations.Migration):
                     ),
                     models.Index(
                         fields=["workflow_id", "status", "due_at"],
-                        condition=models.Q(("finished_at__isnull", True), ("on_timeout__isnull", False)),
+                        condition=models.Q(("finished_at__isnull", True), ("is_wait", True)),
                         name="horsies_workflow_nodes_waits",
                     ),
                     models.Index(

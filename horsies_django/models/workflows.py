@@ -118,6 +118,7 @@ class WorkflowNode(ReadOnlyRow):
     rule = models.CharField(_("join"), max_length=10, default="all", db_default="all")
     needs = models.IntegerField(_("quorum"), null=True)
     allow_failed = models.BooleanField(_("runs after failures"), default=False, db_default=False)
+    is_wait = models.BooleanField(_("waits"), default=False, db_default=False)
     when_node = models.BigIntegerField(_("condition on node"), null=True)
     when_path = models.TextField(_("condition"), null=True)  # noqa: DJ001 - NULL: no condition
     delay = models.DurationField(_("delay"), null=True)
@@ -168,7 +169,7 @@ class WorkflowNode(ReadOnlyRow):
             ),
             models.Index(
                 fields=["workflow_id", "status", "due_at"],
-                condition=Q(finished_at__isnull=True, on_timeout__isnull=False),
+                condition=Q(finished_at__isnull=True, is_wait=True),
                 name="horsies_workflow_nodes_waits",
             ),
             models.Index(

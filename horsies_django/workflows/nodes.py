@@ -148,6 +148,7 @@ class Node(Generic[V]):
         ``hashing`` leaves out what differs each time the same workflow is built: absolute times and metadata.
         """
         stored: dict[str, Any] = {"number": self.number, "name": self.name, "kind": self.kind.name}
+        stored |= {"is_wait": True} if self.kind.waits else {}
         stored |= {name: value for name, value in self.columns.items() if not (hashing and name in ABSOLUTE)}
         stored |= {"after": sorted(self.upstream)} if self.upstream else {}
         stored |= {"inputs": self.inputs} if self.inputs else {}

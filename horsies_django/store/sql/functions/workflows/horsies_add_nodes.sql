@@ -16,12 +16,12 @@ BEGIN
       number bigint, name text, kind text, task text, queue text, lane text, priority smallint, max_retries smallint, options jsonb,
       kwargs jsonb, inputs jsonb, "over" text, graph jsonb, value jsonb, rule text, needs int, allow_failed boolean,
       when_node bigint, when_path text, delay interval, good_until timestamptz, good_for interval, after jsonb, uncounted jsonb,
-      signal text, signal_key text, signal_type text, due_at timestamptz, on_timeout text, permission text, undo jsonb, codec text)
+      signal text, signal_key text, signal_type text, due_at timestamptz, is_wait boolean, on_timeout text, permission text, undo jsonb, codec text)
   ), inserted AS (
     INSERT INTO horsies_workflow_nodes (
       workflow_id, number, added_by, name, kind, status, task_name, queue_name, lane, priority, max_retries, options, kwargs, inputs, over,
       graph, value, rule, needs, allow_failed, when_node, when_path, delay, good_until, branches, open, ok, bad, expanded, in_flight, items_ok, items_bad,
-      signal, signal_key, signal_type, due_at, on_timeout, permission, undo, codec, finished_at)
+      signal, signal_key, signal_type, due_at, is_wait, on_timeout, permission, undo, codec, finished_at)
     SELECT p_workflow, n.number, p_added_by, n.name, n.kind,
            CASE WHEN p_added_by >= 0 THEN 'ADDED' WHEN n.kind = 'input' THEN 'COMPLETED'
                 WHEN jsonb_array_length(n.after) > 0 THEN 'PENDING' WHEN n.rule = 'failed' THEN 'SKIPPED' ELSE 'READY' END,
@@ -31,7 +31,7 @@ BEGIN
            coalesce(n.rule, 'all'), n.needs, coalesce(n.allow_failed, false), n.when_node, n.when_path, n.delay,
            coalesce(n.good_until, v_now + n.good_for),
            coalesce(jsonb_array_length(n.after), 0) - coalesce(jsonb_array_length(n.uncounted), 0), coalesce(jsonb_array_length(n.after), 0), 0, 0, 0, 0, 0, 0,
-           n.signal, n.signal_key, n.signal_type, n.due_at, n.on_timeout, n.permission, n.undo, n.codec,
+           n.signal, n.signal_key, n.signal_type, n.due_at, coalesce(n.is_wait, false), n.on_timeout, n.permission, n.undo, n.codec,
            CASE WHEN p_added_by < 0 AND (n.kind = 'input' OR n.rule = 'failed' AND n.after IS NULL) THEN v_now END
     FROM node n
     ON CONFLICT (workflow_id, added_by, name) DO NOTHING

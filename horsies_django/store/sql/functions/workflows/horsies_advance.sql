@@ -27,7 +27,7 @@ BEGIN
       UPDATE horsies_tasks t SET advanced_at = v_now WHERE t.id = ANY (p_tasks) AND t.workflow_id = p_workflow;
       DELETE FROM horsies_workflow_signals s WHERE s.workflow_id = p_workflow;
       UPDATE horsies_workflow_nodes n SET status = 'CANCELLED', finished_at = v_now
-      WHERE n.workflow_id = p_workflow AND n.status = 'WAITING' AND n.on_timeout IS NOT NULL AND n.finished_at IS NULL;
+      WHERE n.workflow_id = p_workflow AND n.status = 'WAITING' AND n.is_wait AND n.finished_at IS NULL;
     END IF;
     RETURN;
   END IF;

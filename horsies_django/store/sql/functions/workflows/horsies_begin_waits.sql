@@ -14,7 +14,7 @@ BEGIN
   moved := '{}';
   v_ready := ARRAY(
     SELECT n.number FROM horsies_workflow_nodes n
-    WHERE n.workflow_id = p_workflow AND n.status = 'READY' AND n.on_timeout IS NOT NULL AND n.finished_at IS NULL LIMIT p_many);
+    WHERE n.workflow_id = p_workflow AND n.status = 'READY' AND n.is_wait AND n.finished_at IS NULL LIMIT p_many);
   more := cardinality(v_ready) = p_many;
   FOR v_number IN SELECT unnest(v_ready) ORDER BY 1 LOOP
     UPDATE horsies_workflow_nodes n

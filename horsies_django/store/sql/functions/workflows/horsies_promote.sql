@@ -36,7 +36,7 @@ BEGIN
          coalesce(array_agg(r.number ORDER BY r.number) FILTER (WHERE r.kind <> 'task'), '{}')
   INTO v_tasks, v_others
   FROM (SELECT n.number, n.kind FROM horsies_workflow_nodes n
-        WHERE n.workflow_id = p_run.id AND n.status = 'READY' AND n.on_timeout IS NULL AND n.finished_at IS NULL
+        WHERE n.workflow_id = p_run.id AND n.status = 'READY' AND NOT n.is_wait AND n.finished_at IS NULL
         ORDER BY n.number LIMIT greatest(v_limit, 0)) AS r;
   IF v_tasks <> '{}' THEN
     BEGIN

@@ -15,7 +15,7 @@ DECLARE
 BEGIN
   moved := '{}';
   more := false;
-  IF NOT (EXISTS (SELECT FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.on_timeout IS NOT NULL AND n.finished_at IS NULL)
+  IF NOT (EXISTS (SELECT FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.is_wait AND n.finished_at IS NULL)
           OR EXISTS (SELECT FROM horsies_workflow_signals s WHERE s.workflow_id = p_workflow AND s.seen_at IS NULL)) THEN
     RETURN;
   END IF;
@@ -45,7 +45,7 @@ BEGIN
   v_due := ARRAY(
     SELECT d.number FROM (
       SELECT n.number, n.kind, n.signal, n.signal_key, n.due_at FROM horsies_workflow_nodes n
-      WHERE n.workflow_id = p_workflow AND n.status = 'WAITING' AND n.on_timeout IS NOT NULL AND n.finished_at IS NULL AND n.due_at <= p_now
+      WHERE n.workflow_id = p_workflow AND n.status = 'WAITING' AND n.is_wait AND n.finished_at IS NULL AND n.due_at <= p_now
       ORDER BY n.due_at LIMIT p_many) AS d
     WHERE d.kind <> 'signal' OR cardinality(v_unseen) < p_many OR NOT EXISTS (
       SELECT FROM horsies_next_signal(p_workflow, d.signal, d.signal_key, true) AS s WHERE s.sent_at < d.due_at)

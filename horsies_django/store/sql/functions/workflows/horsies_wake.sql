@@ -20,7 +20,7 @@ BEGIN
     WHERE n.status = 'WAITING' AND n.finished_at IS NULL AND n.due_at <= v_now
     ORDER BY n.due_at LIMIT p_many FOR NO KEY UPDATE OF w SKIP LOCKED);
   SELECT array_agg(n.workflow_id), array_agg(n.number) INTO v_waiting, v_numbers FROM horsies_workflow_nodes n
-  WHERE n.workflow_id = ANY (v_runs) AND n.status = 'WAITING' AND n.on_timeout IS NOT NULL AND n.finished_at IS NULL AND n.due_at <= v_now;
+  WHERE n.workflow_id = ANY (v_runs) AND n.status = 'WAITING' AND n.is_wait AND n.finished_at IS NULL AND n.due_at <= v_now;
   v_woken := horsies_plain_runs(v_waiting, v_numbers, NULL, p_limit);
   IF v_woken <> '{}' THEN
     PERFORM horsies_advance_plain(v_woken, v_waiting, v_numbers, p_max_bytes, p_channel, p_now);

@@ -351,7 +351,7 @@ def test_what_is_done_for_a_run_reads_no_more_among_many_runs_that_wait(connect:
         engine.conn.execute("VACUUM ANALYZE")
     few = {act.__name__: entries(engine, act) for act in acts for _ in range(2)}
     others = []
-    for _ in range(200):
+    for _ in range(400):
         flow = Workflow("other")
         late = flow.add(flows.number.with_options(delay=100_000), 1)
         others.append(tail(flow, [flow.sleep(100_000), flow.gate("open"), flow.signal("go"), late]))
@@ -359,4 +359,4 @@ def test_what_is_done_for_a_run_reads_no_more_among_many_runs_that_wait(connect:
     assert min(sent[-10:]) < min(sent[:10]) + 20
     TaskStore(engine.conn).forget_plans()
     many = {act.__name__: min(entries(engine, act) for _ in range(2)) for act in acts}
-    assert {name: (few[name], found) for name, found in many.items() if found > few[name] + 100} == {}
+    assert {name: (few[name], found) for name, found in many.items() if found > few[name] + 500} == {}

@@ -24,7 +24,7 @@ from horsies_django.core.texts import LONGEST_ACTOR, refuse_who, text_problem
 from horsies_django.store.tasks import TaskStore
 from horsies_django.store.workflows import WorkflowStore
 from horsies_django.tasks.options import simulated_now
-from horsies_django.workflows.database import writing
+from horsies_django.workflows.database import reading, writing
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
@@ -148,24 +148,24 @@ def signal(run: uuid.UUID, name: str, data: Any = None, *, key: str | None = Non
     if problem := next(filter(None, (text_problem(*one) for one in given)), None):
         raise WorkflowError(problem)
     text = encoded(name, data)
-    with writing(simulated_now.get()) as store:
+    store = reading(simulated_now.get())  # one statement is a transaction of its own
+    verdict, names, why = offer(store, run, name, text, key, actor)
+    while verdict == "ENDED" and (later := last(store, run)) != run:
+        run = later
         verdict, names, why = offer(store, run, name, text, key, actor)
-        while verdict == "ENDED" and (later := last(store, run)) != run:
-            run = later
-            verdict, names, why = offer(store, run, name, text, key, actor)
-        if verdict is None:
-            raise missing(run)
-        if verdict == "TYPED":
-            raise WorkflowError(f"the signal {name!r} was not sent: it takes {' or '.join(names)}, and {why}")
-        if verdict == "UNKNOWN":
-            there = f"its signals are {', '.join(map(repr, names))}" if names else "it has no signals"
-            raise LookupError(f"no node of run {run} waits for the signal {name!r}; {there}{inside(store, run, name)}")
-        if verdict == "ENDED":
-            raise WorkflowError(f"run {run} has ended: there is nothing to signal")
-        if verdict == "GATE":
-            raise WorkflowError(f"{name!r} of run {run} is not a signal but a gate: approve or reject it")
-        if verdict == "FINISHED":
-            raise WorkflowError(f"the nodes of run {run} that waited for the signal {name!r} have all finished")
+    if verdict is None:
+        raise missing(run)
+    if verdict == "TYPED":
+        raise WorkflowError(f"the signal {name!r} was not sent: it takes {' or '.join(names)}, and {why}")
+    if verdict == "UNKNOWN":
+        there = f"its signals are {', '.join(map(repr, names))}" if names else "it has no signals"
+        raise LookupError(f"no node of run {run} waits for the signal {name!r}; {there}{inside(store, run, name)}")
+    if verdict == "ENDED":
+        raise WorkflowError(f"run {run} has ended: there is nothing to signal")
+    if verdict == "GATE":
+        raise WorkflowError(f"{name!r} of run {run} is not a signal but a gate: approve or reject it")
+    if verdict == "FINISHED":
+        raise WorkflowError(f"the nodes of run {run} that waited for the signal {name!r} have all finished")
 
 
 def inside(store: WorkflowStore, run: uuid.UUID, name: str) -> str:

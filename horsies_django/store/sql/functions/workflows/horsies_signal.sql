@@ -4,7 +4,7 @@
 -- verdict: 'SENT'; 'TYPED' (names: the types that are wanted); 'ENDED' (the run); 'UNKNOWN' (no node waits for the name; names: those there
 -- are); 'GATE' (a gate has it); 'FINISHED' (all nodes of the name have, and no running task added one, which may add another); NULL: no such run.
 -- Locks: none but the new row. Index: primary key, horsies_workflow_nodes_signal.
-CREATE FUNCTION horsies_signal(p_workflow uuid, p_name text, p_key text, p_data jsonb, p_actor text, p_look int, p_channel text, p_now timestamptz,
+CREATE FUNCTION horsies_signal(p_workflow uuid, p_name text, p_key text, p_data jsonb, p_actor text, p_look int, p_now timestamptz,
                                OUT verdict text, OUT names text[]) LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 BEGIN
@@ -41,7 +41,7 @@ BEGIN
     END IF;
     INSERT INTO horsies_workflow_signals (id, workflow_id, name, key, data, actor, sent_at)
     VALUES (horsies_uuid7(0), p_workflow, p_name, p_key, p_data, p_actor, coalesce(p_now, clock_timestamp()));
-    PERFORM pg_notify(p_channel || '_new', 'advance ' || p_workflow);
+    PERFORM pg_notify(horsies_channel() || '_new', 'advance ' || p_workflow);
   END IF;
 END
 $$;

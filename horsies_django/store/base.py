@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import resources
@@ -13,6 +14,7 @@ import psycopg
 from django.db import ProgrammingError
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+PLANS_SECONDS = 10.0  # for which a session that lives long keeps the plans of its statements
 UNDEFINED = ("42P01", "42883", "42703", "42704")  # SQLSTATEs: no such table, function, column, type
 
 
@@ -163,6 +165,17 @@ def discard(connection: Any) -> None:
     """
     execute(connection, "sessions/discard")
     connection._prepared.clear()
+
+
+def forget_plans(connection: Connection, planned_at: float) -> float:
+    """Have a session plan its statements anew if it did so ``PLANS_SECONDS`` ago; return when it did, by the monotonic clock.
+
+    The tables may have been nearly empty then. Raises the driver's errors.
+    """
+    if (moment := time.monotonic()) - planned_at < PLANS_SECONDS:
+        return planned_at
+    execute(connection, "sessions/forget_plans")
+    return moment
 
 
 def now(connection: Connection) -> dt.datetime:

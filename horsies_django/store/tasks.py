@@ -182,10 +182,6 @@ class TaskStore:
         ids, generations = [claim.id for claim in claims], [claim.generation for claim in claims]
         return dict(run(self.connection, "tasks/unsettled", {"worker": worker, "ids": ids, "generations": generations}))
 
-    def forget_plans(self) -> None:
-        """Have this session plan its statements anew, for tables that may have grown since."""
-        execute(self.connection, "sessions/forget_plans")
-
     def held(self, worker: uuid.UUID) -> list[Held]:
         """Return the tasks in flight that ``worker`` holds according to the database."""
         return [Held(*row) for row in run(self.connection, "tasks/held", {"worker": worker})]

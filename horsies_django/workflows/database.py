@@ -14,7 +14,7 @@ from horsies_django.store.workflows import WorkflowStore
 
 
 def reading(now: datetime | None = None) -> WorkflowStore:
-    """Return the statements that need no transaction around them and no channel: those that only read, ``send`` and ``signal``."""
+    """Return the statements that need no transaction around them: those that only read, ``send`` and ``signal``."""
     conf = config()
     return WorkflowStore(connections[conf.database], "", conf.max_payload_bytes, now)
 

@@ -13,8 +13,8 @@ from django.db import connection
 
 from horsies_django import Workflow
 from horsies_django.models import Task, WorkflowNode, WorkflowRun
+from horsies_django.store.base import PLANS_SECONDS, forget_plans
 from horsies_django.store.retention import RetentionStore
-from horsies_django.store.tasks import TaskStore
 from horsies_django.workflows import operations
 from horsies_django.workflows.advancer import Advancer
 from tests.apps.project import flows
@@ -357,6 +357,6 @@ def test_what_is_done_for_a_run_reads_no_more_among_many_runs_that_wait(connect:
         others.append(tail(flow, [flow.sleep(100_000), flow.gate("open"), flow.signal("go"), late]))
     sent = [entries(engine, lambda _, flow=flow: flow.send()) for flow in others]  # type: ignore[misc]
     assert min(sent[-10:]) < min(sent[:10]) + 20
-    TaskStore(engine.conn).forget_plans()
+    forget_plans(engine.conn, -PLANS_SECONDS)
     many = {act.__name__: min(entries(engine, act) for _ in range(2)) for act in acts}
     assert {name: (few[name], found) for name, found in many.items() if found > few[name] + 500} == {}

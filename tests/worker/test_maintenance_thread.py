@@ -20,6 +20,7 @@ from django.db import connection
 from horsies_django.conf import Recovery, Retention, config
 from horsies_django.core.records import Wanted
 from horsies_django.models import AuditEntry, Heartbeat, Queue, QueueLimits, Task, TaskAttempt, WorkerState
+from horsies_django.store.base import PLANS_SECONDS
 from horsies_django.store.workers import Load, Process, WorkerStore
 from horsies_django.tasks.ids import uuid7s
 from horsies_django.worker.engine.status import EngineStatus
@@ -33,6 +34,7 @@ from tests.db.test_retention import DAY, finished
 from tests.db.test_statements import entries_read
 from tests.support.factories import AuditEntryFactory, ScheduleTickFactory, WorkerFactory, WorkerStateFactory
 from tests.worker.conftest import Build
+from tests.worker.test_outbox import with_a_bad_plan
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -253,6 +255,18 @@ def test_tasks_past_their_good_until_expire_though_no_claim_ever_meets_them_and_
     parts.maintenance.reaper.rescue(connect())
     assert Task.objects.get(pk=late).status == "EXPIRED"
     assert caplog.messages == [f"1 task(s) expired before they started (tests.nothing {late} (attempt 1))"]
+
+
+def test_the_session_of_the_thread_forgets_its_plans_every_ten_seconds(parts: Supervisor) -> None:
+    """Naive: workflows that wait are woken by a plan that reads all nodes there are, if the worker began with empty tables."""
+    thread = parts.maintenance
+    plan = with_a_bad_plan(thread.connected())
+    assert thread.note_served()
+    assert "Seq Scan" in plan()
+    thread.planned_at -= PLANS_SECONDS
+    assert thread.note_served()
+    assert "Index" in plan()
+    thread.disconnect()
 
 
 @pytest.mark.promise("S4.19")

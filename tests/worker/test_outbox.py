@@ -19,10 +19,11 @@ import pytest
 
 from horsies_django.core.records import Claim, Outcome, Wanted
 from horsies_django.models import Task, TaskAttempt
+from horsies_django.store.base import PLANS_SECONDS
 from horsies_django.store.tasks import Served, TaskStore
 from horsies_django.tasks import registry
 from horsies_django.worker.engine import outbox as ledger_module
-from horsies_django.worker.engine.outbox import PLANS_SECONDS, Outbox
+from horsies_django.worker.engine.outbox import Outbox
 from horsies_django.worker.engine.pass_runner import ENOUGH, GATHER_SECONDS, PassRunner
 from horsies_django.worker.engine.scan_cursors import SLOW_OFTEN
 from horsies_django.worker.engine.unknown_tasks import UnknownTasks
@@ -438,9 +439,8 @@ def test_a_pass_does_not_wait_for_more_than_twenty_outcomes(passes: PassRunner) 
     assert passes.not_before == passes.ended
 
 
-def test_a_session_forgets_its_plans_every_ten_seconds(outbox: Outbox) -> None:
-    """Naive: a plan of empty tables reads all tasks there are, in each pass, until the next ANALYZE."""
-    conn = outbox.connection_or_raise()
+def with_a_bad_plan(conn: psycopg.Connection[Any]) -> Callable[[], str]:
+    """Let a session have the plan of a statement that reads a table in full; return what tells its plan."""
     for command in (
         "SET plan_cache_mode = force_generic_plan",
         "PREPARE one AS SELECT FROM horsies_tasks WHERE id = $1",
@@ -449,11 +449,14 @@ def test_a_session_forgets_its_plans_every_ten_seconds(outbox: Outbox) -> None:
         "RESET enable_indexscan; RESET enable_bitmapscan; RESET enable_indexonlyscan; SET enable_seqscan = off",
     ):
         conn.execute(command, prepare=False)
+    return lambda: str(conn.execute("EXPLAIN EXECUTE one (gen_random_uuid())", prepare=False).fetchall()[0][0])
 
-    def plan() -> str:
-        outbox.run_pass()
-        return str(conn.execute("EXPLAIN EXECUTE one (gen_random_uuid())", prepare=False).fetchall()[0][0])
 
+def test_the_session_of_the_engine_forgets_its_plans_every_ten_seconds(outbox: Outbox) -> None:
+    """Naive: a plan of empty tables reads all tasks there are, in each pass, until the next ANALYZE."""
+    plan = with_a_bad_plan(outbox.connection_or_raise())
+    outbox.run_pass()
     assert "Seq Scan" in plan()
     outbox.planned_at -= PLANS_SECONDS
+    outbox.run_pass()
     assert "Index" in plan()

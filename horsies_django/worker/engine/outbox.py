@@ -16,7 +16,7 @@ import psycopg
 from horsies_django.core.errors import OperationalErrorCode
 from horsies_django.core.options import own_retentions
 from horsies_django.core.records import Claim, Outcome, Wanted
-from horsies_django.store.base import OneCursor, said
+from horsies_django.store.base import OneCursor, forget_plans, said
 from horsies_django.store.notify import channel_prefix, direct_connection
 from horsies_django.store.passes import Passed
 from horsies_django.store.tasks import NOTHING, Held, Served, TaskStore
@@ -30,7 +30,6 @@ logger = logging.getLogger("horsies.worker")
 BATCH = 1_000  # outcomes per pass
 BATCH_CHARACTERS = 8 * 2**20  # of results per pass, unless a single one is larger
 LOCKED_RETRY_SECONDS = 0.1
-PLANS_SECONDS = 10.0  # for which a session that works keeps the plans of its statements
 # Data exception, constraint violation, a trigger's or a view's refusal, program limit exceeded, an exception raised in a trigger.
 POISON = ("22", "23", "27", "44", "54", "P0")
 TOO_MUCH = ("40", "53", "55", "57014")  # a conflict, resources, a lock, a timeout: a smaller batch may succeed
@@ -120,9 +119,7 @@ class Outbox:
         Raises psycopg.Error; then the outbox keeps everything.
         """
         began = time.monotonic()
-        if began - self.planned_at > PLANS_SECONDS:
-            self.store.forget_plans()
-            self.planned_at = began
+        self.planned_at = forget_plans(self.connection_or_raise(), self.planned_at)
         self.retry_locked(began)
         outcomes, releases = self._batch(), list(self.releases)
         try:

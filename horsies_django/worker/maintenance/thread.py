@@ -12,7 +12,7 @@ from typing import Any
 
 import psycopg
 
-from horsies_django.store.base import said
+from horsies_django.store.base import forget_plans, said
 from horsies_django.store.notify import direct_connection
 from horsies_django.worker.maintenance.heartbeat import HeartbeatSender
 from horsies_django.worker.maintenance.pruner import TICK_INTERVAL_SECONDS, Pruner
@@ -42,6 +42,7 @@ class MaintenanceThread(threading.Thread):
         self.prune_at = 0.0
         self.overdue = overdue
         self.connection: psycopg.Connection[Any] | None = None
+        self.planned_at = 0.0
         self.ended = threading.Event()
         self.asked_since: float | None = None  # while it waits for the database, by the monotonic clock
         self.failing: set[str] = set()  # what was logged as failed and has not succeeded since
@@ -129,6 +130,8 @@ class MaintenanceThread(threading.Thread):
                 prepare=True,
                 statement_timeout_ms=1_000,
             )
+            self.planned_at = time.monotonic()
+        self.planned_at = forget_plans(self.connection, self.planned_at)
         return self.connection
 
     def stop(self) -> None:

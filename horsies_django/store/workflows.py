@@ -187,7 +187,15 @@ class WorkflowStore:
         TYPED: nothing was inserted, and these are the types that are wanted, one of which the data has to fit; ``look`` is the
         number of nodes to ask (None: all), 0 once the data is known to fit.
         """
-        params = {"workflow": workflow, "name": name, "key": key, "data": data, "actor": actor, "look": look, **self.clock}
+        params = {
+            "workflow": workflow,
+            "name": name,
+            "key": key,
+            "data": data,
+            "actor": actor,
+            "look": look,
+            **self.clock,
+        }
         verdict, names = run(self.connection, "horsies_signal", params)[0]
         return verdict, names or []
 

@@ -623,8 +623,14 @@ class Drive:
         assert results.keys() == {*names.values()}
         values = {names[number]: run.value(number) for number in names if run.node(number) == "COMPLETED"}
         assert {name: each.ok_value for name, each in results.items() if each.is_ok()} == values
-        vague = any(run.graph.spots[number].kind == "map" for number in run.skipped)  # a pause may have withdrawn its tasks
-        assert self.retried or vague or handle.progress()[:4] == run.progress(), (run.path, handle.progress(), run.progress())
+        vague = any(
+            run.graph.spots[number].kind == "map" for number in run.skipped
+        )  # a pause may have withdrawn its tasks
+        assert self.retried or vague or handle.progress()[:4] == run.progress(), (
+            run.path,
+            handle.progress(),
+            run.progress(),
+        )
         assert [change.action for change in handle.history()].count("workflow.keep") == run.told, run.path
 
     def judge_result(self, run: Run, result: Any) -> None:

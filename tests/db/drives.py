@@ -296,6 +296,8 @@ class Drive:
             assert status not in ("PAUSED", "CANCELLED"), f"a task of a run that is {status} starts"
             place = (self.path(run), node, index)
             engine.claims.append((claim, place))
+            if not self.fate(place).begins:  # a task at this place was cancelled, and a retry has replaced it
+                self.fates[place] = self.fate(place)._replace(begins=True)
             self.check_arguments(claim, place)
         if not self.dice.chance(0.2):
             engine.advancer.owe(passed.in_runs)

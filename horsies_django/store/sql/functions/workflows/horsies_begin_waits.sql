@@ -6,7 +6,6 @@ CREATE FUNCTION horsies_begin_waits(p_workflow uuid, p_many int, p_now timestamp
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_ready bigint[];
-  v_early boolean := EXISTS (SELECT FROM horsies_workflow_signals s WHERE s.workflow_id = p_workflow AND s.used_at IS NULL);
   v_number bigint;
   v_node record;
   v_signal uuid;
@@ -21,7 +20,7 @@ BEGIN
     SET status = 'WAITING', due_at = coalesce(n.due_at, p_now + n.delay), opening = n.opening + 1, decided_by = NULL
     WHERE n.workflow_id = p_workflow AND n.number = v_number
     RETURNING n.kind, n.signal, n.signal_key INTO v_node;
-    IF v_early AND v_node.kind = 'signal' THEN
+    IF v_node.kind = 'signal' THEN
       v_signal := (SELECT s.id FROM horsies_next_signal(p_workflow, v_node.signal, v_node.signal_key, false) AS s);
       IF v_signal IS NOT NULL THEN
         PERFORM horsies_take_signal(p_workflow, v_number, v_signal, p_now);

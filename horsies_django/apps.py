@@ -7,7 +7,7 @@ from importlib import import_module
 import django
 from django.apps import AppConfig
 from django.core.checks import Tags, register
-from django.db.models.signals import post_migrate, pre_migrate
+from django.db.models.signals import post_migrate
 from django.utils.translation import gettext_lazy as _
 
 
@@ -23,7 +23,7 @@ class HorsiesConfig(AppConfig):
         # Only now: these import modules that need the app registry.
         from horsies_django import checks
         from horsies_django.backends.options import named_modules
-        from horsies_django.management.migrating import complete_tables, refuse_unpublished
+        from horsies_django.management.migrating import complete_tables
         from horsies_django.queues import declare_queues
         from horsies_django.tasks import registry
 
@@ -36,6 +36,5 @@ class HorsiesConfig(AppConfig):
         register(
             checks.check_schema, Tags.database
         )  # by "check --database" and "migrate" only: no other tag, it connects
-        pre_migrate.connect(refuse_unpublished, sender=self, dispatch_uid="horsies_refuse_unpublished")
         post_migrate.connect(complete_tables, sender=self, dispatch_uid="horsies_complete_tables")
         post_migrate.connect(declare_queues, sender=self, dispatch_uid="horsies_declare_queues")

@@ -1,4 +1,4 @@
-"""What ``migrate`` does besides: it refuses a database from before the first release, and runs the SQL of migrations left out."""
+"""What ``migrate`` does besides: it runs the SQL of migrations that a project leaves out."""
 
 from __future__ import annotations
 
@@ -7,23 +7,14 @@ from importlib import import_module
 from typing import Any
 
 from django.apps import AppConfig
-from django.core.management.base import CommandError
 from django.db import connections
 from django.db.migrations import RunSQL
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.state import ProjectState
 
-from horsies_django.conf import config
 from horsies_django.models import Task
-from horsies_django.store.schema import unpublished
 
 MIGRATIONS = "horsies_django.migrations"
-
-
-def refuse_unpublished(*, using: str, **kwargs: Any) -> None:
-    """Raise CommandError for such a database before it is changed; a receiver of ``pre_migrate``."""
-    if using == config().database and (problem := unpublished(connections[using])):
-        raise CommandError(problem)
 
 
 def complete_tables(*, sender: AppConfig, using: str, plan: Any = None, **kwargs: Any) -> None:

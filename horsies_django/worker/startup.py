@@ -24,7 +24,6 @@ from horsies_django.store.base import said
 from horsies_django.store.notify import through_pooler
 from horsies_django.store.opening import AWAY_ERRORS, naming_receivers
 from horsies_django.store.queues import QueueStore
-from horsies_django.store.schema import unpublished
 from horsies_django.tasks import registry, unsure
 from horsies_django.worker.engine.engine import Engine
 from horsies_django.worker.engine.outage import DatabaseGaveUp
@@ -142,8 +141,6 @@ def refuse_unready_database(config: Config) -> None:
                 f"the DateStyle of the database {config.database!r} is {style!r}, which Django cannot read. Set it to ISO with "
                 'ALTER ROLE or ALTER DATABASE, or with "options": "-c DateStyle=ISO" in the OPTIONS of that alias'
             )
-        if problem := unpublished(connection):
-            raise WorkerStartError(problem)
         executor = MigrationExecutor(connection)
         targets = [node for node in executor.loader.graph.leaf_nodes() if node[0] == "horsies"]
         missing = [migration.name for migration, _ in executor.migration_plan(targets)]

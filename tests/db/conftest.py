@@ -30,7 +30,7 @@ def aside(connect: Connect) -> Iterator[Aside]:
 @pytest.fixture
 def parts() -> Iterator[Parts]:
     """Give a function that says how many nodes and tasks of a run one transaction may end, skip, withdraw or retry."""
-    text = load("functions/workflows/horsies_part").replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION")
+    text = load("functions/workflows/horsies_part")
 
     def install(many: int) -> None:
         assert "SELECT 1000 " in text

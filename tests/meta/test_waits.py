@@ -27,6 +27,7 @@ ALLOWED = {
     "tests/support/changing_project.py::": "the body of a task that waits for a file",
     "tests/stress/chaos/tasks.py": "bodies of tasks",
     "tests/stress/oracle/tasks.py": "bodies of tasks",
+    "tests/upgrades/site/tasks.py::hangs": "the body of a task that waits until its worker is killed",
     "tests/apps/slow/tasks.py": "an import that never ends: its process is killed",
     "tests/stress/chaos/evidence.py::steady": "asks again until the database answers, with an end",
     "tests/stress/chaos/failover.py::Failovers.strike": "how long the standby lags, and how long there is no primary",

@@ -2,7 +2,7 @@
 -- be written, the loss is recorded, and its reason returned for the log. Returns NULL if the entry is written. A role without the privilege to
 -- write the audit is refused: nobody may make changes that are never audited.
 -- Locks: none but the new row; gives up after the lock timeout where the table is locked. Index: none.
-CREATE FUNCTION horsies_note(p_action text, p_actor text, p_subject text, p_reason text, p_before jsonb, p_after jsonb) RETURNS text
+CREATE OR REPLACE FUNCTION horsies_note(p_action text, p_actor text, p_subject text, p_reason text, p_before jsonb, p_after jsonb) RETURNS text
 LANGUAGE plpgsql VOLATILE SET lock_timeout = '500ms' AS $$
 BEGIN
   INSERT INTO horsies_audit (id, at, actor, action, subject, reason, before, after)

@@ -5,7 +5,7 @@
 -- Locks: horsies_limits exclusively: waits for passes in progress, delays the next ones, gives up after the lock timeout. Task rows,
 -- skipping locked ones: these keep their old key, and counts use the new rule for them.
 -- Index: primary keys, horsies_tasks_holding.
-CREATE FUNCTION horsies_configure_queue(p_name text, p_changes jsonb, p_create boolean, p_action text, p_actor text, p_reason text,
+CREATE OR REPLACE FUNCTION horsies_configure_queue(p_name text, p_changes jsonb, p_create boolean, p_action text, p_actor text, p_reason text,
                                   p_channel text, OUT changed text[], OUT lost text)
 LANGUAGE plpgsql VOLATILE SET lock_timeout = '500ms' SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE

@@ -1,6 +1,6 @@
 -- Returns the limits in force of a queue's row: overridden values, else declared ones; a paused queue has max_concurrency 0.
 -- Locks: none. Index: none.
-CREATE FUNCTION horsies_effective_limits(p_queue horsies_queues) RETURNS horsies_limits LANGUAGE sql STABLE AS $$
+CREATE OR REPLACE FUNCTION horsies_effective_limits(p_queue horsies_queues) RETURNS horsies_limits LANGUAGE sql STABLE AS $$
   SELECT jsonb_populate_record(
     NULL::horsies_limits,
     to_jsonb(p_queue) || coalesce(p_queue.override, '{}') || jsonb_build_object('queue_name', p_queue.name)

@@ -6,7 +6,7 @@
 -- This skips dead index entries that vacuum cannot remove yet, see docs/explanation/the-pass.md: for tasks without a partition only these
 -- times are read, for others all from the first one on.
 -- Locks: none; exact only under the queues' advisory locks. Index: horsies_tasks_holding.
-CREATE FUNCTION horsies_remaining_capacity(p_limits horsies_limits[], p_worker uuid, p_claimed boolean, p_now timestamptz, p_cursors jsonb,
+CREATE OR REPLACE FUNCTION horsies_remaining_capacity(p_limits horsies_limits[], p_worker uuid, p_claimed boolean, p_now timestamptz, p_cursors jsonb,
                                            OUT rooms int[], OUT held jsonb)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE

@@ -4,7 +4,7 @@
 -- in queue, lane or p_wanted.total). refused: whether there are any of 'late', 'park', 'here'. p_cuts: see horsies_candidates. After a
 -- refused candidate whose scan was cut, those after the last one of that scan wait for the next round (stopped), to keep the order.
 -- Locks: none; exact only under the queues' advisory locks. Index: horsies_tasks_holding, for queues with limits per partition.
-CREATE FUNCTION horsies_allot(p_limits horsies_limits[], p_cuts text[], INOUT p_wanted horsies_wanted, INOUT p_rooms int[],
+CREATE OR REPLACE FUNCTION horsies_allot(p_limits horsies_limits[], p_cuts text[], INOUT p_wanted horsies_wanted, INOUT p_rooms int[],
                               INOUT p_candidates horsies_candidate[], OUT refused boolean, OUT stopped boolean)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE

@@ -8,7 +8,7 @@
 -- its scan found too few. firsts: by queue and lane, for queues in p_wanted.cursors, the time of the first task of each priority that was
 -- reached (at most now), and "end" if the scan reached the end; tasks that another pass is claiming count, because they may come back.
 -- Locks: the candidates' rows, skipping locked ones. Index: horsies_tasks_claim, in its order, no sort.
-CREATE FUNCTION horsies_candidates(p_wanted horsies_wanted, p_limits horsies_limits[], p_rooms int[], p_first int, p_last int, p_but jsonb,
+CREATE OR REPLACE FUNCTION horsies_candidates(p_wanted horsies_wanted, p_limits horsies_limits[], p_rooms int[], p_first int, p_last int, p_but jsonb,
                                    p_extra int, OUT candidates horsies_candidate[], OUT cuts text[], OUT stale boolean, OUT due timestamptz,
                                    OUT firsts jsonb)
 LANGUAGE plpgsql VOLATILE AS $$

@@ -7,7 +7,7 @@
 -- when the next task becomes due. limited: a cap or the total left tasks behind. again: the pass became long, another one should follow.
 -- firsts: see horsies_candidates.
 -- Locks: the task rows, skipping locked ones; the caller holds the advisory locks. Index: horsies_tasks_claim, then the primary key.
-CREATE FUNCTION horsies_claim(p_wanted horsies_wanted, p_limits horsies_limits[], p_rooms int[],
+CREATE OR REPLACE FUNCTION horsies_claim(p_wanted horsies_wanted, p_limits horsies_limits[], p_rooms int[],
                               OUT claims horsies_passed[], OUT late boolean, OUT due timestamptz, OUT limited boolean, OUT again boolean,
                               OUT firsts jsonb)
 LANGUAGE plpgsql VOLATILE AS $$

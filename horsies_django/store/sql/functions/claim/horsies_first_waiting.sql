@@ -6,7 +6,7 @@
 -- A range that starts where the last scan found a task skips the dead index entries before it; see docs/explanation/the-pass.md. The ranges
 -- are read one by one in their order, because a nested loop does not sort.
 -- Locks: none. Index: horsies_tasks_claim, in its order, no sort; for a range of one priority it starts exactly at since.
-CREATE FUNCTION horsies_first_waiting(p_queue text, p_lane text, p_beyond smallint, p_cursors jsonb, p_behind timestamptz,
+CREATE OR REPLACE FUNCTION horsies_first_waiting(p_queue text, p_lane text, p_beyond smallint, p_cursors jsonb, p_behind timestamptz,
                                       OUT priority smallint, OUT moment timestamptz) LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
   IF p_cursors -> p_queue ? p_lane THEN

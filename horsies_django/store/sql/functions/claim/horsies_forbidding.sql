@@ -6,7 +6,7 @@
 -- part of the scan's plan, which looks the run up by its key, only for tasks of runs. A scan walks over 20,000 such tasks in 50 ms; a call
 -- of plpgsql for each took 600.
 -- Locks: none. Index: primary keys.
-CREATE FUNCTION horsies_forbidding(p_workflow uuid, p_node bigint) RETURNS SETOF uuid LANGUAGE sql STABLE AS $$
+CREATE OR REPLACE FUNCTION horsies_forbidding(p_workflow uuid, p_node bigint) RETURNS SETOF uuid LANGUAGE sql STABLE AS $$
   SELECT w.id FROM horsies_workflows w
   WHERE w.id = p_workflow AND CASE
     WHEN w.status IN ('PAUSED', 'CANCELLED') OR w.continued_as IS NOT NULL THEN true

@@ -4,7 +4,7 @@
 -- p_expired_leases: also release claims whose lease ended. The report has by name what horsies_settle and horsies_whole_pass say.
 -- With cold CPU caches each statement, call and expression is slow: nothing is evaluated without need.
 -- Locks: task rows, skipping locked ones; see horsies_whole_pass. Index: horsies_tasks_claim, then the primary key.
-CREATE FUNCTION horsies_pass(p_wanted horsies_wanted, p_outcomes jsonb, p_releases jsonb, p_starts jsonb, p_expired_leases boolean)
+CREATE OR REPLACE FUNCTION horsies_pass(p_wanted horsies_wanted, p_outcomes jsonb, p_releases jsonb, p_starts jsonb, p_expired_leases boolean)
 RETURNS SETOF horsies_passed LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE

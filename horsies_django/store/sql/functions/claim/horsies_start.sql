@@ -4,7 +4,7 @@
 -- worker now, or its row is locked. earliest: see horsies_release.
 -- Locks: task rows, skipping locked ones; the caller holds the advisory locks. Index: primary key, horsies_tasks_holding,
 -- horsies_tasks_parked.
-CREATE FUNCTION horsies_start(p_wanted horsies_wanted, p_limits horsies_limits[], p_paused boolean, p_starts jsonb,
+CREATE OR REPLACE FUNCTION horsies_start(p_wanted horsies_wanted, p_limits horsies_limits[], p_paused boolean, p_starts jsonb,
                               OUT started uuid[], OUT expired uuid[], OUT returned uuid[], OUT earliest timestamptz) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_candidates horsies_candidate[];

@@ -7,7 +7,7 @@
 -- report adds to p_report: started, returned, expired: what became of p_starts; idle: as firsts, of queues without waiting tasks; held: for
 -- the next cursors, like firsts as of the epoch looked_at. durable: the commit shall wait for the disk.
 -- Locks: advisory locks of caps; task rows, skipping locked ones. Index: see the functions that it calls.
-CREATE FUNCTION horsies_whole_pass(p_wanted horsies_wanted, p_releases jsonb, p_starts jsonb, p_expired_leases boolean, p_freed text[],
+CREATE OR REPLACE FUNCTION horsies_whole_pass(p_wanted horsies_wanted, p_releases jsonb, p_starts jsonb, p_expired_leases boolean, p_freed text[],
                                    p_keys text[], p_report jsonb, OUT passed horsies_passed, OUT claims horsies_passed[], OUT durable boolean)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE

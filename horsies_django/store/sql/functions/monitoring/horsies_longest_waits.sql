@@ -2,7 +2,7 @@
 -- those that their run does not let start.
 -- It reads the first task of each lane and priority, which is the oldest, however many tasks wait.
 -- Locks: none. Index: horsies_tasks_claim, in its order.
-CREATE FUNCTION horsies_longest_waits(p_names text[]) RETURNS TABLE (queue_name text, seconds float8) LANGUAGE plpgsql VOLATILE
+CREATE OR REPLACE FUNCTION horsies_longest_waits(p_names text[]) RETURNS TABLE (queue_name text, seconds float8) LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
   v_now timestamptz := clock_timestamp();

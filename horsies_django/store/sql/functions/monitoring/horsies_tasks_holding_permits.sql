@@ -1,6 +1,6 @@
 -- Returns up to p_many tasks that hold permits of a queue ('*': of any queue), oldest claim first.
 -- Locks: none. Index: horsies_tasks_holding.
-CREATE FUNCTION horsies_tasks_holding_permits(p_queue text, p_many int, p_now timestamptz) RETURNS SETOF horsies_tasks LANGUAGE plpgsql VOLATILE
+CREATE OR REPLACE FUNCTION horsies_tasks_holding_permits(p_queue text, p_many int, p_now timestamptz) RETURNS SETOF horsies_tasks LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 BEGIN
   RETURN QUERY

@@ -2,7 +2,7 @@
 -- A key is a JSON object of the arguments in p_by_args, by their JSON keys; missing ones count as null; '[]' means all arguments. With
 -- p_by_task it has the task's name under the key "". Long keys are cut and end with a hash. p_codec: the form of p_kwargs.
 -- Locks: none. Index: none.
-CREATE FUNCTION horsies_partition_key(p_by_args jsonb, p_by_task boolean, p_kwargs json, p_task_name text, p_codec text) RETURNS text
+CREATE OR REPLACE FUNCTION horsies_partition_key(p_by_args jsonb, p_by_task boolean, p_kwargs json, p_task_name text, p_codec text) RETURNS text
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
 DECLARE
   v_key text;

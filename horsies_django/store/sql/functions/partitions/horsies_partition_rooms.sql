@@ -4,7 +4,7 @@
 -- Tasks that the pass of p_now prefetched without permits (in soft mode) count against the room, because its next round must not take more.
 -- The keys of tasks with an older rule are computed again for the count.
 -- Locks: none; exact only under the queue's advisory lock. Index: horsies_tasks_holding.
-CREATE FUNCTION horsies_partition_rooms(p_limits horsies_limits, p_keys text[], p_worker uuid, p_claimed boolean, p_now timestamptz)
+CREATE OR REPLACE FUNCTION horsies_partition_rooms(p_limits horsies_limits, p_keys text[], p_worker uuid, p_claimed boolean, p_now timestamptz)
 RETURNS TABLE (key text, held int, room int, everyone int) LANGUAGE plpgsql VOLATILE ROWS 100
 SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE

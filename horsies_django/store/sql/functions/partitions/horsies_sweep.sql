@@ -4,7 +4,7 @@
 -- waiting tasks get the key of the rule in force.
 -- horsies_queues.sweep stores how far the sweep came, NULL when it is done. Returns whether there is more to do.
 -- Locks: the queue's advisory lock; its row and task rows, skipping locked ones. Index: horsies_tasks_parked, horsies_tasks_claim.
-CREATE FUNCTION horsies_sweep(p_queue text, p_many int, p_channel text) RETURNS boolean LANGUAGE plpgsql VOLATILE
+CREATE OR REPLACE FUNCTION horsies_sweep(p_queue text, p_many int, p_channel text) RETURNS boolean LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
   v_sweep jsonb;

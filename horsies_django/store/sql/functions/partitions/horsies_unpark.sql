@@ -3,7 +3,7 @@
 -- are free, because either lane may have a slot. Tasks that their run does not let start would not use the permit. Returns how many.
 -- Call it under the queues' advisory locks: tasks that another pass is parking are visible only then.
 -- Locks: the rows that it unparks, skipping locked ones. Index: horsies_tasks_parked.
-CREATE FUNCTION horsies_unpark(p_limits horsies_limits[], p_queues text[], p_keys text[], p_permits int[] DEFAULT NULL) RETURNS int
+CREATE OR REPLACE FUNCTION horsies_unpark(p_limits horsies_limits[], p_queues text[], p_keys text[], p_permits int[] DEFAULT NULL) RETURNS int
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_names text[] := ARRAY(

@@ -5,7 +5,7 @@
 -- one does. Workers that were started together, on one machine, are of the same age, and may die together.
 -- The commit does not wait for the disk: after a crash of the server nobody judges until new heartbeats have been written.
 -- Locks: this worker's own rows. Index: primary keys, horsies_heartbeats_worker, horsies_heartbeats_parents.
-CREATE FUNCTION horsies_beat(
+CREATE OR REPLACE FUNCTION horsies_beat(
   p_worker uuid, p_ids uuid[], p_pids int[], p_holding text[], p_running_sync int, p_running_async int, p_memory_usage_mb float8,
   p_children_memory_mb float8, p_fresh interval, p_listens boolean, OUT alive boolean, OUT on_duty boolean, OUT place int
 ) LANGUAGE plpgsql VOLATILE

@@ -9,7 +9,7 @@
 -- options: NULL without metadata.
 -- Locks: an advisory lock, without waiting; task rows, skipping locked ones; locks of caps, to unpark. Index: horsies_tasks_holding,
 -- horsies_tasks_deadline, horsies_heartbeats_parents, primary keys.
-CREATE FUNCTION horsies_reap(p_threshold interval, p_judge boolean, p_many int, p_max_crashes int, p_channel text)
+CREATE OR REPLACE FUNCTION horsies_reap(p_threshold interval, p_judge boolean, p_many int, p_max_crashes int, p_channel text)
 RETURNS TABLE (kind text, id uuid, task_name text, attempt int, queue_name text, options text) LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE

@@ -4,7 +4,7 @@
 -- sweep passes its permit on.
 -- Moves PENDING, CLAIMED -> CANCELLED. Returns a verdict per task: 'CANCELLED', 'REQUESTED' (it is running) or 'FINISHED'.
 -- Locks: the task rows, in the order of their ids; waits for a pass that holds one. Index: primary key.
-CREATE FUNCTION horsies_cancel(p_ids uuid[], p_terminate boolean, p_channel text)
+CREATE OR REPLACE FUNCTION horsies_cancel(p_ids uuid[], p_terminate boolean, p_channel text)
 RETURNS TABLE (id uuid, verdict text) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_now timestamptz;

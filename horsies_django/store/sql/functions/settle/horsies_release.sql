@@ -5,7 +5,7 @@
 -- these tasks, which may lie before the scan cursors. Returns the queues and partitions of what was released, the ids that were missed, and
 -- the earliest due time of those that wait again.
 -- Locks: the task rows, skipping locked ones. Index: primary key; horsies_tasks_holding for leases.
-CREATE FUNCTION horsies_release(p_wanted horsies_wanted, p_claims jsonb, p_wakes boolean,
+CREATE OR REPLACE FUNCTION horsies_release(p_wanted horsies_wanted, p_claims jsonb, p_wakes boolean,
                                 OUT queues text[], OUT keys text[], OUT missed uuid[], OUT earliest timestamptz) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_now timestamptz := clock_timestamp();

@@ -4,7 +4,7 @@
 -- a task has a due time, so PostgreSQL delivers it once.
 -- Only horsies_send sets horsies.quiet; all other INSERTs are announced.
 -- Locks: none (the commit takes PostgreSQL's own NOTIFY lock). Index: none.
-CREATE FUNCTION horsies_announce() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION horsies_announce() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   PERFORM pg_notify(
     'horsies_' || left(md5(TG_TABLE_SCHEMA), 8) || '_new',
@@ -17,6 +17,6 @@ BEGIN
   RETURN NULL;
 END
 $$;
-CREATE TRIGGER horsies_tasks_announce AFTER INSERT ON horsies_tasks
+CREATE OR REPLACE TRIGGER horsies_tasks_announce AFTER INSERT ON horsies_tasks
   REFERENCING NEW TABLE AS added FOR EACH STATEMENT
   WHEN (current_setting('horsies.quiet', true) IS DISTINCT FROM 'on') EXECUTE FUNCTION horsies_announce();

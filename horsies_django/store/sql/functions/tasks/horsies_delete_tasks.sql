@@ -1,6 +1,6 @@
 -- Deletes tasks that the caller has picked, with their attempts and steps. Returns how many attempts.
 -- Locks: the task rows. Index: primary keys.
-CREATE FUNCTION horsies_delete_tasks(p_ids uuid[]) RETURNS int LANGUAGE plpgsql VOLATILE AS $$
+CREATE OR REPLACE FUNCTION horsies_delete_tasks(p_ids uuid[]) RETURNS int LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_attempts int;
 BEGIN

@@ -5,7 +5,7 @@
 -- with four CHECKs in SQL, 21 without any. It is plpgsql because a function in SQL would be inlined. It must not read tables: pg_dump
 -- restores it before them.
 -- Locks: none. Index: none.
-CREATE FUNCTION horsies_fits(
+CREATE OR REPLACE FUNCTION horsies_fits(
   p_status varchar, p_claimed_by uuid, p_finished_at timestamptz, p_error_code varchar, p_priority smallint, p_lane varchar, p_kwargs json,
   p_options jsonb, p_partition_key text, p_claim_generation int, p_retry_count smallint, p_max_retries smallint,
   p_sent_at timestamptz, p_enqueued_at timestamptz, p_good_until timestamptz, p_claimed_at timestamptz, p_claim_expires_at timestamptz,

@@ -2,7 +2,7 @@
 -- one of the queues, unless it completed and is kept for longer than p_age. Options may be any JSON. It is immutable, so that PostgreSQL
 -- puts it into the query: a call per row would take several times as long as to read the row.
 -- Locks: none. Index: none.
-CREATE FUNCTION horsies_prunable(
+CREATE OR REPLACE FUNCTION horsies_prunable(
   p_queue text, p_status text, p_options jsonb, p_queues text[], p_others boolean, p_age interval, p_own jsonb
 ) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
   SELECT CASE

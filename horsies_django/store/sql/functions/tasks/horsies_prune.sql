@@ -10,7 +10,7 @@
 -- back).
 -- Returns how many tasks and attempts were deleted, and whether there may be more.
 -- Locks: an advisory lock, without waiting; task rows, skipping locked ones. Index: horsies_tasks_finished, primary keys.
-CREATE FUNCTION horsies_prune(
+CREATE OR REPLACE FUNCTION horsies_prune(
   p_key text, p_queues text[], p_others boolean, p_age interval, p_keep jsonb, p_many int, OUT tasks int, OUT attempts int, OUT more boolean
 ) LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$

@@ -2,7 +2,7 @@
 -- p_queue, p_name and p_status narrow them; NULL: any. p_in_runs: those of workflow runs, which a purge leaves, instead of the others.
 -- Custom plans, so that the conditions that are given can use the indexes.
 -- Locks: none. Index: horsies_tasks_claim, horsies_tasks_parked, horsies_tasks_finished, horsies_tasks_node.
-CREATE FUNCTION horsies_purgeable(
+CREATE OR REPLACE FUNCTION horsies_purgeable(
   p_finished boolean, p_queue text, p_name text, p_status text, p_before timestamptz, p_in_runs boolean, p_many int
 ) RETURNS SETOF uuid LANGUAGE plpgsql STABLE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_custom_plan AS $$

@@ -5,7 +5,7 @@
 -- Returns the status, NULL for an unknown task; redacted is false if the task has not finished or was redacted before.
 -- lost: as horsies_note returns it.
 -- Locks: the task's row; waits for its holder. Index: primary keys.
-CREATE FUNCTION horsies_redact(p_id uuid, p_actor text, p_reason text, OUT status text, OUT redacted boolean, OUT lost text)
+CREATE OR REPLACE FUNCTION horsies_redact(p_id uuid, p_actor text, p_reason text, OUT status text, OUT redacted boolean, OUT lost text)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_task horsies_tasks;

@@ -5,7 +5,7 @@
 -- this adder has used already is not inserted again. Returns the numbers inserted.
 -- Values of inputs are in p_values. good_for counts from p_now.
 -- Locks: none but the new rows. Index: horsies_workflow_nodes_name.
-CREATE FUNCTION horsies_add_nodes(p_workflow uuid, p_added_by bigint, p_nodes jsonb, p_values jsonb, p_now timestamptz)
+CREATE OR REPLACE FUNCTION horsies_add_nodes(p_workflow uuid, p_added_by bigint, p_nodes jsonb, p_values jsonb, p_now timestamptz)
 RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_now timestamptz := coalesce(p_now, clock_timestamp());

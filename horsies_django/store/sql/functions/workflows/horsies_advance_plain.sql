@@ -4,7 +4,7 @@
 -- Each list is joined by nested loops into a primary key, whatever the statistics say.
 -- Moves nodes ENQUEUED, WAITING (timers) -> COMPLETED; PENDING -> ENQUEUED, with their tasks; runs as horsies_finish_run.
 -- Locks: none but the new rows; the caller holds the locks of the runs. Index: primary keys, horsies_workflow_nodes_open.
-CREATE FUNCTION horsies_advance_plain(p_plain uuid[], p_runs uuid[], p_numbers bigint[], p_max_bytes int, p_channel text,
+CREATE OR REPLACE FUNCTION horsies_advance_plain(p_plain uuid[], p_runs uuid[], p_numbers bigint[], p_max_bytes int, p_channel text,
                                       p_now timestamptz) RETURNS text[]
 LANGUAGE plpgsql VOLATILE SET enable_nestloop = on SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE

@@ -2,7 +2,7 @@
 -- worker sends all, as soon as it commits: whoever reads new nodes, which stand in the indexes beside those of other new runs, makes others
 -- that send fail with 40001.
 -- Locks: the row of the run. Index: primary keys, horsies_workflow_nodes_open.
-CREATE FUNCTION horsies_begin_run(p_workflow uuid, p_limit int, p_max_bytes int, p_channel text, p_now timestamptz) RETURNS void
+CREATE OR REPLACE FUNCTION horsies_begin_run(p_workflow uuid, p_limit int, p_max_bytes int, p_channel text, p_now timestamptz) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE

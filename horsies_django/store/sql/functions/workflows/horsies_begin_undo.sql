@@ -2,7 +2,7 @@
 -- descendants, also of nodes that its task added; edges lead only to the nearest ones that are undone. Returns how many were added.
 -- Moves (none) -> ADDED; horsies_propagate decides about them.
 -- Locks: none but the new rows; the caller holds the lock of the run. Index: primary keys, horsies_workflow_nodes_grown, horsies_tasks_node.
-CREATE FUNCTION horsies_begin_undo(p_workflow uuid) RETURNS int LANGUAGE plpgsql VOLATILE
+CREATE OR REPLACE FUNCTION horsies_begin_undo(p_workflow uuid) RETURNS int LANGUAGE plpgsql VOLATILE
 SET enable_nestloop = off AS $$
 DECLARE
   v_many int;

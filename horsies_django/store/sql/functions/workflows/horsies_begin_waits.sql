@@ -2,7 +2,7 @@
 -- Moves READY -> WAITING, COMPLETED. moved: the nodes that are final now. more: there may be other ready waits.
 -- Locks: rows of signals; the caller holds the lock of the run.
 -- Index: horsies_workflow_nodes_waits, horsies_signals_unused, horsies_signals_keyed, primary keys.
-CREATE FUNCTION horsies_begin_waits(p_workflow uuid, p_many int, p_now timestamptz, OUT moved bigint[], OUT more boolean)
+CREATE OR REPLACE FUNCTION horsies_begin_waits(p_workflow uuid, p_many int, p_now timestamptz, OUT moved bigint[], OUT more boolean)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_ready bigint[];

@@ -2,7 +2,7 @@
 -- name, its value (NULL: not known), and whether these were redacted. p_replaced: tasks by place that a retry of the run has replaced, of
 -- the node's "undo"; they count where the task that replaced them has not begun.
 -- Locks: none. Index: horsies_tasks_node, primary keys.
-CREATE FUNCTION horsies_begun(p_workflow uuid, p_number bigint, p_replaced jsonb, p_from int, p_until int)
+CREATE OR REPLACE FUNCTION horsies_begun(p_workflow uuid, p_number bigint, p_replaced jsonb, p_from int, p_until int)
 RETURNS TABLE (place int, kwargs jsonb, value jsonb, redacted boolean) LANGUAGE plpgsql STABLE AS $$
 BEGIN
   RETURN QUERY

@@ -3,7 +3,7 @@
 -- error_code already: CANCELLED if its run was ended, see horsies_end_nodes, else FAILED.
 -- Moves READY -> ENQUEUED, COMPLETED, FAILED, CANCELLED; ENQUEUED -> COMPLETED, FAILED, CANCELLED. Returns those that are final.
 -- Locks: the caller holds the lock of the run. Index: primary key, horsies_tasks_node.
-CREATE FUNCTION horsies_close_maps(p_workflow uuid, p_numbers bigint[], p_now timestamptz) RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $$
+CREATE OR REPLACE FUNCTION horsies_close_maps(p_workflow uuid, p_numbers bigint[], p_now timestamptz) RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_moved bigint[];
 BEGIN

@@ -4,7 +4,7 @@
 -- Moves the run RUNNING -> COMPLETED, its node READY -> COMPLETED, others as horsies_end_nodes; the successor (none) -> RUNNING. Returns the
 -- nodes that are final now.
 -- Locks: rows of signals, then as horsies_end_nodes; the caller holds the lock of the run. Index: primary keys, horsies_signals_unused.
-CREATE FUNCTION horsies_continue_run(p_run horsies_workflows, p_node horsies_workflow_nodes, p_max_bytes int, p_channel text,
+CREATE OR REPLACE FUNCTION horsies_continue_run(p_run horsies_workflows, p_node horsies_workflow_nodes, p_max_bytes int, p_channel text,
                                      p_now timestamptz) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_now timestamptz := coalesce(p_now, clock_timestamp());

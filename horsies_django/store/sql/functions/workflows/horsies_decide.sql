@@ -3,7 +3,7 @@
 -- checked (p_permission), or if its time is over.
 -- Moves WAITING -> COMPLETED, FAILED, then as horsies_move_run.
 -- Locks: the row of the run. Index: primary keys.
-CREATE FUNCTION horsies_decide(p_workflow uuid, p_number bigint, p_opening int, p_permission text, p_approved boolean, p_by text, p_reason text,
+CREATE OR REPLACE FUNCTION horsies_decide(p_workflow uuid, p_number bigint, p_opening int, p_permission text, p_approved boolean, p_by text, p_reason text,
                                p_max_bytes int, p_channel text, p_now timestamptz) RETURNS boolean LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE

@@ -5,7 +5,7 @@
 -- that are final now. more: others may be left.
 -- Locks: task rows, in the order of their ids; the caller holds the lock of the run. Index: horsies_workflow_nodes_open, horsies_tasks_node,
 -- primary keys.
-CREATE FUNCTION horsies_end_nodes(p_run horsies_workflows, p_many int, p_channel text, p_now timestamptz, OUT moved bigint[], OUT more boolean)
+CREATE OR REPLACE FUNCTION horsies_end_nodes(p_run horsies_workflows, p_many int, p_channel text, p_now timestamptz, OUT moved bigint[], OUT more boolean)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_spared text[] := CASE WHEN p_run.finished_at IS NULL AND p_run.status <> 'COMPENSATING' THEN '{failed,finished}' ELSE '{}' END;

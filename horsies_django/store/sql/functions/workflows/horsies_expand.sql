@@ -6,7 +6,7 @@
 -- Moves its node READY -> ENQUEUED once every element has its task, READY -> COMPLETED, FAILED if none is left; tasks (none) -> PENDING, FAILED.
 -- many: tasks sent. moved: whether the node is final.
 -- Locks: none but the new rows; the caller holds the lock of the run. Index: primary keys, horsies_tasks_node.
-CREATE FUNCTION horsies_expand(p_run horsies_workflows, p_node horsies_workflow_nodes, p_many int, p_max_bytes int, p_now timestamptz,
+CREATE OR REPLACE FUNCTION horsies_expand(p_run horsies_workflows, p_node horsies_workflow_nodes, p_many int, p_max_bytes int, p_now timestamptz,
                                OUT many int, OUT moved boolean) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_now timestamptz := coalesce(p_now, clock_timestamp());

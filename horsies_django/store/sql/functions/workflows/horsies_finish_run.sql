@@ -4,7 +4,7 @@
 -- Moves RUNNING -> COMPLETED, FAILED, COMPENSATING; COMPENSATING -> FAILED, CANCELLED. Returns 'FINISHED', also if it had finished
 -- before; 'UNDOING': its undo nodes were added just now; 'OPEN'.
 -- Locks: the caller holds the lock of the run. Index: horsies_workflow_nodes_open, horsies_tasks_node, primary keys.
-CREATE FUNCTION horsies_finish_run(p_workflow uuid, p_channel text, p_max_bytes int, p_now timestamptz) RETURNS text
+CREATE OR REPLACE FUNCTION horsies_finish_run(p_workflow uuid, p_channel text, p_max_bytes int, p_now timestamptz) RETURNS text
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_run horsies_workflows;

@@ -1,7 +1,7 @@
 -- Returns whether an upstream node of a node failed, among those that its join counts; a skipped one did not.
 -- OFFSET 0: without it, a plan may read all nodes of the run for each edge.
 -- Locks: none. Index: horsies_workflow_edges_down, then the primary key of nodes.
-CREATE FUNCTION horsies_has_failed_upstream(p_workflow uuid, p_number bigint) RETURNS boolean LANGUAGE sql STABLE AS $$
+CREATE OR REPLACE FUNCTION horsies_has_failed_upstream(p_workflow uuid, p_number bigint) RETURNS boolean LANGUAGE sql STABLE AS $$
   SELECT EXISTS (
     SELECT FROM horsies_workflow_edges e CROSS JOIN LATERAL (
       SELECT FROM horsies_workflow_nodes u

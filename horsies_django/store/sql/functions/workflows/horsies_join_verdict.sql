@@ -3,7 +3,7 @@
 -- 'succeeded', 'failed' and 'finished', which wait for every upstream node. With p_allow_failed, nodes that did not complete count like those
 -- that did.
 -- Locks: none. Index: those of horsies_has_failed_upstream.
-CREATE FUNCTION horsies_join_verdict(p_workflow uuid, p_number bigint, p_rule text, p_needs int, p_allow_failed boolean,
+CREATE OR REPLACE FUNCTION horsies_join_verdict(p_workflow uuid, p_number bigint, p_rule text, p_needs int, p_allow_failed boolean,
                                      p_branches int, p_open int, p_ok int, p_bad int) RETURNS text LANGUAGE sql STABLE AS $$
   SELECT CASE
     WHEN p_rule = 'quorum' THEN

@@ -7,7 +7,7 @@
 -- failure made on_error act now, 'continued' if its successor has begun, 'retry' if the runs of its nodes are retried.
 -- Moves nodes as horsies_propagate, horsies_retry_part and horsies_promote; the run RUNNING -> PAUSED, else as horsies_finish_run.
 -- Locks: the caller holds the lock of the run. Index: primary keys, horsies_workflow_nodes_open.
-CREATE FUNCTION horsies_move_run(p_workflow uuid, p_moved bigint[], p_limit int, p_max_bytes int, p_channel text, p_now timestamptz,
+CREATE OR REPLACE FUNCTION horsies_move_run(p_workflow uuid, p_moved bigint[], p_limit int, p_max_bytes int, p_channel text, p_now timestamptz,
                                  OUT many int, OUT more boolean, OUT finished boolean, OUT parent uuid, OUT halted text)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE

@@ -1,7 +1,7 @@
 -- Returns the status of a node and its result in the format of core/codec/envelopes.py. The result of a map is not here: its tasks have it.
 -- redacted: the task's result was erased.
 -- Locks: none. Index: primary keys.
-CREATE FUNCTION horsies_node_result(p_workflow uuid, p_number bigint, OUT status text, OUT kind text, OUT result jsonb, OUT redacted boolean)
+CREATE OR REPLACE FUNCTION horsies_node_result(p_workflow uuid, p_number bigint, OUT status text, OUT kind text, OUT result jsonb, OUT redacted boolean)
 LANGUAGE sql STABLE AS $$
   SELECT n.status, n.kind,
          CASE WHEN n.value IS NOT NULL AND n.kind <> 'map' THEN jsonb_build_object('ok', n.value)

@@ -3,7 +3,7 @@
 -- given: where each argument comes from, "constant", "undo" or the "as" of its input. nodes: how many, in runs. node: the run and the name
 -- of one of them. first, last: by the order of their text, constants of the group; those of a map have its first element.
 -- Locks: none. Index: horsies_workflow_nodes_open, primary keys.
-CREATE FUNCTION horsies_open_calls(p_runs uuid[])
+CREATE OR REPLACE FUNCTION horsies_open_calls(p_runs uuid[])
 RETURNS TABLE (task text, queue text, undo boolean, codec text, given jsonb, nodes bigint, runs uuid[], node text[], first text, last text)
 LANGUAGE plpgsql STABLE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$

@@ -3,7 +3,7 @@
 -- With a pinned xmin, the index keeps an entry for each task that was ever advanced, so reading all of it takes long.
 -- Locks: none. Index: horsies_tasks_unadvanced, horsies_workflows_untold, horsies_workflows_owed, horsies_workflow_nodes_added,
 -- horsies_workflow_nodes_due, horsies_signals_unseen.
-CREATE FUNCTION horsies_owed(p_age interval, p_many int, p_now timestamptz DEFAULT NULL) RETURNS TABLE (workflow uuid, task uuid, child uuid)
+CREATE OR REPLACE FUNCTION horsies_owed(p_age interval, p_many int, p_now timestamptz DEFAULT NULL) RETURNS TABLE (workflow uuid, task uuid, child uuid)
 LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE

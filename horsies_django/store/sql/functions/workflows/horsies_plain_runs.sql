@@ -6,7 +6,7 @@
 -- p_tasks: the task of each node, NULL for a timer and for a task that did not complete.
 -- Each list is joined by nested loops into a primary key, whatever the statistics say.
 -- Locks: rows of runs, skipping locked ones. Index: primary keys, horsies_workflow_nodes_added.
-CREATE FUNCTION horsies_plain_runs(p_runs uuid[], p_numbers bigint[], p_tasks uuid[], p_many int) RETURNS uuid[] LANGUAGE plpgsql VOLATILE
+CREATE OR REPLACE FUNCTION horsies_plain_runs(p_runs uuid[], p_numbers bigint[], p_tasks uuid[], p_many int) RETURNS uuid[] LANGUAGE plpgsql VOLATILE
 SET enable_nestloop = on SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
   v_runs uuid[];

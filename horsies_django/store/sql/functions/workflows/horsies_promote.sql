@@ -3,7 +3,7 @@
 -- Moves nodes READY -> ENQUEUED, WAITING, COMPLETED, FAILED; runs of nodes (none) -> RUNNING. many: tasks sent. moved: nodes that are final now. more: there are other ready nodes.
 -- continued: the run has ended, as horsies_continue_run says.
 -- Locks: the caller holds the lock of the run. Index: horsies_workflow_nodes_open, horsies_workflow_nodes_waits, primary keys.
-CREATE FUNCTION horsies_promote(p_run horsies_workflows, p_limit int, p_max_bytes int, p_channel text, p_now timestamptz,
+CREATE OR REPLACE FUNCTION horsies_promote(p_run horsies_workflows, p_limit int, p_max_bytes int, p_channel text, p_now timestamptz,
                                 OUT many int, OUT moved bigint[], OUT more boolean, OUT continued boolean) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_limit int := p_limit;

@@ -8,7 +8,7 @@
 -- p_moved failed. refused: whether a node with a quorum was skipped and some upstream nodes had failed.
 -- Nodes are joined by run and number, both from a materialized list: with the run as a constant, a plan may read all its nodes each time.
 -- Locks: the caller holds the lock of the run. Index: horsies_workflow_nodes_added, horsies_workflow_edges_down, primary keys.
-CREATE FUNCTION horsies_propagate(p_workflow uuid, p_moved bigint[], p_ending boolean, p_admits boolean, p_many int, p_now timestamptz,
+CREATE OR REPLACE FUNCTION horsies_propagate(p_workflow uuid, p_moved bigint[], p_ending boolean, p_admits boolean, p_many int, p_now timestamptz,
                                   OUT failed boolean, OUT refused boolean, OUT many int)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE

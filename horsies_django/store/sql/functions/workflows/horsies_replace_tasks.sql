@@ -3,7 +3,7 @@
 -- their tasks are replaced, and no node downstream is skipped but by a person.
 -- Moves none: the nodes are ADDED, with finished_at until this returns them.
 -- Locks: task rows; the caller holds the lock of the run. Index: primary keys, horsies_tasks_node.
-CREATE FUNCTION horsies_replace_tasks(p_workflow uuid, p_numbers bigint[], p_many int) RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $$
+CREATE OR REPLACE FUNCTION horsies_replace_tasks(p_workflow uuid, p_numbers bigint[], p_many int) RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_joined bigint[];
 BEGIN

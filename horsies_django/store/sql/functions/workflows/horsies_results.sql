@@ -2,7 +2,7 @@
 -- gives the results of its tasks, also in a list. A place is the number of the node in the list, above 32 bits for the task of a map, so
 -- that reading on from one needs no sizes of the maps before it.
 -- Locks: none. Index: primary keys, horsies_tasks_node.
-CREATE FUNCTION horsies_results(p_workflow uuid, p_spec jsonb, p_from bigint, p_many int)
+CREATE OR REPLACE FUNCTION horsies_results(p_workflow uuid, p_spec jsonb, p_from bigint, p_many int)
 RETURNS TABLE (place bigint, status text, result jsonb, redacted boolean) LANGUAGE plpgsql STABLE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE

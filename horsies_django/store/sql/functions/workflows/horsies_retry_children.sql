@@ -3,7 +3,7 @@
 -- Moves nodes ADDED -> ENQUEUED; child runs as horsies_begin_retry.
 -- Locks: rows of child runs; the caller holds the lock of the run. Index: primary keys, horsies_workflow_nodes_added,
 -- horsies_workflow_edges_down.
-CREATE FUNCTION horsies_retry_children(p_workflow uuid, p_many int, p_now timestamptz, OUT begun boolean, OUT more boolean)
+CREATE OR REPLACE FUNCTION horsies_retry_children(p_workflow uuid, p_many int, p_now timestamptz, OUT begun boolean, OUT more boolean)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_many int;

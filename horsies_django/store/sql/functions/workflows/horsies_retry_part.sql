@@ -7,7 +7,7 @@
 -- Nodes are joined as in horsies_propagate and horsies_has_failed_upstream.
 -- Moves FAILED, CANCELLED, EXPIRED, SKIPPED, PENDING -> ADDED, then as horsies_retry_children.
 -- Locks: task rows, rows of child runs; the caller holds the lock of the run. Index: primary keys, horsies_workflow_nodes_added.
-CREATE FUNCTION horsies_retry_part(p_run horsies_workflows, p_moved bigint[], p_many int, p_now timestamptz,
+CREATE OR REPLACE FUNCTION horsies_retry_part(p_run horsies_workflows, p_moved bigint[], p_many int, p_now timestamptz,
                                    OUT retrying bigint, OUT begun boolean)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE

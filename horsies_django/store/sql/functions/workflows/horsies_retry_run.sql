@@ -5,7 +5,7 @@
 -- compensated, the failed undos run again: else 'UNDONE' or 'UNDOING'. 'CONTINUED': retry its successor.
 -- Moves as horsies_begin_retry, then as horsies_move_run.
 -- Locks: the row of the run, then task rows. Index: primary keys, horsies_workflow_nodes_open, horsies_workflows_parent.
-CREATE FUNCTION horsies_retry_run(p_workflow uuid, p_nested boolean, p_max_bytes int, p_channel text, p_now timestamptz,
+CREATE OR REPLACE FUNCTION horsies_retry_run(p_workflow uuid, p_nested boolean, p_max_bytes int, p_channel text, p_now timestamptz,
                                   OUT verdict text) LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE

@@ -3,7 +3,7 @@
 -- They get edges between one another where others between them are done, so that they keep their order.
 -- Moves undo nodes FAILED, CANCELLED, EXPIRED -> ADDED, about which horsies_propagate decides; the run -> COMPENSATING.
 -- Locks: task rows. Index: primary keys, horsies_tasks_node.
-CREATE FUNCTION horsies_retry_undo(p_workflow uuid) RETURNS text LANGUAGE plpgsql VOLATILE AS $$
+CREATE OR REPLACE FUNCTION horsies_retry_undo(p_workflow uuid) RETURNS text LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_status text;
   v_again bigint[];

@@ -2,7 +2,7 @@
 -- due_at keeps when the delay of a node ends: a task that a pause withdrew does not wait anew.
 -- Moves nodes READY, and PENDING ones whose last upstream nodes have just completed, -> ENQUEUED; tasks (none) -> PENDING. Returns how many.
 -- Locks: none but the new rows; the caller holds the locks of the runs. Index: primary keys.
-CREATE FUNCTION horsies_send_all(p_workflows uuid[], p_numbers bigint[], p_max_bytes int, p_now timestamptz) RETURNS int
+CREATE OR REPLACE FUNCTION horsies_send_all(p_workflows uuid[], p_numbers bigint[], p_max_bytes int, p_now timestamptz) RETURNS int
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_now timestamptz := coalesce(p_now, clock_timestamp());

@@ -3,7 +3,7 @@
 -- created is false; it waits for an open transaction that sends the same key. p_continues: the run that this one follows, without a parent.
 -- In a SERIALIZABLE transaction the run is owed its first tasks; see horsies_begin_run. Moves (none) -> RUNNING.
 -- Locks: none but the new rows. Index: horsies_workflows_key, primary keys.
-CREATE FUNCTION horsies_send_run(p_id uuid, p_run jsonb, p_nodes jsonb, p_values jsonb, p_parent uuid, p_parent_node bigint, p_continues uuid,
+CREATE OR REPLACE FUNCTION horsies_send_run(p_id uuid, p_run jsonb, p_nodes jsonb, p_values jsonb, p_parent uuid, p_parent_node bigint, p_continues uuid,
                                  p_limit int, p_max_bytes int, p_channel text, p_now timestamptz, OUT id uuid, OUT hash text, OUT created boolean)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE

@@ -4,7 +4,7 @@
 -- verdict: 'SENT'; 'TYPED' (names: the types that are wanted); 'ENDED' (the run); 'UNKNOWN' (no node waits for the name; names: those there
 -- are); 'GATE' (a gate has it); 'FINISHED' (all nodes of the name have, and no running task added one, which may add another); NULL: no such run.
 -- Locks: none but the new row. Index: primary key, horsies_workflow_nodes_signal.
-CREATE FUNCTION horsies_signal(p_workflow uuid, p_name text, p_key text, p_data jsonb, p_actor text, p_look int, p_now timestamptz,
+CREATE OR REPLACE FUNCTION horsies_signal(p_workflow uuid, p_name text, p_key text, p_data jsonb, p_actor text, p_look int, p_now timestamptz,
                                OUT verdict text, OUT names text[]) LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 BEGIN

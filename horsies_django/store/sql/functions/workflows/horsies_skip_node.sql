@@ -2,7 +2,7 @@
 -- node or the run); NULL if there is no such node.
 -- Moves its node PENDING, READY, WAITING, ENQUEUED -> SKIPPED, then as horsies_move_run; its task PENDING -> (none).
 -- Locks: the row of the run, then the task's. Index: primary keys.
-CREATE FUNCTION horsies_skip_node(p_workflow uuid, p_number bigint, p_max_bytes int, p_channel text, p_now timestamptz,
+CREATE OR REPLACE FUNCTION horsies_skip_node(p_workflow uuid, p_number bigint, p_max_bytes int, p_channel text, p_now timestamptz,
                                   OUT verdict text) LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE

@@ -1,7 +1,7 @@
 -- Lets a node that waits take a signal.
 -- Moves WAITING -> COMPLETED.
 -- Locks: the row of the signal; the caller holds the lock of the run. Index: primary keys.
-CREATE FUNCTION horsies_take_signal(p_workflow uuid, p_number bigint, p_signal uuid, p_now timestamptz) RETURNS void
+CREATE OR REPLACE FUNCTION horsies_take_signal(p_workflow uuid, p_number bigint, p_signal uuid, p_now timestamptz) RETURNS void
 LANGUAGE sql VOLATILE AS $$
   WITH taken AS (
     UPDATE horsies_workflow_signals s SET seen_at = coalesce(s.seen_at, p_now), used_at = p_now, node = p_number

@@ -2,7 +2,7 @@
 -- A task that its node has replaced is ignored.
 -- Moves nodes ENQUEUED, READY (maps) -> COMPLETED, FAILED, CANCELLED, EXPIRED, SKIPPED. Returns the nodes that are final now.
 -- Locks: task rows, skipping locked ones; the caller holds the lock of the run. Index: primary keys, horsies_tasks_node.
-CREATE FUNCTION horsies_take_tasks(p_workflow uuid, p_tasks uuid[], p_now timestamptz) RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $$
+CREATE OR REPLACE FUNCTION horsies_take_tasks(p_workflow uuid, p_tasks uuid[], p_now timestamptz) RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_tasks uuid[] := p_tasks;
   v_moved bigint[];

@@ -5,7 +5,7 @@
 -- Moves WAITING -> COMPLETED, FAILED, SKIPPED. moved: the nodes that are final now.
 -- Locks: rows of signals; the caller holds the lock of the run.
 -- Index: horsies_signals_unseen, horsies_signals_unused, horsies_signals_keyed, horsies_workflow_nodes_signal, horsies_workflow_nodes_waits.
-CREATE FUNCTION horsies_take_waits(p_workflow uuid, p_many int, p_now timestamptz, OUT moved bigint[], OUT more boolean)
+CREATE OR REPLACE FUNCTION horsies_take_waits(p_workflow uuid, p_many int, p_now timestamptz, OUT moved bigint[], OUT more boolean)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_unseen uuid[];

@@ -1,7 +1,7 @@
 -- Returns the result of a run whose undos have all ended, from the one with which it would have ended without them: the same with the number
 -- of undone nodes, or COMPENSATION_FAILED with the nodes that were not undone.
 -- Locks: none. Index: primary key.
-CREATE FUNCTION horsies_undo_result(p_workflow uuid, p_result jsonb) RETURNS jsonb LANGUAGE plpgsql STABLE AS $$
+CREATE OR REPLACE FUNCTION horsies_undo_result(p_workflow uuid, p_result jsonb) RETURNS jsonb LANGUAGE plpgsql STABLE AS $$
 DECLARE
   v_data jsonb;
   v_left jsonb;

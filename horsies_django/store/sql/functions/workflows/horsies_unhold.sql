@@ -1,7 +1,7 @@
 -- Lets tasks of a run that is not paused any more start again, p_many at most: those that the pause held back are due when their retries are.
 -- Returns whether others may be left; if not, it wakes workers for all of them, and for others that the pause did not let start.
 -- Locks: the held task rows; the caller holds the lock of the run. Index: horsies_tasks_node, primary key.
-CREATE FUNCTION horsies_unhold(p_workflow uuid, p_many int, p_channel text) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
+CREATE OR REPLACE FUNCTION horsies_unhold(p_workflow uuid, p_many int, p_channel text) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_many int;
 BEGIN

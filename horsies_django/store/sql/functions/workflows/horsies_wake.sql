@@ -4,7 +4,7 @@
 -- keeps that many at hand.
 -- Moves nodes and runs as horsies_advance.
 -- Locks: rows of runs, skipping locked ones; then rows as horsies_advance. Index: horsies_workflow_nodes_due, primary keys.
-CREATE FUNCTION horsies_wake(p_many int, p_limit int, p_max_bytes int, p_channel text, p_now timestamptz)
+CREATE OR REPLACE FUNCTION horsies_wake(p_many int, p_limit int, p_max_bytes int, p_channel text, p_now timestamptz)
 RETURNS TABLE (workflow uuid, busy boolean, many int, more boolean, finished boolean, parent uuid, halted text)
 LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$

@@ -4,7 +4,7 @@
 -- Moves tasks PENDING -> (none); nodes ENQUEUED -> READY.
 -- Locks: task rows, skipping locked ones (they have started, or the claim asks horsies_forbidding); the caller holds the lock of the run.
 -- Index: horsies_tasks_node, primary keys.
-CREATE FUNCTION horsies_withdraw(p_workflow uuid, p_number bigint, p_many int) RETURNS int LANGUAGE plpgsql VOLATILE AS $$
+CREATE OR REPLACE FUNCTION horsies_withdraw(p_workflow uuid, p_number bigint, p_many int) RETURNS int LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   c_held CONSTANT timestamptz := '9999-01-01 00:00+00';
   v_many int;

@@ -1,0 +1,130 @@
+"""Databases and workers of earlier releases: what they left is done, and the last release works beside this one."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.conftest import wait_until
+from tests.support.everything import EVERYTHING
+from tests.support.fresh import fresh_database
+from tests.support.workers import ROOT, Start
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+HERE = ROOT / "tests" / "upgrades"
+DUMPS = sorted(HERE.glob("*.sql"))
+(WHEEL,) = HERE.glob("*.whl")
+SITE = {"DJANGO_SETTINGS_MODULE": "tests.upgrades.site.settings", "REPAIRED": "1"}
+
+ANSWER = """
+from horsies_django import get_workflow
+from horsies_django.models import WorkflowNode, WorkflowRun
+from tests.support.deadlines import wait_until
+
+for run in WorkflowRun.objects.filter(name__in=["asked", "paused", "begun"]):
+    handle = get_workflow(run.pk)
+    if run.status == "PAUSED":
+        handle.resume()
+    handle.signal("told", 5)
+    wait_until(WorkflowNode.objects.filter(workflow_id=run.pk, kind="gate", status="WAITING").exists, run.name)
+    handle.approve("agreed", actor="a test")
+    print(run.name, handle.get(timeout_ms=30_000).unwrap())
+"""
+SEND = """
+from tests.upgrades.site import tasks
+
+sent = [tasks.add.with_options(queue=queue).send(1, number) for number in range(20) for queue in ("former", "latter")]
+runs = [tasks.rally(number).send() for number in range(10)]
+assert [handle.get(timeout_ms=60_000).unwrap() for handle in sent] == [1 + number for number in range(20) for _ in "12"]
+assert [handle.get(timeout_ms=60_000).unwrap() for handle in runs] == [12] * 10
+"""
+
+
+def run(url: str, *words: str, **environment: str) -> str:
+    """Run a command of Django in a process of its own, with the code of this release unless PYTHONPATH names another."""
+    done = subprocess.run(
+        [sys.executable, "-m", "django", *words], cwd=HERE, capture_output=True, text=True, timeout=100, check=False,
+        env={**os.environ, **SITE, "PYTHONPATH": str(ROOT), "DATABASE_URL": url, **environment},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(params=DUMPS, ids=lambda path: path.stem)
+def left(request: pytest.FixtureRequest, transactional_db: None) -> Iterator[str]:
+    """Give the URL of a database as a release left it."""
+    with fresh_database("left") as url:
+        with psycopg.connect(url) as conn:
+            conn.execute(request.param.read_bytes())
+        yield url
+
+
+def made(url: str) -> set[Any]:
+    """Return what the app has in a database; the server adds casts and brackets to a CHECK that is loaded from a dump."""
+    return {
+        tuple(re.sub(r"::[a-z ]+(\[\])?|[()]", "", column or "") for column in row) for row in rows(url, EVERYTHING)
+    }
+
+
+def rows(url: str, query: str) -> list[Any]:
+    with psycopg.connect(url) as conn:
+        return conn.execute(query.encode()).fetchall()
+
+
+def test_a_migrated_database_of_a_release_has_what_a_new_one_has(left: str) -> None:
+    run(left, "migrate")
+    with fresh_database("new") as new:
+        run(new, "migrate")
+        assert made(left) == made(new)
+
+
+def test_what_a_release_left_is_done_by_this_one(left: str, worker: Start) -> None:
+    before = Counter(rows(left, "SELECT status FROM horsies_tasks"))
+    assert {status for (status,) in before} == {"PENDING", "RUNNING", "COMPLETED", "FAILED", "CANCELLED"}
+    run(left, "migrate")
+    worker("--processes=2", DATABASE_URL=left, **SITE).ready()
+    assert run(left, "shell", "--no-imports", "-c", ANSWER).split("\n") == ["asked 10", "paused 10", "begun 10", ""]
+    wait_until(lambda: not rows(left, "SELECT FROM horsies_tasks WHERE finished_at IS NULL"), "all tasks end")
+    ended = rows(left, "SELECT split_part(task_name, '.', 5), status, result ->> 'ok' FROM horsies_tasks")
+    assert Counter((name, status) for name, status, _ in ended if status != "COMPLETED") == {
+        ("fails", "FAILED"): 1, ("add", "CANCELLED"): 1, ("add", "EXPIRED"): 1,
+    }  # fmt: skip
+    assert sorted(ok for name, _, ok in ended if name == "hangs") == list("01234")
+    assert [ok for name, _, ok in ended if name == "steps"] == ["[2,3]"]
+    assert sorted(ok for name, _, ok in ended if name == "of_tenant") == ["a", "a", "b"]
+    assert Counter(rows(left, "SELECT name::text, status::text FROM horsies_workflows")) == {
+        ("rally", "COMPLETED"): 2, **{(name, "COMPLETED"): 1 for name in ("asked", "paused", "begun")},
+    }  # fmt: skip
+
+
+def test_workers_and_sites_of_the_last_release_go_on_beside_those_of_this_one(
+    worker: Start, tmp_path: Path, transactional_db: None
+) -> None:
+    zipfile.ZipFile(WHEEL).extractall(tmp_path / "last")
+    last = {"PYTHONPATH": f"{tmp_path / 'last'}:{ROOT}"}
+    where = run(
+        "postgresql:///none", "shell", "--no-imports", "-c", "import horsies_django as h; print(h.__file__)", **last
+    )
+    assert where.startswith(str(tmp_path))
+    with fresh_database("both") as url:
+        run(url, "migrate", **last)
+        process = worker(
+            "--processes=1", "--queues=former", DATABASE_URL=url, CWD=str(tmp_path), **last, **SITE
+        ).ready()
+        run(url, "migrate")
+        worker("--processes=1", "--queues=latter", DATABASE_URL=url, **SITE).ready()
+        run(url, "shell", "--no-imports", "-c", SEND)
+        run(url, "shell", "--no-imports", "-c", SEND, **last)
+        assert process.stop() == 0
+        assert rows(url, "SELECT DISTINCT status::text FROM horsies_tasks") == [("COMPLETED",)]

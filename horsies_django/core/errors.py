@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import re
-import uuid
 from typing import Any
 
 CODE_PATTERN = re.compile(r"[A-Z][A-Z0-9_]{0,99}")
@@ -134,15 +133,7 @@ class TaskNotCommitted(HorsiesError):  # noqa: N818 - a state of the caller, not
 
 
 class TaskNotRetryable(HorsiesError):  # noqa: N818 - a state of the task
-    """A task was not run again: it completed, has not finished, or was redacted."""
-
-
-class TaskCopied(TaskNotRetryable):
-    """A task was not run again, because it has a copy already. ``copy`` is the id of the newest copy."""
-
-    def __init__(self, message: str, copy: uuid.UUID) -> None:
-        super().__init__(message)
-        self.copy = copy
+    """A task was not retried or copied: it has not finished, completed, was redacted, or belongs to a workflow run."""
 
 
 class QueueError(HorsiesError):

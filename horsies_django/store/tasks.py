@@ -43,11 +43,10 @@ class Held(NamedTuple):
 
 
 class Copied(NamedTuple):
-    """The status of a task, its newest earlier copy, if any, and whether it was copied now."""
+    """The status of a task, whether it was redacted, and whether it was copied."""
 
     status: str
-    copy: uuid.UUID | None
-    copy_status: str | None
+    redacted: bool
     copied: bool
 
 
@@ -197,17 +196,14 @@ class TaskStore:
             self.connection, "tasks/renew", {"worker": worker, "claims": claims_json(claims), "lease": lease}
         )
 
-    def retry_now(self, id_: uuid.UUID, channel: str) -> bool:
-        """Make a task that waits for its next attempt due now; return whether it was waiting."""
-        return bool(run(self.connection, "tasks/retry_now", {"id": id_, "channel": channel}))
+    def retry(self, id_: uuid.UUID, channel: str) -> tuple[str | None, uuid.UUID | None]:
+        """Let a task run again; return a verdict, None without such a task, and the id of its workflow run."""
+        ((verdict, workflow),) = run(self.connection, "horsies_retry", {"id": id_, "channel": channel})
+        return verdict, workflow
 
-    def copy(self, id_: uuid.UUID, new: uuid.UUID, *, again: bool) -> Copied | None:
-        """Send a copy of a task with the id ``new`` if the task ended without success; None if there is no such task.
-
-        A task that already has a copy is only copied with ``again``. Call it in a transaction; it waits for the task's row lock.
-        """
-        run(self.connection, "tasks/lock", {"id": id_})
-        rows = run(self.connection, "tasks/copy", {"id": id_, "new": new, "again": again})
+    def copy(self, id_: uuid.UUID, new: uuid.UUID) -> Copied | None:
+        """Send a copy of a finished task with the id ``new``; None if there is no such task."""
+        rows = run(self.connection, "tasks/copy", {"id": id_, "new": new})
         return Copied(*rows[0]) if rows else None
 
     def note(

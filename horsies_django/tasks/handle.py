@@ -21,7 +21,7 @@ from horsies_django.core.errors import OperationalErrorCode, RetrievalCode, Task
 from horsies_django.core.records import TaskAttemptInfo, TaskInfo
 from horsies_django.core.results import TaskError, TaskResult
 from horsies_django.store.tasks import Found, TaskStore
-from horsies_django.tasks.operations import cancel
+from horsies_django.tasks.operations import cancel, retry
 from horsies_django.tasks.result_listener import FINAL, Update, get_listener
 
 P = ParamSpec("P")
@@ -135,6 +135,18 @@ class TaskHandle(Generic[T]):
         return verdict
 
     acancel = async_form(cancel)
+
+    def retry(self) -> None:
+        """Let the task run again, in the open transaction, if any, if it failed, expired or was cancelled.
+
+        It keeps its id and its attempts, is due now, and its retry policy begins anew. A task that waits for a retry is due now.
+        Raises LookupError if there is no such task, TaskNotRetryable for one that completed, has not finished, was redacted, or
+        belongs to a workflow run.
+        """
+        retry(self.task_id)
+        self._final = None
+
+    aretry = async_form(retry)
 
     def info(self) -> TaskInfo | None:
         """Return the row of the task and its attempts as plain values, or None if there is no such task."""

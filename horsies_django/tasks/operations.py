@@ -1,4 +1,4 @@
-"""Operations on tasks that were sent: cancel and run again. Used by handles, the admin and ``horsies_task``."""
+"""Operations on tasks that were sent: cancel, retry, copy. Used by handles, the admin and ``horsies_task``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from django.db import connections, transaction
 
 from horsies_django.conf import config
-from horsies_django.core.errors import TaskCopied, TaskNotRetryable
+from horsies_django.core.errors import TaskNotRetryable
 from horsies_django.core.texts import refuse_who
 from horsies_django.store.notify import channel_prefix
 from horsies_django.store.tasks import TaskStore
@@ -38,40 +38,53 @@ def cancel(
     return verdicts
 
 
-def retry(task_id: uuid.UUID, *, actor: str, reason: str | None = None, again: bool = False) -> uuid.UUID:
-    """Run a task again and return the id under which it runs. The operation is audited with ``actor`` and ``reason``.
+def retry(task_id: uuid.UUID, *, actor: str | None = None, reason: str | None = None) -> None:
+    """Let a task that failed, expired or was cancelled run again, under its id; in the caller's transaction if it has one.
 
-    A task that waits for a retry becomes due now. A task that failed, expired or was cancelled is sent again under a new id, with
-    the same arguments and options; the old task is unchanged. Raises LookupError if there is no such task, TaskNotRetryable for
-    one that completed, has not finished, or was redacted, TaskCopied for one that has already been sent again, unless ``again``,
-    and ValueError for an actor or a reason that cannot be stored.
+    It is due now and has no ``good_until`` any more. Its attempts are kept and counted on; its retry policy begins anew. A task
+    that waits for a retry is due now. With an ``actor``, the operation is audited with ``reason``. Raises LookupError if there is
+    no such task, TaskNotRetryable for one that completed, has not finished, was redacted or belongs to a workflow run, and
+    ValueError for an actor or a reason that cannot be stored.
     """
-    refuse_who(ValueError, f"task {task_id} was not run again", actor, reason)
+    if actor is not None:
+        refuse_who(ValueError, f"task {task_id} was not retried", actor, reason)
     alias = config().database
     connection = connections[alias]
     store = TaskStore(connection)
     with transaction.atomic(using=alias):
-        if store.retry_now(task_id, channel_prefix(connection)):
+        verdict, run = store.retry(task_id, channel_prefix(connection))
+        if verdict is None:
+            raise LookupError(f"there is no task {task_id} in the database {alias!r}")
+        if verdict not in ("RETRIED", "HASTENED"):
+            raise TaskNotRetryable(f"task {task_id} {REFUSALS.get(verdict, IN_HAND).format(status=verdict, run=run)}")
+        if actor is not None:
             store.note(task_id, "task.retry", actor, reason, {"due": "now"})
-            return task_id
+
+
+def copy(task_id: uuid.UUID, *, actor: str, reason: str | None = None) -> uuid.UUID:
+    """Send a finished task once more and return the id of the copy, which has the same arguments and options, due now.
+
+    The operation is audited. Raises LookupError if there is no such task, TaskNotRetryable for one that has not finished or was
+    redacted, and ValueError for an actor or a reason that cannot be stored.
+    """
+    refuse_who(ValueError, f"task {task_id} was not copied", actor, reason)
+    alias = config().database
+    store = TaskStore(connections[alias])
+    with transaction.atomic(using=alias):
         new = uuid7()
-        found = store.copy(task_id, new, again=again)
+        found = store.copy(task_id, new)
         if found is None:
             raise LookupError(f"there is no task {task_id} in the database {alias!r}")
-        if found.copy is not None and not again:
-            raise TaskCopied(
-                f"task {task_id} has already been run again: {found.copy} is {found.copy_status}", found.copy
-            )
         if not found.copied:
-            raise TaskNotRetryable(f"task {task_id} {REFUSALS.get(found.status, IN_HAND).format(status=found.status)}")
-        store.note(task_id, "task.retry", actor, reason, {"new": str(new)})
+            verdict = "REDACTED" if found.redacted else found.status
+            raise TaskNotRetryable(f"task {task_id} {REFUSALS.get(verdict, IN_HAND).format(status=verdict)}")
+        store.note(task_id, "task.copy", actor, reason, {"new": str(new)})
         return new
 
 
-IN_HAND = "is {status}: cancel it before running it again"
+IN_HAND = "is {status}: it has not finished"
 REFUSALS = {
-    "COMPLETED": "completed: send a new task to repeat its work",
-    "FAILED": "was redacted, so its arguments are gone",
-    "CANCELLED": "was redacted, so its arguments are gone",
-    "EXPIRED": "was redacted, so its arguments are gone",
+    "COMPLETED": "completed: send a copy to repeat its work",
+    "REDACTED": "was redacted, so its arguments are gone",
+    "IN_WORKFLOW": "belongs to the workflow run {run}: retry the run",
 }

@@ -125,7 +125,7 @@ class Following(RuleBasedStateMachine):
             life = allowed.pop(claim.id)
             life.take(worker, ahead=ahead)
             taken.append(life)
-            assert (claim.generation, claim.attempt) == (life.generation, life.retry_count + 1)
+            assert (claim.generation, claim.attempt) == (life.generation, life.attempts_before + life.retry_count + 1)
             self.issued.append((worker, claim))
         if wanted.lease is None:
             full = self.model.overfull(claimed=True)

@@ -51,6 +51,7 @@ class Life:
     owner: uuid.UUID | None = None
     generation: int = 0
     lease: bool | None = None
+    attempts_before: int = 0
     retry_count: int = 0
     pausing: bool = False
     cancelled: bool = False
@@ -58,6 +59,11 @@ class Life:
     code: str | None = None
     redacted: bool = False
     attempts: list[Attempt] = field(default_factory=list)
+
+    @property
+    def recent(self) -> list[Attempt]:
+        """The attempts since somebody retried it."""
+        return self.attempts[self.attempts_before :]
 
     @property
     def late(self) -> bool:
@@ -100,28 +106,28 @@ class Life:
             again = decide(
                 Failure(outcome.error_code or "", (), outcome.retry is not None, delay, outcome.crashed),
                 self.policy, retry_count=self.retry_count, max_crashes=MAX_CRASHES, now=NOW, cancelled=self.cancelled,
-                crashes=sum(attempt.outcome == "WORKER_FAILURE" for attempt in self.attempts),
+                crashes=sum(attempt.outcome == "WORKER_FAILURE" for attempt in self.recent),
                 good_until=None if self.until is None else NOW + dt.timedelta(seconds=self.until),
             )  # fmt: skip
         retried = isinstance(again, dt.datetime)
         ended = "WORKER_FAILURE" if outcome.crashed else outcome.status
         child = outcome.child_pid is not None
-        number = self.retry_count + 1
+        number = self.attempts_before + self.retry_count + 1
         self.attempts.append(Attempt(number, self.generation, ended, retried, outcome.error_code, child))
         if isinstance(again, dt.datetime):
             self.move(event, Status.PENDING)
-            self.retry_count, self.due, self.pausing = number, again <= NOW, again > NOW
+            self.retry_count, self.due, self.pausing = self.retry_count + 1, again <= NOW, again > NOW
         else:
             self.move(event, Status(outcome.status), "POISON" if again == "POISON" else outcome.error_code)
 
     def check(self) -> None:
         """Hold a row's history against what is always true of it: nothing ends twice, and every attempt is counted once."""
         assert [attempt.number for attempt in self.attempts] == list(range(1, len(self.attempts) + 1))
-        assert self.retry_count == sum(attempt.will_retry for attempt in self.attempts)
-        assert all(attempt.will_retry for attempt in self.attempts[:-1])
+        assert self.retry_count == sum(attempt.will_retry for attempt in self.recent)
+        assert all(attempt.will_retry for attempt in self.recent[:-1])
         generations = [attempt.generation for attempt in self.attempts]
         assert generations == sorted(set(generations))
-        assert not self.attempts or self.attempts[-1].will_retry or self.final
+        assert not self.recent or self.recent[-1].will_retry or self.final
 
 
 @dataclass
@@ -226,13 +232,23 @@ class Model:
                 told.add(("expired", life.id))
         return told
 
-    def retry(self, id_: uuid.UUID, new: uuid.UUID) -> str | uuid.UUID:
-        """Run a task again by hand; return the id under which it runs, or that this is refused."""
+    def retry(self, id_: uuid.UUID) -> str | None:
+        """Retry a task by hand, and return whether this is refused."""
         life = self.tasks[id_]
         if life.status is Status.PENDING and life.pausing:
             life.due, life.pausing = True, False
-            return id_
-        if life.status not in (Status.FAILED, Status.EXPIRED, Status.CANCELLED) or life.redacted:
+        elif life.status not in (Status.FAILED, Status.EXPIRED, Status.CANCELLED) or life.redacted:
+            return REFUSED
+        else:
+            life.move("retry", Status.PENDING)
+            life.attempts_before, life.retry_count = len(life.attempts), 0
+            life.due, life.until, life.cancelled, life.terminate = True, None, False, False
+        return None
+
+    def copy(self, id_: uuid.UUID, new: uuid.UUID) -> str | uuid.UUID:
+        """Send a copy; return its id, or that this is refused."""
+        life = self.tasks[id_]
+        if not life.final or life.redacted:
             return REFUSED
         self.tasks[new] = Life(new, life.queue, life.tenant, life.policy)
         return new

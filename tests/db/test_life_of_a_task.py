@@ -175,10 +175,21 @@ class LifeOfATask(Mishaps):
     def retry_by_hand(self, place: int) -> None:
         if life := self.pick(place, *Status):
             try:
-                got: uuid.UUID | str = operations.retry(life.id, actor="a test", again=True)
+                got = operations.retry(life.id, actor="a test")
             except TaskNotRetryable:
                 got = REFUSED
-            assert got == self.model.retry(life.id, got if isinstance(got, uuid.UUID) else life.id)
+            assert got == self.model.retry(life.id)
+            self.told -= {life.id} - finals(self.model)
+
+    @precondition(lambda self: self.has(*Status))
+    @rule(place=PICKS)
+    def copy(self, place: int) -> None:
+        if life := self.pick(place, *Status):
+            try:
+                got: uuid.UUID | str = operations.copy(life.id, actor="a test")
+            except TaskNotRetryable:
+                got = REFUSED
+            assert got == self.model.copy(life.id, got if isinstance(got, uuid.UUID) else life.id)
 
     @precondition(lambda self: self.has(*TERMINAL))
     @rule(place=PICKS)

@@ -134,6 +134,13 @@ def rescue(worker: Claimer) -> Iterator[None]:
     WorkerStore(worker.conn).reap(dt.timedelta(seconds=2), judge=True, many=99)
 
 
+def retry(worker: Claimer) -> Iterator[None]:
+    ids = [task.id for task in rows(worker)]
+    yield
+    for id_ in ids:
+        worker.store.retry(id_, worker.channel)
+
+
 EXPIRED_IN_THE_BUFFER = {("CLAIMED", "EXPIRED")}
 
 
@@ -149,6 +156,7 @@ EXPIRED_IN_THE_BUFFER = {("CLAIMED", "EXPIRED")}
         (start_too_late, EXPIRED_IN_THE_BUFFER),
         (lapse, allowed("lapse")),
         (cancel, allowed("cancel")),
+        (retry, allowed("retry")),
         (rescue, allowed("rescue", "lapse")),
     ],
     ids=lambda value: getattr(value, "__name__", ""),

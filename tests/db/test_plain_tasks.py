@@ -184,7 +184,7 @@ def test_a_copy_and_a_retry_keep_the_form_of_the_arguments(plain_tasks: Plain) -
     id_ = send_plain(plain_tasks["breaks"], "first")
     drain(raise_errors=False)
     copy = uuid7()
-    assert TaskStore(connection).copy(id_, copy, again=False).copied
+    assert TaskStore(connection).copy(id_, copy).copied
     assert (row(copy).codec, row(copy).kwargs, row(copy).options) == (row(id_).codec, row(id_).kwargs, row(id_).options)
     drain(raise_errors=False)
     assert row(copy).result["err"]["message"] == "ValueError: first"

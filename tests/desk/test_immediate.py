@@ -116,7 +116,9 @@ class Both:
             open_gate(handle, "ship")
             assert handle.status() == "COMPLETED"
             failed = tasks.raises.send("no")
-            operations.retry(failed.task_id, actor="a test")
+            failed.retry()
+            assert len(failed.info().attempts) == 2  # type: ignore[union-attr]
+            operations.copy(failed.task_id, actor="a test")
             assert Task.objects.filter(copy_of=failed.task_id, status="FAILED").exists()
             retried = tasks.mails.with_options(retry_policy=RetryPolicy.fixed([60])).send(1)
             assert retried.info().status == "PENDING"  # type: ignore[union-attr]

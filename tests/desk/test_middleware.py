@@ -205,7 +205,7 @@ def test_every_way_to_send_and_to_send_again_passes_it_on() -> None:
     drain(raise_errors=False)
     handles = [
         get_handle(passed_on.pk),
-        get_handle(operations.retry(failed.task_id, actor="ada")),
+        get_handle(operations.copy(failed.task_id, actor="ada")),
         tasks.add.with_options(metadata=GIVEN).with_options(priority=3).send(1),
         *tasks.add.with_options(metadata=GIVEN).send_many([{"a": 1}, {"a": 2}]),
     ]

@@ -58,45 +58,113 @@ def test_a_task_that_waits_for_its_retry_can_be_cancelled_or_made_due() -> None:
     first, second = tasks.asks_again.send(60, None), tasks.asks_again.send(60, None)
     drain()
     assert first.cancel() == "CANCELLED"
-    assert operations.retry(second.task_id, actor="ada") == second.task_id
+    operations.retry(second.task_id, actor="ada")
     assert drain(raise_errors=False) == 1
     row = Task.objects.get(pk=second.task_id)
     assert (row.status, row.retry_count) == ("FAILED", 1)
 
 
-def test_a_failed_task_runs_again_under_a_new_id_with_all_that_it_had() -> None:
+def test_a_failed_task_runs_again_under_its_id_and_its_policy_begins_anew() -> None:
+    handle = tasks.asks_again.with_options(good_until=dt.timedelta(hours=1)).send(0, "BUSY")
+    drain(raise_errors=False)
+    first = handle.get(0)
+    assert [attempt.attempt for attempt in handle.info().attempts] == [1, 2]
+    operations.retry(handle.task_id, actor="ada", reason="the server is back")
+    row = Task.objects.get(pk=handle.task_id)
+    assert (row.status, row.good_until, row.result, row.error_code) == ("PENDING", None, None, None)
+    entry = OF_TASKS.get()
+    assert (entry.action, entry.actor, entry.reason) == ("task.retry", "ada", "the server is back")
+    assert drain(raise_errors=False) == 2
+    info = handle.info()
+    assert [(one.attempt, one.will_retry) for one in info.attempts] == [(1, True), (2, False), (3, True), (4, False)]
+    assert (info.status, info.retry_count, info.max_retries) == ("FAILED", 1, 1)
+    assert handle.get(0) is first, "a result that was read stays in its handle"
+    handle.retry()
+    assert handle.get(0).err_value.error_code == "WAIT_TIMEOUT", "but for the handle by which it is retried"
+    assert Task.objects.count() == 1
+
+
+@pytest.mark.parametrize("ended", ["cancelled", "cancelled while it waited for a retry", "expired"])
+def test_a_task_that_did_not_begin_is_retried_with_the_attempts_that_there_were(ended: str) -> None:
+    handle = tasks.asks_again.with_options(good_until=dt.timedelta(seconds=60)).send(30, None)
+    if "retry" in ended:
+        drain()
+    if ended == "expired":
+        Task.objects.update(good_until=now() - dt.timedelta(seconds=1))
+        drain(raise_errors=False)
+    else:
+        handle.cancel()
+    before = len(handle.info().attempts)
+    handle.retry()
+    row = Task.objects.get()
+    assert (row.attempts_before, row.retry_count, row.cancel_requested_at) == (before, 0, None)
+    drain()
+    assert [attempt.attempt for attempt in handle.info().attempts] == list(range(1, before + 2))
+
+
+def test_a_retry_is_part_of_the_transaction_around_it() -> None:
+    handle = failed()
+    with pytest.raises(RuntimeError), transaction.atomic():
+        handle.retry()
+        raise RuntimeError
+    assert status(handle) == "FAILED"
+
+
+def test_a_finished_task_is_copied_with_all_that_it_had() -> None:
     handle = tasks.asks_again.with_options(priority=7, timeout_ms=5_000).send(0, "BUSY")
     drain(raise_errors=False)
-    new = Task.objects.get(pk=operations.retry(handle.task_id, actor="ada", reason="the server is back"))
+    new = Task.objects.get(pk=operations.copy(handle.task_id, actor="ada", reason="once more"))
     old = Task.objects.get(pk=handle.task_id)
     kept = ("task_name", "queue_name", "lane", "priority", "kwargs", "options", "max_retries")
     assert [getattr(new, name) for name in kept] == [getattr(old, name) for name in kept]
-    assert (old.status, new.status, new.retry_count) == ("FAILED", "PENDING", 0)
+    assert (old.status, new.status, new.retry_count, new.copy_of) == ("FAILED", "PENDING", 0, old.pk)
     entry = OF_TASKS.get()
     assert (entry.action, entry.actor, entry.reason, entry.after) == (
-        "task.retry", "ada", "the server is back", {"new": str(new.pk)},
+        "task.copy", "ada", "once more", {"new": str(new.pk)},
     )  # fmt: skip
     assert drain(raise_errors=False) == 2
+    done = tasks.add.send(1, 2)
+    drain()
+    copy = get_handle(operations.copy(done.task_id, actor="ada"))
+    drain()
+    assert copy.get(0).ok_value == 3
 
 
 @pytest.mark.parametrize(
-    ("prepare", "said"),
+    ("prepare", "retried", "copied"),
     [
-        ("completed", "completed"),
-        ("pending", "is PENDING"),
-        ("redacted", "was redacted"),
-        ("absent", "there is no task"),
+        ("completed", "completed: send a copy", None),
+        ("pending", "is PENDING", "is PENDING"),
+        ("redacted", "was redacted", "was redacted"),
+        ("in a run", "belongs to the workflow run .*: retry the run", None),
+        ("absent", "there is no task", "there is no task"),
     ],
 )
-def test_what_cannot_run_again_is_refused_with_its_reason(prepare: str, said: str) -> None:
-    handle: TaskHandle[Any] = failed() if prepare == "redacted" else tasks.noop.send()
+def test_what_cannot_be_retried_or_copied_is_refused_with_its_reason(
+    prepare: str, retried: str, copied: str | None
+) -> None:
+    handle: TaskHandle[Any] = failed() if prepare in ("redacted", "in a run") else tasks.noop.send()
     if prepare == "redacted":
         redaction.redact(handle.task_id, actor="ada", reason="asked for")
+    elif prepare == "in a run":
+        Task.objects.update(workflow_id=uuid.uuid4(), node=0, node_index=0)
     elif prepare == "completed":
         drain()
-    with pytest.raises((TaskNotRetryable, LookupError), match=said):
-        operations.retry(uuid.uuid4() if prepare == "absent" else handle.task_id, actor="ada")
+    id_ = uuid.uuid4() if prepare == "absent" else handle.task_id
+    with pytest.raises((TaskNotRetryable, LookupError), match=retried):
+        operations.retry(id_, actor="ada")
+    if copied is not None:
+        with pytest.raises((TaskNotRetryable, LookupError), match=copied):
+            operations.copy(id_, actor="ada")
     assert Task.objects.count() == 1
+    assert not OF_TASKS.exclude(action="task.redact").exists()
+
+
+def test_a_second_retry_finds_nothing_to_do() -> None:
+    handle = failed()
+    handle.retry()
+    with pytest.raises(TaskNotRetryable, match="is PENDING: it has not finished"):
+        handle.retry()
 
 
 def test_the_shell_shows_cancels_and_runs_again() -> None:
@@ -108,10 +176,11 @@ def test_the_shell_shows_cancels_and_runs_again() -> None:
     found = machine("show", id_)
     assert (found["status"], found["attempts"][0]["outcome"]) == ("FAILED", "FAILED")
     assert "result" not in found
-    again = run("retry", id_, "--reason", "try")[0].strip().rpartition(" ")[2]
+    again = run("copy", id_, "--reason", "try")[0].strip().rpartition(" ")[2]
     assert "cancelled before it started" in run("cancel", again, "--reason", "enough")[0]
     assert "nothing changed" in run("cancel", again)[0]
-    changes = [("task.retry", "try"), ("task.cancel", "enough")]
+    assert run("retry", id_, "--reason", "late")[0] == f"{id_}: due now\n"
+    changes = [("task.copy", "try"), ("task.cancel", "enough"), ("task.retry", "late")]
     assert list(OF_TASKS.order_by("pk").values_list("action", "reason")) == changes
     assert "there is no task" in refusal("show", uuid.uuid4())
     assert "is not a task id" in refusal("cancel", "7")

@@ -19,7 +19,7 @@ from django.test.utils import CaptureQueriesContext
 from horsies_django import CurrentTask, StepError
 from horsies_django.core.records import Claim
 from horsies_django.models import Task, TaskStep
-from horsies_django.tasks.operations import retry
+from horsies_django.tasks.operations import copy
 from horsies_django.testing import drain
 from tests.apps.project import stepping, tasks
 from tests.apps.project.stepping import Charge
@@ -171,7 +171,10 @@ def test_drain_runs_steps_once_over_all_attempts_in_a_transaction_of_the_test_an
     assert TaskStep.objects.filter(task_id=handle.task_id).count() == 3
     again = stepping.steps.send(fails=99)
     drain(until=HOUR, raise_errors=False)
-    retry(again.task_id, actor="ada")  # it is another task, and takes its steps anew
+    again.retry()
+    drain(until=HOUR, raise_errors=False)
+    assert rows() == ["charge 0"] * 2 + ["charge 1"] * 2 + ["charge 2"]
+    copy(again.task_id, actor="ada")  # it is another task, and takes its steps anew
     drain(until=HOUR, raise_errors=False)
     assert rows() == ["charge 0"] * 3 + ["charge 1"] * 3 + ["charge 2"]
 

@@ -140,12 +140,13 @@ def test_the_actions_do_their_work_under_the_grants_of_the_page(roles: None, bos
     assert act(boss, "terminate_tasks", running) == [
         ("success", "0 cancelled, 1 running and asked to stop, 0 already finished.")
     ]
+    assert act(boss, "copy_tasks", failed) == [("success", "1 copy was sent.")]
     assert act(boss, "retry_tasks", failed) == [("success", "1 task will run again.")]
     assert tasks.noop.send().cancel() == "CANCELLED"
     as_role(None)
     assert Task.objects.get(pk=running.pk).terminate
     actions = AuditEntry.objects.filter(action__startswith="task.").order_by("pk").values_list("action", flat=True)
-    assert list(actions) == ["task.cancel", "task.terminate", "task.retry"]
+    assert list(actions) == ["task.cancel", "task.terminate", "task.copy", "task.retry"]
 
 
 def change(client: Client, run: Any, verb: str, **data: str) -> str:
@@ -200,7 +201,7 @@ def test_what_was_run_again_before_the_refusal_is_told(
         told = act(boss, "retry_tasks", *failed)
     assert [level for level, _text in told] == ["error", "success"]
     assert told[1][1] == "1 task will run again."
-    assert Task.objects.exclude(copy_of=None).count() == 1
+    assert Task.objects.filter(status="PENDING").count() == 1
 
 
 def test_an_action_leaves_the_lock_timeout_of_the_request_as_it_was(boss: Client) -> None:

@@ -13,7 +13,7 @@ from django.core.management import call_command
 from horsies_django import get_handle, schedules
 from horsies_django.backends.exceptions import WorkerCrashed
 from horsies_django.models import Task, TaskAttempt
-from horsies_django.tasks.operations import retry
+from horsies_django.tasks.operations import copy
 from tests.apps.errands import elsewhere, tasks
 from tests.apps.errands.api import TaskResultStatus
 from tests.conftest import limit, put, wait_until
@@ -108,7 +108,11 @@ def test_one_that_failed_is_run_again_from_the_admin_or_the_shell(errands: Start
     errands("--processes=1")
     assert finished(result).status == FAILED
     Group.objects.all().delete()
-    again = tasks.writes.get_result(str(retry(get_handle(result.id).task_id, actor="a test")))
+    get_handle(result.id).retry()
+    result.refresh()
+    assert finished(result).status == SUCCESSFUL
+    Group.objects.all().delete()
+    again = tasks.writes.get_result(str(copy(get_handle(result.id).task_id, actor="a test")))
     assert finished(again).status == SUCCESSFUL
     assert (again.task.priority, again.args) == (9, ["staff"])
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin, messages
@@ -29,7 +29,7 @@ from django.contrib.admin.options import IncorrectLookupParameters
 from django.db import DatabaseError
 from django.db.models import DateTimeField, Q, QuerySet, Subquery, Value
 from django.db.models.functions import Cast, Coalesce
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.utils.functional import Promise
 from django.utils.translation import gettext, gettext_lazy, ngettext
 from django.utils.translation import gettext_lazy as _
@@ -37,14 +37,12 @@ from django.utils.translation import gettext_lazy as _
 from horsies_django.admin.base.html import STATUSES, parse_id, with_workers
 from horsies_django.admin.base.readonly import DEEPEST, NextPageMixin
 from horsies_django.admin.base.refusals import patiently, refusal
-from horsies_django.admin.tasks.sections import ask, copied_rows
 from horsies_django.conf import config
 from horsies_django.core.errors import TaskNotRetryable
 from horsies_django.core.queues import CLUSTER
 from horsies_django.core.status import TERMINAL, Status
 from horsies_django.models import Queue, Task
 from horsies_django.models.tasks import FINISHED, IN_FLIGHT, PENDING, UNSUCCESSFUL
-from horsies_django.monitoring import overview
 from horsies_django.tasks import operations
 
 if TYPE_CHECKING:
@@ -192,10 +190,10 @@ def _newest_finished(tasks: QuerySet[Task], rows: Q) -> QuerySet[Task]:
 class OperateMixin(Base):
     """Adds the actions on selected tasks."""
 
-    actions = ("cancel_tasks", "terminate_tasks", "retry_tasks")
+    actions = ("cancel_tasks", "terminate_tasks", "retry_tasks", "copy_tasks")
 
     def has_operate_permission(self, request: HttpRequest) -> bool:
-        """Whether the user may cancel tasks and run them again."""
+        """Whether the user may cancel, retry and copy tasks."""
         return request.user.has_perm("horsies.operate_task")
 
     def get_actions(self, request: HttpRequest, action_location: Any = None) -> dict[str, Any]:
@@ -216,40 +214,35 @@ class OperateMixin(Base):
         """Cancel waiting tasks, and terminate running tasks."""
         self._cancel(request, queryset, terminate=True)
 
-    @admin.action(permissions=["operate"], description=gettext_lazy("Run again"))
-    def retry_tasks(self, request: HttpRequest, queryset: QuerySet[Task]) -> HttpResponse | None:
-        """Run failed, expired and cancelled tasks again, and make waiting retries due now.
+    @admin.action(permissions=["operate"], description=gettext_lazy("Retry"))
+    def retry_tasks(self, request: HttpRequest, queryset: QuerySet[Task]) -> None:
+        """Let failed, expired and cancelled tasks run again, and make waiting retries due now."""
+        done = self._each(request, queryset, operations.retry)
+        self._tell(request, done, ngettext("%(count)d task will run again.", "%(count)d tasks will run again.", done))
 
-        Asks for confirmation if a task has already been run again.
-        """
-        others = "again_others" in request.POST  # a button of the confirmation page
-        answered = others or "again_all" in request.POST
-        asked = set(request.POST.getlist("asked")) if answered else set()
-        try:
-            ids = list(queryset.values_list("pk", flat=True))
-            if not answered and (copied := overview.copies(ids)):
-                return ask(self, request, ids, copied_rows(self, request, copied))
-        except DatabaseError as error:
-            self.message_user(request, refusal(error), messages.ERROR)
-            return None
-        self._retry(request, [id_ for id_ in ids if not others or str(id_) not in asked], asked)
-        return None
+    @admin.action(permissions=["operate"], description=gettext_lazy("Send a copy"))
+    def copy_tasks(self, request: HttpRequest, queryset: QuerySet[Task]) -> None:
+        """Send finished tasks once more, under new ids."""
+        done = self._each(request, queryset, operations.copy)
+        self._tell(request, done, ngettext("%(count)d copy was sent.", "%(count)d copies were sent.", done))
 
-    def _retry(self, request: HttpRequest, ids: list[uuid.UUID], asked: set[str]) -> None:
-        """Run tasks again; those that have copies only if the user was ``asked`` about them."""
+    def _each(self, request: HttpRequest, queryset: QuerySet[Task], operate: Callable[..., object]) -> int:
+        """Do something with each task, say what was refused, and return for how many it was done."""
         done = 0
-        for id_ in ids:
-            try:
-                with patiently():
-                    operations.retry(id_, actor=request.user.get_username(), again=str(id_) in asked)
-                done += 1
-            except (TaskNotRetryable, LookupError) as error:
-                self.message_user(request, str(error), messages.WARNING)
-            except DatabaseError as error:  # the other tasks would fail in the same way
-                self.message_user(request, refusal(error), messages.ERROR)
-                break
+        try:
+            for id_ in list(queryset.values_list("pk", flat=True)):
+                try:
+                    with patiently():
+                        operate(id_, actor=request.user.get_username())
+                    done += 1
+                except (TaskNotRetryable, LookupError) as error:
+                    self.message_user(request, str(error), messages.WARNING)
+        except DatabaseError as error:  # the other tasks would fail in the same way
+            self.message_user(request, refusal(error), messages.ERROR)
+        return done
+
+    def _tell(self, request: HttpRequest, done: int, text: str) -> None:
         if done:
-            text = ngettext("%(count)d task will run again.", "%(count)d tasks will run again.", done)
             self.message_user(request, text % {"count": done}, messages.SUCCESS)
 
     def _cancel(self, request: HttpRequest, queryset: QuerySet[Task], *, terminate: bool) -> None:

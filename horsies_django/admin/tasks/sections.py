@@ -6,18 +6,14 @@ the page works even if the task's module does not.
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.contrib import admin
-from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
-from django.urls import reverse
+from django.http import HttpRequest
 from django.utils.functional import Promise
 from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext, gettext_lazy, ngettext
+from django.utils.translation import gettext, gettext_lazy
 from django.utils.translation import gettext as _
 
 from horsies_django.admin.base.html import (
@@ -27,7 +23,6 @@ from horsies_django.admin.base.html import (
     PATIENCE_MS,
     absolute,
     block,
-    breakable,
     json_block,
     linked_field,
     moment_field,
@@ -204,59 +199,6 @@ class PlaceMixin(Base):
     linked_run = linked_field("linked_run", gettext_lazy("run"))
     linked_node = linked_field("linked_node", gettext_lazy("node"))
     shown_element = linked_field("node_index", gettext_lazy("element of the map"))  # from 0
-
-
-class CopiedRow(NamedTuple):
-    """A row of the confirmation page: a task, its newest copy, and the number of earlier copies."""
-
-    id: uuid.UUID
-    name: SafeString
-    task: SafeString | str
-    copy: SafeString | str
-    status: SafeString
-    sent: str
-    others: str
-
-
-def copied_rows(page: Any, request: HttpRequest, copied: Mapping[uuid.UUID, Sequence[Task]]) -> list[CopiedRow]:
-    return [
-        CopiedRow(
-            id_,
-            breakable(newest.task_name),
-            page.link(request, Task, id_, str(id_)),
-            page.link(request, Task, newest.pk, str(newest.pk)),
-            status_badge(newest.status),
-            absolute(newest.sent_at),
-            _("and %(count)d earlier") % {"count": len(older)} if older else "",
-        )
-        for id_, (newest, *older) in copied.items()
-    ]
-
-
-def ask(page: Any, request: Any, ids: Sequence[uuid.UUID], copied: Sequence[CopiedRow]) -> HttpResponse:
-    """Return the page that asks whether to run tasks again that already have a copy."""
-    others = len(ids) - len(copied)
-    question = ngettext(
-        "%(count)d of the selected tasks has already been run again. Another copy will do its work once more.",
-        "%(count)d of the selected tasks have already been run again. Another copy of each will do its work once more.",
-        len(copied),
-    )
-    all_text = ngettext("Run %(count)d task again", "Run %(count)d tasks again", len(ids))
-    others_text = ngettext("Run only the %(count)d other again", "Run only the %(count)d others again", others)
-    context = {
-        **page.admin_site.each_context(request),
-        "title": _("Run these tasks again?"),
-        "opts": page.opts,
-        "media": page.media,
-        "ids": ids,
-        "copied": copied,
-        "question": question % {"count": len(copied)},
-        "all_text": all_text % {"count": len(ids)},
-        "others_text": others_text % {"count": others} if others else "",
-        "back_url": reverse("admin:horsies_task_changelist", current_app=page.admin_site.name),
-    }
-    request.current_app = page.admin_site.name
-    return TemplateResponse(request, "admin/horsies/task/run_again.html", context)
 
 
 def with_copies(page: Any, request: HttpRequest, task: Any) -> None:

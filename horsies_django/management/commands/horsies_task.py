@@ -12,7 +12,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
 
-from horsies_django.core.errors import HorsiesError, TaskCopied
+from horsies_django.core.errors import HorsiesError
 from horsies_django.core.results import TaskResult
 from horsies_django.core.status import TERMINAL, Status
 from horsies_django.core.texts import close_to
@@ -117,7 +117,9 @@ class Command(BaseCommand):
 
         made = verb("retry", "run a failed, expired or cancelled task again, or make a waiting retry due now")
         made.add_argument("--reason", metavar="TEXT", help="the reason, recorded in the audit")
-        made.add_argument("--again", action="store_true", help="do not ask for confirmation if there is a copy already")
+
+        made = verb("copy", "send a finished task once more, under a new id")
+        made.add_argument("--reason", metavar="TEXT", help="the reason, recorded in the audit")
 
         made = verb("redact", "permanently remove the arguments, the result and all messages of a finished task")
         made.add_argument(
@@ -160,15 +162,13 @@ class Command(BaseCommand):
 
     def do_retry(self, **options: Any) -> None:
         id_ = get_handle(options["task"]).task_id
-        try:
-            new = operations.retry(id_, actor=actor(), reason=options["reason"], again=options["again"])
-        except TaskCopied as error:
-            if not sys.stdin.isatty():
-                raise CommandError(f"horsies_task: {error}; add --again to send another copy") from error
-            if not agreed(f"{error}. Send another copy?"):
-                raise CommandError("horsies_task: nothing was sent") from error
-            new = operations.retry(id_, actor=actor(), reason=options["reason"], again=True)
-        self.stdout.write(f"{id_}: due now" if new == id_ else f"{id_}: sent again as {new}")
+        operations.retry(id_, actor=actor(), reason=options["reason"])
+        self.stdout.write(f"{id_}: due now")
+
+    def do_copy(self, **options: Any) -> None:
+        id_ = get_handle(options["task"]).task_id
+        new = operations.copy(id_, actor=actor(), reason=options["reason"])
+        self.stdout.write(f"{id_}: sent again as {new}")
 
     def do_redact(self, **options: Any) -> None:
         done = redaction.redact(options["task"], actor=actor(), reason=options["reason"])
@@ -227,13 +227,8 @@ class Command(BaseCommand):
             return
         if not sys.stdin.isatty():
             raise CommandError("horsies_task: nothing was changed: there is nobody to ask; add --no-input")
-        if not agreed(question):
+        if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
             raise CommandError("horsies_task: nothing was changed")
-
-
-def agreed(question: str) -> bool:
-    """Ask a question, and return whether the answer is yes."""
-    return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
 
 
 def add_list(parser: ArgumentParser) -> None:

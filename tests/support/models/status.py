@@ -22,5 +22,6 @@ TRANSITIONS: Mapping[str, tuple[frozenset[Status], frozenset[Status]]] = Mapping
         "lapse": (frozenset({Status.CLAIMED}), frozenset({Status.PENDING})),
         "rescue": (frozenset({Status.RUNNING}), frozenset({Status.FAILED, Status.PENDING})),
         "cancel": (frozenset({Status.PENDING, Status.CLAIMED}), frozenset({Status.CANCELLED})),
+        "retry": (frozenset({Status.FAILED, Status.CANCELLED, Status.EXPIRED}), frozenset({Status.PENDING})),
     }
 )

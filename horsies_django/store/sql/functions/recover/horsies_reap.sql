@@ -43,12 +43,13 @@ BEGIN
   DELETE FROM horsies_heartbeats b USING horsies_heartbeats parent
   WHERE parent.id = b.worker_id AND parent.role = 'claimer' AND parent.died_at < v_now - interval '1 day';
 
-  SELECT array_agg(o.id), array_agg(o.task_name), array_agg(o.retry_count + 1),
+  SELECT array_agg(o.id), array_agg(o.task_name), array_agg(o.attempt),
          array_agg(o.id) FILTER (WHERE o.status = 'RUNNING'), array_agg(CASE WHEN o.options ? 'metadata' THEN o.options::text END),
          array_agg(o.queue_name), array_agg(o.partition_key)
   INTO v_ids, v_names, v_attempts, v_started, v_options, v_queues, v_keys
   FROM (
-    SELECT t.id, t.status, t.queue_name, t.partition_key, t.task_name, t.retry_count, t.options FROM horsies_tasks t
+    SELECT t.id, t.status, t.queue_name, t.partition_key, t.task_name, t.attempts_before + t.retry_count + 1 AS attempt, t.options
+    FROM horsies_tasks t
     WHERE t.claimed_by IS NOT NULL AND t.finished_at IS NULL AND horsies_is_orphaned(t.claimed_by, t.claimed_at, v_now - p_threshold)
     LIMIT p_many FOR NO KEY UPDATE SKIP LOCKED
   ) AS o;
@@ -100,7 +101,7 @@ BEGIN
   ) AS l;
   IF v_expired IS NOT NULL THEN
     v_expired := horsies_expire(v_expired, v_now, p_channel);
-    RETURN QUERY SELECT 'expired', t.id, t.task_name::text, t.retry_count + 1, t.queue_name::text, NULL
+    RETURN QUERY SELECT 'expired', t.id, t.task_name::text, t.attempts_before + t.retry_count + 1, t.queue_name::text, NULL
                  FROM horsies_tasks t WHERE t.id = ANY (v_expired);
   END IF;
   IF v_queues IS NOT NULL THEN  -- all at once, so that locks are taken in their order

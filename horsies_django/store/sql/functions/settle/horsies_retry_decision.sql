@@ -1,11 +1,11 @@
--- Decides whether and when a failed attempt is retried: due_at (NULL: never). poison: the task has ended p_max_crashes processes (0: never
--- poison). core/retry.py has the same rule in Python; a test compares the two.
+-- Decides whether and when a failed attempt is retried: due_at (NULL: never). poison: the task has ended p_max_crashes processes, since
+-- somebody retried it if somebody did (0: never poison). core/retry.py has the same rule in Python; a test compares the two.
 -- p_classes: the class names of the exception; the policy lists error codes and class names together. p_retry: what the task itself asked
 -- for: true, or a retry delay in seconds. p_crashed: the process died; with p_retry, it was interrupted, and the task is given back even
 -- if it has no retries left.
 -- The delay is that of the policy in p_options before this retry: jitter adds or removes up to a quarter, and the policy's maximum and 30 days
 -- bound it. Without a valid list of numbers there is none. It never raises, because then the task could not even be failed.
--- Locks: none. Index: primary key of horsies_task_attempts, only if a process died.
+-- Locks: none. Index: primary keys, only if a process died.
 CREATE OR REPLACE FUNCTION horsies_retry_decision(p_id uuid, p_options jsonb, p_retry_count int, p_max_retries int, p_good_until timestamptz,
                               p_cancelled boolean, p_code text, p_classes jsonb, p_retry jsonb, p_crashed boolean, p_max_crashes int,
                               p_now timestamptz,
@@ -18,7 +18,8 @@ DECLARE
   v_delay jsonb := v_delays -> CASE WHEN v_fixed THEN least(p_retry_count + 1, jsonb_array_length(v_delays)) - 1 ELSE 0 END;
 BEGIN
   poison := coalesce(p_crashed, false) AND p_max_crashes > 0 AND p_max_crashes <= 1 + (
-    SELECT count(*) FROM horsies_task_attempts a WHERE a.task_id = p_id AND a.outcome = 'WORKER_FAILURE');
+    SELECT count(*) FROM horsies_task_attempts a JOIN horsies_tasks t ON t.id = a.task_id AND a.attempt > t.attempts_before
+    WHERE a.task_id = p_id AND a.outcome = 'WORKER_FAILURE');
   IF poison OR p_cancelled OR (p_retry_count >= p_max_retries AND NOT (coalesce(p_crashed, false) AND p_retry IS NOT NULL)) THEN
     RETURN;
   END IF;

@@ -59,11 +59,12 @@ BEGIN
       id uuid, generation int, status text, result text, error_code text, error_message text, child_pid int, crashed boolean,
       due_at timestamptz, poison boolean, exception_class text, traceback text)
   ), held AS MATERIALIZED (
-    SELECT t.id, t.claim_generation, t.queue_name, t.partition_key, t.retry_count, t.started_at, t.workflow_id FROM horsies_tasks t
+    SELECT t.id, t.claim_generation, t.queue_name, t.partition_key, t.attempts_before + t.retry_count + 1 AS attempt, t.started_at, t.workflow_id
+    FROM horsies_tasks t
     WHERE t.id = ANY (ARRAY(SELECT outcome.id FROM outcome)) AND t.claimed_by = p_worker AND t.status = 'RUNNING'
     FOR NO KEY UPDATE SKIP LOCKED
   ), ended AS MATERIALIZED (
-    SELECT h.queue_name, h.partition_key, h.retry_count, h.started_at, h.workflow_id, o.*
+    SELECT h.queue_name, h.partition_key, h.attempt, h.started_at, h.workflow_id, o.*
     FROM held h JOIN outcome o ON o.id = h.id AND o.generation = h.claim_generation
   ), settled AS (
     UPDATE horsies_tasks t
@@ -78,7 +79,7 @@ BEGIN
   ), attempt AS (
     INSERT INTO horsies_task_attempts (task_id, attempt, claim_generation, outcome, will_retry, started_at, finished_at,
                                        error_code, error_message, exception_class, traceback, worker_id, child_pid)
-    SELECT e.id, e.retry_count + 1, e.generation, CASE WHEN e.crashed THEN 'WORKER_FAILURE' ELSE e.status END, e.due_at IS NOT NULL,
+    SELECT e.id, e.attempt, e.generation, CASE WHEN e.crashed THEN 'WORKER_FAILURE' ELSE e.status END, e.due_at IS NOT NULL,
            coalesce(e.started_at, v_now), v_now, e.error_code, e.error_message, e.exception_class, e.traceback, p_worker, e.child_pid
     FROM ended e
   )

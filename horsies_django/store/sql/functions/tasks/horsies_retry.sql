@@ -1,0 +1,34 @@
+-- Lets a task run again under its id. One that did not complete is due now; its attempts are kept and counted on, and its retry policy
+-- begins anew, with the count of its crashes. One that waits for a retry is due at once. Workers are woken.
+-- verdict: 'RETRIED', 'HASTENED'; 'REDACTED'; 'IN_WORKFLOW' (of the run "workflow"); else its status; NULL: there is no such task.
+-- Moves FAILED, CANCELLED, EXPIRED -> PENDING.
+-- Locks: the task row; waits for its holder. Index: primary keys.
+CREATE OR REPLACE FUNCTION horsies_retry(p_id uuid, p_channel text, OUT verdict text, OUT workflow uuid) LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_task horsies_tasks;
+  v_now timestamptz;
+BEGIN
+  SELECT t.* INTO v_task FROM horsies_tasks t WHERE t.id = p_id FOR NO KEY UPDATE;
+  IF NOT FOUND THEN
+    RETURN;
+  END IF;
+  v_now := clock_timestamp();
+  workflow := v_task.workflow_id;
+  IF v_task.status = 'PENDING' AND v_task.next_retry_at > v_now THEN
+    verdict := 'HASTENED';
+    UPDATE horsies_tasks t SET enqueued_at = v_now, next_retry_at = v_now WHERE t.id = p_id;
+  ELSIF v_task.status NOT IN ('FAILED', 'CANCELLED', 'EXPIRED') OR v_task.redacted_at IS NOT NULL OR workflow IS NOT NULL THEN
+    verdict := CASE WHEN v_task.redacted_at IS NOT NULL THEN 'REDACTED' WHEN v_task.finished_at IS NULL THEN v_task.status
+                    WHEN workflow IS NOT NULL THEN 'IN_WORKFLOW' ELSE v_task.status END;
+    RETURN;
+  ELSE
+    verdict := 'RETRIED';
+    UPDATE horsies_tasks t
+    SET status = 'PENDING', enqueued_at = v_now, good_until = NULL, claimed_by = NULL, claimed_at = NULL, claim_expires_at = NULL, started_at = NULL,
+        finished_at = NULL, cancel_requested_at = NULL, terminate = false, retry_count = 0, next_retry_at = NULL, result = NULL, error_code = NULL,
+        attempts_before = (SELECT coalesce(max(a.attempt), 0) FROM horsies_task_attempts a WHERE a.task_id = p_id)
+    WHERE t.id = p_id;
+  END IF;
+  PERFORM pg_notify(p_channel || '_new', extract(epoch FROM v_now) || ' ' || v_task.queue_name);
+END
+$$;

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         WorkflowError,
     )
     from horsies_django.core.results import TaskError, TaskFailed, TaskResult
-    from horsies_django.core.retry import Retry, RetryPolicy
+    from horsies_django.core.retry import Retry, RetryPolicy, Snooze
     from horsies_django.monitoring.explain import explain, explain_node
     from horsies_django.tasks.context import CurrentTask, TaskContextFilter, current_task
     from horsies_django.tasks.decorator import task
@@ -39,6 +39,7 @@ _HOMES = {
     "Retry": "core.retry",
     "RetryPolicy": "core.retry",
     "Skip": "core.errors",
+    "Snooze": "core.retry",
     "StaleAttempt": "core.errors",
     "StepError": "core.errors",
     "TaskCancelled": "core.errors",
@@ -72,6 +73,7 @@ __all__ = [
     "Retry",
     "RetryPolicy",
     "Skip",
+    "Snooze",
     "StaleAttempt",
     "StepError",
     "TaskCancelled",

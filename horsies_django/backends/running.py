@@ -21,7 +21,7 @@ from horsies_django.backends.options import retries_of
 from horsies_django.backends.results import strict
 from horsies_django.backends.retries import Retries
 from horsies_django.core.errors import OutcomeCode, Skip, TaskCancelled, TaskTimeout
-from horsies_django.core.retry import Retry, class_name
+from horsies_django.core.retry import Retry, Snooze, class_name
 from horsies_django.tasks.context import CurrentTask, running
 
 logger = logging.getLogger("horsies.task")
@@ -111,6 +111,8 @@ class Attempt:
 
     def failed(self, error: BaseException, trace: str) -> None:
         """Add the error to the result; tell the end of the task if this was its last attempt. Called while it is handled."""
+        if isinstance(error, Snooze):
+            return  # no attempt was used
         try:
             self.result.errors.append(self.backend.api.error(exception_class_path=path_of(error), traceback=trace))
             final = not self._is_retried(error)

@@ -53,6 +53,7 @@ def parse(raw: object, *, databases: Collection[str]) -> tuple[Config, list[Prob
         middleware=_paths(top, "MIDDLEWARE", "['shop.tracing.middleware']"),
         metadata=_paths(top, "METADATA", "['shop.tracing.carrier']"),
         max_payload_bytes=top.integer("MAX_PAYLOAD_BYTES", default.max_payload_bytes),
+        max_snoozes=top.integer("MAX_SNOOZES", default.max_snoozes),
         default_unhandled_error_code=_error_code(top, default.default_unhandled_error_code),
     )
     _refuse_unfit_buffer(found, top)

@@ -56,6 +56,7 @@ RANGES: Mapping[str, tuple[int, int | None]] = MappingProxyType(
         "RETENTION_DELETE_BATCH_SIZE": (50, 10_000),
         "FORGET_OVERRIDES_AFTER_MS": (60_000, HUNDRED_YEARS_MS),
         "MAX_PAYLOAD_BYTES": (1_024, None),
+        "MAX_SNOOZES": (1, 32_000),
     }
 )
 
@@ -171,4 +172,5 @@ class Config:
     middleware: tuple[str, ...] = ()
     metadata: tuple[str, ...] = ()
     max_payload_bytes: int = 16 * 2**20
+    max_snoozes: int = 1_000
     default_unhandled_error_code: str = OperationalErrorCode.UNHANDLED_ERROR.value

@@ -47,6 +47,7 @@ class OutcomeCode(ErrorCode):
     TASK_TIMEOUT = "TASK_TIMEOUT"
     TASK_SKIPPED = "TASK_SKIPPED"
     RETRY_REQUESTED = "RETRY_REQUESTED"
+    SNOOZED_TOO_OFTEN = "SNOOZED_TOO_OFTEN"
 
 
 class WorkflowCode(ErrorCode):

@@ -201,7 +201,10 @@ class Case:
         task, due = self.task, self.task["enqueued_at"]
         if moment(due) <= self.now:
             return
-        if task["retry_count"]:
+        if task["snoozed"]:
+            text = f"It is snoozed until {self.at(due)}, as its code has asked."
+            yield Reason(ReasonCode.SNOOZED, text, {"due_at": due, **pick(task, "snooze_count")})
+        elif task["retry_count"]:
             text = f"It waits for retry {task['retry_count']} of {task['max_retries']}, which is due at {self.at(due)}."
             yield Reason(ReasonCode.RETRY_WAITING, text, {"due_at": due, **pick(task, "retry_count", "max_retries")})
         else:

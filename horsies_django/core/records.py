@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from horsies_django.core.errors import OperationalErrorCode
+from horsies_django.core.errors import OperationalErrorCode, OutcomeCode
 from horsies_django.core.options import drops_result
 
+SNOOZED = "SNOOZED"  # the status of an outcome whose task runs again later, without having used an attempt
 NOT_KEPT = '{"ok":null,"kept":false}'  # the envelope of a task that completed and whose value is not stored
 
 Reply = tuple[  # the fields of Outcome, status to classes
-    str, str, str | None, str | None, float | bool | None, bool, tuple[str, ...]
+    str, str, str | None, str | None, float | bool | Mapping[str, Any] | None, bool, tuple[str, ...]
 ]
 
 
@@ -96,8 +98,9 @@ class Wanted(NamedTuple):
 class Outcome(NamedTuple):
     """The outcome of an attempt, to be written to the database.
 
-    ``status`` is COMPLETED, FAILED or CANCELLED; ``result`` is the JSON envelope, ``{"ok": ...}`` or ``{"err": {...}}``.
-    ``retry`` is True, or a retry delay in seconds, for a task that raised Retry; the retry policy may retry others too.
+    ``status`` is COMPLETED, FAILED, CANCELLED or SNOOZED; ``result`` is the JSON envelope, ``{"ok": ...}`` or ``{"err": {...}}``.
+    ``retry`` is True, or a retry delay in seconds, for a task that raised Retry; the retry policy may retry others too. Of a
+    SNOOZED one, it is what ``Snooze.stored`` returns.
     ``returned``: the task returned the error. ``classes``: the names of the exception's class and its bases, to which a policy
     may refer. ``crashed``: the process of the attempt died. The remaining fields are for the log and for signals; ``seconds`` is
     how long the task occupied its slot, ``options`` the JSON text of its options, ``in_run`` as in ``Claim``.
@@ -109,7 +112,7 @@ class Outcome(NamedTuple):
     result: str
     error_code: str | None = None
     error_message: str | None = None
-    retry: float | bool | None = None
+    retry: float | bool | Mapping[str, Any] | None = None
     returned: bool = False
     classes: tuple[str, ...] = ()
     child_pid: int | None = None
@@ -120,6 +123,12 @@ class Outcome(NamedTuple):
     seconds: float | None = None
     options: str | None = None
     in_run: bool = False
+
+    def ended_as(self, decided: Mapping[str, Any]) -> str:
+        """Return the status with which the task ended, SNOOZED if it runs again; ``decided``: see ``horsies_settle``."""
+        if self.status != SNOOZED or "code" not in decided:
+            return self.status
+        return "CANCELLED" if decided["code"] == OutcomeCode.TASK_CANCELLED else "FAILED"
 
     @classmethod
     def of(

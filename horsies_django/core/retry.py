@@ -13,6 +13,7 @@ The class of the exception is looked up first, then its base classes in method r
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -55,6 +56,37 @@ class Retry(HorsiesError):  # noqa: N818 - a request, not an error
         self.delay_seconds = delay_seconds
         self.code = code
         self.data = data
+
+
+class Snooze(HorsiesError):  # noqa: N818 - a request, not an error
+    """Raised by a task to run again later, without using an attempt: ``raise Snooze(60)``.
+
+    ``until`` is a number of seconds or a timedelta from now, from 0 to 30 days, or an aware datetime. The task is PENDING until
+    then and keeps its steps; a transaction of its code is rolled back. A task that snoozes more often than
+    HORSIES["MAX_SNOOZES"] is FAILED with SNOOZED_TOO_OFTEN; one with a ``good_until`` in between expires. Raises ValueError.
+    """
+
+    def __init__(self, until: float | dt.timedelta | dt.datetime, message: str = "") -> None:
+        super().__init__(message or "the task asked to run again later")
+        self.until = until
+        if isinstance(until, dt.datetime):
+            if until.utcoffset() is None:
+                raise ValueError(f"Snooze() takes an aware datetime, and {until.isoformat()} has no time zone")
+            if not dt.timedelta(days=-1) < until - dt.datetime.now(dt.UTC) <= dt.timedelta(seconds=LONGEST_DELAY):
+                raise ValueError(f"Snooze() takes a time within 30 days from now, not {until.isoformat()}")
+            return
+        seconds = until.total_seconds() if isinstance(until, dt.timedelta) else until
+        if not _is_number(seconds, 0, LONGEST_DELAY):
+            raise ValueError(
+                f"Snooze() takes from 0 to {LONGEST_DELAY:_} seconds (30 days), or a timedelta, not {until!r:.100}"
+            )
+
+    def stored(self, most: int) -> dict[str, Any]:
+        """Return what the database needs; ``most``: the snoozes that are allowed."""
+        if isinstance(self.until, dt.datetime):
+            return {"until": self.until.isoformat(), "most": most}
+        seconds = self.until.total_seconds() if isinstance(self.until, dt.timedelta) else float(self.until)
+        return {"seconds": seconds, "most": most}
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,7 @@ class Task(ReadOnlyRow):
     terminate = models.BooleanField(_("to be terminated"), default=False, db_default=False)
     retry_count = models.SmallIntegerField(_("retries"), default=0, db_default=0)
     max_retries = models.SmallIntegerField(_("retries allowed"), default=0, db_default=0)
+    snooze_count = models.SmallIntegerField(_("snoozes"), default=0, db_default=0)
     attempts_before = models.SmallIntegerField(_("attempts before somebody retried it"), default=0, db_default=0)
     next_retry_at = models.DateTimeField(_("next retry"), null=True)
     result = KeptJSON(_("result"), null=True)
@@ -126,7 +127,7 @@ class Task(ReadOnlyRow):
 
 
 class TaskAttempt(ReadOnlyRow):
-    """One finished attempt of a task, of the claim that it ended. Written by the statement that settles it, never updated."""
+    """One finished attempt of a task, of the claim that it ended, or its last snooze. Written by the settling statement."""
 
     pk = models.CompositePrimaryKey("task_id", "claim_generation")
     task_id = models.UUIDField(_("task"))
@@ -148,12 +149,6 @@ class TaskAttempt(ReadOnlyRow):
         verbose_name = _("attempt")
         verbose_name_plural = _("attempts")
         default_permissions = ("view",)
-        constraints = (
-            models.CheckConstraint(
-                condition=Q(outcome__in=("COMPLETED", "FAILED", "CANCELLED", "WORKER_FAILURE")),
-                name="horsies_task_attempts_outcome",
-            ),
-        )
 
     def __str__(self) -> str:
         return f"{self.task_id} #{self.attempt}"

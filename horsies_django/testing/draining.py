@@ -18,7 +18,7 @@ from psycopg.pq import TransactionStatus
 
 from horsies_django.conf import config
 from horsies_django.core.errors import OperationalErrorCode, OutcomeCode, code_problem
-from horsies_django.core.records import Claim, Outcome, Wanted
+from horsies_django.core.records import SNOOZED, Claim, Outcome, Wanted
 from horsies_django.core.results import TaskError, TaskFailed
 from horsies_django.core.retry import class_names
 from horsies_django.store import base
@@ -282,7 +282,7 @@ def advance_all(advancer: Advancer, store: WorkflowStore) -> bool:
 
 def final_failures(store: TaskStore, claims: list[Claim], outcomes: list[Outcome]) -> list[TaskFailed]:
     """Return an exception for each outcome that was written and is final."""
-    failed = {outcome.id for outcome in outcomes if outcome.status == "FAILED"}
+    failed = {outcome.id for outcome in outcomes if outcome.status in ("FAILED", SNOOZED)}
     found = store.find(failed) if failed else {}
     return [
         failure_of(claim, decode(None, found[claim.id].result).err_value)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from hypothesis.stateful import RuleBasedStateMachine
 
-from horsies_django.core.records import Claim, Outcome, Wanted
+from horsies_django.core.records import SNOOZED, Claim, Outcome, Wanted
 from horsies_django.core.status import Status
 from horsies_django.store.tasks import TaskStore
 from tests.db.life import Life, Model
@@ -105,7 +105,7 @@ class Following(RuleBasedStateMachine):
     def simple(self, outcome: Outcome) -> bool:
         """Whether a short pass can write this: no failure, and no permit comes free."""
         life = self.model.tasks.get(outcome.id)
-        return outcome.status != "FAILED" and (life is None or life.queue == "plain")
+        return outcome.status not in ("FAILED", SNOOZED) and (life is None or life.queue == "plain")
 
     def explain(self, seat: Seat, worker: uuid.UUID, missed: list[Outcome | Claim]) -> None:
         """Ask why writes did not land."""

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from horsies_django.core.records import Claim, Outcome
+from horsies_django.core.records import SNOOZED, Claim, Outcome
 from horsies_django.core.retry import RetryPolicy
 from horsies_django.core.status import TERMINAL, Status
 from tests.support.models.retry import Failure, decide
@@ -21,6 +21,7 @@ from tests.support.models.status import TRANSITIONS
 
 NOW = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
 MAX_CRASHES = 2
+MAX_SNOOZES = 2
 CAPS = {"plain": None, "capped": 2, "tenants": None}  # tasks that hold a permit at the same time
 TENANT_CAP = 1
 REFUSED = "refused"  # a retry by hand
@@ -53,6 +54,7 @@ class Life:
     lease: bool | None = None
     attempts_before: int = 0
     retry_count: int = 0
+    snoozes: int = 0
     pausing: bool = False
     cancelled: bool = False
     terminate: bool = False
@@ -63,7 +65,12 @@ class Life:
     @property
     def recent(self) -> list[Attempt]:
         """The attempts since somebody retried it."""
-        return self.attempts[self.attempts_before :]
+        return self.used[self.attempts_before :]
+
+    @property
+    def used(self) -> list[Attempt]:
+        """The attempts, without the last snooze."""
+        return [attempt for attempt in self.attempts if attempt.outcome != SNOOZED]
 
     @property
     def late(self) -> bool:
@@ -100,6 +107,9 @@ class Life:
 
     def settle(self, event: str, outcome: Outcome) -> None:
         """Write an outcome that landed, with its attempt; retried or not as the pure rule of core/retry.py says."""
+        if outcome.status == SNOOZED:
+            self.snooze(event, outcome)
+            return
         again = None
         if outcome.status == "FAILED":
             delay = outcome.retry if outcome.retry is not True else None
@@ -120,9 +130,25 @@ class Life:
         else:
             self.move(event, Status(outcome.status), "POISON" if again == "POISON" else outcome.error_code)
 
+    def snooze(self, event: str, outcome: Outcome) -> None:
+        """Wait again, without having used an attempt; one that is cancelled, or has snoozed too often, ends."""
+        assert isinstance(outcome.retry, dict)
+        number, child = self.attempts_before + self.retry_count + 1, outcome.child_pid is not None
+        code = "TASK_CANCELLED" if self.cancelled else "SNOOZED_TOO_OFTEN" if self.snoozes >= MAX_SNOOZES else None
+        if code is not None:
+            status = Status.CANCELLED if self.cancelled else Status.FAILED
+            self.attempts.append(Attempt(number, self.generation, status, False, code, child))
+            self.move(event, status, code)
+            return
+        self.attempts = self.used
+        self.attempts.append(Attempt(number, self.generation, SNOOZED, True, None, child))
+        self.move(event, Status.PENDING)
+        self.snoozes += 1
+        self.due, self.pausing = outcome.retry["seconds"] == 0, outcome.retry["seconds"] > 0
+
     def check(self) -> None:
         """Hold a row's history against what is always true of it: nothing ends twice, and every attempt is counted once."""
-        assert [attempt.number for attempt in self.attempts] == list(range(1, len(self.attempts) + 1))
+        assert [attempt.number for attempt in self.used] == list(range(1, len(self.used) + 1))
         assert self.retry_count == sum(attempt.will_retry for attempt in self.recent)
         assert all(attempt.will_retry for attempt in self.recent[:-1])
         generations = [attempt.generation for attempt in self.attempts]
@@ -241,7 +267,7 @@ class Model:
             return REFUSED
         else:
             life.move("retry", Status.PENDING)
-            life.attempts_before, life.retry_count = len(life.attempts), 0
+            life.attempts_before, life.retry_count, life.snoozes = len(life.used), 0, 0
             life.due, life.until, life.cancelled, life.terminate = True, None, False, False
         return None
 

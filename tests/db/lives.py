@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 
 from horsies_django.core.options import options_text
-from horsies_django.core.records import NewTasks, Outcome, Wanted
+from horsies_django.core.records import SNOOZED, NewTasks, Outcome, Wanted
 from horsies_django.core.retry import RetryPolicy
 from horsies_django.core.status import TERMINAL
 from horsies_django.store.notify import channel_prefix
@@ -23,7 +23,7 @@ from horsies_django.store.tasks import Served, TaskStore
 from horsies_django.store.workers import Load, WaiterStore, WorkerStore
 from horsies_django.tasks.ids import uuid7
 from tests.conftest import limit, wait_until
-from tests.db.life import CAPS, MAX_CRASHES, TENANT_CAP, Attempt, Life, Model
+from tests.db.life import CAPS, MAX_CRASHES, MAX_SNOOZES, TENANT_CAP, Attempt, Life, Model
 
 LEASE = timedelta(hours=1)
 THRESHOLD = timedelta(seconds=5)
@@ -36,7 +36,7 @@ SELECT t.id, t.status, t.claimed_by, t.claim_generation, t.retry_count, t.error_
        coalesce(t.next_retry_at > now.now, false), t.started_at IS NOT NULL, t.result IS NOT NULL, t.parked,
        horsies_holds_permit(t.status, t.claim_expires_at, true, now.now),
        ARRAY(SELECT row(a.attempt, a.claim_generation, a.outcome, a.will_retry, a.error_code, a.child_pid IS NOT NULL)
-             FROM horsies_task_attempts a WHERE a.task_id = t.id ORDER BY a.attempt)
+             FROM horsies_task_attempts a WHERE a.task_id = t.id ORDER BY a.attempt, a.claim_generation)
 FROM horsies_tasks t CROSS JOIN clock_timestamp() AS now (now)
 """
 MOVES = {
@@ -63,6 +63,8 @@ ENDS: dict[str, dict[str, Any]] = {
     "asks for now": failed("OTHER", retry=0),
     "asks for later": failed("OTHER", retry=10_800),
     "crashed": failed("WORKER_CRASHED", crashed=True),
+    "snoozes for now": {"status": SNOOZED, "error_code": SNOOZED, "retry": {"seconds": 0, "most": MAX_SNOOZES}},
+    "snoozes": {"status": SNOOZED, "error_code": SNOOZED, "retry": {"seconds": 10_800, "most": MAX_SNOOZES}},
     "cancelled": {"status": "CANCELLED", "error_code": "TASK_CANCELLED"},
 }
 

@@ -19,6 +19,7 @@ from horsies_django.core.records import Claim, Outcome
 from horsies_django.core.retry import USUAL, RetryPolicy, class_names
 from horsies_django.models import Task, TaskAttempt
 from tests.conftest import Claimer, put
+from tests.db.conftest import Aside, Connect, wait_for_waiting
 from tests.support.models.retry import Failure, decide
 from tests.support.sizes import examples
 
@@ -210,3 +211,23 @@ def test_waiting_callers_are_not_told_of_a_failure_that_is_retried(worker: Claim
     worker.run_pass(outcomes=[fail(take(worker))])
     heard = {notification.channel.removeprefix(worker.channel) for notification in listener.notifies(timeout=0)}
     assert heard == {"_new"}
+
+
+def test_a_failure_whose_row_is_let_go_between_decision_and_write_keeps_its_retry(
+    worker: Claimer, connect: Connect, aside: Aside
+) -> None:
+    """Naive: it is not decided, because its row is locked, and then written as the last failure, because it is not any more."""
+    put(max_retries=2, options=options_text(POLICY, None))
+    claim = take(worker)
+    holds_row, holds_attempts, watcher = connect(), connect(), connect()
+    holds_attempts.execute("BEGIN")
+    holds_attempts.execute("LOCK TABLE horsies_task_attempts IN SHARE MODE")  # they can be read, and not be written
+    holds_row.execute("BEGIN")
+    holds_row.execute("SELECT FROM horsies_tasks WHERE id = %s FOR UPDATE", [claim.id])
+    passing = aside(lambda: worker.run_pass(outcomes=[fail(claim)]))
+    wait_for_waiting(watcher, worker.conn)
+    holds_row.execute("COMMIT")
+    holds_attempts.execute("COMMIT")
+    assert passing.result(30).landed == set()
+    assert worker.run_pass(outcomes=[fail(claim)]).landed == {claim.id}
+    assert Task.objects.get().status == "PENDING"

@@ -252,4 +252,5 @@ def test_no_functions_are_made_where_a_router_refuses_the_tables(settings: Any) 
     for name in ("0001", "0002", "0003"):
         text = io.StringIO()
         call_command("sqlmigrate", "horsies", name, stdout=text, no_color=True)
-        assert "horsies" not in text.getvalue().replace("sqlmigrate", "")
+        statements = [line for line in text.getvalue().splitlines() if not line.startswith("--")]
+        assert set(statements) <= {"BEGIN;", "COMMIT;"}

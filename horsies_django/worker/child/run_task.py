@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from asgiref.sync import sync_to_async
@@ -24,8 +25,9 @@ from horsies_django.core.errors import (
     TaskSendErrorCode,
     TaskTimeout,
 )
+from horsies_django.core.records import SNOOZED
 from horsies_django.core.results import TaskError, TaskResult
-from horsies_django.core.retry import Retry, class_names, mapped_code
+from horsies_django.core.retry import Retry, Snooze, class_names, mapped_code
 from horsies_django.tasks import registry, unsure
 from horsies_django.tasks.context import CurrentTask, running
 from horsies_django.tasks.definition import TaskDefinition
@@ -48,7 +50,7 @@ class Reply(NamedTuple):
     result: str
     error_code: str | None = None
     error_message: str | None = None
-    retry: float | bool | None = None
+    retry: float | bool | Mapping[str, Any] | None = None
     returned: bool = False
     classes: tuple[str, ...] = ()
 
@@ -147,6 +149,9 @@ def crashed(run: Run, task: TaskDefinition, error: BaseException) -> Reply:
     described = describe(error)
     if isinstance(error, Retry):
         return asked_again(task, error, described)
+    if isinstance(error, Snooze):
+        how = error.stored(config().max_snoozes)
+        return Reply("SNOOZED", "{}", SNOOZED, described["message"] or None, retry=how)
     if isinstance(error, TaskTimeout) or (isinstance(error, asyncio.CancelledError) and run.reason == TIMEOUT):
         return failure(TaskError.built_in(OutcomeCode.TASK_TIMEOUT, TIMED_OUT, exception=described))
     if isinstance(error, TaskCancelled) or (isinstance(error, asyncio.CancelledError) and run.reason == CANCEL):

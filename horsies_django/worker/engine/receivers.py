@@ -59,13 +59,13 @@ def end_events(outcomes: Iterable[Outcome], decided: Mapping[str, Any], worker: 
         how = decided.get(str(outcome.id), {}) if decided else {}
         values = {
             **about(outcome, worker),
-            "error_code": how.get("code") or outcome.error_code,
+            "error_code": how.get("code") or outcome.error_code,  # "SNOOZED" of one that runs again
             "error_message": outcome.error_message,
             "seconds": outcome.seconds,
             "child_pid": outcome.child_pid,
         }
         if "retry" not in how:
-            yield Event(task_finished, {**values, "status": outcome.status}, kept(outcome.options))
+            yield Event(task_finished, {**values, "status": outcome.ended_as(how)}, kept(outcome.options))
         else:
             at = how.get("at")  # unknown if the reply with the details was lost
             values["retry_at"] = None if at is None else dt.datetime.fromtimestamp(at, dt.UTC)

@@ -18,7 +18,7 @@ from operator import attrgetter
 from typing import Any, Protocol
 
 from horsies_django.core.errors import OutcomeCode
-from horsies_django.core.records import Outcome
+from horsies_django.core.records import SNOOZED, Outcome
 from horsies_django.worker.process.logs import one_line, shown_name
 
 logger = logging.getLogger("horsies.task")
@@ -114,8 +114,12 @@ class Summary:
 
 def tell_failure(outcome: Outcome, decided: Mapping[str, Any]) -> None:
     """Log a task that failed or was cancelled, and whether it is retried."""
-    what, after = label(outcome), spent(outcome)
-    if outcome.status == "CANCELLED":
+    what, after, status = label(outcome), spent(outcome), outcome.ended_as(decided)
+    if status == SNOOZED:
+        until = f" until {time_text(decided['at'])}" if decided.get("at") else ""
+        logger.info("%s snoozed%s%s", what, after, until, extra=about(outcome))
+        return
+    if status == "CANCELLED":
         skipped = outcome.error_code == OutcomeCode.TASK_SKIPPED
         line = "%s skipped itself%s" if skipped else "%s was cancelled%s"
         logger.info(line, what, spent(outcome, "after"), extra=about(outcome))
@@ -140,12 +144,16 @@ def retry_text(decided: Mapping[str, Any]) -> str:
     """Return the number and the local time of the next retry, which has no number if the process was interrupted."""
     if decided["retry"] is None:  # the reply with the details was lost
         return "it is tried again"
-    at = time.localtime(decided["at"])
-    today = time.localtime()[:3] == at[:3]
-    when = time.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M:%S", at)
+    when = time_text(decided["at"])
     if decided["retry"] > decided["of"]:
         return f"given back, it runs again at {when}"
     return f"retry {decided['retry']} of {decided['of']} at {when}"
+
+
+def time_text(epoch: float) -> str:
+    """Return a local time, with its day if that is not today."""
+    at = time.localtime(epoch)
+    return time.strftime("%H:%M:%S" if time.localtime()[:3] == at[:3] else "%Y-%m-%d %H:%M:%S", at)
 
 
 def exc_info_of(outcome: Outcome) -> tuple[type[BaseException], BaseException, None] | None:

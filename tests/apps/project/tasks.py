@@ -16,7 +16,7 @@ from asgiref.sync import sync_to_async
 from django.contrib.auth.models import Group
 from django.db import connection
 
-from horsies_django import Retry, RetryPolicy, TaskError, TaskResult, TaskTimeout, current_task, task
+from horsies_django import Retry, RetryPolicy, Snooze, TaskError, TaskResult, TaskTimeout, current_task, task
 from horsies_django.worker.process.memory import memory_mb
 
 
@@ -399,6 +399,27 @@ def forges(how: str) -> TaskResult[None]:
     if how == "exception":
         raise LookupError(FORGED)
     return TaskResult(err=TaskError("FORGED", FORGED))
+
+
+@task(retry_policy=RetryPolicy.fixed([0], auto_retry_for=[LookupError], jitter=False))
+def snoozes(times: int, seconds: float = 60, fails: bool = False) -> int:
+    """Snooze so many times, each of them a row, and return how many there are; fail first if that is asked for."""
+    done = Group.objects.filter(name__startswith="snooze ").count()
+    if done < times:
+        Group.objects.create(name=f"snooze {done}")
+        raise Snooze(seconds)
+    if fails and current_task().attempt == 1:
+        raise LookupError("not yet")
+    return done
+
+
+@task
+async def asnoozes(times: int, seconds: float) -> int:
+    done = await Group.objects.filter(name__startswith="snooze ").acount()
+    if done < times:
+        await Group.objects.acreate(name=f"snooze {done}")
+        raise Snooze(seconds)
+    return done
 
 
 @task

@@ -5,6 +5,6 @@ SELECT task.task_name, task.queue_name, task.priority, task.kwargs::text, task.o
        task.started_at, task.finished_at, task.claimed_by, task.result::text, task.error_code, clock_timestamp() AS now,
        attempt.outcome, attempt.started_at, attempt.worker_id, attempt.error_code, attempt.error_message, attempt.exception_class,
        attempt.traceback
-FROM horsies_tasks task LEFT JOIN horsies_task_attempts attempt ON attempt.task_id = task.id
+FROM horsies_tasks task LEFT JOIN horsies_task_attempts attempt ON attempt.task_id = task.id AND attempt.outcome <> 'SNOOZED'
 WHERE task.id = %(id)s::uuid AND task.codec = 'plain'
 ORDER BY attempt.attempt, attempt.claim_generation

@@ -29,6 +29,8 @@ BEGIN
   v_facts := jsonb_build_object('now', v_now, 'bound', p_bound,
     'task', to_jsonb(v_task) - ARRAY['kwargs', 'options', 'result', 'partition_key', 'partition_version']
       || jsonb_build_object(
+        'snoozed', EXISTS (SELECT FROM horsies_task_attempts a
+                           WHERE a.task_id = p_id AND a.claim_generation = v_task.claim_generation AND a.outcome = 'SNOOZED'),
         'wire', CASE jsonb_typeof(v_task.options -> 'wire') WHEN 'number' THEN v_task.options -> 'wire' ELSE '1' END));
   IF v_task.finished_at IS NOT NULL THEN
     RETURN v_facts;

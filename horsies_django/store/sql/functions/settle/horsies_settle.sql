@@ -1,10 +1,11 @@
--- Writes the outcomes of running tasks with their attempts, fenced by worker and claim generation. What failed is decided before: a task that
--- is retried waits for its next attempt, and the workers of its queue are notified when that is due. Processes that wait for results hear of
+-- Writes the outcomes of running tasks with their attempts, fenced by worker and claim generation. What failed or is SNOOZED is decided before,
+-- under the lock of its row (one that is locked is missed): it may wait for its time, of which the workers of its queue are notified. A task
+-- keeps one attempt row of its snoozes, the last one. Processes that wait for results hear of
 -- the others.
 -- Moves RUNNING -> COMPLETED, FAILED, CANCELLED, PENDING. Returns the queues and partitions of what was written (which have a permit more
 -- now), and the ids that are final. The report, NULL if there is nothing to say, has by name: missed: ids that were not written, which the
 -- caller looks up; in_runs: [run, id] of final ones that horsies_advance has to take into account; decided: for the log, by id, retries
--- {"retry": its number, "of": the most, "at": an epoch} and {"code": "POISON"}.
+-- {"retry": its number, "of": the most, "at": an epoch}, and {"code": its error code} where it differs from that of the outcome.
 -- With p_max_bytes, the most that arguments may take, runs of workflows in which nothing else has to be decided go on here, see
 -- horsies_plain_runs. sent: the queue of each task that was sent for them, which the caller announces if it does not claim it.
 -- plain: nothing that was written, p_news or the cluster has a limit, p_news (NULL: none) has a row, and the worker was not declared dead. A
@@ -27,11 +28,13 @@ DECLARE
   v_set text;
   v_waited boolean;  -- whether a process waits for results
 BEGIN
-  IF p_outcomes @> '[{"status": "FAILED"}]' THEN
-    SELECT jsonb_agg(o.value || coalesce(d.decision, '{}')) INTO p_outcomes
+  IF p_outcomes @> '[{"status": "FAILED"}]' OR p_outcomes @> '[{"status": "SNOOZED"}]' THEN
+    SELECT jsonb_agg(o.value || coalesce(d.decision, s.decision,
+                                         CASE WHEN o.value ->> 'status' IN ('FAILED', 'SNOOZED') THEN '{"generation": null}' ELSE '{}' END::jsonb))
+    INTO p_outcomes
     FROM jsonb_array_elements(p_outcomes) AS o LEFT JOIN LATERAL (
       SELECT jsonb_build_object(
-        'due_at', r.due_at, 'poison', r.poison,
+        'due_at', r.due_at, 'final_code', CASE WHEN r.poison THEN 'POISON' END,
         'exception_class', nullif(left(concat_ws('.', e.exception ->> 'module', e.exception ->> 'type'), 1000), ''),
         'traceback', left(e.exception ->> 'traceback', 100000)) AS decision
       FROM horsies_tasks t
@@ -41,7 +44,18 @@ BEGIN
       CROSS JOIN LATERAL (SELECT (o.value ->> 'result')::json -> 'err' -> 'exception' AS exception OFFSET 0) AS e
       WHERE o.value ->> 'status' = 'FAILED' AND t.id = (o.value ->> 'id')::uuid AND t.claimed_by = p_worker AND t.status = 'RUNNING'
       FOR NO KEY UPDATE OF t SKIP LOCKED
-    ) AS d ON true;
+    ) AS d ON true LEFT JOIN LATERAL (
+      SELECT horsies_snooze(t, o.value -> 'retry', v_now) AS decision FROM horsies_tasks t
+      WHERE o.value ->> 'status' = 'SNOOZED' AND t.id = (o.value ->> 'id')::uuid AND t.claimed_by = p_worker AND t.status = 'RUNNING'
+        AND t.claim_generation = (o.value ->> 'generation')::int
+      FOR NO KEY UPDATE OF t SKIP LOCKED
+    ) AS s ON true;
+    IF p_outcomes @> '[{"status": "SNOOZED"}]' THEN
+      DELETE FROM horsies_task_attempts a
+      WHERE a.outcome = 'SNOOZED' AND a.task_id = ANY (ARRAY(
+        SELECT (o.value ->> 'id')::uuid FROM jsonb_array_elements(p_outcomes) AS o
+        WHERE o.value ->> 'status' = 'SNOOZED' AND o.value ->> 'due_at' IS NOT NULL));
+    END IF;
   END IF;
 
   IF p_max_bytes IS NOT NULL THEN
@@ -57,7 +71,7 @@ BEGIN
   WITH outcome AS MATERIALIZED (
     SELECT * FROM jsonb_to_recordset(p_outcomes) AS o (
       id uuid, generation int, status text, result text, error_code text, error_message text, child_pid int, crashed boolean,
-      due_at timestamptz, poison boolean, exception_class text, traceback text)
+      due_at timestamptz, final_code text, exception_class text, traceback text)
   ), held AS MATERIALIZED (
     SELECT t.id, t.claim_generation, t.queue_name, t.partition_key, t.attempts_before + t.retry_count + 1 AS attempt, t.started_at, t.workflow_id
     FROM horsies_tasks t
@@ -70,8 +84,8 @@ BEGIN
     UPDATE horsies_tasks t
     SET status = e.status, finished_at = v_now, next_retry_at = NULL,
         advanced_at = CASE WHEN e.workflow_id = ANY (v_plain) THEN v_now ELSE t.advanced_at END,
-        error_code = CASE WHEN e.poison THEN 'POISON' ELSE e.error_code END,
-        result = CASE WHEN e.poison THEN horsies_error_result('POISON', 'processes died again and again while they ran this task: ' || e.error_message)::text
+        error_code = coalesce(e.final_code, e.error_code),
+        result = CASE WHEN e.final_code = 'POISON' THEN horsies_error_result('POISON', 'processes died again and again while they ran this task: ' || e.error_message)::text
                    ELSE e.result END::horsies_json
     FROM ended e
     WHERE t.id = ANY (ARRAY(SELECT ended.id FROM ended WHERE ended.due_at IS NULL)) AND e.id = t.id
@@ -85,7 +99,7 @@ BEGIN
   )
   SELECT coalesce(array_agg(e.id), '{}'), coalesce(array_agg(e.queue_name::text), '{}'), coalesce(array_agg(e.partition_key), '{}'),
          coalesce(array_agg(e.id) FILTER (WHERE e.due_at IS NULL), '{}'),
-         jsonb_object_agg(e.id, '{"code": "POISON"}'::jsonb) FILTER (WHERE e.poison),
+         jsonb_object_agg(e.id, jsonb_build_object('code', e.final_code)) FILTER (WHERE e.final_code IS NOT NULL),
          count(e.workflow_id) > 0,
          EXISTS (SELECT FROM horsies_waiters w WHERE w.expires_at > v_now),
          NOT EXISTS (SELECT FROM horsies_limits l
@@ -115,9 +129,9 @@ BEGIN
     IF cardinality(finals) < cardinality(v_ids) THEN
       WITH retried AS (
         UPDATE horsies_tasks t
-        SET status = 'PENDING', retry_count = t.retry_count + 1, next_retry_at = o.due_at, enqueued_at = o.due_at,
-            claimed_by = NULL, claimed_at = NULL, started_at = NULL
-        FROM jsonb_to_recordset(p_outcomes) AS o (id uuid, generation int, due_at timestamptz)
+        SET status = 'PENDING', next_retry_at = o.due_at, enqueued_at = o.due_at, claimed_by = NULL, claimed_at = NULL, started_at = NULL,
+            retry_count = t.retry_count + (o.status = 'FAILED')::int, snooze_count = t.snooze_count + (o.status = 'SNOOZED')::int
+        FROM jsonb_to_recordset(p_outcomes) AS o (id uuid, generation int, status text, due_at timestamptz)
         WHERE t.id = ANY (v_ids) AND o.id = t.id AND o.due_at IS NOT NULL
           AND t.claim_generation = o.generation AND t.claimed_by = p_worker AND t.status = 'RUNNING'
         RETURNING t.id, t.queue_name, t.retry_count, t.max_retries, t.next_retry_at

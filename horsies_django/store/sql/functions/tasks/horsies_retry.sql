@@ -25,8 +25,9 @@ BEGIN
     verdict := 'RETRIED';
     UPDATE horsies_tasks t
     SET status = 'PENDING', enqueued_at = v_now, good_until = NULL, claimed_by = NULL, claimed_at = NULL, claim_expires_at = NULL, started_at = NULL,
-        finished_at = NULL, cancel_requested_at = NULL, terminate = false, retry_count = 0, next_retry_at = NULL, result = NULL, error_code = NULL,
-        attempts_before = (SELECT coalesce(max(a.attempt), 0) FROM horsies_task_attempts a WHERE a.task_id = p_id)
+        finished_at = NULL, cancel_requested_at = NULL, terminate = false, retry_count = 0, snooze_count = 0, next_retry_at = NULL, result = NULL,
+        error_code = NULL, attempts_before = (
+          SELECT coalesce(max(a.attempt), 0) FROM horsies_task_attempts a WHERE a.task_id = p_id AND a.outcome <> 'SNOOZED')
     WHERE t.id = p_id;
   END IF;
   PERFORM pg_notify(p_channel || '_new', extract(epoch FROM v_now) || ' ' || v_task.queue_name);

@@ -23,7 +23,7 @@ BEGIN
   ), taken AS (
     UPDATE horsies_tasks t SET advanced_at = p_now WHERE t.id = ANY (ARRAY(SELECT d.id FROM done d))
     RETURNING t.workflow_id, t.id, t.node, t.status, t.error_code, t.result #>> '{err,message}' AS message,
-              t.status <> 'CANCELLED' OR t.started_at IS NOT NULL OR t.retry_count > 0 AS begun
+              t.status <> 'CANCELLED' OR t.started_at IS NOT NULL OR t.retry_count > 0 OR t.snooze_count > 0 AS begun
   ), of_tasks AS (
     UPDATE horsies_workflow_nodes n
     SET status = CASE WHEN t.error_code = 'TASK_SKIPPED' THEN 'SKIPPED' ELSE t.status END, finished_at = p_now,

@@ -168,13 +168,11 @@ class NodeCase:
         yield from self.unattended()
 
     def awaited(self) -> str:
-        """Return what a signal node or a gate waits for."""
+        """Return what a node waits for."""
         node = self.node
-        if self.kind is kinds.GATE:
-            allowed = f" who has the permission {node['permission']}" if node["permission"] else ""
-            return f"the decision of a person{allowed}"
+        allowed = f" who has the permission {node['permission']}" if node["permission"] else ""
         keyed = f" with the key {node['signal_key']!r}" if node["signal_key"] is not None else ""
-        return f"the signal {node['signal']!r}{keyed}"
+        return self.kind.awaits.format(allowed=allowed, keyed=keyed, **node)
 
     def ready(self) -> Iterator[Reason]:
         node, run = self.node, self.run

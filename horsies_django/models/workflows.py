@@ -86,14 +86,15 @@ class WorkflowRun(ReadOnlyRow):
 
 
 class WorkflowNode(ReadOnlyRow):
-    """A node of a run: a task, a map (one task per element), a workflow of its own, an input of the run, a wait (timer, signal or
-    gate), the undo of another node, or the successor as which the run continues.
+    """A node of a run: a task, a map (one task per element), a workflow of its own, an input of the run, a wait, the undo of
+    another node, or the successor as which the run continues. ``core/kinds.py`` has the kinds.
 
     ``open`` counts its upstream nodes that have not finished, ``ok`` and ``bad`` those among its ``branches`` that completed and
     ended otherwise: a quorum does not count all that it waits for. ``inputs`` says which results become which arguments. A map,
-    and an undo, counts its tasks in ``total``, ``expanded``, ``in_flight``, ``items_ok`` and ``items_bad``. Only waits have
-    ``on_timeout``; ``due_at`` is also when the delay of a task ends. ``opening`` counts how often a gate began to wait. ``undo``
-    is the task that undoes this node, ``undoes`` the node that this one undoes.
+    and an undo, counts its tasks in ``total``, ``expanded``, ``in_flight``, ``items_ok`` and ``items_bad``; a wait for several
+    things counts those in ``total`` and ``items_ok``. ``signal`` is the name of the signals that a wait takes, of a gate its own.
+    Only waits have ``on_timeout``; ``due_at`` is also when the delay of a task ends. ``opening`` counts how often a wait began.
+    ``undo`` is the task that undoes this node, ``undoes`` the node that this one undoes.
     """
 
     pk = models.CompositePrimaryKey("workflow_id", "number")

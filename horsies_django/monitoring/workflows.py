@@ -74,7 +74,7 @@ class NodeOverview(NamedTuple):
 
 
 class WaitOverview(NamedTuple):
-    """A node that waits: a timer, a signal or a gate. ``due_at`` is when a timer ends or the others time out; None: never."""
+    """A node that waits. ``due_at`` is when a timer ends or the others time out; None: never."""
 
     number: int
     name: str

@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Iterable, Sequence
 from graphlib import CycleError, TopologicalSorter
 
-from horsies_django.core.kinds import CONTINUE, GATE, INPUT, SIGNAL
+from horsies_django.core.kinds import CONTINUE, GATE, INPUT
 from horsies_django.core.texts import text_problem
 from horsies_django.workflows.nodes import Graph, Node, Problems
 from horsies_django.workflows.waits import is_moment
@@ -36,10 +36,8 @@ def graph_problems(flow: Graph) -> Problems:
         if node.upstream & ends:
             end = flow.nodes[min(node.upstream & ends)]
             yield f"{node.name}: the run ends at {end.name}, so nothing can wait for that"
-    named = {
-        kind: {str(node.columns.get("signal")) for node in flow.nodes if node.kind is kind} for kind in (GATE, SIGNAL)
-    }
-    for name in sorted(named[GATE] & named[SIGNAL]):
+    named = [(node.columns["signal"], node.kind is GATE) for node in flow.nodes if "signal" in node.columns]
+    for name in sorted({name for name, gate in named if gate} & {name for name, gate in named if not gate}):
         yield both(name)
     for node in flow.nodes:
         yield from impossible(node)

@@ -174,7 +174,7 @@ def inside(store: WorkflowStore, run: uuid.UUID, name: str) -> str:
     for child in found:  # grows
         if len(found) < MOST_INSIDE:
             found += store.children(child)
-    waiting = nodes(workflow_id__in=found, signal=name, kind="signal").order_by("workflow_id").first()
+    waiting = nodes(workflow_id__in=found, signal=name).exclude(kind="gate").order_by("workflow_id").first()
     if waiting is None:
         return ""
     node = nodes(task_id=waiting.workflow_id, kind="workflow", workflow_id__in=[run, *found]).first()

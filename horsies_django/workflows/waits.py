@@ -1,4 +1,4 @@
-"""Nodes that wait: timers, signals and gates. They hold no slot and no connection.
+"""Nodes that wait for a time, for signals or for a person. They hold no slot and no connection.
 
 The functions write into the node, and yield what is wrong, without its name.
 """

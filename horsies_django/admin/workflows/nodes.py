@@ -150,7 +150,7 @@ def choices(counted: dict[str, int] | None, chosen: str) -> list[Choice]:
 def leads_to(page: Any, request: HttpRequest, node: WorkflowNode) -> SafeString | str:
     """Return a link to the task of a node, to the tasks of a map, or to the run of a workflow."""
     shown: SafeString | str = ""
-    if node.total and not node.task_id:
+    if node.total and not node.task_id and not kind_of(node.kind).waits:
         shown = tasks_link(page, request, node.workflow_id, node.number, _("Tasks"))
     elif kind_of(node.kind).runs and node.task_id:
         shown = page.link(request, WorkflowRun, node.task_id, _("Run"))
@@ -174,7 +174,7 @@ def upstream(node: WorkflowNode) -> str:
 
 
 def elements(node: WorkflowNode) -> str:
-    """Return how many tasks of a map completed, did not, and are in flight, of all."""
+    """Return how many of what is counted, such as the tasks of a map, completed, did not, and are in flight, of all."""
     if node.total is None:
         return NOTHING
     text = _("%(ok)s of %(total)s completed") % {"ok": f"{node.items_ok:,}", "total": f"{node.total:,}"}

@@ -193,7 +193,7 @@ def card(node: WorkflowNode, box: Box, work: Work | None, now: dt.datetime, url:
         y=box.y,
         url=url,
         child=child,
-        outline=node.kind if kind_of(node.kind).outlined else TASK.name,
+        outline=kind_of(node.kind).outline,
         status=icon(status),
         name=list(zip((22, 37) if tall else (29,), lines_of_name, strict=True)),
         state=cut(state(node, status, work, now), STATE_ROOM),
@@ -250,12 +250,12 @@ def label(node: WorkflowNode, status: str, work: Work | None, now: dt.datetime) 
 
 
 def counted(node: WorkflowNode) -> bool:
-    """Whether a node has several tasks: a map whose elements are known, or the undo of a map."""
+    """Whether a node has several tasks, as a map whose elements are known, and the undo of a map; or waits for several things."""
     return node.total is not None and (kind_of(node.kind).many or node.total > 1)
 
 
 def counts(node: Any) -> str:
-    """Return how many tasks of a map completed, of all, and how many failed."""
+    """Return how many of what is counted completed, of all, and how many failed."""
     text = f"{node.items_ok:,} / {node.total:,}"
     return text + (_(", %(n)s failed") % {"n": f"{node.items_bad:,}"} if node.items_bad else "")
 

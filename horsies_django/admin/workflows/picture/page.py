@@ -32,7 +32,7 @@ from horsies_django.admin.workflows.picture.cards import (
 )
 from horsies_django.admin.workflows.picture.geometry import drawn
 from horsies_django.admin.workflows.run_forms import RunPagesMixin, lacked
-from horsies_django.core.kinds import KINDS, TASK, kind_of
+from horsies_django.core.kinds import KINDS, kind_of
 from horsies_django.core.status import NODE_STATUSES, UNFINISHED_NODES
 from horsies_django.models import WorkflowNode
 from horsies_django.monitoring import workflows
@@ -154,7 +154,7 @@ def legend(graph: Graph) -> list[Entry]:
 
 
 def shapes(graph: Graph) -> list[Entry]:
-    """Return the kinds of nodes that have an outline of their own."""
+    """Return the kinds of nodes that have another outline than tasks."""
     found = Counter(node.kind for node in graph.nodes)
-    outlined = [kind.name for kind in KINDS.values() if kind.outlined and kind is not TASK]
-    return [Entry(name, _(name), f"{found[name]:,}") for name in outlined if found[name]]
+    shown = [kind for kind in KINDS.values() if kind.outlined and found[kind.name]]
+    return [Entry(kind.outline, _(kind.name), f"{found[kind.name]:,}") for kind in shown]

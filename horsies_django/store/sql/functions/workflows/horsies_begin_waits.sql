@@ -1,14 +1,12 @@
--- Lets ready timers, signals and gates of a run wait, p_many at most. Each takes the oldest signal that was sent early and that it waits for.
+-- Lets ready waits of a run begin, p_many at most. Those for signals take what was sent early, the oldest first.
 -- Moves READY -> WAITING, COMPLETED. moved: the nodes that are final now. more: there may be other ready waits.
--- Locks: rows of signals; the caller holds the lock of the run.
--- Index: horsies_workflow_nodes_waits, horsies_signals_unused, horsies_signals_keyed, primary keys.
+-- Locks: as horsies_give_signal; the caller holds the lock of the run. Index: horsies_workflow_nodes_waits, primary keys.
 CREATE OR REPLACE FUNCTION horsies_begin_waits(p_workflow uuid, p_many int, p_now timestamptz, OUT moved bigint[], OUT more boolean)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_ready bigint[];
   v_number bigint;
-  v_node record;
-  v_signal uuid;
+  v_signals boolean;
 BEGIN
   moved := '{}';
   v_ready := ARRAY(
@@ -19,11 +17,9 @@ BEGIN
     UPDATE horsies_workflow_nodes n
     SET status = 'WAITING', due_at = coalesce(n.due_at, p_now + n.delay), opening = n.opening + 1, decided_by = NULL
     WHERE n.workflow_id = p_workflow AND n.number = v_number
-    RETURNING n.kind, n.signal, n.signal_key INTO v_node;
-    IF v_node.kind = 'signal' THEN
-      v_signal := (SELECT s.id FROM horsies_next_signal(p_workflow, v_node.signal, v_node.signal_key, false) AS s);
-      IF v_signal IS NOT NULL THEN
-        PERFORM horsies_take_signal(p_workflow, v_number, v_signal, p_now);
+    RETURNING n.signal IS NOT NULL AND n.kind <> 'gate' INTO v_signals;
+    IF v_signals THEN
+      IF horsies_give_signal(p_workflow, v_number, NULL, p_now) THEN
         moved := moved || v_number;
       END IF;
     END IF;

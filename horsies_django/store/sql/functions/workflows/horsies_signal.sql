@@ -11,28 +11,28 @@ BEGIN
   SELECT CASE WHEN w.finished_at IS NULL THEN 'SENT' ELSE 'ENDED' END INTO verdict FROM horsies_workflows w WHERE w.id = p_workflow;
   IF verdict IS DISTINCT FROM 'SENT' THEN
     RETURN;
-  ELSIF NOT EXISTS (SELECT FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.signal = p_name AND n.kind = 'signal') THEN
+  ELSIF NOT EXISTS (SELECT FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.signal = p_name AND n.kind <> 'gate') THEN
     verdict := CASE WHEN EXISTS (SELECT FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.signal = p_name)
                  THEN 'GATE' ELSE 'UNKNOWN' END;
     names := ARRAY(SELECT DISTINCT n.signal::text FROM horsies_workflow_nodes n
-                   WHERE n.workflow_id = p_workflow AND n.signal IS NOT NULL AND n.kind = 'signal' ORDER BY 1 LIMIT 20);
+                   WHERE n.workflow_id = p_workflow AND n.signal IS NOT NULL AND n.kind <> 'gate' ORDER BY 1 LIMIT 20);
   ELSIF NOT EXISTS (
     SELECT FROM horsies_workflow_nodes n
-    WHERE n.workflow_id = p_workflow AND n.signal = p_name AND n.kind = 'signal'
+    WHERE n.workflow_id = p_workflow AND n.signal = p_name AND n.kind <> 'gate'
       AND n.status IN ('ADDED', 'PENDING', 'READY', 'WAITING')) AND NOT EXISTS (
     SELECT FROM horsies_workflow_nodes n
-    WHERE n.workflow_id = p_workflow AND n.signal = p_name AND n.kind = 'signal' AND n.added_by >= 0) THEN
+    WHERE n.workflow_id = p_workflow AND n.signal = p_name AND n.kind <> 'gate' AND n.added_by >= 0) THEN
     verdict := 'FINISHED';
   ELSE
     IF p_look IS DISTINCT FROM 0 THEN
       names := ARRAY(
         SELECT DISTINCT coalesce(t.signal_type, '') FROM (
           (SELECT n.signal_type FROM horsies_workflow_nodes n
-           WHERE n.workflow_id = p_workflow AND n.signal = p_name AND n.kind = 'signal' AND n.signal_key IS NULL
+           WHERE n.workflow_id = p_workflow AND n.signal = p_name AND n.kind <> 'gate' AND n.signal_key IS NULL
              AND n.status IN ('ADDED', 'PENDING', 'READY', 'WAITING') LIMIT p_look)
           UNION ALL
           (SELECT n.signal_type FROM horsies_workflow_nodes n
-           WHERE n.workflow_id = p_workflow AND n.signal = p_name AND n.kind = 'signal' AND n.signal_key = p_key
+           WHERE n.workflow_id = p_workflow AND n.signal = p_name AND n.kind <> 'gate' AND n.signal_key = p_key
              AND n.status IN ('ADDED', 'PENDING', 'READY', 'WAITING') LIMIT p_look)) AS t);
       IF names <> '{}' AND '' <> ALL (names) THEN
         verdict := 'TYPED';

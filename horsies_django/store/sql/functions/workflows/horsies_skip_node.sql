@@ -13,7 +13,7 @@ BEGIN
   PERFORM FROM horsies_workflows w WHERE w.id = p_workflow FOR NO KEY UPDATE;
   v_now := coalesce(p_now, clock_timestamp());
   PERFORM horsies_withdraw(p_workflow, p_number, NULL);
-  SELECT n.status, n.finished_at IS NULL AND (n.status = 'ENQUEUED' OR n.items_ok + n.items_bad > 0 OR EXISTS (
+  SELECT n.status, n.finished_at IS NULL AND (n.status = 'ENQUEUED' OR NOT n.is_wait AND n.items_ok + n.items_bad > 0 OR EXISTS (
            SELECT FROM horsies_tasks t WHERE t.workflow_id = p_workflow AND t.node = p_number)),
          CASE WHEN n.finished_at IS NOT NULL THEN 'FINISHED' END
   INTO v_status, v_begun, verdict

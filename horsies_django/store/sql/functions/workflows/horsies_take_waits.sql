@@ -27,17 +27,18 @@ BEGIN
       SELECT w.number INTO v_number FROM (  -- one look per key: among many nodes with keys, neither reads those of the others
         (SELECT n.number FROM horsies_workflow_nodes n
          WHERE n.workflow_id = p_workflow AND n.signal = v_signal.name AND n.status = 'WAITING' AND n.signal_key IS NULL
-           AND n.kind = 'signal' AND (n.due_at IS NULL OR n.due_at > v_signal.sent_at)
+           AND n.kind <> 'gate' AND (n.due_at IS NULL OR n.due_at > v_signal.sent_at)
          ORDER BY n.signal_key, n.number LIMIT 1)
         UNION ALL
         (SELECT n.number FROM horsies_workflow_nodes n
          WHERE n.workflow_id = p_workflow AND n.signal = v_signal.name AND n.status = 'WAITING' AND n.signal_key = v_signal.key
-           AND n.kind = 'signal' AND (n.due_at IS NULL OR n.due_at > v_signal.sent_at)
+           AND n.kind <> 'gate' AND (n.due_at IS NULL OR n.due_at > v_signal.sent_at)
          ORDER BY n.number LIMIT 1)) AS w
       ORDER BY w.number LIMIT 1;
       IF FOUND THEN
-        PERFORM horsies_take_signal(p_workflow, v_number, v_signal.id, p_now);
-        moved := moved || v_number;
+        IF horsies_give_signal(p_workflow, v_number, v_signal.id, p_now) THEN
+          moved := moved || v_number;
+        END IF;
       END IF;
     END LOOP;
     UPDATE horsies_workflow_signals s SET seen_at = p_now WHERE s.id = ANY (v_unseen) AND s.seen_at IS NULL;
@@ -47,7 +48,7 @@ BEGIN
       SELECT n.number, n.kind, n.signal, n.signal_key, n.due_at FROM horsies_workflow_nodes n
       WHERE n.workflow_id = p_workflow AND n.status = 'WAITING' AND n.is_wait AND n.finished_at IS NULL AND n.due_at <= p_now
       ORDER BY n.due_at LIMIT p_many) AS d
-    WHERE d.kind <> 'signal' OR cardinality(v_unseen) < p_many OR NOT EXISTS (
+    WHERE d.signal IS NULL OR d.kind = 'gate' OR cardinality(v_unseen) < p_many OR NOT EXISTS (
       SELECT FROM horsies_next_signal(p_workflow, d.signal, d.signal_key, true) AS s WHERE s.sent_at < d.due_at)
     ORDER BY d.due_at);
   IF v_due <> '{}' THEN
@@ -57,7 +58,9 @@ BEGIN
         status = CASE n.on_timeout WHEN 'complete' THEN 'COMPLETED' WHEN 'skip' THEN 'SKIPPED' ELSE 'FAILED' END,
         error_code = CASE WHEN n.on_timeout <> 'complete' THEN 'WAIT_TIMED_OUT' END,
         error = CASE WHEN n.on_timeout <> 'complete' THEN
-                  CASE WHEN n.kind = 'gate' THEN 'nobody decided in time' ELSE format('no signal %L came in time', n.signal) END END
+                  CASE WHEN n.kind = 'gate' THEN 'nobody decided in time'
+                       WHEN n.items_ok > 0 THEN format('%s of %s signals %L came in time', n.items_ok, n.total, n.signal)
+                       ELSE format('no signal %L came in time', n.signal) END END
     FROM due d WHERE n.workflow_id = d.workflow_id AND n.number = d.number;
     moved := moved || v_due;
   END IF;

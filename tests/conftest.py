@@ -134,4 +134,4 @@ def plain_tasks(monkeypatch: pytest.MonkeyPatch) -> dict[str, TaskDefinition]:
 
 def send_plain(definition: TaskDefinition, *args: Any, **kwargs: Any) -> uuid.UUID:
     """Send a plain task, as a backend of django.tasks does."""
-    return send_call(definition, SendOptions(), args, kwargs)
+    return send_call(definition, SendOptions(), args, kwargs)[0]

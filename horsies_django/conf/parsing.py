@@ -54,6 +54,7 @@ def parse(raw: object, *, databases: Collection[str]) -> tuple[Config, list[Prob
         metadata=_paths(top, "METADATA", "['shop.tracing.carrier']"),
         max_payload_bytes=top.integer("MAX_PAYLOAD_BYTES", default.max_payload_bytes),
         max_snoozes=top.integer("MAX_SNOOZES", default.max_snoozes),
+        unique_lock_timeout_ms=top.integer("UNIQUE_LOCK_TIMEOUT_MS", default.unique_lock_timeout_ms),
         default_unhandled_error_code=_error_code(top, default.default_unhandled_error_code),
     )
     _refuse_unfit_buffer(found, top)
@@ -88,6 +89,7 @@ def _retention(section: Section, default: Retention, queues: Mapping[str, QueueC
         hours("audit_retention_hours"),
         count("retention_sweep_interval_s"),
         count("retention_delete_batch_size"),
+        hours("key_hours"),
     )
 
 

@@ -52,11 +52,13 @@ RANGES: Mapping[str, tuple[int, int | None]] = MappingProxyType(
         "WORKER_STATE_RETENTION_HOURS": (1, 8_760),
         "WORKER_RETENTION_HOURS": (1, 43_800),
         "AUDIT_RETENTION_HOURS": (1, 87_600),
+        "KEY_HOURS": (1, 87_600),
         "RETENTION_SWEEP_INTERVAL_S": (30, 86_400),
         "RETENTION_DELETE_BATCH_SIZE": (50, 10_000),
         "FORGET_OVERRIDES_AFTER_MS": (60_000, HUNDRED_YEARS_MS),
         "MAX_PAYLOAD_BYTES": (1_024, None),
         "MAX_SNOOZES": (1, 32_000),
+        "UNIQUE_LOCK_TIMEOUT_MS": (1, 3_600_000),
     }
 )
 
@@ -132,6 +134,7 @@ class Retention:
     audit_retention_hours: int | None = 8_760
     retention_sweep_interval_s: int = 300
     retention_delete_batch_size: int = 500
+    key_hours: int | None = 720
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,4 +176,5 @@ class Config:
     metadata: tuple[str, ...] = ()
     max_payload_bytes: int = 16 * 2**20
     max_snoozes: int = 1_000
+    unique_lock_timeout_ms: int = 5_000
     default_unhandled_error_code: str = OperationalErrorCode.UNHANDLED_ERROR.value

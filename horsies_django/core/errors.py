@@ -75,6 +75,7 @@ class TaskSendErrorCode(ErrorCode):
     VALIDATION_FAILED = "VALIDATION_FAILED"
     ENQUEUE_FAILED = "ENQUEUE_FAILED"
     PAYLOAD_TOO_LARGE = "PAYLOAD_TOO_LARGE"
+    KEY_CONFLICT = "KEY_CONFLICT"
 
 
 FAMILIES: tuple[type[ErrorCode], ...] = (

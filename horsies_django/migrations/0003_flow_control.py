@@ -1,4 +1,4 @@
-"""What release 0.2 adds: retries of a task under its id, and snoozes."""
+"""What release 0.2 adds: retries of a task under its id, snoozes, and keys of sends."""
 
 from __future__ import annotations
 
@@ -22,5 +22,24 @@ class Migration(migrations.Migration):
         migrations.RemoveConstraint(
             "taskattempt", "horsies_task_attempts_outcome"
         ),  # for SNOOZED; the settle alone writes it
+        migrations.CreateModel(
+            "SendKey",
+            fields=[
+                ("digest", models.BinaryField(primary_key=True, serialize=False, verbose_name="digest")),
+                ("task_id", models.UUIDField(verbose_name="task")),
+                ("arguments", models.BinaryField(verbose_name="digest of the arguments")),
+                ("sent_at", models.DateTimeField(verbose_name="sent")),
+            ],
+            options={
+                "db_table": "horsies_send_keys",
+                "verbose_name": "key of a send",
+                "verbose_name_plural": "keys of sends",
+                "default_permissions": (),
+                "indexes": [
+                    models.Index("task_id", name="horsies_send_keys_task"),
+                    models.Index("sent_at", name="horsies_send_keys_sent"),
+                ],
+            },
+        ),
         migrations.RunSQL([*functions()], migrations.RunSQL.noop, hints={"model_name": "task"}),
     ]

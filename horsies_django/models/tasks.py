@@ -154,6 +154,28 @@ class TaskAttempt(ReadOnlyRow):
         return f"{self.task_id} #{self.attempt}"
 
 
+class SendKey(ReadOnlyRow):
+    """A key with which a task was sent: a digest of the task's name and the key, and one of the arguments."""
+
+    digest = models.BinaryField(_("digest"), primary_key=True)
+    task_id = models.UUIDField(_("task"))
+    arguments = models.BinaryField(_("digest of the arguments"))
+    sent_at = models.DateTimeField(_("sent"))
+
+    class Meta:
+        db_table = "horsies_send_keys"
+        verbose_name = _("key of a send")
+        verbose_name_plural = _("keys of sends")
+        default_permissions = ()
+        indexes = (
+            models.Index("task_id", name="horsies_send_keys_task"),
+            models.Index("sent_at", name="horsies_send_keys_sent"),
+        )
+
+    def __str__(self) -> str:
+        return str(self.task_id)
+
+
 class TaskStep(ReadOnlyRow):
     """A recorded step of a task. Written by the attempt that ran it, never updated."""
 

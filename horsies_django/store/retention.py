@@ -84,6 +84,10 @@ class RetentionStore:
         """Delete up to ``many`` old fire times of schedules, and return how many were deleted."""
         return execute(self.connection, "schedules/prune_ticks", {"age": age, "many": many})
 
+    def prune_keys(self, age: timedelta, many: int) -> int:
+        """Delete up to ``many`` old keys of sends, and return how many were deleted."""
+        return execute(self.connection, "tasks/prune_keys", {"age": age, "many": many})
+
     def prune_states(self, age: timedelta, many: int) -> int:
         """Delete up to ``many`` old snapshots of workers, and return how many were deleted."""
         return execute(self.connection, "workers/prune_snapshots", {"age": age, "many": many})

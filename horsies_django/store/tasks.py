@@ -107,6 +107,15 @@ class TaskStore:
         (row,) = run(self.connection, "tasks/send_timed", sending(task, notified))
         return Sent(*row)
 
+    def send_once(
+        self, task: NewTasks, digest: bytes, arguments: bytes, keep: timedelta | None, patience_ms: int
+    ) -> tuple[uuid.UUID, str]:
+        """Insert a task unless one was sent with the same digest within ``keep``; see ``horsies_send_once``."""
+        params = {name: value for name, value in sending(task, None).items() if name != "notified"}
+        once = {"digest": digest, "arguments": arguments, "keep": keep, "patience": f"{patience_ms}ms"}
+        ((id_, verdict),) = run(self.connection, "horsies_send_once", {**once, **params})
+        return id_, verdict
+
     def send_on(self, tasks: NewTasks) -> None:
         """Insert the tasks without waiting for the result, on a connection in pipeline mode."""
         with self._sending(tasks):

@@ -41,12 +41,12 @@ class Sender(Generic[P, T]):
     def send(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
         """Send the task to run as soon as a slot is free."""
         refuse_running_loop(self._task, "send")
-        return self._handle(send_call(self._task, self._options, args, kwargs))
+        return self._handle(*send_call(self._task, self._options, args, kwargs))
 
     def schedule(self, when: When, /, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
         """Send the task to run at ``when``: seconds or a timedelta from now, or an aware datetime."""
         refuse_running_loop(self._task, "schedule")
-        return self._handle(send_call(self._task, self._options, args, kwargs, when))
+        return self._handle(*send_call(self._task, self._options, args, kwargs, when))
 
     def send_many(self, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[T]]:
         """Send one task per dict of arguments, all or none; return the handles in the same order."""
@@ -55,11 +55,11 @@ class Sender(Generic[P, T]):
 
     async def asend(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
         """Send from async code; the insert runs in Django's thread for sync code, like ORM calls."""
-        return self._handle(await sync_to_async(send_call)(self._task, self._options, args, kwargs))
+        return self._handle(*await sync_to_async(send_call)(self._task, self._options, args, kwargs))
 
     async def aschedule(self, when: When, /, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
         """Send from async code, to run at ``when``."""
-        return self._handle(await sync_to_async(send_call)(self._task, self._options, args, kwargs, when))
+        return self._handle(*await sync_to_async(send_call)(self._task, self._options, args, kwargs, when))
 
     async def asend_many(self, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[T]]:
         """Send many from async code."""
@@ -77,17 +77,28 @@ class Sender(Generic[P, T]):
         delay: When | None = None,
         metadata: Mapping[str, Any] | None = None,
         keep_result: bool | timedelta | None = None,
+        key: str | None = None,
     ) -> Sender[P, T]:
-        """Return the same methods with other options: those of the decorator, ``good_until``, ``delay`` and ``metadata``.
+        """Return the same methods with other options: those of the decorator, ``good_until``, ``delay``, ``metadata``, ``key``.
 
         ``good_until`` is an aware datetime, or a timedelta from sending; a task that has not started by then becomes EXPIRED and
         never runs, and no retry starts later. ``delay`` is what ``schedule`` takes: seconds or a timedelta from sending, or an
         aware datetime. ``metadata`` is a dict of plain JSON values, of at most 4,096 bytes, that travels with the task beside its
-        arguments: ``current_task().metadata``. ``keep_result=True`` undoes that of the decorator. The methods raise TaskSendError
-        for invalid options.
+        arguments: ``current_task().metadata``. ``keep_result=True`` undoes that of the decorator. With a ``key`` that a send of
+        this task has had within RETENTION["KEY_HOURS"], the handle is that of the first task, whatever became of it, and its
+        ``is_new`` is False; other arguments raise KEY_CONFLICT. It waits for an open transaction that sends the same key, for
+        UNIQUE_LOCK_TIMEOUT_MS at most. The methods raise TaskSendError for invalid options.
         """
         options = SendOptions(
-            queue, priority, good_until, retry_policy, timeout_ms, delay, metadata=metadata, keep_result=keep_result
+            queue,
+            priority,
+            good_until,
+            retry_policy,
+            timeout_ms,
+            delay,
+            metadata=metadata,
+            keep_result=keep_result,
+            key=key,
         )
         chosen = {name: value for name, value in options._asdict().items() if value is not None}
         return Sender(self._task, self._options._replace(**chosen))
@@ -97,8 +108,10 @@ class Sender(Generic[P, T]):
         def __getattr__(self, name: str) -> Any:
             raise missing_attribute(self, name)
 
-    def _handle(self, task_id: UUID) -> TaskHandle[T]:
-        return TaskHandle(task_id, self._task.result)
+    def _handle(self, task_id: UUID, is_new: bool) -> TaskHandle[T]:
+        handle = TaskHandle[T](task_id, self._task.result)
+        handle.is_new = is_new
+        return handle
 
     def _handles(self, task_ids: list[UUID]) -> list[TaskHandle[T]]:
         codec = self._task.result

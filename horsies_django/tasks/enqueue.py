@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
+import hashlib
 import itertools
+import json
 import logging
 import os
 import uuid
@@ -49,20 +52,44 @@ def send_call(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     when: When | None = None,
-) -> uuid.UUID:
-    """Send one call of ``task`` and return its id. Raises TaskSendError."""
+) -> tuple[uuid.UUID, bool]:
+    """Send one call of ``task``; return its id, and whether it is new, which a key may prevent. Raises TaskSendError."""
     refuse_suppressed(task)
     new = prepare(task, options, when)
     new.ids.append(uuid7())
     new.kwargs.append(encode(task, args, kwargs))
+    if options.key is not None:
+        return write_once(new, options.key)
     write_one(new)
-    return new.ids[0]
+    return new.ids[0], True
+
+
+def write_once(new: NewTasks, key: str) -> tuple[uuid.UUID, bool]:
+    """Insert a task, unless one was sent with the key, in the caller's transaction. Raises TaskSendError."""
+    conf = config()
+    digest = hashlib.sha256(json.dumps(["key", new.task_name, key]).encode()).digest()
+    arguments = hashlib.sha256(json.dumps(json.loads(new.kwargs[0]), sort_keys=True).encode()).digest()
+    hours = conf.retention.key_hours
+    keep = None if hours is None else dt.timedelta(hours=hours)
+    with taken():
+        store = TaskStore(connections[conf.database])
+        id_, verdict = store.send_once(new, digest, arguments, keep, conf.unique_lock_timeout_ms)
+    if verdict == "CONFLICT":
+        raise refuse(
+            f"{new.task_name}: the key {key!r} was used for task {id_}, with other arguments: use another key for other work",
+            TaskSendErrorCode.KEY_CONFLICT,
+        )
+    if verdict == "SENT":
+        tell_sent(new, new.ids)
+    return id_, verdict == "SENT"
 
 
 def send_calls(task: TaskDefinition, options: SendOptions, calls: Iterable[Mapping[str, Any]]) -> list[uuid.UUID]:
     """Send one task per mapping of arguments, all or none, and return their ids in order. Raises TaskSendError."""
     refuse_suppressed(task)
     template = prepare(task, options, None)
+    if options.key is not None:
+        raise refuse(f"{task.name}: a key is of one task, so send_many() does not take one; call send() for each")
     # The calls are consumed before anything is written: producing them may use the connection, which becomes a pipeline.
     chunks = encoded(task, template, list(calls))
     first, second = next(chunks, None), next(chunks, None)

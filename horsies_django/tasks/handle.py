@@ -47,10 +47,12 @@ def async_form(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S
 class TaskHandle(Generic[T]):
     """A task that was sent. ``task_id`` is its UUID. Raises ValueError for an id that is not a UUID.
 
-    A final result is cached: later calls return it without a query.
+    A final result is cached: later calls return it without a query. ``is_new`` is False if a send with a key found the task of
+    an earlier one.
     """
 
     noun = "task"  # for messages
+    is_new = True
 
     def __init__(self, task_id: uuid.UUID | str, codec: ResultCodec | None = None) -> None:
         self.task_id = id_of(task_id, "task")

@@ -16,6 +16,7 @@ from horsies_django.core.metadata import encode_metadata, with_metadata
 from horsies_django.core.options import options_text
 from horsies_django.core.records import NewTasks
 from horsies_django.core.retry import RetryPolicy
+from horsies_django.core.texts import text_problem
 from horsies_django.tasks.definition import TaskDefinition, keep_problem, milliseconds, policy_problem, timeout_problem
 
 LONGEST_DELAY = dt.timedelta(days=36_500)
@@ -65,6 +66,7 @@ class SendOptions(NamedTuple):
     delay: When | None = None
     metadata: Mapping[str, Any] | None = None
     keep_result: bool | dt.timedelta | None = None
+    key: str | None = None
 
 
 def refuse(message: str, code: TaskSendErrorCode = TaskSendErrorCode.VALIDATION_FAILED) -> TaskSendError:
@@ -89,6 +91,8 @@ def prepare(task: TaskDefinition, options: SendOptions, when: When | None) -> Ne
         raise refuse(f"{task.name}: {problem}")
     if when is not None and options.delay is not None:
         raise refuse(f"{task.name}: the time is given twice, as with_options(delay=...) and schedule(when): remove one")
+    if options.key is not None and (problem := text_problem("key", options.key, 255)):
+        raise refuse(f"{task.name}: {problem}")
     delay, due_at = due(task, "when", when) if options.delay is None else due(task, "delay", options.delay)
     good_until, good_for = deadline(task, options.good_until)
     text = options_text(policy, milliseconds(timeout), keep_result=keep, plain=task.codec is not None)

@@ -52,6 +52,8 @@ def take_task(node: Node, called: Called, given: Given) -> Problems:
     if isinstance(options.delay, dt.datetime):
         yield "delay must be seconds or a timedelta, counted from when the node is ready"
         options = options._replace(delay=None)
+    if options.key is not None:
+        yield "a node takes no key: give the workflow one, as in Workflow(..., key=...)"
     try:
         new = prepare(node.task, options, None)
     except TaskSendError as error:

@@ -20,8 +20,8 @@ RESULT = "result"  # the parameter of an undo that takes the value of the undone
 
 def take_undo(node: Node, task: TaskDefinition, undo: TaskDefinition, options: SendOptions) -> Problems:
     """Let ``undo`` undo the task of a node; yield what is wrong, without the name of the node."""
-    if options.delay is not None or options.good_until is not None:
-        yield f"its undo {undo.name} has to run whenever it is needed: it takes no delay and no good_until"
+    if options.delay is not None or options.good_until is not None or options.key is not None:
+        yield f"its undo {undo.name} has to run whenever it is needed: it takes no delay, no good_until and no key"
         return
     try:
         new = prepare(undo, options, None)

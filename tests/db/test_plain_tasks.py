@@ -265,7 +265,7 @@ def test_the_command_prints_tracebacks_only_with_the_payload(capsys: pytest.Capt
 def test_plain_and_typed_tasks_mix_by_their_stored_priority(plain_tasks: Plain, claimer: Claimers) -> None:
     """101 - p: 100 of django.tasks comes with our first, its default of 0 just behind our last."""
     sent = {
-        stored: send_call(plain_tasks["double"], SendOptions(priority=stored), (stored,), {})
+        stored: send_call(plain_tasks["double"], SendOptions(priority=stored), (stored,), {})[0]
         for stored in (201, 101, 51, 1)
     }
     (last, middle) = (*put(priority=100), *put(priority=50))

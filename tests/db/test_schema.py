@@ -71,7 +71,7 @@ def test_the_declared_queues_are_rows_after_migrate() -> None:
 INDEXES = """
     tasks_claim tasks_copies tasks_deadline tasks_finished tasks_holding tasks_node tasks_parked tasks_unadvanced
     tasks_unsuccessful audit_subject schedules_next schedule_ticks_sent workers_started worker_states_worker
-    heartbeats_parents heartbeats_worker signals_keyed signals_run signals_unseen signals_unused
+    heartbeats_parents heartbeats_worker send_keys_sent send_keys_task signals_keyed signals_run signals_unseen signals_unused
     workflow_edges_down workflow_nodes_added workflow_nodes_due workflow_nodes_grown workflow_nodes_name
     workflow_nodes_open workflow_nodes_signal workflow_nodes_waits workflows_finished workflows_key workflows_name
     workflows_owed workflows_parent workflows_sent workflows_unfinished workflows_untold
@@ -171,7 +171,7 @@ def runs_a_task() -> bool:
 
 
 def test_migrations_run_back_to_their_tables_and_to_zero_and_forward_again(before: set[Any]) -> None:
-    for target, left in (("0001", TABLES), ("zero", set())):
+    for target, left in (("0001", TABLES - {"horsies_send_keys"}), ("zero", set())):
         call_command("migrate", "horsies", target, verbosity=0)
         assert {name for kind, name, *_ in made() if kind in ("storage", "function", "trigger")} == left
         call_command("migrate", "horsies", verbosity=0)

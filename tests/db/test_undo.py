@@ -471,7 +471,7 @@ def test_all_problems_of_undos_are_named_at_send() -> None:
         "takes 'a', which is neither 'result' nor a parameter of",
         "takes int | None as 'result', but",
         "gets None as 'result' if it is not known how",
-        "it takes no delay and no good_until",
+        "it takes no delay, no good_until and no key",
         "queue 'nowhere' is not declared",
         "needs 'customer', which",
         "child: a workflow that is a node cannot be undone: remove undo= from charge",

@@ -106,6 +106,7 @@ def test_what_happens_to_tasks_that_are_cut_off_is_one_of_two_words() -> None:
 MAY_BE_NONE = {
     "CLUSTER_WIDE_CAP", "CLAIM_LEASE_MS", "FORGET_OVERRIDES_AFTER_MS", "TASK_TIMEOUT_MS", "REPORT_RUNNING_AFTER_MS",
     "TERMINAL_RECORD_RETENTION_HOURS", "WORKER_STATE_RETENTION_HOURS", "WORKER_RETENTION_HOURS", "AUDIT_RETENTION_HOURS",
+    "KEY_HOURS",
     "QUEUE_RETENTION_HOURS", "max_concurrency", "local_limit", "partition.max_concurrency", "partition.local_limit",
 }  # fmt: skip
 # The least value is compared with the shortest heartbeat, of which it must be twice as long.

@@ -116,7 +116,7 @@ def a_row_of_every_model() -> Any:
     schedules.create("nightly", {"task": tasks.noop.name, "pattern": "daily at 04:30"}, actor="ada")
     schedules.change("nightly", {"enabled": False}, actor="ada")
     queues.pause("mail", actor="ada", reason="a dump")
-    waits = tasks.add.send(1)
+    waits = tasks.add.with_options(key="evt_1").send(1)
     TaskAttemptFactory(task_id=waits.task_id, attempt=9, error_code="X", error_message="it went wrong")
     TaskStep.objects.bulk_create([TaskStep(task_id=waits.task_id, name="asked", digest="0", result=None)])
     worker = WorkerFactory()

@@ -44,7 +44,7 @@ def send(name: str, kwargs: str, options: SendOptions) -> TaskHandle[Any]:
     if not isinstance(given, dict):
         raise ValueError("""--kwargs must be a JSON object of arguments by name, as in '{"user_id": 7}'""")
     args, by_name = task.arguments.decode(arguments_text(task, given, True))
-    return get_handle(send_call(task, options, tuple(args), by_name))
+    return get_handle(send_call(task, options, tuple(args), by_name)[0])
 
 
 def find(name: str) -> TaskDefinition:

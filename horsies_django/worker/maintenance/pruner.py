@@ -1,4 +1,4 @@
-"""The pruner: deletes records older than their retention: tasks, fire times of schedules, workers, snapshots, the audit.
+"""The pruner: deletes records older than their retention: tasks, fire times of schedules, keys, workers, snapshots, the audit.
 
 One runs in every worker, on the maintenance thread. A round consists of short ticks and ends when nothing is left to delete. Each
 batch is a statement and a transaction of its own. Rows differ in size by a factor of a million (a result may have megabytes), so
@@ -104,6 +104,7 @@ def steps(retention: Retention) -> list[Step]:
         found.append(of_runs(age))
     for name, hours, prune in (
         ("fire times of schedules", retention.terminal_record_retention_hours, RetentionStore.prune_ticks),
+        ("keys of sends", retention.key_hours, RetentionStore.prune_keys),
         ("snapshots of workers", retention.worker_state_retention_hours, RetentionStore.prune_states),
         ("workers", retention.worker_retention_hours, RetentionStore.prune_workers),
         ("entries of the audit", retention.audit_retention_hours, RetentionStore.prune_audit),

@@ -1,4 +1,4 @@
--- Removes the data of a finished task: arguments, metadata, result, steps, error messages and exceptions of its attempts, and its partition
+-- Removes the data of a finished task: arguments, metadata, key, result, steps, error messages and exceptions of its attempts, and its partition
 -- if that contains arguments. When, where and how it ran remains. Writes the audit.
 -- The result becomes an error: RESULT_REDACTED instead of a value, or the task's own error code, which the admin's filters use. A key that
 -- contains only the task's name stays; a long key is no longer JSON and is removed.
@@ -25,6 +25,7 @@ BEGIN
   UPDATE horsies_task_attempts a SET error_message = 'redacted', exception_class = NULL, traceback = NULL
   WHERE a.task_id = p_id AND a.error_message IS NOT NULL;
   DELETE FROM horsies_task_steps s WHERE s.task_id = p_id;
+  DELETE FROM horsies_send_keys k WHERE k.task_id = p_id;
   lost := horsies_note('task.redact', p_actor, p_id::text, p_reason, NULL,
                        jsonb_build_object('task_name', v_task.task_name, 'status', v_task.status));
   redacted := true;

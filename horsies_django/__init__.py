@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     )
     from horsies_django.core.results import TaskError, TaskFailed, TaskResult
     from horsies_django.core.retry import Retry, RetryPolicy, Snooze
+    from horsies_django.core.unique import Unique
     from horsies_django.monitoring.explain import explain, explain_node
     from horsies_django.tasks.context import CurrentTask, TaskContextFilter, current_task
     from horsies_django.tasks.decorator import task
@@ -52,6 +53,7 @@ _HOMES = {
     "TaskResult": "core.results",
     "TaskSendError": "core.errors",
     "TaskTimeout": "core.errors",
+    "Unique": "core.unique",
     "Workflow": "workflows.builder",
     "WorkflowDefinitionError": "core.errors",
     "WorkflowError": "core.errors",
@@ -86,6 +88,7 @@ __all__ = [
     "TaskResult",
     "TaskSendError",
     "TaskTimeout",
+    "Unique",
     "Workflow",
     "WorkflowDefinitionError",
     "WorkflowError",

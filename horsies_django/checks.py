@@ -72,6 +72,7 @@ IDS: Mapping[str, str] = MappingProxyType(
         "W004": "A retry policy lists an error code that nothing produces",
         "W005": "No worker is sure to import a module of tasks",
         "W006": "Every role may create objects in the schema of the queue",
+        "W007": "A task is unique by an argument that may be left out",
     }
 )
 
@@ -115,7 +116,7 @@ def check_tasks(**kwargs: Any) -> list[CheckMessage]:
     """Import the ``tasks`` modules of all apps; report modules that fail and tasks that no worker could run."""
     messages = [_import_failure(problem) for problem in registry.autodiscover()]
     config, problems = read()
-    messages += [*_unsure_modules(), *_unresolved_types(), *_wrapped_tasks()]
+    messages += [*_unsure_modules(), *_unresolved_types(), *_wrapped_tasks(), *_left_out()]
     if problems:
         return messages
     return [*messages, *_undeclared_queues(config), *_unknown_codes(config), *_schedules(), *_unusable_paths(config)]
@@ -127,6 +128,19 @@ def _error(id_: str, message: str, hint: str, where: object) -> CheckMessage:
 
 def _warning(id_: str, message: str, hint: str, where: object) -> CheckMessage:
     return Warning(message, hint=hint, obj=where, id=f"{TAG}.{id_}")
+
+
+def _left_out() -> Iterator[CheckMessage]:
+    for definition in registry.tasks():
+        named = definition.unique.args if definition.unique else ()
+        if left := [name for name in named if name in definition.arguments.optional]:
+            names = ", ".join(map(repr, left))
+            yield _warning(
+                "W007",
+                f"{definition.origin} is unique by {names}, which has a default: all sends that leave it out are one.",
+                "Remove the default, or leave the argument out of unique=.",
+                definition.origin,
+            )
 
 
 def _idle_lease(config: Config) -> Iterator[CheckMessage]:

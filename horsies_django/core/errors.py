@@ -76,6 +76,7 @@ class TaskSendErrorCode(ErrorCode):
     ENQUEUE_FAILED = "ENQUEUE_FAILED"
     PAYLOAD_TOO_LARGE = "PAYLOAD_TOO_LARGE"
     KEY_CONFLICT = "KEY_CONFLICT"
+    DUPLICATE = "DUPLICATE"
 
 
 FAMILIES: tuple[type[ErrorCode], ...] = (

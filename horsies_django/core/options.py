@@ -55,6 +55,12 @@ def options_text(
     return json.dumps(options)
 
 
+def with_unique(text: str | None, digest: bytes, until: str) -> str:
+    """Return options with the digest of a unique task, by which a retry finds others that are the same work."""
+    options = {"wire": NAMED_WIRE} if text is None else json.loads(text)
+    return json.dumps({**options, "unique": {"digest": digest.hex(), "until": until}})
+
+
 def own_retention(text: str | None) -> int | bool | None:
     """Return how long the row of a completed task is kept, in milliseconds; False: not at all, nor its value.
 

@@ -1,4 +1,4 @@
-"""What release 0.2 adds: retries of a task under its id, snoozes, and keys of sends."""
+"""What release 0.2 adds: retries of a task under its id, snoozes, keys of sends, and unique tasks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Migration(migrations.Migration):
             fields=[
                 ("digest", models.BinaryField(primary_key=True, serialize=False, verbose_name="digest")),
                 ("task_id", models.UUIDField(verbose_name="task")),
-                ("arguments", models.BinaryField(verbose_name="digest of the arguments")),
+                ("arguments", models.BinaryField(null=True, verbose_name="digest of the arguments")),
                 ("sent_at", models.DateTimeField(verbose_name="sent")),
             ],
             options={
@@ -37,7 +37,7 @@ class Migration(migrations.Migration):
                 "default_permissions": (),
                 "indexes": [
                     models.Index("task_id", name="horsies_send_keys_task"),
-                    models.Index("sent_at", name="horsies_send_keys_sent"),
+                    models.Index("sent_at", condition=models.Q(arguments__isnull=False), name="horsies_send_keys_sent"),
                 ],
             },
         ),

@@ -155,11 +155,12 @@ class TaskAttempt(ReadOnlyRow):
 
 
 class SendKey(ReadOnlyRow):
-    """A key with which a task was sent: a digest of the task's name and the key, and one of the arguments."""
+    """What makes a send one: a digest of a task's name and the key with which it was sent, and one of its arguments; or, if it is
+    unique, of its name and the arguments that count, without another digest."""
 
     digest = models.BinaryField(_("digest"), primary_key=True)
     task_id = models.UUIDField(_("task"))
-    arguments = models.BinaryField(_("digest of the arguments"))
+    arguments = models.BinaryField(_("digest of the arguments"), null=True)
     sent_at = models.DateTimeField(_("sent"))
 
     class Meta:
@@ -169,7 +170,7 @@ class SendKey(ReadOnlyRow):
         default_permissions = ()
         indexes = (
             models.Index("task_id", name="horsies_send_keys_task"),
-            models.Index("sent_at", name="horsies_send_keys_sent"),
+            models.Index("sent_at", condition=Q(arguments__isnull=False), name="horsies_send_keys_sent"),
         )
 
     def __str__(self) -> str:

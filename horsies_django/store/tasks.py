@@ -108,11 +108,18 @@ class TaskStore:
         return Sent(*row)
 
     def send_once(
-        self, task: NewTasks, digest: bytes, arguments: bytes, keep: timedelta | None, patience_ms: int
+        self,
+        task: NewTasks,
+        patience_ms: int,
+        digest: bytes,
+        *,
+        arguments: bytes | None = None,
+        until: str | None = None,
+        keep: timedelta | None = None,
     ) -> tuple[uuid.UUID, str]:
-        """Insert a task unless one was sent with the same digest within ``keep``; see ``horsies_send_once``."""
+        """Insert a task unless another one has its digest; see ``horsies_send_once``."""
         params = {name: value for name, value in sending(task, None).items() if name != "notified"}
-        once = {"digest": digest, "arguments": arguments, "keep": keep, "patience": f"{patience_ms}ms"}
+        once = {"digest": digest, "arguments": arguments, "until": until, "keep": keep, "patience": f"{patience_ms}ms"}
         ((id_, verdict),) = run(self.connection, "horsies_send_once", {**once, **params})
         return id_, verdict
 
@@ -206,9 +213,9 @@ class TaskStore:
         )
 
     def retry(self, id_: uuid.UUID, channel: str) -> tuple[str | None, uuid.UUID | None]:
-        """Let a task run again; return a verdict, None without such a task, and the id of its workflow run."""
-        ((verdict, workflow),) = run(self.connection, "horsies_retry", {"id": id_, "channel": channel})
-        return verdict, workflow
+        """Let a task run again; return a verdict, None without such a task, and the id of its run or of what it duplicates."""
+        ((verdict, other),) = run(self.connection, "horsies_retry", {"id": id_, "channel": channel})
+        return verdict, other
 
     def copy(self, id_: uuid.UUID, new: uuid.UUID) -> Copied | None:
         """Send a copy of a finished task with the id ``new``; None if there is no such task."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 from uuid import UUID
@@ -16,6 +16,7 @@ from horsies_django.core.hints import explains_options, missing_attribute
 from horsies_django.core.patterns import Pattern
 from horsies_django.core.results import TaskResult
 from horsies_django.core.retry import EMPTY, Mapper, RetryPolicy
+from horsies_django.core.unique import Unique
 from horsies_django.tasks import registry
 from horsies_django.tasks.definition import TaskDefinition, define
 from horsies_django.tasks.enqueue import refuse_running_loop, send_call, send_calls
@@ -113,9 +114,8 @@ class Sender(Generic[P, T]):
         handle.is_new = is_new
         return handle
 
-    def _handles(self, task_ids: list[UUID]) -> list[TaskHandle[T]]:
-        codec = self._task.result
-        return [TaskHandle(task_id, codec) for task_id in task_ids]
+    def _handles(self, sent: list[tuple[UUID, bool]]) -> list[TaskHandle[T]]:
+        return [self._handle(task_id, is_new) for task_id, is_new in sent]
 
 
 class TaskFunction(Sender[P, T], Generic[P, T, R]):
@@ -203,6 +203,7 @@ def task(
     timeout_ms: int | timedelta | None = ...,
     schedule: Pattern | str | Mapping[str, Any] | None = ...,
     keep_result: bool | timedelta | None = ...,
+    unique: Unique | Sequence[str] | bool | None = ...,
 ) -> Decorator: ...
 @explains_options
 def task(
@@ -217,6 +218,7 @@ def task(
     timeout_ms: int | timedelta | None = None,
     schedule: Pattern | str | Mapping[str, Any] | None = None,
     keep_result: bool | timedelta | None = None,
+    unique: Unique | Sequence[str] | bool | None = None,
 ) -> Any:
     """Turn a function into a task: ``@task``, or with options ``@task(queue="mail")``.
 
@@ -224,12 +226,13 @@ def task(
     (first) to 100. ``retry_policy`` says which failures are retried; ``exception_mapper`` maps exception classes to error codes,
     before the mapper of the settings; ``timeout_ms`` (milliseconds or a timedelta) limits each attempt. ``schedule`` sends the
     task regularly: a pattern, its text, or a dict as in HORSIES["SCHEDULES"]. ``keep_result=False`` stores no value when the task
-    completes, and its row is deleted soon; a timedelta keeps that row for so long instead of as RETENTION says. Parameters and
-    the return value need annotations, which say how values are encoded. Raises TaskDefinitionError, whose message says what to
-    write instead.
+    completes, and its row is deleted soon; a timedelta keeps that row for so long instead of as RETENTION says. ``unique`` says
+    which sends are duplicates of a task that has not finished: True (equal arguments), the name of an argument, a list of names,
+    or ``Unique``; a duplicate is not sent, and the handle is that of the first task. Parameters and the return value need
+    annotations, which say how values are encoded. Raises TaskDefinitionError, whose message says what to write instead.
     """
     decorator = Decorator(
         name=name, queue=queue, priority=priority, retry_policy=retry_policy, exception_mapper=exception_mapper,
-        timeout_ms=timeout_ms, schedule=schedule, keep_result=keep_result,
+        timeout_ms=timeout_ms, schedule=schedule, keep_result=keep_result, unique=unique,
     )  # fmt: skip
     return decorator if function is None else decorator(function)

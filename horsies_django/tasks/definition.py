@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from horsies_django.core.patterns import Pattern
 from horsies_django.core.queues import DJANGO_ZERO, LOWEST, LOWEST_PLAIN
 from horsies_django.core.retry import EMPTY, Mapper, RetryPolicy, mapper_problems
 from horsies_django.core.schedules import as_texts, read_definition
+from horsies_django.core.unique import Unique
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,6 +45,7 @@ class TaskDefinition:
     takes_context: bool = False
     decide: Callable[[BaseException, int], float | bool | None] | None = None
     keep_result: bool | dt.timedelta | None = None
+    unique: Unique | None = None
 
     @property
     def lowest_priority(self) -> int:
@@ -62,6 +64,7 @@ def define(
     timeout_ms: int | dt.timedelta | None = None,
     schedule: Pattern | str | Mapping[str, Any] | None = None,
     keep_result: bool | dt.timedelta | None = None,
+    unique: Unique | Sequence[str] | bool | None = None,
 ) -> TaskDefinition:
     """Return the definition of a function with the options of ``@task``. Raises TaskDefinitionError."""
     origin = _origin(function)
@@ -71,9 +74,10 @@ def define(
     _refuse_options(origin, name, queue, priority, LOWEST, retry_policy, exception_mapper, timeout_ms)
     if problem := keep_problem(keep_result):
         raise TaskDefinitionError(f"{origin}: {problem}")
+    arguments = ArgumentsCodec.of(function)
     return TaskDefinition(
         function, origin, name, queue, priority, retry_policy, exception_mapper, timeout_ms, definition,
-        _lane(function), ArgumentsCodec.of(function), ResultCodec.of(function), keep_result=keep_result,
+        _lane(function), arguments, ResultCodec.of(function), keep_result=keep_result, unique=_unique(origin, unique, arguments),
     )  # fmt: skip
 
 
@@ -103,6 +107,16 @@ def define_plain(
         _lane(function), PlainArguments(function, takes_context), PlainResult(function),
         PLAIN, takes_context, decide,
     )  # fmt: skip
+
+
+def _unique(origin: str, given: object, arguments: ArgumentsCodec) -> Unique | None:
+    try:
+        unique = Unique.of(given)
+    except TypeError as error:
+        raise TaskDefinitionError(f"{origin}: {error}") from error
+    if unique is not None and (problems := list(unique.problems(arguments.names))):
+        raise TaskDefinitionError(f"{origin}: {'; '.join(problems)}")
+    return unique
 
 
 def _origin(function: Callable[..., Any]) -> str:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-import hashlib
 import itertools
-import json
 import logging
 import os
 import uuid
@@ -23,7 +21,9 @@ from horsies_django.conf import config
 from horsies_django.core.codec import CodecError
 from horsies_django.core.errors import TaskSendError, TaskSendErrorCode
 from horsies_django.core.metadata import read_metadata
+from horsies_django.core.options import with_unique
 from horsies_django.core.records import NewTasks
+from horsies_django.core.unique import arguments_digest, key_digest
 from horsies_django.signals import task_sent
 from horsies_django.store.base import NotMigrated, not_migrated, said
 from horsies_django.store.tasks import Sent, TaskStore
@@ -58,40 +58,52 @@ def send_call(
     new = prepare(task, options, when)
     new.ids.append(uuid7())
     new.kwargs.append(encode(task, args, kwargs))
-    if options.key is not None:
-        return write_once(new, options.key)
+    if options.key is not None or task.unique is not None:
+        return write_once(task, new, options.key)
     write_one(new)
     return new.ids[0], True
 
 
-def write_once(new: NewTasks, key: str) -> tuple[uuid.UUID, bool]:
-    """Insert a task, unless one was sent with the key, in the caller's transaction. Raises TaskSendError."""
-    conf = config()
-    digest = hashlib.sha256(json.dumps(["key", new.task_name, key]).encode()).digest()
-    arguments = hashlib.sha256(json.dumps(json.loads(new.kwargs[0]), sort_keys=True).encode()).digest()
-    hours = conf.retention.key_hours
-    keep = None if hours is None else dt.timedelta(hours=hours)
+def write_once(task: TaskDefinition, new: NewTasks, key: str | None) -> tuple[uuid.UUID, bool]:
+    """Insert a task with a key, or a unique one, in the caller's transaction, unless it is there. Raises TaskSendError."""
+    conf, unique, kwargs = config(), task.unique, new.kwargs[0]
+    how: dict[str, Any]
+    if key is not None:
+        if unique is not None:
+            raise refuse(f"{task.name} is unique, so it takes no key: either says when a send is not one of its own")
+        hours = conf.retention.key_hours
+        keep = None if hours is None else dt.timedelta(hours=hours)
+        how = {"digest": key_digest(task.name, key), "arguments": arguments_digest(kwargs), "keep": keep}
+    else:
+        assert unique is not None
+        how = {"digest": unique.digest(task.name, kwargs), "until": unique.until}
+        new = new._replace(options=with_unique(new.options, **how))
     with taken():
-        store = TaskStore(connections[conf.database])
-        id_, verdict = store.send_once(new, digest, arguments, keep, conf.unique_lock_timeout_ms)
+        id_, verdict = TaskStore(connections[conf.database]).send_once(new, conf.unique_lock_timeout_ms, **how)
     if verdict == "CONFLICT":
         raise refuse(
-            f"{new.task_name}: the key {key!r} was used for task {id_}, with other arguments: use another key for other work",
+            f"{task.name}: the key {key!r} was used for task {id_}, with other arguments: use another key for other work",
             TaskSendErrorCode.KEY_CONFLICT,
         )
+    if verdict == "FOUND" and unique is not None and unique.on_duplicate == "refuse":
+        raise refuse(f"{task.name} is unique, and task {id_} is the same work", TaskSendErrorCode.DUPLICATE)
     if verdict == "SENT":
         tell_sent(new, new.ids)
     return id_, verdict == "SENT"
 
 
-def send_calls(task: TaskDefinition, options: SendOptions, calls: Iterable[Mapping[str, Any]]) -> list[uuid.UUID]:
-    """Send one task per mapping of arguments, all or none, and return their ids in order. Raises TaskSendError."""
+def send_calls(
+    task: TaskDefinition, options: SendOptions, calls: Iterable[Mapping[str, Any]]
+) -> list[tuple[uuid.UUID, bool]]:
+    """Send one task per mapping of arguments, all or none; return their ids, and whether each is new. Raises TaskSendError."""
     refuse_suppressed(task)
     template = prepare(task, options, None)
     if options.key is not None:
         raise refuse(f"{task.name}: a key is of one task, so send_many() does not take one; call send() for each")
     # The calls are consumed before anything is written: producing them may use the connection, which becomes a pipeline.
     chunks = encoded(task, template, list(calls))
+    if task.unique is not None:
+        return write_unique(task, list(chunks))
     first, second = next(chunks, None), next(chunks, None)
     if first is None:
         return []
@@ -102,7 +114,24 @@ def send_calls(task: TaskDefinition, options: SendOptions, calls: Iterable[Mappi
     else:
         ids = write_many(itertools.chain([first, second], chunks))
     tell_sent(template, ids)
-    return ids
+    return [(id_, True) for id_ in ids]
+
+
+def write_unique(task: TaskDefinition, chunks: list[NewTasks]) -> list[tuple[uuid.UUID, bool]]:
+    """Insert unique tasks one by one, in the order of their digests, so that two senders do not wait for each other."""
+    assert task.unique is not None
+    calls = [
+        (place, chunk._replace(ids=[id_], kwargs=[text]))
+        for place, (chunk, id_, text) in enumerate(
+            (chunk, id_, text) for chunk in chunks for id_, text in zip(chunk.ids, chunk.kwargs, strict=True)
+        )
+    ]
+    digest = task.unique.digest
+    sent = {}
+    with transaction.atomic(using=config().database):
+        for place, new in sorted(calls, key=lambda call: (digest(task.name, call[1].kwargs[0]), call[0])):
+            sent[place] = write_once(task, new, None)
+    return [sent[place] for place in range(len(calls))]
 
 
 def encoded(task: TaskDefinition, template: NewTasks, calls: Iterable[Mapping[str, Any]]) -> Iterator[NewTasks]:

@@ -43,7 +43,8 @@ def retry(task_id: uuid.UUID, *, actor: str | None = None, reason: str | None = 
 
     It is due now and has no ``good_until`` any more. Its attempts are kept and counted on; its retry policy begins anew. A task
     that waits for a retry is due now. With an ``actor``, the operation is audited with ``reason``. Raises LookupError if there is
-    no such task, TaskNotRetryable for one that completed, has not finished, was redacted or belongs to a workflow run, and
+    no such task, TaskNotRetryable for one that completed, has not finished, was redacted, belongs to a workflow run, or is unique
+    while another one is the same work, and
     ValueError for an actor or a reason that cannot be stored.
     """
     if actor is not None:
@@ -52,11 +53,13 @@ def retry(task_id: uuid.UUID, *, actor: str | None = None, reason: str | None = 
     connection = connections[alias]
     store = TaskStore(connection)
     with transaction.atomic(using=alias):
-        verdict, run = store.retry(task_id, channel_prefix(connection))
+        verdict, other = store.retry(task_id, channel_prefix(connection))
         if verdict is None:
             raise LookupError(f"there is no task {task_id} in the database {alias!r}")
         if verdict not in ("RETRIED", "HASTENED"):
-            raise TaskNotRetryable(f"task {task_id} {REFUSALS.get(verdict, IN_HAND).format(status=verdict, run=run)}")
+            raise TaskNotRetryable(
+                f"task {task_id} {REFUSALS.get(verdict, IN_HAND).format(status=verdict, other=other)}"
+            )
         if actor is not None:
             store.note(task_id, "task.retry", actor, reason, {"due": "now"})
 
@@ -86,5 +89,6 @@ IN_HAND = "is {status}: it has not finished"
 REFUSALS = {
     "COMPLETED": "completed: send a copy to repeat its work",
     "REDACTED": "was redacted, so its arguments are gone",
-    "IN_WORKFLOW": "belongs to the workflow run {run}: retry the run",
+    "IN_WORKFLOW": "belongs to the workflow run {other}: retry the run",
+    "DUPLICATE": "is unique, and task {other} is the same work: see whether that completes",
 }

@@ -18,7 +18,7 @@ BEGIN
     RETURN;
   END IF;
   UPDATE horsies_tasks t
-  SET kwargs = '{}', options = nullif(t.options - 'metadata', '{}'), redacted_at = v_now,
+  SET kwargs = '{}', options = nullif(t.options - ARRAY['metadata', 'unique'], '{}'), redacted_at = v_now,
       partition_key = CASE WHEN t.partition_key = jsonb_build_object('', t.task_name)::text THEN t.partition_key END,
       result = horsies_error_result(coalesce(t.error_code, 'RESULT_REDACTED'), 'redacted')
   WHERE t.id = p_id;

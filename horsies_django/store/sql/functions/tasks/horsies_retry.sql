@@ -1,9 +1,10 @@
 -- Lets a task run again under its id. One that did not complete is due now; its attempts are kept and counted on, and its retry policy
 -- begins anew, with the count of its crashes. One that waits for a retry is due at once. Workers are woken.
--- verdict: 'RETRIED', 'HASTENED'; 'REDACTED'; 'IN_WORKFLOW' (of the run "workflow"); else its status; NULL: there is no such task.
+-- verdict: 'RETRIED', 'HASTENED'; 'REDACTED'; 'IN_WORKFLOW' (of the run "other"); 'DUPLICATE' (of the unique task "other"); else its status;
+-- NULL: there is no such task.
 -- Moves FAILED, CANCELLED, EXPIRED -> PENDING.
--- Locks: the task row; waits for its holder. Index: primary keys.
-CREATE OR REPLACE FUNCTION horsies_retry(p_id uuid, p_channel text, OUT verdict text, OUT workflow uuid) LANGUAGE plpgsql VOLATILE AS $$
+-- Locks: the task row, and that of its digest; waits for their holders. Index: primary keys.
+CREATE OR REPLACE FUNCTION horsies_retry(p_id uuid, p_channel text, OUT verdict text, OUT other uuid) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_task horsies_tasks;
   v_now timestamptz;
@@ -13,15 +14,25 @@ BEGIN
     RETURN;
   END IF;
   v_now := clock_timestamp();
-  workflow := v_task.workflow_id;
   IF v_task.status = 'PENDING' AND v_task.next_retry_at > v_now THEN
     verdict := 'HASTENED';
     UPDATE horsies_tasks t SET enqueued_at = v_now, next_retry_at = v_now WHERE t.id = p_id;
-  ELSIF v_task.status NOT IN ('FAILED', 'CANCELLED', 'EXPIRED') OR v_task.redacted_at IS NOT NULL OR workflow IS NOT NULL THEN
+  ELSIF v_task.status NOT IN ('FAILED', 'CANCELLED', 'EXPIRED') OR v_task.redacted_at IS NOT NULL OR v_task.workflow_id IS NOT NULL THEN
     verdict := CASE WHEN v_task.redacted_at IS NOT NULL THEN 'REDACTED' WHEN v_task.finished_at IS NULL THEN v_task.status
-                    WHEN workflow IS NOT NULL THEN 'IN_WORKFLOW' ELSE v_task.status END;
+                    WHEN v_task.workflow_id IS NOT NULL THEN 'IN_WORKFLOW' ELSE v_task.status END;
+    other := v_task.workflow_id;
     RETURN;
   ELSE
+    IF v_task.options ? 'unique' THEN
+      INSERT INTO horsies_send_keys AS k (digest, task_id, sent_at) VALUES (decode(v_task.options #>> '{unique,digest}', 'hex'), p_id, v_now)
+      ON CONFLICT (digest) DO UPDATE SET task_id = p_id, sent_at = v_now
+      WHERE k.task_id = p_id OR NOT horsies_is_unique(k.task_id, v_task.options #>> '{unique,until}');
+      IF NOT FOUND THEN
+        verdict := 'DUPLICATE';
+        SELECT k.task_id INTO other FROM horsies_send_keys k WHERE k.digest = decode(v_task.options #>> '{unique,digest}', 'hex');
+        RETURN;
+      END IF;
+    END IF;
     verdict := 'RETRIED';
     UPDATE horsies_tasks t
     SET status = 'PENDING', enqueued_at = v_now, good_until = NULL, claimed_by = NULL, claimed_at = NULL, claim_expires_at = NULL, started_at = NULL,

@@ -1,0 +1,75 @@
+"""Sends that belong together: unique tasks, and keys of sends. Digests of what makes two of them the same."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterator
+from typing import Any, Literal, get_args
+
+Until = Literal["start", "end"]
+OnDuplicate = Literal["return", "refuse"]
+
+
+class Unique:
+    """Which tasks of a function are duplicates, as in ``@task(unique=Unique("order_id", until="start"))``.
+
+    They have equal values of these arguments; of all arguments, if none is named. ``until="end"``: while the first one has not
+    finished; "start": while it has never been claimed by a worker. A duplicate is not sent: the handle is that of the first one
+    ("return"), or the send raises TaskSendError with the code DUPLICATE ("refuse").
+    """
+
+    def __init__(self, *args: str, until: Until = "end", on_duplicate: OnDuplicate = "return") -> None:
+        self.args = args
+        self.until = until
+        self.on_duplicate = on_duplicate
+
+    @classmethod
+    def of(cls, given: object) -> Unique | None:
+        """Return what ``@task(unique=...)`` means: True, the name of an argument, or several. Raises TypeError."""
+        if given is None or given is False:
+            return None
+        if isinstance(given, Unique):
+            return given
+        names = () if given is True else (given,) if isinstance(given, str) else given
+        if not isinstance(names, tuple | list):
+            raise TypeError(
+                f"unique must be True, the name of an argument, a list of names, or Unique(...), not {given!r:.80}"
+            )
+        return cls(*names)
+
+    def problems(self, names: Collection[str]) -> Iterator[str]:
+        """Yield what is wrong with it for a task with parameters of these names."""
+        for name in self.args:
+            if name not in names:
+                yield f"unique names {name!r}, which is no parameter of it: it has {', '.join(sorted(names)) or 'none'}"
+        for option, value, allowed in (
+            ("until", self.until, get_args(Until)), ("on_duplicate", self.on_duplicate, get_args(OnDuplicate)),
+        ):  # fmt: skip
+            if value not in allowed:
+                yield f"{option} of Unique must be {' or '.join(map(repr, allowed))}, not {value!r:.80}"
+
+    def digest(self, task_name: str, kwargs: str) -> bytes:
+        """Return a digest of the arguments that count, of the JSON text of all of them. Equal numbers are equal: 1 and 1.0."""
+        found = json.loads(kwargs, parse_float=integral)
+        chosen = {name: found[name] for name in self.args if name in found} if self.args else found
+        return digest_of("unique", task_name, chosen)
+
+
+def integral(text: str) -> int | float:
+    number = float(text)
+    return int(number) if number.is_integer() else number
+
+
+def key_digest(task_name: str, key: str) -> bytes:
+    """Return a digest of the key of a send."""
+    return digest_of("key", task_name, key)
+
+
+def arguments_digest(kwargs: str) -> bytes:
+    """Return a digest of the JSON text of arguments, whatever their order."""
+    return digest_of(json.loads(kwargs))
+
+
+def digest_of(*parts: Any) -> bytes:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).digest()

@@ -1,0 +1,191 @@
+"""Unique tasks: a duplicate of one that is the same work is not sent, also when several are sent at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import connection, transaction
+
+from horsies_django import TaskDefinitionError, TaskHandle, TaskSendError, Unique, task
+from horsies_django.checks import check_tasks
+from horsies_django.core.errors import TaskNotRetryable
+from horsies_django.models import SendKey, Task
+from horsies_django.store.retention import Kept, RetentionStore
+from horsies_django.tasks import redaction, registry
+from horsies_django.testing import drain, fail_next
+from tests.conftest import Claimer, wait_until
+from tests.db.conftest import Aside
+from tests.db.test_send_keys import BLOCKED, sent_aside
+
+pytestmark = pytest.mark.django_db(transaction=True)
+Connect = Callable[[], psycopg.Connection[Any]]
+
+
+@task(name="tests.whole", unique=True)
+def whole(a: int, b: float = 0) -> float:
+    return a + b
+
+
+@task(name="tests.of_order", unique="order")
+def of_order(order: int, note: str = "") -> str:
+    return note
+
+
+@task(name="tests.waiting", unique=Unique("order", until="start"))
+def waiting(order: int) -> int:
+    return order
+
+
+@task(name="tests.refusing", unique=Unique(on_duplicate="refuse"))
+def refusing(a: int, b: int) -> int:
+    return a + b
+
+
+def same(first: TaskHandle[Any], second: TaskHandle[Any]) -> bool:
+    assert (second.task_id == first.task_id) is not second.is_new
+    return not second.is_new
+
+
+def test_a_duplicate_is_not_sent_while_the_first_one_has_not_finished(claimer: Callable[..., Claimer]) -> None:
+    first = whole.send(1, 2)
+    assert first.is_new
+    assert same(first, whole.send(1, b=2))
+    assert same(first, whole.send(1, 2.0)), "PostgreSQL and JSON do not tell 2 from 2.0 apart"
+    assert not same(first, whole.send(1, 3))
+    assert len(claimer().run_pass(sync=2).claims) == 2
+    assert same(first, whole.schedule(60, 1, 2)), "it runs"
+    Task.objects.update(status="PENDING", claimed_by=None, claimed_at=None, started_at=None)
+    drain()
+    assert not same(first, whole.send(1, 2))
+    assert Task.objects.count() == 3
+
+
+def test_only_the_named_arguments_count() -> None:
+    first = of_order.send(7, "one")
+    assert same(first, of_order.send(7, "two"))
+    assert not same(first, of_order.send(8, "one"))
+    drain()
+    assert first.get(0).ok_value == "one"
+
+
+def test_until_its_start_it_counts_while_it_was_never_claimed(claimer: Callable[..., Claimer]) -> None:
+    first = waiting.send(1)
+    assert same(first, waiting.send(1))
+    worker = claimer()
+    (claim,) = worker.run_pass(sync=1).claims
+    second = waiting.send(1)
+    assert not same(first, second)
+    worker.run_pass(releases=[claim])
+    assert same(second, waiting.send(1)), "the first one was given back, and the second one waits"
+
+
+@pytest.mark.parametrize("how", ["cancelled", "failed", "deleted"])
+def test_what_has_ended_or_is_gone_holds_nothing(how: str) -> None:
+    first = whole.send(1, 2)
+    if how == "cancelled":
+        first.cancel()
+    elif how == "failed":
+        with fail_next(whole, "BROKEN"):
+            drain(raise_errors=False)
+    else:
+        Task.objects.all().delete()
+    assert not same(first, whole.send(1, 2))
+
+
+def test_a_duplicate_may_be_an_error() -> None:
+    first = refusing.send(1, 2)
+    with pytest.raises(TaskSendError, match=f"task {first.task_id} is the same work") as caught:
+        refusing.send(1, 2)
+    assert (caught.value.code, caught.value.retryable) == ("DUPLICATE", False)
+    assert refusing.send(2, 2).is_new
+
+
+def test_a_retry_holds_again_and_is_refused_while_another_one_is_the_same_work() -> None:
+    first = whole.send(1, 2)
+    first.cancel()
+    second = whole.send(1, 2)
+    with pytest.raises(TaskNotRetryable, match=f"is unique, and task {second.task_id} is the same work"):
+        first.retry()
+    second.cancel()
+    first.retry()
+    assert same(first, whole.send(1, 2))
+    with pytest.raises(TaskNotRetryable, match="is unique"):
+        second.retry()
+
+
+def test_send_many_sends_each_once_and_two_senders_do_not_wait_for_each_other(aside: Aside) -> None:
+    """Naive: they take the same digests in opposite orders, and PostgreSQL ends one of them."""
+    calls = [{"a": number % 50} for number in range(100)]
+    there, back = aside(lambda: many(calls)), aside(lambda: many(calls[::-1]))
+    found = [*there.result(60), *back.result(60)]
+    assert sum(found) == Task.objects.count() == 50
+
+
+def many(calls: list[dict[str, int]]) -> list[bool]:
+    try:
+        return [handle.is_new for handle in whole.send_many(calls)]
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_second_sender_waits_for_one_who_takes_over_the_digest_of_a_task_that_ended(
+    aside: Aside, connect: Connect, commits: bool
+) -> None:
+    watcher = connect()
+    whole.send(1, 2).cancel()
+    with transaction.atomic():
+        first = whole.send(1, 2)
+        second = sent_aside(aside, whole)
+        wait_until(lambda: watcher.execute(BLOCKED).fetchone()[0], "the second one waits")
+        transaction.set_rollback(not commits)
+    id_, is_new = second.result(30)
+    assert is_new is not commits
+    assert (id_ == first.task_id) is commits
+    assert Task.objects.filter(status="PENDING").count() == 1
+
+
+def test_digests_go_with_their_tasks_and_with_redaction() -> None:
+    first, second = whole.send(1), whole.send(2)
+    drain()
+    redaction.redact(first.task_id, actor="ada", reason="asked for")
+    assert [key.task_id for key in SendKey.objects.all()] == [second.task_id]
+    assert "unique" not in (Task.objects.get(pk=first.task_id).options or {})
+    store = RetentionStore(connection)
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE horsies_tasks SET finished_at = finished_at - interval '2 days'")
+    assert store.prune_tasks(Kept((), others=True, age=timedelta(days=1)), 10).tasks == 2
+    assert not SendKey.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("unique", "said"),
+    [
+        ("orders", "unique names 'orders', which is no parameter of it: it has order"),
+        (Unique("order", until="commit"), "until of Unique must be 'start' or 'end', not 'commit'"),  # type: ignore[arg-type]
+        (Unique(on_duplicate="raise"), "on_duplicate of Unique must be"),  # type: ignore[arg-type]
+        (3, "unique must be True, the name of an argument"),
+    ],
+)
+def test_what_cannot_be_unique_is_refused_where_it_is_written(unique: Any, said: str) -> None:
+    with pytest.raises(TaskDefinitionError, match=said):
+
+        @task(unique=unique)
+        def wrong(order: int) -> None: ...
+
+    with pytest.raises(TaskSendError, match="is unique, so it takes no key"):
+        whole.with_options(key="evt_1").send(1)
+
+
+def test_a_check_warns_of_a_named_argument_that_may_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    @task(name="tests.optional", unique=["order", "note"])
+    def optional(order: int, note: str = "") -> None: ...
+
+    (message,) = [one for one in check_tasks() if one.id == "horsies.W007"]
+    assert "is unique by 'note', which has a default" in message.msg
+    monkeypatch.delitem(registry._tasks, "tests.optional")
+    assert not [one for one in check_tasks() if one.id == "horsies.W007"]

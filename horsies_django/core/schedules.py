@@ -17,6 +17,8 @@ from horsies_django.core.patterns import Pattern, PatternError, parse
 
 CatchUp = Literal["latest", "all", "none"]
 CATCH_UP: tuple[CatchUp, ...] = ("latest", "all", "none")
+Overlap = Literal["allow", "skip"]
+OVERLAP: tuple[Overlap, ...] = ("allow", "skip")
 MOST_FIRE_TIMES = 1_000  # of a schedule, sent in one transaction
 PUNCTUAL = dt.timedelta(seconds=60)  # a fire time that is at most this late does not count as missed
 SECOND = dt.timedelta(seconds=1)
@@ -34,6 +36,7 @@ KEYS = (
     "catch_up",
     "most",
     "jitter_ms",
+    "overlap",
     "enabled",
 )
 
@@ -112,7 +115,8 @@ class ScheduleConfig:
     """What a schedule sends, and when. ``task`` is a task's name, ``kwargs`` are its arguments by name, as JSON.
 
     ``queue`` and ``priority`` default to the task's own. A task that has not started ``good_for_ms`` milliseconds after its fire
-    time expires; None means no limit. See ``core.fire_times.Timing`` for the other fields.
+    time expires; None means no limit. With ``overlap`` "skip", a fire time sends nothing while the last task that it sent has
+    not finished. See ``Timing`` for the other fields.
     """
 
     task: str
@@ -124,6 +128,7 @@ class ScheduleConfig:
     catch_up: CatchUp = "latest"
     most: int = 100
     jitter_ms: int = 0
+    overlap: Overlap = "allow"
     enabled: bool = True
 
     def timing(self, name: str, since: dt.datetime) -> Timing:
@@ -154,6 +159,7 @@ class ScheduleConfig:
             "catch_up": self.catch_up,
             "most": self.most,
             "jitter_ms": self.jitter_ms,
+            **({} if self.overlap == "allow" else {"overlap": self.overlap}),  # release 0.1 refuses the key
             "enabled": self.enabled,
         }
 
@@ -182,6 +188,7 @@ def read_definition(raw: Mapping[str, Any]) -> tuple[ScheduleConfig | None, list
         catch_up=take("catch_up", "latest", lambda value: value in CATCH_UP, f"one of {', '.join(CATCH_UP)}"),
         most=take("most", 100, _whole(1, MOST_FIRE_TIMES), f"a whole number from 1 to {MOST_FIRE_TIMES:_}"),
         jitter_ms=take("jitter_ms", 0, _whole(0, DAY_MS), "a whole number from 0 to a day of milliseconds"),
+        overlap=take("overlap", "allow", lambda value: value in OVERLAP, f"one of {', '.join(OVERLAP)}"),
         enabled=take("enabled", True, lambda value: isinstance(value, bool), "True or False"),
     )
     if not found.task and not any(key == "task" for key, _ in problems):

@@ -1,4 +1,4 @@
-"""What release 0.2 adds: retries of a task under its id, snoozes, keys of sends, and unique tasks."""
+"""What release 0.2 adds: retries of a task under its id, snoozes, keys, unique tasks, and fire times that are skipped."""
 
 from __future__ import annotations
 
@@ -41,5 +41,7 @@ class Migration(migrations.Migration):
                 ],
             },
         ),
+        migrations.AlterField("scheduletick", "task_id", models.UUIDField(null=True, verbose_name="task")),
+        migrations.AddField("scheduletick", "skipped_for", models.UUIDField(null=True, verbose_name="skipped for")),
         migrations.RunSQL([*functions()], migrations.RunSQL.noop, hints={"model_name": "task"}),
     ]

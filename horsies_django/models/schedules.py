@@ -51,12 +51,13 @@ class Schedule(ReadOnlyRow):
 
 
 class ScheduleTick(ReadOnlyRow):
-    """A fire time that was sent, and its task. The primary key ensures that there is exactly one task."""
+    """A fire time that was sent, and its task, or that was skipped. The primary key ensures that there is exactly one task."""
 
     pk = models.CompositePrimaryKey("schedule_name", "fire_at")
     schedule_name = models.CharField(_("schedule"), max_length=255)
     fire_at = models.DateTimeField(_("fire time"))
-    task_id = models.UUIDField(_("task"))
+    task_id = models.UUIDField(_("task"), null=True)  # NULL: skipped
+    skipped_for = models.UUIDField(_("skipped for"), null=True)  # the earlier task that had not finished
     sent_at = models.DateTimeField(_("sent"), db_default=Now())
 
     class Meta:

@@ -38,7 +38,8 @@ class ScheduleOverview(NamedTuple):
     """A schedule; ``state``: on, off, gone (from the code), error (a task could not be sent, or the definition is invalid).
 
     ``pattern`` and ``zone`` are as in the definition, ``in_words`` describes the pattern. ``changed`` are the keys that override
-    what the code declares. ``last_status`` is None if nothing has been sent or the task has been deleted.
+    what the code declares. ``last_status`` is None if nothing has been sent or the task has been deleted. ``last_skipped``: the
+    last fire time was skipped, because ``last_task`` had not finished.
     """
 
     name: str
@@ -54,6 +55,7 @@ class ScheduleOverview(NamedTuple):
     last_fire_at: dt.datetime | None
     last_task: uuid.UUID | None
     last_status: str | None
+    last_skipped: bool
 
 
 def queues(names: Iterable[str] | None = None) -> list[QueueOverview]:
@@ -101,6 +103,7 @@ def _schedule(row: Schedule, last: Recent | None) -> ScheduleOverview:
         last_fire_at=row.last_fire_at,
         last_task=last and last.task_id,
         last_status=last and last.status,
+        last_skipped=last is not None and last.skipped,
     )
 
 

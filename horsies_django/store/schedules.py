@@ -25,13 +25,14 @@ class Taken(NamedTuple):
 
 
 class Recent(NamedTuple):
-    """A fire time and the task it was sent as; ``status`` is None if the task has been deleted."""
+    """A fire time and the task it was sent as, or skipped for; ``status`` is None if the task has been deleted."""
 
     name: str
     fire_at: dt.datetime
     sent_at: dt.datetime
     task_id: uuid.UUID
     status: str | None
+    skipped: bool
 
 
 class ScheduleStore:
@@ -97,10 +98,16 @@ class ScheduleStore:
         rows = run(self.connection, "schedules/take", {"name": name, "now": self.now})
         return Taken(*rows[0][:-1]) if rows else None
 
-    def tick(self, name: str, fire_times: Sequence[dt.datetime], task_ids: Sequence[uuid.UUID]) -> set[uuid.UUID]:
-        """Record which task each fire time is sent as; return the tasks whose fire times had not been sent before."""
-        params = {"name": name, "fire_times": list(fire_times), "task_ids": list(task_ids)}
-        return {task_id for (task_id,) in run(self.connection, "schedules/tick", params)}
+    def tick(
+        self, name: str, fire_times: Sequence[dt.datetime], task_ids: Sequence[uuid.UUID], skip: bool
+    ) -> tuple[set[uuid.UUID], uuid.UUID | None]:
+        """Record which task each fire time is sent as; return the tasks whose fire times had not been recorded before.
+
+        With ``skip``, for one fire time only: skip it if the last task that was sent has not finished, and also return that task.
+        """
+        params = {"name": name, "fire_times": list(fire_times), "task_ids": list(task_ids), "skip": skip}
+        rows = run(self.connection, "schedules/tick", params)
+        return {sent for sent, _ in rows if sent}, next((unfinished for _, unfinished in rows), None)
 
     def advance(
         self,

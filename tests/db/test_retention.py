@@ -15,8 +15,8 @@ import psycopg
 import pytest
 from django.db.models import F
 
-from horsies_django import get_handle
-from horsies_django.models import Heartbeat, Pruning, Task, TaskAttempt, Worker
+from horsies_django import get_handle, schedules
+from horsies_django.models import Heartbeat, Pruning, ScheduleTick, Task, TaskAttempt, Worker
 from horsies_django.store.notify import channel_prefix
 from horsies_django.store.retention import Kept, OwnRetention, PurgeStore, RetentionStore, Selection, kept_by
 from tests.conftest import put
@@ -256,6 +256,18 @@ def test_old_snapshots_and_entries_of_the_audit_and_fire_times_go_in_batches_and
     store = RetentionStore(connect())
     assert [prune(store, 2 * DAY, 2) for _ in range(3)] == [2, 1, 0]
     assert model.objects.count() == 1
+
+
+def test_the_last_fire_time_of_a_schedule_stays_while_there_is_the_schedule(connect: Connect) -> None:
+    """Naive: it goes, too, and the next fire time does not know which task may still run."""
+    schedules.create("nightly", {"task": "tests.apps.project.tasks.noop", "pattern": "every day"}, actor="a test")
+    last = now() - 8 * DAY
+    for name in ("nightly", "deleted"):
+        for fire_at in (last - DAY, last):
+            ScheduleTickFactory(schedule_name=name, fire_at=fire_at, sent_at=fire_at)
+    assert RetentionStore(connect()).prune_ticks(2 * DAY, 50) == 3
+    (left,) = ScheduleTick.objects.values_list("schedule_name", "fire_at")
+    assert left == ("nightly", last)
 
 
 def keeping(keep: Any, age: dt.timedelta, **columns: Any) -> uuid.UUID:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -155,6 +155,24 @@ def test_caps_count_through_the_index_of_what_is_in_flight_and_unpark_through_th
         assert "horsies_tasks_parked" in shown, state
         assert "horsies_tasks_deadline" in shown, state
         worker.run_pass(outcomes=complete(worker.store.held(worker.id)))
+
+
+def test_whether_the_last_task_has_finished_is_read_through_primary_keys(connect: Connect) -> None:
+    """Naive: the last fire time with a task is searched among all that were skipped since, or the task among all of its name."""
+    conn = connect()
+    ids = put(5_000)
+    conn.execute(
+        "INSERT INTO horsies_schedule_ticks (schedule_name, fire_at, skipped_for) "
+        "SELECT name, 'now'::timestamptz - number * interval '1 s', %s "
+        "FROM unnest('{nightly,hourly}'::text[]) AS name, generate_series(1, 5000) AS number",
+        [ids[0]],
+    )
+    conn.execute("ANALYZE horsies_tasks, horsies_schedule_ticks")
+    params = {"name": "nightly", "fire_times": [datetime.now(UTC)], "task_ids": [uuid.uuid4()], "skip": True}
+    plan = "\n".join(line for (line,) in conn.execute(f"EXPLAIN {load('schedules/tick')}".encode(), params))
+    assert "Index Scan Backward using horsies_schedule_ticks_pkey" in plan
+    assert "using horsies_tasks_pkey" in plan
+    assert not re.search("Seq Scan on horsies_(tasks|schedule_ticks)|Sort", plan)
 
 
 def entries(worker: Claimer, index: str, **owed: Any) -> int:

@@ -76,7 +76,8 @@ def schedules(short: str, task: Task) -> list[str]:
     """Make schedules whose every text is hostile, and return the addresses of their pages."""
     columns: dict[str, Any] = {
         "task": EVIL, "pattern": EVIL, "zone": EVIL, "kwargs": {EVIL: [EVIL]}, "queue": EVIL, "priority": EVIL,
-        "good_for_ms": EVIL, "catch_up": EVIL, "most": EVIL, "jitter_ms": EVIL, "enabled": EVIL, EVIL: {EVIL: EVIL},
+        "good_for_ms": EVIL, "catch_up": EVIL, "most": EVIL, "jitter_ms": EVIL, "overlap": EVIL, "enabled": EVIL,
+        EVIL: {EVIL: EVIL},
     }  # fmt: skip
     readable = {**columns, "pattern": "daily at 04:30", "zone": "UTC"}
     names = [short, f"{short}?", f"{short}/"]

@@ -115,6 +115,24 @@ def test_the_list_shows_what_became_of_the_last_twenty_fire_times(boss: Client) 
     assert "Removed" in body(boss, url("change", "removed"))
 
 
+def test_a_fire_time_that_was_skipped_names_and_links_the_task_that_had_not_finished(boss: Client) -> None:
+    make()
+    (sent,) = fired("report", ["RUNNING"])
+    ScheduleTickFactory(schedule_name="report", task_id=None, skipped_for=sent.pk)
+    html = body(boss, reverse(LIST))
+    assert "The last 2 runs: 1 skipped, 1 running." in html
+    blocks = [part.partition('"')[0] for part in html.split("horsies-run-")[1:]]
+    assert blocks == ["running", "skipped"]
+    assert f'<a href="{page_of(sent)}"><span class="horsies-badge horsies-skipped">' in html
+    skipped, first = boss.get(url("change")).context["runs"]
+    assert skipped.task == first.task
+    assert page_of(sent) in skipped.task
+    assert skipped.sent == "–"
+    assert "Skipped" in skipped.status
+    assert "because this task had not finished" in skipped.status
+    assert "because" not in first.status
+
+
 def test_the_list_says_where_each_schedule_is_defined_and_which_are_changed(boss: Client) -> None:
     make("by hand")
     declare("by code")
@@ -396,6 +414,7 @@ def test_the_arguments_are_for_those_who_may_see_payloads() -> None:
         {}, {"task": 5, "pattern": None, "zone": []}, {**DEFINITION, "zone": "Mars/Olympus"}, {**DEFINITION, "kwargs": [1]},
         {**DEFINITION, "pattern": "every " + "9" * 5_000 + " minutes"}, {**DEFINITION, "colour": {"red": 1}},
         {**DEFINITION, "queue": {"a": 1}, "priority": "x", "most": None, "enabled": "yes", "catch_up": ["a"], "jitter_ms": 1.5},
+        {**DEFINITION, "overlap": ["a"]},
     ],
 )  # fmt: skip
 def test_a_definition_that_cannot_be_read_has_a_page_and_can_be_corrected(
@@ -407,7 +426,7 @@ def test_a_definition_that_cannot_be_read_has_a_page_and_can_be_corrected(
     assert "The definition is invalid." in body(boss, url("change"))
     response = post(
         boss, "edit", reason=WHY, enabled="on", kwargs='{"to": "a@b"}', most="7", priority="", task=NAME,
-        pattern="daily at 05:00", zone="UTC", catch_up="all", jitter_ms="5", queue="",
+        pattern="daily at 05:00", zone="UTC", catch_up="all", jitter_ms="5", queue="", overlap="skip",
     )  # fmt: skip
     if "colour" in definition:
         assert "unknown key 'colour'".capitalize() in str(response.context["form"].errors).replace("&#x27;", "'")
@@ -471,6 +490,19 @@ def test_an_edit_writes_what_was_altered_and_no_more(boss: Client) -> None:
     }  # fmt: skip
 
 
+def test_overlap_is_edited_and_shown_in_words_also_where_it_is_the_default(boss: Client) -> None:
+    declare()
+    assert "send the task" in body(boss, url("change"))
+    told = "Schedule report: Edited; overlap: send the task → skip the fire time."
+    assert messages(post(boss, "edit", overlap="skip", reason=WHY)) == [(told, "success")]
+    assert row().changes == {"overlap": "skip"}
+    assert "skip the fire time" in body(boss, url("change"))
+    post(boss, "edit", priority="5", reason=WHY)
+    assert row().changes == {"overlap": "skip", "priority": 5}
+    post(boss, "edit", overlap="allow", reason=WHY)
+    assert row().definition["overlap"] == "allow"
+
+
 def test_the_arguments_of_a_task_with_types_of_its_own_are_edited_as_json(boss: Client) -> None:
     declare(task=tasks.mirror.name, kwargs={"point": tasks.Point(1, 2)})
     told = "Schedule report: nothing was changed, because it already has these values."
@@ -517,7 +549,7 @@ def test_all_that_is_wrong_is_told_at_once_each_at_its_field(boss: Client) -> No
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("task", "os.remove"), ("task", "tests.no_such_task"), ("queue", "nowhere"), ("catch_up", "some"),
+        ("task", "os.remove"), ("task", "tests.no_such_task"), ("queue", "nowhere"), ("catch_up", "some"), ("overlap", "some"),
         ("kwargs", "[1]"), ("kwargs", '{"to": 5}'), ("kwargs", '"to"'), ("pattern", "now and then"), ("pattern", "x" * 201),
         ("pattern", "every " + "9" * 150 + " minutes"), ("zone", ""), ("zone", "../../etc/passwd"), ("zone", "a\x00b"),
         ("priority", "0"), ("priority", "9" * 400), ("most", "0"), ("jitter_ms", ""), ("reason", "   "),

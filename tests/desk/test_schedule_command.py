@@ -42,12 +42,14 @@ def test_the_list_says_when_each_fires_in_words_what_came_last_and_what_is_wrong
     assert "horsies_scheduler" in run(), "without schedules it says where they come from"
     make("nightly", zone="Europe/Istanbul")
     make("sleeping", pattern="every 15 minutes")
-    for name in ("broken", "gone", "unreadable"):
+    for name in ("broken", "gone", "unreadable", "busy"):
         make(name)
     schedules.disable("sleeping", actor="a test")
     Schedule.objects.filter(name="broken").update(error="this process has no task 'x'")
     tick = ScheduleTickFactory(schedule_name="nightly", task_id=TaskFactory(status="COMPLETED").pk)
     Schedule.objects.filter(name="nightly").update(last_fire_at=tick.fire_at)
+    running = TaskFactory(status="RUNNING").pk
+    ScheduleTickFactory(schedule_name="busy", task_id=None, skipped_for=running)
     with connection.cursor() as cursor:
         cursor.execute("UPDATE horsies_schedules SET gone_at = now() WHERE name = 'gone'")
         cursor.execute(
@@ -64,9 +66,20 @@ def test_the_list_says_when_each_fires_in_words_what_came_last_and_what_is_wrong
     assert "broken: this process has no task 'x'" in listed
     assert "gone from the code" in listed
     found = {one["name"]: one for one in machine("list")}
-    states = {"nightly": "on", "sleeping": "off", "broken": "error", "gone": "gone", "unreadable": "error"}
+    states = {
+        "nightly": "on",
+        "busy": "on",
+        "sleeping": "off",
+        "broken": "error",
+        "gone": "gone",
+        "unreadable": "error",
+    }
     assert {name: one["state"] for name, one in found.items()} == states
-    assert found["nightly"]["last_task"] == str(tick.task_id)
+    assert (found["nightly"]["last_task"], found["nightly"]["last_skipped"]) == (str(tick.task_id), False)
+    (busy,) = [line for line in lines(listed) if line.startswith("busy")]
+    assert busy.endswith(f"skipped, {running} had not finished")
+    last = [found["busy"][key] for key in ("last_task", "last_status", "last_skipped")]
+    assert last == [str(running), "RUNNING", True]
     with pytest.raises(CommandError, match="invalid schedule 'unreadable': .*teatime"):
         run("next", "unreadable")
 

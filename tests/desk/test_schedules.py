@@ -85,6 +85,7 @@ def test_a_schedule_on_a_task_has_its_name_and_arguments_as_they_travel_or_is_a_
         ("at teatime", "is not a cron expression"),
         ({"pattern": "every hour", "task": "shop.other"}, "task: is this one: leave it out"),
         ({"pattern": "every hour", "colour": "red"}, "unknown key 'colour'"),
+        ({"pattern": "every hour", "overlap": True}, "overlap: must be one of allow, skip, not True"),
         ({"pattern": Daily("04:30"), "zone": "Europe/Berlin"}, "the pattern already has the zone 'UTC'"),
         (5, "pattern: must be a cron string"),
     ],
@@ -97,13 +98,14 @@ def test_a_task_with_a_schedule_that_cannot_be_is_refused_where_it_is_defined(sc
 
 
 def test_the_checks_report_everything_that_is_wrong_with_schedules(declare: Declare) -> None:
-    wrong = {**NIGHTLY, "pattern": "0 0 31 4 *", "zone": "Mars/Olympus", "most": 0}
+    wrong = {**NIGHTLY, "pattern": "0 0 31 4 *", "zone": "Mars/Olympus", "most": 0, "overlap": "forbid"}
     declare({"a": wrong, **BROKEN})
     told = reported()
     for name, words in (
         ("a", "pattern: '0 0 31 4 *' never fires"),
         ("a", "zone: there is no time zone 'Mars/Olympus'"),
         ("a", "most: must be a whole number from 1"),
+        ("a", "overlap: must be one of allow, skip, not 'forbid'"),
         ("b", "task: there is no task 'no.such.task'"),
         ("b", "queue: 'nowhere' is not declared"),
         ("c", "kwargs: "),
@@ -151,6 +153,32 @@ def test_what_somebody_changed_lies_over_what_the_code_declares_until_it_is_reve
     assert (held(*changed), Schedule.objects.get().changes) == ([None, "bulk"], {})
     written = AuditEntry.objects.filter(subject="nightly").order_by("pk").values_list("action", flat=True)
     assert list(written) == [f"schedule.{verb}" for verb in ("declare", "change", "declare", "revert")]
+
+
+def test_overlap_is_declared_and_changed_and_its_default_is_not_stored_because_the_last_release_refuses_the_key(
+    declare: Declare,
+) -> None:
+    def held() -> dict[str, Any]:
+        return {row.name: row.definition.get("overlap") for row in Schedule.objects.all()}
+
+    @task(name="shop.sweep", schedule={"pattern": "every 15 minutes", "overlap": "skip"})
+    def sweep() -> None: ...
+
+    declare({"nightly": {**NIGHTLY, "overlap": "allow"}})
+    schedules.declare(actor="a scheduler")
+    schedules.create("by hand", {**NIGHTLY, "overlap": "skip"}, actor="ann")
+    schedules.create("plain", NIGHTLY, actor="ann")
+    assert held() == {"shop.sweep": "skip", "nightly": None, "by hand": "skip", "plain": None}
+    assert not Schedule.objects.filter(name__in=["nightly", "plain"], declared__has_key="overlap").exists()
+    assert not Schedule.objects.filter(name="plain", changes__has_key="overlap").exists()
+    assert schedules.change("nightly", {"overlap": "skip"}, actor="ann") == ["overlap"]
+    assert schedules.change("shop.sweep", {"overlap": "allow"}, actor="ann") == ["overlap"]
+    assert held() == {"shop.sweep": "allow", "nightly": "skip", "by hand": "skip", "plain": None}
+    assert schedules.revert("nightly", actor="ann") == ["overlap"]
+    with pytest.raises(ScheduleError, match="overlap: must be one of allow, skip, not 'wait'"):
+        schedules.change("nightly", {"overlap": "wait"}, actor="ann")
+    with pytest.raises(ScheduleError, match="overlap: must be one of allow, skip"):
+        schedules.create("another", {**NIGHTLY, "overlap": None}, actor="ann")
 
 
 @pytest.mark.parametrize(

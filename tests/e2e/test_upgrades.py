@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -48,6 +49,12 @@ sent = [tasks.add.with_options(queue=queue).send(1, number) for number in range(
 runs = [tasks.rally(number).send() for number in range(10)]
 assert [handle.get(timeout_ms=60_000).unwrap() for handle in sent] == [1 + number for number in range(20) for _ in "12"]
 assert [handle.get(timeout_ms=60_000).unwrap() for handle in runs] == [12] * 10
+"""
+SCHEDULE = """
+from horsies_django import schedules
+
+definition = {"task": "tests.upgrades.site.tasks.add", "pattern": "every day", "kwargs": {"a": 1, "b": 2}}
+schedules.create("daily", definition, actor="a test")
 """
 
 
@@ -126,5 +133,8 @@ def test_workers_and_sites_of_the_last_release_go_on_beside_those_of_this_one(
         worker("--processes=1", "--queues=latter", DATABASE_URL=url, **SITE).ready()
         run(url, "shell", "--no-imports", "-c", SEND)
         run(url, "shell", "--no-imports", "-c", SEND, **last)
+        run(url, "shell", "--no-imports", "-c", SCHEDULE)
+        (listed,) = json.loads(run(url, "horsies_schedule", "list", "--json", **last))
+        assert (listed["state"], listed["error"]) == ("on", None)
         assert process.stop() == 0
         assert rows(url, "SELECT DISTINCT status::text FROM horsies_tasks") == [("COMPLETED",)]

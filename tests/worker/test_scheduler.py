@@ -26,6 +26,7 @@ from horsies_django.worker.engine.outage import DatabaseGaveUp
 from horsies_django.worker.scheduler.scheduler import LONGEST_WAIT_SECONDS, Scheduler, SchedulerLoop
 from tests.apps.project import tasks
 from tests.conftest import wait_until
+from tests.support.factories import TaskFactory
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -115,6 +116,88 @@ def test_after_a_while_without_a_scheduler(
     assert fire_times() == [NOON + seconds * SECOND for seconds in expected]
     assert row().next_fire_at == NOON + 240 * SECOND
     assert ("missed fire times since 2027-03-01T12:01:00+00:00" in caplog.text) == said
+
+
+def become(status: str, **columns: Any) -> None:
+    """Write the last task of a schedule as it is in a status."""
+    names = [
+        "status",
+        "claimed_by",
+        "claimed_at",
+        "started_at",
+        "finished_at",
+        "claim_generation",
+        "result",
+        "error_code",
+    ]
+    row_of = TaskFactory.build(status=status)
+    last = ScheduleTick.objects.exclude(task_id=None).latest("fire_at")
+    Task.objects.filter(pk=last.task_id).update(**{name: getattr(row_of, name) for name in names}, **columns)
+
+
+def sent(name: str = "a schedule") -> list[tuple[float, bool]]:
+    """Return the fire times in seconds after noon, and whether each was sent; what was skipped names the task before."""
+    found, last = [], None
+    for tick in ScheduleTick.objects.filter(schedule_name=name).order_by("fire_at"):
+        assert tick.skipped_for == (None if tick.task_id else last)
+        last = tick.task_id or last
+        found.append(((tick.fire_at - NOON).total_seconds(), tick.task_id is not None))
+    return found
+
+
+@pytest.mark.parametrize("ended", ["COMPLETED", "FAILED", "CANCELLED", "EXPIRED"])
+def test_fire_times_that_must_not_overlap_are_skipped_until_the_last_task_has_finished(
+    clockwork: Clockwork, caplog: pytest.LogCaptureFixture, ended: str
+) -> None:
+    caplog.set_level("INFO", "horsies.scheduler")
+    make(overlap="skip")
+    clockwork.at(NOON + 60 * SECOND)
+    for number, status in enumerate(["PENDING", "CLAIMED", "RUNNING", "PENDING"], 2):
+        become(status, next_retry_at=NOON + DAY if number == 5 else None)
+        assert clockwork.at(NOON + number * 60 * SECOND) == 60
+    become(ended)
+    clockwork.at(NOON + 360 * SECOND)
+    clockwork.at(NOON + 420 * SECOND)
+    assert sent() == [
+        (60, True), (120, False), (180, False), (240, False), (300, False), (360, True), (420, False),
+    ]  # fmt: skip
+    first = ScheduleTick.objects.earliest("fire_at").task_id
+    assert Task.objects.count() == 2
+    assert f"skipped its fire time 2027-03-01T12:02:00+00:00, because task {first} has not finished" in caplog.text
+
+
+def test_of_missed_fire_times_that_must_not_overlap_the_oldest_is_sent(clockwork: Clockwork) -> None:
+    make(overlap="skip", catch_up="all", good_for_ms=600_000)
+    clockwork.at(NOON + 180 * SECOND)
+    assert sent() == [(60, True), (120, False), (180, False)]
+    assert Task.objects.get().good_until == NOON + 660 * SECOND
+
+
+def test_tasks_sent_by_hand_and_those_of_other_schedules_are_no_overlap(clockwork: Clockwork) -> None:
+    make(overlap="skip")
+    schedules.run_now("a schedule", actor="ann")
+    clockwork.at(NOON + 60 * SECOND)
+    by_hand = schedules.run_now("a schedule", actor="ann")
+    Task.objects.filter(pk=by_hand).update(status="CANCELLED", finished_at=NOON, error_code="TASK_CANCELLED")
+    clockwork.at(NOON + 120 * SECOND)
+    make("another", overlap="skip", since=NOON + 60 * SECOND)
+    clockwork.at(NOON + 120 * SECOND)
+    assert (sent(), sent("another")) == ([(60, True), (120, False)], [(120, True)])
+
+
+def test_an_overlap_is_seen_when_it_was_allowed_until_now_and_a_task_that_was_pruned_has_finished(
+    clockwork: Clockwork,
+) -> None:
+    make()
+    clockwork.at(NOON + 60 * SECOND)
+    clockwork.at(NOON + 120 * SECOND)
+    Task.objects.filter(pk=ScheduleTick.objects.earliest("fire_at").task_id).delete()
+    assert schedules.change("a schedule", {"overlap": "skip"}, actor="ann") == ["overlap"]
+    clockwork.at(NOON + 180 * SECOND)
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM horsies_tasks")
+    clockwork.at(NOON + 240 * SECOND)
+    assert sent() == [(60, True), (120, True), (180, False), (240, True)]
 
 
 def test_a_fire_time_that_was_sent_is_not_sent_again_though_its_row_was_pruned(clockwork: Clockwork) -> None:

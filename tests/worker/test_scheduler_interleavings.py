@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import random
 import threading
 from collections import Counter
@@ -122,14 +123,14 @@ class Stepper:
         self.step()
 
 
-def fill(count: int, pattern: str = "every 1 second") -> None:
+def fill(count: int, pattern: str = "every 1 second", overlap: str = "allow") -> None:
     """Make schedules that are in force since noon."""
     with connection.cursor() as cursor:
         cursor.execute(
             "INSERT INTO horsies_schedules (name, changes, since, next_at) "
-            "SELECT 'nr. ' || n, jsonb_build_object('task', %s::text, 'pattern', %s::text, 'catch_up', 'all', 'most', 1000), "
-            "%s, %s FROM generate_series(1, %s) AS n",
-            [tasks.noop.name, pattern, NOON, NOON, count],
+            "SELECT 'nr. ' || n, jsonb_build_object('task', %s::text, 'pattern', %s::text, 'catch_up', 'all', 'most', 1000, "
+            "'overlap', %s::text), %s, %s FROM generate_series(1, %s) AS n",
+            [tasks.noop.name, pattern, overlap, NOON, NOON, count],
         )
 
 
@@ -167,15 +168,46 @@ def test_every_order_of_the_steps_of_two_schedulers_sends_a_fire_time_once(conne
     seen: list[tuple[int, ...]] = [()]
     taken = 0
     while seen:
-        with connection.cursor() as cursor:
-            cursor.execute("DELETE FROM horsies_schedule_ticks; DELETE FROM horsies_tasks")
-            cursor.execute(
-                "UPDATE horsies_schedules SET last_fire_at = NULL, next_fire_at = NULL, next_at = %s", [NOON + SECOND]
-            )
+        afresh()
         for _ in orders(steppers, NOON + SECOND, seen):
             taken += 1
         judge([NOON + SECOND])
     assert taken > 1_000
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_round_within_another_sends_one_of_two_fire_times_that_must_not_overlap(connect: Connect, first: int) -> None:
+    """It comes at any step of the other one, and one of the two looks when the second fire time has come."""
+    steppers, times = [Stepper(connect()), Stepper(connect())], [NOON + SECOND, NOON + 2 * SECOND]
+    fill(1, overlap="skip")
+    for step in itertools.count():
+        afresh()
+        for stepper, now in zip(steppers, times, strict=True):
+            stepper.scheduler.left.clear()
+            stepper.begin(now)
+        for _ in range(step):
+            steppers[first].step()
+        over = not steppers[first].busy
+        finish(steppers[1 - first])
+        finish(steppers[first])
+        steppers[1].scheduler.left.clear()  # what the other one held a moment ago
+        steppers[1].begin(times[1])
+        finish(steppers[1])
+        (task_id,) = Task.objects.values_list("pk", flat=True)
+        ticks = ScheduleTick.objects.order_by("fire_at").values_list("fire_at", "task_id", "skipped_for")
+        assert list(ticks) == [(times[0], task_id, None), (times[1], None, task_id)]
+        if over:
+            break
+    assert step > 7
+
+
+def afresh() -> None:
+    """Forget what was sent; the first fire time is due."""
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM horsies_schedule_ticks; DELETE FROM horsies_tasks")
+        cursor.execute(
+            "UPDATE horsies_schedules SET last_fire_at = NULL, next_fire_at = NULL, next_at = %s", [NOON + SECOND]
+        )
 
 
 def finish(stepper: Stepper) -> None:

@@ -33,14 +33,20 @@ LABELS: dict[str, str | Promise] = {
     "catch_up": gettext_lazy("missed fire times"),
     "most": gettext_lazy("maximum missed fire times"),
     "jitter_ms": gettext_lazy("jitter"),
+    "overlap": gettext_lazy("overlap"),
     "enabled": gettext_lazy("enabled"),
     "task_id": gettext_lazy("task sent"),  # not keys: written by "run now" and when a schedule leaves the code
     "gone": gettext_lazy("gone from the code"),
+}
+OVERLAP: dict[object, str | Promise] = {
+    "allow": gettext_lazy("send the task"),
+    "skip": gettext_lazy("skip the fire time"),
 }
 UNSET: dict[str, str | Promise] = {
     "queue": gettext_lazy("the task's own"),
     "priority": gettext_lazy("the task's own"),
     "good_for_ms": gettext_lazy("no limit"),
+    "overlap": OVERLAP["allow"],
 }
 CATCH_UP: dict[object, str | Promise] = {
     "latest": gettext_lazy("send the latest"),
@@ -87,6 +93,8 @@ def shown(key: str, value: object) -> str:
         return _("yes") if value else _("no")
     if key == "catch_up" and isinstance(value, str):
         return str(CATCH_UP.get(value, value))
+    if key == "overlap" and isinstance(value, str):
+        return str(OVERLAP.get(value, value))
     if key.endswith("_ms") and isinstance(value, int):
         return _("%(n)s ms") % {"n": f"{value:,}"}
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -54,7 +54,7 @@ else:
     ModelAdmin = admin.ModelAdmin
 
 
-REMOVED = gettext_lazy("Removed")
+REMOVED, SKIPPED = gettext_lazy("Removed"), gettext_lazy("Skipped")
 HELD = CombinedExpression(F("declared"), "||", F("changes"), JSONField())  # the definition in force
 OFF = Q(held__enabled=False, held__enabled__isnull=False)
 STATES = {
@@ -152,27 +152,29 @@ def run_rows(page: Any, request: HttpRequest, schedule: Any, runs: list[Recent],
     return [
         RunRow(
             wall(run.fire_at, zone),
-            moment(run.sent_at, schedule.read_at),
+            NOTHING if run.skipped else moment(run.sent_at, schedule.read_at),
             page.link(request, Task, run.task_id, str(run.task_id)) if run.status else str(run.task_id),
-            shown_status(run.status),
+            format_html("{} {}", shown_status(run), _("because this task had not finished") if run.skipped else ""),
         )
         for run in runs
     ]
 
 
-def shown_status(status: str | None) -> SafeString:
-    """Return the status of a fire time's task."""
-    return status_badge(status) if status else badge("unknown", "·", REMOVED)
+def shown_status(run: Recent) -> SafeString:
+    """Return the status of a fire time's task, or that it was skipped."""
+    if run.skipped:
+        return badge("skipped", "⊘", SKIPPED)
+    return status_badge(run.status) if run.status else badge("unknown", "·", REMOVED)
 
 
 def bar(runs: list[Recent], zone: dt.tzinfo) -> SafeString | str:
     """Return the last runs as blocks, newest at the right, coloured and shaped by status; screen readers get one sentence."""
     if not runs:
         return NOTHING
-    counts = Counter(_name(run.status) for run in runs)
+    counts = Counter(_name(run) for run in runs)
     told = ", ".join(f"{count} {name.lower()}" for name, count in counts.most_common())
     label = ngettext("The last run: %(told)s.", "The last %(count)d runs: %(told)s.", len(runs))
-    blocks = ((_kind(run.status), f"{wall(run.fire_at, zone)}: {_name(run.status)}") for run in reversed(runs))
+    blocks = ((_kind(run), f"{wall(run.fire_at, zone)}: {_name(run)}") for run in reversed(runs))
     return format_html(
         '<span class="horsies-runs" role="img" aria-label="{}">{}</span>',
         label % {"count": len(runs), "told": told},
@@ -180,14 +182,16 @@ def bar(runs: list[Recent], zone: dt.tzinfo) -> SafeString | str:
     )
 
 
-def _kind(status: str | None) -> str:
-    return status.lower() if status in set(Status) else "unknown"
+def _kind(run: Recent) -> str:
+    if run.skipped:
+        return "skipped"
+    return run.status.lower() if run.status in set(Status) else "unknown"
 
 
-def _name(status: str | None) -> str:
-    if status is None:
-        return str(REMOVED)
-    return str(STATUSES[Status(status)][1]) if status in set(Status) else status
+def _name(run: Recent) -> str:
+    if run.skipped or run.status is None:
+        return str(SKIPPED if run.skipped else REMOVED)
+    return str(STATUSES[Status(run.status)][1]) if run.status in set(Status) else run.status
 
 
 class StateFilter(admin.SimpleListFilter):
@@ -273,7 +277,7 @@ class ScheduleAdminMixin(EditMixin):
             schedule.linked_last = ""
             if schedule.runs:
                 last = schedule.runs[0]
-                status = shown_status(last.status)
+                status = shown_status(last)
                 schedule.linked_last = self.link(request, Task, last.task_id, status) if last.status else status
         return schedules
 

@@ -25,7 +25,7 @@ from horsies_django.admin.base.change_forms import (
     ChangeMixin,
     Words,
 )
-from horsies_django.admin.base.definitions import ARGUMENTS, CATCH_UP, LABELS
+from horsies_django.admin.base.definitions import ARGUMENTS, CATCH_UP, LABELS, OVERLAP
 from horsies_django.admin.base.history import OF_SCHEDULES
 from horsies_django.admin.base.html import LONGEST_NAME, NOTHING
 from horsies_django.admin.base.readonly import ReadOnlyAdminMixin
@@ -33,11 +33,12 @@ from horsies_django.conf import config
 from horsies_django.core.patterns import EXAMPLES
 from horsies_django.core.schedules import CATCH_UP as POLICIES
 from horsies_django.core.schedules import KEYS, UNREADABLE, ScheduleConfig, read_definition
+from horsies_django.core.schedules import OVERLAP as OVERLAPS
 from horsies_django.models import Schedule, Task
 from horsies_django.monitoring.overview import as_object, changed_keys
 from horsies_django.tasks import registry
 
-DEFAULTS = {**ScheduleConfig("", UNREADABLE).definition(), "task": None, "pattern": None}
+DEFAULTS = {**ScheduleConfig("", UNREADABLE).definition(), "task": None, "pattern": None, "overlap": "allow"}
 WIDE = {"class": "vTextField", "autocomplete": "off"}
 NUMBER = {"class": "vIntegerField"}
 HIDDEN = gettext_lazy(
@@ -160,6 +161,10 @@ class DefinitionForm(ScheduleForm):
             "Milliseconds. Each task is sent up to this much later; the delay of a fire time is always the same."
         ),
     )
+    overlap = forms.ChoiceField(
+        show_hidden_initial=True,
+        help_text=gettext_lazy("What to do at a fire time while the last task that was sent has not finished."),
+    )
     catch_up = forms.ChoiceField(
         show_hidden_initial=True,
         help_text=gettext_lazy("What to send for the fire times that passed while no scheduler was running."),
@@ -184,6 +189,7 @@ class DefinitionForm(ScheduleForm):
         )
         self._offer("queue", own, ((name, name) for name in sorted(config().queues)))
         self._offer("catch_up", [], ((key, CATCH_UP[key]) for key in POLICIES))
+        self._offer("overlap", [], ((key, OVERLAP[key]) for key in OVERLAPS))
 
     def _offer(self, key: str, first: list[tuple[str, Any]], choices: Iterable[tuple[str, str | Promise]]) -> None:
         """Offer choices and the current value, even if no code declares it: otherwise saving would change it unnoticed."""
@@ -200,7 +206,7 @@ class DefinitionForm(ScheduleForm):
         """The groups of fields on the page."""
         groups = (
             (None, ("name", "task", "pattern", "zone", ARGUMENTS, "enabled")),
-            (_("How its tasks are sent"), ("queue", "priority", "good_for_ms", "jitter_ms")),
+            (_("How its tasks are sent"), ("queue", "priority", "good_for_ms", "jitter_ms", "overlap")),
             (_("Missed fire times"), ("catch_up", "most")),
             (None, ("reason",)),
         )

@@ -149,7 +149,8 @@ def schedule_table(schedules: Sequence[ScheduleOverview]) -> str:
     rows = (
         (
             one.name, one.in_words or one.pattern, one.zone, one.task, STATES[one.state], wall(one.next_fire_at, one.zone),
-            wall(one.last_fire_at, one.zone), one.last_status or "-",
+            wall(one.last_fire_at, one.zone),
+            f"skipped, {one.last_task} had not finished" if one.last_skipped else one.last_status or "-",
         )
         for one in schedules
     )  # fmt: skip

@@ -2,9 +2,9 @@
 
 Any number of schedulers may run; none of them is a leader. A scheduler that finds a due schedule locks its row and, in one
 transaction, records the fire times, sends their tasks and updates the row: each fire time becomes one task, or none yet if any of
-that fails. All schedulers use the database's clock. A schedule that cannot be sent does not delay the others. During a deploy a
-scheduler of the other release may have the code that it needs, so for a grace period it is left to those; only then is the error
-written to its row.
+that fails. It is recorded as skipped if the task of an earlier one has not finished and must not overlap. All schedulers use the
+database's clock. A schedule that cannot be sent does not delay the others. During a deploy a scheduler of the other release may
+have the code that it needs, so for a grace period it is left to those; only then is the error written to its row.
 
 The scheduler loop: sleeps until the next fire time, and wakes when a schedule is changed.
 
@@ -143,14 +143,22 @@ class Scheduler:
             self.advance(store, taken, timing, found, problem)
 
     def send(self, connection: psycopg.Connection[Any], taken: Taken, schedule: ScheduleConfig, found: Due) -> None:
-        """Record the due fire times and send their tasks. Raises LookupError and TaskSendError before anything is written."""
+        """Record the due fire times and send their tasks, or skip them while an earlier task has not finished.
+
+        Raises LookupError and TaskSendError before anything is written.
+        """
         if found.fire_times:
             task = task_of(schedule, found.fire_times[0])
             fire_times = dict(zip(uuid7s(len(found.fire_times)), found.fire_times, strict=True))
-            noted = ScheduleStore(connection).tick(taken.name, list(fire_times.values()), list(fire_times))
-            unsent = {id_: fire_time for id_, fire_time in fire_times.items() if id_ in noted}
-            for some in copies(task, found.fire_times[0], unsent):
-                TaskStore(connection).send(some)
+            skip = schedule.overlap == "skip"
+            for some in [{id_: fire_time} for id_, fire_time in fire_times.items()] if skip else [fire_times]:
+                noted, unfinished = ScheduleStore(connection).tick(taken.name, list(some.values()), list(some), skip)
+                unsent = {id_: fire_time for id_, fire_time in some.items() if id_ in noted}
+                for batch in copies(task, found.fire_times[0], unsent):
+                    TaskStore(connection).send(batch)
+                if unfinished is not None:
+                    line = "schedule %s: skipped its fire time %s, because task %s has not finished"
+                    logger.info(line, shown_name(taken.name), min(some.values()).isoformat(), unfinished)
 
     def advance(self, store: ScheduleStore, taken: Taken, timing: Timing, found: Due, problem: str | None) -> None:
         """Record how far a schedule came, and its next fire time."""

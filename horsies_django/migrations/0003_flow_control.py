@@ -21,7 +21,7 @@ class Migration(migrations.Migration):
         ),
         migrations.RemoveConstraint(
             "taskattempt", "horsies_task_attempts_outcome"
-        ),  # for SNOOZED; the settle alone writes it
+        ),  # SNOOZED; the settle alone writes it
         migrations.CreateModel(
             "SendKey",
             fields=[

@@ -50,6 +50,14 @@ class Copied(NamedTuple):
     copied: bool
 
 
+class SentOnce(NamedTuple):
+    """The id of a task, the verdict of ``horsies_send_once``, and the OID of the table into which it was sent, if it was."""
+
+    id: uuid.UUID
+    verdict: str
+    table: int | None
+
+
 class Sent(NamedTuple):
     """The OID of the table into which a task was sent, when it was sent, and when it is due."""
 
@@ -107,21 +115,10 @@ class TaskStore:
         (row,) = run(self.connection, "tasks/send_timed", sending(task, notified))
         return Sent(*row)
 
-    def send_once(
-        self,
-        task: NewTasks,
-        patience_ms: int,
-        digest: bytes,
-        *,
-        arguments: bytes | None = None,
-        until: str | None = None,
-        keep: timedelta | None = None,
-    ) -> tuple[uuid.UUID, str]:
-        """Insert a task unless another one has its digest; see ``horsies_send_once``."""
-        params = {name: value for name, value in sending(task, None).items() if name != "notified"}
-        once = {"digest": digest, "arguments": arguments, "until": until, "keep": keep, "patience": f"{patience_ms}ms"}
-        ((id_, verdict),) = run(self.connection, "horsies_send_once", {**once, **params})
-        return id_, verdict
+    def send_once(self, task: NewTasks, notified: int | None, once: Mapping[str, Any]) -> SentOnce:
+        """Insert a task unless another one has its digest; ``once`` are the first parameters of ``horsies_send_once``."""
+        (row,) = run(self.connection, "tasks/send_once", {**once, **sending(task, notified)})
+        return SentOnce(*row)
 
     def send_on(self, tasks: NewTasks) -> None:
         """Insert the tasks without waiting for the result, on a connection in pipeline mode."""

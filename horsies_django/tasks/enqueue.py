@@ -26,7 +26,7 @@ from horsies_django.core.records import NewTasks
 from horsies_django.core.unique import arguments_digest, key_digest
 from horsies_django.signals import task_sent
 from horsies_django.store.base import NotMigrated, not_migrated, said
-from horsies_django.store.tasks import Sent, TaskStore
+from horsies_django.store.tasks import Sent, SentOnce, TaskStore
 from horsies_django.tasks import registry
 from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.tasks.ids import uuid7, uuid7s
@@ -67,19 +67,29 @@ def send_call(
 def write_once(task: TaskDefinition, new: NewTasks, key: str | None) -> tuple[uuid.UUID, bool]:
     """Insert a task with a key, or a unique one, in the caller's transaction, unless it is there. Raises TaskSendError."""
     conf, unique, kwargs = config(), task.unique, new.kwargs[0]
-    how: dict[str, Any]
+    once: dict[str, Any] = {
+        "arguments": None,
+        "until": None,
+        "keep": None,
+        "patience": f"{conf.unique_lock_timeout_ms}ms",
+    }
+    if key is not None and unique is not None:
+        raise refuse(f"{task.name} is unique, so it takes no key: either says when a send is not one of its own")
     if key is not None:
-        if unique is not None:
-            raise refuse(f"{task.name} is unique, so it takes no key: either says when a send is not one of its own")
         hours = conf.retention.key_hours
-        keep = None if hours is None else dt.timedelta(hours=hours)
-        how = {"digest": key_digest(task.name, key), "arguments": arguments_digest(kwargs), "keep": keep}
-    else:
-        assert unique is not None
-        how = {"digest": unique.digest(task.name, kwargs), "until": unique.until}
-        new = new._replace(options=with_unique(new.options, **how))
-    with taken():
-        id_, verdict = TaskStore(connections[conf.database]).send_once(new, conf.unique_lock_timeout_ms, **how)
+        once["keep"] = None if hours is None else dt.timedelta(hours=hours)
+        once |= {"digest": key_digest(task.name, key), "arguments": arguments_digest(kwargs)}
+    elif unique is not None:
+        once |= {"digest": unique.digest(task.name, kwargs), "until": unique.until}
+        new = new._replace(options=with_unique(new.options, once["digest"], unique.until))
+    found: list[SentOnce] = []
+
+    def send(store: TaskStore, task: NewTasks, notified: int | None) -> int | None:
+        found.append(store.send_once(task, notified, once))
+        return found[0].table
+
+    insert_one(new, send)
+    ((id_, verdict, _),) = found
     if verdict == "CONFLICT":
         raise refuse(
             f"{task.name}: the key {key!r} was used for task {id_}, with other arguments: use another key for other work",
@@ -228,8 +238,8 @@ def tell_sent(new: NewTasks, ids: Sequence[uuid.UUID]) -> None:
         )
 
 
-def insert_one(new: NewTasks, send: Callable[[TaskStore, NewTasks, int | None], int]) -> None:
-    """Insert a single task and notify workers. Raises TaskSendError."""
+def insert_one(new: NewTasks, send: Callable[[TaskStore, NewTasks, int | None], int | None]) -> None:
+    """Insert a single task and notify workers, unless ``send`` returns None: it sent nothing. Raises TaskSendError."""
     connection = connections[config().database]
     store = TaskStore(connection)
     with taken():
@@ -238,7 +248,7 @@ def insert_one(new: NewTasks, send: Callable[[TaskStore, NewTasks, int | None], 
             return
         turn = throttle.begin(new.queue_name, new.lane)
         table = send(store, new, turn.notified)
-    if throttle.end(turn, table):
+    if table is not None and throttle.end(turn, table):
         announce(store, new.queue_name, table)
 
 

@@ -75,13 +75,14 @@ def test_every_audited_change_is_made_and_logged_if_its_entry_is_refused(log: py
     Schedule.objects.filter(pk="nightly").update(
         declared_in="here", declared_at=dt.datetime.now(dt.UTC) - dt.timedelta(days=30)
     )
-    waiting, failed, run = put(1)[0], TaskFactory(status="FAILED"), Workflow("flow")
+    waiting, (failed, again), run = put(1)[0], TaskFactory.create_batch(2, status="FAILED"), Workflow("flow")
     run.add(noop)
     handle = run.send()
     with refused("horsies_audit", event="INSERT"):
         with transaction.atomic():
             operations.cancel([waiting], actor="ann")
-            new = operations.retry(failed.pk, actor="ann")
+            operations.retry(again.pk, actor="ann")
+            new = operations.copy(failed.pk, actor="ann")
             assert redact(failed.pk, actor="ann", reason="asked")
             assert handle.pause(actor="ann")
         schedules.disable("nightly", actor="ann")
@@ -89,12 +90,13 @@ def test_every_audited_change_is_made_and_logged_if_its_entry_is_refused(log: py
         assert ScheduleStore(connection).gone(dt.timedelta(days=1), "scheduler") == ["nightly"]
     assert not AuditEntry.objects.filter(actor__in=["ann", "scheduler"]).exclude(action="schedule.create").exists()
     assert Task.objects.get(pk=waiting).status == "CANCELLED"
-    assert Task.objects.get(pk=new).status == "PENDING"
+    assert {Task.objects.get(pk=id_).status for id_ in (new, again.pk)} == {"PENDING"}
     assert Task.objects.get(pk=failed.pk).redacted_at is not None
     assert WorkflowRun.objects.get().status == "PAUSED"
     assert Schedule.objects.get().gone_at is not None
     assert logged(log) == [
-        "schedule.delete", "schedule.disable", "schedule.gone", "task.cancel", "task.redact", "task.retry", "workflow.pause",
+        "schedule.delete", "schedule.disable", "schedule.gone", "task.cancel", "task.copy", "task.redact", "task.retry",
+        "workflow.pause",
     ]  # fmt: skip
 
 

@@ -21,7 +21,11 @@ from tests.support.statements import FUNCTIONS, STATEMENTS
 pytestmark = pytest.mark.django_db(transaction=True)
 
 COMMANDS = {"sessions/discard", "sessions/forget_plans"}  # what PostgreSQL does not prepare
-CALLS = {"tasks/send", "tasks/send_timed"}  # their parameters have the types of the only function of that name
+CALLS = {
+    "tasks/send",
+    "tasks/send_once",
+    "tasks/send_timed",
+}  # their parameters have the types of the only function of that name
 Connect = Callable[[], psycopg.Connection[Any]]
 
 

@@ -40,19 +40,18 @@ def test_snoozes_use_no_attempt_and_are_one_row() -> None:
 
 @pytest.mark.parametrize("until", [0, 2.5, dt.timedelta(minutes=2), "in an hour", "a minute ago"])
 def test_a_snooze_takes_seconds_a_timedelta_or_an_aware_datetime(until: Any) -> None:
-    hour, minute = dt.timedelta(hours=1), dt.timedelta(minutes=1)
-    moment = {"in an hour": now() + hour, "a minute ago": now() - minute}.get(until, until)
+    today = dt.datetime.now(dt.UTC)
+    moment = {"in an hour": today + HOUR, "a minute ago": today - dt.timedelta(minutes=1)}.get(until, until)
     handle = tasks.noop.send()
     with fail_next(tasks.noop, Snooze(moment)):
         drain()
         if until in (0, "a minute ago"):
             assert handle.get(0).is_ok(), "it was due at once"
             return
-    due = Task.objects.get().enqueued_at
-    wanted = moment if isinstance(moment, dt.datetime) else now() + dt.timedelta(seconds=0) + (
-        moment if isinstance(moment, dt.timedelta) else dt.timedelta(seconds=moment)
-    )  # fmt: skip
-    assert abs(due - wanted) < dt.timedelta(seconds=10)
+    later = moment - today if isinstance(moment, dt.datetime) else moment
+    wanted = later if isinstance(later, dt.timedelta) else dt.timedelta(seconds=later)
+    row = Task.objects.get()
+    assert abs(row.enqueued_at - row.sent_at - wanted) < dt.timedelta(seconds=10)
 
 
 @pytest.mark.parametrize(

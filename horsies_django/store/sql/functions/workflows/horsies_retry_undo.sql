@@ -19,13 +19,12 @@ BEGIN
   IF v_again = '{}' THEN
     RETURN 'UNDONE';
   END IF;
-  WITH again AS MATERIALIZED (  -- see horsies_propagate
-    SELECT p_workflow AS workflow_id, unnest(v_again) AS number
-  ), replaced AS MATERIALIZED (
-    SELECT t.id FROM again a JOIN horsies_tasks t ON t.workflow_id = a.workflow_id AND t.node = a.number
-    WHERE t.status <> 'COMPLETED' AND t.error_code IS DISTINCT FROM 'TASK_SKIPPED'
-  )
-  UPDATE horsies_tasks t SET node = NULL FROM replaced r WHERE t.id = r.id;
+  UPDATE horsies_tasks t SET node = NULL
+  WHERE t.id = ANY (ARRAY(
+    SELECT r.id FROM unnest(v_again) AS a (number) CROSS JOIN LATERAL (  -- not a join, which may read all tasks of the run for each node
+      SELECT x.id FROM horsies_tasks x
+      WHERE x.workflow_id = p_workflow AND x.node = a.number AND x.status <> 'COMPLETED' AND x.error_code IS DISTINCT FROM 'TASK_SKIPPED'
+      OFFSET 0) AS r));
   INSERT INTO horsies_workflow_edges (workflow_id, upstream, downstream)
   WITH RECURSIVE reached (source, number, again) AS (  -- again: this one failed, too; the search ends at it
     SELECT a.number, a.number, false FROM unnest(v_again) AS a (number)
@@ -39,23 +38,23 @@ BEGIN
   )
   SELECT p_workflow, r.source, r.number FROM reached r WHERE r.again
   ON CONFLICT DO NOTHING;
-  WITH again AS MATERIALIZED (
-    SELECT p_workflow AS workflow_id, unnest(v_again) AS number
-  ), begun AS MATERIALIZED (
-    SELECT a.*, horsies_begun_total(p_workflow, o.number, o.undo -> 'begun') AS total,
-           (SELECT count(*) FROM horsies_tasks t WHERE t.workflow_id = a.workflow_id AND t.node = a.number AND t.advanced_at IS NOT NULL)::int AS done
-    FROM again a JOIN horsies_workflow_nodes x ON x.workflow_id = a.workflow_id AND x.number = a.number
-    JOIN horsies_workflow_nodes o ON o.workflow_id = x.workflow_id AND o.number = x.undoes
+  WITH begun AS MATERIALIZED (
+    SELECT p_workflow AS workflow_id, a.number, horsies_begun_total(p_workflow, o.number, o.undo -> 'begun') AS total,
+           (SELECT count(*) FROM horsies_tasks t WHERE t.workflow_id = p_workflow AND t.node = a.number AND t.advanced_at IS NOT NULL)::int AS done
+    FROM unnest(v_again) AS a (number)
+    CROSS JOIN LATERAL (SELECT n.undoes FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.number = a.number OFFSET 0) AS x
+    CROSS JOIN LATERAL (
+      SELECT n.number, n.undo FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.number = x.undoes OFFSET 0) AS o
   )
   UPDATE horsies_workflow_nodes n
   SET status = 'ADDED', total = b.total, finished_at = NULL, error_code = NULL, error = NULL, task_id = NULL,
       expanded = 0, in_flight = 0, items_ok = b.done, items_bad = 0
   FROM begun b WHERE n.workflow_id = b.workflow_id AND n.number = b.number;
-  WITH again AS MATERIALIZED (
-    SELECT p_workflow AS workflow_id, unnest(v_again) AS number
-  ), told AS MATERIALIZED (
-    SELECT e.workflow_id, e.downstream AS number, count(*)::int AS open
-    FROM again a JOIN horsies_workflow_edges e ON e.workflow_id = a.workflow_id AND e.upstream = a.number GROUP BY e.workflow_id, e.downstream
+  WITH told AS MATERIALIZED (
+    SELECT p_workflow AS workflow_id, e.downstream AS number, count(*)::int AS open
+    FROM unnest(v_again) AS a (number) CROSS JOIN LATERAL (
+      SELECT x.downstream FROM horsies_workflow_edges x WHERE x.workflow_id = p_workflow AND x.upstream = a.number OFFSET 0) AS e
+    GROUP BY e.downstream
   )
   UPDATE horsies_workflow_nodes n SET open = n.open + t.open, bad = n.bad - t.open
   FROM told t WHERE n.workflow_id = t.workflow_id AND n.number = t.number AND n.finished_at IS NOT NULL;  -- those that do not run again

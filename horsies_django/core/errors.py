@@ -136,7 +136,7 @@ class TaskNotCommitted(HorsiesError):  # noqa: N818 - a state of the caller, not
 
 
 class TaskNotRetryable(HorsiesError):  # noqa: N818 - a state of the task
-    """A task was not retried or copied: it has not finished, completed, was redacted, or belongs to a workflow run."""
+    """A task was not retried or copied; the message says why: it has not finished or was redacted, say, or a run has it."""
 
 
 class QueueError(HorsiesError):

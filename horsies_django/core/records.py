@@ -100,7 +100,7 @@ class Outcome(NamedTuple):
 
     ``status`` is COMPLETED, FAILED, CANCELLED or SNOOZED; ``result`` is the JSON envelope, ``{"ok": ...}`` or ``{"err": {...}}``.
     ``retry`` is True, or a retry delay in seconds, for a task that raised Retry; the retry policy may retry others too. Of a
-    SNOOZED one, it is what ``Snooze.stored`` returns.
+    SNOOZED one, it is the ``stored`` of its Snooze, with the ``most`` snoozes that are allowed.
     ``returned``: the task returned the error. ``classes``: the names of the exception's class and its bases, to which a policy
     may refer. ``crashed``: the process of the attempt died. The remaining fields are for the log and for signals; ``seconds`` is
     how long the task occupied its slot, ``options`` the JSON text of its options, ``in_run`` as in ``Claim``.

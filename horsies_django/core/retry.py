@@ -72,21 +72,16 @@ class Snooze(HorsiesError):  # noqa: N818 - a request, not an error
         if isinstance(until, dt.datetime):
             if until.utcoffset() is None:
                 raise ValueError(f"Snooze() takes an aware datetime, and {until.isoformat()} has no time zone")
-            if not dt.timedelta(days=-1) < until - dt.datetime.now(dt.UTC) <= dt.timedelta(seconds=LONGEST_DELAY):
+            if until - dt.datetime.now(dt.UTC) > dt.timedelta(seconds=LONGEST_DELAY):
                 raise ValueError(f"Snooze() takes a time within 30 days from now, not {until.isoformat()}")
+            self.stored: dict[str, Any] = {"until": until.isoformat()}  # as the database needs it
             return
         seconds = until.total_seconds() if isinstance(until, dt.timedelta) else until
         if not _is_number(seconds, 0, LONGEST_DELAY):
             raise ValueError(
                 f"Snooze() takes from 0 to {LONGEST_DELAY:_} seconds (30 days), or a timedelta, not {until!r:.100}"
             )
-
-    def stored(self, most: int) -> dict[str, Any]:
-        """Return what the database needs; ``most``: the snoozes that are allowed."""
-        if isinstance(self.until, dt.datetime):
-            return {"until": self.until.isoformat(), "most": most}
-        seconds = self.until.total_seconds() if isinstance(self.until, dt.timedelta) else float(self.until)
-        return {"seconds": seconds, "most": most}
+        self.stored = {"seconds": float(seconds)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,8 +142,8 @@ class TaskHandle(Generic[T]):
         """Let the task run again, in the open transaction, if any, if it failed, expired or was cancelled.
 
         It keeps its id and its attempts, is due now, and its retry policy begins anew. A task that waits for a retry is due now.
-        Raises LookupError if there is no such task, TaskNotRetryable for one that completed, has not finished, was redacted, or
-        belongs to a workflow run.
+        Raises LookupError if there is no such task, TaskNotRetryable for one that completed, has not finished, was redacted,
+        belongs to a workflow run, or is unique while another one is the same work.
         """
         retry(self.task_id)
         self._final = None

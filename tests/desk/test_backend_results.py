@@ -19,7 +19,7 @@ from horsies_django.models import Task, TaskAttempt
 from horsies_django.tasks.redaction import redact
 from horsies_django.testing import drain
 from tests.apps.errands import tasks
-from tests.apps.errands.api import InvalidTask, TaskResultStatus, exceptions, task, task_backends
+from tests.apps.errands.api import InvalidTask, TaskResultStatus, exceptions, signals, task, task_backends
 from tests.apps.project import tasks as ours
 from tests.support.factories import TaskFactory
 from tests.support.factories import error as error_result
@@ -242,6 +242,21 @@ def test_a_number_is_exact_a_list_is_one_delay_for_each_retry_and_without_either
         assert policy is not None
         assert policy.jitter is jitter
         assert [policy.delay(retry) for retry in range(1, len(expected) + 1)] == expected
+
+
+def test_a_snooze_is_neither_an_attempt_nor_an_error_nor_the_end() -> None:
+    ended: list[Any] = []
+
+    def note(task_result: Any, **values: Any) -> None:
+        ended.append(task_result.status)
+
+    signals.task_finished.connect(note)
+    try:
+        result = ran(tasks.rests, 2, until=dt.timedelta(minutes=5))
+    finally:
+        signals.task_finished.disconnect(note)
+    assert (result.status, result.attempts, result.errors, result.return_value) == (SUCCESSFUL, 1, [], 3)
+    assert ended == [SUCCESSFUL]
 
 
 def test_a_function_is_asked_with_the_exception_and_the_result() -> None:

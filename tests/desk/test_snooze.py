@@ -86,6 +86,8 @@ def test_a_task_that_snoozes_too_often_fails(settings: Any, caplog: pytest.LogCa
     assert (error.error_code, "HORSIES['MAX_SNOOZES']" in error.message) == ("SNOOZED_TOO_OFTEN", True)
     assert attempts(handle) == [(1, "SNOOZED", True), (1, "FAILED", False)]
     assert any("SNOOZED_TOO_OFTEN" in line.message and line.levelno == logging.ERROR for line in caplog.records)
+    handle.retry()
+    assert drain(until=HOUR, raise_errors=False) == 3, "snoozes count from the retry"
     settings.HORSIES = {**settings.HORSIES, "MAX_SNOOZES": 9}
     handle.retry()
     drain(until=HOUR)

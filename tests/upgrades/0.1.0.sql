@@ -5766,26 +5766,26 @@ INSERT INTO public.horsies_task_attempts VALUES
 	('01a2171f-240c-7db6-8000-001381bdab61', 1, 1, 'COMPLETED', false, '2026-11-26 09:10:46.544834+00', '2026-11-26 09:10:46.547229+00', NULL, NULL, NULL, NULL, '01a2171f-1fbc-73f2-bdfb-bd4422b0a194', 28083),
 	('01a2171f-2419-76c4-8000-001383782b16', 1, 1, 'COMPLETED', false, '2026-11-26 09:10:46.55516+00', '2026-11-26 09:10:46.556611+00', NULL, NULL, NULL, NULL, '01a2171f-1fbc-73f2-bdfb-bd4422b0a194', 28082),
 	('01a2171f-2420-7293-9c20-e1a61bc53187', 1, 1, 'FAILED', false, '2026-11-26 09:10:46.561433+00', '2026-11-26 09:10:46.564766+00', 'UNHANDLED_ERROR', 'LookupError: no 1', 'builtins.LookupError', 'Traceback (most recent call last):
-  File "/work/main/horsies_django/worker/child/run_task.py", line 91, in sync_reply
+  File "/srv/site/horsies_django/worker/child/run_task.py", line 91, in sync_reply
     value = call(run, task, args, keywords)
             ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-  File "/work/main/horsies_django/worker/child/middleware.py", line 42, in call
+  File "/srv/site/horsies_django/worker/child/middleware.py", line 42, in call
     return task.function(*args, **kwargs)
            ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-  File "/work/main/tests/upgrades/site/tasks.py", line 22, in fails
+  File "/srv/site/tests/upgrades/site/tasks.py", line 22, in fails
     raise LookupError(f"no {number}")
 LookupError: no 1
 ', '01a2171f-1fbc-73f2-bdfb-bd4422b0a194', 28082),
 	('01a2171f-242c-760c-8000-0017fbc503be', 1, 1, 'COMPLETED', false, '2026-11-26 09:10:46.573295+00', '2026-11-26 09:10:46.574725+00', NULL, NULL, NULL, NULL, '01a2171f-1fbc-73f2-bdfb-bd4422b0a194', 28082),
 	('01a2171f-242e-78a3-8000-001bef2f357a', 1, 1, 'COMPLETED', false, '2026-11-26 09:10:46.575593+00', '2026-11-26 09:10:46.578873+00', NULL, NULL, NULL, NULL, '01a2171f-1fbc-73f2-bdfb-bd4422b0a194', 28082),
 	('01a2171f-243a-77b2-be40-d8af33e4a9fc', 1, 1, 'FAILED', true, '2026-11-26 09:10:46.587657+00', '2026-11-26 09:10:46.609523+00', 'UNHANDLED_ERROR', 'LookupError: no second step yet', 'builtins.LookupError', 'Traceback (most recent call last):
-  File "/work/main/horsies_django/worker/child/run_task.py", line 91, in sync_reply
+  File "/srv/site/horsies_django/worker/child/run_task.py", line 91, in sync_reply
     value = call(run, task, args, keywords)
             ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-  File "/work/main/horsies_django/worker/child/middleware.py", line 42, in call
+  File "/srv/site/horsies_django/worker/child/middleware.py", line 42, in call
     return task.function(*args, **kwargs)
            ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-  File "/work/main/tests/upgrades/site/tasks.py", line 42, in steps
+  File "/srv/site/tests/upgrades/site/tasks.py", line 42, in steps
     raise LookupError("no second step yet")
 LookupError: no second step yet
 ', '01a2171f-1fbc-73f2-bdfb-bd4422b0a194', 28082);
@@ -5811,7 +5811,7 @@ INSERT INTO public.horsies_tasks VALUES
 	('01a2171f-240c-7db6-8000-001381bdab61', 'tests.upgrades.site.tasks.double', 'latter', 'sync', 100, '{"n": 2}', NULL, NULL, 'COMPLETED', NULL, 0, false, '2026-11-26 09:10:46.536633+00', '2026-11-26 09:10:46.524127+00', NULL, '2026-11-26 09:10:46.544834+00', '01a2171f-1fbc-73f2-bdfb-bd4422b0a194', 1, NULL, '2026-11-26 09:10:46.544834+00', '2026-11-26 09:10:46.547229+00', NULL, 0, 0, NULL, '{"ok":4}', NULL, false, NULL, NULL, '01a2171f-204a-739f-a4e6-fec43e4f82e0', 3, 1, '2026-11-26 09:10:46.549423+00'),
 	('01a2171f-240c-7e93-8000-0024d559ff0c', 'tests.upgrades.site.tasks.double', 'latter', 'sync', 100, '{"n": 3}', NULL, NULL, 'COMPLETED', NULL, 0, false, '2026-11-26 09:10:46.536633+00', '2026-11-26 09:10:46.524127+00', NULL, '2026-11-26 09:10:46.544834+00', '01a2171f-1fbc-73f2-bdfb-bd4422b0a194', 1, NULL, '2026-11-26 09:10:46.544834+00', '2026-11-26 09:10:46.547229+00', NULL, 0, 0, NULL, '{"ok":6}', NULL, false, NULL, NULL, '01a2171f-204a-739f-a4e6-fec43e4f82e0', 3, 2, '2026-11-26 09:10:46.549423+00'),
 	('01a2171f-2419-76c4-8000-001383782b16', 'tests.upgrades.site.tasks.total', 'former', 'sync', 100, '{"values": [2, 4, 6]}', NULL, NULL, 'COMPLETED', NULL, 0, false, '2026-11-26 09:10:46.551731+00', '2026-11-26 09:10:46.54935+00', NULL, '2026-11-26 09:10:46.55516+00', '01a2171f-1fbc-73f2-bdfb-bd4422b0a194', 1, NULL, '2026-11-26 09:10:46.55516+00', '2026-11-26 09:10:46.556611+00', NULL, 0, 0, NULL, '{"ok":12}', NULL, false, NULL, NULL, '01a2171f-204a-739f-a4e6-fec43e4f82e0', 4, 0, '2026-11-26 09:10:46.556611+00'),
-	('01a2171f-2420-7293-9c20-e1a61bc53187', 'tests.upgrades.site.tasks.fails', 'former', 'sync', 100, '{"number":1}', NULL, NULL, 'FAILED', NULL, 0, false, '2026-11-26 09:10:46.560343+00', '2026-11-26 09:10:46.560343+00', NULL, '2026-11-26 09:10:46.561433+00', '01a2171f-1fbc-73f2-bdfb-bd4422b0a194', 1, NULL, '2026-11-26 09:10:46.561433+00', '2026-11-26 09:10:46.564766+00', NULL, 0, 0, NULL, '{"err":{"error_code":"UNHANDLED_ERROR","message":"LookupError: no 1","exception":{"type":"LookupError","module":"builtins","message":"no 1","repr":"LookupError(''no 1'')","traceback":"Traceback (most recent call last):\n  File \"/work/main/horsies_django/worker/child/run_task.py\", line 91, in sync_reply\n    value = call(run, task, args, keywords)\n            ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\n  File \"/work/main/horsies_django/worker/child/middleware.py\", line 42, in call\n    return task.function(*args, **kwargs)\n           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\n  File \"/work/main/tests/upgrades/site/tasks.py\", line 22, in fails\n    raise LookupError(f\"no {number}\")\nLookupError: no 1\n"},"data":null}}', 'UNHANDLED_ERROR', false, NULL, NULL, NULL, NULL, NULL, NULL),
+	('01a2171f-2420-7293-9c20-e1a61bc53187', 'tests.upgrades.site.tasks.fails', 'former', 'sync', 100, '{"number":1}', NULL, NULL, 'FAILED', NULL, 0, false, '2026-11-26 09:10:46.560343+00', '2026-11-26 09:10:46.560343+00', NULL, '2026-11-26 09:10:46.561433+00', '01a2171f-1fbc-73f2-bdfb-bd4422b0a194', 1, NULL, '2026-11-26 09:10:46.561433+00', '2026-11-26 09:10:46.564766+00', NULL, 0, 0, NULL, '{"err":{"error_code":"UNHANDLED_ERROR","message":"LookupError: no 1","exception":{"type":"LookupError","module":"builtins","message":"no 1","repr":"LookupError(''no 1'')","traceback":"Traceback (most recent call last):\n  File \"/srv/site/horsies_django/worker/child/run_task.py\", line 91, in sync_reply\n    value = call(run, task, args, keywords)\n            ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\n  File \"/srv/site/horsies_django/worker/child/middleware.py\", line 42, in call\n    return task.function(*args, **kwargs)\n           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\n  File \"/srv/site/tests/upgrades/site/tasks.py\", line 22, in fails\n    raise LookupError(f\"no {number}\")\nLookupError: no 1\n"},"data":null}}', 'UNHANDLED_ERROR', false, NULL, NULL, NULL, NULL, NULL, NULL),
 	('01a2171f-2427-762f-837b-15833d3c5648', 'tests.upgrades.site.tasks.add', 'former', 'sync', 100, '{"a":5,"b":5}', NULL, NULL, 'CANCELLED', NULL, 0, false, '2026-11-26 09:10:46.567571+00', '2026-11-26 10:10:46.567571+00', NULL, NULL, NULL, 0, NULL, NULL, '2026-11-26 09:10:46.568785+00', '2026-11-26 09:10:46.568785+00', 0, 0, NULL, '{"err": {"data": null, "message": "the task was cancelled before it started", "exception": null, "error_code": "TASK_CANCELLED"}}', 'TASK_CANCELLED', false, NULL, NULL, NULL, NULL, NULL, NULL),
 	('01a2171f-242c-760c-8000-0017fbc503be', 'tests.upgrades.site.tasks.add', 'former', 'sync', 100, '{"a": 1, "b": 2}', NULL, NULL, 'COMPLETED', NULL, 0, false, '2026-11-26 09:10:46.572261+00', '2026-11-26 09:10:46.570891+00', NULL, '2026-11-26 09:10:46.573295+00', '01a2171f-1fbc-73f2-bdfb-bd4422b0a194', 1, NULL, '2026-11-26 09:10:46.573295+00', '2026-11-26 09:10:46.574725+00', NULL, 0, 0, NULL, '{"ok":3}', NULL, false, NULL, NULL, '01a2171f-242a-751a-9a33-9fcb7a5aadab', 0, 0, '2026-11-26 09:10:46.576831+00'),
 	('01a2171f-242e-78a3-8000-001bef2f357a', 'tests.upgrades.site.tasks.add', 'former', 'sync', 100, '{"a": 1, "b": 2}', NULL, NULL, 'COMPLETED', NULL, 0, false, '2026-11-26 09:10:46.574467+00', '2026-11-26 09:10:46.573605+00', NULL, '2026-11-26 09:10:46.575593+00', '01a2171f-1fbc-73f2-bdfb-bd4422b0a194', 1, NULL, '2026-11-26 09:10:46.575593+00', '2026-11-26 09:10:46.578873+00', NULL, 0, 0, NULL, '{"ok":3}', NULL, false, NULL, NULL, '01a2171f-242d-74e0-8967-8b69917cd2c0', 0, 0, '2026-11-26 09:10:46.580422+00'),
@@ -5850,7 +5850,7 @@ INSERT INTO public.horsies_worker_states VALUES
 --
 
 INSERT INTO public.horsies_workers VALUES
-	('01a2171f-1fbc-73f2-bdfb-bd4422b0a194', 'vm', 28070, '0.1.0', '["default", "former", "latter", "tenants"]', 2, 1, 100, '2026-11-26 09:10:45.51851+00', '2026-11-26 09:10:45.54496+00', NULL, 0, 0, 64.9, 99.6, '["tests.upgrades.site.tasks.add", "tests.upgrades.site.tasks.double", "tests.upgrades.site.tasks.fails", "tests.upgrades.site.tasks.hangs", "tests.upgrades.site.tasks.of_tenant", "tests.upgrades.site.tasks.steps", "tests.upgrades.site.tasks.total", "tests.upgrades.site.tasks.undoes"]', 2);
+	('01a2171f-1fbc-73f2-bdfb-bd4422b0a194', 'web-1', 28070, '0.1.0', '["default", "former", "latter", "tenants"]', 2, 1, 100, '2026-11-26 09:10:45.51851+00', '2026-11-26 09:10:45.54496+00', NULL, 0, 0, 64.9, 99.6, '["tests.upgrades.site.tasks.add", "tests.upgrades.site.tasks.double", "tests.upgrades.site.tasks.fails", "tests.upgrades.site.tasks.hangs", "tests.upgrades.site.tasks.of_tenant", "tests.upgrades.site.tasks.steps", "tests.upgrades.site.tasks.total", "tests.upgrades.site.tasks.undoes"]', 2);
 
 
 --

@@ -10,6 +10,7 @@ import datetime as dt
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -77,7 +78,8 @@ def main() -> None:
         fill()
         options = ("--inserts", "--rows-per-insert=100", "--no-owner", "--no-privileges", f"--dbname={url}")
         done = subprocess.run([binaries_directory() / "pg_dump", *options], capture_output=True, text=True, check=True)
-    (HERE / f"{__version__}.sql").write_text(FOREIGN.sub("", done.stdout))
+    text = FOREIGN.sub("", done.stdout).replace(str(HERE.parents[1]), "/srv/site")  # in tracebacks
+    (HERE / f"{__version__}.sql").write_text(text.replace(f"'{socket.gethostname()}'", "'web-1'"))
     for old in HERE.glob("*.whl"):
         old.unlink()
     with tempfile.TemporaryDirectory() as directory:

@@ -150,8 +150,8 @@ def crashed(run: Run, task: TaskDefinition, error: BaseException) -> Reply:
     if isinstance(error, Retry):
         return asked_again(task, error, described)
     if isinstance(error, Snooze):
-        how = error.stored(config().max_snoozes)
-        return Reply("SNOOZED", "{}", SNOOZED, described["message"] or None, retry=how)
+        how = {**error.stored, "most": config().max_snoozes}
+        return Reply(SNOOZED, "{}", SNOOZED, described["message"] or None, retry=how)
     if isinstance(error, TaskTimeout) or (isinstance(error, asyncio.CancelledError) and run.reason == TIMEOUT):
         return failure(TaskError.built_in(OutcomeCode.TASK_TIMEOUT, TIMED_OUT, exception=described))
     if isinstance(error, TaskCancelled) or (isinstance(error, asyncio.CancelledError) and run.reason == CANCEL):

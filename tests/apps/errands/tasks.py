@@ -12,7 +12,7 @@ from typing import Any
 from django.contrib.auth.models import Group
 from django.db import connection
 
-from horsies_django import Retry, backends
+from horsies_django import Retry, Snooze, backends
 from tests.apps.errands.api import task
 
 CALLS: list[Any] = []  # what ran in this process
@@ -103,6 +103,15 @@ def tried(times: int, kind: str = "ValueError") -> int:
     CALLS.append(kind)
     if len(CALLS) <= times:
         raise {"ValueError": ValueError, "KeyError": KeyError}[kind](f"call {len(CALLS)}")
+    return len(CALLS)
+
+
+@backends.task
+def rests(times: int) -> int:
+    """Snooze that often in this process, then say how often it was called."""
+    CALLS.append("rests")
+    if len(CALLS) <= times:
+        raise Snooze(60)
     return len(CALLS)
 
 

@@ -67,10 +67,14 @@ HORSIES = {
     "QUEUES": {
         "imports": {"priority": 10},
         "indexing": {"priority": 50},
+        # A document that is saved ten times in a row is indexed once, after the last time.
+        "search": {"priority": 50, "partition": {"by_task": True, "by_args": "all", "coalesce": True}},
         "verify": {
             "priority": 100,
-            "max_concurrency": 2,
-        },  # the site has visitors besides: two at a time, in the whole cluster
+            "max_concurrency": 2,  # the site has visitors besides: two at a time, in the whole cluster
+            # The checks of one document in the order in which they were sent, so that the last one has the last word.
+            "partition": {"by_args": ["document_id"], "ordered": True, "on_failure": "continue"},
+        },
     },
 }
 

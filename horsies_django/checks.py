@@ -25,13 +25,15 @@ from django.urls import get_resolver
 from django.utils.text import capfirst
 
 from horsies_django import schedules
-from horsies_django.conf import DEFAULT_QUEUE, Config, read
+from horsies_django.conf import DEFAULT_QUEUE, Config, QueueConfig, read
 from horsies_django.conf.section import path_problems
 from horsies_django.core.errors import RESERVED, TaskDefinitionError
+from horsies_django.core.queues import shown_priority
 from horsies_django.core.schedules import as_texts
 from horsies_django.store.schema import open_schema
 from horsies_django.tasks import registry, unsure
 from horsies_django.tasks.decorator import TaskFunction
+from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.tasks.produced_codes import never_produced
 
 TAG = "horsies"
@@ -66,6 +68,7 @@ IDS: Mapping[str, str] = MappingProxyType(
         "E025": "An option of a backend in TASKS is invalid",
         "E026": "A backend in TASKS names a queue that is not declared",
         "E027": "A backend in TASKS needs the app",
+        "E028": "A task of an ordered queue has a priority",
         "W001": "The project's models are written to another database",
         "W002": "Notifications may not get through the connection pooler",
         "W003": "CLAIM_LEASE_MS has no effect",
@@ -73,6 +76,9 @@ IDS: Mapping[str, str] = MappingProxyType(
         "W005": "No worker is sure to import a module of tasks",
         "W006": "Every role may create objects in the schema of the queue",
         "W007": "A task is unique by an argument that may be left out",
+        "W008": "A task of an ordered queue does not have an argument of its key",
+        "W009": "An argument of the key of an ordered queue may be left out",
+        "W010": "One failure of a task stops its key",
     }
 )
 
@@ -119,7 +125,8 @@ def check_tasks(**kwargs: Any) -> list[CheckMessage]:
     messages += [*_unsure_modules(), *_unresolved_types(), *_wrapped_tasks(), *_left_out()]
     if problems:
         return messages
-    return [*messages, *_undeclared_queues(config), *_unknown_codes(config), *_schedules(), *_unusable_paths(config)]
+    messages += [*_undeclared_queues(config), *_ordered_tasks(config)]
+    return [*messages, *_unknown_codes(config), *_schedules(), *_unusable_paths(config)]
 
 
 def _error(id_: str, message: str, hint: str, where: object) -> CheckMessage:
@@ -288,6 +295,54 @@ def _undeclared_queues(config: Config) -> Iterator[CheckMessage]:
                 f"Add it to HORSIES['QUEUES'], or use one of: {', '.join(sorted(config.queues))}.",
                 task.origin,
             )
+
+
+def _ordered_tasks(config: Config) -> Iterator[CheckMessage]:
+    """Report what does not suit an ordered queue, of the tasks that are sent there unless a send says otherwise."""
+    for task in registry.tasks():
+        queue = config.queues.get(task.queue or DEFAULT_QUEUE)
+        if queue is None or not queue.ordered:
+            continue
+        if task.priority != task.usual_priority:
+            yield _error(
+                "E028",
+                f"The task {task.name!r} has the priority {shown_priority(task.priority, task.codec)}, but the queue "
+                f"{queue.name!r} is ordered: its tasks run in the order in which they were sent, so sending this one is refused.",
+                "Leave out the priority, or use another queue. The queue itself may have a priority.",
+                task.origin,
+            )
+        yield from _keys_in_order(task, queue)
+        if queue.policy == "stop" and task.retry_policy is None:
+            yield _warning(
+                "W010",
+                f"The task {task.name!r} has no retry policy, and the queue {queue.name!r} is ordered: after one failure, the "
+                "tasks of the same key do not run until somebody retries or skips the failed one.",
+                "Give it a retry_policy, or the partition of the queue 'on_failure': 'continue' or 'cancel'.",
+                task.origin,
+            )
+
+
+def _keys_in_order(task: TaskDefinition, queue: QueueConfig) -> Iterator[CheckMessage]:
+    """Report names of the key of an ordered queue that a task does not have, or that a send may leave out."""
+    names = queue.partition.by_args or () if queue.partition else ()
+    arguments = task.arguments
+    missing = [] if arguments.takes_any else [name for name in names if name not in arguments.names]
+    if missing:
+        yield _warning(
+            "W008",
+            f"The task {task.name!r} has no argument {', '.join(map(repr, missing))}, by which the queue {queue.name!r} is "
+            "ordered: all tasks without it share one key, and run one after another.",
+            "Add the argument, or use another queue.",
+            task.origin,
+        )
+    if left := [name for name in names if name in arguments.optional]:
+        yield _warning(
+            "W009",
+            f"The task {task.name!r} has a default for {', '.join(map(repr, left))}, by which the queue {queue.name!r} is "
+            "ordered: all sends that leave it out share one key, and not that of the default's value.",
+            "Remove the default.",
+            task.origin,
+        )
 
 
 def _unusable_paths(config: Config) -> Iterator[CheckMessage]:

@@ -7,14 +7,17 @@ change. It waits for passes, never for tasks; when a pass takes unusually long, 
 from __future__ import annotations
 
 import datetime as dt
+import uuid
 from collections.abc import Mapping
 from typing import Any
 
 from django.db import DEFAULT_DB_ALIAS, OperationalError, connections
 
 from horsies_django.conf import LARGEST_LIMIT, Config, QueueConfig, config
+from horsies_django.core.codec import CodecError
+from horsies_django.core.codec.jsondata import plain, write_json
 from horsies_django.core.errors import QueueError
-from horsies_django.core.queues import CLUSTER
+from horsies_django.core.queues import CLUSTER, POLICIES
 from horsies_django.core.texts import refuse_who, text_problem
 from horsies_django.models import Queue
 from horsies_django.models.fields import aware
@@ -23,7 +26,15 @@ from horsies_django.store.queues import DECLARED, NO_OVERRIDE, QueueStore
 from horsies_django.store.schema import has_function
 
 LIMITS = ("max_concurrency", "local_limit", "partition_max_concurrency", "partition_local_limit")
+RULE = (
+    "partition_by_args",
+    "partition_by_task",
+    "partition_max_concurrency",
+    "partition_local_limit",
+    "partition_policy",
+)
 LATEST = dt.timedelta(days=36_500)
+ONE_AT_A_TIME = "the tasks of one partition run one at a time here; limit the queue instead"
 TRIES = 6
 LOCK_NOT_AVAILABLE = "55P03"
 
@@ -66,14 +77,15 @@ def declared_columns(queue: QueueConfig) -> dict[str, Any]:
         "partition_by_task": rule is not None and rule.by_task,
         "partition_max_concurrency": None if rule is None else rule.max_concurrency,
         "partition_local_limit": None if rule is None else rule.local_limit,
+        "partition_policy": None if rule is None else rule.policy,
     }
 
 
 def change(name: str, columns: Mapping[str, Any], *, actor: str, reason: str | None = None) -> list[str]:
     """Change declared values in the database until the settings are next applied; return the names of the changed columns.
 
-    ``columns``: priority (1 to 100), the limits, partition_by_args (list of names, [] for all, None) and partition_by_task.
-    Raises QueueError, and then changes nothing.
+    ``columns``: priority (1 to 100), the limits, partition_by_args (list of names, [] for all, None), partition_by_task and
+    partition_policy (stop, continue, cancel, coalesce, None). Raises QueueError, and then changes nothing.
     """
     if unknown := sorted(set(columns) - set(DECLARED)):
         raise QueueError(f"queue {name!r} has no value {unknown[0]!r}; choose from: {', '.join(DECLARED)}")
@@ -81,6 +93,8 @@ def change(name: str, columns: Mapping[str, Any], *, actor: str, reason: str | N
         raise QueueError(f"queue {name!r}: nothing to change; pass at least one of {', '.join(DECLARED)}")
     refuse_limits({key: value for key, value in columns.items() if key in LIMITS}, name)
     refuse_rule(name, columns)
+    if name != CLUSTER and (rule := set(columns) & set(RULE)) and (found := _find(name)) is not None:
+        refuse_policy(name, {key: getattr(found, key) for key in RULE} | {key: columns[key] for key in rule})
     return _change(name, columns, action="queue.set", actor=actor, reason=reason)
 
 
@@ -118,6 +132,8 @@ def override(
     refuse_until(name, until)
     refuse_limits(limits, name)
     found = _find(name)
+    if found is not None and found.partition_policy is not None and (of_partitions := set(limits) & set(RULE)):
+        raise QueueError(f"queue {name!r}: {min(of_partitions)} cannot be overridden, because {ONE_AT_A_TIME}")
     if found is not None and (dict(limits), actor, reason, until) == (
         found.override, found.override_by, found.override_reason, found.override_until and aware(found.override_until),
     ):  # fmt: skip
@@ -135,6 +151,48 @@ def override(
 def clear(name: str, *, actor: str, reason: str | None = None) -> list[str]:
     """Remove the override, so that the declared limits apply again; return [] if there is none. Raises QueueError."""
     return _change(name, NO_OVERRIDE, action="queue.clear", actor=actor, reason=reason)
+
+
+def skip(name: str, key: Mapping[str, Any], *, actor: str, reason: str, task: str | None = None) -> uuid.UUID:
+    """Give up the failed task that stops a key of an ordered queue, so that the next one starts; return its id.
+
+    ``key``: the arguments of the partition rule by name, with values as JSON has them: a UUID or a date is a str. ``task``: the
+    name of the task, if the rule is by task. Raises QueueError, also if no failed task stops the key.
+    """
+    refuse_who(QueueError, f"no task of queue {name!r:.200} was skipped", actor, reason)
+    if not reason.strip():
+        raise QueueError(f"queue {name!r}: a skip needs a reason")
+    if (found := _find(name)) is None:
+        raise _unknown(name)
+    refuse_key(found, key, task)
+    try:
+        written = write_json(plain(dict(key)))
+    except CodecError as error:
+        raise QueueError(f"queue {name!r}: the key {dict(key)!r:.200} cannot be written as JSON: {error}") from error
+    store = QueueStore(connections[config().database])
+    skipped = store.skip(name, written, task=task, actor=actor, reason=reason)
+    if skipped is None:
+        raise QueueError(
+            f"no failed task stops the key {written:.200} of queue {name!r}; see 'horsies_queue show {name}'"
+        )
+    return skipped
+
+
+def refuse_key(queue: Queue, key: Mapping[str, Any], task: str | None) -> None:
+    """Raise QueueError for a key that a queue cannot have, because of its partition rule."""
+    said = f"queue {queue.name!r}"
+    if queue.partition_policy not in POLICIES or queue.partition_policy == "coalesce":
+        raise QueueError(f"{said} is not ordered: no failed task stops others")
+    names = queue.partition_by_args
+    if names != [] and set(key) != set(names or ()):
+        wanted, given = (", ".join(map(str, each)) or "none" for each in (names or (), key))
+        raise QueueError(
+            f"{said}: a key has a value for each argument of its rule ({wanted}), but these were given: {given}"
+        )
+    if queue.partition_by_task and (problem := text_problem("task", task, 255)):
+        raise QueueError(f"{said}: its rule is by task, so the name of the task is needed: {problem}")
+    if not queue.partition_by_task and task is not None:
+        raise QueueError(f"{said}: its rule is not by task, so a key has no task; leave out {task!r:.200}")
 
 
 def refuse_limits(limits: Mapping[str, Any], name: str) -> None:
@@ -169,6 +227,11 @@ def refuse_rule(name: str, columns: Mapping[str, Any]) -> None:
         raise QueueError(
             f"queue {name!r}: partition_by_task must be True or False, not {columns['partition_by_task']!r}"
         )
+    policy = columns.get("partition_policy")
+    if policy is not None and policy not in tuple(POLICIES):
+        raise QueueError(
+            f"queue {name!r}: partition_policy must be one of {', '.join(POLICIES)}, or None, not {policy!r:.100}"
+        )
     by_args = columns.get("partition_by_args")
     if by_args is None:
         return
@@ -178,6 +241,28 @@ def refuse_rule(name: str, columns: Mapping[str, Any]) -> None:
         )
     if len(set(by_args)) < len(by_args):
         raise QueueError(f"queue {name!r}: partition_by_args must name each argument once, not {by_args!r}")
+
+
+def refuse_policy(name: str, rule: Mapping[str, Any]) -> None:
+    """Raise QueueError for a partition rule, given by all of its columns, whose policy contradicts the rest or the settings."""
+    policy, by_args, by_task = rule["partition_policy"], rule["partition_by_args"], rule["partition_by_task"]
+    if policy is None:
+        return
+    problem = None
+    if config().prefetch_buffer:
+        problem = (
+            "is not possible while HORSIES['PREFETCH_BUFFER'] is set: prefetched tasks are neither ordered nor merged"
+        )
+    elif policy == "coalesce" and not (by_task and by_args == []):
+        problem = "merges only equal tasks: it requires partition_by_args=[] (all arguments) and partition_by_task=True"
+    elif by_args is None and not by_task:
+        problem = "requires partition_by_args or partition_by_task, which say what is one partition"
+    elif rule["partition_max_concurrency"] not in (None, 1):
+        problem = f"requires partition_max_concurrency=None: {ONE_AT_A_TIME}"
+    elif rule["partition_local_limit"] is not None:
+        problem = f"requires partition_local_limit=None: {ONE_AT_A_TIME}"
+    if problem:
+        raise QueueError(f"queue {name!r}: partition_policy={policy!r} {problem}")
 
 
 def refuse_until(name: str, until: dt.datetime | None) -> None:

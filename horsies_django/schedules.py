@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from django.db import connections, transaction
 
-from horsies_django.conf import config
+from horsies_django.conf import DEFAULT_QUEUE, config
 from horsies_django.core.codec import CodecError
 from horsies_django.core.errors import ScheduleError, TaskSendError
 from horsies_django.core.patterns import Cron, Daily, Every, Hourly, Monthly, Pattern, PatternError, Weekly
@@ -117,7 +117,20 @@ def problems(name: str, definition: Mapping[str, Any], *, as_json: bool = False)
             arguments_text(task, definition.get("kwargs", {}), as_json)
         except TaskSendError as error:
             wrong.append(("kwargs", error.message))
+    if task is not None and found is not None:
+        wrong += _order_problems(found, task)
     return wrong
+
+
+def _order_problems(schedule: ScheduleConfig, task: TaskDefinition) -> Iterator[tuple[str, str]]:
+    """Yield that a schedule's task has a priority in an ordered queue, which refuses it."""
+    queue = config().queues.get(schedule.queue or task.queue or DEFAULT_QUEUE)
+    priority = task.priority if schedule.priority is None else schedule.priority
+    if queue is not None and queue.ordered and priority != task.usual_priority:
+        yield (
+            "priority",
+            f"is {priority}, but the tasks of the queue {queue.name!r} run in the order in which they were sent",
+        )
 
 
 def arguments_text(task: TaskDefinition, kwargs: Mapping[str, Any], as_json: bool) -> str:

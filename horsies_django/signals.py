@@ -11,6 +11,7 @@ from django.dispatch import Signal
 __all__ = [
     "child_started",
     "child_stopping",
+    "order_stopped",
     "task_finished",
     "task_rescued",
     "task_retried",
@@ -61,5 +62,6 @@ task_started = HorsiesSignal("task_started")
 task_retried = HorsiesSignal("task_retried")
 task_finished = HorsiesSignal("task_finished")
 task_rescued = HorsiesSignal("task_rescued")
+order_stopped = HorsiesSignal("order_stopped")
 child_started = HorsiesSignal("child_started")
 child_stopping = HorsiesSignal("child_stopping")

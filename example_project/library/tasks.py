@@ -114,9 +114,15 @@ def announce(document_id: int, path: str) -> None:
     Announcement.objects.create(document_id=document_id, text=f"New in the library: {path}")
 
 
-@task(queue="indexing", retry_policy=REPEATABLE)
+@task(queue="search", retry_policy=REPEATABLE)
 def index_document(document_id: int) -> TaskResult[Indexed, TaskError]:
-    """Measure and index a document in one task."""
+    """Measure and index a document in one task, which the document remembers: others that waited were merged into it."""
+    Document.objects.filter(pk=document_id).update(index_task=current_task().task_id)
+    return index_whole(document_id)
+
+
+def index_whole(document_id: int) -> TaskResult[Indexed, TaskError]:
+    """Measure and index a document."""
     text = text_of(document_id)
     if text is None:
         return TaskResult(err=document_gone(document_id))
@@ -124,11 +130,11 @@ def index_document(document_id: int) -> TaskResult[Indexed, TaskError]:
 
 
 # So often because nobody watches a demo for a day.
-@task(queue="indexing", priority=100, retry_policy=REPEATABLE, schedule=Every(seconds=15))
+@task(queue="search", priority=100, retry_policy=REPEATABLE, schedule=Every(seconds=15))
 def reindex() -> int:
     """Index the documents anew whose index is the oldest, and return how many."""
     indexed = Document.objects.filter(indexed_at__isnull=False).order_by("indexed_at")
-    return sum(index_document(pk).is_ok() for pk in indexed.values_list("pk", flat=True)[:REINDEXED])
+    return sum(index_whole(pk).is_ok() for pk in indexed.values_list("pk", flat=True)[:REINDEXED])
 
 
 @task(queue="verify", retry_policy=REPEATABLE)

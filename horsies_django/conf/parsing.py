@@ -211,6 +211,14 @@ def _refuse_unfit_buffer(found: Config, top: Section) -> None:
             f"which is {found.cluster_wide_cap:_}.",
             "Remove one of the two. Limits of queues work with either.",
         )
+    if names := [repr(name) for name, queue in found.queues.items() if queue.policy is not None]:
+        top.report(
+            "E018",
+            "PREFETCH_BUFFER",
+            f"PREFETCH_BUFFER is {found.prefetch_buffer:_}, but tasks that workers prefetch can be neither ordered nor "
+            f"coalesced, as HORSIES['QUEUES'] says of {', '.join(names)}.",
+            f"Remove PREFETCH_BUFFER, or 'ordered' and 'coalesce' of {', '.join(names)}.",
+        )
     if top.sound("CLAIM_LEASE_MS") and found.claim_lease_ms is None:
         top.report(
             "E015",

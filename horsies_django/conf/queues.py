@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from types import MappingProxyType
 
 from horsies_django.conf.section import Problem, Section, must_be, shown
-from horsies_django.conf.values import DEFAULT_QUEUE, MODES, PartitionConfig, QueueConfig
+from horsies_django.conf.values import DEFAULT_QUEUE, MODES, ON_FAILURE, PartitionConfig, QueueConfig
 from horsies_django.core.queues import CLUSTER
 
 QUEUE_KEYS = tuple(one.name for one in fields(QueueConfig) if one.name != "name")
@@ -88,23 +88,67 @@ def _partition(options: Section) -> PartitionConfig | None:
         by_task=part.boolean("by_task", False),
         max_concurrency=part.integer_or_none("max_concurrency"),
         local_limit=part.integer_or_none("local_limit"),
+        ordered=part.boolean("ordered", False),
+        on_failure=_on_failure(part),
+        coalesce=part.boolean("coalesce", False),
     )
     rule_is_sound, limits_are_sound = part.sound("by_args", "by_task"), part.sound("max_concurrency", "local_limit")
     if rule_is_sound and found.by_args is None and not found.by_task:
         hint = "Add 'by_args': [names of arguments], or 'by_task': True, or both."
         options.report("E018", "partition", "A partition rule requires by_args or by_task.", hint)
-    if limits_are_sound and found.max_concurrency is None and found.local_limit is None:
+    if limits_are_sound and found.policy is None and found.max_concurrency is None and found.local_limit is None:
         hint = "Add 'max_concurrency' (over all workers) or 'local_limit' (per worker); both apply to each partition separately."
         options.report("E018", "partition", "A partition rule requires a limit.", hint)
+    for key, message, hint in _policy_problems(found, part):
+        part.report("E018", key, message, hint)
     return found
 
 
+def _on_failure(part: Section) -> str:
+    value = part.values.get("on_failure", "stop")
+    if value in ON_FAILURE:
+        return str(value)
+    choices = (
+        "Use 'stop' (until the failed task is retried or skipped), 'continue', or 'cancel' (those that wait behind it)."
+    )
+    part.report("E018", "on_failure", f"{shown(value)} is not what a failed task can do to those behind it.", choices)
+    return "stop"
+
+
+def _policy_problems(found: PartitionConfig, part: Section) -> Iterator[tuple[str, str, str]]:
+    """Yield the key, the message and the hint of each contradiction of the policy of a partition rule."""
+    if not part.sound(*PARTITION_KEYS):
+        return
+    if "on_failure" in part.values and not found.ordered:
+        yield (
+            "on_failure",
+            "It says what a failed task of an ordered queue does to those behind it.",
+            "Add 'ordered': True.",
+        )
+    if found.policy is None:
+        return
+    if found.ordered and found.coalesce:
+        yield "coalesce", "Tasks that are merged have no order.", "Use either 'ordered' or 'coalesce'."
+    if found.coalesce and not (found.by_task and found.by_args == ()):
+        message = "Only equal tasks can be merged: of others, a later one may have newer arguments."
+        yield (
+            "coalesce",
+            message,
+            "Use 'by_task': True and 'by_args': 'all'; leave out arguments that make tasks differ.",
+        )
+    if found.max_concurrency not in (None, 1) or found.local_limit is not None:
+        key = "local_limit" if found.local_limit is not None else "max_concurrency"
+        yield key, "Tasks of one partition run one at a time here.", "Remove it, or limit the queue instead."
+
+
 def _by_args(part: Section) -> tuple[str, ...] | None:
-    """Return the argument names, empty for all arguments, or None if partitions do not depend on arguments."""
+    """Return the argument names, empty for all arguments ("all"), or None if partitions do not depend on arguments."""
     names = part.values.get("by_args")
     if names is None:
         return None
-    example = "Use a list of names, such as ['customer_id'], or [] for all arguments."
+    if names == "all":
+        return ()
+    example = "Use a list of names, such as ['customer_id'], or 'all'."
     if isinstance(names, str):
         message = f"{shown(names)} is a str, but must be a list of str."
         part.report("E001", "by_args", message, f"Put it into a list: [{shown(names)}].")

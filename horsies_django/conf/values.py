@@ -17,6 +17,7 @@ from horsies_django.core.retry import EMPTY, Mapper
 DEFAULT_QUEUE = "default"
 MODES = ("DEFAULT", "CUSTOM")
 CUT_OFF = ("wait", "kill")
+ON_FAILURE = ("stop", "continue", "cancel")
 
 LARGEST_LIMIT = 1_000_000
 HUNDRED_YEARS_MS = 100 * 365 * 24 * 60 * 60 * 1_000
@@ -68,13 +69,22 @@ class PartitionConfig:
     """How the tasks of a queue are divided into partitions, and the limits of each partition.
 
     ``by_args``: argument names; empty for all arguments, None if partitions do not depend on arguments. A limit of None means
-    no limit.
+    no limit. ``ordered``: the tasks of a partition run one after another, in the order in which they were sent; ``on_failure``
+    says what a failed one does to the others. ``coalesce``: tasks that wait when an equal one starts are merged into it.
     """
 
     by_args: tuple[str, ...] | None = None
     by_task: bool = False
     max_concurrency: int | None = None
     local_limit: int | None = None
+    ordered: bool = False
+    on_failure: str = "stop"
+    coalesce: bool = False
+
+    @property
+    def policy(self) -> str | None:
+        """Return the policy as it is stored: what an ordered partition does on a failure, or "coalesce"; None: none."""
+        return "coalesce" if self.coalesce else self.on_failure if self.ordered else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +100,16 @@ class QueueConfig:
     max_concurrency: int | None = None
     local_limit: int | None = None
     partition: PartitionConfig | None = None
+
+    @property
+    def policy(self) -> str | None:
+        """Return the policy of its partitions; None: they have none."""
+        return None if self.partition is None else self.partition.policy
+
+    @property
+    def ordered(self) -> bool:
+        """Return whether the tasks of each partition run in the order in which they were sent."""
+        return self.policy in ON_FAILURE
 
 
 @dataclass(frozen=True, slots=True)

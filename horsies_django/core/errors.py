@@ -48,6 +48,8 @@ class OutcomeCode(ErrorCode):
     TASK_SKIPPED = "TASK_SKIPPED"
     RETRY_REQUESTED = "RETRY_REQUESTED"
     SNOOZED_TOO_OFTEN = "SNOOZED_TOO_OFTEN"
+    ORDER_CANCELLED = "ORDER_CANCELLED"
+    MERGED = "MERGED"
 
 
 class WorkflowCode(ErrorCode):

@@ -5,6 +5,14 @@ from __future__ import annotations
 CLUSTER = "*"  # the row for all queues
 LANES = ("sync", "async")  # tasks with sync and with async functions have separate slots in a worker
 
+# What the policy of a partition rule means: its tasks run in order, or equal ones are merged.
+POLICIES = {
+    "stop": "ordered, a failed task stops its key",
+    "continue": "ordered, a failed task stops nothing",
+    "cancel": "ordered, a failed task cancels those behind it",
+    "coalesce": "waiting tasks are merged into an equal one that starts",
+}
+
 LOWEST = 100  # of a task of @task
 LOWEST_PLAIN = 201  # of a task of django.tasks
 DJANGO_ZERO = 101  # the stored form of its default, 0

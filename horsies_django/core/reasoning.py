@@ -84,6 +84,7 @@ class Case:
         yield from self.not_due()
         for name in ("cluster", "queue"):
             yield from self.at_cap(name)
+        yield from self.in_order()
         yield from self.crowded()
         yield from self.behind()
 
@@ -91,7 +92,9 @@ class Case:
         task = self.task
         code = f" with {task['error_code']}" if task["error_code"] else ""
         text = f"It ended as {task['status']}{code} at {self.at(task['finished_at'])}."
-        return Reason(ReasonCode.FINISHED, text, pick(task, "status", "finished_at", "error_code"))
+        if task["order_stop"] == "stop":
+            text += " It stops its key: the tasks behind it wait until it is retried or skipped."
+        return Reason(ReasonCode.FINISHED, text, pick(task, "status", "finished_at", "error_code", "order_stop"))
 
     def running(self) -> Reason:
         child = self.facts["holder"]["child_pid"]
@@ -219,6 +222,29 @@ class Case:
         code = ReasonCode.CLUSTER_AT_CAP if level == "cluster" else ReasonCode.QUEUE_AT_CAP
         yield Reason(code, text, {"queue": row["name"], "cap": cap, "taken": taken, "holders": holders})
 
+    def in_order(self) -> Iterator[Reason]:
+        """Its queue has a policy for partitions: another task comes first in its one, or the order is still to be made."""
+        queue, first = self.task["queue_name"], self.facts.get("order")
+        if ((self.facts.get("queue") or {}).get("sweep") or {}).get("rule"):
+            text = f"The queue {queue!r} starts nothing until workers have put all tasks that wait in order by its new rule."
+            yield Reason(ReasonCode.ORDER_PENDING, text, {"queue": queue})
+        if first is None:
+            return
+        if first["status"] == "FAILED" and first["order_stop"] == "stop":
+            does = (
+                f"it is FAILED since {self.at(first['finished_at'])} and stops the key until it is retried or skipped"
+            )
+        elif first["finished_at"]:
+            does = f"it is {first['status']} since {self.at(first['finished_at'])}, and what was sent until then is cancelled"
+        elif first["started_at"]:
+            does = f"it is {first['status']} since {self.at(first['started_at'])}"
+        elif moment(first["enqueued_at"]) > self.now:
+            does = f"it waits for its next attempt until {self.at(first['enqueued_at'])}"
+        else:
+            does = f"it is {first['status']}"
+        text = f"Task {first['task_id']} comes before it in the order of partition {first['partition']}: {does}."
+        yield Reason(ReasonCode.BEHIND_IN_ORDER, text, {"queue": queue, **first})
+
     def crowded(self) -> Iterator[Reason]:
         """Limits below that of the queue: of the partition, of each worker, and the slots of workers.
 
@@ -228,7 +254,8 @@ class Case:
         local = [one for one in self.takers if at_limit(one["room"])]
         busy = [one for one in self.takers if one["busy"] >= one["slots"]]
         none_can = all(one in full or one in local or one in busy for one in self.takers)
-        yield from self.partition(full if none_can else [])
+        if not self.facts.get("order"):
+            yield from self.partition(full if none_can else [])
         if none_can and local:
             limit = self.facts["queue"]["local_limit"]
             text = f"{self.share(local)} at the limit of {limit} per worker."

@@ -1,4 +1,4 @@
-"""What release 0.2 adds: retries of a task under its id, snoozes, keys, unique tasks, and fire times that are skipped."""
+"""What release 0.2 adds: retries under the same id, snoozes, keys, unique tasks, policies of partitions, skipped fire times."""
 
 from __future__ import annotations
 
@@ -43,5 +43,20 @@ class Migration(migrations.Migration):
         ),
         migrations.AlterField("scheduletick", "task_id", models.UUIDField(null=True, verbose_name="task")),
         migrations.AddField("scheduletick", "skipped_for", models.UUIDField(null=True, verbose_name="skipped for")),
+        *(
+            migrations.AddField(
+                model,
+                "partition_policy",
+                models.CharField(max_length=10, null=True, verbose_name="policy of partitions"),
+            )
+            for model in ("queue", "queuelimits")
+        ),
+        migrations.AddField(
+            "task", "ordered", models.BooleanField(null=True, verbose_name="in the order of its partition")
+        ),
+        migrations.AddField(
+            "task", "order_stop", models.CharField(max_length=10, null=True, verbose_name="stops its partition")
+        ),
+        migrations.AddField("task", "merged_into", models.UUIDField(null=True, verbose_name="merged into")),
         migrations.RunSQL([*functions()], migrations.RunSQL.noop, hints={"model_name": "task"}),
     ]

@@ -21,6 +21,7 @@ class Limits(models.Model):
     partition_version = models.IntegerField(_("version of the partition rule"), default=0, db_default=0)
     partition_max_concurrency = models.IntegerField(_("concurrency per partition"), null=True)
     partition_local_limit = models.IntegerField(_("concurrency per partition and worker"), null=True)
+    partition_policy = models.CharField(_("policy of partitions"), max_length=10, null=True)  # noqa: DJ001 - NULL: none
 
     class Meta:
         abstract = True

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from django.db import models
 from django.db.models import F, Q
-from django.db.models.functions import Now
+from django.db.models.functions import Least, Now
 from django.utils.translation import gettext_lazy as _
 
 from horsies_django.core.status import Status
@@ -22,6 +22,8 @@ PENDING = Q(claimed_by__isnull=True, finished_at__isnull=True)
 IN_FLIGHT = Q(claimed_by__isnull=False, finished_at__isnull=True)
 FINISHED = Q(finished_at__isnull=False)
 UNADVANCED = Q(workflow_id__isnull=False, finished_at__isnull=False, advanced_at__isnull=True)
+IN_ORDER = Q(Q(finished_at__isnull=True) | Q(order_stop__isnull=False), ordered=True)
+BEGUN = Least(F("claim_generation"), 1)
 UNSUCCESSFUL = Q(error_code__isnull=False, finished_at__isnull=False)
 
 
@@ -59,6 +61,8 @@ class Task(ReadOnlyRow):
     partition_key = models.TextField(_("partition"), null=True)  # noqa: DJ001 - NULL: no partition
     partition_version = models.IntegerField(_("partition rule version"), null=True)
     parked = models.BooleanField(_("parked"), default=False, db_default=False)
+    ordered = models.BooleanField(_("in the order of its partition"), null=True)
+    order_stop = models.CharField(_("stops its partition"), max_length=10, null=True)  # noqa: DJ001 - NULL: it does not
     sent_at = models.DateTimeField(_("sent"), db_default=Now())
     enqueued_at = models.DateTimeField(_("eligible from"), db_default=Now())
     good_until = models.DateTimeField(_("good until"), null=True)
@@ -79,6 +83,7 @@ class Task(ReadOnlyRow):
     error_code = models.CharField(_("error code"), max_length=100, null=True)  # noqa: DJ001 - NULL: no error
     redacted_at = models.DateTimeField(_("redacted"), null=True)
     copy_of = models.UUIDField(_("copy of"), null=True)
+    merged_into = models.UUIDField(_("merged into"), null=True)
     workflow_id = models.UUIDField(_("workflow"), null=True)
     node = models.BigIntegerField(_("node"), null=True)
     node_index = models.IntegerField(_("element"), null=True)
@@ -113,6 +118,14 @@ class Task(ReadOnlyRow):
             models.Index(F("finished_at"), condition=UNSUCCESSFUL, name="horsies_tasks_unsuccessful"),
             models.Index(F("copy_of"), condition=Q(copy_of__isnull=False), name="horsies_tasks_copies"),
             models.Index(F("finished_at"), condition=UNADVANCED, name="horsies_tasks_unadvanced"),
+            models.Index(
+                F("queue_name"), F("partition_key"), BEGUN.desc(), F("sent_at"), F("id"),
+                condition=IN_ORDER, name="horsies_tasks_order",
+            ),
+            models.Index(
+                F("queue_name"), F("finished_at"), condition=Q(order_stop__isnull=False), name="horsies_tasks_stopped"
+            ),
+            models.Index(F("merged_into"), condition=Q(merged_into__isnull=False), name="horsies_tasks_merged"),
         )  # fmt: skip
         constraints = (  # a NULL node, of a task that was replaced, repeats no other
             models.UniqueConstraint(

@@ -46,6 +46,7 @@ class QueueHealth(NamedTuple):
 
     ``pending`` counts the due tasks that wait, up to 10,000. ``oldest_seconds`` is how long the oldest of them has been waiting,
     without those whose partition is at its limit; None if there is none. ``workers`` counts the live workers of the queue.
+    ``stopped`` counts the keys that failed tasks stop, up to 1,001; ``stopped_seconds`` is for how long the first.
     """
 
     name: str
@@ -56,6 +57,8 @@ class QueueHealth(NamedTuple):
     oldest_seconds: float | None
     paused: bool
     workers: int
+    stopped: int
+    stopped_seconds: float | None
 
 
 class Health(NamedTuple):
@@ -82,6 +85,7 @@ class ProblemCode(enum.StrEnum):
     STALE_WORKER = "STALE_WORKER"
     NO_LIVING_WORKER = "NO_LIVING_WORKER"
     WAITS_TOO_LONG = "WAITS_TOO_LONG"
+    ORDER_STOPPED = "ORDER_STOPPED"
     SCHEDULE_LATE = "SCHEDULE_LATE"
     SCHEDULE_FAILS = "SCHEDULE_FAILS"
     RECORD_LOST = "RECORD_LOST"
@@ -103,13 +107,17 @@ def examine(connection: Connection) -> Health:
     workers = store.workers(dt.timedelta(milliseconds=conf.recovery.running_stale_threshold_ms))
     queues = OverviewStore(connection).queues(None, claimed=not conf.prefetch_buffer)
     waits = store.waits(queue.name for queue in queues if queue.name != CLUSTER)
-    found = [_queue(queue, waits, workers) for queue in queues]
+    stops = store.stopped(queue.name for queue in queues if queue.declared["partition_policy"] is not None)
+    found = [_queue(queue, waits, workers, stops) for queue in queues]
     return Health(found, workers, database, round(skew, 3), store.schedules(LATE), store.lost())
 
 
-def _queue(queue: QueueOverview, waits: dict[str, float], workers: list[WorkerHealth]) -> QueueHealth:
+def _queue(
+    queue: QueueOverview, waits: dict[str, float], workers: list[WorkerHealth], stops: dict[str, tuple[int, float]]
+) -> QueueHealth:
     """Return the health of a queue. Silent workers do not count, even if they are not yet declared dead."""
     everywhere = queue.name == CLUSTER
+    stopped, stopped_seconds = stops.get(queue.name, (0, None))
     return QueueHealth(
         name=queue.name,
         running=queue.running,
@@ -119,6 +127,8 @@ def _queue(queue: QueueOverview, waits: dict[str, float], workers: list[WorkerHe
         oldest_seconds=max(waits.values(), default=None) if everywhere else waits.get(queue.name),
         paused=queue.effective["max_concurrency"] == 0,
         workers=sum(one.state == "living" and (everywhere or queue.name in one.queues) for one in workers),
+        stopped=stopped,
+        stopped_seconds=stopped_seconds,
     )
 
 
@@ -221,6 +231,13 @@ def _of_queues(queues: list[QueueHealth], max_wait_seconds: float | None) -> Ite
                 f"a due task of queue {queue.name} has been waiting for {queue.oldest_seconds:,.0f} s, longer than "
                 f"{max_wait_seconds:g} s: start more workers, or raise the limit that holds it back; "
                 "'manage.py horsies_explain ID' shows the reason",
+            )
+        if queue.stopped:
+            count = "more than 1,000" if queue.stopped > 1_000 else str(queue.stopped)
+            yield Problem(
+                ProblemCode.ORDER_STOPPED,
+                f"failed tasks stop {count} key{'s' * (queue.stopped > 1)} of queue {queue.name}, the first for "
+                f"{queue.stopped_seconds:,.0f} s: retry or skip them; 'manage.py horsies_queue show {queue.name}' lists them",
             )
 
 

@@ -22,12 +22,12 @@ from horsies_django.core.status import TERMINAL, Status
 from horsies_django.models import Schedule, Task
 from horsies_django.models.fields import aware
 from horsies_django.models.tasks import FINISHED, IN_FLIGHT, PENDING, UNSUCCESSFUL
-from horsies_django.store.overviews import OverviewStore, PartitionLoad, PermitHolder, QueueOverview
+from horsies_django.store.overviews import OrderedKey, OverviewStore, PartitionLoad, PermitHolder, QueueOverview
 from horsies_django.store.schedules import Recent, ScheduleStore
 
 __all__ = [
-    "PartitionLoad", "QueueOverview", "ScheduleOverview", "PermitHolder", "coming", "copies", "partitions", "queues", "schedules",
-    "permits",
+    "OrderedKey", "PartitionLoad", "QueueOverview", "ScheduleOverview", "PermitHolder", "coming", "copies", "keys", "partitions",
+    "queues", "schedules", "permits",
 ]  # fmt: skip
 DEEPEST = 100_000
 OLDEST_ID = uuid.UUID(int=0)
@@ -74,6 +74,14 @@ def permits(queue: str, limit: int = 100) -> list[PermitHolder]:
 def partitions(queue: str, limit: int = 20) -> list[PartitionLoad]:
     """Return the partitions of a queue whose tasks hold permits, the busiest first."""
     return _store().partitions(queue, limit, claimed=_claims_hold_permits())
+
+
+def keys(queue: str, *, stopped: bool = True, limit: int = 100) -> list[OrderedKey]:
+    """Return the keys of a queue that a failed task stops, the one stopped the longest first.
+
+    With ``stopped=False``: all keys that have tasks, in their order, each with the task that comes first.
+    """
+    return _store().keys(queue, limit, stopped=stopped)
 
 
 def schedules(names: Iterable[str] | None = None) -> list[ScheduleOverview]:

@@ -11,6 +11,7 @@ from horsies_django.store.base import Connection, run
 from horsies_django.store.overviews import parsed
 
 RECENT = dt.timedelta(minutes=10)  # how long a worker that ended is still returned
+STOPPED_BOUND = 1_000
 LOST = dt.timedelta(hours=1)  # the same for an audit entry or a snapshot that was lost
 
 
@@ -120,6 +121,11 @@ class HealthStore:
     def lost(self) -> list[LostRecord]:
         """Return the audit entry and the snapshot that were lost last, if that was in the last hour."""
         return [LostRecord(*row) for row in run(self.connection, "monitoring/lost", {"recent": LOST})]
+
+    def stopped(self, queues: Iterable[str]) -> dict[str, tuple[int, float]]:
+        """Return how many partitions of each queue failed tasks stop, up to 1,001, and for how many seconds the first."""
+        params = {"names": list(queues), "bound": STOPPED_BOUND}
+        return {name: (many, seconds) for name, many, seconds in run(self.connection, "monitoring/stopped", params)}
 
     def waits(self, queues: Iterable[str]) -> dict[str, float]:
         """Return how many seconds the oldest due task of each queue has waited, without parked tasks and those of paused runs."""

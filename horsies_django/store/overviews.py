@@ -16,6 +16,7 @@ from horsies_django.store.queues import DECLARED
 
 PENDING_BOUND = 10_000
 PARKED_BOUND = 1_000
+BEHIND_BOUND = 1_000
 BEFORE = 1_000  # tasks before this one are counted up to here
 
 
@@ -71,6 +72,21 @@ class PartitionLoad(NamedTuple):
     parked_more: bool
 
 
+class OrderedKey(NamedTuple):
+    """A partition of a queue with a policy, and the task that comes first in it.
+
+    ``since`` is when that failed, started or was sent. ``behind`` counts the tasks after it, up to 1,000.
+    """
+
+    partition: str
+    task_id: uuid.UUID
+    task_name: str
+    status: str
+    since: dt.datetime
+    behind: int
+    behind_more: bool
+
+
 class OverviewStore:
     """Runs the statements on the given connection. ``claimed``: claims hold permits of the caps as well (hard mode)."""
 
@@ -120,6 +136,14 @@ class OverviewStore:
         return [
             PartitionLoad(key, held, limit, min(parked, PARKED_BOUND), parked > PARKED_BOUND)
             for key, held, limit, parked in run(self.connection, "monitoring/partitions", params)
+        ]
+
+    def keys(self, queue: str, many: int, *, stopped: bool) -> list[OrderedKey]:
+        """Return up to ``many`` partitions of a queue with a policy: those that a failed task stops, or all, by key."""
+        params = {"queue": queue, "many": many, "stopped": stopped, "bound": BEHIND_BOUND}
+        return [
+            OrderedKey(key, id_, name, status, since, min(behind, BEHIND_BOUND), behind > BEHIND_BOUND)
+            for key, id_, name, status, since, behind in run(self.connection, "monitoring/keys", params)
         ]
 
 

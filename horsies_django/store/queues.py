@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
@@ -19,6 +20,7 @@ DECLARED = (
     "partition_by_task",
     "partition_max_concurrency",
     "partition_local_limit",
+    "partition_policy",
 )
 NO_OVERRIDE = dict.fromkeys(("override", "override_by", "override_reason", "override_at", "override_until"))
 
@@ -57,6 +59,21 @@ class QueueStore:
         ((changed, lost),) = run(self.connection, "horsies_configure_queue", params)
         tell_lost(lost, action, actor, name, reason)
         return changed
+
+    def skip(self, name: str, arguments: str, *, task: str | None, actor: str, reason: str) -> uuid.UUID | None:
+        """Give up the failed task that stops the partition of these arguments (JSON); return its id, None if none stops it."""
+        params = {
+            "queue": name,
+            "arguments": arguments,
+            "task": task,
+            "actor": actor,
+            "reason": reason,
+            "channel": channel_prefix(self.connection),
+        }
+        skipped: uuid.UUID | None
+        ((skipped, _key, lost),) = run(self.connection, "horsies_skip_stopped", params)
+        tell_lost(lost, "queue.skip", actor, name, reason)
+        return skipped
 
     def declared(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
         """Return the declared columns of the existing queues among ``names``."""

@@ -52,6 +52,11 @@ class TaskDefinition:
         """The largest number that a priority of this task can have; 1 runs first."""
         return LOWEST if self.codec is None else LOWEST_PLAIN
 
+    @property
+    def usual_priority(self) -> int:
+        """The priority of such a task if nobody gives it one."""
+        return LOWEST if self.codec is None else DJANGO_ZERO
+
 
 def define(
     function: Callable[..., Any],

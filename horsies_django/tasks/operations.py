@@ -43,9 +43,8 @@ def retry(task_id: uuid.UUID, *, actor: str | None = None, reason: str | None = 
 
     It is due now and has no ``good_until`` any more. Its attempts are kept and counted on; its retry policy begins anew. A task
     that waits for a retry is due now. With an ``actor``, the operation is audited with ``reason``. Raises LookupError if there is
-    no such task, TaskNotRetryable for one that completed, has not finished, was redacted, belongs to a workflow run, or is unique
-    while another one is the same work, and
-    ValueError for an actor or a reason that cannot be stored.
+    no such task, TaskNotRetryable for one that completed, has not finished, was redacted or merged into another one, belongs to a
+    workflow run, or is unique while another one is the same work, and ValueError for an actor or a reason that cannot be stored.
     """
     if actor is not None:
         refuse_who(ValueError, f"task {task_id} was not retried", actor, reason)
@@ -90,5 +89,6 @@ REFUSALS = {
     "COMPLETED": "completed: send a copy to repeat its work",
     "REDACTED": "was redacted, so its arguments are gone",
     "IN_WORKFLOW": "belongs to the workflow run {other}: retry the run",
+    "MERGED": "was merged into task {other}, which ran for it: retry that one",
     "DUPLICATE": "is unique, and task {other} is the same work: see whether that completes",
 }

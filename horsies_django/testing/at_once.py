@@ -18,7 +18,7 @@ from horsies_django.testing.draining import declared, draining, failed_tasks, is
 
 # The statements of the store after which there may be something to run.
 STARTS_WORK = frozenset({
-    "tasks/send", "tasks/send_timed", "tasks/send_once", "tasks/copy", "horsies_retry", "workflows/send",
+    "tasks/send", "tasks/send_timed", "tasks/send_once", "tasks/copy", "horsies_retry", "horsies_skip_stopped", "workflows/send",
     "horsies_begin_run", "horsies_cancel", "horsies_signal", "horsies_control_run", "horsies_retry_run", "horsies_skip_node",
 })  # fmt: skip
 

@@ -12,8 +12,10 @@ from django.db import connection, transaction
 
 from horsies_django import explain
 from horsies_django.core.explanations import ReasonCode
+from horsies_django.core.records import Claim, Outcome
 from horsies_django.models import Heartbeat, Task, Worker
 from horsies_django.store.overviews import ExplanationStore
+from horsies_django.store.queues import QueueStore
 from horsies_django.store.workers import WorkerStore
 from tests.conftest import Claimer, limit, put
 from tests.db.conftest import Claimers, Connect
@@ -233,6 +235,83 @@ def test_a_partition_that_is_full_in_each_worker_is_at_its_limit(claimer: Claime
     assert text(ids[2], "NO_FREE_SLOT").startswith(
         "1 of the 2 live workers that serve its queue are without a free slot"
     )
+
+
+def failing(claim: Claim, **rest: Any) -> Outcome:
+    result = '{"err": {"error_code": "BROKEN", "message": "", "data": null, "exception": null}}'
+    return Outcome(claim.id, claim.generation, "FAILED", result, error_code="BROKEN", error_message="broken", **rest)
+
+
+def test_the_task_that_comes_first_in_its_partition_is_named_with_what_it_does(claimer: Claimers) -> None:
+    """Naive: the partition is said to be at its limit, or to have a permit that is free now."""
+    limit("default", partition_by_args=["tenant"], partition_policy="stop")
+    worker = living(claimer())
+    first, second, third = tenant("a", 3, max_retries=1)
+    (other,) = tenant("b")
+    begins = f'Task {first} comes before it in the order of partition {{"tenant": "a"}}: '
+
+    def does() -> str:
+        """Return what is told of the first task, the same for those that were met by a pass and those that were not."""
+        told = {text(one, "BEHIND_IN_ORDER") for one in (second, third)}
+        for one in (second, third):
+            assert "PARTITION_AT_LIMIT" not in codes(one)
+        (found,) = told
+        assert found.startswith(begins)
+        return re.sub(r"\d\d:\d\d:\d\d|\d{4}-\d\d-\d\d ", "", found.removeprefix(begins))
+
+    assert "BEHIND_IN_ORDER" not in codes(first)
+    assert "BEHIND_IN_ORDER" not in codes(other)
+    assert does() == "it is PENDING."
+    claim = next(one for one in worker.run_pass(sync=9).claims if one.id == first)
+    assert does() == "it is RUNNING since ."
+    worker.run_pass(outcomes=[failing(claim, retry=3_600)])
+    assert does() == "it waits for its next attempt until ."
+    assert codes(first) == ["RETRY_WAITING"]
+    Task.objects.filter(pk=first).update(enqueued_at=now(), next_retry_at=None)
+    (again,) = worker.run_pass(sync=9).claims
+    worker.run_pass(outcomes=[failing(again)])
+    assert does() == "it is FAILED since  and stops the key until it is retried or skipped."
+    found = details(second, "BEHIND_IN_ORDER")
+    assert (found["task_id"], found["status"], found["order_stop"], found["queue"]) == (
+        str(first),
+        "FAILED",
+        "stop",
+        "default",
+    )
+    assert text(first, "FINISHED").endswith(
+        "It stops its key: the tasks behind it wait until it is retried or skipped."
+    )
+    assert details(first, "FINISHED")["order_stop"] == "stop"
+    Task.objects.filter(pk=first).update(order_stop="cancel")
+    assert does() == "it is FAILED since , and what was sent until then is cancelled."
+    assert not text(first, "FINISHED").endswith("skipped.")
+    Task.objects.filter(pk=first).update(order_stop=None)
+    assert "BEHIND_IN_ORDER" not in codes(second)
+    assert str(second) in text(third, "BEHIND_IN_ORDER")
+
+
+def test_of_equal_tasks_only_one_that_has_begun_comes_before_others(claimer: Claimers) -> None:
+    """Naive: the second one waits for the first, though a pass may start either."""
+    limit("default", partition_by_args=[], partition_by_task=True, partition_policy="coalesce")
+    worker = living(claimer())
+    first, second = put(2)
+    assert "BEHIND_IN_ORDER" not in codes(first) + codes(second)
+    (claim,) = worker.run_pass(sync=1).claims
+    (third,) = put()
+    assert codes(third)[0] == "BEHIND_IN_ORDER"
+    assert f"Task {claim.id} comes before it" in text(third, "BEHIND_IN_ORDER")
+
+
+def test_a_queue_that_waits_for_the_order_of_its_waiting_tasks_says_so(claimer: Claimers) -> None:
+    worker = living(claimer())
+    (id_,) = tenant("a")
+    limit("default", partition_by_args=["tenant"], partition_policy="stop")
+    assert worker.run_pass(sync=9).claims == []
+    assert codes(id_) == ["ORDER_PENDING"]
+    while QueueStore(connection).sweep("default", 10):
+        pass
+    assert codes(id_) == ["NEXT"]
+    assert len(worker.run_pass(sync=9).claims) == 1
 
 
 def test_workers_at_their_own_limit_are_named_once_all_are(claimer: Claimers) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from typing import Any
 
 import psycopg
@@ -115,6 +116,45 @@ def test_a_long_wait_is_a_problem_only_when_asked_for_and_not_in_a_pause() -> No
     paused = examine(connection)
     assert queue("default").paused
     assert codes(paused, max_wait_seconds=200) == [], "somebody wanted it so"
+
+
+def test_keys_that_failed_tasks_stop_are_a_problem_of_each_ordered_queue_until_they_are_skipped() -> None:
+    """Naive: nobody hears of them, because tasks behind a failed one are parked and count as no wait."""
+    for name in ("default", "mail", "bulk"):
+        limit(name, partition_by_args=["tenant"], partition_policy=None if name == "bulk" else "stop")
+    serving("default", "mail", "bulk")
+
+    def stop(name: str, tenant: str, ago: dt.timedelta, how: str = "stop") -> None:
+        TaskFactory(
+            queue_name=name, status="FAILED", sent_at=now() - ago, finished_at=now() - ago, ordered=True, order_stop=how,
+            claim_generation=1, partition_key=f'{{"tenant": "{tenant}"}}',
+        )  # fmt: skip
+
+    stop("default", "c", AGO, "cancel")
+    stop("bulk", "a", AGO)
+    assert codes(examine(connection)) == []
+    stop("default", "a", AGO)
+    stop("default", "b", 2 * AGO)
+    stop("default", "b", AGO)
+    stop("mail", "a", AGO)
+    assert [(one.name, one.stopped) for one in examine(connection).queues] == [
+        ("mail", 1),
+        ("bulk", 0),
+        ("twin", 0),
+        ("default", 2),
+    ]
+    texts = sorted(problem.text for problem in problems(examine(connection)))
+    assert [problem.code for problem in problems(examine(connection))] == ["ORDER_STOPPED"] * 2
+    assert re.fullmatch(
+        r"failed tasks stop 1 key of queue mail, the first for 30\d s: retry or skip them; "
+        "'manage.py horsies_queue show mail' lists them",
+        texts[0],
+    )
+    assert "stop 2 keys of queue default, the first for 60" in texts[1]
+    queues.pause("mail", actor="a test")
+    assert len(codes(examine(connection))) == 1, "somebody wanted it so"
+    queues.skip("default", {"tenant": "a"}, actor="a test", reason="broken")
+    assert queue("default").stopped == 1
 
 
 def test_the_cluster_counts_all_workers_and_the_oldest_of_all_and_its_pause_is_everybodys() -> None:

@@ -20,7 +20,7 @@ from horsies_django.conf import Recovery
 from horsies_django.core.records import Wanted
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.worker.maintenance.reaper import Reaper
-from tests.conftest import put
+from tests.conftest import limit, put
 from tests.db.conftest import Claimers, Connect
 from tests.db.test_pass import done
 from tests.support.factories import TaskAttemptFactory, TaskFactory
@@ -143,6 +143,7 @@ def orphan(**columns: Any) -> Task:
 
 
 def test_a_row_that_cannot_be_rescued_fails_alone(rescue: Callable[[], None]) -> None:
+    limit("default", partition_by_task=True, partition_policy="stop")
     attempted, worker = orphan(), uuid.uuid4()
     TaskAttemptFactory(task_id=attempted.pk)
     together = orphan(claimed_by=attempted.claimed_by)
@@ -151,7 +152,8 @@ def test_a_row_that_cannot_be_rescued_fails_alone(rescue: Callable[[], None]) ->
     others.append(orphan(options=policy, max_retries=3, claimed_by=worker))
     rescue()
     assert set(Task.objects.values_list("status", "error_code")) == {("FAILED", "WORKER_CRASHED")}
-    assert Task.objects.get(pk=attempted.pk).result["err"]["message"].count("its attempt could not be written") == 1
+    failed = Task.objects.get(pk=attempted.pk)
+    assert (failed.result["err"]["message"].count("its attempt could not be written"), failed.order_stop) == (1, "stop")
     written = TaskAttempt.objects.filter(outcome="WORKER_FAILURE").values_list("task_id", flat=True)
     assert set(written) == {task.pk for task in (together, *others)}
 

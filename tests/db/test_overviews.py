@@ -13,7 +13,7 @@ from django.db import connection
 
 from horsies_django.models import Task
 from horsies_django.store.base import text_of
-from horsies_django.store.overviews import OverviewStore, PartitionLoad, PermitHolder, QueueOverview
+from horsies_django.store.overviews import OrderedKey, OverviewStore, PartitionLoad, PermitHolder, QueueOverview
 from tests.conftest import Claimer, limit, put
 from tests.db.test_statements import complete, explained
 from tests.support.factories import HeartbeatFactory, TaskFactory, WorkerFactory
@@ -177,6 +177,89 @@ def test_a_slot_names_its_task_worker_child_and_partition_and_whether_it_lives_t
     assert [slot.task_id for slot in OverviewStore(connection).permits("default", 1)] == [ids[0]]
 
 
+def key(name: str) -> str:
+    return f'{{"tenant": "{name}"}}'
+
+
+def stopping(name: str, minutes: int, **columns: Any) -> Any:
+    """Put a task into the table that failed some minutes ago and stops its partition."""
+    ago = dt.datetime.now(dt.UTC) - dt.timedelta(minutes=minutes)
+    held = {
+        "status": "FAILED",
+        "ordered": True,
+        "order_stop": "stop",
+        "claim_generation": 1,
+        "partition_key": key(name),
+    }
+    return TaskFactory(**held | {"sent_at": ago, "finished_at": ago} | columns)
+
+
+def test_stopped_keys_are_listed_by_the_failed_task_the_longest_stopped_first_and_count_those_behind() -> None:
+    limit("default", partition_by_args=["tenant"], partition_policy="stop")
+    late, early = stopping("b", 1), stopping("a", 9)
+    stopping("c", 5, order_stop="cancel")
+    stopping("d", 5, order_stop=None)
+    stopping("e", 5, queue_name="mail")
+    tenant("a", 2)
+    tenant("c")
+    store = OverviewStore(connection)
+    found = store.keys("default", 10, stopped=True)
+    assert found == [
+        OrderedKey(key("a"), early.id, early.task_name, "FAILED", found[0].since, 2, False),
+        OrderedKey(key("b"), late.id, late.task_name, "FAILED", found[1].since, 0, False),
+    ]
+    assert [one.since for one in found] == [Task.objects.get(pk=one.id).finished_at for one in (early, late)]
+    assert store.keys("default", 1, stopped=True) == found[:1]
+    tenant("a", 999)
+    (first, _) = store.keys("default", 10, stopped=True)
+    assert (first.behind, first.behind_more) == (1_000, True), "to a bound"
+
+
+def test_a_failed_task_that_does_not_come_first_is_not_what_stops_its_key() -> None:
+    """Two tasks that ran at once under the rule before: naive, both are listed, and a skip of the second finds nothing."""
+    limit("default", partition_by_args=["tenant"], partition_policy="stop")
+    first, second = stopping("a", 9), stopping("a", 5)
+    store = OverviewStore(connection)
+    assert [(one.task_id, one.behind) for one in store.keys("default", 10, stopped=True)] == [(first.id, 1)]
+    Task.objects.filter(pk=first.id).update(order_stop=None)
+    assert [one.task_id for one in store.keys("default", 10, stopped=True)] == [second.id]
+
+
+def test_all_keys_are_listed_with_the_task_that_comes_first_whatever_it_does(claimer: Claimers) -> None:
+    limit("default", partition_by_args=["tenant"], partition_policy="stop")
+    assert OverviewStore(connection).keys("default", 10, stopped=False) == []
+    (running, _), (waiting,) = tenant("a", 2), tenant("c")
+    failed = stopping("b", 1)
+    claimer().run_pass(sync=1)
+    found = OverviewStore(connection).keys("default", 10, stopped=False)
+    told = [(one.partition, one.task_id, one.status, one.behind) for one in found]
+    assert told == [
+        (key("a"), running, "RUNNING", 1), (key("b"), failed.id, "FAILED", 0), (key("c"), waiting, "PENDING", 0)
+    ]  # fmt: skip
+    assert [one.since for one in found] == [
+        Task.objects.get(pk=running).started_at,
+        Task.objects.get(pk=failed.id).finished_at,
+        Task.objects.get(pk=waiting).sent_at,
+    ]
+    assert OverviewStore(connection).keys("default", 2, stopped=False) == found[:2]
+
+
+def test_all_keys_cost_a_probe_each_however_many_tasks_wait(connect: Connect) -> None:
+    limit("default", partition_by_args=["tenant"], partition_policy="stop")
+    for name in "abc":
+        tenant(name, 3_000)
+    stopping("b", 1, claim_generation=1)
+    conn = connect()
+    for state in ("stale", "analyzed"):
+        asked = {"queue": "default", "many": 2, "bound": 10}
+        for stopped in (False, True):
+            query, params = text_of("monitoring/keys"), {**asked, "stopped": stopped}
+            conn.execute(query, params)
+            ((plan,),) = conn.execute("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + query, params).fetchall()
+            assert plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"] < 100, (state, stopped)
+        conn.execute("ANALYZE horsies_tasks")
+
+
 def test_a_reader_in_a_long_transaction_holds_up_no_change(connect: Connect) -> None:
     reader = connect()
     with reader.transaction():
@@ -184,6 +267,7 @@ def test_a_reader_in_a_long_transaction_holds_up_no_change(connect: Connect) -> 
         assert store.queues(["mail"], claimed=True)[0].effective["max_concurrency"] is None
         store.permits("mail", 5)
         store.partitions("mail", 5, claimed=True)
+        store.keys("mail", 5, stopped=True)
         limit("mail", max_concurrency=7)
     assert overview("mail").effective["max_concurrency"] == 7
 

@@ -367,6 +367,7 @@ def test_a_queue_shows_declared_override_and_what_holds_side_by_side(boss: Clien
         "concurrency per partition": ("no limit", "–", "no limit"),
         "concurrency per partition and worker": ("no limit", "–", "no limit"),
         "partitions by": ("arguments: customer, day; task", "–", "arguments: customer, day; task"),
+        "policy of partitions": ("–", "–", "–"),
     }
     queues.pause("mail", actor="ada", reason="stop")
     assert table()["concurrency"] == ("8", "4", "0")

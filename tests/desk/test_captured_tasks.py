@@ -95,6 +95,17 @@ class Both:
         with pytest.raises(AssertionError, match=r"mail\(to='a@example.org'\) on queue 'mail', due .*, rolled back"):
             sent.assert_sent(tasks.mail)
 
+    def test_a_send_with_a_key_that_is_rolled_back_is_seen_and_one_that_finds_a_task_is_none(self) -> None:
+        """Naive: only the statement of plain sends is looked at, or what was found counts as rolled back."""
+        keyed = tasks.add.with_options(key="once")
+        with captured_tasks() as sent:
+            with pytest.raises(Rolled), transaction.atomic():
+                keyed.send(1)
+                raise Rolled
+            keyed.send(1)
+            keyed.send(1)
+        assert [each.rolled_back for each in sent] == [True, False]
+
     def test_a_block_of_only_rolled_back_sends_has_sent_nothing(self) -> None:
         with captured_tasks() as sent, pytest.raises(Rolled), transaction.atomic():
             tasks.add.send(1)

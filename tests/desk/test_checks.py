@@ -349,6 +349,74 @@ def test_a_code_of_the_settings_or_of_a_module_that_only_a_task_imports_is_no_wa
     assert run_checks(tags=[checks.TAG]) == []
 
 
+IN_ORDER = """
+from horsies_django import RetryPolicy, task
+
+POLICY = RetryPolicy.fixed([1])
+
+@task(queue="ledger"{options})
+def book({parameters}) -> None: ...
+"""
+
+
+def ledger(settings: Any, **rule: Any) -> None:
+    queue = {"partition": {"by_args": ["account_id"], "ordered": True, **rule}}
+    settings.HORSIES = {**settings.HORSIES, "QUEUES": {**settings.HORSIES["QUEUES"], "ledger": queue}}
+
+
+@pytest.mark.parametrize(
+    ("options", "parameters", "id_", "said", "advice"),
+    [
+        (
+            ", retry_policy=POLICY, priority=5",
+            "account_id: int",
+            "E028",
+            "has the priority 5",
+            "Leave out the priority",
+        ),
+        (", retry_policy=POLICY", "account: int", "W008", "has no argument 'account_id'", "Add the argument"),
+        (", retry_policy=POLICY", "account_id: int = 0", "W009", "a default for 'account_id'", "Remove the default"),
+        ("", "account_id: int", "W010", "has no retry policy", "'on_failure': 'continue'"),
+    ],
+)
+def test_what_does_not_suit_an_ordered_queue_is_one_message_with_the_way_out(
+    settings: Any, add_app: AddApp, options: str, parameters: str, id_: str, said: str, advice: str
+) -> None:
+    ledger(settings)
+    add_app("shop_r", tasks=IN_ORDER.format(options=options, parameters=parameters))
+    message = found(id_)
+    assert message.obj == "shop_r.tasks.book"
+    assert said in message.msg
+    assert "'ledger'" in message.msg
+    assert advice in str(message.hint)
+
+
+@pytest.mark.parametrize("rule", [{}, {"on_failure": "continue"}, {"on_failure": "cancel"}, {"by_args": "all"}])
+def test_what_suits_an_ordered_queue_is_none(settings: Any, add_app: AddApp, rule: dict[str, Any]) -> None:
+    ledger(settings, **rule)
+    policy = "" if "on_failure" in rule else ", retry_policy=POLICY"
+    parameters = "account_id: int, cents: int = 0"
+    add_app("shop_s", tasks=IN_ORDER.format(options=policy, parameters=parameters))
+    assert run_checks(tags=[checks.TAG]) == []
+
+
+def test_a_queue_that_coalesces_or_only_limits_takes_every_task(settings: Any, add_app: AddApp) -> None:
+    source = IN_ORDER.format(options=", priority=5", parameters="document_id: int = 0")
+    for number, rule in enumerate(({"by_task": True, "by_args": "all", "coalesce": True}, {"max_concurrency": 1})):
+        ledger(settings, **{"ordered": False, **rule})
+        add_app(f"shop_t{number}", tasks=source)
+        assert run_checks(tags=[checks.TAG]) == []
+
+
+def test_a_task_without_a_queue_is_one_of_the_queue_default(settings: Any, add_app: AddApp) -> None:
+    default = {"partition": {"by_args": ["account_id"], "ordered": True, "on_failure": "continue"}}
+    settings.HORSIES = {**settings.HORSIES, "QUEUES": {**settings.HORSIES["QUEUES"], "default": default}}
+    add_app(
+        "shop_u", tasks="from horsies_django import task\n\n@task(priority=9)\ndef tidy(account_id: int) -> None: ...\n"
+    )
+    assert ("horsies.E028", "shop_u.tasks.tidy") in [(one.id, one.obj) for one in run_checks(tags=[checks.TAG])]
+
+
 def test_the_ids_in_the_code_are_those_of_the_table() -> None:
     package = ROOT / "horsies_django"
     used = set()

@@ -66,6 +66,96 @@ def test_partitions_are_made_by_arguments_by_task_or_by_both(
     assert mail(partition={**rule, "local_limit": 3}).partition == PartitionConfig(by_args, by_task, local_limit=3)
 
 
+@pytest.mark.promise("S4.24")
+@pytest.mark.parametrize(
+    ("rule", "policy"),
+    [
+        ({"by_args": ["account_id"], "ordered": True}, "stop"),
+        ({"by_args": ["account_id"], "ordered": True, "on_failure": "stop"}, "stop"),
+        ({"by_args": ["account_id"], "ordered": True, "on_failure": "continue"}, "continue"),
+        ({"by_task": True, "ordered": True, "on_failure": "cancel", "max_concurrency": 1}, "cancel"),
+        ({"by_args": "all", "ordered": True}, "stop"),
+        ({"by_task": True, "by_args": "all", "coalesce": True}, "coalesce"),
+        ({"by_task": True, "by_args": [], "coalesce": True, "max_concurrency": 1}, "coalesce"),
+        ({"by_task": True, "max_concurrency": 1}, None),
+    ],
+)
+def test_tasks_of_a_partition_are_ordered_or_coalesced_without_a_limit_of_their_own(
+    rule: dict[str, Any], policy: str | None
+) -> None:
+    found = mail(partition=rule)
+    assert found.partition is not None
+    assert (found.policy, found.partition.policy, found.ordered) == (policy, policy, bool(rule.get("ordered")))
+    assert found.partition.by_args == (
+        () if rule.get("by_args") == "all" else tuple(rule.get("by_args", [])) or found.partition.by_args
+    )
+    assert (mail().policy, mail().ordered) == (None, False)
+
+
+@pytest.mark.parametrize(
+    ("rule", "key", "said", "hint"),
+    [
+        (
+            {"ordered": True, "on_failure": "halt"},
+            "on_failure",
+            "'halt' is not what a failed task can do",
+            "'continue'",
+        ),
+        ({"ordered": True, "on_failure": None}, "on_failure", "None is not what a failed task can do", "'stop'"),
+        (
+            {"on_failure": "cancel", "max_concurrency": 1},
+            "on_failure",
+            "failed task of an ordered queue",
+            "'ordered': True",
+        ),
+        ({"ordered": True, "max_concurrency": 2}, "max_concurrency", "run one at a time", "limit the queue instead"),
+        ({"ordered": True, "local_limit": 1}, "local_limit", "run one at a time", "limit the queue instead"),
+        ({"coalesce": True}, "coalesce", "Only equal tasks can be merged", "'by_task': True and 'by_args': 'all'"),
+        ({"coalesce": True, "by_task": True}, "coalesce", "Only equal tasks can be merged", "leave out arguments"),
+        ({"coalesce": True, "by_args": "all"}, "coalesce", "Only equal tasks can be merged", "'by_task': True"),
+        (
+            {"coalesce": True, "by_task": True, "by_args": "all", "ordered": True},
+            "coalesce",
+            "merged have no order",
+            "either 'ordered' or 'coalesce'",
+        ),
+    ],
+)
+def test_each_contradiction_of_a_policy_is_one_problem_that_says_the_way_out(
+    rule: dict[str, Any], key: str, said: str, hint: str
+) -> None:
+    problem = only_problem(partition(**{"by_args": ["account_id"], **rule}))
+    assert (problem.id, problem.where) == ("E018", f"{RULE}[{key!r}]")
+    assert said in problem.message
+    assert hint in problem.hint
+
+
+def test_a_policy_needs_a_rule_and_flags_that_are_flags() -> None:
+    assert [(one.id, one.where) for one in problems_of(partition(ordered=True))] == [("E018", RULE)]
+    assert [(one.id, one.where) for one in problems_of(partition(by_args="all", ordered="yes", max_concurrency=1))] == [
+        ("E001", f"{RULE}['ordered']")
+    ]
+    assert [one.where for one in problems_of(partition(by_task=True, by_args="everything", coalesce=True))] == [
+        f"{RULE}['by_args']"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rule", "refused"),
+    [
+        ({"by_args": ["account_id"], "ordered": True}, True),
+        ({"by_task": True, "by_args": "all", "coalesce": True}, True),
+        ({"by_args": ["account_id"], "max_concurrency": 1}, False),
+    ],
+)
+def test_a_prefetch_buffer_is_refused_with_a_queue_that_has_a_policy(rule: dict[str, Any], refused: bool) -> None:
+    found = problems_of({**partition(**rule), "PREFETCH_BUFFER": 4, "CLAIM_LEASE_MS": 10_000})
+    assert [(one.id, one.where) for one in found] == [("E018", "HORSIES['PREFETCH_BUFFER']")] * refused
+    for one in found:
+        assert "neither ordered nor coalesced, as HORSIES['QUEUES'] says of 'mail'" in one.message
+        assert "Remove PREFETCH_BUFFER" in one.hint
+
+
 @pytest.mark.parametrize(
     ("raw", "id_", "where", "said"),
     [

@@ -16,7 +16,7 @@ from django.db import IntegrityError, connection, transaction
 from django.db.models.signals import post_delete
 from django.test import TestCase, TransactionTestCase
 
-from horsies_django import RetryPolicy, TaskSendError, Workflow
+from horsies_django import RetryPolicy, TaskSendError, Workflow, queues
 from horsies_django.models import Task
 from horsies_django.tasks import operations
 from horsies_django.testing import adrain, drain, immediate, open_gate, signal, travel
@@ -332,3 +332,35 @@ def test_a_workflow_that_fails_is_undone() -> None:
         handle = flow.send()
     assert handle.status() == "FAILED"
     assert Task.objects.filter(task_name=flows.refund.name, status="COMPLETED").count() == 1
+
+
+@pytest.mark.django_db
+def test_an_ordered_key_stops_and_goes_on_when_it_is_skipped() -> None:
+    """Naive: what waits behind a failed task runs nevertheless, or does not run when somebody has decided."""
+    queues.change("mail", {"partition_by_args": ["message"], "partition_policy": "stop"}, actor="ann")
+    failing = tasks.raises.with_options(queue="mail")
+    with immediate(raise_errors=False):
+        first, second = failing.send("a"), failing.send("a")
+        statuses = [one.info().status for one in (first, second)]  # type: ignore[union-attr]
+        queues.skip("mail", {"message": "a"}, actor="ann", reason="as expected")
+        assert [*statuses, second.info().status] == ["FAILED", "PENDING", "FAILED"]  # type: ignore[union-attr]
+
+
+@pytest.mark.django_db
+def test_tasks_that_were_sent_before_their_queue_became_ordered_run() -> None:
+    """Naive: the queue waits for the maintenance of a worker, which a test does not have."""
+    handles = [tasks.add.with_options(queue="mail").send(1, number) for number in range(3)]
+    queues.change("mail", {"partition_by_args": ["a"], "partition_policy": "stop"}, actor="ann")
+    assert drain() == 3
+    assert [handle.get(0).ok_value for handle in handles] == [1, 2, 3]
+
+
+@pytest.mark.django_db
+def test_equal_tasks_of_a_transaction_are_one_run() -> None:
+    merging = {"partition_by_args": [], "partition_by_task": True, "partition_policy": "coalesce"}
+    queues.change("mail", merging, actor="ann")
+    with immediate():
+        with transaction.atomic():
+            handles = [tasks.note.with_options(queue="mail").send("once") for _ in range(3)]
+        assert [handle.get(0).is_ok() for handle in handles] == [True] * 3
+    assert names() == ["once"]

@@ -25,6 +25,8 @@ from tests.support.factories import TaskFactory
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
+ORDERED = {"partition_by_args": ["account_id"], "partition_policy": "stop"}
+
 Connect = Callable[[], psycopg.Connection[Any]]
 Claimers = Callable[..., Claimer]
 
@@ -141,6 +143,18 @@ def test_an_unknown_queue_is_refused_with_what_to_do(verb: Callable[[], object])
         ("mail", {"partition_by_args": ["a\x00"]}, "must be a list of argument names"),
         ("mail", {"partition_by_args": ["a", "a"]}, "name each argument once"),
         ("mail", {"partition_by_task": 1}, "partition_by_task must be True or False"),
+        ("mail", {"partition_policy": "halt"}, "one of stop, continue, cancel, coalesce, or None, not 'halt'"),
+        ("mail", {"partition_policy": True}, "or None, not True"),
+        ("mail", {"partition_policy": "stop"}, "'stop' requires partition_by_args or partition_by_task"),
+        ("mail", {"partition_policy": "coalesce", "partition_by_args": []}, "merges only equal tasks"),
+        ("mail", {"partition_policy": "coalesce", "partition_by_task": True}, "merges only equal tasks"),
+        (
+            "mail",
+            {**ORDERED, "partition_max_concurrency": 2},
+            "requires partition_max_concurrency=None: the tasks of one",
+        ),
+        ("mail", {**ORDERED, "partition_local_limit": 1}, "requires partition_local_limit=None: the tasks of one"),
+        ("*", {"partition_policy": "stop"}, "the cluster supports only max_concurrency"),
         ("mail", {"max_concurency": 1}, "queue 'mail' has no value 'max_concurency'"),
         ("mail", {"name": "other"}, "queue 'mail' has no value 'name'"),
         ("*", {"local_limit": 3}, "the cluster supports only max_concurrency"),
@@ -174,6 +188,54 @@ def test_an_override_that_cannot_be_is_refused_and_nothing_changes(given: dict[s
     with pytest.raises(QueueError, match=words):
         queues.override("mail", asked.pop("limits"), **asked)
     assert not AuditEntry.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"partition_by_args": None}, "partition_policy='stop' requires partition_by_args or partition_by_task"),
+        ({"partition_policy": "coalesce"}, r"it requires partition_by_args=\[\] \(all arguments\)"),
+        ({"partition_max_concurrency": 3}, "requires partition_max_concurrency=None"),
+        ({"partition_local_limit": 1}, "requires partition_local_limit=None"),
+    ],
+    ids=str,
+)
+def test_a_change_is_compared_with_what_the_queue_has_already(columns: dict[str, Any], words: str) -> None:
+    """Naive: each column is valid by itself, and the queue has a policy without a rule."""
+    queues.change("mail", ORDERED, actor="ann")
+    with pytest.raises(QueueError, match=words):
+        queues.change("mail", columns, actor="ann")
+    assert AuditEntry.objects.count() == 1
+    cleared = {"partition_policy": None, "partition_by_args": None}
+    assert queues.change("mail", cleared, actor="ann") == sorted(cleared)
+
+
+def test_a_policy_is_set_and_replaced_and_the_limit_in_force_is_one() -> None:
+    queues.change("mail", {**ORDERED, "partition_max_concurrency": 1}, actor="ann")
+    assert queues.change("mail", {"partition_policy": "continue", "priority": 3}, actor="ann") == [
+        "partition_policy",
+        "priority",
+    ]
+    merged = {"partition_by_args": [], "partition_by_task": True, "partition_policy": "coalesce"}
+    queues.change("mail", {**merged, "partition_max_concurrency": None}, actor="ann")
+    assert QueueLimits.objects.get(pk="mail").partition_max_concurrency == 1
+
+
+def test_a_limit_of_partitions_is_not_overridden_where_they_have_a_policy() -> None:
+    queues.change("mail", ORDERED, actor="ann")
+    for key in ("partition_max_concurrency", "partition_local_limit"):
+        with pytest.raises(
+            QueueError, match=f"{key} cannot be overridden, because the tasks of one partition run one at a time"
+        ):
+            queues.override("mail", {key: 5, "max_concurrency": 9}, actor="ann", reason="sale")
+    assert queues.override("mail", {"max_concurrency": 9}, actor="ann", reason="sale")
+
+
+def test_no_policy_in_soft_mode() -> None:
+    with override_settings(HORSIES={**HORSIES, "PREFETCH_BUFFER": 4, "CLAIM_LEASE_MS": 5_000}):
+        with pytest.raises(QueueError, match=r"not possible while HORSIES\['PREFETCH_BUFFER'\] is set"):
+            queues.change("mail", ORDERED, actor="ann")
+        assert queues.change("mail", {"partition_by_task": True}, actor="ann")
 
 
 def test_the_cluster_gets_no_cap_in_soft_mode_but_can_be_paused() -> None:

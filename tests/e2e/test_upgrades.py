@@ -50,6 +50,19 @@ runs = [tasks.rally(number).send() for number in range(10)]
 assert [handle.get(timeout_ms=60_000).unwrap() for handle in sent] == [1 + number for number in range(20) for _ in "12"]
 assert [handle.get(timeout_ms=60_000).unwrap() for handle in runs] == [12] * 10
 """
+ORDER = """
+from django.db import connection
+from horsies_django.store.queues import QueueStore
+
+changes = {"partition_by_args": ["a"], "partition_policy": "stop"}  # also workers with a buffer keep the order
+QueueStore(connection).configure("former", changes, action="queue.set", actor="a test")
+"""
+OVERLAPS = """
+SELECT FROM (
+  SELECT a.started_at, lag(a.finished_at) OVER (PARTITION BY t.partition_key ORDER BY t.sent_at, t.id) AS before
+  FROM horsies_tasks t JOIN horsies_task_attempts a ON a.task_id = t.id WHERE t.queue_name = 'former') AS run
+WHERE run.started_at < run.before
+"""
 SCHEDULE = """
 from horsies_django import schedules
 
@@ -131,8 +144,11 @@ def test_workers_and_sites_of_the_last_release_go_on_beside_those_of_this_one(
         ).ready()
         run(url, "migrate")
         worker("--processes=1", "--queues=latter", DATABASE_URL=url, **SITE).ready()
+        run(url, "shell", "--no-imports", "-c", ORDER)
         run(url, "shell", "--no-imports", "-c", SEND)
         run(url, "shell", "--no-imports", "-c", SEND, **last)
+        assert rows(url, "SELECT FROM horsies_tasks WHERE ordered AND queue_name = 'former'")
+        assert rows(url, OVERLAPS) == [], "the database keeps the order, also for workers that do not know it"
         run(url, "shell", "--no-imports", "-c", SCHEDULE)
         (listed,) = json.loads(run(url, "horsies_schedule", "list", "--json", **last))
         assert (listed["state"], listed["error"]) == ("on", None)

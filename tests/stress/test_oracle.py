@@ -51,12 +51,14 @@ def used(verdict: dict[str, Any]) -> float | None:
 @pytest.mark.promise("S1.35", "S4.1", "S4.8", "S4.9", "S4.10")
 def test_no_limit_is_exceeded_in_a_storm_and_nothing_is_left_behind() -> None:
     verdict = storm(f"--claims={sized(8_000, 20_000)}", CALM)
-    assert verdict["runs"] > 0.98 * verdict["tasks"]
+    began = verdict["noting"] - verdict["cancelled"]
+    assert verdict["runs"] > 0.98 * began, "the rest crashed before it noted anything"
+    assert min(verdict["merged"], verdict["unique"]) > 10
     assert verdict["weather"].keys() >= WEATHER
     assert verdict["continued"] >= 2
     # the queue's own cap of 8 over all workers is not always reached on a machine that is busy with other things
     reached = {"queue tight", "queue pausing", "queue and worker wide"}
-    partitions = {"partition tenants", "partition and worker tenants", "partition and worker kinds"}
+    partitions = {"partition tenants", "partition and worker tenants", "partition and worker kinds", "partition line"}
     assert reached | partitions <= set(verdict["full"])
     share = used(verdict)
     assert share is None or share >= LEAST_SHARE

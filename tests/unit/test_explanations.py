@@ -26,7 +26,7 @@ TASK = {
     "id": str(ID), "task_name": "shop.tasks.add", "queue_name": "verify", "lane": "sync", "status": "PENDING", "parked": False,
     "enqueued_at": "2030-01-31T11:00:00+00:00", "good_until": None, "retry_count": 0, "max_retries": 0, "claimed_at": None,
     "claim_expires_at": None, "started_at": None, "finished_at": None, "error_code": None, "wire": 1,
-    "snoozed": False, "snooze_count": 0,
+    "snoozed": False, "snooze_count": 0, "order_stop": None,
     "priority": 100, "codec": None,
 }  # fmt: skip
 QUEUE = {

@@ -158,6 +158,29 @@ def test_a_receiver_s_connection_is_closed_after_it_and_a_broken_one_is_not_used
     assert {group.name for group in Group.objects.all()} == {str(claim.id) for claim in started}
 
 
+def test_a_task_that_stops_its_partition_is_told_after_its_end_also_if_nobody_hears_of_ends(
+    receivers: Receivers,
+) -> None:
+    got: list[tuple[str, dict[str, Any]]] = []
+
+    def note(sender: Any, signal: Any, **values: Any) -> None:
+        got.append((signal.name, values))
+
+    signals.order_stopped.connect(note)
+    ended, other = claims(2)
+    outcomes, decided = (
+        [outcome(ended, "FAILED"), outcome(other, "FAILED")],
+        {str(ended.id): {"stops": '{"tenant": 7}'}},
+    )
+    receivers.settled(outcomes, decided)
+    signals.task_finished.connect(note)
+    receivers.settled(outcomes, decided)
+    receivers.stop()
+    assert [name for name, _ in got] == ["order_stopped", "task_finished", "order_stopped", "task_finished"]
+    about = {"task_id": ended.id, "task_name": "tests.nothing", "queue_name": "default", "attempt": 1, "metadata": {}}
+    assert got[0][1] == {**about, "worker_id": receivers.worker, "partition": '{"tenant": 7}'}
+
+
 def test_what_receivers_get_about_each_event(receivers: Receivers) -> None:
     got: list[tuple[str, dict[str, Any]]] = []
 

@@ -1,4 +1,4 @@
-"""A new document sends its own indexing."""
+"""A document that is saved sends its own indexing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from horsies_django.models import Task
 from horsies_django.testing import drain
 
 
-class IndexNewDocumentTests(TestCase):
+class IndexSavedDocumentTests(TestCase):
     """The receiver of ``post_save``."""
 
     def test_a_new_document_sends_one_task_and_knows_its_id(self) -> None:
@@ -22,11 +22,21 @@ class IndexNewDocumentTests(TestCase):
         assert (task.task_name, task.kwargs) == (index_document.name, {"document_id": document.pk})
         assert Document.objects.get().index_task == task.pk
 
-    def test_saving_a_document_again_sends_nothing(self) -> None:
+    def test_many_saves_are_one_run_and_the_document_knows_it(self) -> None:
         document = make_document()
-        document.name = "other.txt"
+        for name in ("other.txt", "another.txt"):
+            document.name = name
+            document.save()
+        assert Task.objects.count() == 3
+        assert drain() == 1
+        assert Task.objects.filter(error_code="MERGED").count() == 2
+        assert Document.objects.get().index_task == Task.objects.get(status="COMPLETED").pk
+
+    def test_a_save_after_an_indexing_sends_another(self) -> None:
+        document = make_document()
+        drain()
         document.save()
-        assert Task.objects.count() == 1
+        assert drain() == 1
 
     def test_a_fixture_sends_nothing(self) -> None:
         Document(name="fixture.txt", kind="text", size=0, digest="0" * 64).save_base(raw=True)

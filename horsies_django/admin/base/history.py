@@ -31,6 +31,7 @@ ACTIONS = {
     "queue.expire": gettext_lazy("Override ended"),
     "queue.pause": gettext_lazy("Paused"),
     "queue.resume": gettext_lazy("Resumed"),
+    "queue.skip": gettext_lazy("Failed task skipped"),
     "schedule.declare": gettext_lazy("Declared by the code"),
     "schedule.gone": gettext_lazy("Gone from the code"),
     "schedule.create": gettext_lazy("Made"),
@@ -62,6 +63,7 @@ SUBJECTS: dict[str, type[Queue | Schedule | WorkflowRun]] = {
     OF_WORKFLOWS: WorkflowRun,
 }
 RUN_DETAILS = {
+    "task": gettext_lazy("task"),
     "node": gettext_lazy("node"),
     "gate": gettext_lazy("gate"),
     "opening": gettext_lazy("opening"),
@@ -92,6 +94,8 @@ def changes(entry: AuditEntry) -> list[str]:
         return changes_of(entry.before, entry.after)
     if entry.action.startswith(OF_WORKFLOWS):
         return _of_run(entry.after)
+    if entry.action == "queue.skip":
+        return _of_run(entry.before)
     before, after = _flat(entry.before), _flat(entry.after)
     lines = []
     for key in [*before, *(key for key in after if key not in before)]:
@@ -104,7 +108,7 @@ def changes(entry: AuditEntry) -> list[str]:
 
 
 def _of_run(after: object) -> list[str]:
-    """Return what was done to a run: ``status: RUNNING → PAUSED``, ``node: 3``."""
+    """Return what was done to a run, or the task that was skipped: ``status: RUNNING → PAUSED``, ``node: 3``."""
     found = after if isinstance(after, dict) else {}
     if {"before", "after"} <= found.keys():
         return [_("status: %(old)s → %(new)s") % {"old": found["before"], "new": found["after"]}]

@@ -21,11 +21,18 @@ LEVELS = {
     "partition_max_concurrency": gettext_lazy("%(n)s per partition"),
     "partition_local_limit": gettext_lazy("%(n)s per partition and worker"),
 }
+POLICIES = {
+    "stop": gettext_lazy("ordered, a failed task stops its key"),
+    "continue": gettext_lazy("ordered, a failed task stops nothing"),
+    "cancel": gettext_lazy("ordered, a failed task cancels those behind it"),
+    "coalesce": gettext_lazy("waiting tasks are merged into an equal one that starts"),
+}
 
 
 def levels(limits: Mapping[str, Any]) -> str:
     found = [str(text) % {"n": limits[key]} for key, text in LEVELS.items() if limits.get(key) is not None]
-    return ", ".join(found) or str(NO_LIMIT)
+    policy = limits.get("partition_policy")
+    return "; ".join([", ".join(found) or str(NO_LIMIT), *([shown_policy(policy)] if policy else [])])
 
 
 def states(queue: Queue) -> list[SafeString]:
@@ -62,7 +69,7 @@ def limit_rows(queue: Queue, effective: Mapping[str, Any] | None) -> list[LimitR
                 origin,
             )
         )
-    return rows if queue.name == CLUSTER else [*rows, _rule_row(queue)]
+    return rows if queue.name == CLUSTER else [*rows, _rule_row(queue), _policy_row(queue)]
 
 
 def _rule_row(queue: Queue) -> LimitRow:
@@ -72,6 +79,16 @@ def _rule_row(queue: Queue) -> LimitRow:
         parts.insert(0, _("arguments: %(names)s") % {"names": names} if names else _("all arguments"))
     rule = "; ".join(parts) or _("not partitioned")
     return LimitRow(_("partitions by"), rule, NOTHING, rule, "")
+
+
+def _policy_row(queue: Queue) -> LimitRow:
+    policy = shown_policy(queue.partition_policy)
+    return LimitRow(label_of("partition_policy"), policy, NOTHING, policy, "")
+
+
+def shown_policy(policy: str | None) -> str:
+    """Return the policy of partitions in words; None: there is none."""
+    return NOTHING if policy is None else str(POLICIES.get(policy, policy))
 
 
 def label_of(key: str) -> str:

@@ -19,9 +19,14 @@ from horsies_django.core.explanations import Reason, ReasonCode
 from horsies_django.models import Queue, Task, Worker, WorkflowRun
 
 Row: TypeAlias = tuple[type[Model], Any, str]  # what a link leads to, and its text
-HIDDEN: str | Promise = gettext_lazy(
-    "The partition of this task is at its limit. The permission horsies.view_payload is required to see partitions."
-)
+HIDDEN: dict[str, str | Promise] = {  # their texts have the key, made from arguments
+    ReasonCode.PARTITION_AT_LIMIT: gettext_lazy(
+        "The partition of this task is at its limit. The permission horsies.view_payload is required to see partitions."
+    ),
+    ReasonCode.BEHIND_IN_ORDER: gettext_lazy(
+        "Another task comes before it in its partition. The permission horsies.view_payload is required to see partitions."
+    ),
+}
 
 
 class Line(NamedTuple):
@@ -34,8 +39,8 @@ class Line(NamedTuple):
 
 def reason_line(page: Any, request: HttpRequest, reason: Reason, visible: bool) -> Line:
     """Return a reason as a line; ``visible``: the user may see payloads."""
-    hidden = reason.code == ReasonCode.PARTITION_AT_LIMIT and not visible  # the text has the key, made from arguments
-    return Line(reason.code.value, str(HIDDEN) if hidden else reason.text, _links(page, request, reason.details))
+    text = reason.text if visible else str(HIDDEN.get(reason.code, reason.text))
+    return Line(reason.code.value, text, _links(page, request, reason.details))
 
 
 def _links(page: Any, request: HttpRequest, details: Mapping[str, Any]) -> SafeString:

@@ -40,7 +40,7 @@ from horsies_django.admin.queues.queue_forms import FORMS
 from horsies_django.core.queues import CLUSTER
 from horsies_django.models import Queue, Task
 from horsies_django.monitoring import overview
-from horsies_django.monitoring.overview import PartitionLoad, PermitHolder
+from horsies_django.monitoring.overview import OrderedKey, PartitionLoad, PermitHolder
 
 if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[Queue]
@@ -98,6 +98,15 @@ class PartitionRow(NamedTuple):
     parked: str
 
 
+class KeyRow(NamedTuple):
+    """A row of the table of keys that failed tasks stop; ``behind`` counts the tasks that wait."""
+
+    partition: str
+    task: SafeString | str
+    since: Any
+    behind: str
+
+
 def permit_rows(
     page: Any, request: HttpRequest, holders: list[PermitHolder], now: dt.datetime, visible: bool
 ) -> list[PermitRow]:
@@ -121,6 +130,19 @@ def partition_rows(loads: list[PartitionLoad], visible: bool) -> list[PartitionR
             )
         )
     return rows
+
+
+def key_rows(page: Any, request: HttpRequest, keys: list[OrderedKey], now: dt.datetime, visible: bool) -> list[KeyRow]:
+    """Return the keys that failed tasks stop; the keys themselves only if ``visible``."""
+    return [
+        KeyRow(
+            _shown(one.partition, visible),
+            page.link(request, Task, one.task_id, one.task_name),
+            age(one.since, now),
+            f"{one.behind:,}" + ("+" if one.behind_more else ""),
+        )
+        for one in keys
+    ]
 
 
 def _shown(partition: str | None, visible: bool) -> str:
@@ -183,12 +205,13 @@ class QueueAdminMixin(ConfigureMixin, ReadOnlyAdminMixin):
         return with_overviews(queues[0]._state.db, queues)[0] if queues else None
 
     def sections(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
-        """Return limits, permit holders, busiest partitions, recent changes and links to the change forms."""
+        """Return limits, permit holders, busiest partitions, stopped keys, recent changes and links to the change forms."""
         alias, name, now = obj._state.db, obj.name, obj.read_at
         effective = obj.overview.effective if obj.overview else None
         visible = request.user.has_perm("horsies.view_payload") or (name != CLUSTER and obj.partition_by_args is None)
         holders = read_bounded(alias, lambda: overview.permits(name, MANY))
         parts = read_bounded(alias, lambda: overview.partitions(name, LAST))
+        stopped = read_bounded(alias, lambda: overview.keys(name, limit=MANY)) if obj.partition_policy else []
         return {
             "given_up": GIVEN_UP if obj.overview is None else "",
             "limits": limit_rows(obj, effective),
@@ -196,6 +219,7 @@ class QueueAdminMixin(ConfigureMixin, ReadOnlyAdminMixin):
             "partitions_visible": visible,
             "permits": _or_none(holders, lambda rows: permit_rows(self, request, rows, now, visible)),
             "partitions": _or_none(parts, lambda rows: partition_rows(rows, visible)),
+            "stopped": _or_none(stopped, lambda rows: key_rows(self, request, rows, now, visible)),
             **last_changes(self, request, obj, name, OF_QUEUES),
             "tools": self.tools(request, obj),
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
+import json
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,7 @@ from django.db import DatabaseError
 from horsies_django import queues
 from horsies_django.conf import config
 from horsies_django.core.errors import QueueError
-from horsies_django.core.queues import CLUSTER
+from horsies_django.core.queues import CLUSTER, POLICIES
 from horsies_django.management.quantities import actor, span
 from horsies_django.management.reports import queue as report
 from horsies_django.management.reports.layout import as_json
@@ -51,7 +52,10 @@ class Command(BaseCommand):
             return made
 
         verb("list", "list the queues (the default)", queue=False)
-        verb("show", "show a queue: its limits, the tasks that hold its permits, and its busiest partitions")
+        verb(
+            "show",
+            "show a queue: its limits, who holds its permits, its busiest partitions, and what failed tasks stop",
+        )
         add_columns(reasoned(verb("set", "change declared values until the settings are next applied")))
         reasoned(verb("pause", "stop starting tasks of a queue; running tasks continue"))
         reasoned(verb("resume", "end a pause"))
@@ -59,6 +63,12 @@ class Command(BaseCommand):
         made.add_argument("--until", type=until, metavar="WHEN", help=f"when the override ends: {UNTIL_EXAMPLES}")
         add_limits(made)
         reasoned(verb("clear", "remove the override, so that the declared limits apply again"))
+        made = reasoned(verb("skip", "give up the failed task that stops a key of an ordered queue"))
+        made.add_argument(
+            "--key", type=argument_value, action="append", default=[], metavar="NAME=VALUE",
+            help="a value of the key, as JSON, or else as a text: --key account_id=7 --key region=eu",
+        )  # fmt: skip
+        made.add_argument("--task", metavar="NAME", help="the name of the task, if the rule is by task")
         verb("sync", "apply the settings to the database, as 'migrate' does", queue=False)
 
     def handle(self, **options: Any) -> None:
@@ -83,11 +93,12 @@ class Command(BaseCommand):
         if not found:
             known = ", ".join(queue.name for queue in overview.queues() if queue.name != CLUSTER)
             raise QueueError(f"there is no queue {name!r} in the database; choose from: {known}")
-        holders, partitions = overview.permits(name), overview.partitions(name)
+        holders, partitions, stopped = overview.permits(name), overview.partitions(name), overview.keys(name)
         if options["json"]:
-            self.stdout.write(as_json({"queue": found[0], "permits": holders, "partitions": partitions}))
+            lists = {"permits": holders, "partitions": partitions, "stopped": stopped}
+            self.stdout.write(as_json({"queue": found[0], **lists}))
         else:
-            self.stdout.write(report.queue_page(found[0], holders, partitions))
+            self.stdout.write(report.queue_page(found[0], holders, partitions, stopped))
 
     def do_set(self, **options: Any) -> None:
         name, columns = target(options), chosen(options, DECLARED)
@@ -121,6 +132,12 @@ class Command(BaseCommand):
     def do_clear(self, **options: Any) -> None:
         name = target(options)
         self.tell(name, lambda: queues.clear(name, actor=actor(), reason=options["reason"]), options)
+
+    def do_skip(self, **options: Any) -> None:
+        name, reason = target(options), options["reason"] or ""
+        skipped = queues.skip(name, dict(options["key"]), task=options["task"], actor=actor(), reason=reason)
+        done = f"Skipped task {skipped}: the next one of its key starts."
+        self.stdout.write(as_json({"skipped": skipped}) if options["json"] else done)
 
     def do_sync(self, **options: Any) -> None:
         before = rows()
@@ -174,6 +191,11 @@ def add_columns(parser: ArgumentParser) -> None:
         "--partition-by-task", action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS,
         help="make a partition for each task name",
     )  # fmt: skip
+    parser.add_argument(
+        "--partition-policy", type=policy, default=argparse.SUPPRESS,
+        metavar=f"{'|'.join(POLICIES)}|none",
+        help="run the tasks of a partition in order, and what a failed one does to the others; or merge equal ones",
+    )  # fmt: skip
 
 
 def target(options: dict[str, Any]) -> str:
@@ -211,6 +233,21 @@ def whole(text: str) -> int:
 
 def limit(text: str) -> int | None:
     return None if text.lower() == "none" else whole(text)
+
+
+def policy(text: str) -> str | None:
+    return None if text.lower() == "none" else text
+
+
+def argument_value(text: str) -> tuple[str, Any]:
+    """Parse ``NAME=VALUE``; a value that is not JSON is a text."""
+    name, found, value = text.partition("=")
+    if not (name and found):
+        raise ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    try:
+        return name, json.loads(value)
+    except (ValueError, RecursionError):
+        return name, value
 
 
 def argument_names(text: str) -> list[str] | None:

@@ -8,10 +8,16 @@ from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 from horsies_django.core.patterns import Pattern
-from horsies_django.core.queues import CLUSTER
+from horsies_django.core.queues import CLUSTER, POLICIES
 from horsies_django.management.reports.layout import as_value, moment, table, title
 from horsies_django.models.fields import aware
-from horsies_django.monitoring.overview import PartitionLoad, PermitHolder, QueueOverview, ScheduleOverview
+from horsies_django.monitoring.overview import (
+    OrderedKey,
+    PartitionLoad,
+    PermitHolder,
+    QueueOverview,
+    ScheduleOverview,
+)
 
 LIMIT_WORDS = {
     "max_concurrency": "",
@@ -34,7 +40,7 @@ def queue_table(queues: Iterable[QueueOverview]) -> str:
                 "" if queue.name == CLUSTER else queue.effective["priority"],
                 limits(queue.declared),
                 "-" if queue.override is None else limits(queue.override),
-                in_force(queue),
+                "; ".join([in_force(queue), *policy(queue.effective)]),
                 queue.running,
                 queue.claimed,
                 pending(queue),
@@ -46,8 +52,13 @@ def queue_table(queues: Iterable[QueueOverview]) -> str:
     )
 
 
-def queue_page(queue: QueueOverview, holders: Sequence[PermitHolder], partitions: Sequence[PartitionLoad]) -> str:
-    """Return one queue: its limits, who set them, the tasks that hold its permits, and its busiest partitions."""
+def queue_page(
+    queue: QueueOverview,
+    holders: Sequence[PermitHolder],
+    partitions: Sequence[PartitionLoad],
+    stopped: Sequence[OrderedKey],
+) -> str:
+    """Return one queue: its limits, who set them, who holds its permits, its busiest partitions, and what failed tasks stop."""
     rows = [("in force", in_force(queue)), ("declared", limits(queue.declared))]
     if queue.override is not None:
         ends = "" if queue.override_until is None else f", until {moment(queue.override_until)}"
@@ -67,7 +78,34 @@ def queue_page(queue: QueueOverview, holders: Sequence[PermitHolder], partitions
     if partitions:
         headings = ("PARTITION", "RUNNING", "LIMIT", "WAITING")
         blocks.append(table(headings, ((p.partition, p.running, number(p.limit), waiting(p)) for p in partitions)))
+    if stopped:
+        blocks += [stopped_table(stopped), stopped_advice(queue)]
     return "\n\n".join(blocks)
+
+
+def stopped_table(stopped: Iterable[OrderedKey]) -> str:
+    """Return a line per key that a failed task stops."""
+    rows = (
+        (
+            one.partition,
+            one.task_id,
+            one.task_name,
+            moment(one.since),
+            f"{one.behind:,}{'+' if one.behind_more else ''}",
+        )
+        for one in stopped
+    )
+    return table(("STOPPED KEY", "BY TASK", "NAME", "SINCE", "BEHIND"), rows)
+
+
+def stopped_advice(queue: QueueOverview) -> str:
+    """Return how to let stopped keys go on."""
+    names, task = queue.effective["partition_by_args"], " --task NAME" if queue.effective["partition_by_task"] else ""
+    key = "".join(f" --key {name}=VALUE" for name in (["ARGUMENT"] if names == [] else names or ()))
+    return (
+        "A failed task stops its key until it is retried ('horsies_task retry ID') or skipped "
+        f"('horsies_queue skip {queue.name}{key}{task} --reason TEXT')."
+    )
 
 
 def permit_table(holders: Iterable[PermitHolder]) -> str:
@@ -104,7 +142,13 @@ def rule(columns: Mapping[str, Any]) -> str:
     names = columns["partition_by_args"]
     found = [] if names is None else [", ".join(names) or "all arguments"]
     found += ["task name"] if columns["partition_by_task"] else []
-    return f"by {' and '.join(found)}" if found else "none"
+    return "; ".join([f"by {' and '.join(found)}" if found else "none", *policy(columns)])
+
+
+def policy(columns: Mapping[str, Any]) -> list[str]:
+    """Return the policy of partitions in words, [] for none."""
+    held = columns["partition_policy"]
+    return [] if held is None else [POLICIES.get(held, held)]
 
 
 def workers(queue: QueueOverview) -> str:

@@ -20,7 +20,14 @@ from django.db import close_old_connections, connections
 
 from horsies_django.core.metadata import has_metadata, read_metadata
 from horsies_django.core.records import Claim, Outcome
-from horsies_django.signals import HorsiesSignal, task_finished, task_rescued, task_retried, task_started
+from horsies_django.signals import (
+    HorsiesSignal,
+    order_stopped,
+    task_finished,
+    task_rescued,
+    task_retried,
+    task_started,
+)
 from horsies_django.store.workers import Happened
 from horsies_django.tasks import registry
 from horsies_django.worker.process.logs import shown_name
@@ -66,6 +73,8 @@ def end_events(outcomes: Iterable[Outcome], decided: Mapping[str, Any], worker: 
         }
         if "retry" not in how:
             yield Event(task_finished, {**values, "status": outcome.ended_as(how)}, kept(outcome.options))
+            if "stops" in how:
+                yield Event(order_stopped, {**about(outcome, worker), "partition": how["stops"]}, kept(outcome.options))
         else:
             at = how.get("at")  # unknown if the reply with the details was lost
             values["retry_at"] = None if at is None else dt.datetime.fromtimestamp(at, dt.UTC)
@@ -113,7 +122,7 @@ class Receivers:
 
     def settled(self, outcomes: Iterable[Outcome], decided: Mapping[str, Any]) -> None:
         """Queue the events of attempts whose outcome was written."""
-        if task_finished.receivers or task_retried.receivers:
+        if task_finished.receivers or task_retried.receivers or order_stopped.receivers:
             self.add(end_events(outcomes, decided, self.worker))
 
     def rescued(self, happened: Iterable[Happened]) -> None:

@@ -17,7 +17,7 @@ from tests.stress.oracle.usage import Hold
 RUNS = """
 SELECT r.number, r.task, r.queue, r.tenant, coalesce(a.worker_id::text, ''), r.worker_pid, r.child_pid,
        extract(epoch FROM a.started_at)::float8, extract(epoch FROM r.started_at)::float8,
-       extract(epoch FROM r.ended_at)::float8, extract(epoch FROM a.finished_at)::float8
+       extract(epoch FROM r.ended_at)::float8, extract(epoch FROM a.finished_at)::float8, extract(epoch FROM t.sent_at)::float8
 FROM oracle_runs r
 JOIN horsies_tasks t ON (t.kwargs ->> 'number')::int = r.number
 LEFT JOIN LATERAL (
@@ -47,8 +47,26 @@ WHERE t.claimed_by IS NOT NULL AND t.finished_at IS NULL AND (b.id IS NULL OR b.
 """
 ENDINGS = "SELECT status, coalesce(error_code, ''), count(*) FROM horsies_tasks GROUP BY 1, 2"
 UNNOTED = """
-SELECT count(*) FROM horsies_tasks t WHERE t.status = 'COMPLETED'
+SELECT count(*) FROM horsies_tasks t WHERE t.status = 'COMPLETED' AND t.task_name IN ('work', 'awork')
 AND NOT EXISTS (SELECT FROM oracle_runs r WHERE r.number = (t.kwargs ->> 'number')::int AND r.ended_at IS NOT NULL)
+"""
+STOPPED = """
+SELECT horsies_skip_stopped('line', t.partition_key::json, NULL, 'storm', 'it goes on', horsies_channel())
+FROM horsies_tasks t WHERE t.queue_name = 'line' AND t.order_stop = 'stop'
+"""
+ANSWERS = """
+WITH RECURSIVE answer AS (
+  SELECT t.id, t.merged_into, t.status, t.result FROM horsies_tasks t WHERE t.queue_name = 'same'
+  UNION ALL
+  SELECT a.id, t.merged_into, t.status, t.result FROM answer a JOIN horsies_tasks t ON t.id = a.merged_into
+)
+SELECT a.id, (a.result ->> 'ok')::int FROM answer a WHERE a.merged_into IS NULL AND a.status = 'COMPLETED'
+"""
+TWINS = """
+SELECT one.id, other.id FROM horsies_tasks one JOIN horsies_tasks other
+  ON other.task_name = 'single' AND other.kwargs ->> 'page' = one.kwargs ->> 'page' AND other.id > one.id
+  AND other.sent_at < one.finished_at
+WHERE one.task_name = 'single'
 """
 LIVING = """
 SELECT count(*) FROM horsies_heartbeats b JOIN horsies_workers w ON w.id = b.id
@@ -97,6 +115,30 @@ def waited() -> dict[str, list[tuple[float, float]]]:
     return spans
 
 
+def go_on() -> int:
+    """Skip the failed tasks that stop partitions; return how many."""
+    return len(rows(STOPPED))
+
+
+def unseen(sent: Mapping[uuid.UUID, int]) -> list[str]:
+    """Return what was sent with a change of a page that no run saw. Those whose run crashed do not count."""
+    return [
+        f"task {id_} was sent with version {sent[id_]}; the run that answers it saw {version}"
+        for id_, version in rows(ANSWERS)
+        if version < sent[id_]
+    ]
+
+
+def ended_with(code: str) -> int:
+    """Return how many tasks ended with an error code."""
+    return int(rows("SELECT count(*) FROM horsies_tasks WHERE error_code = %s", code)[0][0])
+
+
+def twins() -> list[str]:
+    """Return unique tasks that were sent while another one was the same work."""
+    return [f"unique task {other} was sent while task {one} had not finished" for one, other in rows(TWINS)]
+
+
 def first_rows() -> dict[str, dict[str, Any]]:
     """Return the rows of the queues as they are now."""
     return {row["name"]: row for row in Queue.objects.values()}
@@ -131,7 +173,7 @@ def leaks(sent: int, workers: int) -> list[str]:
     endings = {(status, code): count for status, code, count in rows(ENDINGS)}
     if sum(endings.values()) != sent:
         found.append(f"{sent} tasks were sent, there are {sum(endings.values())}")
-    known = {("COMPLETED", ""), ("FAILED", "WORKER_CRASHED")}
+    known = {("COMPLETED", ""), ("FAILED", "WORKER_CRASHED"), ("CANCELLED", "MERGED"), ("CANCELLED", "ORDER_CANCELLED")}
     found += [f"{count} task(s) ended {' '.join(end)}" for end, count in endings.items() if end not in known]
     if unnoted := rows(UNNOTED)[0][0]:
         found.append(f"{unnoted} task(s) are COMPLETED and noted no end")

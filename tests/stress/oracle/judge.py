@@ -39,6 +39,7 @@ class Run(NamedTuple):
     started_at: float
     ended_at: float | None
     closed_at: float
+    sent_at: float = 0.0
 
     @property
     def until(self) -> float:
@@ -68,6 +69,8 @@ class Chronicle:
         return [
             0
             if name == "max_concurrency" and row.get("paused_at")
+            else 1
+            if name == "partition_max_concurrency" and row.get("partition_policy")
             else (row.get("override") or {}).get(name, row.get(name))
             for row in self.rows
         ]
@@ -160,6 +163,21 @@ def fates(runs: Iterable[Run]) -> list[str]:
         last = run.started_at if run.ended_at is None else run.ended_at
         if last > run.closed_at:
             found.append(f"task {run.number} wrote at {last:.6f}, its attempt was closed at {run.closed_at:.6f}")
+    return found
+
+
+def disorder(runs: Iterable[Run], chronicles: Mapping[str, Chronicle]) -> list[str]:
+    """Return the runs of ordered partitions that began after one that was sent later."""
+    last: dict[tuple[str, Any], Run] = {}
+    found = []
+    for run in sorted(runs, key=lambda run: run.started_at):
+        if chronicles[run.queue].rows[0].get("partition_policy") in ("stop", "continue", "cancel"):
+            key = (run.queue, chronicles[run.queue].partition(run))
+            if key in last and last[key].sent_at >= run.sent_at:
+                found.append(
+                    f"{run.queue} {key[1]}: task {run.number} ran after task {last[key].number}, which was sent later"
+                )
+            last[key] = run
     return found
 
 

@@ -25,6 +25,10 @@ CREATE UNLOGGED TABLE oracle_runs (
   started_at timestamptz NOT NULL DEFAULT clock_timestamp(), ended_at timestamptz
 ) WITH (fillfactor = 60)
 """
+PAGES = """
+CREATE TABLE oracle_pages (page int PRIMARY KEY, version int NOT NULL);
+INSERT INTO oracle_pages SELECT page, 0 FROM generate_series(0, 9) AS page
+"""
 START = """
 INSERT INTO oracle_runs (number, task, queue, tenant, worker_pid, child_pid) VALUES (%s, %s, %s, %s, %s, %s) RETURNING id
 """
@@ -36,13 +40,14 @@ mine = threading.local()
 def table() -> Iterator[None]:
     """Have the table meanwhile."""
     with connection.cursor() as cursor:
-        cursor.execute("DROP TABLE IF EXISTS oracle_runs")
+        cursor.execute("DROP TABLE IF EXISTS oracle_runs, oracle_pages")
         cursor.execute(CREATE)
+        cursor.execute(PAGES)
     try:
         yield
     finally:
         with connection.cursor() as cursor:
-            cursor.execute("DROP TABLE oracle_runs")
+            cursor.execute("DROP TABLE oracle_runs, oracle_pages")
 
 
 @contextmanager
@@ -53,6 +58,13 @@ def noted(task: str, number: int, queue: str, tenant: str) -> Iterator[None]:
     assert row is not None
     yield
     conn.execute(END, row)
+
+
+def seen_version(page: int) -> int:
+    """Return the version of a page that is committed now."""
+    row = connected().execute("SELECT version FROM oracle_pages WHERE page = %s", [page]).fetchone()
+    assert row is not None
+    return int(row[0])
 
 
 def connected() -> psycopg.Connection[Any]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.stress.oracle import evidence
-from tests.stress.oracle.judge import CLUSTER, Chronicle, Run, fates, ghosts, judge, strangers
+from tests.stress.oracle.judge import CLUSTER, Chronicle, Run, disorder, fates, ghosts, judge, strangers
 from tests.stress.oracle.storm import Storm
 from tests.stress.oracle.usage import calm_spans, common, handed_on, union, usage
 
@@ -19,15 +19,21 @@ def report(storm: Storm, chronicles: Mapping[str, Chronicle]) -> dict[str, Any]:
     runs, violations = evidence.runs()
     verdict = judge(runs, chronicles)
     violations = [*verdict.violations, *fates(runs), *ghosts(runs, storm.thaws), *strangers(runs), *violations]
+    violations += [*disorder(runs, chronicles), *evidence.unseen(storm.versions), *evidence.twins()]
     seconds = storm.ended - storm.began
     return {
         "tasks": storm.sent,
+        "noting": storm.noting,
         "runs": len(runs),
         "without an end": sum(run.ended_at is None for run in runs),
         "seconds": round(seconds, 1),
         "rate": round(storm.sent / seconds, 1),
         "weather": dict(sorted(storm.happened.items())),
         "continued": len(storm.thaws),
+        "merged": evidence.ended_with("MERGED"),
+        "cancelled": evidence.ended_with("ORDER_CANCELLED"),
+        "unique": storm.found,
+        "skipped": storm.skipped,
         "violations": violations[:SHOWN],
         "violations in all": len(violations),
         "peaks": {f"{level} {name}": peak for (level, name), peak in sorted(verdict.peaks.items())},

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import random
 import threading
+import uuid
 from collections import Counter
 from collections.abc import Callable
 from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from django.db import transaction
+
 from horsies_django import queues
 from tests.stress.oracle import tasks
-from tests.stress.oracle.evidence import clock, living, unfinished
+from tests.stress.oracle.evidence import clock, go_on, living, rows, unfinished
 from tests.stress.oracle.fleet import Member
 from tests.stress.oracle.judge import CLUSTER, Thaw
 from tests.stress.oracle.usage import Span
@@ -34,7 +37,8 @@ STRIKES = ("stop", "kill", "kill child", "stop group", "kill group")
 CHANGES = ("change", "pause", "override", "change", "resume", "clear", "pause", "change", "override", "resume")
 TASK_MS = (0, 1, 2, 4, 8)
 # queue -> its share of the tasks
-SHARES = {"free": 24, "tight": 10, "wide": 18, "tenants": 20, "kinds": 16, "pausing": 12}
+SHARES = {"free": 20, "tight": 10, "wide": 18, "tenants": 18, "kinds": 14, "pausing": 10, "line": 10}
+POLICIES = ("stop", "continue", "cancel")
 CAPS = {"tight": (1, 5), "wide": (2, 9), "pausing": (1, 6)}
 
 
@@ -65,6 +69,10 @@ class Storm:
         self.targets = cycle(range(shape.workers))
         self.fleet = [Member(number, directory) for number in range(shape.workers)]
         self.sent = 0
+        self.noting = 0  # of these, those that note their runs
+        self.found = 0  # sends of unique tasks that found one
+        self.skipped = 0
+        self.versions: dict[uuid.UUID, int] = {}
         self.happened: Counter[str] = Counter()
         self.thaws: list[Thaw] = []
         self.disturbed: list[Span] = []
@@ -137,7 +145,23 @@ class Storm:
         for (task, queue), calls in mixed.items():
             task.with_options(queue=queue).send_many(calls)
         self.sent += many
-        return many
+        self.noting += many
+        return many + sum(self.send_change() for _ in range(many // 20))
+
+    def send_change(self) -> int:
+        """Change a page and have it rebuilt, in a transaction that may be rolled back; send a unique task. Returns how many."""
+        before, page, rolled_back = self.sent, self.random.randrange(10), self.random.random() < 0.2
+        with transaction.atomic():
+            version = rows("UPDATE oracle_pages SET version = version + 1 WHERE page = %s RETURNING version", page)[0][
+                0
+            ]
+            self.versions[tasks.rebuild.send(page).task_id] = version
+            transaction.set_rollback(rolled_back)
+        self.sent += not rolled_back
+        new = tasks.single.send(page).is_new
+        self.sent += new
+        self.found += not new
+        return self.sent - before
 
     def happen(self) -> None:
         """Let the next thing happen."""
@@ -169,7 +193,8 @@ class Storm:
         self.disturbed.append((now, now + RECOVERY_SECONDS))
 
     def tend(self) -> None:
-        """Continue whoever was given up, and start whoever is gone."""
+        """Continue whoever was given up, start whoever is gone, and let partitions that stand still go on."""
+        self.skipped += go_on()
         for member in self.fleet:
             if member.stopped:
                 if member.given_up():
@@ -180,7 +205,8 @@ class Storm:
                 member.start()
 
     def change(self) -> None:
-        """Set a queue's declared cap, or the cluster's."""
+        """Set a queue's declared cap, or the cluster's, and what a failed task of the ordered queue does."""
+        queues.change("line", {"partition_policy": self.random.choice(POLICIES)}, actor="storm")
         name = self.random.choice([*CAPS, *([CLUSTER] if self.shape.cluster_cap else [])])
         low, high = (4, 10) if name == CLUSTER else CAPS[name]
         queues.change(name, {"max_concurrency": self.random.randint(low, high)}, actor="storm")

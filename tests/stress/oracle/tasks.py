@@ -6,7 +6,7 @@ import asyncio
 import time
 
 from horsies_django import task
-from tests.stress.oracle.notes import noted
+from tests.stress.oracle.notes import noted, seen_version
 
 
 @task(name="work")
@@ -19,3 +19,14 @@ def work(number: int, queue: str, tenant: str, ms: float) -> None:
 async def awork(number: int, queue: str, tenant: str, ms: float) -> None:
     with noted("awork", number, queue, tenant):
         await asyncio.sleep(ms / 1000)
+
+
+@task(name="rebuild", queue="same")
+def rebuild(page: int) -> int:
+    """Return the version of a page that this run saw."""
+    return seen_version(page)
+
+
+@task(name="single", unique=True)
+def single(page: int) -> int:
+    return seen_version(page)

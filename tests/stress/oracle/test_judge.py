@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.stress.oracle.judge import CLUSTER, Chronicle, Run, Thaw, fates, ghosts, judge, strangers, sweep
+from tests.stress.oracle.judge import CLUSTER, Chronicle, Run, Thaw, disorder, fates, ghosts, judge, strangers, sweep
 from tests.stress.oracle.usage import Hold, calm_spans, common, handed_on, union, usage
 
 ROW = {"max_concurrency": None, "local_limit": None, "partition_by_args": None, "partition_by_task": False}
@@ -48,6 +48,16 @@ def test_a_run_without_an_end_lasts_until_its_attempt_was_closed() -> None:
     crashed = run(1, 0, None, closed_at=10.0)
     assert judge([crashed, run(2, 10, 11)], rules(max_concurrency=1)).violations == []
     assert len(judge([crashed, run(2, 9, 11)], rules(max_concurrency=1)).violations) == 1
+
+
+@pytest.mark.parametrize(("tenant", "policy", "found"), [("a", "stop", 1), ("b", "stop", 0), ("a", None, 0)])
+def test_a_run_after_one_of_its_ordered_partition_that_was_sent_later_is_found(
+    tenant: str, policy: str | None, found: int
+) -> None:
+    rule = rules(partition_by_args=["tenant"], partition_policy=policy)
+    later = [run(1, 0, 1, sent_at=2.0), run(2, 2, 3, sent_at=1.0, tenant=tenant)]
+    assert len(disorder(later, rule)) == found
+    assert disorder([run(1, 0, 1, sent_at=1.0), run(2, 2, 3, sent_at=2.0)], rule) == []
 
 
 def test_limits_per_worker_count_each_worker_for_itself() -> None:

@@ -1,4 +1,5 @@
 -- Reads a task of django.tasks and its attempts in one snapshot: a row for each attempt, or one row without any; none for other tasks.
+-- Of one that was merged into an equal task, it reads that one.
 -- now: the database's clock, for a task that has ended but is not settled yet.
 -- Locks: none. Index: primary keys.
 SELECT task.task_name, task.queue_name, task.priority, task.kwargs::text, task.options::text, task.status, task.sent_at, task.enqueued_at,
@@ -6,5 +7,9 @@ SELECT task.task_name, task.queue_name, task.priority, task.kwargs::text, task.o
        attempt.outcome, attempt.started_at, attempt.worker_id, attempt.error_code, attempt.error_message, attempt.exception_class,
        attempt.traceback
 FROM horsies_tasks task LEFT JOIN horsies_task_attempts attempt ON attempt.task_id = task.id AND attempt.outcome <> 'SNOOZED'
-WHERE task.id = %(id)s::uuid AND task.codec = 'plain'
+WHERE task.codec = 'plain' AND task.id = (
+  WITH RECURSIVE merged AS (
+    SELECT %(id)s::uuid AS id UNION ALL SELECT one.merged_into FROM merged JOIN horsies_tasks one ON one.id = merged.id
+  )
+  SELECT merged.id FROM merged JOIN horsies_tasks one ON one.id = merged.id WHERE one.merged_into IS NULL)
 ORDER BY attempt.attempt, attempt.claim_generation

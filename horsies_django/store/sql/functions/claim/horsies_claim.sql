@@ -12,9 +12,11 @@ CREATE OR REPLACE FUNCTION horsies_claim(p_wanted horsies_wanted, p_limits horsi
                               OUT firsts jsonb)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
+  c_folds CONSTANT int := 1000;  -- in a pass
   v_first int := 1;
   v_last int;
   v_partitioned boolean;
+  v_folding boolean;
   v_extra int;
   v_met int := 0;
   v_but jsonb;
@@ -23,6 +25,7 @@ DECLARE
   v_allotted record;
   v_ids uuid[];
   v_unparked int;
+  v_folded int := 0;
 BEGIN
   late := false;
   limited := false;
@@ -33,10 +36,12 @@ BEGIN
   LOOP
     v_last := v_first;
     v_partitioned := false;
+    v_folding := false;
     FOR i IN v_first .. cardinality(p_limits) LOOP
       EXIT WHEN p_limits[i].priority <> p_limits[v_first].priority;
       v_last := i;
       v_partitioned := v_partitioned OR p_limits[i].partition_max_concurrency IS NOT NULL OR p_limits[i].partition_local_limit IS NOT NULL;
+      v_folding := v_folding OR p_limits[i].partition_policy IS NOT DISTINCT FROM 'coalesce';
     END LOOP;
     v_but := '{}';
     v_extra := 0;
@@ -48,7 +53,9 @@ BEGIN
       EXIT WHEN v_candidates IS NULL;
       v_met := v_met + cardinality(v_candidates);
       IF v_partitioned AND v_found.stale THEN
-        UPDATE horsies_tasks t SET partition_key = c.key, partition_version = p_limits[c.queue].partition_version
+        UPDATE horsies_tasks t
+        SET partition_key = c.key, partition_version = p_limits[c.queue].partition_version,
+            ordered = CASE WHEN p_limits[c.queue].partition_policy IS NOT NULL THEN true END
         FROM unnest(v_candidates) AS c WHERE c.stale AND t.id = c.id;
       END IF;
       v_allotted := horsies_allot(p_limits, v_found.cuts, p_wanted, p_rooms, v_candidates);
@@ -68,7 +75,13 @@ BEGIN
       SELECT claims || array_agg(r ORDER BY c.priority, c.enqueued_at, c.id) INTO claims
       FROM taken c CROSS JOIN LATERAL horsies_claimed(CASE c.status WHEN 'RUNNING' THEN 'start' ELSE 'prefetch' END, c) AS r;
 
+      IF v_folding AND v_folded < c_folds THEN
+        v_folded := v_folded + horsies_fold(p_limits, v_candidates, p_wanted.now, c_folds - v_folded, p_wanted.channel);
+      END IF;
       IF v_allotted.refused THEN
+        UPDATE horsies_tasks t SET parked = true
+        WHERE t.id = ANY (ARRAY(SELECT c.id FROM unnest(v_candidates) AS c WHERE c.verdict = 'park')) AND t.status = 'PENDING';
+        limited := limited OR FOUND;
         v_ids := ARRAY(SELECT c.id FROM unnest(v_candidates) AS c WHERE c.verdict = 'late');
         IF v_ids <> '{}' THEN
           late := true;
@@ -80,9 +93,6 @@ BEGIN
           FROM unnest(v_candidates) AS c WHERE c.verdict = 'late';
           v_allotted.stopped := v_allotted.stopped OR v_unparked > 0;
         END IF;
-        UPDATE horsies_tasks t SET parked = true
-        WHERE t.id = ANY (ARRAY(SELECT c.id FROM unnest(v_candidates) AS c WHERE c.verdict = 'park'));
-        limited := limited OR FOUND;
         SELECT coalesce(v_but || jsonb_object_agg(h.queue, coalesce(v_but -> h.queue::text, '[]') || h.keys), v_but), limited OR count(*) > 0
         INTO v_but, limited
         FROM (SELECT c.queue, jsonb_agg(DISTINCT c.key) AS keys FROM unnest(v_candidates) AS c WHERE c.verdict = 'here' GROUP BY c.queue) AS h;

@@ -1,7 +1,8 @@
 -- What a pass does after it has settled, if it is not short: it releases, locks, unparks, starts and claims. Each step is a statement of its
 -- own, so that it sees what earlier steps did and what others committed before the locks were taken. The cluster's cap is read first: a
 -- change of limits locks their table, so no pass is in progress during a change. Of the queues, the limits are read of those that may have
--- tasks and of those whose tasks it wrote: a queue in which nothing happens costs nothing. The caps are locked of those with waiting tasks,
+-- tasks and of those whose tasks it wrote: a queue in which nothing happens costs nothing. A queue
+-- with a policy waits while its waiting tasks get their partitions by a new rule. The caps are locked of those with waiting tasks,
 -- and of those in which this pass freed a permit of a partition: until the commit, other passes count it as held and may park a new task.
 -- p_freed, p_keys: queues and partitions of what was settled. passed: the last row of the pass; see horsies_claim for limited and again. The
 -- report adds to p_report: started, returned, expired: what became of p_starts; idle: as firsts, of queues without waiting tasks; held: for
@@ -67,7 +68,9 @@ BEGIN
   END IF;
   SELECT coalesce(array_agg(l ORDER BY l.priority, l.queue_name), '{}'),
          coalesce(array_agg(l ORDER BY l.priority, l.queue_name) FILTER (
-           WHERE coalesce(l.max_concurrency <> 0, true) AND (l.queue_name = ANY (v_active) OR (p.partitioned AND l.queue_name = ANY (p_freed)))), '{}'),
+           WHERE coalesce(l.max_concurrency <> 0, true)
+             AND (l.partition_policy IS NULL OR NOT EXISTS (SELECT FROM horsies_queues q WHERE q.name = l.queue_name AND q.sweep ? 'rule'))
+             AND (l.queue_name = ANY (v_active) OR (p.partitioned AND l.queue_name = ANY (p_freed)))), '{}'),
          coalesce(bool_or(p.partitioned), false), coalesce(bool_or(p.partitioned OR l.max_concurrency IS NOT NULL), false)
   INTO v_limits, v_live, v_partitioned, v_capped
   FROM horsies_limits l CROSS JOIN LATERAL (

@@ -1,7 +1,8 @@
 -- Brings a queue's waiting tasks in line with its limits, p_many at a time: after a change, and periodically in case a wakeup was lost.
 -- First parked tasks with the key of an older rule get a new key and are unparked; so are all parked tasks of a queue without limits per
 -- partition, and the workers are woken to scan everything. Then the first tasks of partitions with room are unparked, and then the other
--- waiting tasks get the key of the rule in force.
+-- waiting tasks get the key of the rule in force. A queue with a policy for partitions starts nothing after a change of its
+-- rule ("rule") until all have it, also those that were locked meanwhile ("left").
 -- horsies_queues.sweep stores how far the sweep came, NULL when it is done. Returns whether there is more to do.
 -- Locks: the queue's advisory lock; its row and task rows, skipping locked ones. Index: horsies_tasks_parked, horsies_tasks_claim.
 CREATE OR REPLACE FUNCTION horsies_sweep(p_queue text, p_many int, p_channel text) RETURNS boolean LANGUAGE plpgsql VOLATILE
@@ -15,6 +16,8 @@ DECLARE
   v_keys text[] := '{}';
   v_key text;
   v_last record;
+  v_rule boolean;
+  v_left boolean;
 BEGIN
   SELECT l.* INTO v_limits FROM horsies_limits l WHERE l.queue_name = p_queue;  -- before the row, as a change of limits does
   SELECT l.max_concurrency INTO v_cluster FROM horsies_limits l WHERE l.queue_name = '*';
@@ -24,10 +27,12 @@ BEGIN
   END IF;
   PERFORM horsies_lock_caps(ARRAY[v_limits], v_cluster);
   v_now := clock_timestamp();
+  v_rule := v_sweep ? 'rule';
+  v_left := coalesce((v_sweep -> 'left')::boolean, false);
 
   IF v_sweep ->> 'stage' IS NULL THEN
     UPDATE horsies_tasks t
-    SET parked = false, partition_version = v_limits.partition_version,
+    SET parked = false, partition_version = v_limits.partition_version, ordered = CASE WHEN v_limits.partition_policy IS NOT NULL THEN true END,
         partition_key = horsies_partition_key(v_limits.partition_by_args, v_limits.partition_by_task, t.kwargs, t.task_name, t.codec)
     WHERE t.parked AND t.id = ANY (ARRAY(
       SELECT p.id FROM horsies_tasks p
@@ -43,6 +48,10 @@ BEGIN
 
   ELSIF v_sweep ->> 'stage' = 'heads' THEN
     v_key := v_sweep ->> 'after';
+    IF v_key IS NULL THEN  -- those whose tasks are to be cancelled: none may be parked
+      PERFORM horsies_unpark(ARRAY[v_limits], array_agg(p_queue), array_agg(t.partition_key)) FROM horsies_tasks t
+      WHERE t.queue_name = p_queue AND t.order_stop IS NOT DISTINCT FROM 'cancel' AND t.order_stop IS NOT NULL HAVING count(*) > 0;
+    END IF;
     LOOP  -- one partition with parked tasks after the other
       SELECT p.partition_key INTO v_key FROM horsies_tasks p
       WHERE p.queue_name = p_queue AND p.partition_key > coalesce(v_key, '')
@@ -69,17 +78,33 @@ BEGIN
       ORDER BY t.lane, t.priority, t.enqueued_at, t.id LIMIT p_many
     ), keyed AS (
       UPDATE horsies_tasks t
-      SET partition_version = v_limits.partition_version,
+      SET partition_version = v_limits.partition_version, ordered = CASE WHEN v_limits.partition_policy IS NOT NULL THEN true END,
           partition_key = horsies_partition_key(v_limits.partition_by_args, v_limits.partition_by_task, t.kwargs, t.task_name, t.codec)
       WHERE t.id = ANY (ARRAY(
         SELECT s.id FROM horsies_tasks s
         WHERE s.id = ANY (ARRAY(SELECT b.id FROM batch b WHERE b.partition_version IS DISTINCT FROM v_limits.partition_version))
           AND s.claimed_by IS NULL AND s.finished_at IS NULL FOR NO KEY UPDATE SKIP LOCKED))
+      RETURNING 1
     )
-    SELECT count(*) OVER () AS many, b.* INTO v_last FROM batch b ORDER BY b.lane DESC, b.priority DESC, b.enqueued_at DESC, b.id DESC LIMIT 1;
+    SELECT count(*) OVER () AS many, count(*) FILTER (WHERE b.partition_version IS DISTINCT FROM v_limits.partition_version) OVER ()
+             > (SELECT count(*) FROM keyed) AS skipped, b.*
+    INTO v_last FROM batch b ORDER BY b.lane DESC, b.priority DESC, b.enqueued_at DESC, b.id DESC LIMIT 1;
+    v_left := v_left OR coalesce(v_last.skipped, false);
     v_sweep := CASE WHEN coalesce(v_last.many, 0) < p_many THEN NULL
                     ELSE jsonb_build_object('stage', 'keys', 'lane', v_last.lane, 'priority', v_last.priority,
                                             'enqueued_at', v_last.enqueued_at, 'id', v_last.id) END;
+  END IF;
+  IF v_rule AND v_sweep IS NOT NULL THEN
+    v_sweep := v_sweep || jsonb_build_object('rule', true, 'left', v_left);
+  ELSIF v_rule THEN
+    IF v_left OR EXISTS (SELECT FROM horsies_tasks t
+                         WHERE t.queue_name = p_queue AND t.claimed_by IS NULL AND t.finished_at IS NULL AND t.parked
+                           AND t.partition_version IS DISTINCT FROM v_limits.partition_version)
+    THEN
+      UPDATE horsies_queues q SET sweep = '{"rule": true}' WHERE q.name = p_queue;
+      RETURN false;
+    END IF;
+    PERFORM pg_notify(p_channel || '_new', '0 ' || p_queue);
   END IF;
   UPDATE horsies_queues q SET sweep = v_sweep WHERE q.name = p_queue;
   RETURN v_sweep IS NOT NULL;

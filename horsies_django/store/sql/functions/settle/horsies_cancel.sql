@@ -1,7 +1,7 @@
 -- Cancels tasks: waiting ones end at once, running ones are asked to end; with p_terminate their process is killed if they do not.
 -- The worker of a running task is notified, and compares its tasks with the table periodically in case that is lost. This runs in the
--- caller's transaction and takes no lock of a cap, which would delay workers; if the first task of a partition is cancelled, the periodic
--- sweep passes its permit on.
+-- caller's transaction and takes no lock of a cap, which would delay workers. If a task may have been the first one of its partition, the next
+-- one is unparked; see horsies_keeps_turn.
 -- Moves PENDING, CLAIMED -> CANCELLED. Returns a verdict per task: 'CANCELLED', 'REQUESTED' (it is running) or 'FINISHED'.
 -- Locks: the task rows, in the order of their ids; waits for a pass that holds one. Index: primary key.
 CREATE OR REPLACE FUNCTION horsies_cancel(p_ids uuid[], p_terminate boolean, p_channel text)
@@ -9,6 +9,8 @@ RETURNS TABLE (id uuid, verdict text) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_now timestamptz;
   v_ended uuid[];
+  v_queues text[];
+  v_keys text[];
 BEGIN
   PERFORM FROM horsies_tasks t WHERE t.id = ANY (p_ids) ORDER BY t.id FOR NO KEY UPDATE;
   v_now := clock_timestamp();  -- after the locks: a pass that held the rows may have started the next attempt
@@ -16,9 +18,14 @@ BEGIN
     UPDATE horsies_tasks t
     SET status = 'CANCELLED', finished_at = v_now, cancel_requested_at = v_now, error_code = 'TASK_CANCELLED', parked = false,
         result = horsies_error_result('TASK_CANCELLED', 'the task was cancelled before it started')
-    WHERE t.id = ANY (p_ids) AND t.status IN ('PENDING', 'CLAIMED') RETURNING t.id
+    WHERE t.id = ANY (p_ids) AND t.status IN ('PENDING', 'CLAIMED') RETURNING t.id, t.queue_name, t.partition_key
   )
-  SELECT coalesce(array_agg(e.id), '{}') INTO v_ended FROM ended e;
+  SELECT coalesce(array_agg(e.id), '{}'), array_agg(e.queue_name::text) FILTER (WHERE e.partition_key IS NOT NULL),
+         array_agg(e.partition_key) FILTER (WHERE e.partition_key IS NOT NULL)
+  INTO v_ended, v_queues, v_keys FROM ended e;
+  IF v_keys IS NOT NULL THEN
+    PERFORM horsies_pass_turn(v_queues, v_keys, p_channel);
+  END IF;
   PERFORM horsies_notify_finished(p_channel, v_ended);
   UPDATE horsies_tasks t
   SET cancel_requested_at = coalesce(t.cancel_requested_at, v_now), terminate = t.terminate OR p_terminate

@@ -11,6 +11,7 @@ DECLARE
   v_now timestamptz := clock_timestamp();
   v_ids uuid[];
   v_cancelled uuid[];
+  v_ordered uuid[];
 BEGIN
   IF p_claims IS NULL THEN
     v_ids := ARRAY(
@@ -41,15 +42,18 @@ BEGIN
                    THEN horsies_error_result('TASK_CANCELLED', 'the task was cancelled before it started') END,
         claimed_by = NULL, claimed_at = NULL, claim_expires_at = NULL, started_at = NULL
     WHERE t.id = ANY (v_ids) AND t.status IN ('CLAIMED', 'RUNNING')
-    RETURNING t.id, t.queue_name, t.partition_key, t.finished_at, t.enqueued_at
+    RETURNING t.id, t.queue_name, t.partition_key, t.finished_at, t.enqueued_at, t.ordered
   ), notified AS (
     SELECT pg_notify(p_wanted.channel || '_new', extract(epoch FROM min(r.enqueued_at)) || CASE WHEN p_wakes THEN ' ' ELSE ' behind ' END || r.queue_name)
     FROM released r WHERE r.finished_at IS NULL GROUP BY r.queue_name
   )
   SELECT coalesce(array_agg(r.queue_name::text), '{}'), coalesce(array_agg(r.partition_key), '{}'),
          coalesce(array_agg(r.id) FILTER (WHERE r.finished_at IS NOT NULL), '{}'),
-         min(r.enqueued_at) FILTER (WHERE r.finished_at IS NULL)
-  INTO queues, keys, v_cancelled, earliest FROM released r WHERE (SELECT count(*) FROM notified) >= 0;  -- every notification is sent
+         min(r.enqueued_at) FILTER (WHERE r.finished_at IS NULL), array_agg(r.id) FILTER (WHERE r.ordered)
+  INTO queues, keys, v_cancelled, earliest, v_ordered FROM released r WHERE (SELECT count(*) FROM notified) >= 0;  -- every notification is sent
   PERFORM horsies_notify_finished(p_wanted.channel, v_cancelled);
+  IF v_ordered IS NOT NULL AND horsies_unfold(v_ordered, v_now) > 0 THEN
+    earliest := '-infinity';
+  END IF;
 END
 $$;

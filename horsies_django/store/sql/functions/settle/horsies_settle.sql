@@ -5,7 +5,8 @@
 -- Moves RUNNING -> COMPLETED, FAILED, CANCELLED, PENDING. Returns the queues and partitions of what was written (which have a permit more
 -- now), and the ids that are final. The report, NULL if there is nothing to say, has by name: missed: ids that were not written, which the
 -- caller looks up; in_runs: [run, id] of final ones that horsies_advance has to take into account; decided: for the log, by id, retries
--- {"retry": its number, "of": the most, "at": an epoch}, and {"code": its error code} where it differs from that of the outcome.
+-- {"retry": its number, "of": the most, "at": an epoch}, {"code": its error code} where it differs from that of the outcome, and {"stops":
+-- the partition that it stops}.
 -- With p_max_bytes, the most that arguments may take, runs of workflows in which nothing else has to be decided go on here, see
 -- horsies_plain_runs. sent: the queue of each task that was sent for them, which the caller announces if it does not claim it.
 -- plain: nothing that was written, p_news or the cluster has a limit, p_news (NULL: none) has a row, and the worker was not declared dead. A
@@ -27,6 +28,7 @@ DECLARE
   v_plain uuid[] := '{}';  -- runs that go on here
   v_set text;
   v_waited boolean;  -- whether a process waits for results
+  v_ordered boolean;  -- whether a task has a place in the order of its partition
 BEGIN
   IF p_outcomes @> '[{"status": "FAILED"}]' OR p_outcomes @> '[{"status": "SNOOZED"}]' THEN
     SELECT jsonb_agg(o.value || coalesce(d.decision, s.decision,
@@ -73,18 +75,21 @@ BEGIN
       id uuid, generation int, status text, result text, error_code text, error_message text, child_pid int, crashed boolean,
       due_at timestamptz, final_code text, exception_class text, traceback text)
   ), held AS MATERIALIZED (
-    SELECT t.id, t.claim_generation, t.queue_name, t.partition_key, t.attempts_before + t.retry_count + 1 AS attempt, t.started_at, t.workflow_id
+    SELECT t.id, t.claim_generation, t.queue_name, t.partition_key, t.attempts_before + t.retry_count + 1 AS attempt, t.started_at,
+           t.workflow_id, t.ordered
     FROM horsies_tasks t
     WHERE t.id = ANY (ARRAY(SELECT outcome.id FROM outcome)) AND t.claimed_by = p_worker AND t.status = 'RUNNING'
     FOR NO KEY UPDATE SKIP LOCKED
   ), ended AS MATERIALIZED (
-    SELECT h.queue_name, h.partition_key, h.attempt, h.started_at, h.workflow_id, o.*
+    SELECT h.queue_name, h.partition_key, h.attempt, h.started_at, h.workflow_id, h.ordered, o.*
     FROM held h JOIN outcome o ON o.id = h.id AND o.generation = h.claim_generation
   ), settled AS (
     UPDATE horsies_tasks t
     SET status = e.status, finished_at = v_now, next_retry_at = NULL,
         advanced_at = CASE WHEN e.workflow_id = ANY (v_plain) THEN v_now ELSE t.advanced_at END,
         error_code = coalesce(e.final_code, e.error_code),
+        order_stop = CASE WHEN e.ordered AND e.status = 'FAILED' THEN (
+          SELECT l.partition_policy FROM horsies_limits l WHERE l.queue_name = e.queue_name AND l.partition_policy IN ('stop', 'cancel')) END,
         result = CASE WHEN e.final_code = 'POISON' THEN horsies_error_result('POISON', 'processes died again and again while they ran this task: ' || e.error_message)::text
                    ELSE e.result END::horsies_json
     FROM ended e
@@ -100,16 +105,17 @@ BEGIN
   SELECT coalesce(array_agg(e.id), '{}'), coalesce(array_agg(e.queue_name::text), '{}'), coalesce(array_agg(e.partition_key), '{}'),
          coalesce(array_agg(e.id) FILTER (WHERE e.due_at IS NULL), '{}'),
          jsonb_object_agg(e.id, jsonb_build_object('code', e.final_code)) FILTER (WHERE e.final_code IS NOT NULL),
-         count(e.workflow_id) > 0,
+         count(e.workflow_id) > 0, bool_or(e.ordered),
          EXISTS (SELECT FROM horsies_waiters w WHERE w.expires_at > v_now),
          NOT EXISTS (SELECT FROM horsies_limits l
                      WHERE l.queue_name = ANY (ARRAY(SELECT held.queue_name::text FROM held) || ARRAY[p_news, '*'])
                        AND NOT ((l.max_concurrency, l.local_limit, l.partition_max_concurrency, l.partition_local_limit) IS NULL))
            AND (p_news IS NULL OR EXISTS (SELECT FROM horsies_limits l WHERE l.queue_name = p_news))
            AND NOT EXISTS (SELECT FROM horsies_heartbeats b WHERE b.id = p_worker AND b.died_at IS NOT NULL)
-  INTO v_ids, queues, keys, finals, v_decided, v_in_runs, v_waited, plain FROM ended e;
+  INTO v_ids, queues, keys, finals, v_decided, v_in_runs, v_ordered, v_waited, plain FROM ended e;
   IF v_waited THEN
-    PERFORM horsies_notify_finished(p_channel, finals);
+    PERFORM horsies_notify_finished(p_channel, finals || CASE WHEN v_ordered THEN ARRAY(
+      SELECT t.id FROM horsies_tasks t WHERE t.merged_into = ANY (finals)) END);
   END IF;
   IF v_in_runs THEN
     SELECT array_agg(t.workflow_id), array_agg(t.node), array_agg(t.id) INTO v_runs, v_numbers, v_tasks
@@ -124,6 +130,12 @@ BEGIN
       UPDATE horsies_tasks t SET advanced_at = NULL WHERE t.id = ANY (v_tasks) AND t.workflow_id = ANY (v_plain);
       v_plain := '{}';  -- horsies_advance finds out which node cannot be sent
     END;
+  END IF;
+  IF v_ordered AND p_outcomes @> '[{"status": "FAILED"}]' THEN
+    SELECT coalesce(v_decided || jsonb_object_agg(t.id, d.decision), jsonb_object_agg(t.id, d.decision), v_decided) INTO v_decided
+    FROM horsies_tasks t
+    CROSS JOIN LATERAL (SELECT coalesce(v_decided -> t.id::text, '{}') || jsonb_build_object('stops', t.partition_key) AS decision) AS d
+    WHERE t.id = ANY (finals) AND t.order_stop IS NOT DISTINCT FROM 'stop';  -- not by the index of all that stop one
   END IF;
   IF v_decided IS NOT NULL OR v_runs IS NOT NULL OR cardinality(finals) < jsonb_array_length(p_outcomes) THEN
     IF cardinality(finals) < cardinality(v_ids) THEN

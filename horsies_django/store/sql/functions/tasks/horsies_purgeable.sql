@@ -11,7 +11,7 @@ BEGIN
     RETURN QUERY
     SELECT t.id FROM horsies_tasks t
     WHERE t.finished_at <= p_before AND (p_queue IS NULL OR t.queue_name = p_queue) AND (p_name IS NULL OR t.task_name = p_name)
-      AND (p_status IS NULL OR t.status = p_status) AND (t.workflow_id IS NOT NULL) = p_in_runs
+      AND (p_status IS NULL OR t.status = p_status) AND t.order_stop IS NULL AND (t.workflow_id IS NOT NULL) = p_in_runs
     LIMIT p_many;
     RETURN;
   END IF;

@@ -1,7 +1,8 @@
 -- Removes the data of a finished task: arguments, metadata, key, result, steps, error messages and exceptions of its attempts, and its partition
 -- if that contains arguments. When, where and how it ran remains. Writes the audit.
 -- The result becomes an error: RESULT_REDACTED instead of a value, or the task's own error code, which the admin's filters use. A key that
--- contains only the task's name stays; a long key is no longer JSON and is removed.
+-- contains only the task's name stays; a long key is no longer JSON and is removed. That of a task that stops its partition is removed when it is
+-- skipped.
 -- Returns the status, NULL for an unknown task; redacted is false if the task has not finished or was redacted before.
 -- lost: as horsies_note returns it.
 -- Locks: the task's row; waits for its holder. Index: primary keys.
@@ -19,7 +20,7 @@ BEGIN
   END IF;
   UPDATE horsies_tasks t
   SET kwargs = '{}', options = nullif(t.options - ARRAY['metadata', 'unique'], '{}'), redacted_at = v_now,
-      partition_key = CASE WHEN t.partition_key = jsonb_build_object('', t.task_name)::text THEN t.partition_key END,
+      partition_key = CASE WHEN t.partition_key = jsonb_build_object('', t.task_name)::text OR t.order_stop IS NOT NULL THEN t.partition_key END,
       result = horsies_error_result(coalesce(t.error_code, 'RESULT_REDACTED'), 'redacted')
   WHERE t.id = p_id;
   UPDATE horsies_task_attempts a SET error_message = 'redacted', exception_class = NULL, traceback = NULL

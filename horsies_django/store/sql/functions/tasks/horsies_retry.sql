@@ -1,7 +1,8 @@
 -- Lets a task run again under its id. One that did not complete is due now; its attempts are kept and counted on, and its retry policy
 -- begins anew, with the count of its crashes. One that waits for a retry is due at once. Workers are woken.
--- verdict: 'RETRIED', 'HASTENED'; 'REDACTED'; 'IN_WORKFLOW' (of the run "other"); 'DUPLICATE' (of the unique task "other"); else its status;
--- NULL: there is no such task.
+-- It takes the place in the order of its partition that it had.
+-- verdict: 'RETRIED', 'HASTENED'; 'REDACTED'; 'MERGED' (into "other"); 'IN_WORKFLOW' (of the run "other"); 'DUPLICATE' (of the unique task
+-- "other"); else its status; NULL: there is no such task.
 -- Moves FAILED, CANCELLED, EXPIRED -> PENDING.
 -- Locks: the task row, and that of its digest; waits for their holders. Index: primary keys.
 CREATE OR REPLACE FUNCTION horsies_retry(p_id uuid, p_channel text, OUT verdict text, OUT other uuid) LANGUAGE plpgsql VOLATILE AS $$
@@ -17,10 +18,13 @@ BEGIN
   IF v_task.status = 'PENDING' AND v_task.next_retry_at > v_now THEN
     verdict := 'HASTENED';
     UPDATE horsies_tasks t SET enqueued_at = v_now, next_retry_at = v_now WHERE t.id = p_id;
-  ELSIF v_task.status NOT IN ('FAILED', 'CANCELLED', 'EXPIRED') OR v_task.redacted_at IS NOT NULL OR v_task.workflow_id IS NOT NULL THEN
-    verdict := CASE WHEN v_task.redacted_at IS NOT NULL THEN 'REDACTED' WHEN v_task.finished_at IS NULL THEN v_task.status
+  ELSIF v_task.status NOT IN ('FAILED', 'CANCELLED', 'EXPIRED') OR v_task.redacted_at IS NOT NULL OR v_task.workflow_id IS NOT NULL
+    OR v_task.merged_into IS NOT NULL
+  THEN
+    verdict := CASE WHEN v_task.redacted_at IS NOT NULL THEN 'REDACTED' WHEN v_task.merged_into IS NOT NULL THEN 'MERGED'
+                    WHEN v_task.finished_at IS NULL THEN v_task.status
                     WHEN v_task.workflow_id IS NOT NULL THEN 'IN_WORKFLOW' ELSE v_task.status END;
-    other := v_task.workflow_id;
+    other := coalesce(v_task.merged_into, v_task.workflow_id);
     RETURN;
   ELSE
     IF v_task.options ? 'unique' THEN
@@ -37,8 +41,12 @@ BEGIN
     UPDATE horsies_tasks t
     SET status = 'PENDING', enqueued_at = v_now, good_until = NULL, claimed_by = NULL, claimed_at = NULL, claim_expires_at = NULL, started_at = NULL,
         finished_at = NULL, cancel_requested_at = NULL, terminate = false, retry_count = 0, snooze_count = 0, next_retry_at = NULL, result = NULL,
-        error_code = NULL, attempts_before = (
+        error_code = NULL, order_stop = NULL, ordered = CASE WHEN q.partition_policy IS NOT NULL THEN true END, partition_version = q.partition_version,
+        partition_key = CASE WHEN t.partition_version = q.partition_version THEN t.partition_key
+                             ELSE horsies_partition_key(q.partition_by_args, q.partition_by_task, t.kwargs, t.task_name, t.codec) END,
+        attempts_before = (
           SELECT coalesce(max(a.attempt), 0) FROM horsies_task_attempts a WHERE a.task_id = p_id AND a.outcome <> 'SNOOZED')
+    FROM (SELECT) AS one LEFT JOIN horsies_queues q ON q.name = v_task.queue_name
     WHERE t.id = p_id;
   END IF;
   PERFORM pg_notify(p_channel || '_new', extract(epoch FROM v_now) || ' ' || v_task.queue_name);

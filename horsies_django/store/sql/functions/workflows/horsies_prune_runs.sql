@@ -1,10 +1,11 @@
 -- Deletes finished runs that are older than p_age, with their child runs, nodes, edges, signals, tasks, attempts and steps: at most p_many
 -- rows of tasks, nodes, edges and signals. The row of a run goes last, so a large run takes several calls. Runs with tasks that still run, also
--- in child runs, stay: their nodes are open, of which there is an index, while the tasks would be read in each call. A call looks for each run
--- where it found the one before: what it deleted or skipped remains in the index.
+-- in child runs, stay: their nodes are open, of which there is an index, while the tasks would be read in each call. So do those with a task
+-- that stops its partition. A call looks for each run where it found the one before: what it deleted or skipped remains in the index.
 -- Returns how many runs, tasks and attempts were deleted, and whether there may be more.
 -- Locks: an advisory lock, without waiting; rows of runs, skipping locked ones.
--- Index: horsies_workflows_finished, horsies_workflows_parent, horsies_workflow_nodes_open, horsies_tasks_node, horsies_signals_run.
+-- Index: horsies_workflows_finished, horsies_workflows_parent, horsies_workflow_nodes_open, horsies_tasks_node, horsies_tasks_stopped,
+-- horsies_signals_run.
 CREATE OR REPLACE FUNCTION horsies_prune_runs(p_age interval, p_many int, OUT runs int, OUT tasks int, OUT attempts int, OUT more boolean)
 LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
@@ -16,6 +17,7 @@ DECLARE
   v_tree uuid[];
   v_ids uuid[];
   v_count int;
+  v_held uuid[] := ARRAY(SELECT t.workflow_id FROM horsies_tasks t WHERE t.order_stop IS NOT NULL AND t.workflow_id IS NOT NULL);
 BEGIN
   runs := 0;
   tasks := 0;
@@ -30,7 +32,8 @@ BEGIN
       WITH RECURSIVE tree (id) AS (
         SELECT w.id UNION ALL SELECT c.id FROM tree JOIN horsies_workflows c ON c.parent_id = tree.id
       )
-      SELECT FROM tree JOIN horsies_workflow_nodes n ON n.workflow_id = tree.id WHERE n.finished_at IS NULL)
+      SELECT FROM tree JOIN horsies_workflow_nodes n ON n.workflow_id = tree.id WHERE n.finished_at IS NULL
+      UNION ALL SELECT FROM tree WHERE tree.id = ANY (v_held))
     ORDER BY w.finished_at LIMIT 1 FOR UPDATE SKIP LOCKED;
     EXIT WHEN v_root IS NULL;
     WITH RECURSIVE tree (id) AS (

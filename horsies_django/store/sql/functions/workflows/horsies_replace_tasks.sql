@@ -1,11 +1,13 @@
 -- Takes the tasks of nodes that are to run again from them, from the last element of a map on, p_many at most: expanded is how many are
 -- left. A failed map keeps its completed elements. Tasks that had begun are noted in undo. Returns the nodes that have joined the run anew:
--- their tasks are replaced, and no node downstream is skipped but by a person.
+-- their tasks are replaced, stop no partition any more, and no node downstream is skipped but by a person.
 -- Moves none: the nodes are ADDED, with finished_at until this returns them.
 -- Locks: task rows; the caller holds the lock of the run. Index: primary keys, horsies_tasks_node.
 CREATE OR REPLACE FUNCTION horsies_replace_tasks(p_workflow uuid, p_numbers bigint[], p_many int) RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_joined bigint[];
+  v_queues text[];
+  v_keys text[];
 BEGIN
   WITH again AS MATERIALIZED (  -- see horsies_propagate
     SELECT p_workflow AS workflow_id, unnest(p_numbers) AS number
@@ -14,13 +16,13 @@ BEGIN
            greatest(n.expanded - greatest(p_many - sum(n.expanded) OVER (ORDER BY n.number) + n.expanded, 0), 0)::int AS since
     FROM again a JOIN horsies_workflow_nodes n ON n.workflow_id = a.workflow_id AND n.number = a.number
   ), had AS MATERIALIZED (
-    SELECT p.workflow_id, p.number, p.since, t.id, t.node_index, t.advanced_at IS NOT NULL AS counted,
+    SELECT p.workflow_id, p.number, p.since, t.id, t.node_index, t.order_stop, t.queue_name, t.partition_key, t.advanced_at IS NOT NULL AS counted,
            p.kind = 'map' AND (t.status = 'COMPLETED' OR t.error_code IS NOT DISTINCT FROM 'TASK_SKIPPED') AS kept,
            p.undone AND t.status <> 'COMPLETED' AND horsies_has_begun(t.id, t.status, t.error_code) AS begun
     FROM parts p
     LEFT JOIN horsies_tasks t ON t.workflow_id = p.workflow_id AND t.node = p.number AND t.node_index >= p.since AND t.node_index < p.until
   ), replaced AS (
-    UPDATE horsies_tasks t SET node = NULL FROM had h WHERE t.id = h.id AND NOT h.kept
+    UPDATE horsies_tasks t SET node = NULL, order_stop = NULL FROM had h WHERE t.id = h.id AND NOT h.kept
   ), nodes AS MATERIALIZED (
     SELECT h.workflow_id, h.number, h.since, count(*) FILTER (WHERE h.kept AND h.counted)::int AS ok,
            jsonb_object_agg(h.node_index, h.id) FILTER (WHERE h.begun) AS begun,
@@ -39,7 +41,12 @@ BEGIN
     FROM nodes h WHERE n.workflow_id = h.workflow_id AND n.number = h.number
     RETURNING n.number, h.joins
   )
-  SELECT coalesce(array_agg(j.number) FILTER (WHERE j.joins), '{}') INTO v_joined FROM joined j;
+  SELECT coalesce(array_agg(j.number) FILTER (WHERE j.joins), '{}'), (SELECT array_agg(h.queue_name::text) FROM had h WHERE h.order_stop IS NOT NULL),
+         (SELECT array_agg(h.partition_key) FROM had h WHERE h.order_stop IS NOT NULL)
+  INTO v_joined, v_queues, v_keys FROM joined j;
+  IF v_keys IS NOT NULL THEN
+    PERFORM horsies_pass_turn(v_queues, v_keys, horsies_channel());
+  END IF;
   RETURN v_joined;
 END
 $$;

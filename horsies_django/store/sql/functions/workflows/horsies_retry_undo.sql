@@ -7,6 +7,7 @@ CREATE OR REPLACE FUNCTION horsies_retry_undo(p_workflow uuid) RETURNS text LANG
 DECLARE
   v_status text;
   v_again bigint[];
+  v_ids uuid[];
 BEGIN
   SELECT w.status INTO v_status FROM horsies_workflows w WHERE w.id = p_workflow;
   IF v_status = 'COMPENSATING' THEN
@@ -19,12 +20,12 @@ BEGIN
   IF v_again = '{}' THEN
     RETURN 'UNDONE';
   END IF;
-  UPDATE horsies_tasks t SET node = NULL
-  WHERE t.id = ANY (ARRAY(
+  v_ids := ARRAY(
     SELECT r.id FROM unnest(v_again) AS a (number) CROSS JOIN LATERAL (  -- not a join, which may read all tasks of the run for each node
       SELECT x.id FROM horsies_tasks x
       WHERE x.workflow_id = p_workflow AND x.node = a.number AND x.status <> 'COMPLETED' AND x.error_code IS DISTINCT FROM 'TASK_SKIPPED'
-      OFFSET 0) AS r));
+      OFFSET 0) AS r);
+  UPDATE horsies_tasks t SET node = NULL, order_stop = NULL WHERE t.id = ANY (v_ids);
   INSERT INTO horsies_workflow_edges (workflow_id, upstream, downstream)
   WITH RECURSIVE reached (source, number, again) AS (  -- again: this one failed, too; the search ends at it
     SELECT a.number, a.number, false FROM unnest(v_again) AS a (number)

@@ -9,6 +9,8 @@ DECLARE
   c_held CONSTANT timestamptz := '9999-01-01 00:00+00';
   v_many int;
   v_held int := 0;
+  v_queues text[];
+  v_keys text[];
 BEGIN
   WITH waiting AS MATERIALIZED (
     SELECT t.id FROM horsies_tasks t
@@ -16,7 +18,8 @@ BEGIN
       AND t.status = 'PENDING' AND t.retry_count = 0 AND t.snooze_count = 0
     LIMIT p_many FOR UPDATE SKIP LOCKED
   ), withdrawn AS (
-    DELETE FROM horsies_tasks t WHERE t.id = ANY (ARRAY(SELECT w.id FROM waiting w)) RETURNING t.workflow_id, t.node, t.node_index
+    DELETE FROM horsies_tasks t WHERE t.id = ANY (ARRAY(SELECT w.id FROM waiting w))
+    RETURNING t.workflow_id, t.node, t.node_index, t.queue_name, t.partition_key
   ), counted AS (
     SELECT w.workflow_id, w.node, min(w.node_index) AS first, count(*)::int AS many FROM withdrawn w GROUP BY w.workflow_id, w.node
   ), freed AS (
@@ -25,7 +28,11 @@ BEGIN
         in_flight = CASE WHEN n.kind IN ('map', 'undo') THEN n.in_flight - c.many ELSE 0 END
     FROM counted c WHERE n.workflow_id = c.workflow_id AND n.number = c.node AND n.status IN ('READY', 'ENQUEUED')
   )
-  SELECT coalesce(sum(c.many), 0) INTO v_many FROM counted c;
+  SELECT coalesce((SELECT sum(c.many) FROM counted c), 0), array_agg(w.queue_name::text), array_agg(w.partition_key)
+  INTO v_many, v_queues, v_keys FROM withdrawn w WHERE w.partition_key IS NOT NULL;
+  IF v_keys IS NOT NULL THEN
+    PERFORM horsies_pass_turn(v_queues, v_keys, horsies_channel());
+  END IF;
   IF p_number IS NULL THEN
     UPDATE horsies_tasks t SET enqueued_at = c_held, parked = false
     WHERE t.id = ANY (ARRAY(

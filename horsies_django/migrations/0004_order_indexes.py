@@ -1,0 +1,45 @@
+"""The indexes of release 0.2 on tasks, which are built while tasks are sent and run."""
+
+from __future__ import annotations
+
+from django.contrib.postgres.operations import AddIndexConcurrently
+from django.db import migrations, models
+from django.db.models.functions import Least
+
+
+class Migration(migrations.Migration):
+    atomic = False  # PostgreSQL builds no index concurrently within a transaction
+
+    dependencies = [("horsies", "0003_flow_control")]
+
+    operations = [
+        AddIndexConcurrently(
+            "task",
+            models.Index(
+                models.F("queue_name"),
+                models.F("partition_key"),
+                Least(models.F("claim_generation"), 1).desc(),
+                models.F("sent_at"),
+                models.F("id"),
+                condition=models.Q(
+                    models.Q(finished_at__isnull=True) | models.Q(order_stop__isnull=False), ordered=True
+                ),
+                name="horsies_tasks_order",
+            ),
+        ),
+        AddIndexConcurrently(
+            "task",
+            models.Index(
+                models.F("queue_name"),
+                models.F("finished_at"),
+                condition=models.Q(order_stop__isnull=False),
+                name="horsies_tasks_stopped",
+            ),
+        ),
+        AddIndexConcurrently(
+            "task",
+            models.Index(
+                models.F("merged_into"), condition=models.Q(merged_into__isnull=False), name="horsies_tasks_merged"
+            ),
+        ),
+    ]

@@ -1,0 +1,13 @@
+-- Returns for each queue in which failed tasks stop partitions how many they are, counted up to one more than the bound, and for how many
+-- seconds the first has done so.
+-- Locks: none. Index: horsies_tasks_stopped.
+SELECT asked.name, found.many, extract(epoch FROM clock_timestamp() - found.since)::float8
+FROM unnest(%(names)s::text[]) AS asked (name)
+CROSS JOIN LATERAL (
+  SELECT count(DISTINCT bounded.partition_key) AS many, min(bounded.finished_at) AS since
+  FROM (
+    SELECT t.partition_key, t.finished_at FROM horsies_tasks t
+    WHERE t.queue_name = asked.name AND t.order_stop = 'stop' ORDER BY t.finished_at LIMIT %(bound)s::int + 1
+  ) AS bounded
+) AS found
+WHERE found.many > 0

@@ -1,0 +1,400 @@
+"""Order per partition: which task of one may start, what a failed one does to the others, and who lets the next one start."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import uuid
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+
+from horsies_django import Workflow
+from horsies_django.core.records import Claim, Outcome
+from horsies_django.models import Task, WorkflowRun
+from horsies_django.store.base import run
+from horsies_django.store.notify import channel_prefix
+from horsies_django.store.retention import Kept, RetentionStore
+from horsies_django.store.tasks import TaskStore
+from horsies_django.workflows.advancer import Advancer
+from tests.apps.project import flows
+from tests.conftest import Claimer, limit, put
+from tests.db.conftest import Claimers, Connect
+from tests.db.test_caps_partitions import customers, of, parked, started, sweep
+from tests.db.test_pass import done
+from tests.support.factories import now
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def ordered(policy: str = "stop", **columns: Any) -> None:
+    limit("default", partition_by_args=["customer_id"], partition_policy=policy, **columns)
+
+
+def failed(claim: Claim, **rest: Any) -> Outcome:
+    result = json.dumps({"err": {"error_code": "BROKEN", "message": "", "data": None, "exception": None}})
+    return Outcome(claim.id, claim.generation, "FAILED", result, error_code="BROKEN", error_message="broken", **rest)
+
+
+def claim(worker: Claimer, slots: int = 9, async_: int = 9, **owed: Any) -> list[Claim]:
+    return list(worker.run_pass(sync=slots, async_=async_, **owed).claims)
+
+
+def end(worker: Claimer, *outcomes: Outcome) -> list[uuid.UUID]:
+    """Settle outcomes, and return what the same pass starts."""
+    return [one.id for one in claim(worker, outcomes=list(outcomes))]
+
+
+def retry(task: uuid.UUID) -> str:
+    return str(run(connection, "horsies_retry", {"id": task, "channel": channel_prefix(connection)})[0][0])
+
+
+def cancel(*tasks: uuid.UUID) -> None:
+    TaskStore(connection).cancel(tasks, channel_prefix(connection), terminate=False)
+
+
+def skip(customer: Any) -> uuid.UUID | None:
+    params = {
+        "queue": "default", "arguments": json.dumps({"customer_id": customer}), "task": None, "actor": "me",
+        "reason": "broken data", "channel": channel_prefix(connection),
+    }  # fmt: skip
+    return run(connection, "horsies_skip_stopped", params)[0][0]
+
+
+@pytest.mark.promise("S4.24")
+def test_tasks_of_a_key_start_one_after_another_as_they_were_sent_in_both_lanes(claimer: Claimers) -> None:
+    """Naive: each lane has its own head, or the better place in the index of due tasks wins."""
+    ordered()
+    worker = claimer()
+    (first,) = of("a")
+    (second,) = of("a", lane="async")
+    (other,) = of("b")
+    (third,) = of("a")
+    one, two = claim(worker)
+    assert {one.id, two.id} == {first, other}
+    held = one if one.id == first else two
+    assert end(worker, done(held)) == [second]
+    assert started(worker, 9) == []
+    (running,) = [task for task in Task.objects.filter(status="RUNNING") if task.id == second]
+    assert end(worker, Outcome(second, running.claim_generation, "COMPLETED", '{"ok": 1}')) == [third]
+
+
+def test_a_pass_without_a_slot_for_the_lane_of_the_first_task_starts_no_later_one(claimer: Claimers) -> None:
+    ordered()
+    worker = claimer()
+    (first,) = of("a", lane="async")
+    (later,) = of("a")
+    assert claim(worker, 9, 0) == []
+    assert [one.id for one in claim(worker, 0, 9)] == [first]
+
+
+@pytest.mark.parametrize("how", ["retry", "snooze", "given back"])
+def test_a_task_that_has_begun_keeps_its_key_until_it_is_final(claimer: Claimers, how: str) -> None:
+    """Naive: later ones run while it waits for its retry, as graphile's named queues let them."""
+    ordered()
+    worker = claimer()
+    (first,) = of("a", max_retries=2)
+    (later,) = of("a")
+    (one,) = claim(worker)
+    if how == "retry":
+        assert end(worker, failed(one, retry=3_600)) == []
+    elif how == "snooze":
+        snoozed = Outcome(one.id, one.generation, "SNOOZED", "null", "SNOOZED", retry={"seconds": 3_600, "most": 9})
+        assert end(worker, snoozed) == []
+    else:
+        worker.run_pass(releases=[one])
+    assert Task.objects.get(pk=later).status == "PENDING"
+    Task.objects.filter(pk=first).update(enqueued_at=now())
+    (again,) = claim(worker)
+    assert again.id == first
+    assert end(worker, done(again)) == [later]
+
+
+def test_a_task_that_becomes_visible_late_waits_for_one_that_has_begun(claimer: Claimers, connect: Connect) -> None:
+    """Naive: what was sent first comes before another one between two attempts of that."""
+    ordered()
+    worker, sender = claimer(), connect()
+    with sender.transaction():
+        early = uuid.uuid4()
+        sender.execute(
+            "INSERT INTO horsies_tasks (id, task_name, queue_name, lane, kwargs) "
+            "VALUES (%s, 'x', 'default', 'sync', %s)",
+            [early, '{"customer_id": "a"}'],
+        )
+        (later,) = of("a", max_retries=1)
+        (one,) = claim(worker)
+        assert one.id == later
+    assert end(worker, failed(one, retry=3_600)) == []
+    assert claim(worker) == []
+    Task.objects.filter(pk=later).update(enqueued_at=now())
+    (again,) = claim(worker)
+    assert again.id == later
+    assert end(worker, done(again)) == [early]
+
+
+def test_a_clock_set_back_and_ids_of_a_client_do_not_turn_the_order(claimer: Claimers) -> None:
+    ordered()
+    worker = claimer()
+    ids = [uuid.UUID(int=number) for number in (9, 3, 6)]
+    for number, one in enumerate(ids):
+        of("a", ids=[one], now=now() - dt.timedelta(hours=number))
+    sent = list(Task.objects.order_by("sent_at").values_list("pk", flat=True))
+    assert sent == ids
+    found = []
+    while claims := claim(worker):
+        found += [one.id for one in claims]
+        worker.run_pass(outcomes=[done(one) for one in claims])
+    assert found == ids
+
+
+@pytest.mark.parametrize("policy", ["stop", "continue", "cancel"])
+def test_a_failed_task_stops_its_key_or_lets_it_go_on_or_cancels_the_rest(claimer: Claimers, policy: str) -> None:
+    ordered(policy)
+    worker = claimer()
+    bad, *rest = of(*"aaa")
+    (other,) = of("b")
+    first = claim(worker)
+    assert {one.id for one in first} == {bad, other}
+    (broken,) = [one for one in first if one.id == bad]
+    begun = end(worker, failed(broken))
+    codes = list(Task.objects.filter(pk__in=rest).order_by("sent_at").values_list("status", "error_code"))
+    if policy == "continue":
+        assert begun == rest[:1]
+    elif policy == "stop":
+        assert begun == []
+        assert codes == [("PENDING", None)] * 2
+        assert claim(worker) == []
+    else:
+        assert begun == []
+        assert codes == [("CANCELLED", "ORDER_CANCELLED")] * 2
+        assert end(worker) == []
+        assert started(worker) == []
+        (new,) = of("a")
+        assert started(worker) == [new]
+
+
+@pytest.mark.parametrize("how", ["cancel", "expire", "skip", "delete"])
+def test_what_is_not_run_lets_the_next_one_start(claimer: Claimers, how: str) -> None:
+    """Naive: only who settles looks for the next one, so keys stand still for up to half a minute."""
+    ordered()
+    worker = claimer()
+    (first,) = of("a", max_retries=1, **({"good_until": now() + dt.timedelta(hours=1)} if how == "expire" else {}))
+    (second,) = of("a")
+    (one,) = claim(worker)
+    assert end(worker, failed(one, **({} if how == "skip" else {"retry": 1_800}))) == []
+    assert parked() == 1
+    if how == "cancel":
+        cancel(first)
+    elif how == "skip":
+        assert skip("b") is None
+        assert skip("a") == first
+        assert skip("a") is None
+    elif how == "expire":
+        Task.objects.filter(pk=first).update(good_until=now())
+        worker.conn.execute("SELECT * FROM horsies_reap('1 hour', false, 100, 5, 'c')")
+    else:
+        Task.objects.filter(pk=first).delete()
+        sweep()
+    assert started(worker) == [second]
+
+
+def test_a_failed_task_that_is_retried_comes_before_those_sent_later_and_several_in_their_old_order(
+    claimer: Claimers,
+) -> None:
+    """Naive: retried ones run in parallel, as those of River did, or in the order of the clicks."""
+    ordered("continue")
+    worker = claimer()
+    ids = of(*"aaaa")
+    for _ in range(3):
+        (one,) = claim(worker)
+        worker.run_pass(outcomes=[failed(one)])
+    assert Task.objects.filter(status="FAILED").count() == 3
+    for task in reversed(ids[:3]):
+        assert retry(task) == "RETRIED"
+    found = []
+    while claims := claim(worker):
+        assert len(claims) == 1
+        found.append(claims[0].id)
+        worker.run_pass(outcomes=[done(claims[0])])
+    assert found == ids
+
+
+def test_a_stopped_key_starts_again_with_the_task_that_stopped_it(claimer: Claimers) -> None:
+    ordered()
+    worker = claimer()
+    bad, later = of(*"aa")
+    (one,) = claim(worker)
+    assert end(worker, failed(one)) == []
+    assert retry(bad) == "RETRIED"
+    (again,) = claim(worker)
+    assert again.id == bad
+    assert end(worker, failed(again)) == []
+    assert retry(bad) == "RETRIED"
+    cancel(bad)
+    assert started(worker) == [later], "it stops nothing any more"
+
+
+def test_a_stopped_key_with_many_tasks_does_not_starve_another(claimer: Claimers) -> None:
+    """Naive: the oldest candidates are taken before their keys are looked at, as in pg-boss, and no other key is reached."""
+    ordered()
+    worker = claimer()
+    of("a")
+    (one,) = claim(worker)
+    worker.run_pass(outcomes=[failed(one)])
+    of(*["a"] * 3_000)
+    (other,) = of("b")
+    passed = [worker.run_pass(sync=2) for _ in range(2)]
+    assert [[claim.id for claim in each.claims] for each in passed] == [[], [other]]
+    assert passed[0].again, "the engine runs another pass at once"
+    assert parked() == 3_000
+
+
+def test_the_task_that_stops_a_key_is_neither_pruned_nor_purged(claimer: Claimers) -> None:
+    """Naive: the pruner deletes it, and the key goes on as if somebody had decided so."""
+    ordered()
+    worker = claimer()
+    bad, later, gone = of("a", "a", "b")
+    for one in claim(worker):
+        worker.run_pass(outcomes=[failed(one) if one.id == bad else done(one)])
+    old = now() - dt.timedelta(days=90)
+    Task.objects.filter(finished_at__isnull=False).update(finished_at=old)
+    store = RetentionStore(worker.conn)
+    assert store.prune_tasks(Kept((), True, dt.timedelta(days=1)), 100).tasks == 1
+    assert worker.conn.execute("SELECT horsies_delete_finished(%s)", [[bad]]).fetchone() == (0,)
+    found = worker.conn.execute("SELECT horsies_purgeable(true, NULL, NULL, NULL, now(), false, 10)").fetchall()
+    assert found == []
+    assert started(worker) == []
+    assert set(Task.objects.values_list("pk", flat=True)) == {bad, later}
+
+
+@pytest.mark.parametrize("columns", [{"delay": dt.timedelta(hours=1)}, {"priority": 1}])
+def test_a_delay_or_a_priority_is_refused_whoever_inserts(columns: dict[str, Any]) -> None:
+    ordered()
+    with pytest.raises(Exception, match='queue "default" is ordered'), transaction.atomic():
+        of("a", **columns)
+    assert not Task.objects.exists()
+
+
+def test_a_queue_that_becomes_ordered_starts_nothing_before_all_that_wait_have_their_place(
+    claimer: Claimers, connect: Connect
+) -> None:
+    """Naive: what is sent after the change stands before older rows that no pass has met yet."""
+    limit("default")
+    worker, other = claimer(), connect()
+    first, second = of(*"aa")
+    ordered()
+    (third,) = of("a")
+    assert claim(worker) == []
+    with other.transaction():
+        other.execute("SELECT FROM horsies_tasks WHERE id = %s FOR UPDATE", [first])
+        sweep()
+        assert claim(worker) == []
+    sweep()
+    found = []
+    while claims := claim(worker):
+        found += [one.id for one in claims]
+        worker.run_pass(outcomes=[done(one) for one in claims])
+    assert found == [first, second, third]
+
+
+def test_a_key_stays_stopped_under_a_new_rule_and_not_without_one(claimer: Claimers) -> None:
+    """Naive: the rule changes, and the failed task stops a key that no task has any more, for ever."""
+    ordered()
+    worker = claimer()
+    (bad,) = of("a")
+    (one,) = claim(worker)
+    worker.run_pass(outcomes=[failed(one)])
+    limit("default", partition_by_args=["customer_id", "region"])
+    (later,) = of("a")
+    assert claim(worker) == []
+    limit("default", partition_policy=None)
+    sweep()
+    assert Task.objects.get(pk=bad).order_stop is None
+    assert started(worker) == [later]
+
+
+def test_a_run_whose_task_stops_a_key_is_not_pruned(claimer: Claimers) -> None:
+    limit("default", partition_by_args=["n"], partition_policy="stop")
+    worker = claimer()
+    flow = Workflow("booking")
+    flow.add(flows.number, 1)
+    handle = flow.send()
+    (one,) = claim(worker)
+    worker.run_pass(outcomes=[failed(one)])
+    advancer = Advancer(1_000_000)
+    workflows = advancer.store(worker.conn, worker.channel)
+    while advancer.find(workflows, None, 10) or advancer.owed:
+        advancer.turn(workflows)
+    assert handle.status() == "FAILED"
+    WorkflowRun.objects.update(finished_at=now() - dt.timedelta(days=90))
+    store = RetentionStore(worker.conn)
+    assert store.prune_runs(dt.timedelta(days=1), 100)[0] == 0
+    Task.objects.update(order_stop=None)
+    assert store.prune_runs(dt.timedelta(days=1), 100)[0] == 1
+
+
+def test_a_head_that_another_transaction_has_locked_parks_nothing_that_it_could_not_let_go(
+    claimer: Claimers, connect: Connect
+) -> None:
+    """Naive: a pass parks the second one while the first is being cancelled; nobody unparks it for half a minute."""
+    ordered()
+    worker, other = claimer(), connect()
+    (first,) = of("a", max_retries=1)
+    (one,) = claim(worker)
+    assert end(worker, failed(one, retry=1_800)) == []
+    (second,) = of("a")
+    with other.transaction():
+        other.execute("SELECT * FROM horsies_cancel(%s, false, 'c')", [[first]])
+        assert claim(worker) == []
+        assert parked() == 0
+    assert started(worker) == [second]
+
+
+def test_rows_of_clients_that_know_no_rule_stand_in_the_same_line(claimer: Claimers) -> None:
+    ordered()
+    worker = claimer()
+    (first,) = of("a")
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO horsies_tasks (id, task_name, queue_name, lane, kwargs) "
+            "VALUES (%s, 'x', 'default', 'async', %s)",
+            [uuid.UUID(int=1), '{"customer_id": "a"}'],
+        )
+    of("a")
+    (one,) = claim(worker, 9, 0)
+    assert one.id == first
+    assert claim(worker, 9, 0, outcomes=[done(one)]) == [], (
+        "its lane has no slot, and what was sent later waits behind it"
+    )
+    assert [one.id for one in claim(worker, 9, 9)] == [uuid.UUID(int=1)]
+    assert customers(claim(worker)) == []
+
+
+def test_a_run_that_is_paused_or_retried_lets_the_next_task_of_its_key_start(claimer: Claimers) -> None:
+    """Naive: its tasks are deleted or replaced, and what is parked behind them waits for the periodic sweep."""
+    limit("default", partition_by_args=["n"], partition_policy="stop")
+    worker = claimer()
+    flow = Workflow("booking", on_error="fail")
+    flow.add(flows.number, 1)
+    paused, failing = flow.send(), flow.send()
+    (later,) = put(kwargs=['{"n": 1}'])
+    (first,) = claim(worker)
+    worker.run_pass(releases=[first])
+    assert parked() == 2
+    assert paused.pause()
+    (second,) = claim(worker)
+    assert end(worker, failed(second)) == []
+    failing.retry()
+    assert started(worker) == [later]
+
+
+def test_a_cancel_in_a_long_transaction_holds_up_no_change_of_limits(connect: Connect) -> None:
+    """Naive: it reads the limits in force, and a pause waits for its transaction, and all passes for the pause."""
+    ordered()
+    (first, _) = of(*"aa")
+    other = connect()
+    with other.transaction():
+        other.execute("SELECT * FROM horsies_cancel(%s, false, 'c')", [[first]])
+        limit("default", paused_at="now", paused_by="ann")
+    assert Task.objects.get(pk=first).status == "CANCELLED"

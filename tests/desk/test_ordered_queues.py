@@ -1,0 +1,247 @@
+"""Ordered queues for those who keep them: which keys a failed task stops, where they see it, and how they skip it."""
+
+from __future__ import annotations
+
+import io
+import json
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.admin.utils import quote
+from django.core.management import CommandError, call_command
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from horsies_django import queues, signals
+from horsies_django.core.errors import QueueError
+from horsies_django.models import AuditEntry, Queue, Task
+from horsies_django.monitoring import overview
+from horsies_django.testing import drain
+from tests.apps.project import tasks
+from tests.conftest import Claimer, limit, put
+from tests.desk.test_admin import body, client_with, page_of
+from tests.support.factories import TaskFactory, error, now
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+WHO = {"actor": "ann", "reason": "broken data"}
+URL = reverse("admin:horsies_queue_change", args=(quote("mail"),))
+HELD = '{"customer": "acme"}'
+
+
+def ordered(policy: str = "stop", **columns: Any) -> None:
+    limit("mail", **{"partition_by_args": ["customer"], "partition_policy": policy, **columns})
+
+
+def stop(key: Any = "acme", behind: int = 2, **columns: Any) -> uuid.UUID:
+    """Put a failed task that stops its key into the table, and tasks behind it; return its id."""
+    kwargs = {"customer": key}
+    held = {"queue_name": "mail", "kwargs": kwargs, "partition_key": json.dumps(kwargs), **columns}
+    failed = TaskFactory(
+        status="FAILED", claim_generation=1, ordered=True, order_stop="stop", result=error("UNHANDLED_ERROR"), **held
+    )
+    TaskFactory.create_batch(
+        behind, parked=True, ordered=True, partition_version=Queue.objects.get(pk="mail").partition_version, **held
+    )
+    return uuid.UUID(str(failed.pk))
+
+
+def run(*words: str) -> str:
+    out = io.StringIO()
+    call_command("horsies_queue", *words, stdout=out, stderr=out)
+    return out.getvalue()
+
+
+def test_a_skip_gives_up_the_failed_task_and_the_next_one_starts(claimer: Callable[..., Claimer]) -> None:
+    ordered()
+    failed, worker = stop(behind=2), claimer(mail=1)
+    assert worker.run_pass(sync=9).claims == []
+    assert queues.skip("mail", {"customer": "acme"}, **WHO) == failed
+    assert len(worker.run_pass(sync=9).claims) == 1
+    assert Task.objects.get(pk=failed).status == "FAILED"
+    entry = AuditEntry.objects.get(action="queue.skip")
+    assert (entry.actor, entry.subject, entry.reason) == ("ann", "mail", "broken data")
+    assert entry.before == {"task": str(failed)}, "and not the key, which contains arguments"
+
+
+@pytest.mark.parametrize("key", [7, "7", True, None, 1.5, [1, "a"], {"b": 1, "a": "ü"}])
+def test_the_values_of_a_key_are_those_of_the_arguments_in_any_type(key: Any) -> None:
+    """Naive: 7 and "7" are one key, or the order of the keys of an object counts."""
+    ordered()
+    (id_,) = put(queue="mail", kwargs=[json.dumps({"other": 1, "customer": key})])
+    Task.objects.filter(pk=id_).update(
+        status="FAILED", finished_at=now(), error_code="X", result=error("X"), order_stop="stop", claim_generation=1
+    )  # fmt: skip
+    with pytest.raises(QueueError, match="no failed task stops the key"):
+        queues.skip("mail", {"customer": "another"}, **WHO)
+    assert queues.skip("mail", {"customer": key}, **WHO) == id_
+
+
+def test_a_skip_of_a_rule_by_task_needs_the_task_and_one_by_all_arguments_takes_any_names() -> None:
+    ordered(partition_by_args=[], partition_by_task=True)
+    failed = stop(partition_key='{"": "shop.tasks.send_receipt", "customer": "acme"}')
+    with pytest.raises(QueueError, match="no failed task stops"):
+        queues.skip("mail", {"customer": "acme"}, task="another", **WHO)
+    assert queues.skip("mail", {"customer": "acme"}, task="shop.tasks.send_receipt", **WHO) == failed
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "more", "said"),
+    [
+        ("nowhere", {}, {}, "there is no queue 'nowhere' in the database"),
+        ("a\x00b", {}, {}, "there is no queue"),
+        ("bulk", {"customer": 7}, {}, "queue 'bulk' is not ordered: no failed task stops others"),
+        ("twin", {"customer": 7}, {}, "queue 'twin' is not ordered"),
+        ("*", {}, {}, "is not ordered"),
+        ("mail", {}, {}, r"for each argument of its rule \(customer\), but these were given: none"),
+        ("mail", {"customer": 7, "day": 1}, {}, r"\(customer\), but these were given: customer, day"),
+        ("mail", {"costumer": 7}, {}, r"\(customer\), but these were given: costumer"),
+        ("mail", {"customer": 7}, {"task": "shop.add"}, "its rule is not by task, so a key has no task; leave out 'shop.add'"),
+        ("mail", {"customer": 7}, {}, "no failed task stops the key .*:7} of queue 'mail'; see 'horsies_queue show mail'"),
+        ("mail", {"customer": uuid.UUID(int=7)}, {}, "cannot be written as JSON"),
+        ("mail", {"customer": "a\x00"}, {}, "cannot be written as JSON"),
+        ("mail", {"customer": float("nan")}, {}, "cannot be written as JSON"),
+        ("default", {"customer": 7}, {}, r"for each argument of its rule \(none\), but these were given: customer"),
+        ("default", {}, {}, "its rule is by task, so the name of the task is needed"),
+        ("default", {}, {"task": "a\x00"}, "its rule is by task, so the name of the task is needed"),
+        ("mail", {"customer": 7}, {"reason": " "}, "queue 'mail': a skip needs a reason"),
+        ("mail", {"customer": 7}, {"actor": ""}, "no task of queue 'mail' was skipped: actor must be"),
+    ],
+)  # fmt: skip
+def test_a_skip_that_cannot_be_says_why(name: str, key: dict[str, Any], more: dict[str, Any], said: str) -> None:
+    ordered()
+    limit("twin", partition_by_args=[], partition_by_task=True, partition_policy="coalesce")
+    limit("default", partition_by_task=True, partition_policy="stop")
+    failed = stop(key="another")
+    with pytest.raises(QueueError, match=said):
+        queues.skip(name, key, **{**WHO, **more})
+    assert Task.objects.get(pk=failed).order_stop == "stop"
+    assert not AuditEntry.objects.filter(action="queue.skip").exists()
+
+
+def test_the_command_skips_by_values_in_json_or_else_texts() -> None:
+    ordered(partition_by_args=["customer", "region"], partition_by_task=True)
+    keys = [{"region": "eu", "customer": customer} for customer in (7, "7", "a=b")]
+    ids = [stop(partition_key=json.dumps({"": "shop.pay", **key})) for key in keys]
+    how = ("--task=shop.pay", "--reason=bad")
+    assert run("skip", "mail", "--key", "customer=7", "--key", "region=eu", *how) == (
+        f"Skipped task {ids[0]}: the next one of its key starts.\n"
+    )
+    assert json.loads(run("skip", "mail", "--key", 'customer="7"', "--key=region=eu", *how, "--json")) == {
+        "skipped": str(ids[1])
+    }
+    run("skip", "mail", "--key", "customer=a=b", "--key", "region=eu", *how)
+    assert overview.keys("mail") == []
+    with pytest.raises(CommandError, match="no failed task stops the key"):
+        run("skip", "mail", "--key", "customer=7", "--key", "region=eu", *how)
+    with pytest.raises(CommandError, match="a skip needs a reason"):
+        run("skip", "mail", "--key", "customer=7")
+    with pytest.raises(CommandError, match="'customer' is not NAME=VALUE"):
+        run("skip", "mail", "--key", "customer")
+
+
+def test_the_command_sets_a_policy_and_tells_it_in_words_with_one_task_per_partition() -> None:
+    said = run("set", "mail", "--partition-by-args=customer", "--partition-policy=stop")
+    assert 'mail: partition_policy: null -> "stop"' in said
+    assert "1 per partition; ordered, a failed task stops its key" in run("list")
+    shown = " ".join(run("show", "mail").split())
+    assert "partitions by customer; ordered, a failed task stops its key" in shown
+    assert "in force 1 per partition declared no limit" in shown
+    assert "STOPPED KEY" not in shown
+    run("set", "mail", "--partition-policy=none")
+    assert Queue.objects.get(pk="mail").partition_policy is None
+    with pytest.raises(CommandError, match="partition_policy must be one of"):
+        run("set", "mail", "--partition-policy=halt")
+
+
+def test_the_command_shows_what_is_stopped_and_what_to_do() -> None:
+    ordered()
+    failed = stop(behind=3)
+    shown = run("show", "mail")
+    (line,) = [each for each in shown.splitlines() if each.startswith(HELD)]
+    assert line.split()[2:4] == [str(failed), "shop.tasks.send_receipt"]
+    assert line.endswith(" 3")
+    assert "horsies_queue skip mail --key customer=VALUE --reason TEXT" in shown
+    (found,) = json.loads(run("show", "mail", "--json"))["stopped"]
+    assert (found["partition"], found["task_id"], found["behind"], found["behind_more"]) == (
+        HELD,
+        str(failed),
+        3,
+        False,
+    )
+
+
+def test_the_admin_shows_the_policy_and_the_stopped_keys_but_keys_only_to_those_who_may() -> None:
+    ordered()
+    failed = stop(behind=3)
+    everything = client_with("view_queue", "view_task", "view_payload")
+    rows = everything.get(URL).context["stopped"]
+    assert [(row.partition, row.behind) for row in rows] == [(HELD, "3")]
+    html, plain = body(everything, URL), body(client_with("view_queue"), URL)
+    assert f'<a href="{page_of(Task.objects.get(pk=failed))}">shop.tasks.send_receipt</a>' in html
+    for page in (html, plain):
+        assert "Keys that a failed task stops" in page
+        assert "ordered, a failed task stops its key" in page
+        assert "1 per partition" in page
+    assert "acme" not in plain
+    queues.skip("mail", {"customer": "acme"}, **WHO)
+    after = body(everything, URL)
+    assert "Keys that a failed task stops" not in after
+    assert "Failed task skipped" in after
+    assert everything.get(URL).context["entries"][0]["changes"] == [f"task: {failed}"]
+
+
+def test_a_queue_without_a_policy_reads_no_keys(boss: Client) -> None:
+    with CaptureQueriesContext(connection) as read:
+        context = boss.get(URL).context
+    assert not [query for query in read.captured_queries if "first_of" in query["sql"]]
+    assert context["stopped"] == []
+    assert {row.label: row.effective for row in context["limits"]}["policy of partitions"] == "–"
+
+
+def test_without_the_payload_permission_a_reason_does_not_tell_the_key() -> None:
+    ordered()
+    stop(behind=1)
+    task = Task.objects.get(status="PENDING")
+    plain, reader = (client_with("view_task", *more) for more in ((), ("view_payload",)))
+    assert "BEHIND_IN_ORDER" in body(plain, page_of(task))
+    assert "Another task comes before it in its partition" in body(plain, page_of(task))
+    assert "acme" not in body(plain, page_of(task))
+    assert "and stops the key until it is retried or skipped" in body(reader, page_of(task))
+
+
+def test_a_key_that_is_stopped_is_told_once_with_its_partition_and_other_failures_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Naive: every failure of an ordered queue, also one that is retried, or whose policy goes on."""
+    monkeypatch.setattr(signals.order_stopped, "receivers", [])
+    monkeypatch.setattr(signals.task_finished, "receivers", [])
+    got: list[dict[str, Any]] = []
+    ends: list[str] = []
+
+    def note(**values: Any) -> None:
+        got.append(values)
+
+    def end(status: str, error_code: str, **values: Any) -> None:
+        ends.append(error_code)
+
+    signals.order_stopped.connect(note)
+    signals.task_finished.connect(end)
+    fails = tasks.raises.with_options(queue="mail")
+    for policy in (None, "continue", "cancel"):
+        limit("mail", partition_by_args=["message"], partition_policy=policy)
+        fails.send("a")
+        drain(raise_errors=False)
+    assert (got, len(ends)) == ([], 3)
+    limit("mail", partition_policy="stop")
+    first, second = fails.send("b"), fails.send("b")
+    drain(raise_errors=False)
+    (found,) = got
+    assert (found["task_id"], found["task_name"], found["queue_name"]) == (first.task_id, tasks.raises.name, "mail")
+    assert (found["partition"], found["attempt"], dict(found["metadata"])) == ('{"message": "b"}', 1, {})
+    assert found["sender"] is tasks.raises.definition
+    assert Task.objects.get(pk=second.task_id).status == "PENDING"

@@ -71,7 +71,7 @@ class QueueStore:
             "channel": channel_prefix(self.connection),
         }
         skipped: uuid.UUID | None
-        ((skipped, _key, lost),) = run(self.connection, "horsies_skip_stopped", params)
+        ((skipped, lost),) = run(self.connection, "horsies_skip_stopped", params)
         tell_lost(lost, "queue.skip", actor, name, reason)
         return skipped
 

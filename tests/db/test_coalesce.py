@@ -19,7 +19,7 @@ from horsies_django.tasks.operations import retry
 from horsies_django.tasks.redaction import redact
 from tests.conftest import limit, put
 from tests.db.conftest import Claimers, Connect, heard
-from tests.db.test_order import cancel, claim, end, failed
+from tests.db.test_order import cancel, claim, end, failed, insert
 from tests.db.test_pass import done
 from tests.support.factories import now
 
@@ -61,12 +61,7 @@ def test_what_is_sent_while_one_runs_is_one_run_that_begins_after_the_last_commi
     equal()
     (one,) = claim(worker)
     with sender.transaction():
-        late = uuid.uuid4()
-        sender.execute(
-            "INSERT INTO horsies_tasks (id, task_name, queue_name, lane, kwargs) "
-            "VALUES (%s, 'tests.nothing', 'default', 'sync', %s)",
-            [late, '{"index": "a"}'],
-        )
+        late = insert(sender, '{"index": "a"}')
         second, third = equal(2)
         (two,) = claim(worker, outcomes=[done(one)])
         assert len(merged()) == 1

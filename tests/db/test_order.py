@@ -17,6 +17,7 @@ from horsies_django.store.base import run
 from horsies_django.store.notify import channel_prefix
 from horsies_django.store.retention import Kept, RetentionStore
 from horsies_django.store.tasks import TaskStore
+from horsies_django.tasks.redaction import redact
 from horsies_django.workflows.advancer import Advancer
 from tests.apps.project import flows
 from tests.conftest import Claimer, limit, put
@@ -44,6 +45,13 @@ def claim(worker: Claimer, slots: int = 9, async_: int = 9, **owed: Any) -> list
 def end(worker: Claimer, *outcomes: Outcome) -> list[uuid.UUID]:
     """Settle outcomes, and return what the same pass starts."""
     return [one.id for one in claim(worker, outcomes=list(outcomes))]
+
+
+def insert(conn: Any, kwargs: str, lane: str = "sync") -> uuid.UUID:
+    """Insert a task as a client does that knows no rule and no ids of ours."""
+    query = "INSERT INTO horsies_tasks (id, task_name, queue_name, lane, kwargs) VALUES (%s, 'tests.nothing', 'default', %s, %s)"
+    conn.execute(query, [id_ := uuid.uuid4(), lane, kwargs])
+    return id_
 
 
 def retry(task: uuid.UUID) -> str:
@@ -116,12 +124,7 @@ def test_a_task_that_becomes_visible_late_waits_for_one_that_has_begun(claimer: 
     ordered()
     worker, sender = claimer(), connect()
     with sender.transaction():
-        early = uuid.uuid4()
-        sender.execute(
-            "INSERT INTO horsies_tasks (id, task_name, queue_name, lane, kwargs) "
-            "VALUES (%s, 'x', 'default', 'sync', %s)",
-            [early, '{"customer_id": "a"}'],
-        )
+        early = insert(sender, '{"customer_id": "a"}')
         (later,) = of("a", max_retries=1)
         (one,) = claim(worker)
         assert one.id == later
@@ -314,6 +317,21 @@ def test_a_key_stays_stopped_under_a_new_rule_and_not_without_one(claimer: Claim
     assert started(worker) == [later]
 
 
+def test_a_redacted_task_stops_its_key_and_no_key_of_another_rule(claimer: Claimers) -> None:
+    """Naive: its key is made of the arguments that it has no more, and it stops all tasks without them."""
+    ordered()
+    worker = claimer()
+    (bad,) = of("a")
+    (one,) = claim(worker)
+    worker.run_pass(outcomes=[failed(one)])
+    assert redact(bad, actor="me", reason="asked")
+    of("a")
+    assert claim(worker) == []
+    limit("default", partition_by_args=["customer_id", "region"])
+    sweep()
+    assert Task.objects.get(pk=bad).order_stop is None
+
+
 def test_a_run_whose_task_stops_a_key_is_not_pruned(claimer: Claimers) -> None:
     limit("default", partition_by_args=["n"], partition_policy="stop")
     worker = claimer()
@@ -356,18 +374,14 @@ def test_rows_of_clients_that_know_no_rule_stand_in_the_same_line(claimer: Claim
     worker = claimer()
     (first,) = of("a")
     with connection.cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO horsies_tasks (id, task_name, queue_name, lane, kwargs) "
-            "VALUES (%s, 'x', 'default', 'async', %s)",
-            [uuid.UUID(int=1), '{"customer_id": "a"}'],
-        )
+        second = insert(cursor, '{"customer_id": "a"}', "async")
     of("a")
     (one,) = claim(worker, 9, 0)
     assert one.id == first
     assert claim(worker, 9, 0, outcomes=[done(one)]) == [], (
         "its lane has no slot, and what was sent later waits behind it"
     )
-    assert [one.id for one in claim(worker, 9, 9)] == [uuid.UUID(int=1)]
+    assert [one.id for one in claim(worker, 9, 9)] == [second]
     assert customers(claim(worker)) == []
 
 

@@ -152,9 +152,8 @@ class Storm:
         """Change a page and have it rebuilt, in a transaction that may be rolled back; send a unique task. Returns how many."""
         before, page, rolled_back = self.sent, self.random.randrange(10), self.random.random() < 0.2
         with transaction.atomic():
-            version = rows("UPDATE oracle_pages SET version = version + 1 WHERE page = %s RETURNING version", page)[0][
-                0
-            ]
+            query = "UPDATE oracle_pages SET version = version + 1 WHERE page = %s RETURNING version"
+            ((version,),) = rows(query, page)
             self.versions[tasks.rebuild.send(page).task_id] = version
             transaction.set_rollback(rolled_back)
         self.sent += not rolled_back

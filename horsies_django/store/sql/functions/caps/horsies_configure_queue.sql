@@ -1,5 +1,6 @@
 -- Changes the columns of a queue that p_changes names and updates, in the same transaction, what depends on them: the limits in force and
--- the partitions of tasks in flight, and of those that stop a partition. It writes the audit and wakes the workers.
+-- the partitions of tasks in flight, and of those that stop a partition (redacted ones have no
+-- arguments any more, and stop none by another rule). It writes the audit and wakes the workers.
 -- changed: the names of the columns that changed; none if all had these values already (then nothing is locked or written); NULL if there is
 -- no such queue. lost: as horsies_note returns it. p_create adds a missing queue.
 -- Locks: horsies_limits exclusively: waits for passes in progress, delays the next ones, gives up after the lock timeout. Task rows,
@@ -56,7 +57,7 @@ BEGIN
     UPDATE horsies_tasks t
     SET partition_key = horsies_partition_key(v_new.partition_by_args, v_new.partition_by_task, t.kwargs, t.task_name, t.codec),
         partition_version = v_new.partition_version, ordered = CASE WHEN v_new.partition_policy IS NOT NULL THEN true END,
-        order_stop = CASE WHEN v_new.partition_policy <> 'coalesce' THEN t.order_stop END
+        order_stop = CASE WHEN v_new.partition_policy <> 'coalesce' AND t.redacted_at IS NULL THEN t.order_stop END
     WHERE t.id = ANY (ARRAY(
       SELECT h.id FROM horsies_tasks h
       WHERE h.queue_name = p_name AND h.claimed_by IS NOT NULL AND h.finished_at IS NULL FOR NO KEY UPDATE SKIP LOCKED)

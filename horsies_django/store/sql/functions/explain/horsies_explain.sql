@@ -3,7 +3,7 @@
 -- p_claimed: claims hold permits (hard mode). p_threshold: workers without a heartbeat for this long are left out. p_many: the
 -- largest number of holders and of former workers to return. p_bound: the largest number of tasks before this one to count.
 -- "taken" is computed as the room missing under a very high cap, so it is the claim's own count.
--- "order": the other task that comes first in its partition, as horsies_order_head finds it, but without a lock.
+-- "order": the other task that comes first in its partition, see horsies_order_head.
 -- Locks: none. Index: primary keys, horsies_tasks_holding, horsies_tasks_claim, horsies_tasks_parked, horsies_tasks_order.
 CREATE OR REPLACE FUNCTION horsies_explain(p_id uuid, p_claimed boolean, p_threshold interval, p_many int, p_bound int) RETURNS jsonb
 LANGUAGE plpgsql VOLATILE
@@ -95,10 +95,8 @@ BEGIN
       FROM horsies_partition_rooms(v_limits, ARRAY[v_key], NULL, p_claimed, v_now) AS r));
   END IF;
   IF v_key IS NOT NULL AND v_limits.partition_policy IS NOT NULL THEN
-    SELECT t.* INTO v_first FROM horsies_tasks t
-    WHERE t.queue_name = v_task.queue_name AND t.partition_key = v_key AND t.ordered AND (t.finished_at IS NULL OR t.order_stop IS NOT NULL)
-    ORDER BY least(t.claim_generation, 1) DESC, t.sent_at, t.id LIMIT 1;
-    IF v_first.id <> p_id AND (v_limits.partition_policy <> 'coalesce' OR v_first.claimed_by IS NOT NULL OR v_first.claim_generation > 0) THEN
+    SELECT t.* INTO v_first FROM horsies_order_head(v_limits, v_key) AS h JOIN horsies_tasks t ON t.id = h.id;
+    IF v_first.id <> p_id THEN
       v_facts := v_facts || jsonb_build_object('order', jsonb_build_object(
         'partition', v_key, 'task_id', v_first.id, 'task_name', v_first.task_name, 'status', v_first.status, 'order_stop', v_first.order_stop,
         'enqueued_at', v_first.enqueued_at, 'started_at', v_first.started_at, 'finished_at', v_first.finished_at));

@@ -50,7 +50,7 @@ BEGIN
     v_key := v_sweep ->> 'after';
     IF v_key IS NULL THEN  -- those whose tasks are to be cancelled: none may be parked
       PERFORM horsies_unpark(ARRAY[v_limits], array_agg(p_queue), array_agg(t.partition_key)) FROM horsies_tasks t
-      WHERE t.queue_name = p_queue AND t.order_stop IS NOT DISTINCT FROM 'cancel' AND t.order_stop IS NOT NULL HAVING count(*) > 0;
+      WHERE t.queue_name = p_queue AND t.order_stop = 'cancel' HAVING count(*) > 0;
     END IF;
     LOOP  -- one partition with parked tasks after the other
       SELECT p.partition_key INTO v_key FROM horsies_tasks p

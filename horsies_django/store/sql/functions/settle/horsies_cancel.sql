@@ -1,7 +1,7 @@
 -- Cancels tasks: waiting ones end at once, running ones are asked to end; with p_terminate their process is killed if they do not.
 -- The worker of a running task is notified, and compares its tasks with the table periodically in case that is lost. This runs in the
 -- caller's transaction and takes no lock of a cap, which would delay workers. If a task may have been the first one of its partition, the next
--- one is unparked; see horsies_keeps_turn.
+-- one is unparked; see horsies_lock_head.
 -- Moves PENDING, CLAIMED -> CANCELLED. Returns a verdict per task: 'CANCELLED', 'REQUESTED' (it is running) or 'FINISHED'.
 -- Locks: the task rows, in the order of their ids; waits for a pass that holds one. Index: primary key.
 CREATE OR REPLACE FUNCTION horsies_cancel(p_ids uuid[], p_terminate boolean, p_channel text)
@@ -24,7 +24,7 @@ BEGIN
          array_agg(e.partition_key) FILTER (WHERE e.partition_key IS NOT NULL)
   INTO v_ended, v_queues, v_keys FROM ended e;
   IF v_keys IS NOT NULL THEN
-    PERFORM horsies_pass_turn(v_queues, v_keys, p_channel);
+    PERFORM horsies_unpark_next(v_queues, v_keys, p_channel);
   END IF;
   PERFORM horsies_notify_finished(p_channel, v_ended);
   UPDATE horsies_tasks t

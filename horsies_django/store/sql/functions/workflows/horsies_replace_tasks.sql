@@ -45,7 +45,7 @@ BEGIN
          (SELECT array_agg(h.partition_key) FROM had h WHERE h.order_stop IS NOT NULL)
   INTO v_joined, v_queues, v_keys FROM joined j;
   IF v_keys IS NOT NULL THEN
-    PERFORM horsies_pass_turn(v_queues, v_keys, horsies_channel());
+    PERFORM horsies_unpark_next(v_queues, v_keys, horsies_channel());
   END IF;
   RETURN v_joined;
 END

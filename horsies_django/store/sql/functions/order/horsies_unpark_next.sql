@@ -2,7 +2,7 @@
 -- it was not parked, because a pass left it while the first one was locked. p_queues and p_keys: a queue and a partition for each; queues
 -- without limits per partition count for nothing.
 -- Locks: the rows that it unparks, skipping locked ones. Index: see horsies_unpark.
-CREATE OR REPLACE FUNCTION horsies_pass_turn(p_queues text[], p_keys text[], p_channel text) RETURNS void LANGUAGE plpgsql VOLATILE
+CREATE OR REPLACE FUNCTION horsies_unpark_next(p_queues text[], p_keys text[], p_channel text) RETURNS void LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
   v_limits horsies_limits[] := ARRAY(  -- reading horsies_limits would delay a change of limits until the caller's transaction ends

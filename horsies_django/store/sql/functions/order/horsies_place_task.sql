@@ -2,7 +2,7 @@
 -- tasks of its partition that are visible, whatever the clock says. A row that was inserted without a version of the rule gets its partition
 -- first. A delay or a priority of its own is refused in an ordered queue, because the order is that of sending.
 -- Locks: none. Index: primary key of horsies_queues, horsies_tasks_order.
-CREATE OR REPLACE FUNCTION horsies_take_place() RETURNS trigger LANGUAGE plpgsql
+CREATE OR REPLACE FUNCTION horsies_place_task() RETURNS trigger LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
   v_queue record;
@@ -36,4 +36,4 @@ BEGIN
 END
 $$;
 CREATE OR REPLACE TRIGGER horsies_tasks_place BEFORE INSERT ON horsies_tasks FOR EACH ROW
-  WHEN (NEW.finished_at IS NULL AND (NEW.partition_key IS NOT NULL OR NEW.partition_version IS NULL)) EXECUTE FUNCTION horsies_take_place();
+  WHEN (NEW.finished_at IS NULL AND (NEW.partition_key IS NOT NULL OR NEW.partition_version IS NULL)) EXECUTE FUNCTION horsies_place_task();

@@ -1,7 +1,7 @@
 -- Locks a task that alone may start in its partition, so that others of it can be parked: who ends it outside of a pass then sees them and
 -- unparks the next one. Returns false if another transaction has locked it, which may be ending it.
 -- Locks: the row, skipping a locked one. Index: primary key.
-CREATE OR REPLACE FUNCTION horsies_keeps_turn(p_id uuid) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
+CREATE OR REPLACE FUNCTION horsies_lock_head(p_id uuid) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
   PERFORM FROM horsies_tasks t
   WHERE t.id = p_id AND (t.finished_at IS NULL OR t.order_stop IS NOT NULL) FOR NO KEY UPDATE SKIP LOCKED;

@@ -90,6 +90,7 @@ def _retention(section: Section, default: Retention, queues: Mapping[str, QueueC
         count("retention_sweep_interval_s"),
         count("retention_delete_batch_size"),
         hours("key_hours"),
+        hours("history_hours"),
     )
 
 

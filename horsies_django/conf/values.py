@@ -54,6 +54,7 @@ RANGES: Mapping[str, tuple[int, int | None]] = MappingProxyType(
         "WORKER_RETENTION_HOURS": (1, 43_800),
         "AUDIT_RETENTION_HOURS": (1, 87_600),
         "KEY_HOURS": (1, 87_600),
+        "HISTORY_HOURS": (1, 87_600),
         "RETENTION_SWEEP_INTERVAL_S": (30, 86_400),
         "RETENTION_DELETE_BATCH_SIZE": (50, 10_000),
         "FORGET_OVERRIDES_AFTER_MS": (60_000, HUNDRED_YEARS_MS),
@@ -155,6 +156,7 @@ class Retention:
     retention_sweep_interval_s: int = 300
     retention_delete_batch_size: int = 500
     key_hours: int | None = 720
+    history_hours: int | None = 720
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,8 @@ class Claim(NamedTuple):
 
     ``kwargs`` is JSON text, which only the child decodes. ``attempt`` counts from 1; ``options`` is the JSON text of the options,
     usually None. ``sent_at`` is an epoch; ``in_run``: it is a task of a workflow, but no element of a map, except
-    perhaps the first. The fields are read by name from ``horsies_passed``, and the child gets all of them.
+    perhaps the first. ``due_in``: seconds from the claim until the task became due, negative for one that has waited. The fields
+    are read by name from ``horsies_passed``, and the child gets all of them.
     """
 
     id: uuid.UUID
@@ -61,6 +62,7 @@ class Claim(NamedTuple):
     queue_name: str = ""
     sent_at: float = 0.0
     in_run: bool = False
+    due_in: float = 0.0
 
     def packed(self) -> tuple[Any, ...]:
         """Return the fields for a message to another process, which an UUID would make five times as slow."""

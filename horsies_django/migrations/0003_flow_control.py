@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from django.contrib.postgres.fields import ArrayField
 from django.db import migrations, models
 
 from horsies_django.store.schema import functions
@@ -58,5 +59,41 @@ class Migration(migrations.Migration):
             "task", "order_stop", models.CharField(max_length=10, null=True, verbose_name="stops its partition")
         ),
         migrations.AddField("task", "merged_into", models.UUIDField(null=True, verbose_name="merged into")),
+        migrations.AddField(
+            "worker", "counted", models.IntegerField(default=0, db_default=0, verbose_name="written counts")
+        ),
+        migrations.CreateModel(
+            "History",
+            fields=[
+                (
+                    "pk",
+                    models.CompositePrimaryKey(
+                        "width",
+                        "at",
+                        "queue",
+                        "task",
+                        "result",
+                        blank=True,
+                        editable=False,
+                        primary_key=True,
+                        serialize=False,
+                    ),
+                ),
+                ("width", models.IntegerField(verbose_name="width")),
+                ("at", models.DateTimeField(verbose_name="begin")),
+                ("queue", models.CharField(max_length=100, verbose_name="queue")),
+                ("task", models.CharField(max_length=255, verbose_name="name")),
+                ("result", models.CharField(max_length=100, verbose_name="result")),
+                ("n", models.IntegerField(verbose_name="number")),
+                ("seconds", models.FloatField(verbose_name="seconds in all")),
+                ("buckets", ArrayField(models.IntegerField(), verbose_name="histogram")),
+            ],
+            options={
+                "db_table": "horsies_history",
+                "verbose_name": "history",
+                "verbose_name_plural": "history",
+                "default_permissions": (),
+            },
+        ),
         migrations.RunSQL([*functions()], migrations.RunSQL.noop, hints={"model_name": "task"}),
     ]

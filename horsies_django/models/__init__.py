@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from horsies_django.models.audit import AuditEntry, LostRecord
+from horsies_django.models.history import History
 from horsies_django.models.queues import Pruning, Queue, QueueLimits
 from horsies_django.models.schedules import Schedule, ScheduleTick
 from horsies_django.models.tasks import SendKey, Task, TaskAttempt, TaskStep
@@ -10,6 +11,7 @@ from horsies_django.models.workers import Heartbeat, Waiter, Worker, WorkerState
 from horsies_django.models.workflows import WorkflowEdge, WorkflowNode, WorkflowRun, WorkflowSignal
 
 __all__ = [
-    "AuditEntry", "Heartbeat", "LostRecord", "Pruning", "Queue", "QueueLimits", "Schedule", "ScheduleTick", "SendKey", "Task",
-    "TaskAttempt", "TaskStep", "Waiter", "Worker", "WorkerState", "WorkflowEdge", "WorkflowNode", "WorkflowRun", "WorkflowSignal",
+    "AuditEntry", "Heartbeat", "History", "LostRecord", "Pruning", "Queue", "QueueLimits", "Schedule", "ScheduleTick",
+    "SendKey", "Task", "TaskAttempt", "TaskStep", "Waiter", "Worker", "WorkerState", "WorkflowEdge", "WorkflowNode",
+    "WorkflowRun", "WorkflowSignal",
 ]  # fmt: skip

@@ -40,7 +40,7 @@ class Beaten(NamedTuple):
 
 class Happened(NamedTuple):
     """What the reaper did: "died" for a worker; "failed", "retried", "returned", "expired", or "refused" by the database, for an
-    attempt of a task."""
+    attempt of a task. ``code`` is the error code of one that failed."""
 
     kind: str
     id: uuid.UUID
@@ -48,6 +48,7 @@ class Happened(NamedTuple):
     attempt: int
     queue_name: str = ""
     options: str | None = None
+    code: str | None = None
 
 
 class WorkerStore:
@@ -113,7 +114,11 @@ class WorkerStore:
             "max_crashes": max_crashes,
             "channel": channel_prefix(self.connection),
         }
-        return [Happened(*row) for row in run(self.connection, "horsies_reap", params)]
+        happened = [Happened(*row) for row in run(self.connection, "horsies_reap", params)]
+        if failed := [one.id for one in happened if one.kind == "failed"]:
+            codes = dict(run(self.connection, "horsies_error_codes", {"ids": failed}))
+            happened = [one._replace(code=codes.get(one.id)) for one in happened]
+        return happened
 
     def stop(self, worker: uuid.UUID) -> None:
         """Record that a worker stopped, and tell those that take its place."""

@@ -29,6 +29,7 @@ from horsies_django.worker.engine.outbox import Outbox
 from horsies_django.worker.engine.unknown_tasks import UnknownTasks
 from horsies_django.worker.maintenance.health_server import serving_health
 from horsies_django.worker.maintenance.heartbeat import HeartbeatSender
+from horsies_django.worker.maintenance.history import HistoryWriter
 from horsies_django.worker.maintenance.pruner import Pruner
 from horsies_django.worker.maintenance.reaper import OverdueWorkflows, Reaper
 from horsies_django.worker.maintenance.thread import MaintenanceThread
@@ -107,11 +108,14 @@ class Supervisor:
         forgotten = config.forget_overrides_after_ms
         forget_after = timedelta(milliseconds=forgotten) if forgotten else None
         rescued = self.outbox.receivers.rescued
-        reaper = Reaper(config.recovery, forget_after, self.served.queues, heartbeat.unbroken_for, rescued)
+        reaper = Reaper(
+            config.recovery, forget_after, self.served.queues, heartbeat.unbroken_for, rescued, self.outbox.counts
+        )
         pruner = Pruner(config.retention, self.outbox.own_retentions.copy)
+        history = HistoryWriter(worker, self.outbox.counts)
         overdue = OverdueWorkflows(advancer.twin(self.engine.take_over))
         self.maintenance = MaintenanceThread(
-            direct, heartbeat, reaper, config.recovery.check_interval_ms / 1000, pruner, overdue
+            direct, heartbeat, reaper, config.recovery.check_interval_ms / 1000, pruner, overdue, history
         )
         kill = config.recovery.on_cut_off == "kill"
         self.watchdog = Watchdog(self.engine, self.maintenance, self.kill_timer, kill=kill)

@@ -33,9 +33,12 @@ def test_a_claim_starts_a_task_and_a_settle_writes_result_and_attempt(claimer: C
     (id_,) = put(kwargs=['{"a": 1}'])
     worker = claimer()
     (claim,) = worker.run_pass(sync=1).claims
-    sent_at = Task.objects.get().sent_at.timestamp()
-    assert claim == Claim(id_, 1, "sync", "tests.nothing", '{"a": 1}', queue_name="default", sent_at=sent_at)
     task = Task.objects.get(pk=id_)
+    assert task.claimed_at is not None
+    sent_at, due_in = task.sent_at.timestamp(), (task.enqueued_at - task.claimed_at).total_seconds()
+    assert claim == Claim(
+        id_, 1, "sync", "tests.nothing", '{"a": 1}', queue_name="default", sent_at=sent_at, due_in=due_in
+    )
     assert (task.status, task.claimed_by, task.claim_generation) == ("RUNNING", worker.id, 1)
     assert task.claimed_at == task.started_at is not None
     assert worker.store.held(worker.id) == [Held(id_, 1, running=True, cancelled=False, terminate=False)]

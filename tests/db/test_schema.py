@@ -172,7 +172,7 @@ def runs_a_task() -> bool:
 
 
 def test_migrations_run_back_to_their_tables_and_to_zero_and_forward_again(before: set[Any]) -> None:
-    for target, left in (("0001", TABLES - {"horsies_send_keys"}), ("zero", set())):
+    for target, left in (("0001", TABLES - {"horsies_send_keys", "horsies_history"}), ("zero", set())):
         call_command("migrate", "horsies", target, verbosity=0)
         assert {name for kind, name, *_ in made() if kind in ("storage", "function", "trigger")} == left
         call_command("migrate", "horsies", verbosity=0)

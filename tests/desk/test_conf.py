@@ -106,7 +106,7 @@ def test_what_happens_to_tasks_that_are_cut_off_is_one_of_two_words() -> None:
 MAY_BE_NONE = {
     "CLUSTER_WIDE_CAP", "CLAIM_LEASE_MS", "FORGET_OVERRIDES_AFTER_MS", "TASK_TIMEOUT_MS", "REPORT_RUNNING_AFTER_MS",
     "TERMINAL_RECORD_RETENTION_HOURS", "WORKER_STATE_RETENTION_HOURS", "WORKER_RETENTION_HOURS", "AUDIT_RETENTION_HOURS",
-    "KEY_HOURS",
+    "KEY_HOURS", "HISTORY_HOURS",
     "QUEUE_RETENTION_HOURS", "max_concurrency", "local_limit", "partition.max_concurrency", "partition.local_limit",
 }  # fmt: skip
 # The least value is compared with the shortest heartbeat, of which it must be twice as long.
@@ -167,7 +167,7 @@ def test_each_number_takes_its_range_and_nothing_beyond_and_none_where_it_says_s
 def test_the_promised_defaults_and_ranges() -> None:
     assert Resilience() == Resilience(500, 30_000, 0, 5_000, 10_000)
     assert Recovery() == Recovery(2_500, 10_000, 1_000, 30_000)
-    assert Retention() == Retention(720, {}, 168, 168, 8_760, 300, 500)
+    assert Retention() == Retention(720, {}, 168, 168, 8_760, 300, 500, 720, 720)
     assert timedelta(milliseconds=Config().forget_overrides_after_ms or 0) == timedelta(days=7)
     ranges = {
         "DB_RETRY_INITIAL_MS": (100, 60_000), "DB_RETRY_MAX_MS": (500, 300_000), "DB_RETRY_MAX_ATTEMPTS": (0, 10_000),

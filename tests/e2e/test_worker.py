@@ -14,7 +14,7 @@ from django.contrib.auth.models import Group
 from django.db import connection, transaction
 
 from horsies_django import TaskResult, current_task, get_handle
-from horsies_django.models import Heartbeat, Task, TaskAttempt, Worker
+from horsies_django.models import Heartbeat, History, Task, TaskAttempt, Worker
 from tests.apps.project import tasks, unspeakable
 from tests.conftest import put, wait_until
 from tests.support.workers import Start, WorkerProcess, held_by, let_go
@@ -61,6 +61,19 @@ def test_until_empty_runs_what_is_due_in_the_queues_that_it_was_given_and_exits_
     assert process.wait() == 0
     assert [handle.get(0).ok_value for handle in handles] == list(range(20))
     assert (later.info().status, other.info().status) == ("PENDING", "PENDING")
+
+
+def test_a_worker_that_stops_writes_what_it_has_counted(worker: Start) -> None:
+    """Naive: the last minute of every worker is missing, and so all of one that lives for less than a minute."""
+    tasks.noop.send_many([{}] * 3)
+    tasks.raises.send("oh no")
+    assert worker("--until-empty").wait() == 0
+    found = History.objects.filter(width=3_600).values_list("task", "result", "n")
+    assert set(found) == {
+        ("", "CLAIMED", 4),
+        (tasks.noop.name, "COMPLETED", 3),
+        (tasks.raises.name, "UNHANDLED_ERROR", 1),
+    }
 
 
 @pytest.mark.promise("S0.11", "S1.51", "S2.11")

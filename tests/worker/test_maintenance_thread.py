@@ -329,9 +329,9 @@ def test_a_round_deletes_every_kind_of_rows_in_batches_that_grow_and_says_how_ma
 
 def test_what_is_kept_for_ever_is_not_even_looked_for() -> None:
     kinds = ("terminal_record", "worker_state", "worker", "audit")
-    for_ever = Retention(key_hours=None, **{f"{kind}_retention_hours": None for kind in kinds})
-    assert len(Pruner(for_ever).steps) == 1  # tasks with a retention of their own
-    assert len(Pruner(Retention()).steps) == 8
+    for_ever = Retention(key_hours=None, history_hours=None, **{f"{kind}_retention_hours": None for kind in kinds})
+    assert len(Pruner(for_ever).steps) == 2  # tasks with a retention of their own, and the minutes of the history
+    assert len(Pruner(Retention()).steps) == 10
 
 
 def test_tasks_with_a_retention_of_their_own_are_deleted_by_workers_that_ran_some_and_by_those_that_did_not(

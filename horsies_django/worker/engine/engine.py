@@ -31,7 +31,6 @@ from horsies_django.worker.engine.scan_cursors import spacing
 from horsies_django.worker.engine.status import EngineStatus
 from horsies_django.worker.engine.unknown_tasks import UnknownTasks
 from horsies_django.worker.pool.pool import Pool
-from horsies_django.worker.process.task_log import tell_expired
 from horsies_django.workflows.advancer import Advancer, Handed
 
 logger = logging.getLogger("horsies.worker")
@@ -234,7 +233,7 @@ class Engine:
         if passed.dead:
             self.disown()
         self.prefetched.take(passed.returned)
-        tell_expired(self.prefetched.take(passed.expired))
+        self.outbox.expired(self.prefetched.take(passed.expired))
         self.pool.dispatch(self.outbox.started(self.prefetched.take(passed.started) + passed.claims))
         if any(claim.id in self.prefetched.claims for claim in starts):
             self.start_at = now + LOCKED_RETRY_SECONDS

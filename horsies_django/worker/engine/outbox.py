@@ -23,7 +23,8 @@ from horsies_django.store.tasks import NOTHING, Held, Served, TaskStore
 from horsies_django.worker.child.run_task import failed
 from horsies_django.worker.engine.receivers import Receivers
 from horsies_django.worker.engine.unknown_tasks import unreadable
-from horsies_django.worker.process.task_log import TaskLog, named
+from horsies_django.worker.process.counts import Counts
+from horsies_django.worker.process.task_log import Known, TaskLog, named, tell_expired
 
 logger = logging.getLogger("horsies.worker")
 
@@ -68,6 +69,7 @@ class Outbox:
         self.most = BATCH  # outcomes in the next pass: fewer after one that was too large
         self.task_log = TaskLog()
         self.receivers = Receivers(worker)
+        self.counts = Counts()
         self.bound = bound  # of unwritten outcomes: beyond it no task is claimed
         self.overfull = False
         self.own_retentions: set[int | bool] = set()  # of the tasks that this worker has run, for the pruner
@@ -208,7 +210,13 @@ class Outbox:
 
     def _tell(self, outcomes: list[Outcome], decided: Mapping[str, Any]) -> None:
         self.task_log.settled(outcomes, decided)
+        self.counts.settled(outcomes, decided)
         self.receivers.settled(outcomes, decided)
+
+    def expired(self, tasks: Sequence[Known]) -> None:
+        """Log and count tasks that expired before they started."""
+        self.counts.expired(tasks)
+        tell_expired(tasks)
 
     def _drop(self, entry: Outcome | Claim) -> None:
         line = "task %s no longer belongs to worker %s, generation %s; dropping its outcome%s"

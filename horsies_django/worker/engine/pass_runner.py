@@ -15,7 +15,6 @@ from horsies_django.worker.engine.outbox import Outbox
 from horsies_django.worker.engine.scan_cursors import ScanCursors
 from horsies_django.worker.engine.unknown_tasks import UnknownTasks
 from horsies_django.worker.engine.wakeups import Wakeups
-from horsies_django.worker.process.task_log import tell_expired
 
 GATHER_SECONDS = 0.002
 ENOUGH = 20  # outcomes: the next pass does not wait for more
@@ -70,9 +69,11 @@ class PassRunner:
             self.wakeups.note_short_pass(self.ended, self.ended - began, scanned=scanned)
         elif notified:
             self.cursors.learn(passed, began, self.ended - began, scanned=scanned)
-        tell_expired(passed.late)
+        self.outbox.expired(passed.late)
         if grace is None:
             self._release_unknown_tasks(passed)
+        self.outbox.counts.claimed(passed.claims)
+        self.outbox.counts.claimed(passed.prefetched)
         self.started = len(passed.claims) + len(passed.started)
         self.wakeups.learn(slots, wanted, passed, self.ended)
         if grace is not None:

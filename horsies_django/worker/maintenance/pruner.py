@@ -1,4 +1,4 @@
-"""The pruner: deletes records older than their retention: tasks, fire times of schedules, keys, workers, snapshots, the audit.
+"""The pruner: deletes records older than their retention: tasks, fire times, keys, workers, snapshots, the audit, the history.
 
 One runs in every worker, on the maintenance thread. A round consists of short ticks and ends when nothing is left to delete. Each
 batch is a statement and a transaction of its own. Rows differ in size by a factor of a million (a result may have megabytes), so
@@ -19,6 +19,7 @@ import psycopg
 
 from horsies_django.conf import Retention
 from horsies_django.store.base import said
+from horsies_django.store.history import HOUR, MINUTE, HistoryStore
 from horsies_django.store.retention import Kept, OwnRetention, RetentionStore, kept_by
 
 logger = logging.getLogger("horsies.worker")
@@ -108,6 +109,8 @@ def steps(retention: Retention) -> list[Step]:
         ("snapshots of workers", retention.worker_state_retention_hours, RetentionStore.prune_states),
         ("workers", retention.worker_retention_hours, RetentionStore.prune_workers),
         ("entries of the audit", retention.audit_retention_hours, RetentionStore.prune_audit),
+        ("minutes of the history", 24, prune_history(MINUTE)),
+        ("hours of the history", retention.history_hours, prune_history(HOUR)),
     ):
         if (age := span(hours)) is not None:
             found.append(of_rows(name, age, prune))
@@ -159,6 +162,11 @@ def of_rows(name: str, age: timedelta, prune: Callable[[RetentionStore, timedelt
         return {name: count}, count >= many
 
     return step
+
+
+def prune_history(width: int) -> Callable[[RetentionStore, timedelta, int], int]:
+    """Return the function that deletes old rows of the history of one width."""
+    return lambda store, age, many: HistoryStore(store.connection).prune(width, age, many)
 
 
 def span(hours: int | None) -> timedelta | None:

@@ -16,14 +16,16 @@ import logging
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 from horsies_django.conf import Recovery
+from horsies_django.core.counts import CRASHED, EXPIRED, OTHER
 from horsies_django.store.notify import channel_prefix
 from horsies_django.store.queues import NO_OVERRIDE, QueueStore
 from horsies_django.store.workers import Happened, WorkerStore
+from horsies_django.worker.process.counts import Counts
 from horsies_django.worker.process.logs import shown_name
 from horsies_django.worker.process.task_log import label, named, tell_expired
 from horsies_django.workflows.advancer import Advancer
@@ -51,6 +53,7 @@ class Reaper:
         queues: Sequence[str],
         may_judge: Callable[[float], bool],
         tell: Callable[[Sequence[Happened]], None] = lambda happened: None,
+        counts: Counts | None = None,
     ) -> None:
         self.threshold = timedelta(milliseconds=recovery.running_stale_threshold_ms)
         self.max_crashes = recovery.max_crashes
@@ -58,6 +61,7 @@ class Reaper:
         self.queues = queues
         self.may_judge = may_judge
         self.tell = tell  # sends the signals
+        self.counts = counts or Counts()
         self.request_sweep_at = time.monotonic() + REQUEST_SWEEP_SECONDS
         self.served_at = 0.0
         self.refused: set[uuid.UUID] = set()  # tasks that were reported as refused
@@ -86,6 +90,7 @@ class Reaper:
             judge = self.may_judge(self.threshold.total_seconds())
             happened = workers.reap(self.threshold, judge=judge, many=MANY, max_crashes=self.max_crashes)
             self.tell(happened)
+            self.count(happened)
             by_kind: defaultdict[str, list[Happened]] = defaultdict(list)
             for each in happened:
                 by_kind[each.kind].append(each)
@@ -94,6 +99,15 @@ class Reaper:
             self.report_refused(by_kind["refused"])
             more = max(self.report_rescue(by_kind), len(by_kind["expired"])) >= MANY
             tell_expired(by_kind["expired"])
+
+    def count(self, happened: Iterable[Happened]) -> None:
+        """Count the attempts that ended with their worker, and the tasks that expired."""
+        results = {"failed": None, "retried": CRASHED, "expired": EXPIRED}
+        self.counts.ended(
+            (one.queue_name, one.task_name, results[one.kind] or one.code or OTHER)
+            for one in happened
+            if one.kind in results
+        )
 
     def report_rescue(self, by_kind: Mapping[str, Sequence[Happened]]) -> int:
         """Log the rescued tasks of dead workers, and return how many."""

@@ -1,4 +1,4 @@
-"""The maintenance thread of a worker: heartbeat, reaper, overdue workflows and pruner, on a connection of their own.
+"""The maintenance thread of a worker: heartbeat, reaper, overdue workflows, pruner and history, on a connection of their own.
 
 Statements on this connection have a timeout of one second, so that a long one cannot delay the heartbeat.
 """
@@ -15,6 +15,7 @@ import psycopg
 from horsies_django.store.base import forget_plans, said
 from horsies_django.store.notify import direct_connection
 from horsies_django.worker.maintenance.heartbeat import HeartbeatSender
+from horsies_django.worker.maintenance.history import HISTORY_SECONDS, HistoryWriter
 from horsies_django.worker.maintenance.pruner import TICK_INTERVAL_SECONDS, Pruner
 from horsies_django.worker.maintenance.reaper import INTERVAL_SECONDS, OverdueWorkflows, Reaper
 
@@ -32,6 +33,7 @@ class MaintenanceThread(threading.Thread):
         reap_seconds: float,
         pruner: Pruner,
         overdue: OverdueWorkflows,
+        history: HistoryWriter,
     ) -> None:
         super().__init__(name="horsies-maintenance", daemon=True)
         self.alias = alias
@@ -41,6 +43,8 @@ class MaintenanceThread(threading.Thread):
         self.pruner = pruner
         self.prune_at = 0.0
         self.overdue = overdue
+        self.history = history
+        self.count_at = time.monotonic() + HISTORY_SECONDS
         self.connection: psycopg.Connection[Any] | None = None
         self.planned_at = 0.0
         self.ended = threading.Event()
@@ -67,8 +71,13 @@ class MaintenanceThread(threading.Thread):
                 self.note_retentions()
             if now >= self.prune_at:
                 self.attempt("pruning", self.prune)
-            if self.ended.wait(max(0.0, min(beat_at, reap_at, advance_at, self.prune_at) - time.monotonic())):
+            if now >= self.count_at:
+                self.count_at = now + HISTORY_SECONDS
+                self.attempt("writing the history", self.count)
+            due = min(beat_at, reap_at, advance_at, self.prune_at, self.count_at)
+            if self.ended.wait(max(0.0, due - time.monotonic())):
                 self.note_retentions()
+                self.attempt("writing the history", self.count)
                 self.disconnect()
                 return
 
@@ -89,6 +98,10 @@ class MaintenanceThread(threading.Thread):
     def advance(self) -> bool:
         """Advance overdue workflows; return whether to continue at once."""
         return self.overdue.tick(self.connected())
+
+    def count(self) -> bool:
+        """Write what was counted to the history."""
+        return self.history.tick(self.connected())
 
     def note_retentions(self) -> None:
         """Record the ``keep_result`` of tasks that this worker has run."""

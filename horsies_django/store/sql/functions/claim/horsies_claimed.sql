@@ -4,5 +4,5 @@ CREATE OR REPLACE FUNCTION horsies_claimed(p_kind text, p_task horsies_tasks) RE
   SELECT p_kind, p_task.id, p_task.claim_generation, p_task.lane::text, p_task.task_name::text,
          CASE p_kind WHEN 'late' THEN '{}' ELSE p_task.kwargs::text END, p_task.attempts_before + p_task.retry_count + 1, p_task.options::text,
          p_task.queue_name::text, extract(epoch FROM p_task.sent_at)::float8, p_task.workflow_id IS NOT NULL AND p_task.node_index = 0,
-         NULL::float8, NULL::boolean, NULL::boolean, NULL::boolean, NULL::text
+         coalesce(extract(epoch FROM p_task.enqueued_at - p_task.claimed_at)::float8, 0), NULL::boolean, NULL::boolean, NULL::boolean, NULL::text
 $$;

@@ -1,0 +1,89 @@
+"""The counts of a worker: results of attempts, and how long they ran and due tasks waited, since it started."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from horsies_django.core.counts import (
+    BOUNDS,
+    CLAIMED,
+    COMPLETED,
+    EXPIRED,
+    NO_FAILURE,
+    OTHER,
+    Key,
+    Total,
+    bucket,
+    result_of,
+)
+from horsies_django.core.records import Claim, Outcome
+from horsies_django.worker.process.task_log import Known
+
+MOST_TASKS = 300
+MOST_CODES = 50  # of a task
+NOTHING: Mapping[str, Any] = {}
+
+
+class Counts:
+    """Counts by queue, task and result. The engine and the reaper add to it; any thread may read it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.entries: dict[Key, list[Any]] = {}  # n, seconds, and a number for each bucket
+        self.codes: defaultdict[str, set[str]] = defaultdict(set)  # by task
+
+    def settled(self, outcomes: Iterable[Outcome], decided: Mapping[str, Any]) -> None:
+        """Count attempts whose outcome was written; for ``decided`` see ``horsies_settle``."""
+        with self.lock:
+            for outcome in outcomes:
+                if outcome.status == COMPLETED:
+                    result: str | None = COMPLETED
+                else:
+                    result = result_of(outcome, decided.get(str(outcome.id), NOTHING))
+                if result is not None:
+                    self._add((outcome.queue_name, outcome.task_name, result), outcome.seconds)
+
+    def claimed(self, claims: Iterable[Claim]) -> None:
+        """Count claims, with how long each had been due."""
+        with self.lock:
+            for claim in claims:
+                self._add((claim.queue_name, "", CLAIMED), max(0.0, -claim.due_in))
+
+    def ended(self, keys: Iterable[Key]) -> None:
+        """Count attempts whose duration nobody knows."""
+        with self.lock:
+            for key in keys:
+                self._add(key, None)
+
+    def expired(self, tasks: Iterable[Known]) -> None:
+        """Count tasks that expired before they started."""
+        self.ended((task.queue_name, task.task_name, EXPIRED) for task in tasks)
+
+    def read(self) -> list[Total]:
+        """Return the counts so far."""
+        with self.lock:
+            return [Total(*key, n, seconds, tuple(buckets)) for key, (n, seconds, *buckets) in self.entries.items()]
+
+    def _add(self, key: Key, seconds: float | None) -> None:
+        entry = self.entries.get(key)
+        if entry is None:
+            entry = self.entries.setdefault(self._counted_as(key), [0, 0.0, *[0] * len(BOUNDS)])
+        entry[0] += 1
+        if seconds is not None:
+            entry[1] += seconds
+            entry[2 + bucket(seconds)] += 1
+
+    def _counted_as(self, key: Key) -> Key:
+        """Return the key under which a new one is counted: what the project names without end would fill memory and table."""
+        queue, task, result = key
+        if task not in self.codes and len(self.codes) >= MOST_TASKS:
+            task = OTHER
+        codes = self.codes[task]
+        if result not in NO_FAILURE:
+            if result not in codes and len(codes) >= MOST_CODES:
+                result = OTHER
+            codes.add(result)
+        return queue, task, result

@@ -1,0 +1,196 @@
+"""Workers count what becomes of attempts, and write each count to the history once."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import psycopg
+import pytest
+from django.db import connection
+
+from horsies_django.conf import Recovery, Retention, config
+from horsies_django.core.counts import OTHER, Total
+from horsies_django.core.records import Claim, Outcome
+from horsies_django.models import History, Task, TaskAttempt, Worker
+from horsies_django.monitoring.history import totals
+from horsies_django.store.history import HistoryStore
+from horsies_django.tasks.ids import uuid7
+from horsies_django.worker.maintenance.history import HistoryWriter
+from horsies_django.worker.maintenance.pruner import Pruner
+from horsies_django.worker.process.counts import MOST_CODES, MOST_TASKS, Counts
+from tests.apps.project import tasks
+from tests.conftest import Claimer, put, wait_until
+from tests.support.factories import WorkerFactory
+from tests.worker.conftest import Build
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Connect = Callable[[], psycopg.Connection[Any]]
+MINUTE = dt.timedelta(minutes=1)
+
+
+def outcome(name: str = "shop.pay", code: str | None = None, seconds: float | None = 0.3) -> Outcome:
+    status = "COMPLETED" if code is None else "FAILED"
+    return Outcome(uuid.uuid4(), 1, status, "{}", code, task_name=name, queue_name="default", seconds=seconds)
+
+
+def counted(counts: Counts) -> dict[tuple[str, str, str], int]:
+    return {total[:3]: total.n for total in counts.read()}
+
+
+def written(width: int = 60) -> Counter[tuple[str, str, str]]:
+    found: Counter[tuple[str, str, str]] = Counter()
+    for row in History.objects.filter(width=width):
+        found[row.queue, row.task, row.result] += row.n
+    return found
+
+
+@pytest.fixture
+def writer(transactional_db: None) -> HistoryWriter:
+    return HistoryWriter(WorkerFactory().pk, Counts())
+
+
+def test_names_and_codes_without_end_are_counted_as_others() -> None:
+    counts = Counts()
+    counts.settled([outcome(f"task{number}") for number in range(MOST_TASKS + 20)], {})
+    counts.settled([outcome("task0", f"CODE_{number}") for number in range(MOST_CODES + 20)], {})
+    counts.settled([outcome("task0", "CODE_3"), outcome("task0"), outcome(f"task{MOST_TASKS + 7}")], {})
+    found = counted(counts)
+    assert len(found) == MOST_TASKS + 1 + MOST_CODES + 1
+    assert (found["default", OTHER, "COMPLETED"], found["default", "task0", OTHER]) == (21, 20)
+    assert (found["default", "task0", "CODE_3"], found["default", "task0", "COMPLETED"]) == (2, 2)
+
+
+def test_durations_are_summed_and_put_into_buckets() -> None:
+    counts = Counts()
+    counts.settled([outcome(seconds=0.3), outcome(seconds=0.4), outcome(seconds=100.0), outcome(seconds=None)], {})
+    counts.claimed([Claim(uuid7(), 1, "sync", "t", "{}", queue_name="mail", due_in=due_in) for due_in in (-2.0, 0.1)])
+    pay, mail = counts.read()
+    assert (pay.n, pay.seconds, sum(pay.buckets), pay.buckets[6], pay.buckets[12]) == (4, pytest.approx(100.7), 3, 2, 1)
+    assert mail == Total("mail", "", "CLAIMED", 2, 2.0, (1, *[0] * 7, 1, *[0] * 7))
+
+
+def test_each_count_is_written_once_in_its_minute_and_hour(writer: HistoryWriter, connect: Connect) -> None:
+    conn = connect()
+    writer.counts.settled([outcome(), outcome(), outcome(code="OH_NO")], {})
+    writer.tick(conn)
+    writer.tick(conn)
+    writer.counts.settled([outcome(seconds=0.5)], {})
+    writer.tick(conn)
+    expected = {("default", "shop.pay", "COMPLETED"): 3, ("default", "shop.pay", "OH_NO"): 1}
+    assert written() == written(3_600) == expected
+    (total, failed) = sorted(totals(connection, dt.timedelta(hours=24)), key=lambda one: one.result)
+    assert (total.n, total.seconds, total.buckets[6], sum(total.buckets)) == (3, pytest.approx(1.1), 3, 3)
+    assert [one.failed for one in (total, failed)] == [False, True]
+    assert Worker.objects.get(pk=writer.worker).counted == 3
+
+
+class Lossy(NamedTuple):
+    """A connection whose statements run, and whose replies are lost."""
+
+    conn: psycopg.Connection[Any]
+
+    @contextmanager
+    def cursor(self) -> Iterator[Lossy]:
+        yield self
+
+    def execute(self, *statement: Any) -> None:
+        self.conn.execute(*statement)
+        raise psycopg.OperationalError("the reply was lost")
+
+
+@pytest.mark.parametrize("arrived", [True, False])
+def test_what_was_sent_again_after_a_lost_reply_counts_once(
+    writer: HistoryWriter, connect: Connect, arrived: bool
+) -> None:
+    """Naive: the counts of a minute twice, or never, if the connection breaks while they are written."""
+    conn, broken = connect(), connect()
+    if not arrived:
+        broken.close()
+    writer.counts.settled([outcome()], {})
+    with pytest.raises(psycopg.OperationalError):
+        writer.tick(Lossy(broken))
+    assert bool(written()) == arrived
+    writer.counts.settled([outcome(code="OH_NO")], {})
+    writer.tick(conn)
+    assert written() == {("default", "shop.pay", "COMPLETED"): 1, ("default", "shop.pay", "OH_NO"): 1}
+
+
+def test_workers_that_write_the_same_rows_at_once_do_not_wait_for_one_another_in_a_circle(connect: Connect) -> None:
+    def write(rounds: int) -> None:
+        store, worker = HistoryStore(connect()), WorkerFactory().pk
+        for number in range(1, rounds + 1):
+            rows = [Total("default", f"task{one}", "COMPLETED", 1, 0.0, (1, *[0] * 15)) for one in range(50)]
+            store.add(worker, number, rows[:: 1 if number % 2 else -1], MINUTE)
+        connection.close()
+
+    threads = [threading.Thread(target=write, args=(20,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert set(written().values()) == {80}
+
+
+def test_old_minutes_and_hours_are_deleted(writer: HistoryWriter, connect: Connect) -> None:
+    conn = connect()
+    writer.counts.settled([outcome()], {})
+    writer.tick(conn)
+    with connection.cursor() as cursor:
+        for hours in (25, 500, 721):
+            cursor.execute(
+                "INSERT INTO horsies_history SELECT width, at - %s * interval '1 hour', queue, task, result, n, seconds, buckets "
+                "FROM horsies_history WHERE at > now() - interval '2 hours'", [hours]
+            )  # fmt: skip
+    for retention, left in ((Retention(history_hours=None), (1, 4)), (Retention(), (1, 3))):
+        pruner = Pruner(retention)
+        wait_until(lambda pruner=pruner: pruner.tick(conn) == pruner.interval_seconds, "the round is over")
+        assert tuple(History.objects.filter(width=width).count() for width in (60, 3_600)) == left
+
+
+def test_a_worker_counts_what_its_tasks_become_and_how_long_they_had_been_due(build: Build, connect: Connect) -> None:
+    parts = build()
+    counts = parts.outbox.counts
+    put(2)
+    put(1, due_at=dt.datetime.now(dt.UTC) - dt.timedelta(seconds=40))
+    put(1, good_until=dt.datetime.now(dt.UTC) - MINUTE)
+    tasks.raises.send("oh no")
+    wait_until(lambda: parts.engine.turn(0.01) or not Task.objects.filter(finished_at=None).exists(), "all ended")
+    found = {total[1:3]: total for total in counts.read()}
+    waits = found.pop(("", "CLAIMED"))
+    assert {key: total.n for key, total in found.items()} == {
+        ("tests.nothing", "WORKER_RESOLUTION_ERROR"): 3,
+        ("tests.nothing", "EXPIRED"): 1,
+        (tasks.raises.name, "UNHANDLED_ERROR"): 1,
+    }
+    assert (waits.n, waits.buckets[11], waits.seconds >= 40) == (4, 1, True)
+    assert sum(total.n for total in found.values()) == TaskAttempt.objects.count() + 1
+
+
+@pytest.mark.parametrize(("most", "once", "again"), [(5, "WORKER_CRASHED", "CRASHED"), (1, "POISON", "POISON")])
+def test_the_reaper_counts_what_it_rescues_under_the_code_with_which_it_ended(
+    build: Build, connect: Connect, claimer: Callable[..., Claimer], most: int, once: str, again: str
+) -> None:
+    """Naive: a task that ended its workers again and again is counted as one crash among others."""
+    parts = build(replace(config(), recovery=Recovery(max_crashes=most)), started=False)
+    retry = {"intervals": [1], "strategy": "fixed", "codes": ["WORKER_CRASHED"]}
+    put(1, name="shop.once")
+    put(1, name="shop.again", max_retries=1, options=json.dumps({"wire": 1, "retry": retry}))
+    put(1, name="shop.late", queue="mail", good_until=dt.datetime.now(dt.UTC) - MINUTE)
+    claimer().run_pass(sync=2)
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE horsies_tasks SET claimed_at = claimed_at - interval '1 hour'")
+    parts.maintenance.reaper.rescue(connect())
+    assert counted(parts.outbox.counts) == {
+        ("default", "shop.once", once): 1,
+        ("default", "shop.again", again): 1,
+        ("mail", "shop.late", "EXPIRED"): 1,
+    }

@@ -102,7 +102,9 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
 
     def _process(self, beat: Heartbeat, now: dt.datetime) -> dict[str, Any]:
         role = _("parent, claims tasks") if beat.role == "claimer" else _("child, runs tasks")
-        return {"pid": beat.pid, "role": role, "sent": moment(beat.sent_at, now), "died": moment(beat.died_at, now)}
+        size = NOTHING if beat.memory_mb is None else _("%(n).0f MB") % {"n": beat.memory_mb}
+        times = {"sent": moment(beat.sent_at, now), "died": moment(beat.died_at, now)}
+        return {"pid": beat.pid, "role": role, "memory": size, **times}
 
     def _state(self, state: WorkerState, now: dt.datetime) -> dict[str, Any]:
         return {

@@ -158,7 +158,8 @@ class TaskAttemptInfo(NamedTuple):
     """One finished attempt of a task, as returned by ``handle.info()``.
 
     ``exception_class`` is the dotted path of the class of the exception with which it failed; None without one, like
-    ``traceback``.
+    ``traceback``. ``site`` is the last place of the traceback in the project's code, as ``shop/tasks.py in charge``, and
+    ``site_line`` its line; None if there is none.
     """
 
     attempt: int
@@ -172,6 +173,8 @@ class TaskAttemptInfo(NamedTuple):
     child_pid: int | None
     exception_class: str | None = None
     traceback: str | None = None
+    site: str | None = None
+    site_line: int | None = None
 
 
 class TaskInfo(NamedTuple):

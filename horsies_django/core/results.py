@@ -23,8 +23,8 @@ class TaskError:
     """Why a task failed.
 
     ``error_code`` is the kind of error ("MAILBOX_FULL", "WORKER_CRASHED"), ``message`` a text, ``data`` any JSON value of the
-    task, ``exception`` describes the exception (type, module, message, repr, traceback). Raises ValueError for a built-in code,
-    which is reserved, and for a code that is not upper case.
+    task, ``exception`` describes the exception (type, module, message, repr, traceback; site and line: where the project's code
+    raised it). Raises ValueError for a built-in code, which is reserved, and for a code that is not upper case.
     """
 
     error_code: str

@@ -59,6 +59,9 @@ class Migration(migrations.Migration):
             "task", "order_stop", models.CharField(max_length=10, null=True, verbose_name="stops its partition")
         ),
         migrations.AddField("task", "merged_into", models.UUIDField(null=True, verbose_name="merged into")),
+        migrations.AddField("taskattempt", "site", models.TextField(null=True, verbose_name="where it failed")),
+        migrations.AddField("taskattempt", "site_line", models.IntegerField(null=True, verbose_name="line")),
+        migrations.AddField("heartbeat", "memory_mb", models.FloatField(null=True, verbose_name="memory, MB")),
         migrations.AddField(
             "worker", "counted", models.IntegerField(default=0, db_default=0, verbose_name="written counts")
         ),

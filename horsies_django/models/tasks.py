@@ -154,6 +154,8 @@ class TaskAttempt(ReadOnlyRow):
     error_message = models.TextField(_("error message"), null=True)  # noqa: DJ001 - NULL: no error
     exception_class = models.TextField(_("exception"), null=True)  # noqa: DJ001 - NULL: no exception
     traceback = models.TextField(_("traceback"), null=True)  # noqa: DJ001 - NULL: no exception
+    site = models.TextField(_("where it failed"), null=True)  # noqa: DJ001 - NULL: not in code of the project
+    site_line = models.IntegerField(_("line"), null=True)
     worker_id = models.UUIDField(_("worker"), null=True)
     child_pid = models.IntegerField(_("process"), null=True)
 

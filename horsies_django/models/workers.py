@@ -57,6 +57,7 @@ class Heartbeat(models.Model):
     holding = models.JSONField(_("tasks"), null=True)
     team = models.BigIntegerField(_("team"), null=True)
     listens = models.BooleanField(_("listens"), default=False, db_default=False)
+    memory_mb = models.FloatField(_("memory, MB"), null=True)  # of a child, at the last snapshot
 
     class Meta:
         db_table = "horsies_heartbeats"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -91,10 +91,17 @@ class WorkerStore:
         return Beaten(alive, on_duty, place)
 
     def snapshot(
-        self, worker: uuid.UUID, load: Load, *, buffered: int, children: int, cpu_percent: float | None
+        self,
+        worker: uuid.UUID,
+        load: Load,
+        children: Mapping[uuid.UUID, float],
+        *,
+        buffered: int,
+        cpu_percent: float | None,
     ) -> None:
-        """Insert a snapshot of a worker's state."""
-        columns = {"buffered": buffered, "children": children, "cpu_percent": cpu_percent, **load._asdict()}
+        """Insert a snapshot of a worker's state, and write the memory of its ``children``, in MB, into their heartbeats."""
+        columns = {"buffered": buffered, "children": len(children), "cpu_percent": cpu_percent, **load._asdict()}
+        columns |= {"ids": list(children), "memories": list(children.values())}
         execute(self.connection, "workers/snapshot", {"worker": worker, **columns})
 
     def lose_snapshot(self, worker: uuid.UUID, error: str) -> None:

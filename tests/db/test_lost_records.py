@@ -127,8 +127,8 @@ def test_a_lost_snapshot_is_logged_once_a_minute(connect: Connect, log: pytest.L
             stack.enter_context(refused("horsies_worker_states", event="INSERT"))
         else:
             other.execute("LOCK TABLE horsies_worker_states IN SHARE MODE")
-        snapshots.tick(conn, [], LOAD, 0)
-        snapshots.tick(conn, [], LOAD, 0)
+        snapshots.tick(conn, [], [], LOAD, 0)
+        snapshots.tick(conn, [], [], LOAD, 0)
     assert log.text.count("could not record the worker's state: ") == 1
     (text,) = told()
     assert text.startswith(f"a snapshot of worker {worker} could not be written ")

@@ -220,18 +220,21 @@ def test_whatever_the_exception_of_an_error_is_its_attempt_is_written(claimer: C
         ({"type": "Oops", "module": "shop"}, "shop.Oops", None),
         ({"type": 5, "traceback": {"a": 1}}, "5", '{"a": 1}'),
         ({"type": "X" * 5_000, "traceback": "t" * 300_000}, "X" * 1_000, "t" * 100_000),
+        ({"site": ["s"] * 900, "line": 10**12}, None, None),
+        ({"site": "s", "line": "7; or so"}, None, None),
     ]
     worker = claimer()
     put(len(kept) + 1)
-    good, *hostile = worker.run_pass(sync=9).claims
+    good, *hostile = worker.run_pass(sync=len(kept) + 1).claims
     outcomes = [Outcome(good.id, good.generation, "COMPLETED", '{"ok": 1}')]
     for claim, (exception, *_) in zip(hostile, kept, strict=True):
         result = json.dumps(error("BROKEN", "no", exception=exception))
         outcomes.append(Outcome(claim.id, claim.generation, "FAILED", result, "BROKEN", "no"))
-    assert len(worker.run_pass(outcomes=outcomes).landed) == 9
+    assert len(worker.run_pass(outcomes=outcomes).landed) == len(kept) + 1
     for claim, (_, class_, traceback) in zip(hostile, kept, strict=True):
         attempt = TaskAttempt.objects.get(task_id=claim.id)
         assert (attempt.exception_class, attempt.traceback) == (class_, traceback)
+        assert (len(attempt.site or "") <= 1_000, attempt.site_line) == (True, None)
 
 
 def test_redaction_erases_the_arguments_and_the_tracebacks_of_a_plain_task(plain_tasks: Plain) -> None:
@@ -244,7 +247,9 @@ def test_redaction_erases_the_arguments_and_the_tracebacks_of_a_plain_task(plain
             cursor.execute(f"SELECT string_agg(r::text, ' ') FROM {table} r")
             assert "ann@example.org" not in (cursor.fetchone()[0] or "")
     attempts = TaskAttempt.objects.filter(task_id=id_)
-    assert {(one.error_message, one.exception_class, one.traceback) for one in attempts} == {("redacted", None, None)}
+    assert {(one.error_message, one.exception_class, one.traceback, one.site, one.site_line) for one in attempts} == {
+        ("redacted", None, None, None, None)
+    }
     assert (row(id_).kwargs, row(id_).codec) == ({}, "plain")
 
 

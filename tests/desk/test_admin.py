@@ -259,7 +259,7 @@ def test_a_worker_shows_its_processes_its_running_tasks_and_its_last_snapshots(b
     worker = WorkerFactory(queues=["mail", "bulk"], processes=4, memory_usage_mb=52.4, children_memory_mb=210.0)
     assert "Snapshots" not in body(boss, page_of(worker))
     HeartbeatFactory(worker_id=worker.pk, role="claimer", pid=worker.pid)
-    HeartbeatFactory(worker_id=worker.pk, pid=818_181)
+    HeartbeatFactory(worker_id=worker.pk, pid=818_181, memory_mb=53.4)
     HeartbeatFactory(pid=919_191)
     task = TaskFactory(status="RUNNING", claimed_by=worker.pk, task_name="shop.tasks.held")
     TaskFactory(status="RUNNING", task_name="shop.tasks.of_another")
@@ -269,7 +269,7 @@ def test_a_worker_shows_its_processes_its_running_tasks_and_its_last_snapshots(b
     html = body(boss, page_of(worker))
     for text in (
         "mail, bulk", "4 sync, 400 async", "52 MB + 210 MB", "parent, claims tasks", "818181", "shop.tasks.held",
-        f'href="{page_of(task)}"', "1 sync, 20 async", "50 MB + 120 MB", "<td>38 %</td>", "<td>–</td>",
+        "<td>53 MB</td>", f'href="{page_of(task)}"', "1 sync, 20 async", "50 MB + 120 MB", "<td>38 %</td>", "<td>–</td>",
     ):  # fmt: skip
         assert text in html, text
     assert "919191" not in html

@@ -128,11 +128,20 @@ def test_a_traceback_of_an_attempt_is_folded_and_only_for_those_who_may_see_payl
     """Naive: whoever may see the task sees its tracebacks, which have values of users in them; or they bury the page."""
     task = TaskFactory(status="FAILED", result=error("BROKEN"), error_code="BROKEN")
     trace = "Traceback <most recent call last>:\nValueError: ann@example.org\n"
-    TaskAttemptFactory(task_id=task.pk, error_code="BROKEN", error_message="no", exception_class="a.B", traceback=trace)
+    TaskAttemptFactory(
+        task_id=task.pk,
+        error_code="BROKEN",
+        error_message="no",
+        exception_class="a.B",
+        traceback=trace,
+        site="shop/tasks.py in pay",
+        site_line=87,
+    )
     TaskAttemptFactory(task_id=task.pk, attempt=2)
     page = body(reader(), page_of(task))
     folded = re.findall(r"<details><summary>Traceback</summary>(.*?)</details>", page, re.DOTALL)
     assert [text_of(one) for one in folded] == [trace]
     hidden = body(client_with("view_task"), page_of(task))
+    assert "shop/tasks.py in pay, line 87" in hidden
     assert "ann@example.org" not in hidden
     assert "<details><summary>Traceback" not in hidden

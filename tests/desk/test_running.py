@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import inspect
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
@@ -79,6 +80,10 @@ def test_an_exception_is_an_unhandled_error_with_its_traceback(caplog: pytest.Lo
     assert error.exception is not None
     assert (error.exception["type"], error.exception["module"]) == ("LookupError", "builtins")
     assert "tests/apps/project/tasks.py" in error.exception["traceback"]
+    attempt, line = TaskAttempt.objects.get(), inspect.unwrap(tasks.raises).__code__.co_firstlineno + 2
+    assert (attempt.site, attempt.site_line) == ("tests/apps/project/tasks.py in raises", line)
+    (told,) = handle.info().attempts
+    assert (told.site, told.site_line) == (attempt.site, line)
     (record,) = [record for record in caplog.records if record.name == "horsies.task"]
     assert record.levelname == "ERROR"
     assert f"tests.apps.project.tasks.raises {handle.task_id} (attempt 1) failed" in record.getMessage()

@@ -382,7 +382,7 @@ def test_a_right_that_is_missing_is_logged_and_stops_neither_the_rest_of_the_rou
     try:
         conn.execute("SET ROLE timid")
         wait_until(lambda: over(pruner, conn), "a round is over")
-        Snapshots(uuid.uuid4(), os.getpid(), 30.0).tick(conn, [], HELD, 0)
+        Snapshots(uuid.uuid4(), os.getpid(), 30.0).tick(conn, [], [], HELD, 0)
     finally:
         conn.execute("RESET ROLE")
         owner.execute("DROP OWNED BY timid; DROP ROLE timid", prepare=False)
@@ -396,9 +396,11 @@ def test_a_snapshot_tells_memory_and_cpu_of_the_parent_and_its_children_and_come
     connect: Connect,
 ) -> None:
     conn, worker, children = connect(), uuid.uuid4(), [Process(uuid.uuid4(), os.getppid())]
+    register(worker, conn)
+    WorkerStore(conn).beat(worker, [*children, Process(uuid.uuid4(), 7)], HELD, LONG_AGO)
     snapshots = Snapshots(worker, os.getpid(), 30.0)
     for _ in range(3):
-        snapshots.tick(conn, children, HELD, 4)
+        snapshots.tick(conn, children, [90.0], HELD, 4)
     (first,) = WorkerState.objects.all()
     assert (first.worker_id, first.children, first.buffered) == (worker, 1, 4)
     assert (first.running_sync, first.running_async) == (2, 30)
@@ -406,5 +408,7 @@ def test_a_snapshot_tells_memory_and_cpu_of_the_parent_and_its_children_and_come
     snapshots.due_at = 0.0
     while sum(os.times()[:2]) <= snapshots.consumed[os.getpid()] + 0.02:
         pass  # this process uses its CPU
-    snapshots.tick(conn, children, HELD, 0)
+    snapshots.tick(conn, children, [91.0], HELD, 0)
     assert WorkerState.objects.latest("pk").cpu_percent > 0
+    beats = Heartbeat.objects.values_list("pid", "memory_mb")
+    assert set(beats) == {(1, None), (7, None), (os.getppid(), 91.0)}

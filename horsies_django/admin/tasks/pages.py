@@ -221,6 +221,9 @@ class AttemptRow:
         self.started = absolute(attempt.started_at)
         self.duration = span(attempt.finished_at - attempt.started_at)
         self.error_code = attempt.error_code or NOTHING
+        self.site = (
+            _("%(site)s, line %(line)s") % {"site": attempt.site, "line": attempt.site_line} if attempt.site else ""
+        )
         self.worker = attempt.shown_worker
         self.child = attempt.child_pid or NOTHING
         self.message = (attempt.error_message or "") if payload_visible else ""

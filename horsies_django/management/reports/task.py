@@ -33,6 +33,7 @@ def as_text(info: TaskInfo, payload: bool, copies: Sequence[uuid.UUID]) -> str:
         lines.append(
             f"attempt {attempt.attempt}: {attempt.outcome}{f' {end}' if end else ''}{again}, {shown(attempt.started_at)}, "
             f"{seconds:.3f} s, worker {attempt.worker_id}, process {attempt.child_pid or '-'}"
+            + (f", in {attempt.site}, line {attempt.site_line}" if attempt.site else "")
         )
     return "\n".join(lines)
 

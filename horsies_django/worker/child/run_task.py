@@ -33,6 +33,7 @@ from horsies_django.tasks.context import CurrentTask, running
 from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.worker.child.interrupts import CANCEL, TIMEOUT, Run
 from horsies_django.worker.child.middleware import acall, call
+from horsies_django.worker.child.site import site_of
 from horsies_django.workflows import growth  # noqa: F401 - current_task().workflow needs it
 
 logger = logging.getLogger("horsies.task")
@@ -249,8 +250,9 @@ def describe(error: BaseException) -> dict[str, str]:
         message, shown = text_of(str(error)), text_of(repr(error))
     except BaseException as broken:
         message = shown = f"<{kind}, whose text is not available: {class_name(type(broken))}>"
+    site = None
     try:
-        trace = text_of("".join(traceback.format_exception(error)))
+        trace, site = text_of("".join(traceback.format_exception(error))), site_of(error)
     except BaseException as broken:
         trace = f"<traceback not available: {class_name(type(broken))}>"
     if len(trace) > TRACEBACK_CHARACTERS:
@@ -262,6 +264,7 @@ def describe(error: BaseException) -> dict[str, str]:
         "message": message[:MESSAGE_CHARACTERS],
         "repr": shown[:MESSAGE_CHARACTERS],
         "traceback": trace,
+        **({} if site is None else {"site": site[0], "line": str(site[1])}),
     }
 
 

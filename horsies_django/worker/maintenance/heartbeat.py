@@ -32,7 +32,6 @@ from horsies_django.store.base import said
 from horsies_django.store.tasks import TaskStore
 from horsies_django.store.workers import Load, Process, WorkerStore
 from horsies_django.worker.engine.engine import Engine
-from horsies_django.worker.engine.status import EngineStatus
 from horsies_django.worker.pool.process import Child, PoolProcess
 from horsies_django.worker.pool.timeouts import StuckWatch
 from horsies_django.worker.process.kill_timer import KillTimer
@@ -56,8 +55,13 @@ class Snapshots:
         self.measured_at: float | None = None
         self.consumed: dict[int, float] = {}  # CPU seconds by process, at the last snapshot
 
-    def tick(self, connection: Any, children: Sequence[Process], load: Load, buffered: int) -> None:
-        """Write a snapshot if one is due; the heartbeat goes on without it. Raises psycopg.Error if the connection is lost."""
+    def tick(
+        self, connection: Any, children: Sequence[Process], memories: Sequence[float], load: Load, buffered: int
+    ) -> None:
+        """Write a snapshot if one is due; the heartbeat goes on without it. Raises psycopg.Error if the connection is lost.
+
+        ``memories`` are those of the children, in MB.
+        """
         now = time.monotonic()
         if now < self.due_at:
             return
@@ -65,7 +69,8 @@ class Snapshots:
         cpu_percent = self.cpu_percent(now, [self.pid, *(child.pid for child in children)])
         store = WorkerStore(connection)
         try:
-            store.snapshot(self.worker, load, buffered=buffered, children=len(children), cpu_percent=cpu_percent)
+            by_id = {child.id: memory for child, memory in zip(children, memories, strict=True)}
+            store.snapshot(self.worker, load, by_id, buffered=buffered, cpu_percent=cpu_percent)
         except psycopg.Error as error:
             if connection.closed:
                 raise
@@ -132,7 +137,8 @@ class HeartbeatSender:
             return False
         self.watch.look(status.members, now)
         children = processes(status.members)
-        load = self.load(status, children)
+        memories = [memory_mb(child.pid) for child in children]
+        load = Load(status.running_sync, status.running_async, memory_mb(self.pid), sum(memories))
         state = (children, load.running_sync, load.running_async)
         changed = state != self.written or now >= self.snapshots.due_at
         beaten = WorkerStore(connection).beat(
@@ -150,7 +156,7 @@ class HeartbeatSender:
         if self.unbroken_since is None:
             self.unbroken_since = now
         self.engine.outage.hasten()  # none need have been missed: an outage may be shorter than the time between two
-        self.snapshots.tick(connection, children, load, len(status.prefetched))
+        self.snapshots.tick(connection, children, memories, load, len(status.prefetched))
         return True
 
     def missed(self) -> None:
@@ -173,11 +179,6 @@ class HeartbeatSender:
         """Whether the database has not answered the heartbeat for ``seconds``; safe from another thread."""
         since = self.tried_since
         return since is not None and time.monotonic() - since >= seconds
-
-    def load(self, status: EngineStatus, children: list[Process]) -> Load:
-        """Return the running tasks and the memory (resident set size) of the worker."""
-        memory = sum(memory_mb(child.pid) for child in children)
-        return Load(status.running_sync, status.running_async, memory_mb(self.pid), memory)
 
 
 def processes(members: Iterable[PoolProcess]) -> list[Process]:

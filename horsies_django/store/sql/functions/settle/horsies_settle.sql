@@ -38,7 +38,8 @@ BEGIN
       SELECT jsonb_build_object(
         'due_at', r.due_at, 'final_code', CASE WHEN r.poison THEN 'POISON' END,
         'exception_class', nullif(left(concat_ws('.', e.exception ->> 'module', e.exception ->> 'type'), 1000), ''),
-        'traceback', left(e.exception ->> 'traceback', 100000)) AS decision
+        'traceback', left(e.exception ->> 'traceback', 100000), 'site', left(e.exception ->> 'site', 1000),
+        'site_line', substring(e.exception ->> 'line' FROM '^\d{1,9}$')::int) AS decision
       FROM horsies_tasks t
       CROSS JOIN LATERAL horsies_retry_decision(
         t.id, t.options, t.retry_count, t.max_retries, t.good_until, t.cancel_requested_at IS NOT NULL, o.value ->> 'error_code',
@@ -73,7 +74,7 @@ BEGIN
   WITH outcome AS MATERIALIZED (
     SELECT * FROM jsonb_to_recordset(p_outcomes) AS o (
       id uuid, generation int, status text, result text, error_code text, error_message text, child_pid int, crashed boolean,
-      due_at timestamptz, final_code text, exception_class text, traceback text)
+      due_at timestamptz, final_code text, exception_class text, traceback text, site text, site_line int)
   ), held AS MATERIALIZED (
     SELECT t.id, t.claim_generation, t.queue_name, t.partition_key, t.attempts_before + t.retry_count + 1 AS attempt, t.started_at,
            t.workflow_id, t.ordered
@@ -97,9 +98,10 @@ BEGIN
       AND t.claim_generation = e.generation AND t.claimed_by = p_worker AND t.status = 'RUNNING'
   ), attempt AS (
     INSERT INTO horsies_task_attempts (task_id, attempt, claim_generation, outcome, will_retry, started_at, finished_at,
-                                       error_code, error_message, exception_class, traceback, worker_id, child_pid)
+                                       error_code, error_message, exception_class, traceback, site, site_line, worker_id, child_pid)
     SELECT e.id, e.attempt, e.generation, CASE WHEN e.crashed THEN 'WORKER_FAILURE' ELSE e.status END, e.due_at IS NOT NULL,
-           coalesce(e.started_at, v_now), v_now, e.error_code, e.error_message, e.exception_class, e.traceback, p_worker, e.child_pid
+           coalesce(e.started_at, v_now), v_now, e.error_code, e.error_message, e.exception_class, e.traceback, e.site, e.site_line, p_worker,
+           e.child_pid
     FROM ended e
   )
   SELECT coalesce(array_agg(e.id), '{}'), coalesce(array_agg(e.queue_name::text), '{}'), coalesce(array_agg(e.partition_key), '{}'),

@@ -23,7 +23,7 @@ BEGIN
       partition_key = CASE WHEN t.partition_key = jsonb_build_object('', t.task_name)::text OR t.order_stop IS NOT NULL THEN t.partition_key END,
       result = horsies_error_result(coalesce(t.error_code, 'RESULT_REDACTED'), 'redacted')
   WHERE t.id = p_id;
-  UPDATE horsies_task_attempts a SET error_message = 'redacted', exception_class = NULL, traceback = NULL
+  UPDATE horsies_task_attempts a SET error_message = 'redacted', exception_class = NULL, traceback = NULL, site = NULL, site_line = NULL
   WHERE a.task_id = p_id AND a.error_message IS NOT NULL;
   DELETE FROM horsies_task_steps s WHERE s.task_id = p_id;
   DELETE FROM horsies_send_keys k WHERE k.task_id = p_id;

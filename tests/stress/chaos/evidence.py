@@ -31,6 +31,10 @@ SELECT task_id::text, attempt, claim_generation, outcome, will_retry, error_code
        extract(epoch FROM finished_at)::float8, worker_id::text, child_pid
 FROM horsies_task_attempts WHERE {} ORDER BY task_id, attempt
 """
+COUNTED = """
+SELECT CASE WHEN result IN ('COMPLETED', 'RETRIED', 'CRASHED', 'CANCELLED', 'EXPIRED') THEN result ELSE 'FAILED' END, sum(n)
+FROM horsies_history WHERE width = 3600 AND result <> 'CLAIMED' GROUP BY 1
+"""
 PLACES = "SELECT id::text, task_name, queue_name, kwargs ->> 'tenant' FROM horsies_tasks"
 PIDS = "SELECT id::text, pid FROM horsies_workers"
 DEAD = """
@@ -77,6 +81,11 @@ def attempts(condition: str = "true", *params: Any) -> dict[str, list[Attempt]]:
 def dead() -> set[str]:
     """Return the workers that do not live."""
     return {row[0] for row in found(DEAD)}
+
+
+def counted() -> dict[str, int]:
+    """Return what the history counts, failures under whatever code together."""
+    return {kind: int(many) for kind, many in found(COUNTED)}
 
 
 def left_behind() -> list[str]:

@@ -193,6 +193,26 @@ def twice(rows: Mapping[str, Row], runs: Iterable[Noted]) -> list[str]:
     ]
 
 
+def miscounted(
+    rows: Iterable[Row], tried: Iterable[Attempt], counted: Mapping[str, int], dead: Collection[str]
+) -> list[str]:
+    """Return where the history counts more than happened, or less than workers did that were never declared dead.
+
+    Those that were killed may not have written their last minute, and what they left was counted by others, or by nobody.
+    """
+    least, most = Counter[str](), Counter(row.status for row in rows if row.status == "EXPIRED")
+    for one in tried:
+        kind = ("CRASHED" if one.outcome == "WORKER_FAILURE" else "RETRIED") if one.will_retry else one.outcome
+        kind = "FAILED" if kind == "WORKER_FAILURE" else kind
+        most[kind] += 1
+        least[kind] += one.worker not in dead
+    return [
+        f"{counted.get(kind, 0)} attempts are counted as {kind}, there were {least[kind]} to {most[kind]}"
+        for kind in most.keys() | counted.keys()
+        if not least[kind] <= counted.get(kind, 0) <= most[kind]
+    ]
+
+
 def broken_words(rows: Iterable[Row], verdicts: Mapping[int, str], told: Mapping[int, str | None]) -> list[str]:
     """Return where a row is not what was said: by a cancel ("CANCELLED", "FINISHED") or as a result (its error code, or None)."""
     found = []

@@ -10,7 +10,17 @@ from typing import Any
 from tests.stress.chaos import evidence
 from tests.stress.chaos.failover import FailoverStorm
 from tests.stress.chaos.faults import ChildDeath
-from tests.stress.chaos.judge import Attempt, Row, accounts, broken_words, histories, missing, twice, unended
+from tests.stress.chaos.judge import (
+    Attempt,
+    Row,
+    accounts,
+    broken_words,
+    histories,
+    miscounted,
+    missing,
+    twice,
+    unended,
+)
 from tests.stress.chaos.notes import Noted, collect
 from tests.stress.chaos.storm import Storm
 from tests.stress.oracle.judge import Chronicle, ghosts, judge
@@ -43,6 +53,7 @@ def report(
         "sender": dict(sorted(storm.sender.happened.items())),
         "continued": len(storm.thaws),
         "endings": dict(sorted(ended.items())),
+        "counted": evidence.counted(),
         "attempts": dict(sorted(Counter(one.outcome for one in tried).items())),
         "runs": len(runs),
         "runs without an end": sum(run.ended is None for run in runs),
@@ -71,8 +82,13 @@ def violations(
         *twice(by_id, runs),
         *broken_words(rows, sender.verdicts, sender.told),
         *ghosts(evidence.oracle_runs(runs, attempts, numbers), storm.thaws),
-        *(storm.violations() if isinstance(storm, FailoverStorm) else ()),
+        *(storm.violations() if isinstance(storm, FailoverStorm) else counts(storm, rows, attempts)),
     ]
+
+
+def counts(storm: Storm, rows: Sequence[Row], attempts: Mapping[str, Sequence[Attempt]]) -> list[str]:
+    """Return where the history does not fit; after a failover, the new primary may not have what workers have counted."""
+    return miscounted(rows, [one for its in attempts.values() for one in its], evidence.counted(), storm.killed)
 
 
 def mourning(deaths: Sequence[ChildDeath], tried: Sequence[Attempt]) -> list[float]:

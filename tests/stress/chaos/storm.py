@@ -89,6 +89,7 @@ class Storm:
         stuck = self.clear()
         self.ended = time.time()
         self.sender.end()
+        self.killed = evidence.dead()
         return stuck
 
     def weather(self) -> Iterator[str]:

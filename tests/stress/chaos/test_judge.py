@@ -14,6 +14,7 @@ from tests.stress.chaos.judge import (
     accounts,
     broken_words,
     histories,
+    miscounted,
     missing,
     twice,
     unended,
@@ -196,3 +197,21 @@ def test_how_long_a_death_took_is_measured_from_the_kill_to_the_end_of_its_attem
     assert mourning([ChildDeath(7, 0.4)], tried) == pytest.approx([0.5])
     assert spread([]) == {"samples": 0}
     assert spread([1.0, 2.0, 3.0])["p50_s"] == 2.0
+
+
+@pytest.mark.parametrize(
+    ("counted", "wrong"),
+    [
+        ({"COMPLETED": 2, "CRASHED": 1, "FAILED": 1, "EXPIRED": 1}, ()),
+        ({"COMPLETED": 1, "CRASHED": 1}, ()),  # the others are of a killed worker, or of nobody
+        ({"COMPLETED": 3, "CRASHED": 1}, ("COMPLETED",)),
+        ({"COMPLETED": 0, "CRASHED": 1}, ("COMPLETED",)),
+        ({"COMPLETED": 1, "CRASHED": 1, "EXPIRED": 2}, ("EXPIRED",)),
+        ({"COMPLETED": 1, "RETRIED": 1}, ("CRASHED", "RETRIED")),
+        ({"COMPLETED": 1, "CRASHED": 1, "FAILED": 2}, ("FAILED",)),
+    ],
+)
+def test_a_history_that_counts_too_much_or_too_little_is_found(counted: dict[str, int], wrong: tuple[str, ...]) -> None:
+    tried = [crash(1), attempt(2), attempt(1, worker="w2"), crash(2, will_retry=False, worker="w2")]
+    told = miscounted([row(), EXPIRED], tried, counted, {"w2"})
+    assert sorted(text.split(" as ")[1].split(",")[0] for text in told) == list(wrong)

@@ -22,7 +22,17 @@ from django.utils.translation import gettext_lazy
 from horsies_django import TaskError, TaskFailed, TaskResult, TaskSendError, Workflow, get_handle, queues, schedules
 from horsies_django.core import errors
 from horsies_django.core.errors import HorsiesError, TaskSendErrorCode
-from horsies_django.models import AuditEntry, LostRecord, Pruning, Schedule, Task, TaskStep, Waiter, WorkflowSignal
+from horsies_django.models import (
+    AuditEntry,
+    History,
+    LostRecord,
+    Pruning,
+    Schedule,
+    Task,
+    TaskStep,
+    Waiter,
+    WorkflowSignal,
+)
 from horsies_django.store.notify import channel_prefix
 from horsies_django.testing import drain
 from tests.apps.project import flows, tasks
@@ -125,6 +135,15 @@ def a_row_of_every_model() -> Any:
     ScheduleTickFactory(task_id=waits.task_id)
     Pruning.objects.create(key="all")
     Waiter.objects.create(id=worker.pk, expires_at=now())
+    history = {
+        "queue": "mail",
+        "task": tasks.noop.name,
+        "result": "COMPLETED",
+        "n": 1,
+        "seconds": 0.5,
+        "buckets": [1] * 16,
+    }
+    History.objects.bulk_create([History(width=60, at=now().replace(microsecond=0), **history)])
     LostRecord.objects.create(kind="audit", at=now(), what="queue.pause mail", error="refused")
     return waits
 

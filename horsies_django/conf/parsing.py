@@ -55,6 +55,7 @@ def parse(raw: object, *, databases: Collection[str]) -> tuple[Config, list[Prob
         max_payload_bytes=top.integer("MAX_PAYLOAD_BYTES", default.max_payload_bytes),
         max_snoozes=top.integer("MAX_SNOOZES", default.max_snoozes),
         unique_lock_timeout_ms=top.integer("UNIQUE_LOCK_TIMEOUT_MS", default.unique_lock_timeout_ms),
+        monitoring_token=_token(top, "MONITORING_TOKEN"),
         default_unhandled_error_code=_error_code(top, default.default_unhandled_error_code),
     )
     _refuse_unfit_buffer(found, top)
@@ -138,6 +139,21 @@ def _paths(top: Section, key: str, example: str) -> tuple[str, ...]:
             top.report("E001", key, f"{shown(path)} is not a dotted path.", f"Write it as in {example}.")
             return ()
     return tuple(value)
+
+
+def _token(top: Section, key: str) -> str:
+    """Return a secret that a header can carry, "" if it is missing or invalid. Its value is in no message."""
+    value = top.values.get(key, "")
+    hint = "Generate one, as by 'python -c \"import secrets; print(secrets.token_urlsafe(32))\"', or remove it."
+    if not isinstance(value, str):
+        top.report("E001", key, f"Its value is of type {type(value).__name__}, but must be a str.", hint)
+    elif not value.isascii() or not value.isprintable() or " " in value:
+        top.report(
+            "E003", key, "It contains a space, a line break or another character that a header cannot carry.", hint
+        )
+    else:
+        return value
+    return ""
 
 
 def _alias(top: Section, key: str, databases: Collection[str]) -> str | None:

@@ -170,7 +170,8 @@ class Config:
     ``exception_mapper`` are classes. With ``prefetch_buffer`` 0 (hard mode), a worker claims only tasks that it starts at once.
     ``durable_claims``: whether the commit of a pass that only claims or starts tasks waits for the disk.
     ``schedules`` are definitions by name, see ``core.schedules``. ``middleware`` and ``metadata`` are dotted paths of
-    factories of middleware, and of functions that return metadata for each send.
+    factories of middleware, and of functions that return metadata for each send. ``monitoring_token`` is what requests to the
+    URLs of ``horsies_django.urls`` may bear instead of a session; "" lets none in.
     """
 
     database: str = "default"
@@ -199,4 +200,5 @@ class Config:
     max_payload_bytes: int = 16 * 2**20
     max_snoozes: int = 1_000
     unique_lock_timeout_ms: int = 5_000
+    monitoring_token: str = field(default="", repr=False)  # a secret
     default_unhandled_error_code: str = OperationalErrorCode.UNHANDLED_ERROR.value

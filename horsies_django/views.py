@@ -1,0 +1,84 @@
+"""Views for monitoring. They answer who bears the token of the settings, and users who may see queues."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import psycopg
+from django.contrib.auth.decorators import login_not_required
+from django.db import Error, transaction
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.utils.crypto import constant_time_compare
+from django.utils.log import log_response
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+
+from horsies_django.conf import config
+from horsies_django.management.reports.health import as_record
+from horsies_django.management.reports.layout import as_json
+from horsies_django.monitoring.health import examine, problems
+from horsies_django.store.notify import direct_connection
+
+STATEMENT_TIMEOUT_MS = 3_000
+UNREACHABLE = {"healthy": False, "error": "The database cannot be read: 'manage.py horsies_status' says why."}
+
+View = Callable[[HttpRequest], HttpResponse]
+
+
+def permitted(request: HttpRequest) -> bool:
+    """Return whether a request bears HORSIES["MONITORING_TOKEN"], or its user has the permission ``horsies.view_queue``.
+
+    The token is compared in constant time, before anything is queried. Raises Django's database errors if the user cannot be
+    read.
+    """
+    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+    token = config().monitoring_token
+    if token and scheme.lower() == "bearer" and constant_time_compare(given.strip(), token):
+        return True
+    user = getattr(request, "user", None)  # there is none without AuthenticationMiddleware
+    return user is not None and user.has_perm("horsies.view_queue")
+
+
+def for_monitoring(view: View) -> View:
+    """Let a view answer only permitted requests; others get 401 or 403, or 503 if the database cannot say whether they are."""
+
+    @functools.wraps(view)
+    def answer(request: HttpRequest) -> HttpResponse:
+        try:
+            if permitted(request):
+                return view(request)
+            known = request.user.is_authenticated if hasattr(request, "user") else False
+        except (psycopg.Error, Error):
+            return unavailable(request, JsonResponse(UNREACHABLE))
+        if known:
+            return JsonResponse({"error": "This needs the permission horsies.view_queue."}, status=403)
+        refused = JsonResponse(
+            {"error": "This needs a token, or a user with the permission horsies.view_queue."}, status=401
+        )
+        refused["WWW-Authenticate"] = "Bearer"
+        return refused
+
+    # Without a transaction, which could not be opened while the database is away; nor a redirect to the page of the login.
+    return require_safe(never_cache(login_not_required(transaction.non_atomic_requests(answer))))
+
+
+def unavailable(request: HttpRequest, response: HttpResponse) -> HttpResponse:
+    """Make a response a 503 that is logged as a warning: an error would be mailed to ADMINS at every poll."""
+    response.status_code = 503
+    log_response("Service Unavailable: %s", request.path, response=response, request=request, level="warning")
+    return response
+
+
+@for_monitoring
+def status(request: HttpRequest) -> HttpResponse:
+    """Return what ``horsies_status --json`` prints: 200, or 503 if something needs attention or the database cannot be read."""
+    conf = config()
+    alias = conf.listen_database or conf.database  # a pooler would not pass on the timeout
+    with direct_connection(
+        alias, application_name="horsies status", read_only=True, statement_timeout_ms=STATEMENT_TIMEOUT_MS
+    ) as connection:
+        found = examine(connection)
+    wrong = problems(found)
+    response = HttpResponse(as_json(as_record(found, wrong)), content_type="application/json")
+    return unavailable(request, response) if wrong else response

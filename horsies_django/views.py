@@ -15,7 +15,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from horsies_django.conf import config
-from horsies_django.management.reports.health import as_record
+from horsies_django.management.reports.health import as_record, is_healthy
 from horsies_django.management.reports.layout import as_json
 from horsies_django.monitoring.health import examine, problems
 from horsies_django.store.notify import direct_connection
@@ -72,7 +72,7 @@ def unavailable(request: HttpRequest, response: HttpResponse) -> HttpResponse:
 
 @for_monitoring
 def status(request: HttpRequest) -> HttpResponse:
-    """Return what ``horsies_status --json`` prints: 200, or 503 if something needs attention or the database cannot be read."""
+    """Return what ``horsies_status --json`` prints: 200, or 503 if a problem is critical or the database is away."""
     conf = config()
     alias = conf.listen_database or conf.database  # a pooler would not pass on the timeout
     with direct_connection(
@@ -81,4 +81,4 @@ def status(request: HttpRequest) -> HttpResponse:
         found = examine(connection)
     wrong = problems(found)
     response = HttpResponse(as_json(as_record(found, wrong)), content_type="application/json")
-    return unavailable(request, response) if wrong else response
+    return response if is_healthy(wrong) else unavailable(request, response)

@@ -98,5 +98,8 @@ class Migration(migrations.Migration):
                 "default_permissions": (),
             },
         ),
+        migrations.AddField(
+            "schedule", "missed_at", models.DateTimeField(null=True, verbose_name="missed fire times at")
+        ),
         migrations.RunSQL([*functions()], migrations.RunSQL.noop, hints={"model_name": "task"}),
     ]

@@ -1,4 +1,4 @@
-"""The indexes of release 0.2 on tasks, which are built while tasks are sent and run."""
+"""The indexes of release 0.2 on tasks and runs, which are built while tasks are sent and run."""
 
 from __future__ import annotations
 
@@ -40,6 +40,14 @@ class Migration(migrations.Migration):
             "task",
             models.Index(
                 models.F("merged_into"), condition=models.Q(merged_into__isnull=False), name="horsies_tasks_merged"
+            ),
+        ),
+        AddIndexConcurrently(
+            "workflowrun",
+            models.Index(
+                fields=["sent_at"],
+                condition=models.Q(status="PAUSED") | models.Q(error_code="COMPENSATION_FAILED"),
+                name="horsies_workflows_halted",
             ),
         ),
     ]

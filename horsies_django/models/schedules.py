@@ -31,6 +31,7 @@ class Schedule(ReadOnlyRow):
     rules = models.SmallIntegerField(_("rules"), null=True)  # the version by which next_fire_at was computed
     error = models.TextField(_("error"), null=True)  # noqa: DJ001 - NULL: the last task was sent
     error_at = models.DateTimeField(_("error at"), null=True)
+    missed_at = models.DateTimeField(_("missed fire times at"), null=True)  # when a scheduler last noticed
     created_at = models.DateTimeField(_("created"), db_default=Now())
     updated_at = models.DateTimeField(_("updated"), db_default=Now())
 

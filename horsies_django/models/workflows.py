@@ -63,6 +63,11 @@ class WorkflowRun(ReadOnlyRow):
             models.Index(
                 fields=["sent_at"], condition=Q(finished_at__isnull=True), name="horsies_workflows_unfinished"
             ),
+            models.Index(
+                fields=["sent_at"],
+                condition=Q(status="PAUSED") | Q(error_code="COMPENSATION_FAILED"),
+                name="horsies_workflows_halted",
+            ),
             models.Index(fields=["owed_at"], condition=Q(owed_at__isnull=False), name="horsies_workflows_owed"),
             models.Index(
                 fields=["finished_at"],

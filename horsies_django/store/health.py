@@ -12,6 +12,11 @@ from horsies_django.store.overviews import parsed
 
 RECENT = dt.timedelta(minutes=10)  # how long a worker that ended is still returned
 STOPPED_BOUND = 1_000
+PARTITIONS_BOUND = 1_000
+UNKNOWN_BOUND = 1_000  # tasks of a lane and priority of a queue
+HALTED_BOUND = 10_000  # halted runs, and nodes that wait for a time
+RECENT_FIRE_TIMES = 1_000
+MOST = 20  # of a kind of problems that are told
 LOST = dt.timedelta(hours=1)  # the same for an audit entry or a snapshot that was lost
 
 
@@ -72,12 +77,62 @@ class DatabaseHealth(NamedTuple):
     xmin_holders: list[XminHolder]
 
 
+class Blocker(NamedTuple):
+    """A transaction that keeps others from a table: it holds a lock in that mode, or waits for one (``granted`` is False).
+
+    ``pid`` is None, and ``name`` its identifier, if it is prepared. ``seconds`` is None if this role cannot see its age.
+    """
+
+    pid: int | None
+    name: str
+    mode: str
+    table: str
+    granted: bool
+    seconds: float | None
+
+
 class ScheduleHealth(NamedTuple):
-    """A schedule that is overdue or has an error; ``late_seconds`` is negative while its next fire time is still to come."""
+    """A schedule that is overdue, has an error or missed fire times in the last day.
+
+    ``late_seconds`` is negative while its next fire time is still to come. ``missed_at`` is when a scheduler last noticed.
+    """
 
     name: str
     late_seconds: float | None
     error: str | None
+    error_at: dt.datetime | None
+    missed_at: dt.datetime | None
+
+
+class FailingSchedule(NamedTuple):
+    """A schedule whose last two tasks failed or expired, the first of the two at ``since``."""
+
+    name: str
+    task_name: str
+    since: dt.datetime
+
+
+class UnknownTask(NamedTuple):
+    """Due tasks that no living worker of their queue knows, older than the grace period; the first is due since ``since``."""
+
+    queue: str
+    task_name: str
+    many: int
+    since: dt.datetime
+
+
+class HaltedRuns(NamedTuple):
+    """Runs that go on only if somebody acts. ``reason``: paused (by a failure), not undone, or gate (it times out soon).
+
+    ``run`` is the id of the first of them, ``since`` when that happened or its gate began to wait, ``until`` its timeout.
+    """
+
+    reason: str
+    name: str
+    many: int
+    run: uuid.UUID
+    since: dt.datetime
+    until: dt.datetime | None
 
 
 class LostRecord(NamedTuple):
@@ -113,10 +168,39 @@ class HealthStore:
         rows = run(self.connection, "monitoring/workers", {"threshold": threshold, "recent": RECENT, "many": 500})
         return [found._replace(queues=parsed(found.queues)) for found in (WorkerHealth(*row) for row in rows)]
 
-    def schedules(self, late: dt.timedelta) -> list[ScheduleHealth]:
-        """Return the schedules that are overdue by more than ``late``, and those whose last task could not be sent."""
-        rows = run(self.connection, "monitoring/schedules", {"late": late, "many": 100})
+    def blockers(self, older: dt.timedelta | None) -> list[Blocker]:
+        """Return the first transactions that keep others from the tables, and are ``older`` than that; None: of any age."""
+        rows = run(self.connection, "monitoring/blockers", {"older": older, "many": MOST})
+        return [Blocker(*row) for row in rows]
+
+    def schedules(self, late: dt.timedelta, missed: dt.timedelta) -> list[ScheduleHealth]:
+        """Return the schedules that are overdue by more than ``late``, could not send their last task, or missed fire times."""
+        rows = run(self.connection, "monitoring/schedules", {"late": late, "missed": missed, "many": 100})
         return [ScheduleHealth(*row) for row in rows]
+
+    def kept_schedules(self, names: Iterable[str]) -> tuple[int, dt.datetime | None]:
+        """Return how many of the schedules users have not disabled, and when a scheduler last had one of them in its code."""
+        ((enabled, kept_at),) = run(self.connection, "monitoring/kept_schedules", {"names": list(names)})
+        return enabled, kept_at
+
+    def failing_schedules(self) -> list[FailingSchedule]:
+        """Return the schedules whose last two tasks failed, the longest first."""
+        params = {"recent": RECENT_FIRE_TIMES, "many": MOST}
+        return [FailingSchedule(*row) for row in run(self.connection, "horsies_failing_schedules", params)]
+
+    def halted_runs(self) -> list[HaltedRuns]:
+        """Return the runs that go on only if somebody acts, by workflow and reason."""
+        return [HaltedRuns(*row) for row in run(self.connection, "horsies_halted_runs", {"many": HALTED_BOUND})]
+
+    def unknown_tasks(self, queues: Iterable[str], grace: dt.timedelta, threshold: dt.timedelta) -> list[UnknownTask]:
+        """Return the tasks that have been due for longer than ``grace`` and that no living worker of their queue knows."""
+        params = {"names": list(queues), "grace": grace, "threshold": threshold, "many": UNKNOWN_BOUND}
+        return [UnknownTask(*row) for row in run(self.connection, "horsies_unknown_waiting", params)]
+
+    def parked_waits(self, queues: Iterable[str]) -> dict[str, float]:
+        """Return how many seconds the oldest parked task of each queue has waited, among those of its first partitions."""
+        params = {"names": list(queues), "many": PARTITIONS_BOUND}
+        return dict(run(self.connection, "horsies_parked_waits", params))
 
     def lost(self) -> list[LostRecord]:
         """Return the audit entry and the snapshot that were lost last, if that was in the last hour."""

@@ -118,8 +118,9 @@ class ScheduleStore:
         next_at: dt.datetime | None,
         rules: int,
         error: str | None = None,
+        missed: bool = False,
     ) -> None:
-        """Record how far a schedule came, and when to look at it next."""
+        """Record how far a schedule came, and when to look at it next; ``missed``: fire times were left out."""
         params = {
             "name": name,
             "last_fire_at": last_fire_at,
@@ -127,6 +128,7 @@ class ScheduleStore:
             "next_at": next_at,
             "rules": rules,
             "error": error,
+            "missed": missed,
         }
         execute(self.connection, "schedules/advance", params)
 

@@ -97,7 +97,7 @@ def test_due_tasks_whose_only_worker_is_silent_have_no_living_worker_even_if_nob
     (problem,) = problems(examine(connection))
     assert problem.code == "NO_LIVING_WORKER"
     assert "queue default has 2 tasks due" in problem.text
-    assert "--queues=default" in problem.text
+    assert "--queues=default" in problem.advice
     serving("mail")
     assert codes(examine(connection)) == ["NO_LIVING_WORKER"], "one that serves another queue is none"
     serving("default", "mail")
@@ -143,7 +143,7 @@ def test_keys_that_failed_tasks_stop_are_a_problem_of_each_ordered_queue_until_t
         ("twin", 0),
         ("default", 2),
     ]
-    texts = sorted(problem.text for problem in problems(examine(connection)))
+    texts = sorted(f"{one.text}: {one.advice}" for one in problems(examine(connection)))
     assert [problem.code for problem in problems(examine(connection))] == ["ORDER_STOPPED"] * 2
     assert re.fullmatch(
         r"failed tasks stop 1 key of queue mail, the first for 30\d s: retry or skip them; "
@@ -241,7 +241,7 @@ def test_who_holds_back_xmin_for_an_hour_is_a_problem_with_a_remedy(holder: Xmin
     health = examine(connection)
     found = problems(health._replace(database=health.database._replace(xmin_holders=[holder])))
     assert [problem.code for problem in found] == (["XMIN_HELD"] if words else [])
-    assert words is None or words in found[0].text
+    assert words is None or words in f"{found[0].text}: {found[0].advice}"
 
 
 def test_a_schedule_that_nobody_sends_is_a_problem_and_so_is_one_that_cannot_be_sent() -> None:
@@ -254,7 +254,7 @@ def test_a_schedule_that_nobody_sends_is_a_problem_and_so_is_one_that_cannot_be_
     late, broken = problems(examine(connection))
     assert (late.code, broken.code) == ("SCHEDULE_LATE", "SCHEDULE_FAILS")
     assert "'later' (and 1 more) is overdue by 90 s" in late.text
-    assert "manage.py horsies_scheduler" in late.text
+    assert "manage.py horsies_scheduler" in late.advice
     assert "'broken' could not send its task: no such task" in broken.text
 
 

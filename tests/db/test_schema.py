@@ -74,8 +74,8 @@ INDEXES = """
     worker_states_worker
     heartbeats_parents heartbeats_worker send_keys_sent send_keys_task signals_keyed signals_run signals_unseen signals_unused
     workflow_edges_down workflow_nodes_added workflow_nodes_due workflow_nodes_grown workflow_nodes_name
-    workflow_nodes_open workflow_nodes_signal workflow_nodes_waits workflows_finished workflows_key workflows_name
-    workflows_owed workflows_parent workflows_sent workflows_unfinished workflows_untold
+    workflow_nodes_open workflow_nodes_signal workflow_nodes_waits workflows_finished workflows_halted workflows_key
+    workflows_name workflows_owed workflows_parent workflows_sent workflows_unfinished workflows_untold
 """
 
 

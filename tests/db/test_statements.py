@@ -13,9 +13,11 @@ import pytest
 
 from horsies_django.core.records import Claim, Outcome
 from horsies_django.store.base import discard, load
+from horsies_django.store.health import HealthStore
 from horsies_django.store.queues import QueueStore
 from horsies_django.store.workers import WorkerStore
 from tests.conftest import Claimer, limit, put
+from tests.support.factories import HeartbeatFactory, WorkerFactory
 from tests.support.statements import FUNCTIONS, STATEMENTS
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -177,6 +179,46 @@ def test_whether_the_last_task_has_finished_is_read_through_primary_keys(connect
     assert "Index Scan Backward using horsies_schedule_ticks_pkey" in plan
     assert "using horsies_tasks_pkey" in plan
     assert not re.search("Seq Scan on horsies_(tasks|schedule_ticks)|Sort", plan)
+
+
+def test_the_problems_read_what_grows_through_its_indexes(claimer: Any, connect: Connect) -> None:
+    limit("default", partition_by_args=["tenant"], partition_max_concurrency=1)
+    serving = claimer()
+    WorkerFactory(id=serving.id, queues=["default"], task_names=["tests.other"])
+    HeartbeatFactory(id=serving.id, worker_id=serving.id, role="claimer")
+    admin = connect()
+    columns = "workflow_id, number, name, kind, status, task_name, queue_name, lane, priority, due_at"
+    for statement in (
+        "INSERT INTO horsies_schedules (name) VALUES ('nightly')",
+        "INSERT INTO horsies_schedule_ticks (schedule_name, fire_at, task_id) SELECT 'nightly', "
+        "'now'::timestamptz - n * interval '1 s', gen_random_uuid() FROM generate_series(1, 5000) AS n",
+        "INSERT INTO horsies_workflows (id, name, on_error) "
+        "SELECT gen_random_uuid(), 'order', 'stop' FROM generate_series(1, 5000)",
+        f"INSERT INTO horsies_workflow_nodes ({columns}) "
+        "SELECT id, 1, 'one', 'gate', 'WAITING', '', '', '', 1, now() FROM horsies_workflows",
+        "ANALYZE horsies_schedule_ticks, horsies_workflows, horsies_workflow_nodes",
+    ):
+        admin.execute(statement.encode())
+    expected = {
+        "parked_waits": {"horsies_tasks_parked"},
+        "unknown_tasks": {"horsies_tasks_claim"},
+        "failing_schedules": {"horsies_schedule_ticks_pkey", "horsies_tasks_pkey"},
+        "halted_runs": {"horsies_workflows_halted", "horsies_workflow_nodes_due", "horsies_workflows_pkey"},
+    }
+    for state in states(admin):
+        for name, indexes in expected.items():
+            reader = claimer()
+            notices = explained(reader)
+            read = getattr(HealthStore(reader.conn), name)
+            read(
+                *{"parked_waits": [["default"]], "unknown_tasks": [["default"], timedelta(0), timedelta(days=1)]}.get(
+                    name, []
+                )
+            )
+            plans = "\n".join(text.partition("plan:")[2] for text in notices)
+            assert {index for index in indexes if index in plans} == indexes, (state, name)
+            grow = r"Seq Scan on horsies_(tasks|schedule_ticks|workflows|workflow_nodes)\b"
+            assert not re.search(grow, plans), (state, name)
 
 
 def entries(worker: Claimer, index: str, **owed: Any) -> int:

@@ -65,7 +65,9 @@ def test_it_ends_with_1_and_a_line_per_problem_that_says_what_to_do() -> None:
     code, text = run("--max-wait=60")
     found = text.partition("UNHEALTHY\n")[2].splitlines()
     assert code == 1
-    assert [line.split(":")[0].strip() for line in found] == ["STALE_WORKER", "NO_LIVING_WORKER", "WAITS_TOO_LONG"]
+    assert [line.split(":")[0] for line in found] == [
+        "  STALE_WORKER", "  NO_LIVING_WORKER", "WARNINGS", "  WAITS_TOO_LONG",
+    ]  # fmt: skip
     assert "manage.py horsies_worker --queues=default" in found[1]
     assert "\x1b" not in text, "what would move the cursor is no text"
 
@@ -95,7 +97,9 @@ def test_what_keeps_it_from_an_answer_is_one_line_and_2(
     conn = connect()
     with conn.transaction():
         conn.execute("LOCK TABLE horsies_tasks IN ACCESS EXCLUSIVE MODE")
-        assert fails_in_one_line(manage("horsies_status", "--timeout=0.5"), "statement timeout")
+        done = manage("horsies_status", "--timeout=0.5")
+        assert (done.returncode, done.stderr) == (1, "")
+        assert f"  BLOCKED: process {conn.info.backend_pid} " in done.stdout
 
 
 def test_an_option_that_makes_no_sense_is_refused() -> None:
@@ -154,6 +158,31 @@ def test_real_workers_are_living_hold_what_runs_turn_stale_when_killed_and_stopp
         (first.process.pid, "dead"), (second.process.pid, "stopped"),
     }  # fmt: skip
     let_go("busy")
+
+
+def test_what_real_tasks_come_to_is_told_of_those_that_fail_and_those_that_end_their_process(worker: Start) -> None:
+    """Naive: the history has no such results, or others mean it than the problems read."""
+    for number in range(25):
+        tasks.raises.send(f"{number}")
+        tasks.mail.send("nobody")
+        tasks.noop.send()
+    for _ in range(3):
+        tasks.dies.send("exit")
+    running = worker("--processes=2").ready()
+    wait_until(lambda: not Task.objects.filter(finished_at=None).exists(), "all have ended")
+    assert running.stop() == 0, "then it has written what it counted"
+    code, text = run("--json")
+    found = [(one["code"], one["subject"], one["text"]) for one in json.loads(text)["problems"]]
+    module = "tests.apps.project.tasks"
+    assert (code, found) == (
+        0,
+        [
+            ("FAILURES", f"task {module}.raises", f"25 tasks {module}.raises failed in the last 15 minutes, of 25"),
+            ("FAILURES", f"task {module}.dies", f"all 3 tasks {module}.dies of the last 24 hours failed"),
+            ("CRASHES", f"task {module}.dies", f"tasks {module}.dies ended 3 child processes in the last 15 minutes"),
+        ],
+    )
+    assert run("--fail-on=warning")[0] == 1
 
 
 def status() -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from horsies_django.conf import config
 from horsies_django.management.quantities import seconds
 from horsies_django.management.reports import health as report
 from horsies_django.management.reports.layout import as_json
-from horsies_django.monitoring.health import examine, problems
+from horsies_django.monitoring.health import MAX_WAIT_SECONDS, Severity, examine, problems
 from horsies_django.store.health import HealthStore
 from horsies_django.store.notify import direct_connection
 
@@ -26,20 +26,24 @@ class Command(BaseCommand):
     """Reads the state once, on a connection of its own with a statement timeout."""
 
     help = (
-        "Report the state of queues, workers and the database. Exit code: 0 healthy, 1 a problem needs attention, 2 the state "
-        "could not be read."
+        "Report the state of queues, workers and the database. Exit code: 0 healthy, 1 a critical problem, 2 the state could not "
+        "be read."
     )
     requires_system_checks = []  # it runs often, and is about the database only
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--json", action="store_true", help="print JSON")
         parser.add_argument(
-            "--max-wait", type=seconds, metavar="SECONDS",
-            help="report a problem if a due task has been waiting for longer (default: no limit)",
+            "--fail-on", type=Severity, choices=[*Severity], default=Severity.CRITICAL, metavar="SEVERITY",
+            help="the least severity for exit code 1: critical (default) or warning",
         )  # fmt: skip
         parser.add_argument(
-            "--timeout", type=seconds, default=10.0, metavar="SECONDS",
-            help="cancel a statement that takes longer (default: 10); 0 means no limit",
+            "--max-wait", type=seconds, default=MAX_WAIT_SECONDS, metavar="SECONDS",
+            help="warn if a due task has been waiting for longer (default: 900)",
+        )  # fmt: skip
+        parser.add_argument(
+            "--timeout", type=seconds, default=3.0, metavar="SECONDS",
+            help="cancel a statement that takes longer (default: 3); 0 means no limit",
         )  # fmt: skip
 
     def handle(self, **options: Any) -> None:
@@ -59,7 +63,7 @@ class Command(BaseCommand):
             ) from error
         wrong = problems(found, max_wait_seconds=options["max_wait"])
         self.stdout.write(as_json(report.as_record(found, wrong)) if options["json"] else report.as_text(found, wrong))
-        if wrong:
+        if any(problem.severity <= options["fail_on"] for problem in wrong):  # "critical" < "warning"
             sys.exit(UNHEALTHY)
 
     def connected(self, alias: str) -> psycopg.Connection[Any]:

@@ -11,9 +11,12 @@ from horsies_django.monitoring.health import (
     Health,
     Problem,
     QueueHealth,
+    Severity,
     WorkerHealth,
     named,
 )
+
+COUNTS = ("lately", "day")  # left out of the JSON: they are the history's to show
 
 
 def as_text(health: Health, problems: Sequence[Problem]) -> str:
@@ -24,7 +27,13 @@ def as_text(health: Health, problems: Sequence[Problem]) -> str:
 
 def as_record(health: Health, problems: Sequence[Problem]) -> dict[str, object]:
     """Return the same as a record for JSON."""
-    return {"healthy": not problems, "problems": problems, **health._asdict()}
+    state = {key: value for key, value in health._asdict().items() if key not in COUNTS}
+    return {"healthy": is_healthy(problems), "problems": problems, **state}
+
+
+def is_healthy(problems: Sequence[Problem]) -> bool:
+    """Return whether none of the problems is critical."""
+    return all(problem.severity != Severity.CRITICAL for problem in problems)
 
 
 def queue_table(queues: Sequence[QueueHealth]) -> str:
@@ -97,9 +106,12 @@ def skew(seconds: float) -> str:
 
 
 def verdict(problems: Sequence[Problem]) -> str:
-    if not problems:
-        return "Healthy."
-    return "\n".join(["UNHEALTHY", *(f"  {problem.code}: {plain(problem.text)}." for problem in problems)])
+    headings = {Severity.CRITICAL: "UNHEALTHY", Severity.WARNING: "WARNINGS"}
+    lines = []
+    for severity, heading in headings.items():
+        found = [one for one in problems if one.severity == severity]
+        lines += [heading] * bool(found) + [f"  {one.code}: {plain(one.text)}: {plain(one.advice)}." for one in found]
+    return "\n".join(lines) or "Healthy."
 
 
 def plain(text: str) -> str:

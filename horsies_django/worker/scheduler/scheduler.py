@@ -170,6 +170,7 @@ class Scheduler:
             next_at=None if following is None else timing.moment(following),
             rules=RULES,
             error=problem,
+            missed=found.missed or problem is not None,
         )
 
     def others_may(self, taken: Taken) -> bool:

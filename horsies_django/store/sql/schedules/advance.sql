@@ -3,5 +3,6 @@
 UPDATE horsies_schedules s
 SET last_fire_at = greatest(s.last_fire_at, %(last_fire_at)s::timestamptz), next_fire_at = %(next_fire_at)s::timestamptz,
     next_at = %(next_at)s::timestamptz, rules = %(rules)s::smallint, error = %(error)s::text,
-    error_at = CASE WHEN %(error)s::text IS NOT NULL THEN clock_timestamp() END, updated_at = clock_timestamp()
+    error_at = CASE WHEN %(error)s::text IS NOT NULL THEN clock_timestamp() END,
+    missed_at = CASE WHEN %(missed)s::boolean THEN clock_timestamp() ELSE s.missed_at END, updated_at = clock_timestamp()
 WHERE s.name = %(name)s::text

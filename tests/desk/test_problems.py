@@ -1,0 +1,570 @@
+"""What is wrong, made for real, and told by both doors: the command and the URL."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import itertools
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import psycopg
+import pytest
+from django.conf import settings as project
+from django.core.management import call_command
+from django.db import connection
+from django.test import Client
+from django.urls import reverse
+
+from horsies_django import Workflow, queues, schedules
+from horsies_django.core.counts import BOUNDS, Total
+from horsies_django.models import Schedule, Task, Worker, WorkflowNode
+from horsies_django.monitoring.health import ProblemCode, Severity, examine, problems
+from horsies_django.store.health import HealthStore
+from horsies_django.store.history import HistoryStore
+from horsies_django.testing import drain, travel
+from horsies_django.worker.scheduler.scheduler import Scheduler
+from tests.apps.project import flows
+from tests.conftest import Claimer, limit, put, wait_until
+from tests.support.factories import HeartbeatFactory, TaskFactory, WorkerFactory, now
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Connect = Callable[[], psycopg.Connection[Any]]
+Told = Callable[..., list[dict[str, Any]]]
+SECOND, MINUTE, HOUR = dt.timedelta(seconds=1), dt.timedelta(minutes=1), dt.timedelta(hours=1)
+NOOP = "tests.apps.project.tasks.noop"
+
+
+@pytest.fixture
+def told(boss: Client) -> Told:
+    """Give a function that asks both doors and returns the problems that they tell."""
+
+    def both(*words: str, failing: bool | None = None) -> list[dict[str, Any]]:
+        out, code = io.StringIO(), 0
+        try:
+            call_command("horsies_status", "--json", *words, stdout=out)
+        except SystemExit as end:
+            code = int(end.code or 0)
+        printed, answer = json.loads(out.getvalue()), boss.get(reverse("horsies:status"))
+        found: list[dict[str, Any]] = printed["problems"]
+        keys = ("code", "severity", "subject", "advice")
+        assert [[one[key] for key in keys] for one in json.loads(answer.content)["problems"]] == [
+            [one[key] for key in keys] for one in found
+        ]
+        critical = any(one["severity"] == "critical" for one in found)
+        assert (answer.status_code, printed["healthy"]) == ((503, False) if critical else (200, True))
+        assert code == (critical if failing is None else failing)
+        assert all(dt.datetime.fromisoformat(one["since"]).utcoffset() is not None for one in found if one["since"])
+        return found
+
+    return both
+
+
+def codes(found: list[dict[str, Any]]) -> list[str]:
+    return [one["code"] for one in found]
+
+
+def only(found: list[dict[str, Any]], code: str) -> dict[str, Any]:
+    assert codes(found) == [code], found
+    return found[0]
+
+
+def age(found: dict[str, Any]) -> dt.timedelta:
+    """Return for how long a problem has been there."""
+    return dt.datetime.now(dt.UTC) - dt.datetime.fromisoformat(found["since"])
+
+
+def serving(*names: str, **columns: Any) -> Worker:
+    """Put a living worker into the tables."""
+    worker: Worker = WorkerFactory(queues=list(names), **columns)
+    HeartbeatFactory(id=worker.id, worker_id=worker.id, role="claimer")
+    return worker
+
+
+# All and none
+
+
+def test_a_busy_system_without_faults_has_no_problem(told: Told, claimer: Callable[..., Claimer], count: Count) -> None:
+    serving("default", "mail", "bulk", task_names=[NOOP, "tests.nothing", "tests.apps.project.flows.number"])
+    limit("mail", partition_by_args=["tenant"], partition_max_concurrency=1)
+    put(20, queue="mail", kwargs=[f'{{"tenant": {n % 2}}}' for n in range(20)])
+    busy = claimer(mail=1)
+    assert len(busy.run_pass(sync=4).claims) == 2
+    busy.run_pass(sync=4)
+    put(20, queue="bulk")
+    count(NOOP, COMPLETED=10_000, RETRIED=900, RETURNED=500, UNHANDLED_ERROR=5, CRASHED=2)
+    flow = Workflow("waits")
+    flow.add(flows.anything, flow.gate("legal", timeout=HOUR))
+    flow.add(flows.number, 1)
+    flow.send()
+    drain(queues=["default"])
+    schedules.create("hourly", {"task": NOOP, "pattern": "every hour"}, actor="a test")
+    assert Task.objects.filter(parked=True).exists()
+    assert told() == []
+
+
+def test_warnings_alone_fail_only_if_they_are_asked_for(told: Told) -> None:
+    serving("default")
+    TaskFactory(sent_at=now() - 16 * MINUTE)
+    assert only(told("--fail-on=warning", failing=True), "WAITS_TOO_LONG")["severity"] == "warning"
+    assert codes(told("--fail-on=critical", failing=False)) == ["WAITS_TOO_LONG"]
+
+
+def test_critical_problems_come_first_then_worse_ones_then_older_ones(told: Told) -> None:
+    for name, minutes in (("default", 20), ("mail", 40), ("bulk", 30)):
+        TaskFactory(queue_name=name, sent_at=now() - minutes * MINUTE)
+    found = [(one["code"], one["subject"]) for one in told()]
+    by_age = ["queue mail", "queue bulk", "queue default"]
+    assert found == [(code, name) for code in ("NO_LIVING_WORKER", "WAITS_TOO_LONG") for name in by_age]
+
+
+def test_the_severities_are_those_of_the_page() -> None:
+    critical = {code for code in ProblemCode if code.severity == Severity.CRITICAL}
+    assert critical == {
+        "READ_ONLY", "BLOCKED", "NOTIFY_QUEUE", "CONNECTIONS", "XMIN_HELD", "STALE_WORKER", "NO_LIVING_WORKER", "NO_SCHEDULER",
+        "SCHEDULE_LATE", "SCHEDULE_FAILS", "RECORD_LOST",
+    }  # fmt: skip
+
+
+# The database
+
+
+def test_a_database_that_lets_nothing_be_written_is_told_by_both(told: Told) -> None:
+    name = connection.ops.quote_name(connection.settings_dict["NAME"])
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+        try:
+            assert only(told(), "READ_ONLY")["subject"] == "database"
+        finally:
+            cursor.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only")
+
+
+def blockers(**older: Any) -> list[tuple[Any, ...]]:
+    return [tuple(one[:5]) for one in HealthStore(connection).blockers(older.get("older"))]
+
+
+@pytest.mark.parametrize(
+    ("mode", "blocks"),
+    [
+        ("ROW EXCLUSIVE", False),
+        ("SHARE UPDATE EXCLUSIVE", False),
+        ("SHARE", True),
+        ("SHARE ROW EXCLUSIVE", True),
+        ("EXCLUSIVE", True),
+    ],
+)
+def test_a_lock_that_conflicts_with_writing_to_a_table_of_the_queue_blocks_it(
+    connect: Connect, mode: str, blocks: bool
+) -> None:
+    conn = connect()
+    with conn.transaction():
+        conn.execute("SET LOCAL application_name = 'a script'")
+        conn.execute(f"LOCK TABLE auth_group, horsies_audit IN {mode} MODE".encode())
+        name = f"{mode.title().replace(' ', '')}Lock"
+        expected = [(conn.info.backend_pid, "a script", name, "horsies_audit", True)] if blocks else []
+        assert blockers() == expected
+        assert blockers(older=HOUR) == [], "it is younger"
+    assert blockers() == []
+
+
+def test_a_transaction_that_has_locked_a_table_for_five_seconds_is_told_by_both(told: Told, connect: Connect) -> None:
+    conn = connect()
+    with conn.transaction():
+        conn.execute("SET LOCAL application_name = 'psql'")
+        conn.execute("LOCK TABLE horsies_queues IN SHARE MODE")
+        wait_until(lambda: problems(examine(connection)), "it is old enough")
+        found = only(told(), "BLOCKED")
+        assert (found["severity"], found["subject"]) == ("critical", "table horsies_queues")
+        assert f"process {conn.info.backend_pid} ('psql')" in found["text"]
+        assert "holds the lock ShareLock on horsies_queues" in found["text"]
+        assert f"pg_terminate_backend({conn.info.backend_pid})" in found["advice"]
+        assert 5 * SECOND <= age(found) < MINUTE
+    assert told() == []
+
+
+def test_a_lock_that_keeps_the_check_itself_from_the_tables_is_told_by_both(told: Told, connect: Connect) -> None:
+    """Naive: the check can only say that a statement took too long."""
+    conn = connect()
+    with conn.transaction():
+        conn.execute("LOCK TABLE horsies_tasks IN ACCESS EXCLUSIVE MODE")
+        found = only(told("--timeout=0.5"), "BLOCKED")
+    assert "holds the lock AccessExclusiveLock on horsies_tasks" in found["text"]
+    assert "as this check did until it was cancelled" in found["text"]
+
+
+def test_a_transaction_that_waits_for_a_lock_blocks_those_behind_it(connect: Connect) -> None:
+    """Naive: only who holds a lock is named, and an ALTER TABLE behind a long query stops every worker unnamed."""
+    reader, waiting = connect(), connect()
+    with ThreadPoolExecutor(1) as pool, reader.transaction():
+        reader.execute("SELECT FROM horsies_audit")
+        ended = pool.submit(waiting.execute, "DO 'BEGIN LOCK TABLE horsies_audit; END'")
+        pid = waiting.info.backend_pid
+        expected = [(pid, "horsies test", "AccessExclusiveLock", "horsies_audit", False)]
+        wait_until(lambda: blockers() == expected, "it waits")
+        health = examine(connection)
+        told = problems(health._replace(blockers=HealthStore(connection).blockers(None)))
+        assert "waits for the lock AccessExclusiveLock" in told[0].text
+        waiting.cancel()
+        with suppress(psycopg.Error):
+            ended.result()
+
+
+# Tasks, by what was counted
+
+Count = Callable[..., None]
+
+
+@pytest.fixture
+def count(transactional_db: None) -> Count:
+    """Give a function that adds results of a task to the history, as a worker does, each with a duration."""
+    worker, numbers = WorkerFactory(seen_at=now() - HOUR, stopped_at=now() - HOUR), itertools.count(1)
+
+    def add(task: str, queue: str = "default", timed: bool = True, **results: int) -> None:
+        rows = [
+            Total(queue, task, result, n, 0.3 * n, (n * timed, *[0] * (len(BOUNDS) - 1)))
+            for result, n in results.items()
+        ]
+        HistoryStore(connection).add(worker.id, next(numbers), rows, dt.timedelta(0))
+
+    return add
+
+
+def earlier(span: dt.timedelta, width: int) -> None:
+    """Move the history of a width into the past."""
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE horsies_history SET at = at - %s WHERE width = %s", [span, width])
+
+
+@pytest.mark.parametrize(
+    ("results", "said"),
+    [
+        ({"UNHANDLED_ERROR": 20, "COMPLETED": 180}, "20 tasks shop.pay failed in the last 15 minutes, of 200"),
+        ({"UNHANDLED_ERROR": 20, "COMPLETED": 181}, None),
+        ({"UNHANDLED_ERROR": 19, "COMPLETED": 1}, None),
+        ({"TASK_TIMEOUT": 15, "MY_CODE": 5, "RETURNED": 60, "CANCELLED": 60, "EXPIRED": 60}, "20 tasks shop.pay"),
+        ({"MY_CODE": 20, "RETURNED": 60, "CANCELLED": 60, "EXPIRED": 61}, None),
+        ({"UNHANDLED_ERROR": 20, "COMPLETED": 180, "RETRIED": 5_000}, "20 tasks shop.pay"),
+        ({"RETURNED": 5_000}, None),
+        ({"UNHANDLED_ERROR": 3}, "all 3 tasks shop.pay of the last 24 hours failed"),
+        ({"UNHANDLED_ERROR": 2}, None),
+        ({"UNHANDLED_ERROR": 3, "COMPLETED": 1}, None),
+        ({"UNHANDLED_ERROR": 3, "RETURNED": 1}, None),
+        ({"UNHANDLED_ERROR": 3, "RETRIED": 9}, "all 3 tasks"),
+    ],
+)
+def test_a_task_that_fails_often_or_always_is_told_by_both(
+    told: Told, count: Count, results: dict[str, int], said: str | None
+) -> None:
+    count("shop.pay", **results)
+    count("shop.other", COMPLETED=9_000)
+    found = told()
+    assert codes(found) == (["FAILURES"] if said else [])
+    if said:
+        assert (found[0]["severity"], found[0]["subject"]) == ("warning", "task shop.pay")
+        assert found[0]["text"].startswith(said)
+
+
+def test_failures_are_counted_over_all_queues_of_a_task_and_the_worst_task_comes_first(
+    told: Told, count: Count
+) -> None:
+    count("shop.pay", UNHANDLED_ERROR=10, COMPLETED=50)
+    count("shop.pay", queue="mail", UNHANDLED_ERROR=10, COMPLETED=50)
+    count("shop.worse", UNHANDLED_ERROR=50, COMPLETED=50)
+    count("shop.always", UNHANDLED_ERROR=900)
+    assert [one["subject"] for one in told()] == ["task shop.always", "task shop.worse", "task shop.pay"]
+
+
+def test_failures_count_for_15_minutes_or_if_nothing_else_came_of_the_task_for_a_day(told: Told, count: Count) -> None:
+    count("shop.pay", UNHANDLED_ERROR=30, COMPLETED=50)
+    earlier(16 * MINUTE, 60)
+    assert told() == []
+    count("shop.tidy", UNHANDLED_ERROR=3)
+    earlier(16 * MINUTE, 60)
+    assert only(told(), "FAILURES")["subject"] == "task shop.tidy"
+    earlier(25 * HOUR, 3_600)
+    assert told() == []
+
+
+@pytest.mark.parametrize(
+    ("results", "more", "crashes"),
+    [
+        ({"CRASHED": 1, "WORKER_CRASHED": 1, "POISON": 1, "COMPLETED": 900}, {}, True),
+        ({"CRASHED": 2, "COMPLETED": 900}, {"WORKER_CRASHED": 9}, False),
+        ({"CRASHED": 2, "TASK_TIMEOUT": 9, "COMPLETED": 900}, {}, False),
+    ],
+)
+def test_a_task_that_ends_three_children_is_told_by_both_and_one_whose_worker_died_is_not(
+    told: Told, count: Count, results: dict[str, int], more: dict[str, int], crashes: bool
+) -> None:
+    count("shop.resize", **results)
+    count("shop.resize", timed=False, **more)  # as the reaper counts what a dead worker held
+    found = told()
+    assert codes(found) == (["CRASHES"] if crashes else [])
+    if crashes:
+        assert (found[0]["severity"], found[0]["subject"]) == ("warning", "task shop.resize")
+        assert "ended 3 child processes" in found[0]["text"]
+        earlier(16 * MINUTE, 60)
+        assert told() == []
+
+
+# Tasks that wait
+
+
+def test_a_task_that_waits_for_15_minutes_is_told_by_both(told: Told) -> None:
+    serving("default")
+    TaskFactory(sent_at=now() - 14 * MINUTE)
+    assert told() == []
+    TaskFactory(sent_at=now() - 16 * MINUTE)
+    found = only(told(), "WAITS_TOO_LONG")
+    assert (found["severity"], found["subject"]) == ("warning", "queue default")
+    assert "waiting for 16 min, longer than 15 min" in found["text"]
+    assert 16 * MINUTE <= age(found) < 17 * MINUTE
+
+
+def test_a_partition_that_waits_at_a_limit_is_told_by_both_without_its_value(
+    told: Told, claimer: Callable[..., Claimer]
+) -> None:
+    limit("default", partition_by_args=["tenant"], partition_max_concurrency=1)
+    limit("mail", partition_by_args=["tenant"], partition_policy="continue")
+    for name in ("default", "mail"):
+        put(3, queue=name, kwargs=['{"tenant": "acme"}', '{"tenant": "acme"}', '{"tenant": "zebra"}'])
+    busy = claimer(default=1, mail=1)
+    busy.run_pass(sync=9)
+    busy.run_pass(sync=9)
+    serving("default", "mail")
+    parked = Task.objects.filter(parked=True)
+    assert {task.queue_name for task in parked} == {"default", "mail"}
+    parked.update(enqueued_at=now() - 14 * MINUTE)
+    assert told() == []
+    parked.update(enqueued_at=now() - 39 * MINUTE)
+    found = only(told(), "PARTITION_WAITS")
+    assert (found["severity"], found["subject"]) == ("warning", "queue default"), "an order is no limit"
+    assert "waiting for 39 min" in found["text"]
+    assert 39 * MINUTE <= age(found) < 40 * MINUTE
+    assert "acme" not in json.dumps(found)
+    queues.pause("default", actor="a test")
+    assert told() == []
+
+
+def test_the_oldest_of_a_partition_counts_whatever_its_lane_and_priority_and_so_many_partitions_are_looked_at() -> None:
+    for place, (lane, priority, minutes) in enumerate((("async", 1, 1), ("async", 9, 5), ("sync", 5, 3))):
+        TaskFactory(
+            lane=lane, priority=priority, parked=True, partition_key=str(place // 2), sent_at=now() - minutes * MINUTE
+        )
+    TaskFactory(status="RUNNING", sent_at=now() - HOUR)
+    TaskFactory(queue_name="mail", sent_at=now() - HOUR)
+    store = HealthStore(connection)
+    assert {name: seconds // 60 for name, seconds in store.parked_waits(["default", "mail"]).items()} == {"default": 5}
+
+
+@pytest.mark.parametrize("reason", ["unknown", "known", "young", "elsewhere", "silent", "newer"])
+def test_tasks_that_no_living_worker_of_their_queue_knows_are_told_by_both_after_their_grace(
+    told: Told, reason: str
+) -> None:
+    serving("default", task_names=["shop.pay"], wire=1)
+    serving("mail", task_names=["shop.gone"])
+    if reason == "silent":
+        silent = WorkerFactory(task_names=["shop.gone"])
+        HeartbeatFactory(id=silent.id, worker_id=silent.id, role="claimer", sent_at=now() - HOUR)
+    sent_at = now() - (4 if reason == "young" else 6) * MINUTE
+    name = "shop.pay" if reason in ("known", "newer") else "shop.gone"
+    options = {"wire": 99} if reason == "newer" else None
+    queue = "mail" if reason == "elsewhere" else "default"
+    TaskFactory.create_batch(2, task_name=name, queue_name=queue, sent_at=sent_at, options=options)
+    TaskFactory(task_name=name, queue_name=queue, lane="async", priority=3, sent_at=sent_at, options=options)
+    TaskFactory(task_name="shop.pay", sent_at=sent_at)
+    found = told()
+    assert codes(found) == (["UNKNOWN_TASK"] if reason in ("unknown", "silent", "newer") else [])
+    if found:
+        assert (found[0]["severity"], found[0]["subject"]) == ("warning", f"task {name}")
+        assert f"3 due tasks {name} of queue default wait" in found[0]["text"]
+        assert 6 * MINUTE <= age(found[0]) < 7 * MINUTE
+
+
+def test_a_queue_without_living_workers_has_no_unknown_tasks(told: Told) -> None:
+    TaskFactory(task_name="shop.gone", sent_at=now() - 6 * MINUTE)
+    assert only(told(), "NO_LIVING_WORKER")["subject"] == "queue default"
+
+
+# Schedules
+
+
+class Clockwork:
+    """A scheduler, and a clock that the test sets."""
+
+    def __init__(self, connection_: psycopg.Connection[Any]) -> None:
+        self.connection = connection_
+        self.scheduler = Scheduler(dt.timedelta(0))
+
+    def at(self, moment: dt.datetime) -> None:
+        """Have it look at a moment."""
+        Schedule.objects.update(next_at=moment)
+        self.scheduler.left.clear()
+        self.scheduler.now = moment
+        self.scheduler.tick(self.connection)
+
+
+@pytest.fixture
+def clockwork(connect: Connect) -> Clockwork:
+    return Clockwork(connect())
+
+
+def make(name: str, since: dt.datetime, **definition: Any) -> None:
+    """Make a schedule that is in force since a moment."""
+    schedules.create(name, {"task": NOOP, "pattern": "every hour", **definition}, actor="a test")
+    Schedule.objects.filter(pk=name).update(since=since, next_at=since)
+
+
+def rest() -> None:
+    """Let no schedule be due."""
+    Schedule.objects.update(next_at=now() + HOUR)
+
+
+@pytest.fixture
+def declared(settings: Any) -> None:
+    """Let the code declare two schedules, one of them disabled."""
+    nightly = {"task": NOOP, "pattern": "daily at 04:30", "zone": "UTC"}
+    off = {**nightly, "enabled": False}
+    settings.HORSIES = {**project.HORSIES, "SCHEDULES": {"nightly": nightly, "off": off}}
+
+
+def test_schedules_that_no_scheduler_loads_or_keeps_are_told_by_both(told: Told, declared: None) -> None:
+    found = only(told(), "NO_SCHEDULER")
+    assert (found["severity"], found["subject"], found["since"]) == ("critical", "schedules", None)
+    assert found["text"] == "the code declares 1 schedule, but no scheduler has loaded them"
+    assert "manage.py horsies_scheduler" in found["advice"]
+    schedules.declare(actor="a test")
+    assert told() == []
+    Schedule.objects.update(declared_at=now() - 170 * SECOND)
+    assert told() == []
+    Schedule.objects.update(declared_at=now() - 190 * SECOND)
+    found = only(told(), "NO_SCHEDULER")
+    assert "has had them in its code for 3 min" in found["text"]
+    assert 190 * SECOND <= age(found) < 250 * SECOND
+    schedules.disable("nightly", actor="a test")
+    assert told() == [], "somebody wanted it so"
+
+
+def test_of_schedules_that_the_code_declares_one_that_is_kept_is_enough_and_others_do_not_count(
+    told: Told, declared: None
+) -> None:
+    schedules.create("other", {"task": NOOP, "pattern": "every hour"}, actor="a test")
+    Schedule.objects.filter(name="other").update(declared_at=now())
+    assert codes(told()) == ["NO_SCHEDULER"]
+
+
+def test_a_schedule_whose_last_two_tasks_failed_is_told_by_both(told: Told, clockwork: Clockwork) -> None:
+    begin = (now() - 9 * HOUR).replace(minute=0, second=0, microsecond=0)
+    make("nightly", begin)
+
+    def fire(hour: int, status: str) -> None:
+        clockwork.at(begin + hour * HOUR)
+        ended = {
+            "finished_at": now() - (9 - hour) * HOUR,
+            "status": status,
+            "claimed_by": WorkerFactory(stopped_at=now()).id,
+        }
+        code = None if status == "COMPLETED" else "MY_CODE"
+        Task.objects.filter(status="PENDING").update(error_code=code, started_at=now() - 10 * HOUR, **ended)
+        rest()
+
+    fire(1, "FAILED")
+    assert told() == [], "once is not often"
+    fire(2, "COMPLETED")
+    fire(3, "FAILED")
+    assert told() == []
+    fire(4, "EXPIRED")
+    found = only(told(), "SCHEDULED_TASKS_FAIL")
+    assert (found["severity"], found["subject"]) == ("warning", "schedule nightly")
+    assert f"the last two tasks {NOOP}" in found["text"]
+    assert 6 * HOUR <= age(found) < 7 * HOUR
+    clockwork.at(begin + 5 * HOUR)
+    rest()
+    serving("default")
+    assert codes(told()) == ["SCHEDULED_TASKS_FAIL"], "the next one has not ended yet"
+    fire(5, "CANCELLED")
+    assert told() == []
+
+
+@pytest.mark.parametrize("how", ["late", "all", "cannot", "punctual"])
+def test_fire_times_that_were_left_out_are_told_by_both_for_a_day(told: Told, clockwork: Clockwork, how: str) -> None:
+    begin = (now() - 9 * HOUR).replace(minute=0, second=0, microsecond=0)
+    make("nightly", begin, catch_up="all" if how == "all" else "latest")
+    if how == "cannot":
+        Schedule.objects.update(changes={"task": "shop.gone", "pattern": "every hour"})
+    clockwork.at(begin + (1 if how in ("cannot", "punctual") else 3) * HOUR)
+    rest()
+    serving("default")
+    if how == "cannot":
+        Schedule.objects.update(changes={"task": NOOP, "pattern": "every hour"}, error=None)
+    found = told()
+    assert codes(found) == (["FIRE_TIMES_MISSED"] if how in ("late", "cannot") else [])
+    if found:
+        assert (found[0]["severity"], found[0]["subject"]) == ("warning", "schedule nightly")
+        assert age(found[0]) < MINUTE
+        clockwork.at(begin + 4 * HOUR)
+        rest()
+        assert codes(told()) == ["FIRE_TIMES_MISSED"], "the next ones do not undo it"
+        Schedule.objects.update(missed_at=now() - 25 * HOUR)
+        assert told() == []
+
+
+# Workflows
+
+
+def test_a_run_that_an_error_paused_is_told_by_both_and_one_that_somebody_paused_is_not(told: Told) -> None:
+    def send() -> Any:
+        flow = Workflow("order", on_error="pause")
+        flow.add(flows.broken)
+        return flow.send()
+
+    wanted = Workflow("wanted")
+    wanted.add(flows.number, 1)
+    assert wanted.send().pause()
+    assert told() == []
+    with travel(-HOUR):
+        first = send()
+        drain(raise_errors=False)
+    send()
+    drain(raise_errors=False)
+    found = only(told(), "RUNS_STAND_STILL")
+    assert (found["severity"], found["subject"]) == ("warning", "workflow order")
+    assert found["text"] == f"2 runs of workflow order were paused by a failure, first {first.workflow_id}"
+    assert f"horsies_workflow show {first.workflow_id}" in found["advice"]
+    assert HOUR <= age(found) < HOUR + MINUTE
+
+
+def test_a_run_that_was_not_undone_is_told_by_both_until_it_is_retried(told: Told) -> None:
+    flow = Workflow("order")
+    flow.add(flows.broken, after=flow.add(flows.charge, 1, undo=flows.broken_undo))
+    handle = flow.send()
+    drain(raise_errors=False)
+    assert handle.get(0).err_value.error_code == "COMPENSATION_FAILED"
+    found = only(told(), "RUNS_STAND_STILL")
+    assert found["text"] == f"1 run of workflow order was not undone completely, first {handle.workflow_id}"
+    assert age(found) < MINUTE
+    serving("default")
+    handle.retry()
+    assert told() == []
+
+
+def test_a_gate_in_the_last_tenth_of_its_time_is_told_by_both(told: Told) -> None:
+    for name, timeout in (("contract", HOUR), ("others", None)):
+        flow = Workflow(name)
+        flow.add(flows.anything, flow.gate("legal", timeout=timeout))
+        flow.sleep(HOUR)
+        flow.send()
+    drain()
+    waits = WorkflowNode.objects.filter(status="WAITING")
+    assert waits.count() == 4
+    waits.filter(due_at__isnull=False).update(due_at=now() + 7 * MINUTE)
+    assert told() == []
+    waits.filter(due_at__isnull=False).update(due_at=now() + 5 * MINUTE)
+    found = only(told(), "RUNS_STAND_STILL")
+    assert found["subject"] == "workflow contract"
+    assert "1 run of workflow contract has a gate that will soon time out, the next at" in found["text"]
+    assert 55 * MINUTE <= age(found) < 56 * MINUTE

@@ -12,11 +12,13 @@ __all__ = [
     "child_started",
     "child_stopping",
     "order_stopped",
+    "task_failed",
     "task_finished",
     "task_rescued",
     "task_retried",
     "task_sent",
     "task_started",
+    "worker_stopping",
 ]
 
 logger = logging.getLogger("horsies.signals")
@@ -61,7 +63,9 @@ task_sent = HorsiesSignal("task_sent")
 task_started = HorsiesSignal("task_started")
 task_retried = HorsiesSignal("task_retried")
 task_finished = HorsiesSignal("task_finished")
+task_failed = HorsiesSignal("task_failed")
 task_rescued = HorsiesSignal("task_rescued")
 order_stopped = HorsiesSignal("order_stopped")
 child_started = HorsiesSignal("child_started")
 child_stopping = HorsiesSignal("child_stopping")
+worker_stopping = HorsiesSignal("worker_stopping")

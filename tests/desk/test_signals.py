@@ -158,13 +158,19 @@ def test_a_receiver_can_be_connected_to_one_task_and_disconnected(watch: Watch) 
 
 
 def test_drain_tells_what_a_worker_would(watch: Watch) -> None:
-    got = watch("task_started", "task_retried", "task_finished")
+    got = watch("task_started", "task_retried", "task_finished", "task_failed")
     policy, metadata = RetryPolicy.fixed([60], jitter=False), {"tenant": 7}
     handle = tasks.raises.with_options(retry_policy=policy, metadata=metadata).send("no")
     drain(until=dt.timedelta(minutes=2), raise_errors=False)
     about = {"task_id": handle.task_id, "task_name": tasks.raises.name, "queue_name": "default", "metadata": metadata}
-    assert [name for name, _, _ in got] == ["task_started", "task_retried", "task_started", "task_finished"]
-    for (_, sender, values), attempt in zip(got, (1, 1, 2, 2), strict=True):
+    assert [name for name, _, _ in got] == [
+        "task_started",
+        "task_retried",
+        "task_started",
+        "task_finished",
+        "task_failed",
+    ]
+    for (_, sender, values), attempt in zip(got, (1, 1, 2, 2, 2), strict=True):
         assert sender is tasks.raises.definition
         assert {**about, "attempt": attempt}.items() <= values.items()
         assert isinstance(values["worker_id"], uuid.UUID)
@@ -172,6 +178,7 @@ def test_drain_tells_what_a_worker_would(watch: Watch) -> None:
     assert retried["error_code"] == finished["error_code"] == "UNHANDLED_ERROR"
     assert finished["status"] == "FAILED"
     assert "LookupError: no" in finished["error_message"]
+    assert got[4][2]["traceback"].endswith("LookupError: no\n")
     first = handle.info().attempts[0]  # type: ignore[union-attr]
     assert retried["retry_at"] == aware(first.finished_at) + dt.timedelta(seconds=60)
 

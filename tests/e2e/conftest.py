@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.collector import collector as collector
 from tests.support.workers import busy as busy
 from tests.support.workers import link as link
 from tests.support.workers import scheduler as scheduler

@@ -19,7 +19,7 @@ from tests.e2e.test_health_server import ask, port
 from tests.support.workers import Start, WorkerProcess, held_by, let_go
 
 AROUND = "tests.apps.hooked.around"
-IN_PARENT = ("task_started", "task_retried", "task_finished", "task_rescued")
+IN_PARENT = ("task_started", "task_retried", "task_finished", "task_failed", "task_rescued")
 Hooked = Callable[..., WorkerProcess]
 
 
@@ -80,7 +80,10 @@ def test_each_signal_comes_once_from_its_process_and_thread(
     assert (child == parent) is own
     (began,), (ended,) = notes.all("child_started"), notes.all("child_stopping")
     lifetime = notes.all()
-    assert (lifetime[0], lifetime[-1]) == (began, ended) if not own else lifetime[0] == began
+    assert lifetime[0] == began
+    assert lifetime.index(ended) == len(lifetime) - 2 or own
+    stopped = lifetime[-1]
+    assert (stopped["signal"], stopped["worker_id"], stopped["process"]) == ("worker_stopping", worker_id, parent)
     for note in (began, ended):
         assert (note["process"], note["pid"], note["worker_pid"]) == (child, child, parent)
         assert note["thread"] == ("horsies-executor" if own else "MainThread")
@@ -92,13 +95,16 @@ def test_each_signal_comes_once_from_its_process_and_thread(
     of_failed = [note for note in in_parent if note["task_id"] == str(failed.task_id)]
     assert [note["signal"] for note in of_completed] == ["task_started", "task_finished"]
     assert [f"{note['signal']} {note['attempt']}" for note in of_failed] == [
-        "task_started 1", "task_retried 1", "task_started 2", "task_finished 2"
+        "task_started 1", "task_retried 1", "task_started 2", "task_finished 2", "task_failed 2"
     ]  # fmt: skip
     last = of_completed[-1]
     assert (last["sender"], last["metadata"], last["status"]) == (tasks.pid.name, {"tenant": 7}, "COMPLETED")
     assert (last["child_pid"], last["error_code"], last["queue_name"]) == (child, None, "default")
     assert last["seconds"] >= 0
     assert of_failed[-1]["error_code"] == "UNHANDLED_ERROR"
+    assert of_failed[-1]["exception_class"] == "builtins.LookupError"
+    assert "raise LookupError(message)" in of_failed[-1]["traceback"]
+    assert of_failed[-1]["child_pid"] == child
 
 
 def test_dead_and_replaced_children_and_a_cancelled_task_are_told_too(hooked: Hooked, notes: Notes) -> None:

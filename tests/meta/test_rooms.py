@@ -15,6 +15,7 @@ from tests.support.statements import FUNCTIONS, STATEMENTS, TYPES
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "horsies_django"
+CONTRIB = PACKAGE / "contrib"
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "0001_initial.py")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
@@ -95,9 +96,11 @@ def test_every_module_says_what_it_is_for() -> None:
 
 @pytest.mark.promise("S3.4")
 def test_nothing_is_imported_that_speaks_to_another_service_than_postgresql() -> None:
-    nodes = [node for path in MODULES for node in ast.walk(tree(path))]
+    """But in contrib, whose modules nothing else imports: each is for those who use the service, and has an extra."""
+    nodes = [node for path in MODULES if CONTRIB not in path.parents for node in ast.walk(tree(path))]
     modules = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     modules |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+    assert not any(module.startswith("horsies_django.contrib") for module in modules)
     own = {
         "horsies_django",
         "django",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import uuid
@@ -179,6 +180,81 @@ def test_a_task_that_stops_its_partition_is_told_after_its_end_also_if_nobody_he
     assert [name for name, _ in got] == ["order_stopped", "task_finished", "order_stopped", "task_finished"]
     about = {"task_id": ended.id, "task_name": "tests.nothing", "queue_name": "default", "attempt": 1, "metadata": {}}
     assert got[0][1] == {**about, "worker_id": receivers.worker, "partition": '{"tenant": 7}'}
+
+
+def test_a_final_failure_is_told_with_its_exception_and_nothing_else_is(receivers: Receivers) -> None:
+    """Naive: so is a failure that is retried, an error that was returned, or a task that was cancelled."""
+    got: list[dict[str, Any]] = []
+
+    def note(sender: Any, signal: Any, **values: Any) -> None:
+        got.append(values)
+
+    signals.task_failed.connect(note)
+    failed, again, returned, cancelled, snoozed, given_up, plain = claims(7)
+    failed = failed._replace(options='{"metadata": {"tenant": 7}}')
+    exception = {"module": "shop.errors", "type": "Outer.Refused", "traceback": "x" * 20_000 + "the end"}
+    envelope = json.dumps({"err": {"error_code": "OH_NO", "exception": exception}})
+    decided = {
+        str(again.id): {"retry": 1, "of": 2, "at": 1_800_000_000.5},
+        str(snoozed.id): {"retry": 1, "of": 2, "at": 1_800_000_000.5},
+        str(given_up.id): {"code": "TOO_MANY_SNOOZES"},
+        str(plain.id): {"code": "POISON"},
+    }
+    receivers.settled(
+        [
+            outcome(failed, "FAILED", result=envelope, error_message="Outer.Refused: no"),
+            outcome(again, "FAILED", result=envelope),
+            outcome(returned, "FAILED", returned=True),
+            outcome(cancelled, "CANCELLED"),
+            outcome(snoozed, "SNOOZED", result="{}"),
+            outcome(given_up, "SNOOZED", result="{}"),
+            outcome(plain, "FAILED", result='{"err": {"exception": null}}'),
+            outcome(claims(1)[0]),
+        ],
+        decided,
+    )
+    lost, poison = claims(2)
+    kinds = [("failed", lost, None), ("failed", poison, "POISON"), ("retried", again, None), ("returned", again, None)]
+    receivers.rescued([Happened(kind, one.id, one.task_name, 2, "mail", None, code) for kind, one, code in kinds])
+    receivers.stop()
+    about = {"task_name": "tests.nothing", "queue_name": "default", "attempt": 1, "worker_id": receivers.worker}
+    no_exception = {"exception_class": None, "traceback": None}
+    assert got[0] == {
+        **about, "task_id": failed.id, "metadata": {"tenant": 7}, "error_code": "OH_NO", "error_message": "Outer.Refused: no",
+        "seconds": 0.5, "child_pid": 77, "exception_class": "shop.errors.Outer.Refused",
+        "traceback": "x" * (16_384 - 7) + "the end",
+    }  # fmt: skip
+    assert [(each["task_id"], each["error_code"]) for each in got[1:]] == [
+        (given_up.id, "TOO_MANY_SNOOZES"), (plain.id, "POISON"), (lost.id, "WORKER_CRASHED"), (poison.id, "POISON")
+    ]  # fmt: skip
+    assert all(no_exception.items() <= each.items() for each in got[1:])
+    assert got[3] == {
+        **about, **no_exception, "task_id": lost.id, "queue_name": "mail", "attempt": 2, "metadata": {}, "seconds": None,
+        "error_code": "WORKER_CRASHED", "error_message": "the worker that ran the task is gone", "child_pid": None,
+    }  # fmt: skip
+
+
+def test_the_end_of_the_worker_is_told_last_also_if_nothing_else_was(
+    receivers: Receivers, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Naive: whoever has to send what it collected is told nothing by a worker in which no task failed."""
+    got: list[Any] = []
+
+    def ended(worker_id: uuid.UUID, **values: Any) -> None:
+        got.append((worker_id, threading.current_thread().name))
+        raise SystemExit(3)
+
+    signals.worker_stopping.connect(ended)
+    signals.task_started.connect(lambda task_id, **values: got.append(task_id), weak=False)
+    (claim,) = claims(1)
+    receivers.started([claim])
+    assert wait_until(lambda: got, "it is told") == [claim.id], "the worker goes on"
+    receivers.stop()
+    assert got == [claim.id, (receivers.worker, "horsies-receivers")]
+    assert "a receiver of worker_stopping ended the others" in caplog.text
+    idle = Receivers(uuid.uuid4())
+    idle.stop()
+    assert got[-1] == (idle.worker, "horsies-receivers")
 
 
 def test_what_receivers_get_about_each_event(receivers: Receivers) -> None:

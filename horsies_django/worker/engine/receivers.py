@@ -8,6 +8,7 @@ is queued for a signal without receivers.
 from __future__ import annotations
 
 import datetime as dt
+import json
 import logging
 import queue
 import threading
@@ -18,15 +19,18 @@ from typing import Any, NamedTuple
 
 from django.db import close_old_connections, connections
 
+from horsies_django.core.errors import OperationalErrorCode
 from horsies_django.core.metadata import has_metadata, read_metadata
 from horsies_django.core.records import Claim, Outcome
 from horsies_django.signals import (
     HorsiesSignal,
     order_stopped,
+    task_failed,
     task_finished,
     task_rescued,
     task_retried,
     task_started,
+    worker_stopping,
 )
 from horsies_django.store.workers import Happened
 from horsies_django.tasks import registry
@@ -38,6 +42,8 @@ MOST_WAITING = 10_000  # events
 STOP_SECONDS = 5.0  # for the events that wait when the worker stops
 REPORT_SECONDS = 60.0  # between two reports of dropped events; a receiver that runs longer is reported
 RESCUED = ("failed", "retried", "returned")
+WORKER_GONE = "the worker that ran the task is gone"
+TRACEBACK_CHARACTERS = 16_384  # in ``task_failed``: its end, which names the exception and the place
 
 
 class Event(NamedTuple):
@@ -72,7 +78,10 @@ def end_events(outcomes: Iterable[Outcome], decided: Mapping[str, Any], worker: 
             "child_pid": outcome.child_pid,
         }
         if "retry" not in how:
-            yield Event(task_finished, {**values, "status": outcome.ended_as(how)}, kept(outcome.options))
+            status = outcome.ended_as(how)
+            yield Event(task_finished, {**values, "status": status}, kept(outcome.options))
+            if status == "FAILED" and not outcome.returned and task_failed.receivers:
+                yield Event(task_failed, {**values, **raised(outcome.result)}, kept(outcome.options))
             if "stops" in how:
                 yield Event(order_stopped, {**about(outcome, worker), "partition": how["stops"]}, kept(outcome.options))
         else:
@@ -85,6 +94,22 @@ def rescue_events(happened: Iterable[Happened], worker: uuid.UUID) -> Iterator[E
     for one in happened:
         if one.kind in RESCUED:
             yield Event(task_rescued, {**about(one, worker), "outcome": one.kind}, kept(one.options))
+        if one.kind == "failed":
+            values = {
+                **about(one, worker),
+                "error_code": one.code or OperationalErrorCode.WORKER_CRASHED.value,
+                "error_message": WORKER_GONE,
+                **dict.fromkeys(("seconds", "child_pid", "exception_class", "traceback")),
+            }
+            yield Event(task_failed, values, kept(one.options))
+
+
+def raised(envelope: str) -> dict[str, str | None]:
+    """Return the dotted path of the exception's class and the end of its traceback, from the envelope of an error."""
+    exception = (json.loads(envelope).get("err") or {}).get("exception") or {}
+    path = ".".join(filter(None, (exception.get("module"), exception.get("type"))))
+    trace = exception.get("traceback")
+    return {"exception_class": path or None, "traceback": trace and trace[-TRACEBACK_CHARACTERS:]}
 
 
 def about(task: Claim | Outcome | Happened, worker: uuid.UUID) -> dict[str, Any]:
@@ -122,12 +147,15 @@ class Receivers:
 
     def settled(self, outcomes: Iterable[Outcome], decided: Mapping[str, Any]) -> None:
         """Queue the events of attempts whose outcome was written."""
-        if task_finished.receivers or task_retried.receivers or order_stopped.receivers:
-            self.add(end_events(outcomes, decided, self.worker))
+        if not task_finished.receivers:  # the only one of these signals that is about completed tasks
+            if not (task_failed.receivers or task_retried.receivers or order_stopped.receivers):
+                return
+            outcomes = [outcome for outcome in outcomes if outcome.status != "COMPLETED"]
+        self.add(end_events(outcomes, decided, self.worker))
 
     def rescued(self, happened: Iterable[Happened]) -> None:
         """Queue the events of tasks that were rescued."""
-        if task_rescued.receivers:
+        if task_rescued.receivers or task_failed.receivers:
             self.add(rescue_events(happened, self.worker))
 
     def add(self, events: Iterable[Event]) -> None:
@@ -141,10 +169,15 @@ class Receivers:
                     self.waiting.put(event)
                 else:
                     self.dropped += 1
-            if self.thread is None and not self.waiting.empty():
-                self.thread = threading.Thread(target=self.run, name="horsies-receivers", daemon=True)
-                self.thread.start()
+            if not self.waiting.empty():
+                self.start()
             self.report(self.dropped - before)
+
+    def start(self) -> None:
+        """Start the thread, unless it was started."""
+        if self.thread is None:
+            self.thread = threading.Thread(target=self.run, name="horsies-receivers", daemon=True)
+            self.thread.start()
 
     def report(self, dropped: int) -> None:
         """Log that events are dropped, or that a receiver does not return; not too often."""
@@ -169,10 +202,17 @@ class Receivers:
             except BaseException:  # a receiver that ends its thread, or connections that cannot be closed
                 logger.exception("%s failed", describe(event))
             self.delivering = None
+        try:
+            worker_stopping.send_robust(None, worker_id=self.worker)
+        except BaseException:  # such as SystemExit
+            logger.exception("a receiver of worker_stopping ended the others")
         connections.close_all()
 
     def stop(self) -> None:
-        """Deliver the events that wait, for a limited time; log how many were not delivered."""
+        """Deliver the events that wait, and that the worker stops, for a limited time; log how many were not delivered."""
+        with self.lock:
+            if worker_stopping.receivers:
+                self.start()
         if self.thread is None:
             return
         self.waiting.put(None)

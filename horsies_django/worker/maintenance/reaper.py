@@ -27,7 +27,7 @@ from horsies_django.store.queues import NO_OVERRIDE, QueueStore
 from horsies_django.store.workers import Happened, WorkerStore
 from horsies_django.worker.process.counts import Counts
 from horsies_django.worker.process.logs import shown_name
-from horsies_django.worker.process.task_log import label, named, tell_expired
+from horsies_django.worker.process.task_log import about_first, label, named, tell_expired
 from horsies_django.workflows.advancer import Advancer
 
 logger = logging.getLogger("horsies.worker")
@@ -116,6 +116,7 @@ class Reaper:
             logger.error(
                 "%s task(s) of dead workers rescued: %s failed%s, %s are retried%s, %s had not begun and are pending again%s",
                 rescued, len(failed), named(failed), len(retried), named(retried), len(returned), named(returned),
+                extra=about_first(failed),
             )  # fmt: skip
         return rescued
 

@@ -22,7 +22,7 @@ from horsies_django.worker.pool.process import Child, InProcess, PoolProcess, Ru
 from horsies_django.worker.pool.recycling import Recycling
 from horsies_django.worker.pool.timeouts import NO_LIMITS, TimeLimits, Timeouts
 from horsies_django.worker.process.options import WorkerOptions
-from horsies_django.worker.process.task_log import named
+from horsies_django.worker.process.task_log import about_first, named
 
 logger = logging.getLogger("horsies.worker")
 
@@ -207,7 +207,7 @@ class Pool:
     def _report(self, member: Child, how: str, outcomes: list[Outcome], released: list[Claim]) -> None:
         crashed, then = [each for each in outcomes if each.crashed], "" if self.stopping else "; starting another"
         what = f"{len(crashed)} task(s) crashed{named(crashed)}, {len(released)} given back{named(released)}"
-        logger.error("child %s %s: %s%s", member.pid, how, what, then)
+        logger.error("child %s %s: %s%s", member.pid, how, what, then, extra=about_first(outcomes))
         if not member.ready and not self.stopping and not member.was_killed(self.ready):
             self.deaths_before_ready += 1
             if self.deaths_before_ready == DEATHS_BEFORE_READY:

@@ -27,7 +27,7 @@ from horsies_django.core.records import Claim
 from horsies_django.worker.child.interrupts import CANCEL, TIMEOUT
 from horsies_django.worker.pool.process import Child, PoolProcess
 from horsies_django.worker.process.logs import shown_name
-from horsies_django.worker.process.task_log import label
+from horsies_django.worker.process.task_log import about, label
 
 logger = logging.getLogger("horsies.worker")
 
@@ -129,7 +129,7 @@ class Timeouts:
         member = place.process
         task = member.held[place.lane][place.number]
         if isinstance(member, Child):
-            logger.error("%s did not end (%s); killing process %s", label(task), reason, member.pid)
+            logger.error("%s did not end (%s); killing process %s", label(task), reason, member.pid, extra=about(task))
             member.condemned[place.lane, place.number] = reason
             member.kill()
         else:

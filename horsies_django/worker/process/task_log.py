@@ -198,11 +198,16 @@ def spent(outcome: Outcome, word: str = "in") -> str:
     return "" if outcome.seconds is None else f" {word} {outcome.seconds:.3f} s"
 
 
-def about(outcome: Outcome) -> dict[str, str | int]:
+def about(task: Known) -> dict[str, str | int]:
     """Return the attributes of log records about a task, as set by ``TaskContextFilter``."""
     return {
-        "task_id": str(outcome.id),
-        "task_name": shown_name(outcome.task_name),
-        "queue_name": shown_name(outcome.queue_name),
-        "attempt": outcome.attempt,
+        "task_id": str(task.id),
+        "task_name": shown_name(task.task_name),
+        "queue_name": shown_name(task.queue_name),
+        "attempt": task.attempt,
     }
+
+
+def about_first(tasks: Sequence[Known]) -> dict[str, str | int] | None:
+    """Return the attributes of a record that is about several tasks: those of the first one, None if there is none."""
+    return about(tasks[0]) if tasks else None

@@ -1,0 +1,163 @@
+"""Sentry: one event for each task that failed for good, made from the signal ``task_failed`` in the worker's main process.
+
+The exception is known there only as text, so its stack trace is read from the text of its traceback.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import sysconfig
+from typing import Any
+from uuid import uuid4
+
+from horsies_django import signals
+
+try:
+    import sentry_sdk
+    from sentry_sdk.integrations import Integration
+    from sentry_sdk.integrations.logging import ignore_logger
+    from sentry_sdk.scope import add_global_event_processor
+except ImportError as error:
+    raise ImportError(f"{__name__} needs sentry-sdk: pip install 'horsies-django[sentry]'") from error
+
+__all__ = ["HorsiesIntegration", "trace"]
+
+FLUSH_SECONDS = 1.5  # less than a process has for child_stopping
+MOST_BYTES = 1_024  # of a trace in the metadata
+NEXT = re.compile(
+    r"^\n(?:The above exception was the direct cause of the following exception:"
+    r"|During handling of the above exception, another exception occurred:)\n\n", re.MULTILINE,
+)  # fmt: skip
+# A frame, and its line of source, if there is one. Those of an exception group itself have a bar before them.
+FRAME = re.compile(
+    r'^(?P<bar>(?:  \| )?)  File "(.+)", line (\d+), in (.+)(?:\n(?P=bar) {4}(\S.*))?$',
+    re.MULTILINE,
+)
+LAST_LINE = re.compile(r"^(?:  \| )?([\w.<>]+)(?:: (.*))?$", re.MULTILINE)  # the class of an exception, and its text
+TRACE = re.compile(r"\b([0-9a-f]{32})-([0-9a-f]{16})\b")  # in "sentry-trace", and in the "traceparent" of OpenTelemetry
+INSTALLED = re.compile(r"[\\/](?:site|dist)-packages[\\/]")
+NOT_IN_APP = (
+    "<",
+    os.path.join(os.path.dirname(signals.__file__), ""),
+    os.path.join(sysconfig.get_path("stdlib"), ""),
+)
+
+
+class HorsiesIntegration(Integration):
+    """For ``sentry_sdk.init(integrations=[HorsiesIntegration()])``."""
+
+    identifier = "horsies"
+
+    @staticmethod
+    def setup_once() -> None:
+        """Connect the signals, and ignore what the log says of failed tasks, which would be a second event for each."""
+        signals.task_failed.connect(report, dispatch_uid=__name__)
+        signals.child_stopping.connect(flush, dispatch_uid=__name__)
+        signals.worker_stopping.connect(flush, dispatch_uid=__name__)
+        ignore_logger("horsies.task")
+        add_global_event_processor(without_second_ones)
+
+
+def trace() -> dict[str, str] | None:
+    """Return the current trace, for HORSIES["METADATA"]; ``sentry_sdk.continue_trace`` takes it from the metadata of a task."""
+    if not sentry_sdk.get_client().is_active():
+        return None
+    found = {"sentry-trace": sentry_sdk.get_traceparent(), "baggage": sentry_sdk.get_baggage()}
+    sent = {name: text for name, text in found.items() if text}
+    if sum(map(len, sent.values())) > MOST_BYTES:
+        sent.pop("baggage", None)
+    return sent
+
+
+def without_second_ones(event: Any, hint: Any) -> Any:
+    """Drop the events of log lines about a process that ended with a task, whose failure is an event of its own."""
+    record = hint.get("log_record")
+    second = getattr(record, "name", None) == "horsies.worker" and getattr(record, "task_id", "-") != "-"
+    return None if second else event
+
+
+def flush(**values: Any) -> None:
+    """Send the events that wait in this process, which is about to end."""
+    sentry_sdk.flush(timeout=FLUSH_SECONDS)
+
+
+def report(**values: Any) -> None:
+    """Capture the event of a task that failed. Never waits for Sentry: the SDK sends events on a thread of its own."""
+    client = sentry_sdk.get_client()
+    if client.get_integration(HorsiesIntegration) is None:
+        return
+    options = client.options
+    listed = (*(options["in_app_include"] or ()), *(options["in_app_exclude"] or ()))
+    with sentry_sdk.isolation_scope() as scope:
+        scope.clear_breadcrumbs()  # of other tasks
+        sentry_sdk.capture_event(event_of(values, listed))
+
+
+def event_of(values: dict[str, Any], listed: tuple[str, ...] = ()) -> Any:
+    """Return the event for the arguments of ``task_failed``; the SDK decides itself whether ``listed`` modules are in_app."""
+    name, code = values["task_name"], values["error_code"]
+    exceptions = exceptions_of(values, listed)
+    event = {
+        "level": "error",
+        "transaction": name,
+        "transaction_info": {"source": "task"},
+        "tags": {"queue": values["queue_name"], "code": code, "attempt": str(values["attempt"])},
+        "exception": {"values": exceptions},
+        "contexts": {
+            "trace": context_of(values["metadata"]),
+            "task": {key: str(values[key]) for key in ("task_id", "worker_id", "child_pid") if values[key]},
+        },
+    }
+    if "stacktrace" not in exceptions[-1]:
+        event["fingerprint"] = [name, code]  # Sentry would put all tasks with this code into one group
+    return event
+
+
+def context_of(metadata: Any) -> dict[str, str]:
+    """Return the context of an event in the trace of the sender, or in a new one."""
+    sent = TRACE.search(f"{metadata.get('sentry-trace') or metadata.get('traceparent')}")
+    context = {"trace_id": sent[1], "parent_span_id": sent[2]} if sent else {"trace_id": uuid4().hex}
+    return {**context, "span_id": uuid4().hex[16:]}
+
+
+def exceptions_of(values: dict[str, Any], listed: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Return the exception with which a task failed, after its causes, as far as the text of the traceback has them."""
+    *causes, last = NEXT.split(values["traceback"] or "")
+    found = []
+    for text in causes:
+        frames = [*FRAME.finditer(text)]
+        if frames and (line := LAST_LINE.search(text, frames[-1].end())):
+            found.append(described(line[1], line[2] or "", frames, listed))
+    path, message = values["exception_class"] or values["error_code"], values["error_message"] or ""
+    name, _, text = message.partition(
+        ": "
+    )  # "Refused: no such order", unless the task has a code and a message of its own
+    if not f".{path}".endswith(f".{name}"):
+        text = message
+    return [*found, described(path, text, [*FRAME.finditer(last)], listed)]
+
+
+def described(path: str, message: str, frames: list[re.Match[str]], listed: tuple[str, ...]) -> dict[str, Any]:
+    module, _, name = path.rpartition(".")
+    found: dict[str, Any] = {"type": name, "value": message, "mechanism": {"type": "horsies", "handled": False}}
+    if module and module != "builtins":
+        found["module"] = module
+    if frames:
+        found["stacktrace"] = {"frames": [frame_of(frame, listed) for frame in frames]}
+    return found
+
+
+def frame_of(found: re.Match[str], listed: tuple[str, ...]) -> dict[str, Any]:
+    """Return a frame. It is in_app if its file belongs neither to Python, nor to an installed package, nor to horsies_django."""
+    _, path, line, function, source = found.groups()
+    roots = [root for each in sys.path if path.startswith(root := os.path.join(each, ""))]
+    filename = path.removeprefix(max(roots, key=len, default=""))
+    module = filename.removesuffix(".py").removesuffix(f"{os.sep}__init__").replace(os.sep, ".")
+    frame = {"filename": filename, "abs_path": path, "module": module, "function": function, "lineno": int(line)}
+    if source:
+        frame["context_line"] = source
+    if not f"{module}.".startswith(tuple(f"{name}." for name in listed)):
+        frame["in_app"] = not (path.startswith(NOT_IN_APP) or INSTALLED.search(path))
+    return frame

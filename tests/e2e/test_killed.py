@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
@@ -17,7 +18,8 @@ from django.contrib.auth.models import Group
 from horsies_django.models import Task
 from tests.apps.project import tasks
 from tests.conftest import wait_until
-from tests.support.workers import Start, WorkerProcess
+from tests.support.runners import kill_a_runner, runners_of
+from tests.support.workers import Start, WorkerProcess, held_by
 
 METHODS = ("--start-method=forkserver", "--start-method=spawn")
 
@@ -92,6 +94,25 @@ def test_a_worker_whose_template_is_killed_ends_and_its_tasks_crashed(worker: St
     assert process.wait() == 1
     assert "the template of its children was killed; ending" in process.log
     assert lost.get(0).err_value.error_code == "WORKER_CRASHED"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_storm_that_kills_what_runs_tasks_finds_those_processes_and_nothing_above_them(
+    worker: Start, method: str
+) -> None:
+    """Naive: it takes whatever has no children, as a template has none after the death of its fork server."""
+    process = worker("--processes=2", method).ready()
+    for name in ("one", "two"):
+        tasks.hold.send(name)
+    running = {held_by("one"), held_by("two")}
+    assert {one.pid for one in runners_of(process.process.pid)} == running
+    if method == METHODS[0]:
+        template = template_of(process)
+        template.suspend()
+        template.children()[0].kill()
+        wait_until(lambda: not template.children(), "it has no fork server")
+        assert not kill_a_runner(process.process.pid, random.Random(1))
+        assert template.is_running()
 
 
 def leaves_nothing(process: WorkerProcess, number: int, below: list[psutil.Process], place: Path) -> None:

@@ -28,6 +28,7 @@ from horsies_django.models import Task, TaskAttempt, TaskStep
 from tests.apps.project import stepping
 from tests.conftest import wait_until
 from tests.support.points import kill_machine
+from tests.support.runners import kill_a_runner, runners_of
 from tests.support.sizes import sized
 from tests.support.workers import WorkerProcess
 
@@ -121,23 +122,15 @@ class Storm:
                 self.killed[place] = self.fresh(2_000).ready()
                 self.happened["kills"] += 1
             else:
-                self.happened["kills"] += self.kill_a_runner(self.killed[place])
+                self.happened["kills"] += kill_a_runner(self.killed[place].process.pid, self.random)
             self.moment.wait(self.random.uniform(0, BREATH_SECONDS))
-
-    def kill_a_runner(self, worker: WorkerProcess) -> bool:
-        """Kill one of the processes that run a worker's tasks; return whether there was one."""
-        runners = runners_of(worker)
-        with suppress(psutil.NoSuchProcess):
-            if runners:
-                self.random.choice(runners).kill()
-        return bool(runners)
 
     def freeze_all_the_time(self) -> None:
         """Freeze workers that are at work until others have given them up, and wake them, their processes first."""
         pids = [each.process.pid for each in self.frozen]
         while self.happened["freezes"] < FREEZES:
             wait_until(lambda: self.asked(AT_WORK, pids) == FROZEN, "all of them are at work")
-            runners = [runner for each in self.frozen for runner in runners_of(each)]
+            runners = [runner for pid in pids for runner in runners_of(pid)]
             for pid in pids:
                 os.killpg(pid, signal.SIGSTOP)
             wait_until(lambda: self.asked(GIVEN_UP, pids), "others have given them up")
@@ -154,14 +147,6 @@ class Storm:
         row = self.watcher.execute(query.encode(), [pids]).fetchone()
         assert row is not None
         return row[0]
-
-
-def runners_of(worker: WorkerProcess) -> list[psutil.Process]:
-    """Return the processes that run a worker's tasks: children of its fork server."""
-    with suppress(psutil.NoSuchProcess):
-        below = psutil.Process(worker.process.pid).children(recursive=True)
-        return [one for one in below if one.is_running() and one.ppid() != worker.process.pid]
-    return []
 
 
 def test_every_row_of_every_step_is_written_exactly_once(

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path as Directory
 from typing import Any
 
-import psutil
 import pytest
 from django.db import connection
 
@@ -22,6 +21,7 @@ from tests.conftest import wait_until
 from tests.db.graphs import Dice, build, graph_of
 from tests.stress.chaos.notes import DIRECTORY, collect
 from tests.support.models.workflows import Fate, Path, Place, Run, Spot
+from tests.support.runners import kill_a_runner
 from tests.support.sizes import sized
 from tests.support.workers import WorkerProcess
 
@@ -146,13 +146,7 @@ class Storm:
             self.workers[place] = self.start()
             return True
         if kind == "kill child":
-            children = [
-                child for child in psutil.Process(self.workers[place].process.pid).children(recursive=True)
-                if not child.children() and child.status() != psutil.STATUS_ZOMBIE
-            ]  # fmt: skip
-            if children:
-                self.dice.choice(children).kill()
-            return bool(children)
+            return kill_a_runner(self.workers[place].process.pid, self.dice)
         if kind == "cut":
             with connection.cursor() as cursor:
                 cursor.execute(CUT)

@@ -16,6 +16,7 @@ import psutil
 from example_project.demo.processes import end_with_parent
 from tests.stress.oracle.evidence import clock, rows
 from tests.stress.oracle.judge import Thaw
+from tests.support.runners import runners_of
 
 ROOT = Path(__file__).parents[3]
 SHAPES = (
@@ -90,14 +91,8 @@ class Member:
             return []
 
     def runners(self) -> list[psutil.Process]:
-        """Return the processes that run tasks: those below a template and its fork server, else the spawned ones."""
-        try:
-            direct = psutil.Process(self.process.pid).children()
-            spawned = [one for one in direct if "spawn_main" in " ".join(one.cmdline())]
-            servers = [server for template in direct for server in template.children()]
-            return spawned or [child for server in servers for child in server.children()]
-        except psutil.Error:
-            return []
+        """Return the processes that run tasks."""
+        return runners_of(self.process.pid)
 
     def kill(self, *, group: bool) -> None:
         """End it by SIGKILL, with its processes or alone."""

@@ -24,6 +24,7 @@ from tests.stress.oracle.evidence import clock, go_on, living, rows, unfinished
 from tests.stress.oracle.fleet import Member
 from tests.stress.oracle.judge import CLUSTER, Thaw
 from tests.stress.oracle.usage import Span
+from tests.support.runners import kill_a_runner
 
 TICK_SECONDS = 0.05
 PATIENCE_TICKS = 600  # without progress: then something is stuck
@@ -184,9 +185,7 @@ class Storm:
             self.stopped_at[member] = now
             return
         if whom == "child":
-            runners = member.runners()
-            if runners:
-                self.random.choice(runners).kill()
+            kill_a_runner(member.process.pid, self.random)
         else:
             member.kill(group=whom == "group")
         self.disturbed.append((now, now + RECOVERY_SECONDS))

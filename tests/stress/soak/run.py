@@ -8,11 +8,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import psutil
 from django.db import connection
 
 from tests.stress.chaos.notes import DIRECTORY
@@ -23,6 +21,7 @@ from tests.stress.soak.flat import grown, thirds
 from tests.stress.soak.ledger import Ledger
 from tests.stress.soak.load import Steady, capacity
 from tests.stress.soak.samples import Sampler
+from tests.support.runners import kill_a_runner
 
 TICK_SECONDS, CLEAR_SECONDS = 0.1, 180.0
 LEDGER_SECONDS, TELL_SECONDS = 5.0, 60.0
@@ -117,9 +116,7 @@ class Soak:
 
     def kill_child(self) -> None:
         """Kill a process that runs tasks."""
-        runners = self.random.choice(self.fleet).runners()
-        with suppress(psutil.NoSuchProcess, IndexError):
-            self.random.choice(runners).kill()
+        if kill_a_runner(self.random.choice(self.fleet).process.pid, self.random):
             self.happened["kill child"] += 1
 
     def kill_worker(self) -> None:

@@ -15,11 +15,9 @@ class Migration(migrations.Migration):
         migrations.AddField(
             "task",
             "attempts_before",
-            models.SmallIntegerField(default=0, db_default=0, verbose_name="attempts before somebody retried it"),
+            models.SmallIntegerField(null=True, verbose_name="attempts before somebody retried it"),
         ),
-        migrations.AddField(
-            "task", "snooze_count", models.SmallIntegerField(default=0, db_default=0, verbose_name="snoozes")
-        ),
+        migrations.AddField("task", "snooze_count", models.SmallIntegerField(null=True, verbose_name="snoozes")),
         migrations.RemoveConstraint(
             "taskattempt", "horsies_task_attempts_outcome"
         ),  # SNOOZED; the settle alone writes it

@@ -76,8 +76,8 @@ class Task(ReadOnlyRow):
     terminate = models.BooleanField(_("to be terminated"), default=False, db_default=False)
     retry_count = models.SmallIntegerField(_("retries"), default=0, db_default=0)
     max_retries = models.SmallIntegerField(_("retries allowed"), default=0, db_default=0)
-    snooze_count = models.SmallIntegerField(_("snoozes"), default=0, db_default=0)
-    attempts_before = models.SmallIntegerField(_("attempts before somebody retried it"), default=0, db_default=0)
+    snooze_count = models.SmallIntegerField(_("snoozes"), null=True)
+    attempts_before = models.SmallIntegerField(_("attempts before somebody retried it"), null=True)
     next_retry_at = models.DateTimeField(_("next retry"), null=True)
     result = KeptJSON(_("result"), null=True)
     error_code = models.CharField(_("error code"), max_length=100, null=True)  # noqa: DJ001 - NULL: no error

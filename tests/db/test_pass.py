@@ -54,6 +54,16 @@ def test_a_claim_starts_a_task_and_a_settle_writes_result_and_attempt(claimer: C
     assert worker.store.held(worker.id) == []
 
 
+def test_a_task_that_was_neither_snoozed_nor_retried_nor_ordered_stores_nothing_for_it(claimer: Claimers) -> None:
+    """Naive: zeros, which each of its rows writes again."""
+    put()
+    worker = claimer()
+    (claim,) = worker.run_pass(sync=1).claims
+    worker.run_pass(outcomes=[done(claim)])
+    unused = ("snooze_count", "attempts_before", "ordered", "order_stop", "merged_into")
+    assert Task.objects.values_list(*unused).get() == (None,) * len(unused)
+
+
 def test_a_failure_of_an_older_claim_puts_nothing_back_that_the_newest_one_completed(claimer: Claimers) -> None:
     """Naive: what is retried is found by its id, when another task of the batch is retried."""
     options = options_text(RetryPolicy.fixed([60], auto_retry_for=["OH_NO"]), None)

@@ -97,7 +97,7 @@ def test_a_task_that_did_not_begin_is_retried_with_the_attempts_that_there_were(
     before = len(handle.info().attempts)
     handle.retry()
     row = Task.objects.get()
-    assert (row.attempts_before, row.retry_count, row.cancel_requested_at) == (before, 0, None)
+    assert (row.attempts_before, row.retry_count, row.cancel_requested_at) == (before or None, 0, None)
     drain()
     assert [attempt.attempt for attempt in handle.info().attempts] == list(range(1, before + 2))
 

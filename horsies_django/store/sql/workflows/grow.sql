@@ -6,4 +6,4 @@ SELECT CASE WHEN NOT EXISTS (
          JOIN horsies_workflow_nodes n ON n.workflow_id = t.workflow_id AND n.signal = a.signal AND (n.kind = 'gate') <> (a.kind = 'gate'))
        THEN horsies_add_nodes(t.workflow_id, t.node, %(nodes)s::jsonb, '{}', NULL) END
 FROM horsies_tasks t
-WHERE t.id = %(task)s::uuid AND t.status = 'RUNNING' AND t.attempts_before + t.retry_count + 1 = %(attempt)s::int AND t.node IS NOT NULL
+WHERE t.id = %(task)s::uuid AND t.status = 'RUNNING' AND coalesce(t.attempts_before, 0) + t.retry_count + 1 = %(attempt)s::int AND t.node IS NOT NULL

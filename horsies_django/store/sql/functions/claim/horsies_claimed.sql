@@ -2,7 +2,7 @@
 -- Locks: none. Index: none.
 CREATE OR REPLACE FUNCTION horsies_claimed(p_kind text, p_task horsies_tasks) RETURNS SETOF horsies_passed LANGUAGE sql STABLE ROWS 1 AS $$
   SELECT p_kind, p_task.id, p_task.claim_generation, p_task.lane::text, p_task.task_name::text,
-         CASE p_kind WHEN 'late' THEN '{}' ELSE p_task.kwargs::text END, p_task.attempts_before + p_task.retry_count + 1, p_task.options::text,
+         CASE p_kind WHEN 'late' THEN '{}' ELSE p_task.kwargs::text END, coalesce(p_task.attempts_before, 0) + p_task.retry_count + 1, p_task.options::text,
          p_task.queue_name::text, extract(epoch FROM p_task.sent_at)::float8, p_task.workflow_id IS NOT NULL AND p_task.node_index = 0,
          coalesce(extract(epoch FROM p_task.enqueued_at - p_task.claimed_at)::float8, 0), NULL::boolean, NULL::boolean, NULL::boolean, NULL::text
 $$;

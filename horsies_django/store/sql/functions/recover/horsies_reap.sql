@@ -48,7 +48,7 @@ BEGIN
          array_agg(o.queue_name), array_agg(o.partition_key)
   INTO v_ids, v_names, v_attempts, v_started, v_options, v_queues, v_keys
   FROM (
-    SELECT t.id, t.status, t.queue_name, t.partition_key, t.task_name, t.attempts_before + t.retry_count + 1 AS attempt, t.options
+    SELECT t.id, t.status, t.queue_name, t.partition_key, t.task_name, coalesce(t.attempts_before, 0) + t.retry_count + 1 AS attempt, t.options
     FROM horsies_tasks t
     WHERE t.claimed_by IS NOT NULL AND t.finished_at IS NULL AND horsies_is_orphaned(t.claimed_by, t.claimed_at, v_now - p_threshold)
     LIMIT p_many FOR NO KEY UPDATE SKIP LOCKED
@@ -104,7 +104,7 @@ BEGIN
   ) AS l;
   IF v_expired IS NOT NULL THEN
     v_expired := horsies_expire(v_expired, v_now, p_channel);
-    RETURN QUERY SELECT 'expired', t.id, t.task_name::text, t.attempts_before + t.retry_count + 1, t.queue_name::text, NULL
+    RETURN QUERY SELECT 'expired', t.id, t.task_name::text, coalesce(t.attempts_before, 0) + t.retry_count + 1, t.queue_name::text, NULL
                  FROM horsies_tasks t WHERE t.id = ANY (v_expired);
   END IF;
   IF v_queues IS NOT NULL THEN  -- all at once, so that locks are taken in their order

@@ -18,7 +18,7 @@ DECLARE
   v_delay jsonb := v_delays -> CASE WHEN v_fixed THEN least(p_retry_count + 1, jsonb_array_length(v_delays)) - 1 ELSE 0 END;
 BEGIN
   poison := coalesce(p_crashed, false) AND p_max_crashes > 0 AND p_max_crashes <= 1 + (
-    SELECT count(*) FROM horsies_task_attempts a JOIN horsies_tasks t ON t.id = a.task_id AND a.attempt > t.attempts_before
+    SELECT count(*) FROM horsies_task_attempts a JOIN horsies_tasks t ON t.id = a.task_id AND a.attempt > coalesce(t.attempts_before, 0)
     WHERE a.task_id = p_id AND a.outcome = 'WORKER_FAILURE');
   IF poison OR p_cancelled OR (p_retry_count >= p_max_retries AND NOT (coalesce(p_crashed, false) AND p_retry IS NOT NULL)) THEN
     RETURN;

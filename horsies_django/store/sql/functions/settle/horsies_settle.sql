@@ -76,7 +76,7 @@ BEGIN
       id uuid, generation int, status text, result text, error_code text, error_message text, child_pid int, crashed boolean,
       due_at timestamptz, final_code text, exception_class text, traceback text, site text, site_line int)
   ), held AS MATERIALIZED (
-    SELECT t.id, t.claim_generation, t.queue_name, t.partition_key, t.attempts_before + t.retry_count + 1 AS attempt, t.started_at,
+    SELECT t.id, t.claim_generation, t.queue_name, t.partition_key, coalesce(t.attempts_before, 0) + t.retry_count + 1 AS attempt, t.started_at,
            t.workflow_id, t.ordered
     FROM horsies_tasks t
     WHERE t.id = ANY (ARRAY(SELECT outcome.id FROM outcome)) AND t.claimed_by = p_worker AND t.status = 'RUNNING'
@@ -144,7 +144,8 @@ BEGIN
       WITH retried AS (
         UPDATE horsies_tasks t
         SET status = 'PENDING', next_retry_at = o.due_at, enqueued_at = o.due_at, claimed_by = NULL, claimed_at = NULL, started_at = NULL,
-            retry_count = t.retry_count + (o.status = 'FAILED')::int, snooze_count = t.snooze_count + (o.status = 'SNOOZED')::int
+            retry_count = t.retry_count + (o.status = 'FAILED')::int,
+            snooze_count = CASE o.status WHEN 'SNOOZED' THEN coalesce(t.snooze_count, 0) + 1 ELSE t.snooze_count END
         FROM jsonb_to_recordset(p_outcomes) AS o (id uuid, generation int, status text, due_at timestamptz)
         WHERE t.id = ANY (v_ids) AND o.id = t.id AND o.due_at IS NOT NULL
           AND t.claim_generation = o.generation AND t.claimed_by = p_worker AND t.status = 'RUNNING'

@@ -40,12 +40,11 @@ BEGIN
     verdict := 'RETRIED';
     UPDATE horsies_tasks t
     SET status = 'PENDING', enqueued_at = v_now, good_until = NULL, claimed_by = NULL, claimed_at = NULL, claim_expires_at = NULL, started_at = NULL,
-        finished_at = NULL, cancel_requested_at = NULL, terminate = false, retry_count = 0, snooze_count = 0, next_retry_at = NULL, result = NULL,
+        finished_at = NULL, cancel_requested_at = NULL, terminate = false, retry_count = 0, snooze_count = NULL, next_retry_at = NULL, result = NULL,
         error_code = NULL, order_stop = NULL, ordered = CASE WHEN q.partition_policy IS NOT NULL THEN true END, partition_version = q.partition_version,
         partition_key = CASE WHEN t.partition_version = q.partition_version THEN t.partition_key
                              ELSE horsies_partition_key(q.partition_by_args, q.partition_by_task, t.kwargs, t.task_name, t.codec) END,
-        attempts_before = (
-          SELECT coalesce(max(a.attempt), 0) FROM horsies_task_attempts a WHERE a.task_id = p_id AND a.outcome <> 'SNOOZED')
+        attempts_before = (SELECT max(a.attempt) FROM horsies_task_attempts a WHERE a.task_id = p_id AND a.outcome <> 'SNOOZED')
     FROM (SELECT) AS one LEFT JOIN horsies_queues q ON q.name = v_task.queue_name
     WHERE t.id = p_id;
   END IF;

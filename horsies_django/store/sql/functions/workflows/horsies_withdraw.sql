@@ -15,7 +15,7 @@ BEGIN
   WITH waiting AS MATERIALIZED (
     SELECT t.id FROM horsies_tasks t
     WHERE t.workflow_id = p_workflow AND t.node IS NOT NULL AND (p_number IS NULL OR t.node = p_number)
-      AND t.status = 'PENDING' AND t.retry_count = 0 AND t.snooze_count = 0
+      AND t.status = 'PENDING' AND t.retry_count = 0 AND coalesce(t.snooze_count, 0) = 0
     LIMIT p_many FOR UPDATE SKIP LOCKED
   ), withdrawn AS (
     DELETE FROM horsies_tasks t WHERE t.id = ANY (ARRAY(SELECT w.id FROM waiting w))

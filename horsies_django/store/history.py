@@ -32,6 +32,10 @@ class HistoryStore:
             for queue, task, result, n, seconds, buckets in rows
         ]
 
+    def names(self) -> set[str]:
+        """Return the names of the tasks that were counted in the hours that are kept."""
+        return {name for (name,) in run(self.connection, "history/names")}
+
     def prune(self, width: int, age: timedelta, many: int) -> int:
         """Delete up to ``many`` rows of a width that are older than ``age``, and return how many were deleted."""
         return execute(self.connection, "history/prune", {"width": width, "age": age, "many": many})

@@ -412,6 +412,60 @@ def test_finished_tasks_are_deleted_with_attempts_and_steps_as_far_as_they_are_o
     assert [entry.after["deleted"] for entry in entries] == ["1", "3"]
 
 
+def failures(count: int, **columns: Any) -> None:
+    values = {"status": "FAILED", "error_code": "OH_NO", "finished_at": now() - dt.timedelta(hours=1), **columns}
+    TaskFactory.create_batch(count, **values)
+
+
+def test_a_night_of_failures_is_retried_by_one_command_that_first_says_which() -> None:
+    """Naive: each of 1,823 tasks by its id."""
+    failures(3, task_name="shop.pay")
+    failures(2, task_name="shop.pay", error_code="NO_ROOM")
+    failures(1, task_name="shop.pay", finished_at=now() - 3 * DAY)
+    words = ["retry", "--name=shop.pay", "--since=12h", "--spread=10m", "--reason=the bank is back"]
+    kinds = "5 FAILED tasks\n        3  shop.pay  OH_NO\n        2  shop.pay  NO_ROOM\n"
+    assert run(*words, "--dry-run") == (kinds, "")
+    assert set(statuses().values()) == {"FAILED"}
+    assert run(*words, "--no-input") == (f"{kinds}5 RETRIED\n", "")
+    assert sorted(statuses().values()) == ["FAILED", *["PENDING"] * 5]
+    assert AuditEntry.objects.get(action="task.retry").reason == "the bank is back"
+    assert "did you mean 'tests.apps.project.tasks.noop'" in run("retry", "--name=tests.apps.project.tasks.nopp")[0]
+    assert machine("retry", "--code=OH_NO", "--no-input") == {"matched": 1, "more": False, "verdicts": {"RETRIED": 1}}
+
+
+def test_waiting_running_and_finished_tasks_are_cancelled_terminated_and_redacted_by_what_they_are() -> None:
+    waits, runs = TaskFactory(queue_name="mail").pk, TaskFactory(queue_name="mail", status="RUNNING").pk
+    done = TaskFactory(queue_name="mail", status="COMPLETED", finished_at=now() - DAY).pk
+    assert (
+        run("cancel", "--queue=mail", "--no-input")[0]
+        == "1 PENDING task\n        1  shop.tasks.send_receipt\n1 CANCELLED\n"
+    )
+    assert statuses()[waits] == "CANCELLED"
+    worker = Task.objects.get(pk=runs).claimed_by
+    assert "1 REQUESTED" in run("cancel", "--terminate", f"--worker={worker}", "--no-input")[0]
+    assert Task.objects.get(pk=runs).terminate
+    assert "redact needs --status" in refusal("redact", "--queue=mail", "--reason=asked", "--no-input")
+    assert "1 REDACTED" in run("redact", "--queue=mail", "--status=completed", "--reason=asked", "--no-input")[0]
+    assert Task.objects.get(pk=done).redacted_at is not None
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["retry"], "give the id of a task, or else"),
+        (["retry", str(uuid.uuid4()), "--queue=mail"], "give the id of a task, or else"),
+        (["retry", "--status=completed"], "invalid choice"),
+        (["retry", "--worker=web-1"], "is not the id of a worker"),
+        (["cancel", "--code=OH_NO"], "unrecognized arguments"),
+        (["cancel", "--status=failed"], "invalid choice"),
+    ],
+)
+def test_an_act_on_many_that_could_be_meant_otherwise_is_refused(words: list[str], problem: str) -> None:
+    failures(1)
+    assert problem in refusal(*words)
+    assert set(statuses().values()) == {"FAILED"}
+
+
 class Terminal(io.StringIO):
     """Somebody at a terminal, who answers."""
 

@@ -28,6 +28,7 @@ from horsies_django.admin.base.html import (
     with_workers,
 )
 from horsies_django.admin.base.readonly import ReadOnlyAdminMixin
+from horsies_django.admin.tasks.all import AllMixin
 from horsies_django.admin.tasks.listing import OperateMixin, QueueFilter, StatusFilter, TaskListMixin, WorkflowFilter
 from horsies_django.admin.tasks.sections import PayloadMixin, PlaceMixin, panel, step_rows, with_copies
 from horsies_django.conf import config
@@ -43,7 +44,7 @@ else:
 PAYLOAD_COLUMNS = ("kwargs", "options", "result", "partition_key")
 
 
-class TaskAdminMixin(OperateMixin, PayloadMixin, PlaceMixin, ReadOnlyAdminMixin):
+class TaskAdminMixin(AllMixin, OperateMixin, PayloadMixin, PlaceMixin, ReadOnlyAdminMixin):
     """The logic of the task pages, for any ModelAdmin."""
 
     change_list_mixin = TaskListMixin

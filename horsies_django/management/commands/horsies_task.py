@@ -16,6 +16,7 @@ from horsies_django.core.errors import HorsiesError
 from horsies_django.core.results import TaskResult
 from horsies_django.core.status import TERMINAL, Status
 from horsies_django.core.texts import close_to
+from horsies_django.management.acts import OF_MANY, act, add_selection, is_of_many
 from horsies_django.management.quantities import actor, ago, duration, seconds, whole
 from horsies_django.management.reports import layout
 from horsies_django.management.reports.task import as_json, as_text, task_table
@@ -102,26 +103,29 @@ class Command(BaseCommand):
         def verb(name: str, help_: str, *, task: bool = True) -> ArgumentParser:
             made: ArgumentParser = verbs.add_parser(name, help=help_, description=help_)
             if task:
-                made.add_argument("task", metavar="ID", help="the UUID of the task")
+                of_many = name in OF_MANY
+                made.add_argument("task", metavar="ID", nargs="?" if of_many else None, help="the UUID of the task")
+                if of_many:
+                    add_selection(made, name)
             return made
 
         made = verb("show", "show a task and its attempts")
         made.add_argument("--payload", action="store_true", help="also show the result and error messages")
         made.add_argument("--json", action="store_true", help="print JSON")
 
-        made = verb("cancel", "cancel a waiting task, or ask a running task to stop")
+        made = verb("cancel", "cancel waiting tasks, or ask running ones to stop")
         made.add_argument(
             "--terminate", action="store_true", help="kill the process of a running task that does not stop"
         )
         made.add_argument("--reason", metavar="TEXT", help="the reason, recorded in the audit")
 
-        made = verb("retry", "run a failed, expired or cancelled task again, or make a waiting retry due now")
+        made = verb("retry", "run failed, expired or cancelled tasks again, or make a waiting retry due now")
         made.add_argument("--reason", metavar="TEXT", help="the reason, recorded in the audit")
 
         made = verb("copy", "send a finished task once more, under a new id")
         made.add_argument("--reason", metavar="TEXT", help="the reason, recorded in the audit")
 
-        made = verb("redact", "permanently remove the arguments, the result and all messages of a finished task")
+        made = verb("redact", "permanently remove the arguments, the results and all messages of finished tasks")
         made.add_argument(
             "--reason",
             metavar="TEXT",
@@ -136,7 +140,10 @@ class Command(BaseCommand):
 
     def handle(self, **options: Any) -> None:
         try:
-            getattr(self, f"do_{options['verb']}")(**options)
+            if options["verb"] in OF_MANY and is_of_many(options):
+                act(options, self.stdout.write, self.confirm)
+            else:
+                getattr(self, f"do_{options['verb']}")(**options)
         except (HorsiesError, LookupError, ValueError, ImproperlyConfigured) as error:
             raise CommandError(f"horsies_task: {error}") from error
         except DatabaseError as error:

@@ -1,11 +1,12 @@
 -- Lets a task run again under its id. One that did not complete is due now; its attempts are kept and counted on, and its retry policy
--- begins anew, with the count of its crashes. One that waits for a retry is due at once. Workers are woken.
+-- begins anew, with the count of its crashes. One that waits for a retry is due at once. Workers are woken, unless p_channel is NULL. With
+-- p_spread, it is due within that time from now, at random.
 -- It takes the place in the order of its partition that it had.
 -- verdict: 'RETRIED', 'HASTENED'; 'REDACTED'; 'MERGED' (into "other"); 'IN_WORKFLOW' (of the run "other"); 'DUPLICATE' (of the unique task
 -- "other"); else its status; NULL: there is no such task.
 -- Moves FAILED, CANCELLED, EXPIRED -> PENDING.
 -- Locks: the task row, and that of its digest; waits for their holders. Index: primary keys.
-CREATE OR REPLACE FUNCTION horsies_retry(p_id uuid, p_channel text, OUT verdict text, OUT other uuid) LANGUAGE plpgsql VOLATILE AS $$
+CREATE OR REPLACE FUNCTION horsies_retry(p_id uuid, p_channel text, p_spread interval, OUT verdict text, OUT other uuid) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_task horsies_tasks;
   v_now timestamptz;
@@ -14,7 +15,7 @@ BEGIN
   IF NOT FOUND THEN
     RETURN;
   END IF;
-  v_now := clock_timestamp();
+  v_now := clock_timestamp() + coalesce(p_spread, '0') * random();
   IF v_task.status = 'PENDING' AND v_task.next_retry_at > v_now THEN
     verdict := 'HASTENED';
     UPDATE horsies_tasks t SET enqueued_at = v_now, next_retry_at = v_now WHERE t.id = p_id;
@@ -48,6 +49,8 @@ BEGIN
     FROM (SELECT) AS one LEFT JOIN horsies_queues q ON q.name = v_task.queue_name
     WHERE t.id = p_id;
   END IF;
-  PERFORM pg_notify(p_channel || '_new', extract(epoch FROM v_now) || ' ' || v_task.queue_name);
+  IF p_channel IS NOT NULL THEN
+    PERFORM pg_notify(p_channel || '_new', extract(epoch FROM v_now) || ' ' || v_task.queue_name);
+  END IF;
 END
 $$;

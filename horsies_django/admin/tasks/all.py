@@ -1,0 +1,246 @@
+"""The page for acts on all tasks that match: what they are, how many, and then retry, cancel or redact, some seconds a request.
+
+What was asked for travels from request to request as a signed text: the selection, where to go on, and what was done so far. So
+nothing is stored, and whoever stops or loses the page can go on, or begin again.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+import uuid
+from collections import Counter
+from dataclasses import astuple, dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from django import forms
+from django.contrib import admin
+from django.core import signing
+from django.core.exceptions import PermissionDenied
+from django.db import connections, transaction
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import path, reverse
+from django.utils.dateparse import parse_datetime
+from django.utils.functional import Promise
+from django.utils.http import urlencode
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from horsies_django.admin.base.change_forms import LONGEST_REASON
+from horsies_django.admin.base.html import STATUSES
+from horsies_django.admin.base.readonly import read_bounded
+from horsies_django.admin.base.refusals import answered, patiently
+from horsies_django.conf import config
+from horsies_django.models import Task
+from horsies_django.store import base
+from horsies_django.tasks import selection
+
+if TYPE_CHECKING:
+    Base = admin.ModelAdmin[Task]
+else:
+    Base = object
+
+SALT = "horsies.act"
+REQUEST_SECONDS = 5.0
+SPANS = {
+    "15": gettext_lazy("15 minutes"),
+    "60": gettext_lazy("hour"),
+    "720": gettext_lazy("12 hours"),
+    "1440": gettext_lazy("day"),
+    "10080": gettext_lazy("week"),
+}
+SPREADS = {
+    "": gettext_lazy("now"),
+    "10": gettext_lazy("spread over 10 minutes"),
+    "60": gettext_lazy("spread over an hour"),
+}
+
+
+class Act(NamedTuple):
+    """A verb as it is offered."""
+
+    label: str | Promise
+    permissions: tuple[str, ...]
+
+
+ACTS = {
+    "retry": Act(gettext_lazy("Retry all"), ("horsies.operate_task",)),
+    "cancel": Act(gettext_lazy("Cancel all"), ("horsies.operate_task",)),
+    "terminate": Act(gettext_lazy("Cancel all, and kill those that do not stop"), ("horsies.operate_task",)),
+    "redact": Act(gettext_lazy("Redact all"), ("horsies.operate_task", "horsies.view_payload")),
+}
+
+
+class SelectionForm(forms.Form):
+    """What describes the tasks."""
+
+    status = forms.ChoiceField(
+        label=gettext_lazy("Status"),
+        choices=lambda: [
+            (selection.UNSUCCESSFUL, _("Failed, cancelled or expired")),
+            *((status.value, text) for status, (_shape, text) in STATUSES.items()),
+        ],
+    )
+    queue = forms.CharField(label=gettext_lazy("Queue"), required=False, max_length=100)
+    name = forms.CharField(
+        label=gettext_lazy("Name"),
+        required=False,
+        max_length=255,
+        help_text=gettext_lazy("A name, or a part of names."),
+    )
+    code = forms.CharField(label=gettext_lazy("Error code"), required=False, max_length=100)
+    site = forms.CharField(
+        label=gettext_lazy("Failed in"), required=False, max_length=1_000, help_text="shop/tasks.py in charge"
+    )
+    within = forms.ChoiceField(
+        label=gettext_lazy("In the last"), required=False, choices=lambda: [("", _("any time")), *SPANS.items()],
+        help_text=gettext_lazy("When they finished, or if they have not, when they were sent."),
+    )  # fmt: skip
+    before = forms.DateTimeField(label=gettext_lazy("Until"), required=False)
+
+    def clean(self) -> dict[str, Any]:
+        """Select the tasks. An attribute that tasks of the status do not have is an error of the form."""
+        given: dict[str, Any] = super().clean() or self.cleaned_data
+        if self.errors:
+            return given
+        wanted = {name: given[name] or None for name in ("queue", "name", "code", "site")}
+        minutes, until = given["within"], given["before"]
+        end = until or base.now(connections[config().database])
+        since = end - dt.timedelta(minutes=int(minutes)) if minutes else None
+        try:
+            self.selected = selection.matching(given["status"], since=since, until=until, **wanted)
+        except ValueError as error:
+            raise forms.ValidationError(str(error)) from None
+        return given
+
+
+class WhyForm(forms.Form):
+    """Why, and how soon."""
+
+    reason = forms.CharField(
+        label=gettext_lazy("Reason"), max_length=LONGEST_REASON, required=False,
+        widget=forms.Textarea(attrs={"rows": 2, "class": "vLargeTextField"}), help_text=gettext_lazy("Recorded in the audit."),
+    )  # fmt: skip
+    spread = forms.ChoiceField(label=gettext_lazy("Retry them"), required=False, choices=[*SPREADS.items()])
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far an act is: what it does to which tasks, for what reason, where it goes on, and what was done so far."""
+
+    user: str
+    chosen: selection.Selection
+    matched: int
+    more: bool
+    act_id: str = ""
+    verb: str = ""
+    reason: str = ""
+    spread: str = ""
+    after: Any = None
+    ended: bool = False
+    done: int = 0
+    verdicts: dict[str, int] | None = None
+
+    def signed(self) -> str:
+        """Return all of it as a text that only this site can have made."""
+        chosen = {
+            name: getattr(value, "isoformat", lambda value=value: value)()
+            for name, value in self.chosen._asdict().items()
+        }
+        return signing.dumps([self.user, chosen, *astuple(self)[2:]], salt=SALT, compress=True)
+
+    @classmethod
+    def read(cls, text: str, user: str) -> Progress:
+        """Return what was signed. Raises PermissionDenied if it was signed for somebody else, or not here."""
+        try:
+            found, chosen, *rest = signing.loads(text, salt=SALT)
+        except signing.BadSignature:
+            raise PermissionDenied from None
+        if found != user:
+            raise PermissionDenied
+        for name in ("since", "until"):
+            chosen[name] = chosen[name] and parse_datetime(chosen[name])
+        return cls(user, selection.Selection(**chosen), *rest)
+
+
+class AllMixin(Base):
+    """Adds the page to those of tasks."""
+
+    def get_urls(self) -> list[Any]:
+        wrapped: Any = self.admin_site.admin_view(
+            lambda request: answered(self, request, lambda: self.all_view(request))
+        )
+        for alias in connections:  # each part of an act is a transaction of its own
+            wrapped = transaction.non_atomic_requests(using=alias)(wrapped)
+        return [path("all/", wrapped, name="horsies_task_all"), *super().get_urls()]
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        """Link the page from the list, with what the list shows."""
+        shown = {"status": request.GET.get("status"), "queue": request.GET.get("queue"), "name": request.GET.get("q")}
+        given = urlencode({name: value for name, value in shown.items() if value})
+        url = reverse("admin:horsies_task_all", current_app=self.admin_site.name)
+        more = {"all_url": f"{url}?{given}"} if request.user.has_perm("horsies.operate_task") else {}
+        return super().changelist_view(request, {**(extra_context or {}), **more})
+
+    def all_view(self, request: HttpRequest) -> HttpResponse:
+        """Show the form; for a signed text, do a part of the act. Raises PermissionDenied."""
+        if not (self.has_view_permission(request) and request.user.has_perm("horsies.operate_task")):
+            raise PermissionDenied
+        if request.method == "POST" and "act" in request.POST:
+            return self._acted(request, Progress.read(request.POST["act"], request.user.get_username()))
+        form = SelectionForm(request.GET if "status" in request.GET else None, initial={"status": "FAILED"})
+        if not form.is_bound or not form.is_valid():
+            return self._answer(request, form=form)
+        found = read_bounded(config().database, lambda: selection.preview(form.selected))
+        if found is None:
+            form.add_error(None, _("Counting them took longer than three seconds. Describe fewer."))
+            return self._answer(request, form=form)
+        progress = Progress(request.user.get_username(), form.selected, found.many, found.more)
+        verbs = {verb: act.label for verb, act in ACTS.items() if self._allows(request, verb, form.selected.status)}
+        return self._answer(request, form=form, why=WhyForm(), found=found, progress=progress, verbs=verbs)
+
+    def _allows(self, request: HttpRequest, verb: str, status: str) -> bool:
+        return request.user.has_perms(ACTS[verb].permissions) and status in selection.VERBS[verb].statuses
+
+    def _acted(self, request: HttpRequest, progress: Progress) -> HttpResponse:
+        """Do a part of the act, and show how far it is."""
+        if not progress.verb:
+            why = WhyForm(request.POST)
+            verb = request.POST.get("verb", "")
+            if verb not in ACTS or not self._allows(request, verb, progress.chosen.status) or not why.is_valid():
+                raise PermissionDenied
+            given = {name: why.cleaned_data[name] for name in ("reason", "spread")}
+            progress = replace(progress, verb=verb, act_id=str(uuid.uuid4()), verdicts={}, **given)
+        elif not self._allows(request, progress.verb, progress.chosen.status):
+            raise PermissionDenied
+        error = ""
+        try:
+            progress = self._part(progress)
+        except ValueError as refused:
+            error = str(refused)
+        return self._answer(request, progress=progress, error=error, stopped="stop" in request.POST)
+
+    def _part(self, progress: Progress) -> Progress:
+        """Act for some seconds. Raises ValueError."""
+        verdicts, done = Counter(progress.verdicts), progress.done
+        spread = dt.timedelta(minutes=int(progress.spread)) if progress.spread else None
+        until = time.monotonic() + REQUEST_SECONDS
+        while not progress.ended:
+            with patiently():
+                step = selection.act(
+                    progress.chosen, progress.verb, actor=progress.user, reason=progress.reason or None, after=progress.after,
+                    spread=spread, act_id=uuid.UUID(progress.act_id),
+                )  # fmt: skip
+            verdicts.update(step.verdicts)
+            done += step.tasks
+            progress = replace(progress, after=step.after, ended=step.after is None, done=done, verdicts=dict(verdicts))
+            if time.monotonic() >= until:
+                break
+        return progress
+
+    def _answer(self, request: Any, **found: Any) -> HttpResponse:
+        request.current_app = self.admin_site.name
+        context = {**self.admin_site.each_context(request), "title": _("Act on all tasks that match"), "opts": self.opts,
+                   "media": self.media, **found}  # fmt: skip
+        return TemplateResponse(request, "admin/horsies/task/all.html", context)

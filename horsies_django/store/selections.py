@@ -1,0 +1,78 @@
+"""The statements that find tasks by what describes them, and do something to many of them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import uuid
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from horsies_django.store.base import Connection, run
+
+
+class Selection(NamedTuple):
+    """The tasks outside of workflow runs that have all of these attributes; None: any.
+
+    ``status`` is a status, "UNSUCCESSFUL" for FAILED, CANCELLED and EXPIRED, or "FINISHED" for any final one. Tasks that have
+    finished are bounded by when they did, others by when they were sent. ``site`` is where the last attempt failed, see
+    ``TaskAttempt.site``; ``worker`` the one that runs or ran the task; ``partition`` its key as it is stored.
+    """
+
+    status: str
+    until: dt.datetime
+    since: dt.datetime | None = None
+    queue: str | None = None
+    names: Sequence[str] | None = None
+    code: str | None = None
+    site: str | None = None
+    worker: uuid.UUID | None = None
+    partition: str | None = None
+
+
+class Selected(NamedTuple):
+    """A selected task."""
+
+    id: uuid.UUID
+    task_name: str
+    error_code: str | None
+
+
+class SelectionStore:
+    """Runs the statements on the given connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+
+    def page(
+        self, selection: Selection, after: Any = None, *, many: int, read: int
+    ) -> tuple[list[Selected], list[Any] | None]:
+        """Return up to ``many`` tasks among the next ``read`` entries of the index, and where it goes on, None at its end."""
+        given = {**selection._asdict(), "names": None if selection.names is None else list(selection.names)}
+        after = None if after is None else json.dumps(after)
+        *rows, (_id, _name, _code, end) = run(
+            self.connection, "horsies_selected", {**given, "after": after, "many": many, "read": read}
+        )
+        found = [Selected(id_, name, code) for id_, name, code, _after in rows]
+        return found, json.loads(end) if isinstance(end, str) else end
+
+    def act(
+        self,
+        verb: str,
+        ids: Sequence[uuid.UUID],
+        channel: str,
+        *,
+        spread: dt.timedelta | None,
+        actor: str,
+        reason: str | None,
+    ) -> dict[str, int]:
+        """Do something to tasks, and return how many there are of each verdict; see ``horsies_act``."""
+        params = {
+            "verb": verb,
+            "ids": list(ids),
+            "channel": channel,
+            "spread": spread,
+            "actor": actor,
+            "reason": reason,
+        }
+        return dict(run(self.connection, "horsies_act", params))

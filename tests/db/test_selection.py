@@ -68,7 +68,7 @@ def made(pick: random.Random, moment: dt.datetime) -> Task:
     task: Task = TaskFactory(**values)
     if status == "FAILED":
         site = pick.choice((None, "shop/tasks.py in pay"))
-        TaskAttemptFactory(task_id=task.pk, attempt=1, will_retry=True, site="shop/tasks.py in early")
+        TaskAttemptFactory(task_id=task.pk, attempt=1, site="shop/tasks.py in early")  # before somebody retried it
         TaskAttemptFactory(task_id=task.pk, attempt=2, claim_generation=2, site=site, finished_at=task.finished_at)
         task.failed_at = site  # type: ignore[attr-defined]
     return task
@@ -231,6 +231,14 @@ def test_the_parts_of_an_act_have_one_id_in_the_audit(monkeypatch: pytest.Monkey
     entries = AuditEntry.objects.filter(action="task.retry")
     assert len(entries) == 3
     assert len({entry.after["act"] for entry in entries}) == 1
+
+
+def test_the_audit_does_not_say_the_values_of_a_partition() -> None:
+    failures(1, partition_key='{"to":"ann@example.org"}')
+    (step,) = act_on_all(matching("FAILED", queue="default", partition='{"to":"ann@example.org"}'), "retry", **WHO)
+    assert step.verdicts == {"RETRIED": 1}
+    entry = AuditEntry.objects.get(action="task.retry")
+    assert ("partition" in entry.after["selection"], "ann@" in str(entry.after)) == (True, False)
 
 
 def refusals() -> Iterator[Any]:

@@ -63,7 +63,7 @@ BEGIN
       AND (p_worker IS NULL OR e.claimed_by = p_worker) AND (p_partition IS NULL OR e.partition_key = p_partition)
       AND (p_since IS NULL OR e.at >= p_since) AND e.at <= p_until AND e.workflow_id IS NULL
       AND (p_site IS NULL OR EXISTS (
-             SELECT FROM horsies_task_attempts a WHERE a.task_id = e.id AND a.site = p_site AND NOT a.will_retry AND a.finished_at = e.at))
+             SELECT FROM horsies_task_attempts a WHERE a.task_id = e.id AND a.site = p_site AND a.finished_at = e.at))
     LIMIT p_many
   )
   SELECT f.id, f.task_name::text, f.error_code::text, f.after FROM fitting f

@@ -51,7 +51,7 @@ class Unique:
 
     def digest(self, task_name: str, kwargs: str) -> bytes:
         """Return a digest of the arguments that count, of the JSON text of all of them. Equal numbers are equal: 1 and 1.0."""
-        found = json.loads(kwargs, parse_float=integral)
+        found = DECODER.decode(kwargs)
         chosen = {name: found[name] for name in self.args if name in found} if self.args else found
         return digest_of("unique", task_name, chosen)
 
@@ -59,6 +59,10 @@ class Unique:
 def integral(text: str) -> int | float:
     number = float(text)
     return int(number) if number.is_integer() else number
+
+
+# json.loads and json.dumps would make them for each send, which takes as long as their work.
+DECODER, ENCODER = json.JSONDecoder(parse_float=integral), json.JSONEncoder(sort_keys=True)
 
 
 def key_digest(task_name: str, key: str) -> bytes:
@@ -72,4 +76,4 @@ def arguments_digest(kwargs: str) -> bytes:
 
 
 def digest_of(*parts: Any) -> bytes:
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).digest()
+    return hashlib.sha256(ENCODER.encode(parts).encode()).digest()

@@ -35,7 +35,7 @@ class Migration(migrations.Migration):
                 "verbose_name_plural": "keys of sends",
                 "default_permissions": (),
                 "indexes": [
-                    models.Index("task_id", name="horsies_send_keys_task"),
+                    models.Index("task_id", condition=models.Q(arguments__isnull=False), name="horsies_send_keys_task"),
                     models.Index("sent_at", condition=models.Q(arguments__isnull=False), name="horsies_send_keys_sent"),
                 ],
             },

@@ -184,7 +184,7 @@ class SendKey(ReadOnlyRow):
         verbose_name_plural = _("keys of sends")
         default_permissions = ()
         indexes = (
-            models.Index("task_id", name="horsies_send_keys_task"),
+            models.Index("task_id", condition=Q(arguments__isnull=False), name="horsies_send_keys_task"),
             models.Index("sent_at", condition=Q(arguments__isnull=False), name="horsies_send_keys_sent"),
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 from django.db import connection, transaction
+from django.db.models.functions import Now
 
 from horsies_django import TaskDefinitionError, TaskHandle, TaskSendError, Unique, task
 from horsies_django.checks import check_tasks
@@ -17,7 +19,7 @@ from horsies_django.models import SendKey, Task
 from horsies_django.store.retention import Kept, RetentionStore
 from horsies_django.tasks import redaction, registry
 from horsies_django.testing import drain, fail_next
-from tests.conftest import Claimer, wait_until
+from tests.conftest import Claimer, put, wait_until
 from tests.db.conftest import Aside
 from tests.db.test_send_keys import BLOCKED, sent_aside
 
@@ -155,10 +157,36 @@ def test_digests_go_with_their_tasks_and_with_redaction() -> None:
     redaction.redact(first.task_id, actor="ada", reason="asked for")
     assert [key.task_id for key in SendKey.objects.all()] == [second.task_id]
     assert "unique" not in (Task.objects.get(pk=first.task_id).options or {})
-    store = RetentionStore(connection)
+    assert prune() == 2
+    assert not SendKey.objects.exists()
+
+
+def prune() -> int:
+    """Delete the finished tasks, and return how many these were."""
     with connection.cursor() as cursor:
         cursor.execute("UPDATE horsies_tasks SET finished_at = finished_at - interval '2 days'")
-    assert store.prune_tasks(Kept((), others=True, age=timedelta(days=1)), 10).tasks == 2
+    return RetentionStore(connection).prune_tasks(Kept((), others=True, age=timedelta(days=1)), 10).tasks
+
+
+@pytest.mark.parametrize("pruned", [True, False])
+def test_a_digest_that_a_newer_task_has_taken_over_stays_when_the_older_one_goes(pruned: bool) -> None:
+    first = whole.send(1)
+    first.cancel()
+    second = whole.send(1)
+    if pruned:
+        assert prune() == 1
+    else:
+        redaction.redact(first.task_id, actor="ada", reason="asked for")
+    assert same(second, whole.send(1))
+
+
+def test_options_that_hold_no_digest_keep_nothing_from_being_pruned() -> None:
+    """Naive: the text is decoded unseen, and no task of the batch is deleted."""
+    whole.send(1).cancel()
+    for digest in ("0", "no digest", 7, None):
+        put(options=json.dumps({"unique": {"digest": digest}}))
+    Task.objects.update(status="CANCELLED", error_code="TASK_CANCELLED", finished_at=Now())
+    assert prune() == 5
     assert not SendKey.objects.exists()
 
 

@@ -1,5 +1,5 @@
 -- Deletes tasks that the caller has picked, with their attempts and steps; the keys of sends outlive them. Returns how many attempts.
--- Locks: the task rows. Index: primary keys, horsies_send_keys_task.
+-- Locks: the task rows. Index: primary keys.
 CREATE OR REPLACE FUNCTION horsies_delete_tasks(p_ids uuid[]) RETURNS int LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_attempts int;
@@ -7,8 +7,11 @@ BEGIN
   DELETE FROM horsies_task_attempts a WHERE a.task_id = ANY (p_ids);
   GET DIAGNOSTICS v_attempts = ROW_COUNT;
   DELETE FROM horsies_task_steps s WHERE s.task_id = ANY (p_ids);
-  DELETE FROM horsies_send_keys k WHERE k.task_id = ANY (p_ids) AND k.arguments IS NULL;
-  DELETE FROM horsies_tasks t WHERE t.id = ANY (p_ids);
+  WITH gone AS (
+    DELETE FROM horsies_tasks t WHERE t.id = ANY (p_ids) RETURNING t.options
+  )
+  DELETE FROM horsies_send_keys k
+  WHERE k.digest = ANY (ARRAY(SELECT horsies_unique_digest(g.options) FROM gone g WHERE g.options ? 'unique')) AND k.task_id = ANY (p_ids);
   RETURN v_attempts;
 END
 $$;

@@ -5,7 +5,7 @@
 -- skipped.
 -- Returns the status, NULL for an unknown task; redacted is false if the task has not finished or was redacted before.
 -- lost: as horsies_note returns it.
--- Locks: the task's row; waits for its holder. Index: primary keys.
+-- Locks: the task's row; waits for its holder. Index: primary keys, horsies_send_keys_task.
 CREATE OR REPLACE FUNCTION horsies_redact(p_id uuid, p_actor text, p_reason text, OUT status text, OUT redacted boolean, OUT lost text)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -26,7 +26,8 @@ BEGIN
   UPDATE horsies_task_attempts a SET error_message = 'redacted', exception_class = NULL, traceback = NULL, site = NULL, site_line = NULL
   WHERE a.task_id = p_id AND a.error_message IS NOT NULL;
   DELETE FROM horsies_task_steps s WHERE s.task_id = p_id;
-  DELETE FROM horsies_send_keys k WHERE k.task_id = p_id;
+  DELETE FROM horsies_send_keys k WHERE k.task_id = p_id AND k.arguments IS NOT NULL;
+  DELETE FROM horsies_send_keys k WHERE k.digest = horsies_unique_digest(v_task.options) AND k.task_id = p_id;
   lost := horsies_note('task.redact', p_actor, p_id::text, p_reason, NULL,
                        jsonb_build_object('task_name', v_task.task_name, 'status', v_task.status));
   redacted := true;

@@ -28,13 +28,13 @@ BEGIN
     other := coalesce(v_task.merged_into, v_task.workflow_id);
     RETURN;
   ELSE
-    IF v_task.options ? 'unique' THEN
-      INSERT INTO horsies_send_keys AS k (digest, task_id, sent_at) VALUES (decode(v_task.options #>> '{unique,digest}', 'hex'), p_id, v_now)
+    IF horsies_unique_digest(v_task.options) IS NOT NULL THEN
+      INSERT INTO horsies_send_keys AS k (digest, task_id, sent_at) VALUES (horsies_unique_digest(v_task.options), p_id, v_now)
       ON CONFLICT (digest) DO UPDATE SET task_id = p_id, sent_at = v_now
       WHERE k.task_id = p_id OR NOT horsies_is_unique(k.task_id, v_task.options #>> '{unique,until}');
       IF NOT FOUND THEN
         verdict := 'DUPLICATE';
-        SELECT k.task_id INTO other FROM horsies_send_keys k WHERE k.digest = decode(v_task.options #>> '{unique,digest}', 'hex');
+        SELECT k.task_id INTO other FROM horsies_send_keys k WHERE k.digest = horsies_unique_digest(v_task.options);
         RETURN;
       END IF;
     END IF;

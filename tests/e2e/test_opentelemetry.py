@@ -1,0 +1,158 @@
+"""OpenTelemetry in real workers: a span of each attempt arrives, in the trace of its sender, whatever becomes of its process."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.test import override_settings
+from opentelemetry import trace
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from horsies_django import Workflow
+from horsies_django.models import Task
+from tests.apps.project import flows, tasks
+from tests.conftest import wait_until
+from tests.support.collector import Collector
+from tests.support.workers import Start, WorkerProcess
+
+CONSUMER, ERROR = 5, 2
+
+
+@pytest.fixture
+def tracing(worker: Start, collector: Collector) -> Start:
+    """Give a function that starts workers of a project with OpenTelemetry, and let this process send its context."""
+
+    def start(*options: str, **environment: str) -> WorkerProcess:
+        own = {
+            "DJANGO_SETTINGS_MODULE": "tests.settings.opentelemetry",
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{collector.address}",
+        }
+        return worker(*options, **own, **environment).ready()
+
+    return start
+
+
+@contextmanager
+def span() -> Iterator[str]:
+    """Be in a span of a request, and give its id; what is sent carries it."""
+    ids = random.getrandbits(128) | 1, random.getrandbits(64) | 1
+    context = trace.SpanContext(*ids, is_remote=False, trace_flags=trace.TraceFlags(trace.TraceFlags.SAMPLED))
+    hooks = {**settings.HORSIES, "METADATA": ["horsies_django.contrib.opentelemetry.carrier"]}
+    with trace.use_span(trace.NonRecordingSpan(context)), override_settings(HORSIES=hooks):
+        yield f"{ids[0]:032x}-{ids[1]:016x}"
+
+
+def spans(collector: Collector) -> list[dict[str, Any]]:
+    """Return the spans that have arrived."""
+    found = []
+    for body in collector.bodies:
+        request = ExportTraceServiceRequest.FromString(body)
+        for one in [one for of in request.resource_spans for scope in of.scope_spans for one in scope.spans]:
+            pairs = [(each.key, each.value) for each in one.attributes]
+            attributes = {key: value.string_value or value.int_value for key, value in pairs}
+            links = [f"{link.trace_id.hex()}-{link.span_id.hex()}" for link in one.links]
+            parent = f"{one.trace_id.hex()}-{one.parent_span_id.hex()}"
+            about = {"id": one.span_id.hex(), "name": one.name, "kind": one.kind, "status": one.status.code}
+            found.append({**about, "parent": parent, "links": links, "attributes": attributes})
+    return found
+
+
+@pytest.mark.boundary
+def test_every_span_arrives_over_a_hundred_processes_but_that_of_a_task_which_is_killed(
+    tracing: Start, collector: Collector
+) -> None:
+    """Naive: a process ends while its last spans wait, or has the threads of another one."""
+    process = tracing("--processes=2", "--max-tasks-per-child=1", HORSIES_TEST_KILL_GRACE_MS="100")
+    parents: dict[str, str] = {}
+    handles = []
+    for number in range(100):
+        with span() as parent:
+            handles.append(tasks.pid.send())
+        parents[str(handles[-1].task_id)] = parent
+        if number == 50:
+            killed = tasks.ignores_its_timeout.send()
+    assert len({handle.get().unwrap() for handle in handles}) == 100
+    assert killed.get().is_err()
+    assert process.stop() == 0
+    found = spans(collector)
+    assert {one["attributes"]["messaging.message.id"]: one["parent"] for one in found} == parents
+    assert len(found) == 100
+    assert all(one["links"] == [one["parent"]] for one in found)
+
+
+SHAPES = [("--processes=1", "--threads=2"), ("--processes=1", "--start-method=spawn"), ("--processes=0",)]
+
+
+@pytest.mark.parametrize("options", SHAPES, ids=["threads", "spawn", "own process"])
+def test_an_attempt_is_a_span_with_the_facts_of_its_task(
+    tracing: Start, collector: Collector, options: tuple[str, ...]
+) -> None:
+    process = tracing(*options)
+    with span() as parent:
+        handles = [
+            tasks.raises.send("no"),
+            tasks.araises.send(),
+            tasks.mails.send(1),
+            tasks.mail.send("ann@example.org"),
+        ]
+    handles.append(tasks.noop.send())
+    for handle in handles:
+        handle.get()
+    assert process.stop() == 0
+    found = {
+        (each["attributes"]["messaging.message.id"], each["attributes"]["horsies.attempt"]): each
+        for each in spans(collector)
+    }
+    failed, afailed, first, second, mailed, alone = [
+        found[str(handle.task_id), attempt]
+        for handle, attempt in zip([*handles[:3], *handles[2:]], (1, 1, 1, 2, 1, 1), strict=True)
+    ]
+    assert len(found) == 6
+    assert mailed["attributes"] == {
+        "messaging.system": "horsies", "messaging.operation.name": "process", "messaging.operation.type": "process",
+        "messaging.destination.name": "mail", "messaging.message.id": str(handles[3].task_id),
+        "horsies.task": tasks.mail.name, "horsies.attempt": 1,
+    }  # fmt: skip
+    assert (mailed["name"], mailed["kind"], mailed["status"]) == ("process mail", CONSUMER, 0)
+    errors = [one["attributes"].get("error.type") for one in (failed, afailed, first, second)]
+    assert errors == ["LookupError", "LookupError", "tests.apps.project.tasks.MailDown", None]
+    assert [one["status"] for one in (failed, afailed, first, second)] == [ERROR, ERROR, ERROR, 0]
+    assert {one["parent"] for one in (failed, afailed, first, second, mailed)} == {parent}
+    assert (alone["parent"].endswith("-"), alone["links"]) == (True, []), "a trace of its own"
+
+
+def test_the_trace_goes_on_in_what_tasks_send_and_in_the_nodes_of_workflows(
+    tracing: Start, collector: Collector
+) -> None:
+    process = tracing("--processes=1")
+    with span() as parent:
+        first = tasks.sends_more.send(1)
+        flow = Workflow("import")
+        one = flow.add(flows.number, 4)
+        each = flow.map(flows.plus, a=[1, 2], b=one)
+        flow.add(flows.number, 5, after=each)
+        run = flow.send()
+    assert first.get().is_ok()
+    assert run.get().is_ok()
+    wait_until(lambda: not Task.objects.exclude(status="COMPLETED").exists(), "all have run")
+    assert process.stop() == 0
+    own = {one["attributes"]["messaging.message.id"]: one for one in spans(collector)}
+    of_run = Task.objects.filter(workflow_id=run.workflow_id).values_list("pk", flat=True)
+    assert [own[str(pk)]["parent"] for pk in of_run] == [parent] * 4
+    sent = Task.objects.get(task_name=tasks.sends_more.name, kwargs={"count": 0})
+    assert own[str(sent.pk)]["parent"] == f"{parent.partition('-')[0]}-{own[str(first.task_id)]['id']}"
+
+
+def test_a_collector_that_does_not_answer_delays_the_end_of_a_process_by_seconds_only(
+    tracing: Start, collector: Collector
+) -> None:
+    collector.answers.clear()
+    process = tracing("--processes=1")
+    assert tasks.noop.send().get().is_ok()
+    assert process.stop() == 0
+    assert collector.bodies == []

@@ -13,7 +13,7 @@ from horsies_django.store.overviews import parsed
 RECENT = dt.timedelta(minutes=10)  # how long a worker that ended is still returned
 STOPPED_BOUND = 1_000
 PARTITIONS_BOUND = 1_000
-UNKNOWN_BOUND = 1_000  # tasks of a lane and priority of a queue
+UNKNOWN_BOUND = 100  # tasks of a lane and priority of a queue
 HALTED_BOUND = 10_000  # halted runs, and nodes that wait for a time
 RECENT_FIRE_TIMES = 1_000
 MOST = 20  # of a kind of problems that are told

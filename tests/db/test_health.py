@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from contextlib import ExitStack
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -17,8 +19,8 @@ from horsies_django.monitoring.health import Health, QueueHealth, XminHolder, ex
 from horsies_django.store.base import load
 from horsies_django.store.health import HealthStore
 from tests.apps.project.tasks import noop
-from tests.conftest import limit, put
-from tests.db.conftest import Connect
+from tests.conftest import limit, put, wait_until
+from tests.db.conftest import Aside, Connect
 from tests.support.factories import HeartbeatFactory, TaskFactory, WorkerFactory, now
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -213,6 +215,44 @@ def test_prepared_transactions_and_replication_slots_hold_it_back_too() -> None:
         found = XminHolder(*row)
         assert (found.kind, found.name, found.pid) == ("prepared transaction", "forgotten", None)
         assert found.transactions >= 1, "the slot without an xmin holds back nothing"
+
+
+def test_a_prepared_transaction_blocks_too_and_of_a_hidden_one_the_longest_wait_is_told_but_no_other_database(
+    aside: Aside,
+) -> None:
+    with private_postgres(durable=False, max_prepared_transactions=2) as url, ExitStack() as opened:
+
+        def join(name: str = "postgres") -> psycopg.Connection[Any]:
+            joined = psycopg.connect(urlsplit(url)._replace(path=f"/{name}").geturl(), autocommit=True)
+            return opened.enter_context(joined)
+
+        def blockers(conn: psycopg.Connection[Any]) -> list[tuple[Any, ...]]:
+            return [tuple(one) for one in HealthStore(conn).blockers(None)]
+
+        first = join()
+        first.execute("CREATE DATABASE a")
+        conn = join("a")
+        conn.execute("CREATE TABLE horsies_tasks (id int)")
+        conn.close()
+        first.execute("CREATE DATABASE b TEMPLATE a")  # the table has the same number there
+        conn, other, looker, waiting = join("a"), join("b"), join("a"), join("a")
+        conn.execute("BEGIN")
+        conn.execute("LOCK TABLE horsies_tasks IN SHARE MODE")
+        conn.execute("PREPARE TRANSACTION 'forgotten'")
+        assert blockers(other) == []
+        ((*prepared, seconds),) = blockers(looker)
+        assert prepared == [None, "forgotten", "ShareLock", "horsies_tasks", True]
+        assert seconds >= 0
+        conn.execute("ROLLBACK PREPARED 'forgotten'")
+        conn.execute("BEGIN")
+        conn.execute("LOCK TABLE horsies_tasks IN SHARE MODE")
+        looker.execute("CREATE ROLE looker")
+        looker.execute("SET ROLE looker")
+        assert [one[-1] for one in blockers(looker)] == [None]
+        ended = aside(waiting.execute, "INSERT INTO horsies_tasks VALUES (1)")
+        wait_until(lambda: [one[-1] for one in blockers(looker)] != [None], "another one waits for it")
+        conn.execute("ROLLBACK")
+        ended.result()
 
 
 def a_holder(**columns: Any) -> XminHolder:

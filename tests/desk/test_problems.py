@@ -29,7 +29,7 @@ from horsies_django.testing import drain, travel
 from horsies_django.worker.scheduler.scheduler import Scheduler
 from tests.apps.project import flows
 from tests.conftest import Claimer, limit, put, wait_until
-from tests.support.factories import HeartbeatFactory, TaskFactory, WorkerFactory, now
+from tests.support.factories import HeartbeatFactory, ScheduleTickFactory, TaskFactory, WorkerFactory, now
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -115,10 +115,10 @@ def test_warnings_alone_fail_only_if_they_are_asked_for(told: Told) -> None:
 
 
 def test_critical_problems_come_first_then_worse_ones_then_older_ones(told: Told) -> None:
-    for name, minutes in (("default", 20), ("mail", 40), ("bulk", 30)):
+    for name, minutes in (("default", 40), ("mail", 20), ("bulk", 30)):
         TaskFactory(queue_name=name, sent_at=now() - minutes * MINUTE)
     found = [(one["code"], one["subject"]) for one in told()]
-    by_age = ["queue mail", "queue bulk", "queue default"]
+    by_age = ["queue default", "queue bulk", "queue mail"]
     assert found == [(code, name) for code in ("NO_LIVING_WORKER", "WAITS_TOO_LONG") for name in by_age]
 
 
@@ -375,7 +375,9 @@ def test_tasks_that_no_living_worker_of_their_queue_knows_are_told_by_both_after
     options = {"wire": 99} if reason == "newer" else None
     queue = "mail" if reason == "elsewhere" else "default"
     TaskFactory.create_batch(2, task_name=name, queue_name=queue, sent_at=sent_at, options=options)
-    TaskFactory(task_name=name, queue_name=queue, lane="async", priority=3, sent_at=sent_at, options=options)
+    TaskFactory(
+        task_name=name, queue_name=queue, lane="async", priority=3, sent_at=sent_at + 30 * SECOND, options=options
+    )
     TaskFactory(task_name="shop.pay", sent_at=sent_at)
     found = told()
     assert codes(found) == (["UNKNOWN_TASK"] if reason in ("unknown", "silent", "newer") else [])
@@ -488,6 +490,12 @@ def test_a_schedule_whose_last_two_tasks_failed_is_told_by_both(told: Told, cloc
     assert codes(told()) == ["SCHEDULED_TASKS_FAIL"], "the next one has not ended yet"
     fire(5, "CANCELLED")
     assert told() == []
+    fire(6, "FAILED")
+    fire(7, "FAILED")
+    ScheduleTickFactory(task_id=None, skipped_for=Task.objects.first().pk)
+    assert codes(told()) == ["SCHEDULED_TASKS_FAIL"], "one that was skipped does not count"
+    Schedule.objects.update(gone_at=now())
+    assert told() == []
 
 
 @pytest.mark.parametrize("how", ["late", "all", "cannot", "punctual"])
@@ -511,6 +519,8 @@ def test_fire_times_that_were_left_out_are_told_by_both_for_a_day(told: Told, cl
         assert codes(told()) == ["FIRE_TIMES_MISSED"], "the next ones do not undo it"
         Schedule.objects.update(missed_at=now() - 25 * HOUR)
         assert told() == []
+        Schedule.objects.update(error="something else")
+        assert codes(told()) == ["SCHEDULE_FAILS"]
 
 
 # Workflows

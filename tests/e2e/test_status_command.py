@@ -93,9 +93,10 @@ def test_what_keeps_it_from_an_answer_is_one_line_and_2(
     gone = urlsplit(database_url())._replace(netloc=f"postgres@127.0.0.1:{port}").geturl()
     unreachable = "horsies_status: the database 'default' cannot be reached: connection"
     assert fails_in_one_line(manage("horsies_status", DATABASE_URL=gone), unreachable)
-    assert fails_in_one_line(manage("horsies_status", DATABASE_URL=url_of("site")), "permission denied")
     conn = connect()
     with conn.transaction():
+        conn.execute("LOCK TABLE horsies_audit IN SHARE MODE")
+        assert fails_in_one_line(manage("horsies_status", DATABASE_URL=url_of("site")), "permission denied")
         conn.execute("LOCK TABLE horsies_tasks IN ACCESS EXCLUSIVE MODE")
         done = manage("horsies_status", "--timeout=0.5")
         assert (done.returncode, done.stderr) == (1, "")
@@ -132,6 +133,13 @@ def test_a_role_without_rights_to_monitor_gets_an_answer_and_is_told_what_it_can
     (hidden,) = [one for one in found["database"]["xmin_holders"] if one["pid"] == holder.info.backend_pid]
     assert (hidden["name"], hidden["seconds"], hidden["state"]) == ("a long report", None, None)
     assert hidden["transactions"] >= 0
+
+
+def test_a_schedule_that_only_a_task_declares_is_one_of_the_code() -> None:
+    """Naive: no module of tasks is imported where nothing sends them, and their schedules are not known."""
+    done = manage("horsies_status", "--json", DJANGO_SETTINGS_MODULE="example_project.settings")
+    (problem,) = json.loads(done.stdout)["problems"]
+    assert (problem["code"], problem["text"].partition(",")[0]) == ("NO_SCHEDULER", "the code declares 1 schedule")
 
 
 def test_real_workers_are_living_hold_what_runs_turn_stale_when_killed_and_stopped_when_told(

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
-
 from horsies_django.models.fields import aware
 from horsies_django.monitoring.health.database import named, of_database
 from horsies_django.monitoring.health.problem import Problem, ProblemCode, Severity
@@ -25,7 +23,7 @@ MAX_WAIT_SECONDS = 900.0
 
 
 def problems(health: Health, *, max_wait_seconds: float | None = MAX_WAIT_SECONDS) -> list[Problem]:
-    """Return the problems: critical ones first, then in the order of ``ProblemCode``, the oldest first; [] if there are none.
+    """Return the problems in the order of ``ProblemCode``, critical ones first, and of a code the oldest first.
 
     A due task that has been waiting longer than ``max_wait_seconds`` is a problem, unless its queue is paused; None: no limit.
     """
@@ -39,6 +37,4 @@ def problems(health: Health, *, max_wait_seconds: float | None = MAX_WAIT_SECOND
     ]
     codes = list(ProblemCode)
     told = [one if one.since is None else one._replace(since=aware(one.since)) for one in found]
-    told.sort(key=lambda one: one.since.timestamp() if one.since else 0.0)
-    told.sort(key=lambda one: codes.index(one.code))
-    return sorted(told, key=attrgetter("severity"))
+    return sorted(told, key=lambda one: (codes.index(one.code), one.since.timestamp() if one.since else 0.0))

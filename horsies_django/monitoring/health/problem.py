@@ -15,7 +15,7 @@ class Severity(enum.StrEnum):
 
 
 class ProblemCode(enum.StrEnum):
-    """Kinds of problems, the worst first; the names are stable. Those from ORDER_STOPPED on are warnings."""
+    """Kinds of problems, the worst first; the names are stable. Those from ORDER_STOPPED on are warnings, the others critical."""
 
     READ_ONLY = "READ_ONLY"
     BLOCKED = "BLOCKED"

@@ -33,9 +33,7 @@ def of_tasks(health: Health) -> Iterator[Problem]:
     crashes = Counter[str]()
     for one in health.lately:
         if one.result in ENDED_CHILD:
-            crashes[one.task] += sum(
-                one.buckets
-            )  # of attempts whose worker died there is no duration: it ended the child
+            crashes[one.task] += sum(one.buckets)  # attempts that ended with their worker have no duration
     for task, n in crashes.most_common(MOST):
         if n >= MANY_CRASHES:
             yield problem(

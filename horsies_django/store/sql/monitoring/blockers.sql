@@ -10,7 +10,10 @@ FROM (
   JOIN pg_class tasks ON tasks.oid = 'horsies_tasks'::regclass
   JOIN pg_class relation ON relation.oid = lock.relation AND relation.relnamespace = tasks.relnamespace AND relation.relname ^@ 'horsies_'
   LEFT JOIN pg_stat_activity session ON session.pid = lock.pid
-  LEFT JOIN pg_prepared_xacts ready ON lock.pid IS NULL AND lock.virtualtransaction = '-1/' || ready.transaction
+  LEFT JOIN pg_prepared_xacts ready ON lock.pid IS NULL AND EXISTS (  -- each transaction holds a lock on itself
+    SELECT FROM pg_locks own
+    WHERE own.pid IS NULL AND own.virtualtransaction = lock.virtualtransaction AND own.transactionid = ready.transaction
+  )
   CROSS JOIN LATERAL (
     SELECT min(other.waitstart) AS since FROM pg_locks other
     WHERE other.relation = lock.relation AND other.database = lock.database AND NOT other.granted

@@ -1,4 +1,4 @@
--- Returns the schedules of which the last two tasks that finished, among those of their last p_recent fire times, failed or expired.
+-- Returns the schedules of which the last two tasks that finished, among the last ten of their last p_recent fire times, failed or expired.
 -- Locks: none. Index: the primary keys of horsies_schedule_ticks and horsies_tasks; the table of schedules is small.
 CREATE OR REPLACE FUNCTION horsies_failing_schedules(p_recent int, p_many int) RETURNS TABLE (name text, task text, since timestamptz)
 LANGUAGE plpgsql VOLATILE
@@ -12,8 +12,12 @@ BEGIN
     FROM (
       SELECT task.task_name, task.finished_at, task.status IN ('FAILED', 'EXPIRED') AS failed
       FROM (
-        SELECT tick.task_id, tick.fire_at FROM horsies_schedule_ticks tick
-        WHERE tick.schedule_name = s.name ORDER BY tick.fire_at DESC LIMIT p_recent
+        SELECT recent.task_id, recent.fire_at
+        FROM (
+          SELECT tick.task_id, tick.fire_at FROM horsies_schedule_ticks tick
+          WHERE tick.schedule_name = s.name ORDER BY tick.fire_at DESC LIMIT p_recent
+        ) AS recent
+        WHERE recent.task_id IS NOT NULL LIMIT 10
       ) AS sent
       CROSS JOIN LATERAL (  -- OFFSET 0: else a plan may read all tasks, or all that finished, to join them
         SELECT t.task_name, t.finished_at, t.status FROM horsies_tasks t WHERE t.id = sent.task_id OFFSET 0

@@ -127,6 +127,15 @@ def test_what_was_not_signed_here_for_this_user_is_refused(boss: Client) -> None
     assert statuses() == {"FAILED": 1}
 
 
+def test_a_permission_that_was_withdrawn_meanwhile_ends_the_act(boss: Client) -> None:
+    failures(1)
+    client = client_with(*OPERATOR)
+    me = User.objects.get(pk=client.session["_auth_user_id"]).get_username()
+    begun = module.Progress(me, selection.matching("FAILED"), 1, False, verb="redact", reason="asked", verdicts={})
+    assert client.post(ALL, {"act": begun.signed(), "go": "Continue"}).status_code == 403
+    assert not Task.objects.exclude(redacted_at=None).exists()
+
+
 def test_a_description_that_fits_no_task_or_no_status_says_so(boss: Client) -> None:
     failures(1)
     assert "have an error code or a site" in body(boss, ALL, status="RUNNING", code="OH_NO")

@@ -211,7 +211,7 @@ class TaskStore:
 
     def retry(self, id_: uuid.UUID, channel: str) -> tuple[str | None, uuid.UUID | None]:
         """Let a task run again; return a verdict, None without such a task, and the id of its run or of what it duplicates."""
-        ((verdict, other),) = run(self.connection, "horsies_retry", {"id": id_, "channel": channel, "spread": None})
+        ((verdict, other),) = run(self.connection, "horsies_retry", {"id": id_, "channel": channel})
         return verdict, other
 
     def copy(self, id_: uuid.UUID, new: uuid.UUID) -> Copied | None:

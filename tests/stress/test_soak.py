@@ -49,6 +49,28 @@ def test_a_soak_of_moments_loses_nothing_and_writes_its_samples_and_pictures(tmp
     assert min(verdict["workflows"], verdict["fire times"]) > 0
 
 
+def test_nothing_is_called_a_problem_while_workers_are_only_replaced(tmp_path: Path) -> None:
+    """Naive: each deploy wakes whoever is on call."""
+    command = [
+        sys.executable,
+        "-m",
+        "tests.stress.soak",
+        f"--minutes={sized(12, 120) / 60}",
+        "--drain=200",
+        "--load=0.3",
+    ]
+    done = subprocess.run(
+        [*command, "--every=1", "--calm", f"--into={tmp_path}"],
+        cwd=ROOT, capture_output=True, text=True, timeout=580, check=False,
+    )  # fmt: skip
+    if done.returncode == NO_SERVER:
+        pytest.skip(done.stderr.strip())
+    assert done.stdout, done.stderr
+    verdict = json.loads(done.stdout)
+    assert (verdict["violations"], done.returncode) == ([], 0), done.stderr
+    assert verdict["weather"].keys() == {"deploy", "examined"}
+
+
 def test_a_figure_that_goes_on_growing_is_found_and_one_that_only_grew_at_first_is_not() -> None:
     flat = [{**dict.fromkeys(BOUNDS, 50.0), "seconds": 20.0 * number} for number in range(3 * LEAST)]
     early = [{**sample, "tables MB": 50.0 * min(number, LEAST)} for number, sample in enumerate(flat)]

@@ -32,6 +32,11 @@ def main() -> int:
     )
     parser.add_argument("--every", type=float, default=10.0, help="seconds between two samples (10)")
     parser.add_argument("--seed", type=int, default=1, help="of the weather and of the mix of tasks (1)")
+    parser.add_argument(
+        "--calm",
+        action="store_true",
+        help="no faults, only deploys: whatever the status calls a problem is a violation",
+    )
     parser.add_argument("--into", type=Path, default=INTO, metavar="DIR", help="where to write (build/soak)")
     chosen = parser.parse_args()
     chosen.into.mkdir(parents=True, exist_ok=True)
@@ -58,7 +63,7 @@ def soaked(chosen: argparse.Namespace) -> dict[str, Any]:
         from tests.stress.soak.plot import draw
         from tests.stress.soak.run import Plan, Soak
 
-        plan = Plan(chosen.minutes * 60, chosen.load, chosen.drain, chosen.every, chosen.seed)
+        plan = Plan(chosen.minutes * 60, chosen.load, chosen.drain, chosen.every, chosen.seed, chosen.calm)
         soak = Soak(plan, Path(directory), config().recovery.max_crashes)
         verdict = {**soak.run(), "versions": versions()}
     saved = {"verdict": verdict, "deploys": soak.deploys, "samples": soak.sampler.samples}

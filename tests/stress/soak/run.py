@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from django.db import connection
 
+from horsies_django.monitoring.health import examine, problems
 from tests.stress.chaos.notes import DIRECTORY
 from tests.stress.chaos.patients import Patient
 from tests.stress.oracle.evidence import unfinished
@@ -44,6 +45,7 @@ class Plan(NamedTuple):
     drain: int
     every: float
     seed: int
+    calm: bool = False  # no faults and no task that fails, only deploys: then nothing may be called a problem
 
 
 class Soak:
@@ -54,7 +56,7 @@ class Soak:
         self.random = random.Random(plan.seed)
         notes = directory / "notes"
         notes.mkdir()
-        self.sender = Steady(plan.seed)
+        self.sender = Steady(plan.seed, calm=plan.calm)
         self.ledger = Ledger(notes, self.sender, max_crashes)
         environment = {DIRECTORY: str(notes)}
         self.fleet = [Member(number, directory, options, environment) for number, options in enumerate(SHAPES)]
@@ -77,6 +79,7 @@ class Soak:
                 Every(self.plan.every, self.sampler.take),
                 Every(LEDGER_SECONDS, self.ledger.read),
                 Every(TELL_SECONDS, self.tell),
+                *([Every(self.plan.every, self.examine)] if self.plan.calm else ()),
             )
             self.threads = [*self.patients, Watcher(looks, self.over), self.sender]
             self.sender.go(rate)
@@ -93,11 +96,12 @@ class Soak:
 
     def soak(self) -> None:
         """Do what is due, until the time is over."""
-        due = [
-            Every(KILL_CHILD_SECONDS, self.kill_child),
-            Every(max(self.plan.seconds / KILLS, min(20, self.plan.seconds * 0.8)), self.kill_worker),
-            Every(max(self.plan.seconds / DEPLOYS, min(60, self.plan.seconds * 0.6)), self.deploy),
-        ]
+        due = [Every(max(self.plan.seconds / DEPLOYS, min(60, self.plan.seconds * 0.6)), self.deploy)]
+        if not self.plan.calm:
+            due += [
+                Every(KILL_CHILD_SECONDS, self.kill_child),
+                Every(max(self.plan.seconds / KILLS, min(20, self.plan.seconds * 0.8)), self.kill_worker),
+            ]
         until = time.monotonic() + self.plan.seconds
         while time.monotonic() < until:
             self.tend()
@@ -113,6 +117,11 @@ class Soak:
         for thread in self.threads:
             if thread.crashed is not None:
                 raise thread.crashed
+
+    def examine(self) -> None:
+        """Note what the status calls a problem, though nothing is wrong."""
+        self.happened["examined"] += 1
+        self.complaints += [f"{one.code}: {one.text}" for one in problems(examine(connection))]
 
     def kill_child(self) -> None:
         """Kill a process that runs tasks."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
 
 import psycopg
 from django.contrib.auth.decorators import login_not_required
@@ -17,6 +19,7 @@ from django.views.decorators.http import require_safe
 from horsies_django.conf import config
 from horsies_django.management.reports.health import as_record, is_healthy
 from horsies_django.management.reports.layout import as_json
+from horsies_django.monitoring import METRICS_TYPE, NO_METRICS
 from horsies_django.monitoring.health import examine, problems
 from horsies_django.store.notify import direct_connection
 
@@ -73,12 +76,27 @@ def unavailable(request: HttpRequest, response: HttpResponse) -> HttpResponse:
 @for_monitoring
 def status(request: HttpRequest) -> HttpResponse:
     """Return what ``horsies_status --json`` prints: 200, or 503 if a problem is critical or the database is away."""
-    conf = config()
-    alias = conf.listen_database or conf.database  # a pooler would not pass on the timeout
-    with direct_connection(
-        alias, application_name="horsies status", read_only=True, statement_timeout_ms=STATEMENT_TIMEOUT_MS
-    ) as connection:
+    with connected() as connection:
         found = examine(connection)
     wrong = problems(found)
     response = HttpResponse(as_json(as_record(found, wrong)), content_type="application/json")
     return response if is_healthy(wrong) else unavailable(request, response)
+
+
+@for_monitoring
+def metrics(request: HttpRequest) -> HttpResponse:
+    """Return the state of the system in the format of Prometheus, or 501 without prometheus-client."""
+    if find_spec("prometheus_client") is None:
+        return HttpResponse(NO_METRICS, content_type="text/plain; charset=utf-8", status=501)
+    from horsies_django.monitoring.metrics import rendered
+
+    return HttpResponse(rendered.read(connected), content_type=METRICS_TYPE)
+
+
+def connected() -> psycopg.Connection[Any]:
+    """Return a connection whose statements are bounded."""
+    conf = config()
+    alias = conf.listen_database or conf.database  # a pooler would not pass on the timeout
+    return direct_connection(
+        alias, application_name="horsies status", read_only=True, statement_timeout_ms=STATEMENT_TIMEOUT_MS
+    )

@@ -17,6 +17,7 @@ UNKNOWN_BOUND = 100  # tasks of a lane and priority of a queue
 HALTED_BOUND = 10_000  # halted runs, and nodes that wait for a time
 RECENT_FIRE_TIMES = 1_000
 MOST = 20  # of a kind of problems that are told
+RUNS_BOUND = 10_000
 LOST = dt.timedelta(hours=1)  # the same for an audit entry or a snapshot that was lost
 
 
@@ -214,3 +215,11 @@ class HealthStore:
     def waits(self, queues: Iterable[str]) -> dict[str, float]:
         """Return how many seconds the oldest due task of each queue has waited, without parked tasks and those of paused runs."""
         return dict(run(self.connection, "horsies_longest_waits", {"names": list(queues)}))
+
+    def fire_times(self) -> dict[str, float]:
+        """Return when schedules fire next, as an epoch; those that are off have no such time."""
+        return dict(run(self.connection, "monitoring/fire_times", {"many": 1_000}))
+
+    def runs(self) -> dict[str, int]:
+        """Return how many of the 10,000 oldest unfinished workflow runs have each status."""
+        return dict(run(self.connection, "horsies_count_runs", {"bound": RUNS_BOUND}))

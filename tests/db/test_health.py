@@ -69,6 +69,27 @@ def test_waits_cost_a_probe_for_each_lane_and_priority_however_many_wait(connect
         assert conn.execute(query, ["horsies_tasks"]).fetchall() == [(0,)], "nothing is read past the index"
 
 
+def test_unfinished_runs_are_counted_to_a_bound_and_through_their_index_however_many_have_finished(
+    connect: Connect,
+) -> None:
+    conn = connect()
+    run = "INSERT INTO horsies_workflows (id, name, status, on_error, finished_at) SELECT gen_random_uuid(), 'a run', "
+    conn.execute(run + "'RUNNING', 'fail', NULL FROM generate_series(1, 500)")
+    conn.execute("ANALYZE horsies_workflows")  # nearly all rows are to be counted, so it looks cheap to read all
+    conn.execute(run + "'COMPLETED', 'fail', now() FROM generate_series(1, 1000)")
+    conn.execute("SET random_page_cost = 1000")
+    query = "SELECT pg_stat_get_xact_tuples_returned(%s::regclass)"
+    with conn.transaction():
+        found = HealthStore(conn).runs()
+        assert conn.execute(query, ["horsies_workflows"]).fetchall() == [(0,)], "nothing is read past the index"
+    assert found == {"RUNNING": 500}
+    conn = connect()
+    with conn.transaction():
+        (row,) = conn.execute("SELECT sum(many) FROM horsies_count_runs(30)").fetchall()
+        assert row == (30,)
+        assert conn.execute(query, ["horsies_workflows_unfinished"]).fetchall()[0][0] <= 30
+
+
 def test_workers_have_a_state_and_one_that_is_long_gone_is_told_first_if_it_holds_a_task_and_else_not() -> None:
     living = serving("default", hostname="a")
     stale = serving("default", silent=AGO, hostname="b")

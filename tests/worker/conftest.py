@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import socket
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from horsies_django.conf import Config, config
+from horsies_django.worker.maintenance.health_server import serving_health
 from horsies_django.worker.process.options import WorkerOptions
 from horsies_django.worker.supervisor import Supervisor
 from tests.conftest import wait_until
@@ -36,3 +39,15 @@ def build(transactional_db: None) -> Iterator[Build]:
         parts.kill_timer.disarm()
         parts.engine.close()
         parts.selector.close()
+
+
+@pytest.fixture
+def parts(build: Build) -> Iterator[Supervisor]:
+    """The parts of a worker, ready, and its probes."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    made = build(health_port=port)
+    with serving_health(made.options, lambda: made.engine):
+        made.engine.trusted_until = math.inf
+        made.engine.publish()
+        yield made

@@ -180,18 +180,6 @@ def test_a_workflow_whose_task_was_written_after_a_reconnect_is_advanced(here: H
     assert len(here.engine.advancer.owed) == 1
 
 
-@pytest.fixture
-def parts(build: Build) -> Iterator[Supervisor]:
-    """The parts of a worker, ready, and its probes."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    made = build(health_port=port)
-    with serving_health(made.options, lambda: made.engine):
-        made.engine.trusted_until = math.inf
-        made.engine.publish()
-        yield made
-
-
 def ask(parts: Supervisor, path: str, method: str = "GET") -> tuple[int, Any]:
     client = http.client.HTTPConnection("127.0.0.1", parts.options.health_port, timeout=10)
     try:
@@ -208,7 +196,7 @@ def test_a_worker_that_is_well_lives_and_is_ready_and_says_who_it_is_whatever_el
         status, found = ask(parts, path)
         assert (status, found["ok"], found["reasons"], found["worker"]) == (200, True, [], str(parts.worker))
     for path in ("/", "/live/x"):
-        assert ask(parts, path) == (404, {"error": "there are only /live and /ready"})
+        assert ask(parts, path) == (404, {"error": "there are only /live, /ready and /metrics"})
     assert ask(parts, "/ready", "HEAD") == (200, None)
 
 

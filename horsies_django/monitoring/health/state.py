@@ -39,7 +39,7 @@ CANCELLED = "57014"  # the SQLSTATE of a statement that took too long
 
 
 class QueueHealth(NamedTuple):
-    """A queue, or the cluster as ``*``.
+    """A queue, or the cluster as ``*``. ``limit`` is the effective ``max_concurrency``, None without one.
 
     ``pending`` counts the due tasks that wait, up to 10,000. ``oldest_seconds`` is how long the oldest of them has been waiting,
     without those whose partition is at its limit; None if there is none. ``workers`` counts the live workers of the queue.
@@ -49,6 +49,7 @@ class QueueHealth(NamedTuple):
     """
 
     name: str
+    limit: int | None
     running: int
     claimed: int
     pending: int
@@ -171,6 +172,7 @@ def _queue(
     stopped, stopped_seconds = stops.get(queue.name, (0, None))
     return QueueHealth(
         name=queue.name,
+        limit=queue.effective["max_concurrency"],
         running=queue.running,
         claimed=queue.claimed,
         pending=queue.pending,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from horsies_django.core.counts import BOUNDS, bucket
 from horsies_django.core.records import Claim, Wanted
 from horsies_django.store.passes import Passed
 from horsies_django.worker.engine.outbox import Outbox
@@ -32,6 +33,8 @@ class PassRunner:
         self.unknown_tasks = unknown_tasks or UnknownTasks()
         self.started = 0  # tasks, by the last pass
         self.ended = 0.0  # the last pass, by the monotonic clock
+        self.seconds = 0.0  # of all passes together
+        self.buckets = [0] * len(BOUNDS)  # the histogram of how long they took
 
     @property
     def not_before(self) -> float:
@@ -64,6 +67,8 @@ class PassRunner:
             wanted, starts, news=news, expired_leases=expired_leases, grace=grace, cursors=cursors
         )
         self.ended = time.monotonic()
+        self.seconds += self.ended - began
+        self.buckets[bucket(self.ended - began)] += 1
         scanned = bool(wanted.sync or wanted.async_ or wanted.prefetch)
         if passed.short:
             self.wakeups.note_short_pass(self.ended, self.ended - began, scanned=scanned)

@@ -1,9 +1,10 @@
 """The health server: answers requests about the health of a worker over HTTP, each on a thread of its own.
 
-/live: the engine's loop is not stuck; if it is, a restart helps. /ready: tasks sent now would be claimed and run here. Answers
-come from the worker's memory: they need no database and wait for no lock. A slow or broken client uses a thread for a few seconds
-at most. If there are too many clients, the oldest one is disconnected, so that health requests are always answered. The server
-outlives the engine: a worker that was declared dead starts again on the same port.
+/live: the engine's loop is not stuck; if it is, a restart helps. /ready: tasks sent now would be claimed and run here. /metrics:
+what the worker has counted, in the format of Prometheus. Answers come from the worker's memory: they need no database and wait
+for no lock of the engine. A slow or broken client uses a thread for a few seconds at most. If there are too many clients, the
+oldest one is disconnected, so that health requests are always answered. The server outlives the engine: a worker that was
+declared dead starts again on the same port.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
 from typing import Any
 
 from horsies_django import __version__
 from horsies_django.core.errors import WorkerStartError
+from horsies_django.monitoring import METRICS_TYPE, NO_METRICS
 from horsies_django.worker.engine.engine import Engine
 from horsies_django.worker.maintenance.heartbeat import STUCK_SECONDS
 from horsies_django.worker.process.options import WorkerOptions
@@ -61,6 +64,7 @@ def unready(engine: Engine) -> list[str]:
 
 
 JUDGES = {"/live": sick, "/ready": unready}
+METRICS = "/metrics"
 
 
 class HealthServer(ThreadingHTTPServer):
@@ -127,7 +131,7 @@ class RequestReader(io.RawIOBase):
 
 
 class HealthRequestHandler(BaseHTTPRequestHandler):
-    """One request: 200, 503 with the reasons, or 404."""
+    """One request: 200, 503 with the reasons, 404, or 501 for metrics without prometheus-client."""
 
     server: HealthServer
 
@@ -139,30 +143,38 @@ class HealthRequestHandler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer a request; a query string is ignored."""
-        judge = JUDGES.get(self.path.partition("?")[0])
-        if judge is None:
-            self.reply(404, {"error": "there are only " + " and ".join(JUDGES)})
-            return
-        engine = self.server.engine()
-        reasons = judge(engine)
-        self.reply(
-            503 if reasons else 200,
-            {
-                "ok": not reasons,
-                "reasons": reasons,
-                "worker": str(engine.outbox.worker),
-                "version": __version__,
-                "dropped_signals": engine.outbox.receivers.dropped,
-            },
-        )
+        path, engine = self.path.partition("?")[0], self.server.engine()
+        if path in JUDGES:
+            reasons = JUDGES[path](engine)
+            self.reply_record(
+                503 if reasons else 200,
+                {
+                    "ok": not reasons,
+                    "reasons": reasons,
+                    "worker": str(engine.outbox.worker),
+                    "version": __version__,
+                    "dropped_signals": engine.outbox.receivers.dropped,
+                },
+            )
+        elif path != METRICS:
+            self.reply_record(404, {"error": f"there are only {', '.join(JUDGES)} and {METRICS}"})
+        elif find_spec("prometheus_client") is None:
+            self.reply(501, NO_METRICS.encode(), "text/plain; charset=utf-8")
+        else:
+            from horsies_django.worker.maintenance.metrics import rendered
+
+            self.reply(200, rendered(engine), METRICS_TYPE)
 
     do_HEAD = do_GET
 
-    def reply(self, status: int, found: dict[str, object]) -> None:
-        """Send a record as JSON; HEAD gets only the headers."""
-        body = json.dumps(found).encode()
+    def reply_record(self, status: int, record: dict[str, object]) -> None:
+        """Send a record as JSON."""
+        self.reply(status, json.dumps(record).encode(), "application/json")
+
+    def reply(self, status: int, body: bytes, content_type: str) -> None:
+        """Send an answer; HEAD gets only the headers."""
         self.send_response(status)
-        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))
         self.send_header("Cache-Control", "no-store")
         self.end_headers()
@@ -192,7 +204,7 @@ def serving_health(options: WorkerOptions, engine: Callable[[], Engine]) -> Iter
         ) from error
     host, port = server.server_address[:2]
     logger.info(
-        "Health requests are answered at http://%s/live and /ready",
+        "Health requests are answered at http://%s/live and /ready, metrics at /metrics",
         f"[{host!s}]:{port}" if ":" in str(host) else f"{host!s}:{port}",
     )
     thread = threading.Thread(target=server.serve_forever, name="horsies-health", daemon=True)

@@ -18,7 +18,7 @@ from horsies_django.core.errors import WorkerStartError
 from horsies_django.core.queues import LANES
 from horsies_django.core.records import Claim, Outcome
 from horsies_django.worker.pool.launch import Forker
-from horsies_django.worker.pool.process import Child, InProcess, PoolProcess, RunAhead
+from horsies_django.worker.pool.process import END_REASONS, Child, InProcess, PoolProcess, RunAhead
 from horsies_django.worker.pool.recycling import Recycling
 from horsies_django.worker.pool.timeouts import NO_LIMITS, TimeLimits, Timeouts
 from horsies_django.worker.process.options import WorkerOptions
@@ -56,6 +56,7 @@ class Pool:
         self.ready = False  # whether all processes were ready once
         self.recycling = Recycling(options)
         self.timeouts = Timeouts(self.members, limits)
+        self.ended = dict.fromkeys(END_REASONS, 0)  # children, by why they ended
 
     def start(self) -> None:
         """Start all processes; each takes tasks once it is ready. Raises WorkerStartError."""
@@ -119,7 +120,7 @@ class Pool:
                 self._watch(member, lane, selectors.EVENT_READ | selectors.EVENT_WRITE)
             self.timeouts.watch(member, lane, first, batch)
         for member in self.recycling.due(self.members, time.monotonic()):
-            self._retire(member)  # after the last batch, because this ends its lanes
+            self._retire(member, "tasks")  # after the last batch, because this ends its lanes
 
     @property
     def stuck_at(self) -> float:
@@ -133,11 +134,12 @@ class Pool:
                 if now >= member.stuck_at:
                     member.call_back()
 
-    def _retire(self, member: PoolProcess) -> None:
-        """Let a child end after its present tasks, and start its successor at once."""
+    def _retire(self, member: PoolProcess, why: str) -> None:
+        """Let a child end after its present tasks, for a reason of ``END_REASONS``, and start its successor at once."""
         if not self._stays(member):
             return
         member.dismissed = member.replaced = True
+        member.retired_for = why
         member.end_lanes()
         self._add_child()
 
@@ -169,11 +171,11 @@ class Pool:
                 self.releases += [member.take_off(lane, number) for number in payload]
             elif kind == "full":
                 logger.info("child %s has reached %.0f MB; replacing it", member.pid, payload)
-                self._retire(member)
+                self._retire(member, "memory")
             elif kind == "altered":
                 if self._stays(member) and self.recycling.replaces_altered(time.monotonic()):
                     logger.info("a task changed the state of child %s; replacing it", member.pid)
-                    self._retire(member)
+                    self._retire(member, "state")
             else:
                 self._introduce(member, kind, payload)
 
@@ -193,6 +195,7 @@ class Pool:
             self._hear_out(member, lane)
         self._forget(member)
         how = member.how_it_ended()
+        self.ended[member.end_reason] += 1
         outcomes, releases = member.leftovers(how)
         self.outcomes += outcomes
         self.releases += releases

@@ -31,7 +31,7 @@ from horsies_django.core.queues import LANES
 from horsies_django.core.records import Claim, Outcome, Reply
 from horsies_django.tasks import registry
 from horsies_django.worker.child import main
-from horsies_django.worker.child.interrupts import CALL_BACK, TIMEOUT
+from horsies_django.worker.child.interrupts import CALL_BACK, CANCEL, TIMEOUT
 from horsies_django.worker.child.run_task import (
     STOPPED_ITSELF,
     TIMED_OUT,
@@ -47,6 +47,9 @@ STANDING_SECONDS = 0.01
 STUCK_SECONDS = 0.05
 MOST = 256  # tasks per slot
 WEIGHT = 0.02  # of one task in the moving average
+# Why children end: replaced after a number of tasks, for its memory, or for what a task did to its state; killed because a task
+# did not stop after its timeout or when it was cancelled; killed by anything else; or it ended by itself.
+END_REASONS = ("tasks", "memory", "state", TIMEOUT, CANCEL, "killed", "exited")
 
 
 class RunAhead:
@@ -84,6 +87,7 @@ class PoolProcess:
         self.ready_at = math.inf  # by the monotonic clock
         self.dismissed = False  # told to end, so its end is expected
         self.replaced = False  # a successor has been started already
+        self.retired_for = ""  # why it was replaced
         self.slots = {"sync": options.threads, "async": options.async_concurrency}
         self.held: dict[str, dict[int, Claim]] = {lane: {} for lane in LANES}
         self.since: dict[str, dict[int, float]] = {lane: {} for lane in LANES}  # when each was dispatched
@@ -231,6 +235,15 @@ class Child(PoolProcess):
         if code is None:
             return "ended with its fork server, which was killed (by the kernel, if the worker had been stopped)"
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+
+    @property
+    def end_reason(self) -> str:
+        """Why the dead child ended, after ``how_it_ended``: one of ``END_REASONS``."""
+        if self.condemned:
+            return next(iter(self.condemned.values()))
+        if self.exit_code == 0 and self.retired_for:
+            return self.retired_for
+        return "exited" if self.exit_code is not None and self.exit_code >= 0 else "killed"
 
     def was_killed(self, worker_started: bool) -> bool:
         """Whether the dead child or its fork server was killed from outside, so that the project is not the cause.

@@ -12,12 +12,17 @@ STATM = Path("/proc/self/statm")  # Linux
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-def memory_mb(pid: int) -> float:
-    """Return the resident memory of a process in megabytes, 0 if it does not exist."""
+def memory_bytes(pid: int) -> int:
+    """Return the resident memory of a process, 0 if it does not exist."""
     try:
-        return round(psutil.Process(pid).memory_info().rss / MEGABYTE, 1)
+        return int(psutil.Process(pid).memory_info().rss)
     except psutil.Error:
-        return 0.0
+        return 0
+
+
+def memory_mb(pid: int) -> float:
+    """Return the same in megabytes."""
+    return round(memory_bytes(pid) / MEGABYTE, 1)
 
 
 def own_memory_mb() -> float:

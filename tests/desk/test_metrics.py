@@ -1,0 +1,215 @@
+"""The metrics of the site, over its URL: what the database says of queues, workers, schedules, runs and problems."""
+
+from __future__ import annotations
+
+import datetime as dt
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from django.conf import settings as project
+from django.db import connection
+from django.test import Client
+from django.urls import reverse
+
+from horsies_django import Workflow, queues, schedules
+from horsies_django.models import Schedule
+from horsies_django.monitoring import metrics
+from horsies_django.monitoring.health import ProblemCode
+from tests.apps.project import tasks
+from tests.conftest import Claimer, limit, put, wait_until
+from tests.support.factories import HeartbeatFactory, TaskFactory, WorkerFactory, now
+from tests.support.metrics import Metrics, agree, promtool
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+TOKEN = "0aHdCd9DAPkbhA"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+
+
+@pytest.fixture(autouse=True)
+def token(settings: Any) -> Iterator[None]:
+    """Let the token in, and keep no metrics of another test."""
+    settings.HORSIES = {**project.HORSIES, "MONITORING_TOKEN": TOKEN}
+    metrics.rendered.until = 0.0
+    yield
+    metrics.rendered.until = 0.0
+
+
+def ask(client: Client) -> Any:
+    return client.get(reverse("horsies:metrics"), headers=BEARER)
+
+
+def scraped(client: Client) -> Metrics:
+    """Return the metrics, read anew."""
+    metrics.rendered.until = 0.0
+    response = ask(client)
+    assert (response.status_code, response["Content-Type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    return Metrics(response.content.decode())
+
+
+def test_the_metrics_of_the_site_are_those_of_the_page_and_promtool_finds_nothing_to_say(client: Client) -> None:
+    limit("default", max_concurrency=7)
+    put(3)
+    schedules.create("nightly", {"task": tasks.noop.name, "pattern": "daily at 03:00"}, actor="a test")
+    Schedule.objects.update(next_fire_at=now())
+    found = scraped(client)
+    agree(found, "Metrics of the site")
+    assert promtool("check", "metrics", given=found.text) == ""
+
+
+def test_a_queue_shows_what_is_due_what_runs_its_limit_and_its_pause(
+    client: Client, claimer: Callable[..., Claimer]
+) -> None:
+    limit("default", max_concurrency=2)
+    put(5)
+    put(4, delay=dt.timedelta(hours=1))
+    assert len(claimer(default=1).run_pass(sync=9).claims) == 2
+    TaskFactory(queue_name="mail", sent_at=now() - dt.timedelta(minutes=5))
+    queues.pause("mail", actor="a test")
+    found = scraped(client)
+    due, running = found.of("horsies_queue_due_tasks", "queue"), found.of("horsies_queue_running_tasks", "queue")
+    assert (due["default"], due["mail"], due["bulk"]) == (3, 1, 0)
+    assert (running["default"], running["mail"]) == (2, 0)
+    limits = found.of("horsies_queue_limit_tasks", "queue")
+    assert limits == {"default": 2, "mail": 0}
+    assert found.of("horsies_queue_paused", "queue") == {**dict.fromkeys(due, 0), "mail": 1}
+    oldest = found.of("horsies_queue_oldest_due_timestamp_seconds", "queue")
+    assert set(oldest) == {"default", "mail"}
+    assert 290 < oldest["default"] - oldest["mail"] < 400
+
+
+def test_of_the_whole_cluster_there_are_only_limit_and_pause_so_that_a_sum_counts_no_task_twice(client: Client) -> None:
+    limit("*", max_concurrency=40)
+    put(3)
+    found = scraped(client)
+    for name in found.types:
+        cluster = ("queue", "*") in {pair for (sample, labels) in found.samples if sample == name for pair in labels}
+        assert cluster == (name in ("horsies_queue_limit_tasks", "horsies_queue_paused")), name
+
+
+def test_workers_count_by_their_state_and_one_that_is_long_gone_is_none(client: Client) -> None:
+    for silent in (0, 0, 300):
+        worker = WorkerFactory()
+        sent_at = now() - dt.timedelta(seconds=silent)
+        HeartbeatFactory(id=worker.id, worker_id=worker.id, role="claimer", sent_at=sent_at)
+    WorkerFactory(stopped_at=now())
+    WorkerFactory(stopped_at=now() - dt.timedelta(hours=1))
+    expected = {"living": 2, "stale": 1, "dead": 0, "stopped": 1}
+    assert scraped(client).of("horsies_workers", "state") == expected
+
+
+def test_a_schedule_shows_when_it_fires_next_unless_it_is_off_or_no_scheduler_has_seen_it(client: Client) -> None:
+    for name in ("nightly", "off", "new"):
+        schedules.create(name, {"task": tasks.noop.name, "pattern": "daily at 03:00"}, actor="a test")
+    moment = now() + dt.timedelta(hours=1)
+    Schedule.objects.exclude(name="new").update(next_fire_at=moment)
+    schedules.disable("off", actor="a test")
+    found = scraped(client).of("horsies_schedule_next_fire_timestamp_seconds", "schedule")
+    assert found == {"nightly": moment.timestamp()}
+
+
+def test_unfinished_runs_count_by_status(client: Client) -> None:
+    def flow() -> Workflow[Any]:
+        made: Workflow[Any] = Workflow("an order")
+        made.add(tasks.noop)
+        return made
+
+    handles = [flow().send() for _ in range(4)]
+    handles[0].pause(actor="a test")
+    handles[1].cancel(actor="a test")
+    assert scraped(client).of("horsies_workflow_runs", "status") == {"RUNNING": 2, "PAUSED": 1, "COMPENSATING": 0}
+
+
+def test_each_problem_counts_and_all_others_are_zero(client: Client) -> None:
+    """Naive: without a problem there is no series, and nobody can tell that from a site that is down."""
+    found = problems(client)
+    assert set(found.values()) == {0}
+    assert found.keys() == {(code.value, code.severity.value) for code in ProblemCode}
+    assert found.keys() >= {("NO_LIVING_WORKER", "critical"), ("FAILURES", "warning")}
+    put(1)
+    TaskFactory(queue_name="mail", sent_at=now() - dt.timedelta(hours=1))
+    expected = {("NO_LIVING_WORKER", "critical"): 2, ("WAITS_TOO_LONG", "warning"): 1}
+    assert {key: count for key, count in problems(client).items() if count} == expected
+
+
+def test_while_a_lock_keeps_it_from_the_tables_it_tells_of_that_and_shows_no_figure_that_it_does_not_know(
+    client: Client, connect: Callable[[], psycopg.Connection[Any]]
+) -> None:
+    """Naive: no worker lives and no task waits, because none could be counted."""
+    lock = connect()
+    with lock.transaction():
+        lock.execute("LOCK TABLE horsies_tasks, horsies_workflows IN ACCESS EXCLUSIVE MODE")
+        found = scraped(client)
+    assert found.types.keys() == {"horsies_problem"}
+    assert found.get("horsies_problem", code="BLOCKED", severity="critical") == 1
+
+
+def problems(client: Client) -> dict[tuple[str, str], float]:
+    """Return the numbers of problems by code and severity."""
+    return {
+        (dict(labels)["code"], dict(labels)["severity"]): value
+        for (name, labels), value in scraped(client).samples.items()
+        if name == "horsies_problem"
+    }
+
+
+def test_the_database_is_read_once_in_five_seconds_however_many_ask(client: Client) -> None:
+    before = scraped(client).text
+    put(3)
+    assert ask(client).content.decode() == before
+    metrics.rendered.until -= metrics.CACHED_SECONDS
+    assert ask(client).content.decode() != before
+
+
+def test_many_who_ask_at_once_wait_for_one_reading(connect: Callable[[], psycopg.Connection[Any]]) -> None:
+    """Naive: each finds the metrics too old, and a slow database gets as many readers as there are scrapers."""
+    rendered, begun, opened, texts = metrics.Rendered(), list[int](), list[int](), list[bytes]()
+    answers = threading.Event()
+
+    def slowly() -> psycopg.Connection[Any]:
+        opened.append(1)
+        assert answers.wait(30)
+        return connect()
+
+    def read() -> None:
+        begun.append(1)
+        texts.append(rendered.read(slowly))
+
+    threads = [threading.Thread(target=read) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: len(begun) == 5 and opened, "all ask")
+    answers.set()
+    for thread in threads:
+        thread.join(30)
+    assert len(opened) == 1
+    assert texts == [rendered.text] * 5
+
+
+def test_who_may_not_see_the_status_may_not_see_the_metrics(client: Client) -> None:
+    assert client.get(reverse("horsies:metrics")).status_code == 401
+
+
+def test_while_the_database_cannot_be_read_it_is_503_and_what_was_read_before_is_not_shown(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert ask(client).status_code == 200
+    metrics.rendered.until -= metrics.CACHED_SECONDS
+    monkeypatch.setitem(connection.settings_dict, "PORT", "1")
+    monkeypatch.setitem(connection.settings_dict, "HOST", "127.0.0.1")
+    assert ask(client).status_code == 503
+
+
+def test_without_prometheus_client_the_answer_says_what_to_install(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    response = ask(client)
+    assert (response.status_code, response.content) == (
+        501,
+        b"Metrics need prometheus-client: pip install 'horsies-django[prometheus]'\n",
+    )

@@ -1,0 +1,121 @@
+"""What docs/monitoring gives to Prometheus, Grafana and KEDA: it parses, does what it says, and names metrics that exist."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from horsies_django.core.counts import CLAIMED, NO_FAILURE
+from horsies_django.worker.pool.process import END_REASONS
+from tests.support.metrics import PAGE, of_the_page, promtool
+
+HERE = Path(__file__).parent
+FILES = HERE.parents[1] / "docs" / "monitoring"
+METRICS = of_the_page("Metrics of a worker") | of_the_page(
+    "Metrics of the site"
+)  # which other tests compare with the real ones
+OF_PROMETHEUS = {"job", "instance", "le"}
+
+DASHBOARD = json.loads((FILES / "grafana.json").read_text())
+RULES = yaml.safe_load((FILES / "rules.yml").read_text())
+KEDA = yaml.safe_load((FILES / "keda.yml").read_text())
+
+
+def in_dashboard() -> list[str]:
+    return [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
+
+
+def in_rules() -> list[str]:
+    return [rule["expr"] for group in RULES["groups"] for rule in group["rules"]]
+
+
+def in_keda() -> list[str]:
+    return [trigger["metadata"]["query"] for trigger in KEDA["spec"]["triggers"]]
+
+
+def as_file(path: Path, content: Any) -> Path:
+    """Write what promtool reads: YAML, of which JSON is a part."""
+    path.write_text(json.dumps(content))
+    return path
+
+
+@pytest.mark.parametrize("expression", in_dashboard() + in_rules() + in_keda())
+def test_an_expression_names_metrics_and_labels_that_exist(expression: str) -> None:
+    bare = re.sub(r'"[^"]*"', '""', expression)
+    names = {re.sub(r"_(bucket|sum|count)$", "", name) for name in re.findall(r"\bhorsies_\w+", bare)}
+    assert names
+    assert names <= METRICS.keys()
+    grouped = {label.strip() for labels in re.findall(r"\bby \(([^)]*)\)", bare) for label in labels.split(",")}
+    matched = set(re.findall(r'(\w+)(?:=~|!~|!=|=)""', bare))
+    assert grouped | matched <= OF_PROMETHEUS.union(*(METRICS[name][1] for name in names))
+
+
+def test_each_metric_of_the_page_is_on_the_dashboard() -> None:
+    shown = " ".join(in_dashboard())
+    assert [name for name in METRICS if name not in shown] == []
+
+
+def test_page_and_dashboard_know_which_results_are_no_failures_and_the_page_why_children_end() -> None:
+    """Naive: a result is added, and the dashboard shows it as a failure."""
+    (excluded,) = {found[1] for found in map(re.compile(r'result!~"([^"]*)"').search, in_dashboard()) if found}
+    assert set(excluded.split("|")) == NO_FAILURE - {CLAIMED}
+    tables = [re.findall(r"^\| (`[^|]*`) \|", text, re.MULTILINE) for text in PAGE.read_text().split("\n\n")]
+    first = [set(re.findall(r"`(\w+)`", " ".join(rows))) for rows in tables]
+    assert NO_FAILURE - {CLAIMED} in first
+    assert set(END_REASONS) in first
+
+
+def test_the_figures_of_the_site_are_taken_from_one_of_its_processes_and_not_added_up() -> None:
+    for expression in in_dashboard() + in_rules() + in_keda():
+        for name in of_the_page("Metrics of the site").keys() & set(re.findall(r"\bhorsies_\w+", expression)):
+            assert re.search(rf"(max( by \([^)]*\))? |max|absent)\({name}\b", expression), expression
+
+
+def test_promtool_parses_each_expression_of_the_dashboard(tmp_path: Path) -> None:
+    parsed = [
+        {"record": f"panel:{number}", "expr": re.sub(r"\$__rate_interval", "5m", expression)}
+        for number, expression in enumerate(in_dashboard())
+    ]
+    promtool("check", "rules", as_file(tmp_path / "rules.yml", {"groups": [{"name": "panels", "rules": parsed}]}))
+
+
+def test_the_panels_of_the_dashboard_lie_side_by_side_and_take_the_data_source_that_the_user_chooses() -> None:
+    places = [
+        (panel["gridPos"]["x"] + x, panel["gridPos"]["y"] + y)
+        for panel in DASHBOARD["panels"]
+        for x in range(panel["gridPos"]["w"])
+        for y in range(panel["gridPos"]["h"])
+    ]
+    assert len(places) == len(set(places))
+    assert max(x for x, _ in places) < 24
+    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
+    sources = {panel["datasource"]["uid"] for panel in DASHBOARD["panels"]}
+    assert sources == {f"${{{DASHBOARD['templating']['list'][0]['name']}}}"}
+
+
+def test_there_is_one_alert_for_each_severity_and_one_for_a_site_without_metrics() -> None:
+    promtool("check", "rules", FILES / "rules.yml")
+    promtool("test", "rules", HERE / "rules_test.yml")
+
+
+def test_keda_counts_each_task_once_and_without_metrics_it_asks_for_the_least(tmp_path: Path) -> None:
+    (query,) = in_keda()
+    replicas = [
+        {"series": f'horsies_queue_{what}_tasks{{queue="{queue}", instance="{instance}"}}', "values": f"{value}x5"}
+        for what, queue, value in (("due", "default", 30), ("running", "default", 8), ("due", "mail", 500))
+        for instance in ("web-1", "web-2")
+    ]
+
+    def answers(value: int) -> list[dict[str, Any]]:
+        return [{"expr": query, "eval_time": "2m", "exp_samples": [{"labels": "{}", "value": value}]}]
+
+    tests = [
+        {"interval": "1m", "input_series": replicas, "promql_expr_test": answers(38)},
+        {"interval": "1m", "input_series": [], "promql_expr_test": answers(0)},
+    ]
+    promtool("test", "rules", as_file(tmp_path / "test.yml", {"rule_files": [], "tests": tests}))

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -25,6 +26,7 @@ from horsies_django.models import Schedule, Task, Worker, WorkflowNode, Workflow
 from horsies_django.monitoring.health import ProblemCode, Severity, examine, problems
 from horsies_django.store.health import HealthStore
 from horsies_django.store.history import HistoryStore
+from horsies_django.tasks import registry
 from horsies_django.testing import drain, travel
 from horsies_django.worker.scheduler.scheduler import Scheduler
 from tests.apps.project import flows
@@ -458,6 +460,18 @@ def test_schedules_that_no_scheduler_loads_or_keeps_are_told_by_both(told: Told,
     assert 190 * SECOND <= age(found) < 250 * SECOND
     schedules.disable("nightly", actor="a test")
     assert told() == [], "somebody wanted it so"
+
+
+def test_a_schedule_of_a_module_that_nobody_has_imported_is_one_of_the_code(
+    told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Naive: no module of tasks is imported where nothing sends them, and their schedules are not known."""
+    text = 'from horsies_django import task\n@task(name="shop.late", schedule="every hour")\ndef late() -> None: ...\n'
+    (tmp_path / "late_tasks.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
+    monkeypatch.setattr(registry, "more_modules", lambda: ["late_tasks"])
+    assert only(told(), "NO_SCHEDULER")["text"].startswith("the code declares 1 schedule,")
 
 
 def test_of_schedules_that_the_code_declares_one_that_is_kept_is_enough_and_others_do_not_count(

@@ -135,13 +135,6 @@ def test_a_role_without_rights_to_monitor_gets_an_answer_and_is_told_what_it_can
     assert hidden["transactions"] >= 0
 
 
-def test_a_schedule_that_only_a_task_declares_is_one_of_the_code() -> None:
-    """Naive: no module of tasks is imported where nothing sends them, and their schedules are not known."""
-    done = manage("horsies_status", "--json", DJANGO_SETTINGS_MODULE="example_project.settings")
-    (problem,) = json.loads(done.stdout)["problems"]
-    assert (problem["code"], problem["text"].partition(",")[0]) == ("NO_SCHEDULER", "the code declares 1 schedule")
-
-
 def test_real_workers_are_living_hold_what_runs_turn_stale_when_killed_and_stopped_when_told(
     worker: Start,
 ) -> None:

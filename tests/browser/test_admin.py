@@ -17,8 +17,10 @@ from django.test import Client
 from django.urls import reverse
 
 from horsies_django import queues
+from horsies_django.admin.tasks import all as all_page
 from horsies_django.core.status import Status
 from horsies_django.models import AuditEntry, Heartbeat, Queue, Task, Worker
+from horsies_django.tasks import selection
 from tests.support.factories import HeartbeatFactory, TaskAttemptFactory, TaskFactory, WorkerFactory, error, now
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -190,6 +192,7 @@ def test_every_page_is_readable_and_keeps_to_a_strict_policy(
         "audit": reverse("admin:horsies_auditentry_changelist"),
         "entry": reverse("admin:horsies_auditentry_change", args=(AuditEntry.objects.latest("pk").pk,)),
         "waiting": reverse("admin:horsies_task_change", args=(Task.objects.filter(parked=True)[0].pk,)),
+        "all": reverse("admin:horsies_task_all") + "?status=FAILED&within=1440",
     }
     badges = {"tasks": 37, "task": 1, "workers": 2, "worker": 1, "queues": 2, "queue": 8, "paused": 2}
     for name, page in look(browser, live_server, scheme, addresses):
@@ -232,4 +235,28 @@ def test_a_person_retries_tasks_and_sends_copies(browser: Any, live_server: Any,
         page.get_by_role("link", name=str(copy.pk)).click()
         playwright.expect(page.get_by_text("Copy of")).to_be_visible()
         assert_readable(page, "the copy")
+    assert not Task.objects.filter(status="FAILED").exists()
+
+
+def test_a_person_retries_all_that_failed_and_the_page_goes_on_by_itself(
+    browser: Any, live_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(selection, "BATCH", 2)
+    monkeypatch.setattr(all_page, "REQUEST_SECONDS", 0.0)
+    TaskFactory.create_batch(7, status="FAILED", error_code="OH_NO", finished_at=now() - dt.timedelta(hours=1))
+    address = {"failed": reverse("admin:horsies_task_changelist") + "?status=FAILED"}
+    for _name, page in look(browser, live_server, "light", address):
+        page.get_by_role("link", name="Act on all that match").click()
+        page.get_by_role("button", name="Count them").click()
+        playwright.expect(page.get_by_role("heading", name="7 tasks")).to_be_visible()
+        if PICTURES:
+            page.screenshot(path=Path(PICTURES) / "all-found.png", full_page=True)
+        page.get_by_label("Reason:").fill("The bank is back.")
+        page.get_by_role("button", name="Retry all").click()
+        playwright.expect(page.get_by_role("heading", name="Done")).to_be_visible()
+        playwright.expect(page.get_by_text("RETRIED: 7")).to_be_visible()
+        page.set_viewport_size({"width": 390, "height": 800})
+        assert_readable(page, "an act at the width of a telephone")
+        if PICTURES:
+            page.screenshot(path=Path(PICTURES) / "all-done.png", full_page=True)
     assert not Task.objects.filter(status="FAILED").exists()

@@ -55,9 +55,9 @@ unit: $(VENV)/.has-test
 browser: $(VENV)/.has-browser
 	@$(BIN)/python -m pytest tests/browser -n 2 $(ARGS)
 
-# One storm at a time, for each takes what CPUs there are; three in the short form, which judges no figures and mostly waits.
+# One storm at a time, for each takes what CPUs there are; two in the short form, which judges no figures.
 stress: $(VENV)/.has-stress
-	@$(if $(filter short,$(ARGS)),HORSIES_STRESS=short $(BIN)/python -m pytest -m stress -n 3 --dist=worksteal,\
+	@$(if $(filter short,$(ARGS)),HORSIES_STRESS=short $(BIN)/python -m pytest -m stress -n 2 --dist=worksteal,\
 		HORSIES_STRESS=full $(BIN)/python -m pytest -m "stress or thorough" $(ARGS))
 
 soak: $(VENV)/.has-stress

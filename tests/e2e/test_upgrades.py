@@ -57,11 +57,13 @@ from horsies_django.store.queues import QueueStore
 changes = {"partition_by_args": ["a"], "partition_policy": "stop"}  # also workers with a buffer keep the order
 QueueStore(connection).configure("former", changes, action="queue.set", actor="a test")
 """
+# Of a key, two at once, or sends that did not run in their order; tasks of workflows are sent by transactions that overlap.
 OVERLAPS = """
 SELECT FROM (
-  SELECT a.started_at, lag(a.finished_at) OVER (PARTITION BY t.partition_key ORDER BY t.sent_at, t.id) AS before
+  SELECT t.workflow_id, a.started_at, lag(a.finished_at) OVER (PARTITION BY t.partition_key ORDER BY a.started_at) AS ended,
+         lag(a.finished_at) OVER (PARTITION BY t.partition_key, t.workflow_id IS NULL ORDER BY t.sent_at, t.id) AS sent_before
   FROM horsies_tasks t JOIN horsies_task_attempts a ON a.task_id = t.id WHERE t.queue_name = 'former') AS run
-WHERE run.started_at < run.before
+WHERE run.started_at < run.ended OR (run.workflow_id IS NULL AND run.started_at < run.sent_before)
 """
 SCHEDULE = """
 from horsies_django import schedules

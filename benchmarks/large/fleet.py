@@ -76,7 +76,8 @@ class Member:
             if not beaten.alive:
                 raise RuntimeError("a simulated worker was declared dead: the machine is too slow for this many")
         if (step + self.number) % self.snapshot_steps == 0:
-            store.snapshot(self.id, load, buffered=0, children=CHILDREN, cpu_percent=1.0)
+            memories = dict.fromkeys((child.id for child in self.children), 50.0)
+            store.snapshot(self.id, load, memories, buffered=0, cpu_percent=1.0)
         if (step + self.number) % self.reap_steps == 0:
             self.reaper.note_served(conn)
             if self.on_duty:

@@ -21,9 +21,9 @@ from tests.support.workers import SchedulerProcess
 
 pytestmark = [pytest.mark.stress, pytest.mark.django_db(transaction=True), pytest.mark.timeout(420)]
 
-SECONDS, SCHEDULES, SCHEDULERS, SEED = sized(15, 120), 50, 3, 6
-DEATHS = [signal.SIGKILL] * sized(6, 50) + [signal.SIGTERM] * sized(4, 30) + [signal.SIGINT] * sized(3, 20)
-FREEZES = sized(2, 16)
+SECONDS, SCHEDULES, SCHEDULERS, SEED = sized(30, 120), 50, 3, 6
+DEATHS = [signal.SIGKILL] * sized(12, 50) + [signal.SIGTERM] * sized(7, 30) + [signal.SIGINT] * sized(5, 20)
+FREEZES = sized(4, 16)
 FROZEN_SECONDS = (0.2, 3.0)
 SECOND = timedelta(seconds=1)
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from tests.stress.chaos.__main__ import NO_SERVER
-from tests.stress.chaos.faults import ROUND
 from tests.support.sizes import sized
 from tests.support.workers import ROOT
 
@@ -41,7 +40,7 @@ def chaos(*options: str) -> dict[str, Any]:
 
 @pytest.mark.promise("S2.22")
 def test_a_storm_of_faults_loses_no_task_and_finishes_none_twice() -> None:
-    tasks, faults = sized(1_000, 8_000), sized(len(ROUND), 100)
+    tasks, faults = sized(2_000, 8_000), sized(25, 100)
     verdict = chaos(f"--tasks={tasks}", f"--faults={faults}")
     assert (verdict["tasks"], verdict["faults"]) == (tasks, faults)
     assert (verdict["lost"], verdict["finished twice"]) == (0, 0)

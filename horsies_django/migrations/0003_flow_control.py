@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from django.contrib.postgres.fields import ArrayField
 from django.db import migrations, models
 
+from horsies_django.models.fields import IntegerArray
 from horsies_django.store.schema import functions
 
 
@@ -87,7 +87,7 @@ class Migration(migrations.Migration):
                 ("result", models.CharField(max_length=100, verbose_name="result")),
                 ("n", models.IntegerField(verbose_name="number")),
                 ("seconds", models.FloatField(verbose_name="seconds in all")),
-                ("buckets", ArrayField(models.IntegerField(), verbose_name="histogram")),
+                ("buckets", IntegerArray(verbose_name="histogram")),
             ],
             options={
                 "db_table": "horsies_history",

@@ -1,14 +1,35 @@
-"""Fields for stored JSON, and datetimes of the ORM made aware."""
+"""Fields for stored JSON and arrays, and datetimes of the ORM made aware."""
 
 from __future__ import annotations
 
 import datetime as dt
-from typing import Any
+import json
+from typing import TYPE_CHECKING, Any
 
 from django.db import models
 from django.db.models.expressions import Col
 from django.utils import timezone
 from psycopg.types.json import Json, Jsonb
+
+if TYPE_CHECKING:
+    AnyField = models.Field[Any, Any]
+else:
+    AnyField = models.Field
+
+
+class IntegerArray(AnyField):
+    """An array of integers. Django's own field requires the app ``django.contrib.postgres`` from Django 6 on."""
+
+    def db_type(self, connection: Any) -> str:
+        return "integer[]"
+
+    def value_to_string(self, obj: Any) -> str:
+        """Return the array as JSON, for a dump."""
+        return json.dumps(self.value_from_object(obj))
+
+    def to_python(self, value: Any) -> Any:
+        """Read an array, also from a dump."""
+        return json.loads(value) if isinstance(value, str) else value
 
 
 class StoredJSON(models.JSONField):

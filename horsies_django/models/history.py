@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from horsies_django.models.fields import IntegerArray
 from horsies_django.models.tasks import ReadOnlyRow
 
 
@@ -23,7 +23,7 @@ class History(ReadOnlyRow):
     result = models.CharField(_("result"), max_length=100)
     n = models.IntegerField(_("number"))
     seconds = models.FloatField(_("seconds in all"))
-    buckets = ArrayField(models.IntegerField(), verbose_name=_("histogram"))
+    buckets = IntegerArray(_("histogram"))
 
     class Meta:
         db_table = "horsies_history"

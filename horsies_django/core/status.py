@@ -18,6 +18,7 @@ class Status(enum.StrEnum):
 
 
 TERMINAL: frozenset[Status] = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.EXPIRED})
+FINAL = frozenset(status.value for status in TERMINAL)  # as texts, such as rows have
 
 UNFINISHED_RUNS = ("RUNNING", "PAUSED", "COMPENSATING")
 RUN_STATUSES = (*UNFINISHED_RUNS, "COMPLETED", "FAILED", "CANCELLED")

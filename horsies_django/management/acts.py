@@ -23,7 +23,7 @@ def add_selection(parser: ArgumentParser, verb: str) -> None:
     """Add the options that describe tasks, instead of an id."""
     usual = USUAL.get(verb)
     parser.add_argument(
-        "--status", type=str.upper, choices=sorted(selection.VERBS[verb].statuses),
+        "--status", type=str.upper, choices=sorted(selection.VERBS[verb]),
         help="instead of ID, all tasks of this status" + (f"; {usual} if another one of these options is given" if usual else ""),
     )  # fmt: skip
     parser.add_argument("--queue", metavar="QUEUE", help="all tasks of this queue")
@@ -76,13 +76,13 @@ def act(options: Mapping[str, Any], write: Callable[[str], object], confirm: Cal
     verb = "terminate" if options.get("terminate") else options["verb"]
     status = options["status"] or USUAL.get(verb)
     if status is None:
-        raise ValueError(f"{verb} needs --status, one of {', '.join(sorted(selection.VERBS[verb].statuses))}")
+        raise ValueError(f"{verb} needs --status, one of {', '.join(sorted(selection.VERBS[verb]))}")
     chosen = selection.matching(status, **{name: options.get(name) for name in GIVEN})
     found = selection.preview(chosen)
     if not options["json"]:
         write(told(found, status))
         if not found.many and options["name"]:
-            write(f"No task is named {options['name']!r}{close_to(options['name'], selection.known_names())}")
+            write_advice(options["name"], write)
     verdicts: Counter[str] = Counter()
     if found.many and not options["dry_run"]:
         confirm(f"{verb.capitalize()} {'all' if found.more else f'{found.many:,}'}?", options["interactive"])
@@ -93,6 +93,13 @@ def act(options: Mapping[str, Any], write: Callable[[str], object], confirm: Cal
         write(layout.as_json({"matched": found.many, "more": found.more, "verdicts": dict(verdicts)}))
     elif not options["dry_run"]:
         write(", ".join(f"{many:,} {verdict}" for verdict, many in verdicts.most_common()) or "Nothing changed.")
+
+
+def write_advice(name: str, write: Callable[[str], object]) -> None:
+    """Say so if no known name has this part."""
+    known = selection.known_names()
+    if not any(name in one for one in known):
+        write(f"No name is known that contains {name!r}{close_to(name, known)}")
 
 
 def told(found: selection.Preview, status: str) -> str:

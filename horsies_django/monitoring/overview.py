@@ -18,7 +18,7 @@ from django.db.models.functions import Cast, Coalesce, Now
 from horsies_django.conf import config
 from horsies_django.core.patterns import Pattern
 from horsies_django.core.schedules import as_texts, read_definition
-from horsies_django.core.status import TERMINAL, Status
+from horsies_django.core.status import FINAL, Status
 from horsies_django.models import Schedule, Task
 from horsies_django.models.fields import aware
 from horsies_django.models.tasks import FINISHED, IN_FLIGHT, PENDING, UNSUCCESSFUL
@@ -31,7 +31,6 @@ __all__ = [
 ]  # fmt: skip
 DEEPEST = 100_000
 OLDEST_ID = uuid.UUID(int=0)
-FINAL = frozenset(status.value for status in TERMINAL)
 
 
 class ScheduleOverview(NamedTuple):

@@ -20,9 +20,10 @@ from horsies_django.core.codec import ResultCodec
 from horsies_django.core.errors import OperationalErrorCode, RetrievalCode, TaskNotCommitted
 from horsies_django.core.records import TaskAttemptInfo, TaskInfo
 from horsies_django.core.results import TaskError, TaskResult
+from horsies_django.core.status import FINAL
 from horsies_django.store.tasks import Found, TaskStore
 from horsies_django.tasks.operations import cancel, retry
-from horsies_django.tasks.result_listener import FINAL, Update, get_listener
+from horsies_django.tasks.result_listener import Update, get_listener
 
 P = ParamSpec("P")
 S = TypeVar("S")

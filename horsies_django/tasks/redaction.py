@@ -8,14 +8,12 @@ from django.db import connections
 
 from horsies_django.conf import config
 from horsies_django.core.errors import TaskNotFinished
-from horsies_django.core.status import TERMINAL
+from horsies_django.core.status import FINAL
 from horsies_django.core.texts import refuse_who
 from horsies_django.store.retention import RetentionStore
 from horsies_django.tasks.handle import TaskHandle
 
 __all__ = ["TaskNotFinished", "redact"]
-
-FINAL = frozenset(status.value for status in TERMINAL)
 
 
 def redact(task_id: uuid.UUID | str, *, actor: str, reason: str) -> bool:

@@ -25,7 +25,6 @@ import psycopg
 
 from horsies_django.conf import Config, config
 from horsies_django.core.notifications import read_ids
-from horsies_django.core.status import TERMINAL
 from horsies_django.store.base import said
 from horsies_django.store.notify import Listener
 from horsies_django.store.tasks import Found, TaskStore
@@ -36,7 +35,6 @@ logger = logging.getLogger("horsies.waiting")
 LINGER_SECONDS = 60.0
 RENEW_SECONDS = 20.0
 SECOND_LOOK_SECONDS = 0.05
-FINAL = frozenset(status.value for status in TERMINAL)
 
 # What a waiting caller receives: the task, None if it does not exist, or the error that stopped the listener
 Update = Found | None | Exception

@@ -13,7 +13,7 @@ from django.db import connections, transaction
 
 from horsies_django.conf import config
 from horsies_django.core.queues import CLUSTER
-from horsies_django.core.status import TERMINAL, Status
+from horsies_django.core.status import FINAL, Status
 from horsies_django.core.texts import refuse_who
 from horsies_django.store import base
 from horsies_django.store.history import HistoryStore
@@ -30,25 +30,15 @@ READ = 10_000  # entries of an index for one batch
 MOST_COUNTED = 100_000  # tasks in a preview
 EXAMPLES = 5
 UNSUCCESSFUL, FINISHED = "UNSUCCESSFUL", "FINISHED"
-FINAL = frozenset(status.value for status in TERMINAL)
-FAILED = frozenset({*FINAL, UNSUCCESSFUL} - {Status.COMPLETED.value})
-ALL_FINISHED = frozenset({*FINAL, UNSUCCESSFUL, FINISHED})
+FAILED = (FINAL | {UNSUCCESSFUL}) - {Status.COMPLETED.value}
 UNFINISHED = frozenset(status.value for status in Status) - FINAL
 
-
-class Verb(NamedTuple):
-    """Something that is done to all tasks of a selection: the statuses that allow it, and the verdicts that say it was done."""
-
-    statuses: frozenset[str]
-    done: frozenset[str]
-    action: str  # in the audit
-
-
+# What can be done to all tasks of a selection, and the statuses that allow it
 VERBS = {
-    "retry": Verb(FAILED, frozenset({"RETRIED"}), "task.retry"),
-    "cancel": Verb(UNFINISHED, frozenset({"CANCELLED", "REQUESTED"}), "task.cancel"),
-    "terminate": Verb(UNFINISHED, frozenset({"CANCELLED", "REQUESTED"}), "task.terminate"),
-    "redact": Verb(ALL_FINISHED, frozenset({"REDACTED"}), "task.redact"),
+    "retry": FAILED,
+    "cancel": UNFINISHED,
+    "terminate": UNFINISHED,
+    "redact": FINAL | {UNSUCCESSFUL, FINISHED},
 }
 
 
@@ -101,17 +91,13 @@ class Preview(NamedTuple):
 
 def preview(selection: Selection) -> Preview:
     """Return what an act on a selection would concern. Reads, without locks."""
-    found, end = SelectionStore(connections[config().database]).page(
-        selection, many=MOST_COUNTED, read=2 * MOST_COUNTED
-    )
+    store = SelectionStore(connections[config().database])
+    found: list[Selected] = []
+    after, more = None, True
+    while more and len(found) < MOST_COUNTED:
+        page, after = store.page(selection, after, many=MOST_COUNTED - len(found), read=MOST_COUNTED)
+        found, more = found + page, after is not None
     kinds = Counter((task.task_name, task.error_code) for task in found)
-    more = end is not None and end != ["parked", None]
-    if not more and end is not None:
-        parked, end = SelectionStore(connections[config().database]).page(
-            selection, end, many=MOST_COUNTED, read=2 * MOST_COUNTED
-        )
-        found, more = found + parked, end is not None
-        kinds.update((task.task_name, task.error_code) for task in parked)
     return Preview(len(found), more, [(*kind, many) for kind, many in kinds.most_common()], found[:EXAMPLES])
 
 
@@ -150,7 +136,7 @@ def act(
         ids = [task.id for task in found]
         verdicts = store.act(verb, ids, channel_prefix(connection), spread=spread, actor=actor, reason=reason)
         noted = {"act": str(act_id or uuid7()), "selection": described(selection), "verdicts": json.dumps(verdicts)}
-        TaskStore(connection).note(selection.queue or CLUSTER, VERBS[verb].action, actor, reason, noted)
+        TaskStore(connection).note(selection.queue or CLUSTER, f"task.{verb}", actor, reason, noted)
     return Step(len(found), verdicts, end)
 
 
@@ -167,10 +153,10 @@ def act_on_all(selection: Selection, verb: str, **how: Any) -> Iterator[Step]:
 
 def refuse(selection: Selection, verb: str, actor: str, reason: str | None) -> None:
     """Raise ValueError if a verb is not allowed for these tasks, or by whom and why cannot be stored."""
-    if (known := VERBS.get(verb)) is None:
+    if (allowed := VERBS.get(verb)) is None:
         raise ValueError(f"{verb!r} is not one of {', '.join(VERBS)}")
-    if selection.status not in known.statuses:
-        raise ValueError(f"{verb} is for tasks that are {', '.join(sorted(known.statuses))}, not {selection.status}")
+    if selection.status not in allowed:
+        raise ValueError(f"{verb} is for tasks that are {', '.join(sorted(allowed))}, not {selection.status}")
     refuse_who(ValueError, f"{verb}: no task was changed", actor, reason)
     if verb == "redact" and not (reason or "").strip():
         raise ValueError(

@@ -20,7 +20,7 @@ from horsies_django.store.notify import channel_prefix
 from horsies_django.store.selections import Selection, SelectionStore
 from horsies_django.tasks import selection as module
 from horsies_django.tasks.redaction import redact
-from horsies_django.tasks.selection import VERBS, act, act_on_all, matching, preview
+from horsies_django.tasks.selection import act, act_on_all, matching, preview
 from tests.apps.project import tasks
 from tests.conftest import Claimer, limit, put
 from tests.db.test_statements import explained
@@ -218,7 +218,7 @@ def test_each_verb_does_to_all_what_it_does_to_one_and_the_audit_says_who_why_an
         (verb == "redact"),
         {} if verb == "redact" else {"to": "ann"},
     )
-    entry = AuditEntry.objects.filter(action=VERBS[verb].action).latest("pk")
+    entry = AuditEntry.objects.filter(action=f"task.{verb}").latest("pk")
     assert (entry.subject, entry.actor, entry.reason) == ("mail", "ada", "a night")
     assert json.loads(entry.after["verdicts"]) == verdicts
     assert json.loads(entry.after["selection"])["status"] == status
@@ -286,6 +286,9 @@ def test_a_preview_counts_by_name_and_code_and_shows_some(monkeypatch: pytest.Mo
     assert found.kinds == [("shop.ship", "OH_NO", 6), ("shop.pay", "OH_NO", 3)]
     monkeypatch.setattr(module, "MOST_COUNTED", 8)
     assert preview(matching("FAILED"))[:2] == (8, True)
+    failures(1, task_name="shop.late", finished_at=now())
+    late = preview(matching("FAILED", name="shop.late"))
+    assert late[:3] == (1, False, [("shop.late", "OH_NO", 1)]), "behind nine others"
     limit("mail", partition_by_args=[], partition_max_concurrency=1)
     put(2, queue="default")
     TaskFactory(queue_name="mail", parked=True, partition_key="x")

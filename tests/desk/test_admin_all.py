@@ -18,6 +18,7 @@ from horsies_django.models import AuditEntry, Task
 from horsies_django.tasks import selection
 from tests.desk.test_admin import body, client_with
 from tests.support.factories import TaskAttemptFactory, TaskFactory, now
+from tests.support.refusing import refused
 
 pytestmark = pytest.mark.django_db
 ALL = reverse("admin:horsies_task_all")
@@ -134,6 +135,20 @@ def test_a_permission_that_was_withdrawn_meanwhile_ends_the_act(boss: Client) ->
     begun = module.Progress(me, selection.matching("FAILED"), 1, False, verb="redact", reason="asked", verdicts={})
     assert client.post(ALL, {"act": begun.signed(), "go": "Continue"}).status_code == 403
     assert not Task.objects.exclude(redacted_at=None).exists()
+
+
+def test_an_act_that_the_database_refuses_says_how_far_it_is_and_why_and_can_go_on(
+    boss: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Naive: a page that only says why, and nobody knows what was done."""
+    monkeypatch.setattr(selection, "BATCH", 2)
+    *_, last = failures(5)
+    page = body(boss, ALL, status="FAILED")
+    with refused("horsies_tasks", f"OLD.id = '{last.pk}'"):
+        page = posted(boss, page, verb="retry").content.decode()
+    assert ("<h2>Stopped</h2>" in page, "<li>RETRIED: 4</li>" in page, "data-continues" in page) == (True, True, False)
+    assert "The database refused" in page
+    assert "<li>RETRIED: 5</li>" in posted(boss, page, go="Continue").content.decode()
 
 
 def test_a_description_that_fits_no_task_or_no_status_says_so(boss: Client) -> None:

@@ -430,6 +430,9 @@ def test_a_night_of_failures_is_retried_by_one_command_that_first_says_which() -
     assert sorted(statuses().values()) == ["FAILED", *["PENDING"] * 5]
     assert AuditEntry.objects.get(action="task.retry").reason == "the bank is back"
     assert "did you mean 'tests.apps.project.tasks.noop'" in run("retry", "--name=tests.apps.project.tasks.nopp")[0]
+    assert run("retry", f"--name={tasks.noop.name}")[0] == "0 FAILED tasks\nNothing changed.\n", (
+        "it is known, and did not fail"
+    )
     assert machine("retry", "--code=OH_NO", "--no-input") == {"matched": 1, "more": False, "verdicts": {"RETRIED": 1}}
 
 

@@ -140,6 +140,21 @@ def test_workers_that_write_the_same_rows_at_once_do_not_wait_for_one_another_in
     assert set(written().values()) == {80}
 
 
+def test_a_worker_that_lives_writes_what_it_has_counted_every_minute(build: Build) -> None:
+    """Naive: it is written only when the worker stops, so nobody sees what happens now."""
+    parts = build(started=False)
+    thread = parts.maintenance
+    thread.history.worker = thread.heartbeat.worker = WorkerFactory().pk
+    parts.outbox.counts.settled([outcome()], {})
+    thread.count_at = 0.0
+    thread.start()
+    try:
+        wait_until(lambda: bool(written()), "it is written")
+        assert thread.is_alive()
+    finally:
+        thread.stop()
+
+
 def test_old_minutes_and_hours_are_deleted(writer: HistoryWriter, connect: Connect) -> None:
     conn = connect()
     writer.counts.settled([outcome()], {})

@@ -17,7 +17,7 @@ from django import forms
 from django.contrib import admin
 from django.core import signing
 from django.core.exceptions import PermissionDenied
-from django.db import connections, transaction
+from django.db import DatabaseError, connections, transaction
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
@@ -30,7 +30,7 @@ from django.utils.translation import gettext_lazy
 from horsies_django.admin.base.change_forms import LONGEST_REASON
 from horsies_django.admin.base.html import STATUSES
 from horsies_django.admin.base.readonly import read_bounded
-from horsies_django.admin.base.refusals import answered, patiently
+from horsies_django.admin.base.refusals import answered, patiently, refusal
 from horsies_django.conf import config
 from horsies_django.models import Task
 from horsies_django.store import base
@@ -201,7 +201,7 @@ class AllMixin(Base):
         return self._answer(request, form=form, why=WhyForm(), found=found, progress=progress, verbs=verbs)
 
     def _allows(self, request: HttpRequest, verb: str, status: str) -> bool:
-        return request.user.has_perms(ACTS[verb].permissions) and status in selection.VERBS[verb].statuses
+        return request.user.has_perms(ACTS[verb].permissions) and status in selection.VERBS[verb]
 
     def _acted(self, request: HttpRequest, progress: Progress) -> HttpResponse:
         """Do a part of the act, and show how far it is."""
@@ -214,30 +214,30 @@ class AllMixin(Base):
             progress = replace(progress, verb=verb, act_id=str(uuid.uuid4()), verdicts={}, **given)
         elif not self._allows(request, progress.verb, progress.chosen.status):
             raise PermissionDenied
-        error = ""
-        try:
-            progress = self._part(progress)
-        except ValueError as refused:
-            error = str(refused)
+        progress, error = self._part(progress)
         return self._answer(request, progress=progress, error=error, stopped="stop" in request.POST)
 
-    def _part(self, progress: Progress) -> Progress:
-        """Act for some seconds. Raises ValueError."""
-        verdicts, done = Counter(progress.verdicts), progress.done
+    def _part(self, progress: Progress) -> tuple[Progress, str]:
+        """Act for some seconds; return how far it is, and why it ended early if something was refused."""
         spread = dt.timedelta(minutes=int(progress.spread)) if progress.spread else None
         until = time.monotonic() + REQUEST_SECONDS
-        while not progress.ended:
-            with patiently():
-                step = selection.act(
-                    progress.chosen, progress.verb, actor=progress.user, reason=progress.reason or None, after=progress.after,
-                    spread=spread, act_id=uuid.UUID(progress.act_id),
-                )  # fmt: skip
-            verdicts.update(step.verdicts)
-            done += step.tasks
-            progress = replace(progress, after=step.after, ended=step.after is None, done=done, verdicts=dict(verdicts))
-            if time.monotonic() >= until:
-                break
-        return progress
+        try:
+            while not progress.ended:
+                with patiently():
+                    step = selection.act(
+                        progress.chosen, progress.verb, actor=progress.user, reason=progress.reason or None,
+                        after=progress.after, spread=spread, act_id=uuid.UUID(progress.act_id),
+                    )  # fmt: skip
+                verdicts = Counter(progress.verdicts) + Counter(step.verdicts)
+                ended, done = step.after is None, progress.done + step.tasks
+                progress = replace(progress, after=step.after, ended=ended, done=done, verdicts=dict(verdicts))
+                if time.monotonic() >= until:
+                    break
+        except ValueError as error:
+            return progress, str(error)
+        except DatabaseError as error:
+            return progress, refusal(error)
+        return progress, ""
 
     def _answer(self, request: Any, **found: Any) -> HttpResponse:
         request.current_app = self.admin_site.name

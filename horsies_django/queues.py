@@ -33,7 +33,6 @@ RULE = (
     "partition_local_limit",
     "partition_policy",
 )
-LATEST = dt.timedelta(days=36_500)
 ONE_AT_A_TIME = "the tasks of one partition run one at a time here; limit the queue instead"
 TRIES = 6
 LOCK_NOT_AVAILABLE = "55P03"
@@ -67,7 +66,6 @@ def declared(conf: Config) -> dict[str, dict[str, Any]]:
 
 
 def declared_columns(queue: QueueConfig) -> dict[str, Any]:
-    """Return one queue's columns."""
     rule = queue.partition
     return {
         "priority": queue.priority,
@@ -274,7 +272,7 @@ def refuse_until(name: str, until: dt.datetime | None) -> None:
     now = dt.datetime.now(dt.UTC)
     if until <= now:
         raise QueueError(f"queue {name!r}: until={until.isoformat()} is in the past; pass a datetime in the future")
-    if until > now + LATEST:
+    if until > now + dt.timedelta(days=36_500):
         raise QueueError(
             f"queue {name!r}: until={until.isoformat()} is too far in the future; leave it out for an override without an end"
         )

@@ -23,7 +23,6 @@ from horsies_django.monitoring import METRICS_TYPE, NO_METRICS
 from horsies_django.monitoring.health import examine, problems
 from horsies_django.store.notify import direct_connection
 
-STATEMENT_TIMEOUT_MS = 3_000
 UNREACHABLE = {"healthy": False, "error": "The database cannot be read: 'manage.py horsies_status' says why."}
 
 View = Callable[[HttpRequest], HttpResponse]
@@ -97,6 +96,4 @@ def connected() -> psycopg.Connection[Any]:
     """Return a connection whose statements are bounded."""
     conf = config()
     alias = conf.listen_database or conf.database  # a pooler would not pass on the timeout
-    return direct_connection(
-        alias, application_name="horsies status", read_only=True, statement_timeout_ms=STATEMENT_TIMEOUT_MS
-    )
+    return direct_connection(alias, application_name="horsies status", read_only=True, statement_timeout_ms=3_000)

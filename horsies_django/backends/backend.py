@@ -186,5 +186,4 @@ def where(alias: str, key: str) -> str:
 
 
 def error(id_: str, message: str, hint: str, place: str) -> CheckMessage:
-    """Return the message of a check."""
     return Error(message, hint=hint, obj=place, id=f"{TAG}.{id_}")

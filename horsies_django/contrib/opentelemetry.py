@@ -23,7 +23,6 @@ except ImportError as error:
 
 __all__ = ["carrier", "tracing"]
 
-MOST_BYTES = 1_024  # of a trace in the metadata
 PROPAGATOR = TraceContextTextMapPropagator()
 tracer = trace.get_tracer("horsies_django")  # of the provider that is set later
 
@@ -32,7 +31,7 @@ def carrier() -> dict[str, str]:
     """Return ``traceparent`` and ``tracestate`` of the current span, for HORSIES["METADATA"]; nothing outside of spans."""
     sent: dict[str, str] = {}
     PROPAGATOR.inject(sent)
-    if sum(map(len, sent.values())) > MOST_BYTES:
+    if sum(map(len, sent.values())) > 1_024:  # of a trace in the metadata
         sent.pop("tracestate")
     return sent
 

@@ -24,8 +24,6 @@ except ImportError as error:
 
 __all__ = ["HorsiesIntegration", "trace"]
 
-FLUSH_SECONDS = 1.5  # less than a process has for child_stopping
-MOST_BYTES = 1_024  # of a trace in the metadata
 NEXT = re.compile(
     r"^\n(?:The above exception was the direct cause of the following exception:"
     r"|During handling of the above exception, another exception occurred:)\n\n", re.MULTILINE,
@@ -66,7 +64,7 @@ def trace() -> dict[str, str] | None:
         return None
     found = {"sentry-trace": sentry_sdk.get_traceparent(), "baggage": sentry_sdk.get_baggage()}
     sent = {name: text for name, text in found.items() if text}
-    if sum(map(len, sent.values())) > MOST_BYTES:
+    if sum(map(len, sent.values())) > 1_024:  # of a trace in the metadata
         sent.pop("baggage", None)
     return sent
 
@@ -80,7 +78,7 @@ def without_second_ones(event: Any, hint: Any) -> Any:
 
 def flush(**values: Any) -> None:
     """Send the events that wait in this process, which is about to end."""
-    sentry_sdk.flush(timeout=FLUSH_SECONDS)
+    sentry_sdk.flush(timeout=1.5)  # less than a process has for child_stopping
 
 
 def report(**values: Any) -> None:

@@ -10,7 +10,6 @@ from horsies_django.core import kinds
 from horsies_django.core.explanations import Facts, NodeExplanation, NodeReasonCode, Reason, clock_time, moment, pick
 from horsies_django.core.reasoning import Timing
 
-NAMED = 5  # nodes named in a sentence
 WAIT_COLUMNS = ("kind", "signal", "signal_key", "due_at", "on_timeout", "permission")
 AFTER_TIMEOUT = {"fail": "then it fails", "skip": "then it is skipped", "complete": "then it completes without a value"}
 
@@ -229,7 +228,7 @@ class NodeCase:
         return f": {named}" if named else ""
 
     def named(self, nodes: Sequence[Facts], count: int) -> str:
-        shown = [f"{one['name']!r} is {one['status']}{self.coded(one)}" for one in nodes[:NAMED]]
+        shown = [f"{one['name']!r} is {one['status']}{self.coded(one)}" for one in nodes[:5]]
         more = count - len(shown)
         return ", ".join([*shown, *([f"and {more:,} more"] if shown and more > 0 else [])])
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-SECONDS = 60.0
-
 
 @dataclass
 class Repeats:
@@ -17,7 +15,7 @@ class Repeats:
     def due(self, kind: str, now: float) -> str | None:
         """Return the end of a line that has to be said, None if one of its kind was said in the last minute."""
         said_at, more = self.kinds.get(kind, (-math.inf, 0))
-        if now < said_at + SECONDS:
+        if now < said_at + 60.0:
             self.kinds[kind] = said_at, more + 1
             return None
         self.kinds[kind] = now, 0

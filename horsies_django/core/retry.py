@@ -24,7 +24,6 @@ from horsies_django.core.errors import RESERVED, HorsiesError, OperationalErrorC
 
 MOST_RETRIES = 100
 LONGEST_DELAY = 30 * 86_400  # seconds
-LARGEST_DOUBLING = 40  # beyond it every delay is longer than LONGEST_DELAY
 Kind = str | type[BaseException]
 # What a policy without a list retries: everything except errors that the task returned.
 USUAL: tuple[Kind, ...] = (
@@ -161,7 +160,8 @@ class RetryPolicy:
         if self.strategy == "fixed":
             seconds = self.intervals[min(retry, len(self.intervals)) - 1]
         else:
-            seconds = self.intervals[0] * 2 ** min(retry - 1, LARGEST_DOUBLING)
+            # beyond 40 doublings, every delay is longer than LONGEST_DELAY
+            seconds = self.intervals[0] * 2 ** min(retry - 1, 40)
         return min(seconds, LONGEST_DELAY if self.max_delay_seconds is None else self.max_delay_seconds)
 
     def stored(self) -> dict[str, Any]:

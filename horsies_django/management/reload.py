@@ -34,7 +34,6 @@ logger = logging.getLogger("horsies.worker")
 
 FINAL = (0, 2)  # exit codes of a worker that ended in order, or whose options are wrong: no change of the code helps
 INNER = "HORSIES_RELOADED"  # the environment variable that tells the worker that it is one
-LOOK_SECONDS = 1.0
 INSTALLED = {"site-packages", "dist-packages"}
 
 
@@ -104,7 +103,7 @@ class OuterProcess:
             now = dict(self.files.snapshot_files())
             if changed := [path for path in {**before, **now} if before.get(path) != now.get(path)]:
                 return changed[0]
-            wait_readable([self.bell], LOOK_SECONDS)
+            wait_readable([self.bell], 1.0)
         return None
 
     def note(self, number: int, frame: FrameType | None) -> None:

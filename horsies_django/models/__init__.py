@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from horsies_django.models.audit import AuditEntry, LostRecord
-from horsies_django.models.history import History
 from horsies_django.models.queues import Pruning, Queue, QueueLimits
 from horsies_django.models.schedules import Schedule, ScheduleTick
 from horsies_django.models.tasks import SendKey, Task, TaskAttempt, TaskStep
-from horsies_django.models.workers import Heartbeat, Waiter, Worker, WorkerState
+from horsies_django.models.workers import Heartbeat, History, Waiter, Worker, WorkerState
 from horsies_django.models.workflows import WorkflowEdge, WorkflowNode, WorkflowRun, WorkflowSignal
 
 __all__ = [

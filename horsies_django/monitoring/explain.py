@@ -22,8 +22,6 @@ __all__ = [
     "Explanation", "NodeExplanation", "NodeReasonCode", "Reason", "ReasonCode", "explain", "explain_node", "find_node",
 ]  # fmt: skip
 
-MISSED_BEATS = 2  # missed heartbeats after which a worker is called silent; it counts as dead later
-
 
 def explain(task_id: uuid.UUID | str) -> Explanation:
     """Explain why a task is not running, or what it is doing instead.
@@ -44,10 +42,10 @@ def explain(task_id: uuid.UUID | str) -> Explanation:
 
 
 def timing(conf: Config) -> Timing:
-    """Return the times in the settings."""
     return Timing(
         poll=dt.timedelta(milliseconds=conf.resilience.notify_poll_interval_ms),
-        silence=dt.timedelta(milliseconds=conf.recovery.claimer_heartbeat_interval_ms * MISSED_BEATS),
+        # silent after two missed heartbeats; it counts as dead later
+        silence=dt.timedelta(milliseconds=conf.recovery.claimer_heartbeat_interval_ms * 2),
         threshold=dt.timedelta(milliseconds=conf.recovery.running_stale_threshold_ms),
         grace=dt.timedelta(milliseconds=conf.unknown_task_grace_ms),
         zone=timezone.get_current_timezone(),

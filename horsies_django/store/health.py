@@ -10,15 +10,8 @@ from typing import NamedTuple
 from horsies_django.store.base import Connection, run
 from horsies_django.store.overviews import parsed
 
-RECENT = dt.timedelta(minutes=10)  # how long a worker that ended is still returned
-STOPPED_BOUND = 1_000
 PARTITIONS_BOUND = 1_000
-UNKNOWN_BOUND = 100  # tasks of a lane and priority of a queue
-HALTED_BOUND = 10_000  # halted runs, and nodes that wait for a time
-RECENT_FIRE_TIMES = 1_000
 MOST = 20  # of a kind of problems that are told
-RUNS_BOUND = 10_000
-LOST = dt.timedelta(hours=1)  # the same for an audit entry or a snapshot that was lost
 
 
 class WorkerHealth(NamedTuple):
@@ -165,8 +158,8 @@ class HealthStore:
 
     def workers(self, threshold: dt.timedelta) -> list[WorkerHealth]:
         """Return workers that are living or ended recently; stale ones sent no heartbeat for ``threshold``."""
-        # The largest number of workers to return
-        rows = run(self.connection, "monitoring/workers", {"threshold": threshold, "recent": RECENT, "many": 500})
+        params = {"threshold": threshold, "recent": dt.timedelta(minutes=10), "many": 500}  # recent: ended not long ago
+        rows = run(self.connection, "monitoring/workers", params)
         return [found._replace(queues=parsed(found.queues)) for found in (WorkerHealth(*row) for row in rows)]
 
     def blockers(self, older: dt.timedelta | None) -> list[Blocker]:
@@ -186,16 +179,18 @@ class HealthStore:
 
     def failing_schedules(self) -> list[FailingSchedule]:
         """Return the schedules whose last two tasks failed, the longest first."""
-        params = {"recent": RECENT_FIRE_TIMES, "many": MOST}
+        params = {"recent": 1_000, "many": MOST}
         return [FailingSchedule(*row) for row in run(self.connection, "horsies_failing_schedules", params)]
 
     def halted_runs(self) -> list[HaltedRuns]:
         """Return the runs that go on only if somebody acts, by workflow and reason."""
-        return [HaltedRuns(*row) for row in run(self.connection, "horsies_halted_runs", {"many": HALTED_BOUND})]
+        # of runs, and of nodes that wait for a time
+        return [HaltedRuns(*row) for row in run(self.connection, "horsies_halted_runs", {"many": 10_000})]
 
     def unknown_tasks(self, queues: Iterable[str], grace: dt.timedelta, threshold: dt.timedelta) -> list[UnknownTask]:
         """Return the tasks that have been due for longer than ``grace`` and that no living worker of their queue knows."""
-        params = {"names": list(queues), "grace": grace, "threshold": threshold, "many": UNKNOWN_BOUND}
+        # many: of each lane and priority of a queue
+        params = {"names": list(queues), "grace": grace, "threshold": threshold, "many": 100}
         return [UnknownTask(*row) for row in run(self.connection, "horsies_unknown_waiting", params)]
 
     def parked_waits(self, queues: Iterable[str]) -> dict[str, float]:
@@ -205,11 +200,11 @@ class HealthStore:
 
     def lost(self) -> list[LostRecord]:
         """Return the audit entry and the snapshot that were lost last, if that was in the last hour."""
-        return [LostRecord(*row) for row in run(self.connection, "monitoring/lost", {"recent": LOST})]
+        return [LostRecord(*row) for row in run(self.connection, "monitoring/lost", {"recent": dt.timedelta(hours=1)})]
 
     def stopped(self, queues: Iterable[str]) -> dict[str, tuple[int, float]]:
         """Return how many partitions of each queue failed tasks stop, up to 1,001, and for how many seconds the first."""
-        params = {"names": list(queues), "bound": STOPPED_BOUND}
+        params = {"names": list(queues), "bound": 1_000}
         return {name: (many, seconds) for name, many, seconds in run(self.connection, "monitoring/stopped", params)}
 
     def waits(self, queues: Iterable[str]) -> dict[str, float]:
@@ -222,4 +217,4 @@ class HealthStore:
 
     def runs(self) -> dict[str, int]:
         """Return how many of the 10,000 oldest unfinished workflow runs have each status."""
-        return dict(run(self.connection, "horsies_count_runs", {"bound": RUNS_BOUND}))
+        return dict(run(self.connection, "horsies_count_runs", {"bound": 10_000}))

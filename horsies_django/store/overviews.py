@@ -17,7 +17,6 @@ from horsies_django.store.queues import DECLARED
 PENDING_BOUND = 10_000
 PARKED_BOUND = 1_000
 BEHIND_BOUND = 1_000
-BEFORE = 1_000  # tasks before this one are counted up to here
 
 
 class QueueOverview(NamedTuple):
@@ -168,8 +167,8 @@ class ExplanationStore:
 
         ``claimed``: claims hold permits of the caps (hard mode). Workers without a heartbeat for ``threshold`` are left out.
         """
-        # The largest number of permit holders to return
-        params = {"id": task_id, "claimed": claimed, "threshold": threshold, "many": 20, "bound": BEFORE}
+        # many: permit holders to return, at most; bound: tasks before this one are counted up to it
+        params = {"id": task_id, "claimed": claimed, "threshold": threshold, "many": 20, "bound": 1_000}
         found = run(self.connection, "monitoring/explain", params)[0][0]
         return None if found is None else json.loads(found)
 

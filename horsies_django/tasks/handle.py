@@ -253,7 +253,6 @@ def decode(codec: ResultCodec | None, text: str | None) -> TaskResult[Any]:
 
 
 def stored_error(stored: dict[str, Any]) -> TaskError:
-    """Return the error in a stored envelope."""
     names = ("message", "data", "exception")
     return TaskError.built_in(
         stored["error_code"], **{name: stored[name] for name in names if stored.get(name) is not None}

@@ -34,7 +34,6 @@ logger = logging.getLogger("horsies.waiting")
 
 LINGER_SECONDS = 60.0
 RENEW_SECONDS = 20.0
-SECOND_LOOK_SECONDS = 0.05
 
 # What a waiting caller receives: the task, None if it does not exist, or the error that stopped the listener
 Update = Found | None | Exception
@@ -135,7 +134,7 @@ class ResultListener:
                 return
             if now >= renew_at:
                 waiters.register(self.id, timedelta(seconds=LINGER_SECONDS))
-                renew_at, look_at = now + RENEW_SECONDS, now + SECOND_LOOK_SECONDS
+                renew_at, look_at = now + RENEW_SECONDS, now + 0.05
                 arrived = wanted
             elif now >= look_at:
                 look_at, arrived = now + self.poll_seconds, wanted

@@ -51,8 +51,6 @@ from horsies_django.workflows.advancer import Advancer
 
 logger = logging.getLogger("horsies.worker")
 
-GUARD_SHARE = 0.8  # of the dead-worker threshold: then the children of a stopped worker are killed
-
 
 class Supervisor:
     """One run of a worker. ``run`` returns the exit code: 0 if every task that it started was finished and written.
@@ -79,7 +77,8 @@ class Supervisor:
         self.worker = worker
         self.selector = selectors.DefaultSelector()
         threshold = config.recovery.running_stale_threshold_ms / 1000
-        self.kill_timer = KillTimer(threshold * GUARD_SHARE, self.forker.arm if self.options.forks else None)
+        # the children of a stopped worker are killed before others declare it dead
+        self.kill_timer = KillTimer(threshold * 0.8, self.forker.arm if self.options.forks else None)
         limits = TimeLimits(seconds(config.task_timeout_ms), config.kill_grace_ms / 1000)
         self.pool = Pool(self.options, self.selector, self.forker, limits, self.capacity.prefetch, str(worker))
         self.outbox = Outbox(

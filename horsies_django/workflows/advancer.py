@@ -29,9 +29,7 @@ from horsies_django.store.workflows import Advanced, WorkflowStore
 logger = logging.getLogger("horsies.worker")
 
 LIMIT = 200  # tasks sent per turn and run
-TOGETHER = 8  # runs per round trip
 WAKING = 50  # runs with waits whose time is over, per transaction; see horsies_wake
-FAILED_SECONDS = 5.0  # until a run that could not be advanced is tried again
 BUSY_SECONDS = (0.005, 0.01, 0.02)  # until a busy run is tried again; the last one repeats
 BUSY_TRIES = 500  # of a strict advancer, about 10 s
 HALTED = {
@@ -107,7 +105,6 @@ class Advancer:
         return min(debt.at for debt in self.owed.values()) if self.owed else math.inf
 
     def store(self, connection: Any, channel: str) -> WorkflowStore:
-        """Return the statements on a connection."""
         return WorkflowStore(connection, channel, self.max_bytes, self.now)
 
     def turn(self, store: WorkflowStore, seconds: float = 0.02) -> bool:
@@ -126,7 +123,7 @@ class Advancer:
             self.debt(run).children |= debt.children
         due = [run for run, debt in self.owed.items() if debt.at <= now]
         sent = False
-        together = 1 if self.strict else TOGETHER  # after an error, a transaction of the caller runs no other statement
+        together = 1 if self.strict else 8  # after an error, a transaction of the caller runs no other statement
         for start in range(0, len(due), together):
             sent = self.attempt(store, due[start : start + together]) or sent
             if time.monotonic() - now > seconds:
@@ -167,7 +164,7 @@ class Advancer:
             now = time.monotonic()
             if (more := self.repeats.due(type(error).__name__, now)) is not None:
                 logger.warning("workflow run %s could not be advanced; trying again: %s%s", runs[0], said(error), more)
-            self.debt(runs[0]).at = now + FAILED_SECONDS
+            self.debt(runs[0]).at = now + 5.0
             return False
 
     def advance(self, store: WorkflowStore, runs: Sequence[uuid.UUID]) -> bool:

@@ -32,7 +32,6 @@ class Given(NamedTuple):
 
 
 def take_arguments(node: Node, task: TaskDefinition, given: Given) -> Problems:
-    """Give a node the arguments of its task."""
     codec = task.arguments
     names = list(codec.signature.parameters)[len(given.args) :]
     if mistakes := unclear(node, names, given.options, f"{task.name} has a parameter"):

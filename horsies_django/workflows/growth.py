@@ -30,7 +30,6 @@ from horsies_django.workflows.send import path_problem
 
 logger = logging.getLogger("horsies.worker")
 
-MOST_CHANGED = 20
 ARGUMENTS = ("kwargs", "inputs", "value")
 SAID = ("kind", "task", *ARGUMENTS, "signal", "signal_key", "graph")  # what is compared of two nodes
 PASSING = ("good_until", "due_at", "options")  # may differ each time that the same workflow is built
@@ -66,7 +65,6 @@ class RunningWorkflow(Workflow):
         raise WorkflowError("the workflow of the current task is running: add() and map() insert their nodes at once")
 
     def _record(self, spec: Spec) -> Node:
-        """Record a node, and insert it."""
         node = super()._record(spec)
         self._refuse([*unfed([node]), *impossible(node), *too_deep([node])])
         task = self.current.task_id
@@ -113,7 +111,7 @@ class RunningWorkflow(Workflow):
     def _tell(self, store: WorkflowStore, place: Place, node: Node) -> None:
         """Note on the run, and in the log, that a node stays as an earlier attempt added it; of an attempt, some."""
         self.changed += 1
-        if self.changed > MOST_CHANGED:
+        if self.changed > 20:
             return
         said = f"attempt {self.current.attempt} adds {node.name!r} with other arguments: the node of an earlier attempt stays"
         logger.warning("workflow run %s: %s", place.workflow, said)

@@ -21,7 +21,6 @@ from horsies_django.workflows.database import reading
 from horsies_django.workflows.nodes import T
 
 LONGEST = 100  # characters of the result of a run that continued: {"ok": null, "continued_as": "..."}
-MOST = 2**31 - 1
 
 
 class RunResult(TaskHandle[T]):
@@ -154,7 +153,7 @@ class WorkflowHandle(Generic[T]):
             if node.status in UNFINISHED_NODES:
                 found[name] = None
             elif node.kind == "map" and node.status == "COMPLETED":
-                rows = store.map_results(self.workflow_id, node.number, 0, MOST)
+                rows = store.map_results(self.workflow_id, node.number, 0, 2**31 - 1)
                 ok = [decode(codec, result).ok for _place, status, result in rows if status == "COMPLETED"]
                 found[name] = TaskResult(ok=ok)
             else:

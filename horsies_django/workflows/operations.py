@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from horsies_django.models import WorkflowNode
 
-LOOK = 20  # nodes whose types are compared at first
-MOST_INSIDE = 100  # runs inside a run that are searched
 NAMED = 20
 
 
@@ -172,7 +170,7 @@ def inside(store: WorkflowStore, run: uuid.UUID, name: str) -> str:
     """Return, for a message, which of the runs inside a run waits for a signal."""
     found = store.children(run)
     for child in found:  # grows
-        if len(found) < MOST_INSIDE:
+        if len(found) < 100:
             found += store.children(child)
     waiting = nodes(workflow_id__in=found, signal=name).exclude(kind="gate").order_by("workflow_id").first()
     if waiting is None:
@@ -186,7 +184,7 @@ def offer(
 ) -> tuple[str | None, list[str], str | None]:
     """Insert a signal if its data fits the type that a node wants; return the verdict, names and why it does not fit."""
     why = None
-    for look in (LOOK, None):  # most nodes of a name want the same; a refusal has asked all
+    for look in (20, None):  # most nodes of a name want the same; a refusal has asked all
         verdict, names = store.signal(run, name, key, data, actor, look)
         problems = [problem(wanted, data) for wanted in names] if verdict == "TYPED" else []
         if None in problems:
@@ -255,7 +253,6 @@ def settle(store: WorkflowStore, node: WorkflowNode, opening: int, approved: boo
 
 
 def nodes(**filters: Any) -> QuerySet[WorkflowNode]:
-    """Return nodes of runs."""
     from horsies_django.models import WorkflowNode
 
     return WorkflowNode.objects.using(config().database).filter(**filters)

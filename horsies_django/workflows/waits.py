@@ -34,7 +34,6 @@ def until(node: Node, moment: Any) -> Problems:
 
 
 def signal(node: Node, name: Any, key: Any, annotation: Any, timeout: object, on_timeout: object) -> Problems:
-    """Let a node wait for a signal."""
     if not isinstance(name, str) or not 1 <= len(name) <= 200 or not name.isprintable():
         yield f"the name of a signal is a str of 1 to 200 printable characters, not {name!r:.80}"
         name = None

@@ -23,7 +23,7 @@ from horsies_django.models import AuditEntry, Heartbeat, Queue, QueueLimits, Tas
 from horsies_django.store.base import PLANS_SECONDS
 from horsies_django.store.workers import Load, Process, WorkerStore
 from horsies_django.tasks.ids import uuid7s
-from horsies_django.worker.engine.status import EngineStatus
+from horsies_django.worker.engine.engine import EngineStatus
 from horsies_django.worker.maintenance import pruner as pruner_module
 from horsies_django.worker.maintenance.heartbeat import Snapshots
 from horsies_django.worker.maintenance.pruner import SMALLEST_BATCH, TICK_INTERVAL_SECONDS, Pruner

@@ -12,7 +12,7 @@ import pytest
 from django.utils.dateparse import parse_date
 
 from horsies_django.core.errors import TaskSendError
-from horsies_django.worker.child.site import project_path, site_of
+from horsies_django.worker.child.run_task import project_path, site_of
 from tests.apps.project import tasks
 
 HERE = "tests/worker/test_site.py in "

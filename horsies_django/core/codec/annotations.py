@@ -24,7 +24,6 @@ from typing import (
 
 from horsies_django.core.codec.advice import advice, is_model, name_of
 from horsies_django.core.codec.choices import enum_shape, literal_shape, scalar_key
-from horsies_django.core.codec.containers import dict_shape, list_shape, row_shape, tuple_shape
 from horsies_django.core.codec.errors import CodecError
 from horsies_django.core.codec.jsondata import MAX_DEPTH, too_deep
 from horsies_django.core.codec.models import (
@@ -36,7 +35,7 @@ from horsies_django.core.codec.models import (
     model_shape,
     pydantic_text_shape,
 )
-from horsies_django.core.codec.objects import Fields, TypedFields
+from horsies_django.core.codec.objects import Fields, TypedFields, dict_shape, list_shape, row_shape, tuple_shape
 from horsies_django.core.codec.scalars import SCALARS, path_shape
 from horsies_django.core.codec.shapes import ANY, Record, Shape
 from horsies_django.core.codec.unions import clash, union_shape

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_args, get_origin
 
 from horsies_django.core.codec.annotations import shape_of
+from horsies_django.core.codec.envelopes import outcome_shape
 from horsies_django.core.codec.errors import CodecError, Misbound
 from horsies_django.core.codec.jsondata import read_json, too_deep, write_json
-from horsies_django.core.codec.outcomes import outcome_shape
 from horsies_django.core.codec.shapes import Shape
 from horsies_django.core.codec.signatures import (
     EMPTY,

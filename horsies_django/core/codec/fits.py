@@ -48,7 +48,6 @@ def fits(result: Any, parameter: Any) -> bool:
 
 
 def is_union(annotation: Any) -> bool:
-    """Return whether an annotation is ``A | B``."""
     return get_origin(annotation) in (Union, types.UnionType)
 
 

@@ -1,13 +1,16 @@
-"""The shapes of a dataclass and of a TypedDict: a JSON object of their fields, without the name of the class."""
+"""The shapes of lists, sets, tuples and dictionaries; and of dataclasses and TypedDicts, which are objects of their fields."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from horsies_django.core.codec.errors import CodecError, misfit
+from horsies_django.core.codec.jsondata import each_entry, each_item, write_json
 from horsies_django.core.codec.shapes import Record, Shape
+
+Convert = Callable[[Any], Any]
 
 
 class Fields:
@@ -17,8 +20,8 @@ class Fields:
         self.cls = cls
         self.name = name
         self.record = record
-        self.dumps: list[tuple[str, Callable[[Any], Any]]] = []
-        self.loads: list[tuple[str, Callable[[Any], Any]]] = []
+        self.dumps: list[tuple[str, Convert]] = []
+        self.loads: list[tuple[str, Convert]] = []
 
     def shape(self) -> Shape:
         return Shape(self.name, frozenset({dict}), self.accepts, self.dump, self.load, record=self.record)
@@ -71,9 +74,7 @@ class Fields:
             problem = f"{self.name}() refused the stored fields: {type(error).__name__}: {error}"
             raise CodecError(problem, "value") from error
 
-    def _converted(
-        self, given: dict[Any, Any], converts: list[tuple[str, Callable[[Any], Any]]], what: str
-    ) -> dict[str, Any]:
+    def _converted(self, given: dict[Any, Any], converts: list[tuple[str, Convert]], what: str) -> dict[str, Any]:
         if unknown := len(given.keys() - self.record.names):  # whose names are data
             raise CodecError(f"{what} has {unknown} field{'s' * (unknown > 1)} that {self.name} does not have")
         if missing := self.record.required - given.keys():
@@ -93,7 +94,6 @@ class TypedFields(Fields):
     """The fields of a TypedDict, whose values are dicts. One that is not required and missing stays missing."""
 
     def accepts(self, value: Any) -> bool:
-        """Return whether ``value`` may have the fields."""
         return isinstance(value, dict)
 
     def dump(self, value: Any) -> dict[str, Any]:
@@ -101,3 +101,72 @@ class TypedFields(Fields):
         if not isinstance(value, dict):
             raise misfit(self.name, value)
         return self._converted(value, self.dumps, "the dict")
+
+
+def list_shape(item: Shape) -> Shape:
+    return _uniform(list, each_item, f"list[{item.name}]", item)
+
+
+def dict_shape(item: Shape) -> Shape:
+    return _uniform(dict, each_entry, f"dict[str, {item.name}]", item)
+
+
+def _uniform(cls: type, each: Callable[[Any, Convert], Any], name: str, item: Shape) -> Shape:
+    """Return the shape of a container that is one in JSON, too."""
+
+    def walk(convert: Convert) -> Convert:
+        def call(value: Any) -> Any:
+            if isinstance(value, cls):
+                return each(value, convert)
+            raise misfit(name, value)
+
+        return call
+
+    return Shape(
+        name, frozenset({cls}), lambda value: isinstance(value, cls), walk(item.dump), walk(item.load), plain=item.plain
+    )
+
+
+def row_shape(cls: type[Any], item: Shape) -> Shape:
+    """Return the shape of a tuple of any length or of a set. Equal sets have one text."""
+    inner = list_shape(item)
+    name = f"tuple[{item.name}, ...]" if cls is tuple else f"{cls.__name__}[{item.name}]"
+
+    def dump(value: Any) -> list[Any]:
+        if not isinstance(value, cls):
+            raise misfit(name, value)
+        made: list[Any] = inner.dump(list(value))
+        return made if cls is tuple else sorted(made, key=write_json)
+
+    def load(stored: Any) -> Any:
+        try:
+            return cls(inner.load(stored))
+        except TypeError:  # a list in a set
+            raise CodecError(f"the stored list has an element that cannot be in a {cls.__name__}") from None
+
+    return Shape(name, frozenset({list}), lambda value: isinstance(value, cls), dump, load)
+
+
+def tuple_shape(items: Sequence[Shape], cls: type[Any] = tuple) -> Shape:
+    """Return the shape of a tuple with a type for each element, or of a NamedTuple ``cls``."""
+    name = f"tuple[{', '.join(item.name for item in items)}]" if cls is tuple else cls.__name__
+    dumps, loads = [item.dump for item in items], [item.load for item in items]
+
+    def walk(value: Any, expected: type[Any], converts: list[Convert]) -> list[Any]:
+        if not isinstance(value, expected):
+            raise misfit(name, value)
+        if len(value) != len(converts):
+            raise CodecError(f"expected {name}, got {len(value)} items instead of {len(converts)}")
+        return each_item(zip(converts, value, strict=True), lambda pair: pair[0](pair[1]))
+
+    def load(stored: Any) -> Any:
+        made = walk(stored, list, loads)
+        return tuple(made) if cls is tuple else cls(*made)
+
+    return Shape(
+        name,
+        frozenset({list}),
+        lambda value: isinstance(value, cls) and len(value) == len(items),
+        lambda value: walk(value, cls, dumps),
+        load,
+    )

@@ -119,7 +119,6 @@ def check_number(name: str, value: object, least: int, most: int, besides: str =
 
 
 def local_time(at: dt.datetime, zone: ZoneInfo) -> dt.datetime:
-    """Return the local time in a zone as a naive datetime."""
     return at.astimezone(zone).replace(tzinfo=None, fold=0)
 
 

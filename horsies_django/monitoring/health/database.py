@@ -9,9 +9,6 @@ from horsies_django.monitoring.health.problem import Problem, ProblemCode, probl
 from horsies_django.monitoring.health.state import Health
 from horsies_django.store.health import Blocker, DatabaseHealth, LostRecord, XminHolder
 
-XMIN_SECONDS = 3_600.0
-XMIN_LEAST = 1_000  # fewer transactions leave too few dead rows to matter
-
 
 def of_database(health: Health) -> Iterator[Problem]:
     """Yield what is wrong with the server, locks on the tables, and records that could not be written."""
@@ -79,11 +76,11 @@ def _blocked(blocker: Blocker, clock: dt.datetime, complete: bool) -> Problem:
 def _holds_too_long(holder: XminHolder) -> bool:
     if holder.seconds is None:
         return holder.transactions > 10_000_000  # the limit if the role cannot see the start time
-    return holder.seconds > XMIN_SECONDS and holder.transactions > XMIN_LEAST
+    # fewer transactions leave too few dead rows to matter
+    return holder.seconds > 3_600.0 and holder.transactions > 1_000
 
 
 def named(holder: XminHolder) -> str:
-    """Return the name of an xmin holder."""
     who = f"{holder.kind} {holder.name!r}" if holder.name else f"a {holder.kind} without a name"
     return who + (f" of process {holder.pid}" if holder.pid else "")
 

@@ -9,14 +9,14 @@ from horsies_django.monitoring.health.problem import Problem, ProblemCode, numbe
 from horsies_django.monitoring.health.state import LATE, Health
 from horsies_django.store.health import ScheduleHealth
 
-UNKEPT = dt.timedelta(minutes=3)  # a scheduler records once a minute which schedules its code declares
 START = "start 'manage.py horsies_scheduler' or a worker with --with-scheduler"
 
 
 def of_schedules(health: Health) -> Iterator[Problem]:
     """Yield what is wrong with schedules, and with the tasks that they send."""
     clock, kept_at = health.database.clock, health.schedules_kept_at
-    if health.declared_schedules and (kept_at is None or clock - kept_at > UNKEPT):
+    # a scheduler records once a minute which schedules its code declares
+    if health.declared_schedules and (kept_at is None or clock - kept_at > dt.timedelta(minutes=3)):
         told = "no scheduler has loaded them" if kept_at is None else (
             f"no scheduler has had them in its code for {span((clock - kept_at).total_seconds())}"
         )  # fmt: skip

@@ -32,8 +32,6 @@ from horsies_django.store.overviews import OverviewStore
 from horsies_django.tasks import registry
 
 LATE = dt.timedelta(minutes=1)  # a schedule that is due for longer has no scheduler
-MISSED = dt.timedelta(hours=24)  # how long it is told that fire times were missed
-BLOCKING = dt.timedelta(seconds=5)  # a younger transaction that locks tables may be a migration
 LATELY, DAY = dt.timedelta(minutes=15), dt.timedelta(hours=24)
 CANCELLED = "57014"  # the SQLSTATE of a statement that took too long
 
@@ -110,7 +108,7 @@ def examine(connection: Connection) -> Health:
 def _whole(connection: Connection, database: DatabaseHealth, skew: float) -> Health:
     """Read all that is to be known."""
     conf, store = config(), HealthStore(connection)
-    blockers = store.blockers(BLOCKING)
+    blockers = store.blockers(dt.timedelta(seconds=5))  # a younger transaction that locks tables may be a migration
     threshold = dt.timedelta(milliseconds=conf.recovery.running_stale_threshold_ms)
     workers = store.workers(threshold)
     queues, names = _queues(connection, conf, workers)
@@ -121,7 +119,7 @@ def _whole(connection: Connection, database: DatabaseHealth, skew: float) -> Hea
         workers=workers,
         database=database,
         clock_skew_seconds=skew,
-        schedules=store.schedules(LATE, MISSED),
+        schedules=store.schedules(LATE, dt.timedelta(hours=24)),  # missed fire times are told for a day
         lost=store.lost(),
         blockers=blockers,
         declared_schedules=declared,

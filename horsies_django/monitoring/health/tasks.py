@@ -13,8 +13,6 @@ from horsies_django.monitoring.health.state import Health
 from horsies_django.store.health import MOST, HaltedRuns
 
 MANY_FAILURES, SHARE = 20, 0.1  # in 15 minutes
-ALL_FAILURES = 3  # in a day, if nothing else came of the task
-MANY_CRASHES = 3  # in 15 minutes
 ENDED_CHILD = (CRASHED, OperationalErrorCode.WORKER_CRASHED, OperationalErrorCode.POISON)
 FINAL = (COMPLETED, RETURNED, CANCELLED, EXPIRED)
 
@@ -23,7 +21,7 @@ def of_tasks(health: Health) -> Iterator[Problem]:
     """Yield the tasks that fail, end children, or are unknown; of each kind the worst first, and no more than 20."""
     failed = _failing(health.lately, MANY_FAILURES, SHARE)
     told = {task: f"{number(n, 'task')} {task} failed in the last 15 minutes, of {of}" for task, (n, of) in failed}
-    for task, (n, _) in _failing(health.day, ALL_FAILURES, 1.0):
+    for task, (n, _) in _failing(health.day, 3, 1.0):  # all in a day
         told.setdefault(task, f"all {number(n, 'task')} {task} of the last 24 hours failed")
     for task, text in list(told.items())[:MOST]:
         advice = (
@@ -35,7 +33,7 @@ def of_tasks(health: Health) -> Iterator[Problem]:
         if one.result in ENDED_CHILD:
             crashes[one.task] += sum(one.buckets)  # attempts that ended with their worker have no duration
     for task, n in crashes.most_common(MOST):
-        if n >= MANY_CRASHES:
+        if n >= 3:  # in 15 minutes
             yield problem(
                 ProblemCode.CRASHES,
                 f"task {task}",

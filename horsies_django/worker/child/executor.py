@@ -60,9 +60,7 @@ from horsies_django.worker.process.memory import Gauge
 
 logger = logging.getLogger("horsies.worker")
 
-LOOK_SECONDS = 1.0
 SYNC, ASYNC = 0, 1
-PORTION = 64  # replies per message: the engine settles these while further tasks run
 Job = tuple[int, tuple[Any, ...], str]
 
 
@@ -128,7 +126,7 @@ class LaneLoop:
         self.loop.call_soon(call, context=self.context)
 
     def _watch(self) -> None:
-        self.loop.call_later(LOOK_SECONDS, self._watch)
+        self.loop.call_later(1.0, self._watch)
         if any(identity(number) != known for number, known in self.descriptors.items()):
             self.end(OSError("a task closed a file descriptor that this process requires"))
             return
@@ -318,7 +316,7 @@ class AsyncLane:
         if not self.replies:
             self.lane_loop.call_soon(self._flush)
         self.replies.append((number, tuple(reply), seconds))
-        if len(self.replies) == PORTION:
+        if len(self.replies) == 64:  # replies per message: the engine settles these while further tasks run
             self._flush()
         if self.ending:
             self._end_if_done()

@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
+import sysconfig
 import traceback
 from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from asgiref.sync import sync_to_async
 
+import horsies_django
 from horsies_django.conf import config
 from horsies_django.core.codec import CodecError, encode_error, printable
 from horsies_django.core.errors import (
@@ -33,10 +38,14 @@ from horsies_django.tasks.context import CurrentTask, running
 from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.worker.child.interrupts import CANCEL, TIMEOUT, Run
 from horsies_django.worker.child.middleware import acall, call
-from horsies_django.worker.child.site import site_of
 from horsies_django.workflows import growth  # noqa: F401 - current_task().workflow needs it
 
 logger = logging.getLogger("horsies.task")
+# Where code is that is not the project's: the standard library, installed packages, this package
+ELSEWHERE = tuple(
+    {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    | {str(Path(horsies_django.__file__).parent)}
+)
 
 TRACEBACK_CHARACTERS = 50_000
 MESSAGE_CHARACTERS = 2_000
@@ -277,3 +286,23 @@ def class_name(kind: type, attribute: str = "__qualname__") -> str:
 def text_of(text: str) -> str:
     """Return a plain str: an instance of a subclass may not be picklable."""
     return str.__str__(text)
+
+
+def site_of(error: BaseException) -> tuple[str, int] | None:
+    """Return the last place of a traceback in the project's code, as ``shop/tasks.py in charge``, and its line, or None."""
+    found, entry = None, error.__traceback__
+    while entry is not None:
+        if (path := project_path(entry.tb_frame.f_code.co_filename)) is not None:
+            found = f"{path} in {entry.tb_frame.f_code.co_name}", entry.tb_lineno
+        entry = entry.tb_next
+    return found
+
+
+@lru_cache(maxsize=1_000)
+def project_path(filename: str) -> str | None:
+    """Return the path of a file of the project below the folder from which it is imported, None for other files."""
+    path = Path(filename)
+    if filename.startswith("<") or any(path.is_relative_to(folder) for folder in ELSEWHERE):
+        return None
+    roots = [root for root in sys.path if root and path.is_relative_to(root)]
+    return str(path.relative_to(max(roots, key=len))) if roots else filename

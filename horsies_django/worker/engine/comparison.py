@@ -19,8 +19,6 @@ from horsies_django.worker.engine.outbox import Outbox
 from horsies_django.worker.pool.pool import Pool
 from horsies_django.worker.process.task_log import named
 
-INTERVAL_SECONDS = 10.0
-
 
 class Comparison:
     """Compares every ten seconds, after a reconnect, and when a task of this worker was cancelled.
@@ -60,7 +58,7 @@ class Comparison:
         for task in held:
             if task.cancelled:
                 self.pool.timeouts.cancel(task.id, terminate=task.terminate)
-        self.at = now + INTERVAL_SECONDS
+        self.at = now + 10.0
 
     def settle(self) -> None:
         """Write or drop what waits in the outbox, without claiming anything. Raises psycopg.Error."""

@@ -13,7 +13,7 @@ import selectors
 import socket
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 
@@ -28,15 +28,34 @@ from horsies_django.worker.engine.outage import Outage, WorkerDisowned
 from horsies_django.worker.engine.outbox import LOCKED_RETRY_SECONDS, Outbox
 from horsies_django.worker.engine.pass_runner import PassRunner
 from horsies_django.worker.engine.scan_cursors import spacing
-from horsies_django.worker.engine.status import EngineStatus
 from horsies_django.worker.engine.unknown_tasks import UnknownTasks
 from horsies_django.worker.pool.pool import Pool
+from horsies_django.worker.pool.process import PoolProcess
 from horsies_django.workflows.advancer import Advancer, Handed
 
 logger = logging.getLogger("horsies.worker")
 
 STARTED = "Worker started"  # logged once all processes were ready
-LEASES_SECONDS = 1.0  # in soft mode, between looks for claims whose lease ended
+
+
+class EngineStatus(NamedTuple):
+    """The engine as it was when its thread last published it, for other threads: once a turn and when the connection changes.
+
+    ``busy_since``: when the current turn began, by the monotonic clock; None: the engine waits. ``connection`` is None while the
+    database is not available; ``failing``: the last statement failed. ``started``: all processes were ready once. ``prefetched``
+    tasks are claimed and wait for a slot. ``listens``: notifications arrive, and it may be elected to be told of new tasks.
+    """
+
+    busy_since: float | None = None
+    connection: Any = None
+    failing: bool = False
+    started: bool = False
+    stopping: bool = False
+    members: tuple[PoolProcess, ...] = ()
+    running_sync: int = 0
+    running_async: int = 0
+    prefetched: tuple[Claim, ...] = ()
+    listens: bool = False
 
 
 class Engine:
@@ -229,7 +248,8 @@ class Engine:
             return
         self.outage.over()
         if leases:
-            self.leases_at = now + spacing(LEASES_SECONDS if self.lease else self.poll_seconds, time.monotonic() - now)
+            # in soft mode it looks each second for claims whose lease ended
+            self.leases_at = now + spacing(1.0 if self.lease else self.poll_seconds, time.monotonic() - now)
         if passed.dead:
             self.disown()
         self.prefetched.take(passed.returned)

@@ -27,7 +27,6 @@ logger = logging.getLogger("horsies.worker")
 # SQLSTATE classes: feature not supported, no such schema, undefined or forbidden
 UNFIT = ("0A", "3F", "42")
 UNFIT_TRIES = 6
-EARLY_SHARE = 0.2  # of the time until others may declare this worker dead: how much earlier its tasks are ended
 
 
 class DatabaseGaveUp(HorsiesError):  # noqa: N818 - named for what happened
@@ -84,7 +83,8 @@ class Outage:
 
     def kill_at(self, trusted_until: float) -> float:
         """Return when to end the tasks of a worker that others may declare dead from ``trusted_until`` on."""
-        return math.inf if self.kill_after is None else trusted_until - self.kill_after * EARLY_SHARE
+        # a fifth of the time until others may declare this worker dead remains
+        return math.inf if self.kill_after is None else trusted_until - self.kill_after * 0.2
 
     def end_tasks(self, pool: Pool) -> None:
         """End the children that run tasks, because other workers may soon run these tasks. New children replace them."""

@@ -34,8 +34,6 @@ LOCKED_RETRY_SECONDS = 0.1
 # Data exception, constraint violation, a trigger's or a view's refusal, program limit exceeded, an exception raised in a trigger.
 POISON = ("22", "23", "27", "44", "54", "P0")
 TOO_MUCH = ("40", "53", "55", "57014")  # a conflict, resources, a lock, a timeout: a smaller batch may succeed
-LONG_SECONDS = 5.0  # a pass that failed after this time may have been too large, too
-REFUSED_RETRY_SECONDS = 30.0  # until an outcome that the database refused even as a failure is tried again
 
 
 class Outbox:
@@ -166,7 +164,8 @@ class Outbox:
     def _settle_refused_batch(self, outcomes: list[Outcome], error: psycopg.Error, began: float) -> None:
         """Settle the outcomes of a refused batch one by one. Raises ``error`` if they are not its cause."""
         if not outcomes or (error.sqlstate or "")[:2] not in POISON:
-            if (error.sqlstate or "").startswith(TOO_MUCH) or time.monotonic() - began > LONG_SECONDS:
+            # a pass that failed after a long time may have been too large, too
+            if (error.sqlstate or "").startswith(TOO_MUCH) or time.monotonic() - began > 5.0:
                 self.most = max(1, len(outcomes) // 2)
             raise error
         logger.error("a batch of %s outcomes was refused; settling them one by one: %s", len(outcomes), said(error))
@@ -263,7 +262,8 @@ class Outbox:
                 raise
             logger.error("its failure cannot be stored either, task %s stays as it is: %s", outcome.id, said(error))
             self.locked.append(self.outcomes.pop(0))
-            self.locked_until = time.monotonic() + REFUSED_RETRY_SECONDS
+            # then an outcome that the database refused even as a failure is tried again
+            self.locked_until = time.monotonic() + 30.0
             return None
 
     def compare(self, known: set[uuid.UUID]) -> list[Held]:

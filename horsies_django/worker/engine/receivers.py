@@ -43,7 +43,6 @@ STOP_SECONDS = 5.0  # for the events that wait when the worker stops
 REPORT_SECONDS = 60.0  # between two reports of dropped events; a receiver that runs longer is reported
 RESCUED = ("failed", "retried", "returned")
 WORKER_GONE = "the worker that ran the task is gone"
-TRACEBACK_CHARACTERS = 16_384  # in ``task_failed``: its end, which names the exception and the place
 
 
 class Event(NamedTuple):
@@ -109,7 +108,8 @@ def raised(envelope: str) -> dict[str, str | None]:
     exception = (json.loads(envelope).get("err") or {}).get("exception") or {}
     path = ".".join(filter(None, (exception.get("module"), exception.get("type"))))
     trace = exception.get("traceback")
-    return {"exception_class": path or None, "traceback": trace and trace[-TRACEBACK_CHARACTERS:]}
+    # the end of a traceback names the exception and the place
+    return {"exception_class": path or None, "traceback": trace and trace[-16_384:]}
 
 
 def about(task: Claim | Outcome | Happened, worker: uuid.UUID) -> dict[str, Any]:

@@ -32,7 +32,6 @@ SHARE = 20  # passes that read all dead entries take at most one part in so many
 LONGEST_SECONDS = 60.0
 WORTH_SECONDS = 0.003  # a pass without cursors is slow if it takes this long
 LAG_SECONDS = 0.1  # so far a cursor stays behind the clock: quiet sends (tasks/notify_throttle.py) commit in this time
-MOST_QUEUES = 100  # with more, a pass looks only at those with tasks, and would need the cursors of all
 
 
 class ScanCursors:
@@ -51,7 +50,8 @@ class ScanCursors:
     @property
     def worthwhile(self) -> bool:
         """Whether cursors would make passes faster."""
-        return self.slow > SLOW_OFTEN and len(self.queues) <= MOST_QUEUES
+        # with more queues, a pass looks only at those with tasks, and would need the cursors of all
+        return self.slow > SLOW_OFTEN and len(self.queues) <= 100
 
     def handlers(self) -> dict[str, Act]:
         """Return the handlers of notifications by name; each takes the time in the notification."""

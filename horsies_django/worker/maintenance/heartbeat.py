@@ -40,7 +40,6 @@ from horsies_django.worker.process.memory import memory_mb
 logger = logging.getLogger("horsies.worker")
 
 STUCK_SECONDS = 10.0
-SHOWN = 100  # the largest number of a child's tasks in its heartbeat
 
 
 class Snapshots:
@@ -184,7 +183,7 @@ class HeartbeatSender:
 def processes(members: Iterable[PoolProcess]) -> list[Process]:
     """Return the children among the processes of a pool, for their heartbeats."""
     return [
-        Process(member.id, member.pid, [claim.id for claim in member.claims()[:SHOWN]])
+        Process(member.id, member.pid, [claim.id for claim in member.claims()[:100]])
         for member in members
         if isinstance(member, Child)
     ]

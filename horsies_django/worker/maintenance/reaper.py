@@ -34,11 +34,7 @@ logger = logging.getLogger("horsies.worker")
 
 MANY = 1_000  # rows of a kind per statement
 REQUEST_SWEEP_SECONDS = 30.0
-SWEEP_SECONDS = 0.3  # for sweeps, per tick
 INTERVAL_SECONDS = 1.0
-RECENT = timedelta(minutes=1)
-EVERYTHING_SECONDS = 30.0  # between looks at older tasks as well, at least
-EVERYTHING_SHARE = 100  # of the time may be spent on one of those
 
 TURN_SECONDS = 0.3
 
@@ -139,7 +135,7 @@ class Reaper:
 
     def sweep(self, queues: QueueStore) -> None:
         """Bring waiting tasks in line with changed limits, for a short time."""
-        until = time.monotonic() + SWEEP_SECONDS
+        until = time.monotonic() + 0.3
         for name in queues.sweeps():
             while queues.sweep(name, MANY) and time.monotonic() < until:
                 pass
@@ -161,10 +157,12 @@ class OverdueWorkflows:
             if time.monotonic() > until:
                 return True  # thousands wake at this moment
         everything = now >= self.everything_at
-        self.advancer.find(store, None if everything else RECENT, MANY)
+        self.advancer.find(store, None if everything else timedelta(minutes=1), MANY)
         if everything:
             took = time.monotonic() - now
-            self.everything_at = now + max(EVERYTHING_SECONDS, EVERYTHING_SHARE * took)
+            self.everything_at = now + max(
+                30.0, 100 * took
+            )  # a hundredth of the time may be spent on looks at older tasks
         while self.advancer.next_at <= time.monotonic() < until:
             self.advancer.turn(store, TURN_SECONDS)
         return False

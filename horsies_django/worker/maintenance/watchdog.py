@@ -23,9 +23,6 @@ logger = logging.getLogger("horsies.worker")
 # How long a statement may take before its connection is closed. Statements of the maintenance thread have a timeout of a second;
 # the engine's connection is closed before the engine counts as stuck.
 LONGEST_SECONDS = {"engine": 8.0, "maintenance": 3.0}
-LATE_SHARE = 1 / 4  # of the kill timer's time: rearm the timer of a worker that is cut off when only this is left
-LOOK_SHARE = 1 / 16  # of the kill timer's time: the interval between checks
-LONGEST_LOOK_SECONDS = 1.0
 
 
 class Watchdog(threading.Thread):
@@ -53,10 +50,11 @@ class Watchdog(threading.Thread):
 
     def run(self) -> None:
         """Check repeatedly until stopped."""
-        look = min(self.kill_timer.seconds * LOOK_SHARE, LONGEST_LOOK_SECONDS)
+        look = min(self.kill_timer.seconds / 16, 1.0)
         while not self.ended.wait(look):
             now = time.monotonic()
-            late = now > self.kill_timer.deadline - self.kill_timer.seconds * LATE_SHARE
+            # the timer of a worker that is cut off is rearmed when only a quarter of its time is left
+            late = now > self.kill_timer.deadline - self.kill_timer.seconds / 4
             if late and self.maintenance.heartbeat.cut_off_for(look) and not (self.kill and self.busy()):
                 self.kill_timer.rearm(now)
             self.close_silent_connections(now)

@@ -33,8 +33,6 @@ from horsies_django.worker.process.options import WorkerOptions
 
 logger = logging.getLogger("horsies.worker")
 
-PATIENCE = 2.0  # seconds that a fork server may take to tell how a child ended
-SPARE = 10  # children that end beside as many as --processes, see ``recycling``
 TRIES = 5  # fork servers in a row that may end before one has started a child
 
 
@@ -53,7 +51,8 @@ class Forker:
         self.options = options
         self.template: socket.socket | None = None
         self.link: socket.socket | None = None  # to the present fork server
-        self.slots = list(range(2 * options.processes + SPARE))  # those that are free
+        # ten children may end beside as many as --processes, see ``recycling``
+        self.slots = list(range(2 * options.processes + 10))  # those that are free
         self.memory: Any = None
         self.deadline = NEVER
         self._lock = threading.Lock()
@@ -174,7 +173,7 @@ class ForkedProcess:
 
     def join(self) -> None:
         """Learn how the process ended, which it has: from its fork server, if that has not ended."""
-        if self.exitcode is None and wait_readable([self.sentinel], PATIENCE):
+        if self.exitcode is None and wait_readable([self.sentinel], 2.0):
             code = os.read(self.sentinel, NUMBER.size)
             self.exitcode = NUMBER.unpack(code)[0] if code else None
 

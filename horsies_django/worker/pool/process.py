@@ -46,7 +46,6 @@ from horsies_django.worker.process.shutdown import send_or_end
 STANDING_SECONDS = 0.01
 STUCK_SECONDS = 0.05
 MOST = 256  # tasks per slot
-WEIGHT = 0.02  # of one task in the moving average
 # Why children end: replaced after a number of tasks, for its memory, or for what a task did to its state; killed because a task
 # did not stop after its timeout or when it was cancelled; killed by anything else; or it ended by itself.
 END_REASONS = ("tasks", "memory", "state", TIMEOUT, CANCEL, "killed", "exited")
@@ -63,7 +62,7 @@ class RunAhead:
     def learn(self, seconds: float) -> None:
         """Record how long a task ran, in seconds."""
         before = seconds if self.average is None else self.average
-        self.average = before + WEIGHT * (seconds - before)
+        self.average = before + 0.02 * (seconds - before)  # a moving average
 
     @property
     def depth(self) -> int:

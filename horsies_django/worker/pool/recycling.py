@@ -18,8 +18,6 @@ from horsies_django.worker.process.options import MAX_TASKS_PER_CHILD, WorkerOpt
 logger = logging.getLogger("horsies.worker")
 
 LEAST_SECONDS = 60.0  # minimum age, unless a count is configured; replacing all children takes at least as long
-RETIRED = 4  # replaced children that may still run their last tasks, in addition to one per process
-NEAR = 0.8  # of the memory limit: a child that needs more before its first task will be replaced often
 
 
 class Recycling:
@@ -55,7 +53,8 @@ class Recycling:
         for member in members:
             if member.replaced or not self._has_had_its_tasks(member, now):
                 continue
-            if sum(one.replaced for one in members) + len(found) >= self.processes + RETIRED:
+            # so many replaced children may still run their last tasks
+            if sum(one.replaced for one in members) + len(found) >= self.processes + 4:
                 member.lifetime += self.most
                 continue
             found.append(member)
@@ -87,7 +86,8 @@ class Recycling:
                 f"--max-memory-per-child-mb={limit:g} is not above the {memory_mb:.0f} MB that a child takes before its first "
                 "task: it would be replaced after each one"
             )
-        if memory_mb >= NEAR * limit and not self.warned:
+        # a child that needs so much before its first task will be replaced often
+        if memory_mb >= 0.8 * limit and not self.warned:
             self.warned = True
             logger.warning(
                 "--max-memory-per-child-mb=%g is near the %.0f MB that a child takes before its first task: children will be "

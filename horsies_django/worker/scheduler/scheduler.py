@@ -51,12 +51,10 @@ from horsies_django.worker.process.logs import one_line, shown_name
 logger = logging.getLogger("horsies.scheduler")
 
 MANY = 100  # schedules per round
-TOGETHER = 100  # tasks per statement: each has its arguments, and PostgreSQL accepts at most 256 MB of them at once
 LONGEST_WAIT_SECONDS = 60.0
 LEFT_SECONDS = 5.0  # before the next try of a schedule that others may be able to send, or that failed for now
 BUSY_SECONDS = 0.25  # before the next try of a schedule that another scheduler holds
 REFUSED = ("22", "23")  # classes of SQLSTATE: invalid values and violated constraints; trying again does not help
-DECLARED_SECONDS = 60.0  # how often to record that the schedules are still in the code
 GONE_AFTER = dt.timedelta(minutes=10)  # without such a record by any scheduler, while this one was connected
 
 
@@ -192,7 +190,8 @@ class Scheduler:
 
 def copies(task: NewTasks, first: dt.datetime, fire_times: dict[uuid.UUID, dt.datetime]) -> Iterator[NewTasks]:
     """Yield the tasks of fire times, copied from the first one's; with a deadline, a batch each, because each has its own."""
-    ids, together = list(fire_times), TOGETHER if task.good_until is None else 1
+    # each task has its arguments, and PostgreSQL accepts at most 256 MB of them at once
+    ids, together = list(fire_times), 100 if task.good_until is None else 1
     for begin in range(0, len(ids), together):
         some = ids[begin : begin + together]
         good_until = task.good_until and task.good_until + (fire_times[some[0]] - first)
@@ -273,7 +272,7 @@ class SchedulerLoop(threading.Thread):
     def tick(self, connection: psycopg.Connection[Any]) -> float:
         """Do what is due now; return the seconds until the next round. Raises psycopg.Error."""
         now = time.monotonic()
-        if now >= self.signed_at + DECLARED_SECONDS:
+        if now >= self.signed_at + 60.0:  # it records now and then that the schedules are still in the code
             self.sign(ScheduleStore(connection))
             self.signed_at = now
         return min(self.scheduler.tick(connection), self.poll_seconds)

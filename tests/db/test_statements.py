@@ -79,18 +79,15 @@ def complete(claims: list[Claim]) -> list[Outcome]:
 
 
 def fill(state: str, admin: Any, **columns: Any) -> None:
-    """Bring the table and its statistics into a state: "empty", "stale" or "large"."""
-    admin.execute("ANALYZE horsies_tasks")
-    if state == "stale":
-        put(20_000, **columns)
-    elif state == "large":
-        put(20_000, **columns)
-        put(20_000, lane="async", **columns)
-        admin.execute("ANALYZE horsies_tasks")
+    """Bring the table and its statistics into a state."""
+    assert state in states(admin, **columns)
 
 
 def states(admin: Any, **columns: Any) -> Iterator[str]:
-    """Fill the table once, and give its states one after the other; each needs a session that has no plans yet."""
+    """Fill the table once, and give its states one after the other: "empty", "stale" and "large".
+
+    Each needs a session that has no plans yet.
+    """
     admin.execute("ANALYZE horsies_tasks")
     yield "empty"
     put(20_000, **columns)

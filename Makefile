@@ -57,7 +57,7 @@ browser: $(VENV)/.has-browser
 
 # One storm at a time, for each takes what CPUs there are; two in the short form, which judges no figures.
 stress: $(VENV)/.has-stress
-	@$(if $(filter short,$(ARGS)),HORSIES_STRESS=short $(BIN)/python -m pytest -m stress -n 2 --dist=loadfile,\
+	@$(if $(filter short,$(ARGS)),HORSIES_STRESS=short $(BIN)/python -m pytest -m "stress and not thorough" -n 2 --dist=loadfile,\
 		HORSIES_STRESS=full $(BIN)/python -m pytest -m "stress or thorough" $(ARGS))
 
 soak: $(VENV)/.has-stress

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from horsies_django.models import Task, TaskAttempt
 from tests.apps.project import tasks
 from tests.conftest import put, wait_until
@@ -30,9 +28,8 @@ def test_a_backlog_of_tasks_that_ignore_their_timeouts_is_drained_and_the_next_t
     assert process.stop() == 0
 
 
-@pytest.mark.parametrize("how", ["exit", "kill"])
-def test_a_storm_of_tasks_that_take_their_process_along_fails_each_of_them_once(worker: Start, how: str) -> None:
-    deadly = [tasks.dies.send(how) for _ in range(12)]
+def test_a_storm_of_tasks_that_take_their_process_along_fails_each_of_them_once(worker: Start) -> None:
+    deadly = [tasks.dies.send(how) for how in ("exit", "kill") * 6]
     good = tasks.add.send(1, b=1)
     process = worker("--processes=2")
     assert {handle.get(timeout_ms=LONG).err_value.error_code for handle in deadly} == {"WORKER_CRASHED"}

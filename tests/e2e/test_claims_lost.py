@@ -95,19 +95,6 @@ def test_an_outcome_whose_claim_was_lost_is_not_written_for_the_next_claim_of_th
     assert process.stop() == 0
 
 
-def test_a_crash_that_loses_no_claim_ends_no_task(worker: Start, server: Server, tmp_path: Path) -> None:
-    process = worker("--processes=2", **server.environment).ready()
-    server.hold_back()
-    task = Lingering(server, tmp_path / "one")
-    task.runs()
-    server.crash()
-    wait_until(lambda: "the database is back" in process.log, "it has recovered")
-    server.becomes(server.send("add", a=1), "COMPLETED")
-    task.end()
-    task.completes_once()
-    assert process.stop() == 0
-
-
 def crashed(server: Server, process: WorkerProcess) -> None:
     """Let the server crash, and wait until the worker has found it again."""
     before = process.log.count("the database is back")

@@ -82,8 +82,8 @@ def test_the_site_and_the_worker_run_side_by_side_and_one_ctrl_c_ends_both(worke
     assert "\x1b" not in desk.log
 
 
-def test_both_restart_when_code_changes_and_names_and_outcomes_have_colors_by_force(
-    worker: Start, project: Project
+def test_both_restart_when_code_changes_and_a_second_ctrl_c_reaches_the_worker_and_ends_its_tasks(
+    worker: Start, project: Project, tmp_path: Path
 ) -> None:
     desk = Desk(worker, project, "--force-color", "--queues=default,mail").ready()
     project.tasks("the second one")
@@ -95,11 +95,6 @@ def test_both_restart_when_code_changes_and_names_and_outcomes_have_colors_by_fo
     assert "\x1b[36msite   |\x1b[0m" in desk.log
     assert "\x1b[35mworker |\x1b[0m" in desk.log
     assert "queues: default, mail" in desk.log
-    assert desk.process.stop() == 0
-
-
-def test_a_second_ctrl_c_reaches_the_worker_and_ends_its_tasks(worker: Start, project: Project, tmp_path: Path) -> None:
-    desk = Desk(worker, project).ready()
     handle, _gate = busy(tmp_path)
     os.killpg(desk.process.process.pid, signal.SIGINT)
     wait_until(lambda: "no more tasks are claimed" in desk.log, "the worker takes the first one")

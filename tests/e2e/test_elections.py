@@ -47,8 +47,7 @@ def run_some() -> None:
 
 
 @pytest.mark.promise("S3.9")
-@pytest.mark.parametrize("fate", [signal.SIGSTOP, signal.SIGKILL])
-@pytest.mark.parametrize("gone", [[0, 1], [1, 2]])
+@pytest.mark.parametrize(("fate", "gone"), [(signal.SIGSTOP, [0, 1]), (signal.SIGKILL, [1, 2])])
 def test_tasks_start_while_elected_workers_are_stopped_or_dead(
     worker: Start, fate: signal.Signals, gone: list[int]
 ) -> None:

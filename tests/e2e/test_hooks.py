@@ -218,7 +218,7 @@ def test_receivers_may_use_the_database_and_one_of_the_last_moment_that_hangs_de
 # Middleware
 
 
-@pytest.mark.parametrize("options", SHAPES, ids=" ".join)
+@pytest.mark.parametrize("options", KINDS, ids=" ".join)
 def test_middleware_and_metadata_reach_the_tasks_of_a_worker_and_what_they_send(
     hooked: Hooked, options: tuple[str, ...]
 ) -> None:
@@ -253,7 +253,6 @@ def test_timeouts_and_cancels_interrupt_middleware(hooked: Hooked) -> None:
     ("options", "name", "message"),
     [
         (KINDS[0], "gone", "'tests.apps.hooked.around.gone' cannot be imported: ImportError"),
-        (KINDS[0], "fails_at_start", "the tracing service has no address"),
         (KINDS[1], "fails_at_start", "the tracing service has no address"),
         (KINDS[2], "sync_only", "tests.apps.hooked.around.sync_only returned a sync callable for async tasks"),
     ],

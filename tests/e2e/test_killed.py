@@ -71,18 +71,21 @@ def template_of(process: WorkerProcess) -> psutil.Process:
     return template
 
 
-def test_a_worker_whose_fork_servers_are_killed_with_their_children_time_and_again_goes_on(worker: Start) -> None:
+def test_a_worker_whose_fork_servers_are_killed_alone_or_with_their_children_time_and_again_goes_on(
+    worker: Start,
+) -> None:
     process = worker("--processes=2").ready()
     lost = [tasks.hold.send("lost"), tasks.ahold.send("lost")]
     wait_until(lambda: Group.objects.count() == 2, "both run")
     template = template_of(process)
-    for _ in range(3):
+    for blow in range(3):
         (server,) = template.children()
-        for item in [*server.children(), server]:
+        for item in [*(server.children() if blow else []), server]:
             with suppress(psutil.NoSuchProcess):
                 item.kill()
         wait_until(lambda old=server: template.children() not in ([], [old]), "another one starts")
     goes_on(process, lost)
+    assert "ended with its fork server" in process.log
 
 
 def test_a_worker_whose_template_is_killed_ends_and_its_tasks_crashed(worker: Start) -> None:
@@ -131,16 +134,20 @@ def leaves_nothing(process: WorkerProcess, number: int, below: list[psutil.Proce
         (("--processes=0",), signal.SIGKILL),
     ],
 )
-def test_a_worker_leaves_no_directory_behind_when_it_is_killed(
+def test_nothing_is_left_of_a_worker_that_is_killed_in_the_middle_of_tasks_not_even_a_directory(
     worker: Start, short_directory: Path, options: tuple[str, ...], number: signal.Signals
 ) -> None:
     process = worker(*options, TMPDIR=str(short_directory)).ready()
     assert tasks.add.send(1).get(timeout_ms=60_000).ok_value == 1
-    below = descendants(process)
     if options != ("--processes=0",):
         os.kill(tasks.pid.send().get(timeout_ms=60_000).ok_value, signal.SIGKILL)  # another child
         assert tasks.add.send(1).get(timeout_ms=60_000).ok_value == 1
-        below = descendants(process)
+    if number == signal.SIGKILL:
+        tasks.deaf.send("sync")
+        tasks.adeaf.send("async")
+        held_by("sync")
+        held_by("async")
+    below = descendants(process)
     leaves_nothing(process, number, below, short_directory)
 
 

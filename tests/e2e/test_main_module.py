@@ -26,14 +26,13 @@ from horsies_django import worker
 raise SystemExit(worker.run(processes={processes}, start_method="{start_method}"))
 """,
 }
-METHODS = ("forkserver", "spawn")
 
 
 @pytest.mark.parametrize(
     ("name", "method"),
-    [("manage.py without a guard", "forkserver"), ("call_command", "spawn"), ("run", "forkserver"), ("run", "spawn")],
+    [("manage.py without a guard", "forkserver"), ("call_command", "spawn"), ("run", "spawn")],
 )
-def test_a_script_without_a_main_guard_is_run_once_however_many_children_it_starts(
+def test_a_script_without_a_main_guard_is_run_once_however_many_processes_its_children_and_tasks_start(
     script: Start, tmp_path: Path, name: str, method: str
 ) -> None:
     options = ("--processes=2", f"--start-method={method}")
@@ -42,13 +41,6 @@ def test_a_script_without_a_main_guard_is_run_once_however_many_children_it_star
     assert tasks.add.send(1, b=2).get(timeout_ms=60_000).ok_value == 3
     assert tasks.dies.send("kill").get(timeout_ms=60_000).err_value.error_code == "WORKER_CRASHED"
     assert [handle.get(timeout_ms=60_000).ok_value for handle in tasks.add.send_many([{"a": 1}, {"a": 2}])] == [1, 2]
-    assert process.stop() == 0
-    assert (tmp_path / "runs").read_text().split() == [str(process.process.pid)]
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_a_task_of_such_a_worker_may_use_processes_of_its_own(script: Start, tmp_path: Path, method: str) -> None:
-    process = script(SCRIPTS["manage.py without a guard"], "--processes=1", f"--start-method={method}").ready()
     for how in ("fork", "spawn", "forkserver", "executor"):
         assert traps.computes.send(how).get(timeout_ms=60_000).ok_value == [6, 24], how
     assert process.stop() == 0

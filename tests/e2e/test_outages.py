@@ -64,13 +64,14 @@ def test_tasks_that_end_while_the_server_is_down_are_settled_when_it_is_back(
 
 
 @pytest.mark.boundary
-def test_a_backend_that_is_killed_restarts_the_server_and_loses_no_task(busy: Busy, server: Server) -> None:
+def test_a_backend_that_is_killed_restarts_the_server_and_ends_and_loses_no_task(busy: Busy, server: Server) -> None:
     process, task = busy("--processes=2")
     (engine,) = server.backends("horsies engine")
     os.kill(engine, signal.SIGKILL)
-    task.end()
     taken_in(process)
     wait_until(lambda: "the database is back" in process.log, "the server recovers by itself")
+    server.becomes(server.send("add", a=1), "COMPLETED")
+    task.end()
     settles_in_the_end(server, process, task)
 
 

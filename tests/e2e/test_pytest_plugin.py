@@ -167,6 +167,10 @@ def test_nothing_of_django_is_imported():
         "horsies_django.testing", "horsies_django.testing.pytest_plugin",
     }
 
+def test_the_marker_is_registered(request):
+    (line,) = [line for line in request.config.getini("markers") if line.startswith("horsies")]
+    assert line.startswith("horsies_immediate(*, queues=None, raise_errors=True)")
+
 def test_the_kit(horsies):
     pass
 
@@ -181,12 +185,11 @@ def test_a_project_without_django_pays_nothing_and_is_told_what_is_missing(tmp_p
     done = project.run_pytest("-p", "no:django")
     assert dict(done.outcomes) == {
         "test_nothing_of_django_is_imported": "passed",
+        "test_the_marker_is_registered": "passed",
         "test_the_kit": "error",
         "test_at_once": "error",
     }, done.output
     assert "install pytest-django and set DJANGO_SETTINGS_MODULE" in done.output
-    listed = project.run_pytest("-p", "no:django", "--markers").output
-    assert "@pytest.mark.horsies_immediate(*, queues=None, raise_errors=True)" in listed
 
 
 def test_a_project_without_the_app_is_told_so(tmp_path: Path) -> None:
@@ -196,8 +199,3 @@ def test_a_project_without_the_app_is_told_so(tmp_path: Path) -> None:
     done = project.run_pytest()
     assert dict(done.outcomes) == {"test_the_kit": "error"}
     assert "'horsies_django' in INSTALLED_APPS" in done.output
-
-
-def test_it_can_be_switched_off(tmp_path: Path) -> None:
-    project = Project(tmp_path, {"test_off.py": "def test_the_kit(horsies): pass"})
-    assert "fixture 'horsies' not found" in project.run_pytest("-p", "no:horsies_django").output

@@ -108,25 +108,25 @@ def test_changed_code_runs_after_a_restart_and_the_log_says_which_file_it_was(
     assert starts(process) == 3
 
 
-@pytest.mark.parametrize("name", ["shop/tasks.py", "conf/settings.py", "shop/models.py"])
 def test_code_that_cannot_be_imported_is_named_and_the_next_change_starts_the_worker(
-    reloaded: Start, project: Project, name: str
+    reloaded: Start, project: Project
 ) -> None:
     """Naive: the command exits, or starts the broken code again and again."""
     project.write("shop/models.py", "")
-    good = (project.directory / name).read_text()
     process = reloaded().ready()
-    project.write(name, "def broken(:")
-    wait_until(lambda: WAITING in process.log, "it waits for the next change")
-    assert "SyntaxError" in process.log
-    assert process.process.poll() is None
-    assert not psutil.Process(process.process.pid).children()
-    project.write(name, "def still_broken(:")
-    wait_until(lambda: process.log.count(WAITING) == 2, "it has tried that, too")
-    project.write(name, f"{good}\n# repaired")
-    started_again(process)
-    assert result("version") == "the first"
-    assert process.log.count(WAITING) == 2
+    for times, name in enumerate(("shop/tasks.py", "conf/settings.py", "shop/models.py"), 1):
+        good = (project.directory / name).read_text()
+        project.write(name, f"def broken_{times}(:")
+        wait_until(lambda most=2 * times - 1: process.log.count(WAITING) == most, "it waits for the next change")
+        assert process.log.count("SyntaxError") >= times
+        assert process.process.poll() is None
+        assert not psutil.Process(process.process.pid).children()
+        project.write(name, "def still_broken(:")
+        wait_until(lambda most=2 * times: process.log.count(WAITING) == most, "it has tried that, too")
+        project.write(name, f"{good}\n# repaired")
+        started_again(process, times + 1)
+        assert result("version") == "the first"
+        assert process.log.count(WAITING) == 2 * times
     assert process.stop() == 0
 
 

@@ -81,14 +81,13 @@ def test_the_tasks_of_due_fire_times_are_sent_and_run(scheduler: StartScheduler,
     assert sorted(ids) == sorted(Task.objects.values_list("id", flat=True))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
-def test_a_signal_ends_it_with_nothing_half_done(scheduler: StartScheduler, number: int) -> None:
+def test_a_signal_ends_it_with_nothing_half_done(scheduler: StartScheduler) -> None:
     for count in range(20):
         create(f"nr. {count}")
     process = scheduler(**FOR_LONG).ready()
     at_work = ScheduleTick.objects.values("schedule_name").distinct()
     wait_until(lambda: at_work.count() == 20, "each has had its turn")
-    process.signal(number)
+    process.signal(signal.SIGINT)
     assert process.wait() == 0
     assert process.log.rstrip().endswith("Scheduler stopped")
     assert "Traceback" not in process.log
@@ -241,9 +240,8 @@ def test_a_connection_that_is_cut_is_opened_anew(running: SchedulerProcess, serv
     assert each_fire_time_once(server)
 
 
-@pytest.mark.parametrize("how", ["fast", "postmaster"])
-def test_a_server_that_was_down_is_waited_for(running: SchedulerProcess, server: Server, how: str) -> None:
-    server.stop(how)
+def test_a_server_that_was_down_is_waited_for(running: SchedulerProcess, server: Server) -> None:
+    server.stop("postmaster")
     wait_until(lambda: "the database is not available, next try in" in running.log, "it notices")
     server.start()
     sends_more(server)
@@ -284,13 +282,10 @@ def test_a_scheduler_that_starts_before_its_database_waits_for_it(scheduler: Sta
     assert "Traceback" not in process.log
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_scheduler_that_waits_for_its_database_ends_at_the_first_signal(
-    scheduler: StartScheduler, number: int
-) -> None:
+def test_a_scheduler_that_waits_for_its_database_ends_at_the_first_signal(scheduler: StartScheduler) -> None:
     process = scheduler(**nowhere(DB_RETRY_INITIAL_MS=60_000, DB_RETRY_MAX_MS=60_000))
     wait_until(lambda: TRY in process.log, "it waits")
-    process.signal(number)
+    process.signal(signal.SIGTERM)
     assert process.process.wait(20) == 0
     assert "Stopped before it started" in process.log
 

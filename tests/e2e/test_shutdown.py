@@ -48,24 +48,28 @@ def signed_off() -> bool:
 # In order
 
 
-def in_order(*options: str, group: bool = False, marks: Any = ()) -> Any:
+def in_order(number: signal.Signals, *options: str, group: bool = False, marks: Any = ()) -> Any:
     """Describe a worker, and who gets the signal: its group, as from a terminal, or it alone, as from a service manager."""
-    return pytest.param(options, group, marks=marks, id=" ".join((*options, "group" if group else "alone")))
+    words = (number.name, *options, "group" if group else "alone")
+    return pytest.param(number, options, group, marks=marks, id=" ".join(words))
 
 
 @pytest.mark.promise("S2.12")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name)
 @pytest.mark.parametrize(
-    ("options", "group"),
+    ("number", "options", "group"),
     [
-        in_order("--processes=1", marks=pytest.mark.boundary),
-        in_order("--processes=0", marks=pytest.mark.boundary),
-        in_order("--processes=1", "--threads=2", group=True),
-        in_order("--processes=1", "--start-method=spawn", group=True),
+        in_order(signal.SIGTERM, "--processes=1", marks=pytest.mark.boundary),
+        in_order(signal.SIGHUP, "--processes=1", marks=pytest.mark.boundary),
+        in_order(signal.SIGINT, "--processes=0", marks=pytest.mark.boundary),
+        in_order(signal.SIGTERM, "--processes=0", group=True),
+        in_order(signal.SIGINT, "--processes=1", "--threads=2", group=True),
+        in_order(signal.SIGHUP, "--processes=1", "--threads=2", group=True),
+        in_order(signal.SIGTERM, "--processes=1", "--start-method=spawn", group=True),
+        in_order(signal.SIGINT, "--processes=1", "--start-method=spawn", group=True),
     ],
 )
 def test_a_signal_lets_running_tasks_finish_and_claims_no_more(
-    worker: Start, options: tuple[str, ...], group: bool, number: signal.Signals
+    worker: Start, number: signal.Signals, options: tuple[str, ...], group: bool
 ) -> None:
     process = worker(*options).ready()
     sync, async_ = tasks.hold.send("sync"), tasks.ahold.send("async")
@@ -198,14 +202,13 @@ def test_a_volley_of_signals_leaves_nothing_half_written(worker: Start) -> None:
 # Before it has started
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name)
-def test_a_signal_while_it_waits_for_the_database_ends_it(worker: Start, number: signal.Signals) -> None:
+def test_a_signal_while_it_waits_for_the_database_ends_it(worker: Start) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:  # it takes connections and never says a word
         host, port = silent.getsockname()
         process = worker(DATABASE_URL=urlsplit(database_url())._replace(netloc=f"postgres@{host}:{port}").geturl())
         me = psutil.Process(process.process.pid)
         wait_until(lambda: any(item.status == "ESTABLISHED" for item in me.net_connections()), "it is connecting")
-        process.signal(number)
+        process.signal(signal.SIGHUP)
         assert process.wait() == 0
     assert "Stopped before it started" in process.log
     assert "Traceback" not in process.log
@@ -299,25 +302,6 @@ def test_a_statement_that_never_returns_does_not_keep_the_worker_alive(worker: S
 # Killed
 
 
-@pytest.mark.parametrize(
-    "options",
-    [("--processes=3",), ("--processes=1", "--threads=2"), ("--processes=1", "--start-method=spawn")],
-    ids=" ".join,
-)
-def test_nothing_is_left_of_a_worker_that_is_killed_in_the_middle_of_tasks(
-    worker: Start, options: tuple[str, ...]
-) -> None:
-    process = worker(*options).ready()
-    tasks.deaf.send("sync")
-    tasks.adeaf.send("async")
-    held_by("sync")
-    held_by("async")
-    below = family(process)
-    assert below
-    process.signal(signal.SIGKILL)
-    wait_until(lambda: not any(item.is_running() for item in below), "nothing is left of it")
-
-
 def test_a_task_that_a_later_child_had_not_begun_is_given_back_when_that_child_is_killed(worker: Start) -> None:
     """Naive: the counters of begun tasks are those of the child that was there before."""
     process = worker("--processes=1").ready()
@@ -334,18 +318,3 @@ def test_a_task_that_a_later_child_had_not_begun_is_given_back_when_that_child_i
     assert handle.get().ok_value == 2
     assert attempts(handle) == [("COMPLETED", None)]
     assert process.stop() == 0
-
-
-def test_a_killed_fork_server_is_replaced_and_the_tasks_of_its_children_crashed(worker: Start) -> None:
-    process = worker("--processes=2").ready()
-    lost = [tasks.hold.send("lost"), tasks.ahold.send("lost")]
-    child = held_by("lost")
-    wait_until(lambda: Group.objects.count() == 2, "both run")
-    os.kill(psutil.Process(child).ppid(), signal.SIGKILL)
-    assert {handle.get().err_value.error_code for handle in lost} == {"WORKER_CRASHED"}
-    assert {tuple(attempts(handle)) for handle in lost} == {(("WORKER_FAILURE", "WORKER_CRASHED"),)}
-    assert tasks.add.send(1).get().ok_value == 1
-    assert is_over(child)
-    assert process.stop() == 0
-    assert "ended with its fork server" in process.log
-    assert not Task.objects.filter(status="RUNNING").exists()

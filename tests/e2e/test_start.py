@@ -49,11 +49,12 @@ def test_wrong_settings_are_all_told_before_the_database_is_asked(start: Start) 
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("start", "settings", "words"),
     [
-        ("no_tasks", ["no task is registered", "tasks.py"]),
-        ("broken_tasks", ["tests.apps.broken.tasks", "a mistake in a task module"]),
+        ("worker", "no_tasks", ["no task is registered", "tasks.py"]),
+        ("scheduler", "broken_tasks", ["tests.apps.broken.tasks", "a mistake in a task module"]),
     ],
+    indirect=["start"],
 )
 def test_without_any_task_or_with_modules_of_tasks_that_cannot_be_imported(
     start: Start, settings: str, words: list[str]

@@ -117,8 +117,7 @@ def test_a_process_killed_between_the_record_of_a_step_and_the_end_of_its_commit
     assert (stepper.took_it_once(after="WORKER_FAILURE") == killed) == commits
 
 
-@pytest.mark.parametrize("atomic", [True, False])
-@pytest.mark.parametrize("place", ["begun", "written"])
+@pytest.mark.parametrize(("place", "atomic"), [("begun", True), ("written", True), ("written", False)])
 def test_a_worker_frozen_in_a_step_until_another_has_run_it_and_then_woken_records_nothing(
     worker: Start, tmp_path: Path, place: str, atomic: bool
 ) -> None:
@@ -159,20 +158,6 @@ def test_a_worker_frozen_while_its_step_is_being_committed_keeps_the_step(
     assert (stepper.rows(), stepper.recorded()) == ([frozen], [frozen])
 
 
-def test_a_stopped_worker_as_it_is_by_default_writes_no_row_when_it_is_continued(worker: Start, tmp_path: Path) -> None:
-    """Here the kernel kills its processes first."""
-    stopped = worker("--processes=1", "--queues=default", **SHORT).ready()
-    stepper = Stepper(tmp_path / "stepper")
-    frozen = stepper.stands("written")
-    os.killpg(stopped.process.pid, signal.SIGSTOP)
-    worker("--processes=1", **SHORT).ready()
-    result = stepper.took_it_once(after="WORKER_FAILURE")
-    assert result != frozen
-    os.killpg(stopped.process.pid, signal.SIGCONT)
-    wait_until(lambda: stopped.log.count("Worker started") == 2, "it starts anew")
-    assert (stepper.rows(), stepper.recorded()) == ([result], [result])
-
-
 @pytest.mark.parametrize("options", [["--threads=1"], ["--threads=2"]], ids=["the main thread", "another thread"])
 def test_a_step_that_is_interrupted_by_its_timeout_is_taken_anew(
     worker: Start, tmp_path: Path, options: list[str]
@@ -185,12 +170,10 @@ def test_a_step_that_is_interrupted_by_its_timeout_is_taken_anew(
     stepper.took_it_once(after="FAILED")
 
 
-@pytest.mark.parametrize("terminate", [False, True])
-def test_a_task_that_is_cancelled_in_its_step_leaves_no_row(worker: Start, tmp_path: Path, terminate: bool) -> None:
-    worker("--processes=1", HORSIES_TEST_KILL_GRACE_MS="500").ready()
+def test_a_task_that_is_cancelled_in_its_step_leaves_no_row(shared_worker: Any, tmp_path: Path) -> None:
     stepper = Stepper(tmp_path / "stepper")
     stepper.stands("written")
-    assert stepper.handle.cancel(terminate=terminate) == "REQUESTED"
+    assert stepper.handle.cancel() == "REQUESTED"
     assert stepper.handle.get(timeout_ms=30_000).err_value.error_code == "TASK_CANCELLED"
     assert (stepper.rows(), stepper.recorded()) == ([], [])
 

@@ -157,16 +157,6 @@ def test_a_retry_that_is_due_runs_on_another_worker_while_its_own_is_busy(worker
     assert busy.get(timeout_ms=30_000).is_ok()
 
 
-@pytest.mark.parametrize("how", ["exit", "kill", "segv"])
-def test_a_task_that_lists_crashes_survives_the_death_of_its_process(shared_worker: WorkerProcess, how: str) -> None:
-    handle = tasks.dies_once.send(how)
-    survivor = handle.get(timeout_ms=30_000).ok_value
-    first, second = TaskAttempt.objects.filter(task_id=handle.task_id).order_by("attempt")
-    assert (first.outcome, first.error_code, first.will_retry) == ("WORKER_FAILURE", "WORKER_CRASHED", True)
-    assert (second.outcome, second.child_pid) == ("COMPLETED", survivor)
-    assert first.child_pid != survivor
-
-
 def test_a_policy_without_a_list_survives_a_crash_and_a_timeout_and_one_that_lists_timeouts_does(
     shared_worker: WorkerProcess,
 ) -> None:
@@ -199,19 +189,3 @@ def test_exceptions_of_both_lanes_are_tried_again_and_each_attempt_keeps_its_own
     assert fine.get(30_000).ok_value == 1
     (attempt,) = fine.info().attempts  # type: ignore[union-attr]
     assert (attempt.exception_class, attempt.traceback) == (None, None)
-
-
-def test_a_task_that_lists_crashes_comes_back_from_a_machine_that_died(worker: Start) -> None:
-    dead = worker("--processes=2", **SHORT).ready()
-    handle, other = tasks.holds_again.send("both"), tasks.hold.send("lost")
-    held_by("both")
-    held_by("lost")
-    os.killpg(dead.process.pid, signal.SIGKILL)
-    let_go("both")
-    worker("--processes=2", **SHORT).ready()
-    child = held_by("both")
-    let_go("both")
-    assert handle.get(timeout_ms=30_000).ok_value == child
-    assert other.get(timeout_ms=30_000).err_value.error_code == "WORKER_CRASHED"
-    attempts = TaskAttempt.objects.filter(task_id=handle.task_id).order_by("attempt")
-    assert list(attempts.values_list("will_retry", flat=True)) == [True, False]

@@ -72,13 +72,10 @@ def test_the_next_task_finds_the_session_as_django_and_the_project_set_it_up(wor
     assert wreck("search_path") is None
     assert look("search_path")[1] == "public, pg_temp"
     assert look("time zone of the session") == zone
+    is_kept_as_the_settings_say_and_replaced_when_it_broke(kept)
 
 
-@KEPT
-def test_a_connection_is_kept_as_the_settings_say_and_one_that_broke_meanwhile_is_replaced(
-    worker: Start, kept: str
-) -> None:
-    start(worker, kept)
+def is_kept_as_the_settings_say_and_replaced_when_it_broke(kept: str) -> None:
     first, second = (tasks.backend_pid.send().get(timeout_ms=SECONDS_30).ok_value for _ in range(2))
     assert (first == second) == (kept != "0")
     with connection.cursor() as cursor:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
 import random
-import signal
 from typing import Any
 
 import psutil
@@ -89,40 +87,26 @@ def test_the_start_up_lines_name_the_configuration(worker: Start) -> None:
     assert row.queues == ["bulk", "default", "mail"]
 
 
-@pytest.mark.parametrize(
-    ("how", "words"), [("exit", "exited with code 3"), ("kill", "killed by SIGKILL"), ("segv", "killed by SIGSEGV")]
-)
 @pytest.mark.promise("S2.15")
 @pytest.mark.boundary
-def test_a_child_that_dies_fails_its_task_and_nobody_elses(worker: Start, how: str, words: str) -> None:
+def test_a_child_that_dies_fails_its_task_and_nobody_elses(worker: Start) -> None:
     process = worker("--processes=2").ready()
     sibling = tasks.hold.send("sibling")
     held_by("sibling")
-    handle = tasks.dies.send(how)
-    error = handle.get().err_value
-    assert error.error_code == "WORKER_CRASHED"
-    assert words in error.message
-    info = handle.info()
-    (attempt,) = info.attempts
-    assert (info.status, info.error_code) == ("FAILED", "WORKER_CRASHED")
-    assert (attempt.outcome, attempt.error_code, attempt.will_retry) == ("WORKER_FAILURE", "WORKER_CRASHED", False)
-    assert attempt.child_pid is not None
-    assert tasks.add.send(1).get().ok_value == 1  # by the replacement: the sibling is busy
+    for how, words in (("exit", "exited with code 3"), ("kill", "killed by SIGKILL"), ("segv", "killed by SIGSEGV")):
+        handle = tasks.dies.send(how)
+        error = handle.get().err_value
+        assert error.error_code == "WORKER_CRASHED"
+        assert words in error.message
+        info = handle.info()
+        (attempt,) = info.attempts
+        assert (info.status, info.error_code) == ("FAILED", "WORKER_CRASHED")
+        assert (attempt.outcome, attempt.error_code, attempt.will_retry) == ("WORKER_FAILURE", "WORKER_CRASHED", False)
+        assert attempt.child_pid is not None
+        assert tasks.add.send(1).get().ok_value == 1  # by the replacement: the sibling is busy
     let_go("sibling")
     assert sibling.get().is_ok()
     assert process.stop() == 0
-
-
-def test_a_task_dispatched_to_a_stopped_child_goes_back_when_the_child_dies(shared_worker: WorkerProcess) -> None:
-    child = tasks.pid.send().get().ok_value
-    os.kill(child, signal.SIGSTOP)
-    handle = tasks.add.send(5)
-    wait_until(lambda: handle.info().status == "RUNNING", "the task is dispatched")
-    os.kill(child, signal.SIGKILL)
-    assert handle.get().ok_value == 5
-    assert [attempt.attempt for attempt in handle.info().attempts] == [1]
-    assert Task.objects.get(pk=handle.task_id).claim_generation == 2
-    assert "1 given back" in shared_worker.log
 
 
 def test_a_heap_of_expired_tasks_is_cleared_without_waiting_for_the_poll(worker: Start) -> None:

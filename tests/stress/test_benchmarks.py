@@ -59,6 +59,11 @@ def a_run(path: Path, *readings: Reading, goals: Sequence[Goal] = ()) -> Path:
     return path
 
 
+def whole(*values: object) -> Any:
+    """Describe what only a full ``make stress`` runs, because it takes long."""
+    return pytest.param(*values, marks=pytest.mark.thorough)
+
+
 @pytest.mark.parametrize(
     ("name", "first", "unit", "details", "readings", "goals"),
     [
@@ -67,16 +72,16 @@ def a_run(path: Path, *readings: Reading, goals: Sequence[Goal] = ()) -> Path:
         ("floor", "floor round trip, busy", "us", {"p99"}, 8, 0),
         ("bare", "bare lone task, commit to user code, p50", "ms", set(), 6, 0),
         ("listeners", "listeners idle beside a NOTIFY: 1, server CPU", "us", set(), 3, 0),
-        ("fleet", "fleet of 1, server CPU per send", "ms", FLEET, 15, 2),
-        ("elected", "elected killed: the oldest, next start", "ms", {"workers"}, 6, 5),
+        whole("fleet", "fleet of 1, server CPU per send", "ms", FLEET, 15, 2),
+        whole("elected", "elected killed: the oldest, next start", "ms", {"workers"}, 6, 5),
         ("enqueue", "enqueue one by one, send", "us", set(), 7, 4),
-        ("recycling", "recycling after every task", "tasks/s", set(), 3, 0),
-        ("projects", "projects, the queue only, start", "s", set(), 8, 0),
-        ("defaults", "defaults sync, hard mode, 4 processes", "tasks/s", set(), 6, 3),
-        ("schedule", "schedule fire time to start of its task, p50", "ms", {"fire times"}, 6, 2),
+        whole("recycling", "recycling after every task", "tasks/s", set(), 3, 0),
+        whole("projects", "projects, the queue only, start", "s", set(), 8, 0),
+        whole("defaults", "defaults sync, hard mode, 4 processes", "tasks/s", set(), 6, 3),
+        whole("schedule", "schedule fire time to start of its task, p50", "ms", {"fire times"}, 6, 2),
         ("steps", "steps bare transaction", "us", set(), 3, 1),
         ("priorities", "priorities pass of 8, 1 priority", "ms", {"tasks", "slowest, ms"}, 16, 4),
-        ("large", "large start of a worker, 1 queue", "s", {"queues"}, 15, 8),
+        whole("large", "large start of a worker, 1 queue", "s", {"queues"}, 15, 8),
     ],
 )
 def test_a_scenario_prints_its_readings_judges_its_goals_and_is_compared_with_a_file(
@@ -205,6 +210,8 @@ def test_the_same_file_gives_the_same_pictures_and_a_page_with_all_figures(tmp_p
         (["drain", "--json={file}/x.json"], "no directory"),
         (["drain", "--repeats=0"], "1 or more"),
         (["plot", "{file}"], "was not written by"),
+        (["caps", "--only=slow,flut"], "flut"),
+        (["dran"], "drain"),
     ],
 )
 def test_what_cannot_be_done_is_refused_before_anything_is_measured(
@@ -220,7 +227,8 @@ def test_what_cannot_be_done_is_refused_before_anything_is_measured(
 
 
 @pytest.mark.parametrize(
-    ("part", "measurements", "ratios"), [("slow", 3, 2), ("bound", 6, 7), ("flat", 6, 5), ("counting", 2, 1)]
+    ("part", "measurements", "ratios"),
+    [whole("slow", 3, 2), ("bound", 6, 7), whole("flat", 6, 5), whole("counting", 2, 1)],
 )
 def test_caps_are_measured_in_turns_and_compared_with_their_target(
     part: str, measurements: int, ratios: int, tmp_path: Path
@@ -241,27 +249,8 @@ def test_caps_are_measured_in_turns_and_compared_with_their_target(
             assert line["met"] == (over <= 1 if line["at_most"] else over >= 1)
 
 
+@pytest.mark.thorough
 def test_the_storm_prints_its_verdict() -> None:
     (storm,) = measure("chaos", "--tasks=40", "--faults=1", "--scale=0.01")
     assert (storm["tasks"], storm["faults"], storm["lost"], storm["finished twice"]) == (40, 1, 0, 0)
     assert "versions" in storm
-
-
-def test_an_unknown_part_of_caps_is_refused() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks", "caps", "--only=slow,flut"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert "flut" in done.stderr
-
-
-def test_an_unknown_scenario_is_refused() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks", "dran"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2
-    assert "drain" in done.stderr

@@ -62,7 +62,9 @@ def readings(name: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("name", READINGS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.thorough] * (name in ("memory", "mixed"))) for name in READINGS]
+)
 def test_each_condition_is_measured_once_a_repeat(name: str) -> None:
     found = readings(name)
     assert sorted((line["name"], line["unit"]) for line in found) == sorted(READINGS[name].items())

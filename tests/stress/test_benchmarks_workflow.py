@@ -56,6 +56,7 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
     return done
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(180)
 def test_every_shape_its_baseline_the_chain_and_the_send_are_measured_and_judged() -> None:
     done = run("benchmarks", "workflow", "--scale=0.001", "--repeats=1")

@@ -1,7 +1,8 @@
 """How much a storm or a property test does: little in ``make test``, more in ``make ci`` and ``make stress``.
 
 ``HORSIES_STRESS`` is "full" or "short" while ``make stress`` runs the storms (marked ``stress``); CI runs the short form. The
-full one also runs the property tests (marked ``thorough``) again, on many more examples. CI sets ``HORSIES_TEST_CI``.
+full one also runs what is marked ``thorough``: benchmarks that take long, and the property tests again, on many more examples. CI
+sets ``HORSIES_TEST_CI``.
 """
 
 from __future__ import annotations

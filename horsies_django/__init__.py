@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from horsies_django.monitoring.explain import explain, explain_node
     from horsies_django.tasks.context import CurrentTask, TaskContextFilter, current_task
     from horsies_django.tasks.decorator import task
-    from horsies_django.tasks.handle import TaskHandle, get_handle
+    from horsies_django.tasks.handle import TaskHandle, cancel_many, get_handle
     from horsies_django.workflows.builder import Batch, Workflow
     from horsies_django.workflows.handle import WorkflowHandle, get_workflow
     from horsies_django.workflows.nodes import Node, quorum
@@ -58,6 +58,7 @@ _HOMES = {
     "WorkflowDefinitionError": "core.errors",
     "WorkflowError": "core.errors",
     "WorkflowHandle": "workflows.handle",
+    "cancel_many": "tasks.handle",
     "current_task": "tasks.context",
     "explain": "monitoring.explain",
     "explain_node": "monitoring.explain",
@@ -93,6 +94,7 @@ __all__ = [
     "WorkflowDefinitionError",
     "WorkflowError",
     "WorkflowHandle",
+    "cancel_many",
     "current_task",
     "explain",
     "explain_node",

@@ -1,7 +1,8 @@
-"""``horsies_task retry``, ``cancel`` and ``redact`` for all tasks that match: their options, the question, and what was done."""
+"""``horsies_task`` for all tasks that match: the options that describe them, the question before an act, and what was done."""
 
 from __future__ import annotations
 
+import datetime as dt
 import uuid
 from argparse import ArgumentParser, ArgumentTypeError
 from collections import Counter
@@ -14,43 +15,67 @@ from horsies_django.management.quantities import actor, ago, duration
 from horsies_django.management.reports import layout
 from horsies_django.tasks import selection
 
-GIVEN = ("queue", "name", "code", "site", "since", "until", "worker")
+GIVEN = ("queue", "name", "code", "site", "since", "until", "worker", "partition")
 OF_MANY = ("retry", "cancel", "redact")
 USUAL = {"retry": Status.FAILED.value, "cancel": Status.PENDING.value, "terminate": Status.RUNNING.value}
 
 
 def add_selection(parser: ArgumentParser, verb: str) -> None:
     """Add the options that describe tasks, instead of an id."""
-    usual = USUAL.get(verb)
-    parser.add_argument(
-        "--status", type=str.upper, choices=sorted(selection.VERBS[verb]),
-        help="instead of ID, all tasks of this status" + (f"; {usual} if another one of these options is given" if usual else ""),
-    )  # fmt: skip
-    parser.add_argument("--queue", metavar="QUEUE", help="all tasks of this queue")
-    parser.add_argument("--name", metavar="TEXT", help="all tasks of this name, or whose name has this part")
-    if verb != "cancel":
-        parser.add_argument("--code", metavar="CODE", help="all tasks with this error code")
-        parser.add_argument("--site", metavar="SITE", help="all tasks that failed here: 'shop/tasks.py in charge'")
-    when = "sent" if verb == "cancel" else "finished"
-    parser.add_argument(
-        "--since", metavar="WHEN", type=ago, help=f"all tasks {when} since then: 30m, 2h, 7d, or a datetime"
+    allowed = {"list": selection.ENDED | selection.UNFINISHED, "purge": selection.ENDED}.get(verb) or selection.VERBS[
+        verb
+    ]
+    usual = f"; {USUAL[verb]} if another one of these options is given" if verb in USUAL else ""
+    helps = {"list": "only tasks of this status", "purge": "with --finished: only tasks of this status"}
+    text = helps.get(verb, f"instead of ID, all tasks of this status{usual}")
+    parser.add_argument("--status", type=str.upper, choices=sorted(allowed), help=text)
+    which = "only" if verb == "list" else "all"
+    when = {"cancel": "sent", "retry": "finished", "redact": "finished"}.get(
+        verb, "finished, or if they have not, sent,"
     )
-    parser.add_argument("--until", metavar="WHEN", type=ago, help=f"all tasks {when} until then")
-    parser.add_argument("--worker", metavar="ID", type=worker_id, help="all tasks of this worker")
+    texts: dict[str, tuple[str, Any, str]] = {
+        "queue": ("QUEUE", str, "tasks of this queue"),
+        "name": ("TEXT", str, "tasks of this name, or whose name has this part"),
+        "code": ("CODE", str, "tasks with this error code"),
+        "site": ("SITE", str, "tasks that failed here: 'shop/tasks.py in charge'"),
+        "since": ("WHEN", ago, f"tasks {when} since then: 30m, 2h, 7d, or a datetime"),
+        "until": ("WHEN", ago, f"tasks {when} until then"),
+        "worker": ("ID", worker_id, "tasks of this worker"),
+        "partition": ("KEY", str, "tasks of this partition of the queue, as it is stored"),
+    }
+    for name, (metavar, type_, text) in texts.items():
+        if verb != "cancel" or name not in ("code", "site"):
+            parser.add_argument(f"--{name}", metavar=metavar, type=type_, help=f"{which} {text}")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def add_act(parser: ArgumentParser, verb: str) -> None:
+    """Add the options of an act on all tasks that match."""
+    add_selection(parser, verb)
     if verb == "retry":
+        spread = "let them be due within this time from now, at random: 10m, 1h"
+        parser.add_argument("--spread", metavar="TIME", type=duration, help=spread)
+    if verb == "purge":
+        parser.add_argument("--all", action="store_true", help="tasks of all queues and names")
         parser.add_argument(
-            "--spread",
-            metavar="TIME",
-            type=duration,
-            help="let them be due within this time from now, at random: 10m, 1h",
+            "--finished", action="store_true", help="delete finished tasks; requires --older-than or --until"
         )
+        older = "only tasks sent, or with --finished finished, longer ago: 30m, 7d"
+        parser.add_argument("--older-than", metavar="TIME", dest="until", type=before, help=older)
     parser.add_argument(
         "--dry-run", action="store_true", help="only say how many tasks there are, of which names and codes"
     )
     parser.add_argument(
         "--no-input", "--noinput", action="store_false", dest="interactive", help="do not ask for confirmation"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def before(text: str) -> dt.datetime:
+    """Parse an option that takes an age."""
+    try:
+        return dt.datetime.now(dt.UTC) - duration(text)
+    except OverflowError:
+        raise ArgumentTypeError(f"{text!r} is longer than there is time") from None
 
 
 def worker_id(text: str) -> uuid.UUID:
@@ -63,21 +88,36 @@ def worker_id(text: str) -> uuid.UUID:
 
 def is_of_many(options: Mapping[str, Any]) -> bool:
     """Return whether the options describe tasks. Raises ValueError unless there is either a description or an id."""
-    described = any(options.get(name) is not None for name in ("status", *GIVEN))
-    if described == (options["task"] is not None):
+    given = any(options.get(name) is not None for name in ("status", *GIVEN))
+    if given == (options["task"] is not None):
         raise ValueError(
             "give the id of a task, or else what describes all of them: --status, --queue, --name, --code, --since"
         )
-    return described
+    return given
+
+
+def described(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: options.get(name) for name in GIVEN}
+
+
+def purged(options: Mapping[str, Any]) -> str:
+    """Return the status of the tasks that a purge concerns. Raises ValueError for options that do not go together."""
+    if options["finished"] and options["until"] is None:
+        raise ValueError("--finished deletes tasks with their results: say which, as in --older-than=7d")
+    if options["status"] and not options["finished"]:
+        raise ValueError("--status is for --finished: without it, waiting tasks are cancelled")
+    if options["all"] == any(options[name] is not None for name in GIVEN if name not in ("since", "until")):
+        raise ValueError("give --queue, --name or both, or else --all for the tasks of all queues")
+    return options["status"] or (selection.FINISHED if options["finished"] else Status.PENDING.value)
 
 
 def act(options: Mapping[str, Any], write: Callable[[str], object], confirm: Callable[[str, bool], object]) -> None:
     """Do something to all tasks that the options describe, after a question. Raises what ``selection.matching`` raises."""
     verb = "terminate" if options.get("terminate") else options["verb"]
-    status = options["status"] or USUAL.get(verb)
+    status = purged(options) if verb == "purge" else options["status"] or USUAL.get(verb)
     if status is None:
         raise ValueError(f"{verb} needs --status, one of {', '.join(sorted(selection.VERBS[verb]))}")
-    chosen = selection.matching(status, **{name: options.get(name) for name in GIVEN})
+    chosen = selection.matching(status, **described(options))
     found = selection.preview(chosen)
     if not options["json"]:
         write(told(found, status))
@@ -85,7 +125,8 @@ def act(options: Mapping[str, Any], write: Callable[[str], object], confirm: Cal
             write_advice(options["name"], write)
     verdicts: Counter[str] = Counter()
     if found.many and not options["dry_run"]:
-        confirm(f"{verb.capitalize()} {'all' if found.more else f'{found.many:,}'}?", options["interactive"])
+        asked = ("delete" if options["finished"] else "cancel") if verb == "purge" else verb
+        confirm(f"{asked.capitalize()} {'all' if found.more else f'{found.many:,}'}?", options["interactive"])
         how = {"actor": actor(), "reason": options["reason"], "spread": options.get("spread")}
         for step in selection.act_on_all(chosen, verb, **how):
             verdicts.update(step.verdicts)

@@ -12,15 +12,15 @@ from horsies_django.store.base import Connection, run
 
 
 class Selection(NamedTuple):
-    """The tasks outside of workflow runs that have all of these attributes; None: any.
+    """The tasks that have all of these attributes; None: any. Acts leave those of workflow runs, and need a status and ``until``.
 
     ``status`` is a status, "UNSUCCESSFUL" for FAILED, CANCELLED and EXPIRED, or "FINISHED" for any final one. Tasks that have
     finished are bounded by when they did, others by when they were sent. ``site`` is where the last attempt failed, see
     ``TaskAttempt.site``; ``worker`` the one that runs or ran the task; ``partition`` its key as it is stored.
     """
 
-    status: str
-    until: dt.datetime
+    status: str | None = None
+    until: dt.datetime | None = None
     since: dt.datetime | None = None
     queue: str | None = None
     names: Sequence[str] | None = None
@@ -62,17 +62,12 @@ class SelectionStore:
         ids: Sequence[uuid.UUID],
         channel: str,
         *,
+        statuses: Sequence[str] | None,
         spread: dt.timedelta | None,
         actor: str,
         reason: str | None,
     ) -> dict[str, int]:
         """Do something to tasks, and return how many there are of each verdict; see ``horsies_act``."""
-        params = {
-            "verb": verb,
-            "ids": list(ids),
-            "channel": channel,
-            "spread": spread,
-            "actor": actor,
-            "reason": reason,
-        }
+        who = {"actor": actor, "reason": reason}
+        params = {"verb": verb, "ids": list(ids), "statuses": statuses, "channel": channel, "spread": spread, **who}
         return dict(run(self.connection, "horsies_act", params))

@@ -216,7 +216,7 @@ class TaskStore:
 
     def copy(self, id_: uuid.UUID, new: uuid.UUID) -> Copied | None:
         """Send a copy of a finished task with the id ``new``; None if there is no such task."""
-        rows = run(self.connection, "tasks/copy", {"id": id_, "new": new})
+        rows = run(self.connection, "horsies_copy", {"id": id_, "new": new})
         return Copied(*rows[0]) if rows else None
 
     def note(

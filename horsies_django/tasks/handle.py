@@ -8,7 +8,7 @@ import json
 import queue
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from functools import wraps
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
@@ -236,6 +236,14 @@ def id_of(given: uuid.UUID | str, noun: str) -> uuid.UUID:
 def get_handle(task_id: uuid.UUID | str) -> TaskHandle[Any]:
     """Return a handle without types: its ok value is plain JSON. Raises ValueError for an id that is not a UUID."""
     return TaskHandle(task_id)
+
+
+def cancel_many(task_ids: Iterable[uuid.UUID | str], *, terminate: bool = False) -> dict[uuid.UUID, str]:
+    """Cancel tasks with one statement, in the open transaction, if any; return the outcome of each, as ``TaskHandle.cancel``.
+
+    Ids of tasks that do not exist are left out. Raises ValueError for an id that is not a UUID.
+    """
+    return cancel([id_of(each, "task") for each in task_ids], terminate=terminate)
 
 
 def decode(codec: ResultCodec | None, text: str | None) -> TaskResult[Any]:

@@ -1,4 +1,9 @@
-"""Acts on all tasks that match a description: retry, cancel or redact thousands, in transactions of 500."""
+"""Which tasks are meant: one description for lists, and for acts on all that match, in transactions of 500.
+
+No index has the status, because each start of a task would have to update it. Partial indexes have the tasks that wait, those in
+flight, those that finished, by time, and of these those that did not complete; the rest of a description filters their rows. So
+a list reads at most the newest 100,000 entries of its index, an act all of them, 10,000 at a time.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +15,16 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from django.db import connections, transaction
+from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from horsies_django.conf import config
 from horsies_django.core.queues import CLUSTER
 from horsies_django.core.status import FINAL, Status
 from horsies_django.core.texts import refuse_who
+from horsies_django.models import Task, TaskAttempt
+from horsies_django.models.tasks import FINISHED as ANY_FINISHED
+from horsies_django.models.tasks import IN_FLIGHT, PENDING
+from horsies_django.models.tasks import UNSUCCESSFUL as NOT_COMPLETED
 from horsies_django.store import base
 from horsies_django.store.history import HistoryStore
 from horsies_django.store.notify import channel_prefix
@@ -23,61 +33,121 @@ from horsies_django.store.tasks import TaskStore
 from horsies_django.tasks import registry
 from horsies_django.tasks.ids import uuid7
 
-__all__ = ["VERBS", "Preview", "Selection", "Step", "act", "act_on_all", "matching", "preview"]
+__all__ = [
+    "VERBS", "Preview", "Selection", "Step", "act", "act_on", "act_on_all", "described", "fitting", "matching",
+    "newest", "preview",
+]  # fmt: skip
 
 BATCH = 500  # tasks in a transaction
 READ = 10_000  # entries of an index for one batch
 MOST_COUNTED = 100_000  # tasks in a preview
+DEEPEST = 100_000  # entries of an index that a list reads
 EXAMPLES = 5
 UNSUCCESSFUL, FINISHED = "UNSUCCESSFUL", "FINISHED"
-FAILED = (FINAL | {UNSUCCESSFUL}) - {Status.COMPLETED.value}
+GROUPS = {UNSUCCESSFUL: sorted(FINAL - {Status.COMPLETED.value}), FINISHED: sorted(FINAL)}
+FAILED = frozenset({UNSUCCESSFUL, *GROUPS[UNSUCCESSFUL]})
 UNFINISHED = frozenset(status.value for status in Status) - FINAL
+ENDED = FINAL | {UNSUCCESSFUL, FINISHED}
 
 # What can be done to all tasks of a selection, and the statuses that allow it
 VERBS = {
     "retry": FAILED,
     "cancel": UNFINISHED,
     "terminate": UNFINISHED,
-    "redact": FINAL | {UNSUCCESSFUL, FINISHED},
+    "redact": ENDED,
+    "purge": ENDED | {Status.PENDING.value},
 }
 
 
-def matching(
-    status: str,
+def described(
+    status: str | None = None,
     *,
-    queue: str | None = None,
     name: str | None = None,
+    queue: str | None = None,
     code: str | None = None,
     site: str | None = None,
-    since: dt.datetime | None = None,
-    until: dt.datetime | None = None,
-    worker: uuid.UUID | None = None,
     partition: str | None = None,
+    **times: Any,
 ) -> Selection:
-    """Return the tasks that have all of these attributes as of now, or ``until``: later ones are not among them.
+    """Return the tasks that have all of these attributes: those of ``Selection``.
 
-    ``name`` is the name of a task, or a part of names that are known from the code or from the history. Raises ValueError for
-    attributes that tasks of that status do not have.
+    ``name`` is the name of a task, or a part of names that are known from the code or from the history. A code or a site without
+    a status means tasks that did not complete. Raises ValueError for attributes that tasks of that status do not have.
     """
-    if (code or site) and status not in FAILED:
+    if (code or site) and (status := status or UNSUCCESSFUL) not in FAILED:
         raise ValueError(f"only tasks that did not complete have an error code or a site, not those that are {status}")
     if partition is not None and queue is None:
         raise ValueError("a partition is one of a queue: name the queue, too")
-    connection = connections[config().database]
-    until = base.now(connection) if until is None else min(until, base.now(connection))
     names = None if name is None else names_with(name)
-    return Selection(status, until, since, queue, names, code, site, worker, partition)
+    return Selection(status, queue=queue, names=names, code=code, site=site, partition=partition, **times)
+
+
+def matching(status: str, *, until: dt.datetime | None = None, **attributes: Any) -> Selection:
+    """Return what is described as of now, or ``until``, for an act: what fits later is not in it. See ``described``."""
+    return as_of_now(described(status, until=until, **attributes))
+
+
+def as_of_now(chosen: Selection) -> Selection:
+    now = base.now(connections[config().database])
+    return chosen._replace(until=min(chosen.until or now, now))
 
 
 def names_with(text: str) -> list[str]:
-    """Return the known names that contain a text; the text alone if it is one, or if there are none."""
+    """Return a text that is a known name; else the known names that contain it, and itself: tasks of long ago have names, too."""
+    if text in registry.names():
+        return [text]
     known = known_names()
-    return [text] if text in known else sorted(name for name in known if text in name) or [text]
+    return [text] if text in known else [text, *sorted(name for name in known if text in name)]
 
 
 def known_names() -> set[str]:
     """Return the names of the tasks in the code, and of those that were counted in the history."""
     return set(registry.names()) | HistoryStore(connections[config().database]).names()
+
+
+def fitting(chosen: Selection, rows: QuerySet[Task]) -> QuerySet[Task]:
+    """Return those of ``rows`` that are in a selection, with those of workflow runs, in no order."""
+    at = "finished_at" if chosen.status in ENDED else "sent_at"
+    wanted = {
+        "status__in": GROUPS.get(chosen.status or "", chosen.status and [chosen.status]), "queue_name": chosen.queue,
+        "task_name__in": chosen.names, "error_code": chosen.code, "claimed_by": chosen.worker, "partition_key": chosen.partition,
+        f"{at}__gte": chosen.since, f"{at}__lte": chosen.until,
+    }  # fmt: skip
+    found = rows.filter(**{column: value for column, value in wanted.items() if value is not None})
+    if chosen.site is None:
+        return found
+    last = TaskAttempt.objects.filter(task_id=OuterRef("pk"), finished_at=OuterRef("finished_at"))
+    return found.filter(Exists(last.filter(site=chosen.site)))
+
+
+def newest(chosen: Selection, rows: QuerySet[Task] | None = None) -> tuple[QuerySet[Task], bool]:
+    """Return the tasks of a selection among ``rows``, with those of workflow runs, and whether only the newest were searched.
+
+    The newest come first: those of a final status that finished last, else those sent last. Those that wait are in the order in
+    which they will start, queue by queue, those whose partition is at its limit last. Reads how far 100,000 entries go.
+    """
+    everything = Task.objects.using(config().database)
+    found = fitting(chosen, everything if rows is None else rows)
+    if chosen.status in (Status.CLAIMED, Status.RUNNING):
+        return found.filter(IN_FLIGHT).order_by("-sent_at", "-pk"), False
+    if chosen.status == Status.PENDING:
+        orders = ("queue_name lane priority enqueued_at id", "queue_name partition_key lane priority enqueued_at id")
+        claim, parked = (found.filter(PENDING, parked=n == 1).order_by(*orders[n].split()) for n in (0, 1))
+        return claim.union(parked, all=True), False
+    order: tuple[str, ...]
+    if chosen.status in ENDED:
+        index, order = NOT_COMPLETED if chosen.status in FAILED else ANY_FINISHED, ("-finished_at", "-pk")
+        ends = {"finished_at__gte": chosen.since, "finished_at__lte": chosen.until}
+        index &= Q(**{column: value for column, value in ends.items() if value is not None})
+    else:
+        index, order = Q(), ("-pk",)
+    found = found.filter(index).order_by(*order)
+    if chosen == Selection():  # whatever is read is shown
+        return found, False
+    column = order[0].removeprefix("-")
+    window = everything.filter(index).order_by(order[0]).values_list(column, flat=True)
+    last = next(iter(window[DEEPEST - 1 : DEEPEST]), None)
+    return (found, False) if last is None else (found.filter(**{f"{column}__gte": last}), True)
 
 
 class Preview(NamedTuple):
@@ -126,18 +196,41 @@ def act(
     allow, and for an actor or a reason that cannot be stored; a redaction needs a reason.
     """
     refuse(selection, verb, actor, reason)
-    alias = config().database
-    connection = connections[alias]
-    with transaction.atomic(using=alias):
-        store = SelectionStore(connection)
-        found, end = store.page(selection, after, many=BATCH, read=READ)
+    connection = connections[config().database]
+    with transaction.atomic(using=connection.alias):
+        found, end = SelectionStore(connection).page(selection, after, many=BATCH, read=READ)
         if not found:
             return Step(0, {}, end)
-        ids = [task.id for task in found]
-        verdicts = store.act(verb, ids, channel_prefix(connection), spread=spread, actor=actor, reason=reason)
-        noted = {"act": str(act_id or uuid7()), "selection": described(selection), "verdicts": json.dumps(verdicts)}
-        TaskStore(connection).note(selection.queue or CLUSTER, f"task.{verb}", actor, reason, noted)
-    return Step(len(found), verdicts, end)
+        ids, noted = [task.id for task in found], {"act": str(act_id or uuid7()), "selection": as_json(selection)}
+        who = {"actor": actor, "reason": reason, "spread": spread}
+        return Step(len(ids), _act(verb, ids, selection.queue or CLUSTER, noted, selection.status, **who), end)
+
+
+def act_on(ids: Sequence[uuid.UUID], verb: str, *, actor: str, reason: str | None = None) -> dict[str, int]:
+    """Do something to these tasks in one transaction with one entry of the audit, and return how many there are of each verdict.
+
+    ``verb`` is "copy", or a key of ``VERBS``. Rows that others hold are left, and counted as LOCKED. Raises ValueError for an
+    actor or a reason that cannot be stored.
+    """
+    refuse_who(ValueError, f"{verb}: no task was changed", actor, reason)
+    noted = {"act": str(uuid7()), "tasks": json.dumps(ids, default=str)}
+    with transaction.atomic(using=config().database):
+        return _act(
+            verb, ids, ids[0] if len(ids) == 1 else CLUSTER, noted, None, actor=actor, reason=reason, spread=None
+        )
+
+
+def _act(
+    verb: str, ids: Sequence[uuid.UUID], subject: Any, noted: dict[str, str], status: str | None, **how: Any
+) -> dict[str, int]:
+    """Do it to those of these tasks that still have the status (None: any), and write the entry of the audit."""
+    connection = connections[config().database]
+    statuses = None if status is None else GROUPS.get(status, [status])
+    done = "cancel" if verb == "purge" and status == Status.PENDING else verb
+    verdicts = SelectionStore(connection).act(done, ids, channel_prefix(connection), statuses=statuses, **how)
+    noted = {**noted, "verdicts": json.dumps(verdicts)}
+    TaskStore(connection).note(subject, f"task.{verb}", how["actor"], how["reason"], noted)
+    return verdicts
 
 
 def act_on_all(selection: Selection, verb: str, **how: Any) -> Iterator[Step]:
@@ -164,7 +257,7 @@ def refuse(selection: Selection, verb: str, actor: str, reason: str | None) -> N
         )
 
 
-def described(selection: Selection) -> str:
+def as_json(selection: Selection) -> str:
     """Return a selection as JSON for the audit; the key of a partition has values of arguments, and is left out."""
     given = {key: value for key, value in selection._asdict().items() if value is not None}
     if "partition" in given:

@@ -192,7 +192,9 @@ def test_every_page_is_readable_and_keeps_to_a_strict_policy(
         "audit": reverse("admin:horsies_auditentry_changelist"),
         "entry": reverse("admin:horsies_auditentry_change", args=(AuditEntry.objects.latest("pk").pk,)),
         "waiting": reverse("admin:horsies_task_change", args=(Task.objects.filter(parked=True)[0].pk,)),
-        "all": reverse("admin:horsies_task_all") + "?status=FAILED&within=1440",
+        "failures": reverse("admin:horsies_task_failures"),
+        "filtered": reverse("admin:horsies_task_changelist") + "?status=FAILED&since=1d",
+        "all": reverse("admin:horsies_task_all") + "?status=FAILED&since=1d",
     }
     badges = {"tasks": 37, "task": 1, "workers": 2, "worker": 1, "queues": 2, "queue": 8, "paused": 2}
     for name, page in look(browser, live_server, scheme, addresses):
@@ -221,7 +223,7 @@ def test_a_person_overrides_a_limit_is_told_what_was_wrong_first_and_keeps_the_e
 
 def test_a_person_retries_tasks_and_sends_copies(browser: Any, live_server: Any, library: Task) -> None:
     address = {"failed": reverse("admin:horsies_task_changelist") + "?status=FAILED"}
-    done = {"copy_tasks": "2 copies were sent.", "retry_tasks": "2 tasks will run again."}
+    done = {"copy_tasks": "Send a copy: COPIED: 2", "retry_tasks": "Retry: RETRIED: 2"}
     for _name, page in look(browser, live_server, "dark", address):
         for action, told in done.items():
             page.goto(live_server.url + address["failed"], wait_until="load")

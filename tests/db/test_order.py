@@ -17,6 +17,7 @@ from horsies_django.store.base import run
 from horsies_django.store.notify import channel_prefix
 from horsies_django.store.retention import Kept, RetentionStore
 from horsies_django.store.tasks import TaskStore
+from horsies_django.tasks import selection
 from horsies_django.tasks.redaction import redact
 from horsies_django.workflows.advancer import Advancer
 from tests.apps.project import flows
@@ -265,8 +266,8 @@ def test_the_task_that_stops_a_key_is_neither_pruned_nor_purged(claimer: Claimer
     store = RetentionStore(worker.conn)
     assert store.prune_tasks(Kept((), True, dt.timedelta(days=1)), 100).tasks == 1
     assert worker.conn.execute("SELECT horsies_delete_finished(%s)", [[bad]]).fetchone() == (0,)
-    found = worker.conn.execute("SELECT horsies_purgeable(true, NULL, NULL, NULL, now(), false, 10)").fetchall()
-    assert found == []
+    step, *_more = selection.act_on_all(selection.matching("FAILED"), "purge", actor="ada")
+    assert step.verdicts == {"KEPT": 1}
     assert started(worker) == []
     assert set(Task.objects.values_list("pk", flat=True)) == {bad, later}
 

@@ -18,9 +18,10 @@ from django.db.models import F
 from horsies_django import get_handle, schedules
 from horsies_django.models import Heartbeat, Pruning, ScheduleTick, Task, TaskAttempt, Worker
 from horsies_django.store.notify import channel_prefix
-from horsies_django.store.retention import Kept, OwnRetention, PurgeStore, RetentionStore, Selection, kept_by
+from horsies_django.store.retention import Kept, OwnRetention, RetentionStore, kept_by
+from horsies_django.store.selections import Selection, SelectionStore
 from tests.conftest import put
-from tests.db.test_statements import entries_read, explained, states
+from tests.db.test_statements import entries_read, explained
 from tests.support.factories import (
     FINISHED,
     AuditEntryFactory,
@@ -317,8 +318,9 @@ def test_options_of_any_kind_do_not_stop_a_round_and_only_what_is_kept_for_longe
     assert left() == ({id_} if stays else set())
 
 
-def waiting(**chosen: Any) -> Selection:
-    return Selection(dt.datetime.now(dt.UTC), **chosen)
+def act(conn: Any, verb: str, ids: list[uuid.UUID], statuses: list[str] | None = None) -> dict[str, int]:
+    how: dict[str, Any] = {"statuses": statuses, "spread": None, "actor": "ada", "reason": None}
+    return SelectionStore(conn).act(verb, ids, channel_prefix(conn), **how)
 
 
 def test_what_was_taken_is_locked_or_has_not_finished_is_left_without_waiting(connect: Connect, claimer: Any) -> None:
@@ -327,49 +329,20 @@ def test_what_was_taken_is_locked_or_has_not_finished_is_left_without_waiting(co
     conn.execute("SET lock_timeout = '1s'")
     put(4)
     done = [TaskFactory(status=status).pk for status in FINISHED]
-    store = PurgeStore(conn)
-    found = store.page(waiting(), 10)
+    found = [task.id for task in SelectionStore(conn).page(Selection("PENDING", now() + DAY), many=10, read=10)[0]]
     (claim,) = worker.run_pass(sync=1).claims
     locked = next(id_ for id_ in found if id_ != claim.id)
     with other.transaction():
         other.execute("SELECT FROM horsies_tasks WHERE id = ANY(%s) FOR UPDATE", [[locked, done[0]]])
-        assert store.cancel(found, channel_prefix(conn)) == 2
-        assert store.delete(done) == 3
+        assert act(conn, "cancel", found, ["PENDING"]) == {"CANCELLED": 2, "LOCKED": 2}
+        assert act(conn, "purge", done, [*FINISHED]) == {"DELETED": 3, "LOCKED": 1}
     row = Task.objects.get(pk=claim.id)
     assert (row.status, row.cancel_requested_at, row.claimed_by) == ("RUNNING", None, worker.id)
     ids = [TaskFactory(status=status).pk for status in ("PENDING", "CLAIMED", "RUNNING")]
     TaskAttemptFactory(task_id=ids[0])
-    assert store.delete([*ids, done[0]]) == 1
+    assert act(conn, "purge", [*ids, done[0]]) == {"DELETED": 1, "KEPT": 3}
     assert set(Task.objects.filter(finished_at=None).values_list("pk", flat=True)) == {locked, claim.id, *ids}
     assert TaskAttempt.objects.count() == 1
-
-
-def test_whoever_waits_for_a_purged_task_is_told(connect: Connect) -> None:
-    conn, listener = connect(), connect()
-    (id_,) = put()
-    conn.execute(
-        "INSERT INTO horsies_waiters (id, expires_at) VALUES (gen_random_uuid(), clock_timestamp() + interval '1 minute')"
-    )
-    listener.execute(f'LISTEN "{channel_prefix(conn)}_done"', prepare=False)
-    assert PurgeStore(conn).cancel([id_], channel_prefix(conn)) == 1
-    (told,) = [notify.payload for notify in listener.notifies(timeout=10, stop_after=1)]
-    assert told == str(id_)
-
-
-def test_a_purge_reads_no_more_than_the_tasks_that_wait_or_have_finished(claimer: Any, connect: Connect) -> None:
-    """Naive: a sequential scan of all history for the few tasks that wait."""
-    TaskFactory.create_batch(500, status="COMPLETED")
-    for state in states(connect()):
-        worker = claimer()
-        notices, store = explained(worker), PurgeStore(worker.conn)
-        for chosen in (waiting(queue=queue, finished=done) for queue in (None, "default") for done in (False, True)):
-            assert store.page(chosen, 10) or state == "empty"
-            store.count(chosen)
-        plans = [text.partition("plan:")[2] for text in notices if "t.workflow_id IS NOT NULL" in text]
-        assert len(plans) >= 8, state
-        for plan in plans if state != "empty" else []:
-            assert not re.search(r"Seq Scan on horsies_tasks\b", plan), plan
-            assert re.search(r"using horsies_tasks_(claim|finished|parked|node)\b", plan), plan
 
 
 def test_a_batch_is_deleted_by_its_ids_also_where_it_is_planned_as_if_no_task_had_finished(
@@ -382,8 +355,8 @@ def test_a_batch_is_deleted_by_its_ids_also_where_it_is_planned_as_if_no_task_ha
     admin.execute("VACUUM ANALYZE horsies_tasks")
     done = TaskFactory.create_batch(20, status="COMPLETED")
     notices = explained(worker)
-    assert PurgeStore(worker.conn).delete([task.pk for task in done]) == 20
+    assert act(worker.conn, "purge", [task.pk for task in done]) == {"DELETED": 20}
     plans = [text.partition("plan:")[2] for text in notices if re.search(r"(FROM|DELETE FROM) horsies_tasks t", text)]
-    assert len(plans) == 2
+    assert len(plans) == 3
     for plan in plans:
         assert "using horsies_tasks_pkey" in plan, plan

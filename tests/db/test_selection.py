@@ -74,13 +74,13 @@ def made(pick: random.Random, moment: dt.datetime) -> Task:
     return task
 
 
-def fits(task: Task, chosen: Selection) -> bool:
-    """Whether a task is in a selection, by the words of the documentation."""
+def fits(task: Task, chosen: Selection, runs: bool = False) -> bool:
+    """Whether a task is in a selection, by the words of the documentation; ``runs``: also one of a workflow run."""
     groups = {"UNSUCCESSFUL": ("FAILED", "CANCELLED", "EXPIRED"), "FINISHED": FINISHED}
-    at = task.finished_at or task.sent_at
+    at = task.sent_at if chosen.status is None else task.finished_at or task.sent_at
     return (
-        task.status in groups.get(chosen.status, (chosen.status,))
-        and task.workflow_id is None
+        (chosen.status is None or task.status in groups.get(chosen.status, (chosen.status,)))
+        and (runs or task.workflow_id is None)
         and chosen.queue in (None, task.queue_name)
         and (chosen.names is None or task.task_name in chosen.names)
         and chosen.code in (None, task.error_code)
@@ -88,8 +88,24 @@ def fits(task: Task, chosen: Selection) -> bool:
         and chosen.worker in (None, task.claimed_by)
         and chosen.partition in (None, task.partition_key)
         and (chosen.since is None or at >= chosen.since)
-        and at <= chosen.until
+        and (chosen.until is None or at <= chosen.until)
     )
+
+
+def anything(pick: random.Random, moment: dt.datetime) -> Selection:
+    """Describe tasks at random."""
+
+    def maybe(*values: Any) -> Any:
+        return pick.choice((None, None, *values))
+
+    status = pick.choice((None, *STATUSES, "UNSUCCESSFUL", "FINISHED"))
+    failed = status in ("FAILED", "CANCELLED", "EXPIRED", "UNSUCCESSFUL")
+    return Selection(
+        status, maybe(moment - dt.timedelta(minutes=1)), since=maybe(moment - dt.timedelta(minutes=2)), queue=maybe("mail"),
+        names=maybe(["shop.pay"], ["shop.ship", "x"]), code=maybe("OH_NO") if failed else None,
+        site=maybe("shop/tasks.py in pay", "shop/tasks.py in early") if failed else None,
+        worker=maybe(uuid.UUID(int=1)), partition=maybe("x"),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -98,22 +114,48 @@ def test_every_selection_has_all_tasks_that_it_describes_each_once_and_no_other(
     pick, moment = random.Random(seed), now()
     rows = [made(pick, moment) for _ in range(70)]
     for _ in range(60):
-        status = pick.choice((*STATUSES, "UNSUCCESSFUL", "FINISHED"))
-        failed = status in ("FAILED", "CANCELLED", "EXPIRED", "UNSUCCESSFUL")
-
-        def maybe(*values: Any) -> Any:
-            return pick.choice((None, None, *values))
-
-        chosen = Selection(
-            status, moment - dt.timedelta(minutes=pick.choice((0, 0, 1))),
-            since=maybe(moment - dt.timedelta(minutes=2)), queue=maybe("mail"), names=maybe(["shop.pay"], ["shop.ship", "x"]),
-            code=maybe("OH_NO") if failed else None,
-            site=maybe("shop/tasks.py in pay", "shop/tasks.py in early") if failed else None,
-            worker=maybe(uuid.UUID(int=1)), partition=maybe("x"),
-        )  # fmt: skip
+        chosen = anything(pick, moment)
+        chosen = chosen._replace(status=chosen.status or "FAILED", until=chosen.until or moment)
         found = ids_of(chosen, many=pick.choice((1, 3, 100)), read=pick.choice((2, 7, 1_000)))
         assert len(found) == len(set(found)), chosen
         assert set(found) == {row.pk for row in rows if fits(row, chosen)}, chosen
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_every_list_has_all_tasks_that_it_describes_and_no_other_the_newest_first(seed: int) -> None:
+    """Naive: the list of a page, of a command and of an act say the same in three ways, which differ at their edges."""
+    pick, moment = random.Random(seed), now()
+    rows = [made(pick, moment) for _ in range(70)]
+    for _ in range(60):
+        chosen = anything(pick, moment)
+        listed, bounded = module.newest(chosen)
+        found = list(listed)
+        assert not bounded
+        assert len(found) == len({row.pk for row in found}), chosen
+        assert {row.pk for row in found} == {row.pk for row in rows if fits(row, chosen, runs=True)}, chosen
+        if chosen.status in (*FINISHED, "UNSUCCESSFUL", "FINISHED"):
+            assert found == sorted(found, key=lambda row: (row.finished_at, row.pk), reverse=True)
+        elif chosen.status in ("CLAIMED", "RUNNING"):
+            assert found == sorted(found, key=lambda row: (row.sent_at, row.pk), reverse=True)
+        elif chosen.status is None:
+            assert found == sorted(found, key=lambda row: row.pk, reverse=True)
+
+
+def test_a_list_looks_at_the_newest_entries_of_its_own_time_and_says_whether_there_are_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Naive: the newest 100,000 are from after the night that is asked for, and the night is empty."""
+    monkeypatch.setattr(module, "DEEPEST", 5)
+    night = now() - dt.timedelta(hours=12)
+    old = failures(3, finished_at=night)
+    failures(9)
+    hour = dt.timedelta(hours=1)
+    for status in ("FAILED", "FINISHED"):
+        listed, bounded = module.newest(Selection(status, night + hour))
+        assert (bounded, {row.pk for row in listed}) == (False, set(old))
+        listed, bounded = module.newest(Selection(status, since=night - hour, names=["x"]))
+        assert (bounded, list(listed)) == (True, [])
+        assert module.newest(Selection(status, since=night + hour, until=night + 2 * hour))[1] is False
 
 
 @pytest.mark.parametrize("status", ["UNSUCCESSFUL", "FINISHED", "PENDING", "RUNNING"])
@@ -202,6 +244,7 @@ def test_retries_are_spread_over_a_time_and_workers_are_woken_once_for_a_queue(c
         ("terminate", "RUNNING", {}, {"REQUESTED": 1}, "RUNNING"),
         ("redact", "FINISHED", {"status": "COMPLETED"}, {"REDACTED": 1}, "COMPLETED"),
         ("retry", "EXPIRED", {"error_code": "TASK_EXPIRED"}, {"RETRIED": 1}, "PENDING"),
+        ("purge", "PENDING", {}, {"CANCELLED": 1}, "CANCELLED"),
     ],
 )
 def test_each_verb_does_to_all_what_it_does_to_one_and_the_audit_says_who_why_and_to_how_many(
@@ -246,6 +289,9 @@ def refusals() -> Iterator[Any]:
         yield pytest.param(
             lambda v=verb, s=status: act(matching(s), v, **WHO), f"{verb} is for tasks that are", id=f"{verb} {status}"
         )
+    yield pytest.param(
+        lambda: act(module.as_of_now(module.described()), "cancel", **WHO), "cancel is for tasks", id="any status"
+    )
     yield pytest.param(lambda: act(matching("FAILED"), "burn", **WHO), "'burn' is not one of retry", id="verb")
     yield pytest.param(
         lambda: act(matching("FAILED"), "redact", actor="ada", reason=" "), "needs a reason", id="reason"
@@ -272,10 +318,10 @@ def test_a_part_of_a_name_stands_for_the_known_names_that_have_it() -> None:
         cursor.execute(
             "INSERT INTO horsies_history VALUES (3600, now(), 'default', 'gone.from_the_code', 'COMPLETED', 1, 0, '{}')"
         )
-    assert matching("FAILED", name="from_the").names == ["gone.from_the_code"]
-    assert matching("FAILED", name="of_long_ago").names == ["of_long_ago"], (
-        "tasks from before the history have names, too"
+    assert matching("FAILED", name="from_the").names == ["from_the", "gone.from_the_code"], (
+        "the text may be a name, too"
     )
+    assert matching("FAILED", name="gone.from_the_code").names == ["gone.from_the_code"]
 
 
 def test_a_preview_counts_by_name_and_code_and_shows_some(monkeypatch: pytest.MonkeyPatch) -> None:

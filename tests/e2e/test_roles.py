@@ -16,8 +16,8 @@ from django.db import connection, transaction
 
 from horsies_django import Workflow, get_handle, queues, schedules
 from horsies_django.models import AuditEntry, ScheduleTick, Task, Worker, WorkerState
-from horsies_django.tasks.purging import purge, selection
 from horsies_django.tasks.redaction import redact
+from horsies_django.tasks.selection import act_on_all, matching
 from tests.apps.project import flows, tasks
 from tests.conftest import Claimer, limit, put, wait_until
 from tests.db.test_retention import DAY, finished
@@ -138,11 +138,16 @@ def test_the_site_purges_tasks_under_its_grants_and_not_without_them(roles: None
     put(2)
     (old,) = finished(2 * DAY)
     TaskAttemptFactory(task_id=old)
-    refused(lambda: purge(selection(), actor="somebody"))
+
+    def purge(status: str) -> dict[str, int]:
+        steps = [step.verdicts for step in act_on_all(matching(status), "purge", actor="somebody")]
+        return {verdict: many for verdicts in steps for verdict, many in verdicts.items()}
+
+    refused(lambda: purge("PENDING"))
     grant(PURGING)
     as_role("site")
-    assert purge(selection(), actor="somebody") == 2
-    assert purge(selection(finished=True, older_than=DAY), actor="somebody") == 1
+    assert purge("COMPLETED") == {"DELETED": 1}
+    assert purge("PENDING") == {"CANCELLED": 2}
     assert set(Task.objects.values_list("status", flat=True)) == {"CANCELLED"}
 
 

@@ -11,7 +11,7 @@ import time
 import uuid
 from collections import Counter
 from dataclasses import astuple, dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from django import forms
 from django.contrib import admin
@@ -20,20 +20,18 @@ from django.core.exceptions import PermissionDenied
 from django.db import DatabaseError, connections, transaction
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
-from django.urls import path, reverse
+from django.urls import path
 from django.utils.dateparse import parse_datetime
-from django.utils.functional import Promise
-from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from horsies_django.admin.base.change_forms import LONGEST_REASON
-from horsies_django.admin.base.html import STATUSES
+from horsies_django.admin.base.html import parse_id
 from horsies_django.admin.base.readonly import read_bounded
 from horsies_django.admin.base.refusals import answered, patiently, refusal
+from horsies_django.admin.tasks.listing import SelectionForm, address
 from horsies_django.conf import config
 from horsies_django.models import Task
-from horsies_django.store import base
 from horsies_django.tasks import selection
 
 if TYPE_CHECKING:
@@ -43,13 +41,6 @@ else:
 
 SALT = "horsies.act"
 REQUEST_SECONDS = 5.0
-SPANS = {
-    "15": gettext_lazy("15 minutes"),
-    "60": gettext_lazy("hour"),
-    "720": gettext_lazy("12 hours"),
-    "1440": gettext_lazy("day"),
-    "10080": gettext_lazy("week"),
-}
 SPREADS = {
     "": gettext_lazy("now"),
     "10": gettext_lazy("spread over 10 minutes"),
@@ -57,62 +48,12 @@ SPREADS = {
 }
 
 
-class Act(NamedTuple):
-    """A verb as it is offered."""
-
-    label: str | Promise
-    permissions: tuple[str, ...]
-
-
-ACTS = {
-    "retry": Act(gettext_lazy("Retry all"), ("horsies.operate_task",)),
-    "cancel": Act(gettext_lazy("Cancel all"), ("horsies.operate_task",)),
-    "terminate": Act(gettext_lazy("Cancel all, and kill those that do not stop"), ("horsies.operate_task",)),
-    "redact": Act(gettext_lazy("Redact all"), ("horsies.operate_task", "horsies.view_payload")),
+ACTS = {  # what is offered, and the permissions for it
+    "retry": (gettext_lazy("Retry all"), ["horsies.operate_task"]),
+    "cancel": (gettext_lazy("Cancel all"), ["horsies.operate_task"]),
+    "terminate": (gettext_lazy("Cancel all, and kill those that do not stop"), ["horsies.operate_task"]),
+    "redact": (gettext_lazy("Redact all"), ["horsies.operate_task", "horsies.view_payload"]),
 }
-
-
-class SelectionForm(forms.Form):
-    """What describes the tasks."""
-
-    status = forms.ChoiceField(
-        label=gettext_lazy("Status"),
-        choices=lambda: [
-            (selection.UNSUCCESSFUL, _("Failed, cancelled or expired")),
-            *((status.value, text) for status, (_shape, text) in STATUSES.items()),
-        ],
-    )
-    queue = forms.CharField(label=gettext_lazy("Queue"), required=False, max_length=100)
-    name = forms.CharField(
-        label=gettext_lazy("Name"),
-        required=False,
-        max_length=255,
-        help_text=gettext_lazy("A name, or a part of names."),
-    )
-    code = forms.CharField(label=gettext_lazy("Error code"), required=False, max_length=100)
-    site = forms.CharField(
-        label=gettext_lazy("Failed in"), required=False, max_length=1_000, help_text="shop/tasks.py in charge"
-    )
-    within = forms.ChoiceField(
-        label=gettext_lazy("In the last"), required=False, choices=lambda: [("", _("any time")), *SPANS.items()],
-        help_text=gettext_lazy("When they finished, or if they have not, when they were sent."),
-    )  # fmt: skip
-    before = forms.DateTimeField(label=gettext_lazy("Until"), required=False)
-
-    def clean(self) -> dict[str, Any]:
-        """Select the tasks. An attribute that tasks of the status do not have is an error of the form."""
-        given: dict[str, Any] = super().clean() or self.cleaned_data
-        if self.errors:
-            return given
-        wanted = {name: given[name] or None for name in ("queue", "name", "code", "site")}
-        minutes, until = given["within"], given["before"]
-        end = until or base.now(connections[config().database])
-        since = end - dt.timedelta(minutes=int(minutes)) if minutes else None
-        try:
-            self.selected = selection.matching(given["status"], since=since, until=until, **wanted)
-        except ValueError as error:
-            raise forms.ValidationError(str(error)) from None
-        return given
 
 
 class WhyForm(forms.Form):
@@ -145,7 +86,7 @@ class Progress:
     def signed(self) -> str:
         """Return all of it as a text that only this site can have made."""
         chosen = {
-            name: getattr(value, "isoformat", lambda value=value: value)()
+            name: str(value) if isinstance(value, dt.datetime | uuid.UUID) else value
             for name, value in self.chosen._asdict().items()
         }
         return signing.dumps([self.user, chosen, *astuple(self)[2:]], salt=SALT, compress=True)
@@ -176,11 +117,13 @@ class AllMixin(Base):
         return [path("all/", wrapped, name="horsies_task_all"), *super().get_urls()]
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
-        """Link the page from the list, with what the list shows."""
-        shown = {"status": request.GET.get("status"), "queue": request.GET.get("queue"), "name": request.GET.get("q")}
-        given = urlencode({name: value for name, value in shown.items() if value})
-        url = reverse("admin:horsies_task_all", current_app=self.admin_site.name)
-        more = {"all_url": f"{url}?{given}"} if request.user.has_perm("horsies.operate_task") else {}
+        """Link the other pages from the list: this one with what the list shows."""
+        shown = {name: request.GET.get(name) for name in SelectionForm.base_fields}
+        if (searched := request.GET.get("q")) and not parse_id(searched):
+            shown["name"] = searched
+        more = {"failures_url": address(self, "failures")}
+        if request.user.has_perm("horsies.operate_task") and not request.GET.get("workflow"):
+            more["all_url"] = address(self, "all", **shown)
         return super().changelist_view(request, {**(extra_context or {}), **more})
 
     def all_view(self, request: HttpRequest) -> HttpResponse:
@@ -189,19 +132,20 @@ class AllMixin(Base):
             raise PermissionDenied
         if request.method == "POST" and "act" in request.POST:
             return self._acted(request, Progress.read(request.POST["act"], request.user.get_username()))
-        form = SelectionForm(request.GET if "status" in request.GET else None, initial={"status": "FAILED"})
+        form = SelectionForm(request, acting=True)
         if not form.is_bound or not form.is_valid():
             return self._answer(request, form=form)
-        found = read_bounded(config().database, lambda: selection.preview(form.selected))
+        chosen = selection.as_of_now(form.selected)
+        found = read_bounded(config().database, lambda: selection.preview(chosen))
         if found is None:
             form.add_error(None, _("Counting them took longer than three seconds. Describe fewer."))
             return self._answer(request, form=form)
-        progress = Progress(request.user.get_username(), form.selected, found.many, found.more)
-        verbs = {verb: act.label for verb, act in ACTS.items() if self._allows(request, verb, form.selected.status)}
+        progress = Progress(request.user.get_username(), chosen, found.many, found.more)
+        verbs = {verb: label for verb, (label, _needs) in ACTS.items() if self._allows(request, verb, chosen.status)}
         return self._answer(request, form=form, why=WhyForm(), found=found, progress=progress, verbs=verbs)
 
-    def _allows(self, request: HttpRequest, verb: str, status: str) -> bool:
-        return request.user.has_perms(ACTS[verb].permissions) and status in selection.VERBS[verb]
+    def _allows(self, request: HttpRequest, verb: str, status: str | None) -> bool:
+        return request.user.has_perms(ACTS[verb][1]) and status in selection.VERBS[verb]
 
     def _acted(self, request: HttpRequest, progress: Progress) -> HttpResponse:
         """Do a part of the act, and show how far it is."""

@@ -29,7 +29,8 @@ from horsies_django.admin.base.html import (
 )
 from horsies_django.admin.base.readonly import ReadOnlyAdminMixin
 from horsies_django.admin.tasks.all import AllMixin
-from horsies_django.admin.tasks.listing import OperateMixin, QueueFilter, StatusFilter, TaskListMixin, WorkflowFilter
+from horsies_django.admin.tasks.failures import FailuresMixin
+from horsies_django.admin.tasks.listing import OperateMixin, TaskListMixin
 from horsies_django.admin.tasks.sections import PayloadMixin, PlaceMixin, panel, step_rows, with_copies
 from horsies_django.conf import config
 from horsies_django.core.queues import shown_priority
@@ -44,28 +45,24 @@ else:
 PAYLOAD_COLUMNS = ("kwargs", "options", "result", "partition_key")
 
 
-class TaskAdminMixin(AllMixin, OperateMixin, PayloadMixin, PlaceMixin, ReadOnlyAdminMixin):
+class TaskAdminMixin(AllMixin, FailuresMixin, OperateMixin, PayloadMixin, PlaceMixin, ReadOnlyAdminMixin):
     """The logic of the task pages, for any ModelAdmin."""
 
     change_list_mixin = TaskListMixin
-    list_display = ("shown_status", "shown_name", "shown_queue", "shown_age", "shown_duration", "listed_worker")
+    list_display = (
+        "shown_status", "shown_name", "shown_queue", "shown_error_code", "shown_when", "shown_wait", "shown_duration",
+        "shown_attempt", "listed_worker",
+    )  # fmt: skip
     list_display_links = ("shown_name",)
-    list_filter = (StatusFilter, QueueFilter, WorkflowFilter)
-    search_fields = ("task_name",)  # shows the box; get_search_results does the search
-    search_help_text = gettext_lazy(
-        "Enter a full task id, or the beginning of a task name (case-sensitive)."
-        " Names are searched among the newest 100,000 tasks of the list."
-    )
+    search_fields = ("task_name",)  # shows the box; get_search_results and the change list do the search
+    search_help_text = gettext_lazy("Enter a full task id, a task name, or a part of it (case-sensitive).")
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Task], search_term: str
     ) -> tuple[QuerySet[Task], bool]:
-        """Search by id or by the beginning of the name, never in the payload."""
-        if not search_term:
-            return queryset, False
-        if id_ := parse_id(search_term):
-            return queryset.filter(pk=id_), False
-        return queryset.filter(task_name__startswith=search_term.strip()), False
+        """Search by id; the change list searches by name. Nothing searches in the payload."""
+        id_ = parse_id(search_term)
+        return queryset.filter(pk=id_) if id_ else queryset, False
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Task]:
         """Defer the payload: on a page of fifty tasks it could be a gigabyte."""
@@ -154,10 +151,22 @@ class TaskAdminMixin(AllMixin, OperateMixin, PayloadMixin, PlaceMixin, ReadOnlyA
         """Return the queue, as linked by ``get_object``."""
         return getattr(obj, "shown_queue", obj.queue_name)
 
-    @admin.display(description=gettext_lazy("age"))
-    def shown_age(self, obj: Any) -> SafeString:
-        """Return the time since it was sent."""
-        return age(obj.sent_at, obj.read_at)
+    @admin.display(description=gettext_lazy("when"))
+    def shown_when(self, obj: Any) -> SafeString:
+        """Return the time since it finished, or else since it was sent."""
+        return age(obj.finished_at or obj.sent_at, obj.read_at)
+
+    @admin.display(description=gettext_lazy("wait"))
+    def shown_wait(self, obj: Any) -> str:
+        """Return how long the last attempt had been due when it started, or has been due."""
+        waited = (obj.started_at or obj.finished_at or obj.read_at) - obj.enqueued_at
+        return span(waited) if waited >= dt.timedelta(0) else NOTHING
+
+    @admin.display(description=gettext_lazy("attempt"))
+    def shown_attempt(self, obj: Task) -> str:
+        """Return the number of the attempt among those that its retry policy allows; nothing for a task without one."""
+        numbers = {"made": obj.retry_count + 1, "allowed": obj.max_retries + 1}
+        return _("%(made)d of %(allowed)d") % numbers if obj.max_retries else NOTHING
 
     @admin.display(description=gettext_lazy("duration"))
     def shown_duration(self, obj: Any) -> SafeString | str:

@@ -14,15 +14,14 @@ from django.db import DatabaseError
 
 from horsies_django.core.errors import HorsiesError
 from horsies_django.core.results import TaskResult
-from horsies_django.core.status import TERMINAL, Status
 from horsies_django.core.texts import close_to
-from horsies_django.management.acts import OF_MANY, act, add_selection, is_of_many
-from horsies_django.management.quantities import actor, ago, duration, seconds, whole
+from horsies_django.management.acts import OF_MANY, act, add_act, add_selection, described, is_of_many
+from horsies_django.management.quantities import actor, duration, seconds, whole
 from horsies_django.management.reports import layout
 from horsies_django.management.reports.task import as_json, as_text, task_table
 from horsies_django.monitoring import overview
 from horsies_django.schedules import arguments_text
-from horsies_django.tasks import operations, purging, redaction, registry
+from horsies_django.tasks import operations, redaction, registry, selection
 from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.tasks.enqueue import send_call
 from horsies_django.tasks.handle import TaskHandle, get_handle
@@ -69,29 +68,6 @@ def envelope(result: TaskResult[Any]) -> dict[str, Any]:
     return {"err": {"error_code": error.error_code, "message": error.message, "data": error.data}}
 
 
-def selection_of(options: Mapping[str, Any]) -> purging.Selection:
-    """Return the tasks that a purge concerns. Raises ValueError for options that do not go together."""
-    given = {name: options[name] for name in ("finished", "queue", "name", "status")}
-    age = options["older_than"]
-    if options["finished"] and age is None:
-        raise ValueError("--finished deletes tasks with their results: say which, as in --older-than=7d")
-    if options["status"] and not options["finished"]:
-        raise ValueError("--status is for --finished: without it, waiting tasks are cancelled")
-    if options["all"] == bool(options["queue"] or options["name"]):
-        raise ValueError("give --queue, --name or both, or else --all for the tasks of all queues")
-    if age is not None:
-        given["older_than"] = age
-    return purging.selection(**given)
-
-
-def described(chosen: purging.Selection, count: int) -> str:
-    """Return how many tasks of which kind these are: "2 waiting tasks named 'a.b' in the queue 'mail'"."""
-    kind = f"{chosen.status.lower()} " if chosen.status else "finished " if chosen.finished else "waiting "
-    name = f" named {chosen.name!r}" if chosen.name else ""
-    queue = f" in the queue {chosen.queue!r}" if chosen.queue else ""
-    return f"{count:,} {kind}task{'' if count == 1 else 's'}{name}{queue}"
-
-
 class Command(BaseCommand):
     """Shows or changes tasks; each verb has a method ``do_<verb>``."""
 
@@ -106,7 +82,7 @@ class Command(BaseCommand):
                 of_many = name in OF_MANY
                 made.add_argument("task", metavar="ID", nargs="?" if of_many else None, help="the UUID of the task")
                 if of_many:
-                    add_selection(made, name)
+                    add_act(made, name)
             return made
 
         made = verb("show", "show a task and its attempts")
@@ -132,11 +108,14 @@ class Command(BaseCommand):
             required=True,
             help="the reason, recorded in the audit; it must not contain personal data",
         )
-        add_list(verb("list", "list tasks, the newest first", task=False))
+        made = verb("list", "list tasks, the newest first", task=False)
+        add_selection(made, "list")
+        made.add_argument("--limit", metavar="N", type=whole(1), default=50, help="the largest number of tasks (50)")
+
+        made = verb("purge", "cancel all waiting tasks, or delete all finished ones, of a queue or name", task=False)
+        add_act(made, "purge")
+        made.add_argument("--reason", metavar="TEXT", help="the reason, recorded in the audit")
         add_send(verb("send", "send a task", task=False))
-        add_purge(
-            verb("purge", "cancel all waiting tasks, or delete all finished ones, of a queue or name", task=False)
-        )
 
     def handle(self, **options: Any) -> None:
         try:
@@ -184,7 +163,7 @@ class Command(BaseCommand):
         )
 
     def do_list(self, **options: Any) -> None:
-        found = overview.tasks(**{name: options[name] for name in ("status", "queue", "name", "since", "limit")})
+        found = overview.tasks(selection.described(options["status"], **described(options)), options["limit"])
         self.stdout.write(layout.as_json(found.tasks) if options["json"] else task_table(found))
         if found.partial:
             self.stderr.write("Only the newest 100,000 tasks were searched.")
@@ -208,25 +187,7 @@ class Command(BaseCommand):
             raise CommandError(f"horsies_task: {error.error_code}: {error.message}")
 
     def do_purge(self, **options: Any) -> None:
-        chosen = selection_of(options)
-        found = purging.matched(chosen)
-        what = described(chosen, found.tasks)
-        if found.in_runs:
-            self.stderr.write(
-                f"{found.in_runs:,} more belong to workflow runs and are left: 'horsies_workflow cancel' ends a run, and its "
-                "tasks are deleted with it."
-            )
-        done, verb = 0, "delete" if chosen.finished else "cancel"
-        if not options["dry_run"] and found.tasks:
-            self.confirm(f"{verb.capitalize()} {what}?", options["interactive"])
-            done = purging.purge(chosen, actor=actor(), reason=options["reason"])
-        did = {"delete": "deleted", "cancel": "cancelled"}[verb]
-        if options["json"]:
-            self.stdout.write(layout.as_json({"matched": found.tasks, did: done, "in_workflows": found.in_runs}))
-        elif options["dry_run"]:
-            self.stdout.write(f"This would {verb} {what}.")
-        else:
-            self.stdout.write(f"{done:,} of {what} {did}.")
+        act(options, self.stdout.write, self.confirm)
 
     def confirm(self, question: str, interactive: bool) -> None:
         """Ask, unless --no-input was given. Raises CommandError without a yes."""
@@ -236,19 +197,6 @@ class Command(BaseCommand):
             raise CommandError("horsies_task: nothing was changed: there is nobody to ask; add --no-input")
         if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
             raise CommandError("horsies_task: nothing was changed")
-
-
-def add_list(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--status", choices=[status.value for status in Status], type=str.upper, help="only tasks of this status"
-    )
-    parser.add_argument("--queue", metavar="QUEUE", help="only tasks of this queue")
-    parser.add_argument("--name", metavar="NAME", help="only tasks of this name")
-    parser.add_argument(
-        "--since", metavar="WHEN", type=ago, help="only tasks sent since then: 30m, 2h, 7d, or a datetime"
-    )
-    parser.add_argument("--limit", metavar="N", type=whole(1), default=50, help="the largest number of tasks (50)")
-    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def add_send(parser: ArgumentParser) -> None:
@@ -262,29 +210,4 @@ def add_send(parser: ArgumentParser) -> None:
         "--wait", action="store_true", help="wait for the task and print its result; exit with 1 if it failed"
     )
     parser.add_argument("--timeout", metavar="SECONDS", type=seconds, help="wait no longer (default: without limit)")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-
-
-def add_purge(parser: ArgumentParser) -> None:
-    parser.add_argument("--queue", metavar="QUEUE", help="only tasks of this queue")
-    parser.add_argument("--name", metavar="NAME", help="only tasks of this name")
-    parser.add_argument("--all", action="store_true", help="tasks of all queues and names")
-    parser.add_argument("--finished", action="store_true", help="delete finished tasks; requires --older-than")
-    parser.add_argument(
-        "--older-than",
-        metavar="TIME",
-        type=duration,
-        help="only tasks sent, or with --finished finished, longer ago: 30m, 7d",
-    )
-    parser.add_argument(
-        "--status",
-        choices=sorted(status.value for status in TERMINAL),
-        type=str.upper,
-        help="with --finished: only tasks of this status",
-    )
-    parser.add_argument("--reason", metavar="TEXT", help="the reason, recorded in the audit")
-    parser.add_argument("--dry-run", action="store_true", help="only say how many tasks there are")
-    parser.add_argument(
-        "--no-input", "--noinput", action="store_false", dest="interactive", help="do not ask for confirmation"
-    )
     parser.add_argument("--json", action="store_true", help="print JSON")

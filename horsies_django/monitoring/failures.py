@@ -1,0 +1,62 @@
+"""Failures in groups: how often which task failed for good with which code, and where those of one of these failed."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from typing import Any, NamedTuple
+
+from django.db import connections
+
+from horsies_django.conf import config
+from horsies_django.models import TaskAttempt
+from horsies_django.models.fields import aware
+from horsies_django.monitoring.history import LONGEST_BY_MINUTES, totals
+from horsies_django.tasks.selection import Selection, newest
+
+NEWEST = 1_000  # tasks of a group that are looked at
+
+
+class Place(NamedTuple):
+    """Where tasks failed: class of the exception, site, how many, when the last one did, and what it said (payload)."""
+
+    exception: str
+    site: str
+    many: int
+    at: dt.datetime
+    message: str | None
+
+
+def counted_from(moment: dt.datetime, now: dt.datetime) -> dt.datetime:
+    """Return when the row of the history begins that has a moment: a minute of the last two hours, else an hour."""
+    width = 60 if now - moment <= LONGEST_BY_MINUTES else 3_600
+    return dt.datetime.fromtimestamp(moment.timestamp() // width * width, dt.UTC)
+
+
+def groups(since: dt.datetime, now: dt.datetime) -> list[tuple[tuple[str, str], int]]:
+    """Return tasks and codes with how often they failed for good since a moment of ``counted_from``, the most frequent first."""
+    found: Counter[tuple[str, str]] = Counter()
+    span = now - since + dt.timedelta(seconds=1)  # with the row that begins then
+    for total in totals(connections[config().database], span):
+        if total.failed:
+            found[total.task, total.result] += total.n
+    return found.most_common()
+
+
+def places(task: str, code: str, since: dt.datetime, *, payload: bool) -> list[Place]:
+    """Return where the newest 1,000 tasks failed that did so since then, the most frequent first; the messages if ``payload``."""
+    alias = config().database
+    chosen = Selection("FAILED", names=[task], code=code, since=since)
+    ended = dict(newest(chosen)[0].values_list("pk", "finished_at")[:NEWEST])
+    rows: Any = TaskAttempt.objects.using(alias).filter(task_id__in=list(ended)).order_by("-finished_at")
+    rows = rows.only("task_id", "claim_generation", "finished_at", "exception_class", "site")
+    last = [row for row in rows if row.finished_at == ended[row.task_id]]  # not an attempt before the last one
+    newest_of = {(row.exception_class, row.site): row for row in reversed(last)}
+    told: dict[Any, str | None] = {}
+    if payload:
+        with_message = TaskAttempt.objects.using(alias).filter(pk__in=[row.pk for row in newest_of.values()])
+        told = dict(with_message.values_list("pk", "error_message"))
+    return [
+        Place(key[0] or "", key[1] or "", many, aware(newest_of[key].finished_at), told.get(newest_of[key].pk))
+        for key, many in Counter((row.exception_class, row.site) for row in last).most_common()
+    ]

@@ -1,0 +1,197 @@
+"""Acts on many among random lives: two people retry, click twice and redact while a worker runs, rows are locked and pruned.
+
+A trigger writes down each return of a finished task, so what the acts say they did is held against what happened.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import connection, connections
+
+from horsies_django.core.errors import TaskNotFinished
+from horsies_django.models import AuditEntry, SendKey, Task
+from horsies_django.store.retention import Kept, RetentionStore
+from horsies_django.tasks import selection
+from horsies_django.tasks.redaction import redact
+from horsies_django.tasks.selection import act_on, act_on_all, matching
+from tests.conftest import Claimer, limit, put
+from tests.db.test_order import cancel, claim, failed
+from tests.db.test_pass import done
+from tests.db.test_unique import of_order
+from tests.support.factories import TaskFactory, now
+from tests.support.sizes import examples
+
+pytestmark = pytest.mark.django_db(transaction=True)
+Connect = Callable[[], psycopg.Connection[Any]]
+QUEUES = {"default": 100, "mail": 100, "bulk": 100}
+RETURNS = """
+CREATE TABLE returns (id uuid);
+CREATE FUNCTION note_return() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO returns VALUES (NEW.id); RETURN NULL; END';
+CREATE TRIGGER note_return AFTER UPDATE ON horsies_tasks FOR EACH ROW
+WHEN (OLD.finished_at IS NOT NULL AND NEW.finished_at IS NULL)
+EXECUTE FUNCTION note_return()
+"""
+
+
+@pytest.fixture
+def returned(transactional_db: None) -> Iterator[Callable[[], Counter[uuid.UUID]]]:
+    """Return how often each finished task came back so far."""
+
+    def read() -> Counter[uuid.UUID]:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT id FROM returns")
+            return Counter(id_ for (id_,) in cursor.fetchall())
+
+    with connection.cursor() as cursor:
+        cursor.execute(RETURNS)
+        yield read
+        cursor.execute("DROP TRIGGER note_return ON horsies_tasks; DROP FUNCTION note_return(); DROP TABLE returns")
+
+
+def born(worker: Claimer) -> None:
+    """Make tasks of every kind that did not complete: plain, unique, ordered, merged, expired, cancelled, of a run."""
+    limit("mail", partition_by_args=["customer_id"], partition_policy="stop")
+    limit("bulk", partition_by_args=[], partition_by_task=True, partition_policy="coalesce")
+    put(12)
+    put(4, queue="mail", kwargs=[json.dumps({"customer_id": n % 2}) for n in range(4)])
+    put(3, queue="bulk", kwargs=['{"a": 1}'] * 3)
+    cancel(*put(2))
+    for order in (1, 2, 1, 2, 1):
+        of_order.send(order)
+        outcomes: list[Any] = [failed(one) for one in claim(worker, slots=40)]
+        worker.run_pass(outcomes=outcomes)
+    TaskFactory.create_batch(2, status="EXPIRED")
+    for number in range(2):
+        TaskFactory(status="FAILED", workflow_id=uuid.uuid4(), node=number)
+
+
+class Night:
+    """The moves, and what the acts say that they did."""
+
+    def __init__(self, seed: int, worker: Claimer, aside: Any) -> None:
+        self.pick, self.worker, self.aside = random.Random(seed), worker, aside
+        self.verdicts: Counter[str] = Counter()
+        self.ids = list(Task.objects.order_by("pk").values_list("pk", flat=True))
+        self.again = set(self.pick.sample(self.ids, 6))  # they fail again when they run, and nobody clicks on them
+        self.redacted: dict[uuid.UUID, int] = {}
+        self.acts = [
+            act_on_all(matching(status), "retry", actor=actor)
+            for status, actor in (("UNSUCCESSFUL", "ada"), ("FAILED", "bob"), ("CANCELLED", "ada"))
+        ]
+
+    def act(self) -> None:
+        for step in [next(self.pick.choice(self.acts), None)]:
+            if step is not None:
+                assert sum(step.verdicts.values()) == step.tasks
+                self.verdicts.update(step.verdicts)
+
+    def act_beside_locks(self) -> None:
+        with self.aside.transaction():
+            held = [str(id_) for id_ in self.pick.sample(self.ids, 5)]
+            self.aside.execute("SELECT FROM horsies_tasks WHERE id = ANY (%s::uuid[]) FOR UPDATE", [held])
+            self.act()
+
+    def click_twice(self) -> None:
+        ids = self.pick.sample([id_ for id_ in self.ids if id_ not in self.again], 5)
+        for _ in range(2):
+            self.verdicts.update(act_on(ids, "retry", actor="bob"))
+
+    def redact(self) -> None:
+        id_ = self.pick.choice(self.ids)
+        try:
+            if redact(id_, actor="ada", reason="asked"):
+                self.redacted[id_] = 0
+        except (LookupError, TaskNotFinished):
+            pass
+
+    def run(self) -> None:
+        for one in claim(self.worker, slots=self.pick.randrange(1, 4)):
+            self.worker.run_pass(outcomes=[failed(one) if one.id in self.again else done(one)])
+
+    def prune(self) -> None:
+        RetentionStore(connection).prune_tasks(Kept((), others=True, age=timedelta(0)), 1)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", range(examples(12, 60)))
+def test_each_is_retried_at_most_once_whatever_else_happens_and_what_is_counted_is_true(
+    seed: int, claimer: Callable[..., Claimer], connect: Connect, monkeypatch: pytest.MonkeyPatch,
+    returned: Callable[[], Counter[uuid.UUID]],
+) -> None:  # fmt: skip
+    """Naive: a task that fails again is taken once more, or the second person's act counts what the first one did."""
+    monkeypatch.setattr(selection, "BATCH", 3)
+    worker = claimer(**QUEUES)
+    born(worker)
+    never = set(Task.objects.filter(merged_into__isnull=False).values_list("pk", flat=True))
+    never |= set(Task.objects.filter(workflow_id__isnull=False).values_list("pk", flat=True))
+    assert len(never) == 4
+    night = Night(seed, worker, connect())
+    moves = [night.act, night.act, night.act_beside_locks, night.click_twice, night.redact, night.run, night.prune]
+    for _ in range(60):
+        before = set(night.redacted)
+        night.pick.choice(moves)()
+        for id_ in set(night.redacted) - before:
+            night.redacted[id_] = returned()[id_]
+        unfinished = Task.objects.filter(task_name=of_order.name, finished_at=None).values_list("kwargs", flat=True)
+        assert max(Counter(json.dumps(kwargs) for kwargs in unfinished).values(), default=0) <= 1, "unique"
+    for act in night.acts:
+        for step in act:
+            night.verdicts.update(step.verdicts)
+    last = Counter()
+    for step in act_on_all(matching("UNSUCCESSFUL"), "retry", actor="ada"):
+        last.update(step.verdicts)
+    assert not last.keys() - {"RETRIED", "MERGED", "REDACTED", "DUPLICATE"}
+    found = returned()
+    once_more = set(found) & night.again  # those that failed again are due to the last act, too
+    assert all(many == 1 or id_ in once_more for id_, many in found.items())
+    assert sum(found.values()) == night.verdicts["RETRIED"] + last["RETRIED"]
+    assert not never & set(found)
+    assert {id_: found[id_] for id_ in night.redacted} == night.redacted
+    entries = AuditEntry.objects.filter(action="task.retry").values_list("after", flat=True)
+    audited = sum((Counter(json.loads(after["verdicts"])) for after in entries), Counter())
+    assert audited == night.verdicts + last
+    assert SendKey.objects.count() <= 2
+
+
+def test_two_people_who_retry_the_same_night_at_the_same_time_retry_each_task_once(
+    monkeypatch: pytest.MonkeyPatch, returned: Callable[[], Counter[uuid.UUID]]
+) -> None:
+    """Naive: both read the same page, the second one waits for the first one's locks, and retries all of them again."""
+    monkeypatch.setattr(selection, "BATCH", 20)
+    tasks = TaskFactory.create_batch(200, status="FAILED", error_code="OH_NO", finished_at=now() - timedelta(seconds=1))
+    verdicts: list[dict[str, int]] = []
+    ready = threading.Barrier(3)
+
+    def retry(clicks: bool) -> None:
+        ready.wait()
+        try:
+            if clicks:
+                verdicts.extend(
+                    act_on([task.pk for task in tasks[start:][:20]], "retry", actor="bob")
+                    for start in range(0, 200, 20)
+                )
+            else:
+                verdicts.extend(step.verdicts for step in act_on_all(matching("FAILED"), "retry", actor="ada"))
+        finally:
+            connections.close_all()
+
+    people = [threading.Thread(target=retry, args=(clicks,)) for clicks in (False, False, True)]
+    for one in people:
+        one.start()
+    for one in people:
+        one.join()
+    told = sum((Counter(each) for each in verdicts), Counter())
+    assert told["RETRIED"] == sum(returned().values())
+    assert set(returned().values()) == {1}
+    [*act_on_all(matching("FAILED"), "retry", actor="ada")]
+    assert returned() == {task.pk: 1 for task in tasks}

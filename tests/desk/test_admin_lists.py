@@ -1,0 +1,128 @@
+"""The form of the task list: each field is exact, and what is wrong is said; the same fields lead to the page of acts."""
+
+from __future__ import annotations
+
+import datetime as dt
+import html
+import random
+import re
+import uuid
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+from zoneinfo import ZoneInfo
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
+
+from horsies_django.store.selections import Selection
+from tests.db.test_selection import fits, made
+from tests.desk.test_admin import body, client_with, listed
+from tests.support.factories import TaskFactory, now
+
+pytestmark = pytest.mark.django_db
+LIST, ALL = reverse("admin:horsies_task_changelist"), reverse("admin:horsies_task_all")
+SITE = "shop/tasks.py in pay"
+WORKER = uuid.UUID(int=1)
+
+
+def test_each_field_of_the_list_is_exact_alone_and_with_another_one(boss: Client) -> None:
+    """Naive: a field that the page does not know is left out, and the list shows more than was asked for."""
+    moment = now().replace(microsecond=0)
+    pick = random.Random(7)
+    rows = [made(pick, moment) for _ in range(49)]
+    when = moment - dt.timedelta(minutes=2)
+    fields: dict[str, tuple[str, dict[str, Any]]] = {
+        "queue": ("mail", {"queue": "mail"}),
+        "name": ("shop.pay", {"names": ["shop.pay"]}),
+        "worker": (str(WORKER), {"worker": WORKER}),
+        "since": (when.isoformat(" "), {"since": when}),
+        "until": ((timezone.make_aware(when) if timezone.is_naive(when) else when).isoformat(), {"until": when}),
+    }
+    of_failed = {"code": ("OH_NO", {"code": "OH_NO"}), "site": (SITE, {"site": SITE})}
+    for status in ("", "PENDING", "CLAIMED", "RUNNING", "COMPLETED", "FAILED", "UNSUCCESSFUL", "FINISHED"):
+        offered = fields | (of_failed if status in ("FAILED", "UNSUCCESSFUL") else {})
+        for name, (text, attributes) in offered.items():
+            other = pick.choice([key for key in offered if key != name])
+            for more, attributes_too in (({}, {}), ({other: offered[other][0]}, offered[other][1])):
+                chosen = Selection(status or None, **attributes, **attributes_too)
+                found = listed(boss, status=status, **{name: text}, **more)
+                assert set(found) == {row.pk for row in rows if fits(row, chosen, runs=True)}, (status, name, more)
+    chosen = Selection(None, queue="mail", partition="x")
+    assert set(listed(boss, queue="mail", partition="x")) == {row.pk for row in rows if fits(row, chosen, runs=True)}
+    failed = {row.pk for row in rows if fits(row, Selection("UNSUCCESSFUL", code="OH_NO"), runs=True)}
+    assert set(listed(boss, code="OH_NO")) == failed, "only what did not complete has a code"
+    assert set(listed(boss, since="1h", q="shop.pay")) == {row.pk for row in rows if row.task_name == "shop.pay"}
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ({"status": "SLEEPING"}, "Select a valid choice"),
+        ({"status": "RUNNING", "code": "OH_NO"}, "only tasks that did not complete have an error code"),
+        ({"partition": "x"}, "name the queue, too"),
+        ({"worker": "web-1"}, "Enter a valid UUID"),
+        ({"since": "yesterday"}, "Enter 30m, 2h, 7d or"),
+        ({"until": "9" * 30 + "w"}, "Enter 30m, 2h, 7d or"),
+        ({"since": "0001-01-01"}, ""),
+        ({"since": "9999-12-31 23:59"}, ""),
+        ({"since": "5m\x00"}, "Null characters are not allowed"),
+        ({"queue": "a\x00b"}, "Null characters are not allowed"),
+        ({"name": "n" * 300}, "at most 255 characters"),
+        ({"code": "'; DROP TABLE horsies_tasks; --"}, ""),
+        ({"site": "%s %(x)s \\"}, ""),
+    ],
+)
+def test_a_field_that_cannot_be_meant_is_an_error_of_the_form_and_no_list(
+    boss: Client, query: dict[str, str], words: str
+) -> None:
+    """Naive: a server error, or a list of all tasks, on which somebody clicks Retry."""
+    TaskFactory(status="RUNNING")
+    for address, given in ((LIST, query), (ALL, {"status": "FAILED", **query})):
+        page = body(boss, address, **given)
+        assert html.escape(words) in page
+        if words:
+            assert ("horsies-found" in page, 'name="_selected_action"' in page) == (False, False)
+
+
+def test_the_link_to_the_page_of_acts_has_the_fields_of_the_list(boss: Client) -> None:
+    """Naive: the list shows the failures of a night at one site, and "all that match" are all that ever failed."""
+    fields = {"status": "FAILED", "queue": "mail", "code": "OH_NO", "site": SITE, "since": "12h", "worker": str(WORKER)}
+    page = body(boss, LIST, **fields, q="shop", p="1")
+    (link,) = re.findall(r'href="([^"]+/all/[^"]*)"', page)
+    assert parse_qs(urlsplit(html.unescape(link)).query) == {
+        key: [value] for key, value in {**fields, "name": "shop"}.items()
+    }
+    without = body(boss, LIST, queue="mail")
+    (link,) = re.findall(r'href="([^"]+/all/[^"]*)"', without)
+    form = body(boss, html.unescape(link))
+    assert ('value="mail"' in form, '<option value="FAILED" selected>' in form) == (True, True)
+    assert "/all/" not in body(client_with("view_task"), LIST)
+    assert "/all/" not in body(boss, LIST, workflow=str(uuid.uuid4())), "acts leave the tasks of runs"
+
+
+def test_partitions_are_for_those_who_may_see_payloads() -> None:
+    """Naive: whoever may not see the keys finds them by trying; or the field is ignored, and the act is on all partitions."""
+    TaskFactory(queue_name="mail", partition_key="ann", parked=True)
+    viewer = client_with("view_task", "operate_task")
+    reader = client_with("view_task", "operate_task", "view_payload")
+    query = {"queue": "mail", "partition": "ann", "status": "PENDING"}
+    for address in (LIST, ALL):
+        page = body(viewer, address, **query)
+        assert "horsies.view_payload is required" in page
+        assert ("horsies-found" in page, 'name="_selected_action"' in page) == (False, False)
+    assert len(listed(reader, **query)) == 1
+    assert "1 tasks" in body(reader, ALL, **query)
+
+
+def test_a_datetime_without_a_time_zone_is_one_of_the_current_one(boss: Client, settings: Any) -> None:
+    settings.TIME_ZONE = "Asia/Kolkata"
+    task = TaskFactory()
+    local = dt.datetime.now(ZoneInfo("Asia/Kolkata")).replace(tzinfo=None, microsecond=0)
+    assert listed(boss, since=str(local - dt.timedelta(hours=1))) == [task.pk]
+    assert (
+        listed(boss, since=str(local + dt.timedelta(hours=1)))
+        == listed(boss, until=str(local - dt.timedelta(hours=1)))
+        == []
+    )

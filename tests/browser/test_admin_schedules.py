@@ -114,6 +114,6 @@ def test_a_person_corrects_a_schedule_and_runs_it(browser: Any, live_server: Any
         playwright.expect(page.locator("section[aria-labelledby=horsies-coming] tbody tr")).to_have_count(5)
         page.get_by_role("link", name="Run now").click()
         page.get_by_role("button", name="Run now").click()
-        playwright.expect(page.get_by_text(f"Schedule {BOARD}: its task was sent,")).to_be_visible()
+        playwright.expect(page.get_by_text(f"Schedule {BOARD}: a task was sent,")).to_be_visible()
     assert Schedule.objects.get(name=BOARD).changes["pattern"] == "monthly on day 28 at 18:00"
     assert Task.objects.filter(status="PENDING").latest("sent_at").kwargs == {"text": "short"}

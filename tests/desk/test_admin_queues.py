@@ -202,7 +202,7 @@ def test_a_queue_is_paused_resumed_and_its_override_cleared(boss: Client) -> Non
         ("queue.pause", "<b>maintenance</b>"), ("queue.resume", None), ("queue.clear", "it is over"),
     ]  # fmt: skip
     assert messages(post(boss, "clear")) == [
-        ("Queue mail: nothing was changed, because it already has these values.", "info")
+        ("Queue mail: nothing was changed, because its state did not need or allow it.", "info")
     ]
     assert AuditEntry.objects.filter(actor="boss").count() == 3
 

@@ -448,7 +448,7 @@ def test_run_now_sends_one_task_and_is_written_down_with_the_reason() -> None:
     assert (entry.action, entry.subject, entry.reason) == ("schedule.run_now", "report", WHY)
     assert entry.after == {"task_id": str(task.pk)}
     html = response.content.decode()
-    assert f'its task was sent, <a href="{page_of(task)}">{task.pk}</a>' in html
+    assert f'a task was sent, <a href="{page_of(task)}">{task.pk}</a>' in html
     assert "Run now" in str(response.context["entries"][0])
 
 
@@ -505,7 +505,7 @@ def test_overlap_is_edited_and_shown_in_words_also_where_it_is_the_default(boss:
 
 def test_the_arguments_of_a_task_with_types_of_its_own_are_edited_as_json(boss: Client) -> None:
     declare(task=tasks.mirror.name, kwargs={"point": tasks.Point(1, 2)})
-    told = "Schedule report: nothing was changed, because it already has these values."
+    told = "Schedule report: nothing was changed, because its state did not need or allow it."
     assert messages(post(boss, "edit", reason=WHY)) == [(told, "info")]
     assert row().changes == {}
     post(boss, "edit", kwargs='{"point": {"x": 3, "y": 4}}', priority="8", reason=WHY)

@@ -334,7 +334,7 @@ def test_a_form_changes_the_run_with_the_user_and_the_reason(verb: str, after: s
     entry = AuditEntry.objects.get(action=f"workflow.{verb}")
     assert (entry.actor, entry.reason) == (response.context["user"].get_username(), "wrong book")
     (message,) = messages(response)
-    assert message.startswith(f"Run {WorkflowRun.objects.get()}: ")
+    assert message.startswith(f"Workflow {WorkflowRun.objects.get()}: ")
     assert "wrong book" in response.content.decode(), "the audit is on the page"
 
 

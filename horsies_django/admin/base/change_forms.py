@@ -1,13 +1,13 @@
-"""Forms that change one row, as the management commands do; shared by the pages of queues, schedules and workflows.
+"""The forms that change one row, made from the table of verbs; shared by the pages of queues, schedules, workflows and tasks.
 
-They need the permission ``horsies.configure_queue``, unless the page names another. The last change applies; the user is shown
-what others changed while the form was open, according to the audit.
+The last change applies; the user is shown what others changed while the form was open, according to the audit.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from django import forms
@@ -16,20 +16,23 @@ from django.contrib.admin.helpers import AdminForm
 from django.contrib.admin.utils import quote, unquote
 from django.core.exceptions import PermissionDenied
 from django.db import DatabaseError, connections, transaction
-from django.db.models import Model, QuerySet
+from django.db.models import Model, QuerySet, UUIDField
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
 from django.utils.functional import Promise
+from django.utils.html import format_html
+from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from horsies_django.admin.base.history import ACTIONS, changes, entries_of, shown_action
 from horsies_django.admin.base.html import LAST, parse_id
 from horsies_django.admin.base.refusals import answered, refusal
+from horsies_django.admin.base.verbs import ADD, VERBS, Verb
 from horsies_django.conf import config
 from horsies_django.core.errors import HorsiesError
-from horsies_django.models import AuditEntry
+from horsies_django.models import AuditEntry, Task
 
 if TYPE_CHECKING:
     Base = admin.ModelAdmin[Any]
@@ -37,7 +40,6 @@ else:
     Base = object
 
 LONGEST_REASON = 1_000
-ADD = "add"  # the form that creates a row; all other forms change one
 
 
 class Tool(NamedTuple):
@@ -47,71 +49,60 @@ class Tool(NamedTuple):
     text: str | Promise
 
 
-class Words(NamedTuple):
-    """Messages about a row: ``name`` is its name, ``did`` the change, ``actor`` another user."""
-
-    missing: str | Promise
-    same: str | Promise
-    done: str | Promise
-    meanwhile: str | Promise
+class OvertakenError(Exception):
+    """Nothing was done, because the row has changed since the form was opened; the message says how."""
 
 
 class ChangeForm(forms.Form):
-    """A change of one row. ``apply`` calls the function that the management command calls too."""
-
-    action: ClassVar[str]  # its name in the audit
-    title: ClassVar[str | Promise]
-    button: ClassVar[str | Promise]
-    way: ClassVar[str | Promise] = ""  # text of the link to the form, if it differs from the button
-    explanation: ClassVar[str | Promise] = ""
-    deletes: ClassVar[bool] = False  # then there is no page of the row to return to
+    """A change of one row. Those with fields of their own pass them on in ``apply``."""
 
     reason = forms.CharField(
         label=gettext_lazy("Reason"),
         max_length=LONGEST_REASON,
-        required=False,
         widget=forms.Textarea(attrs={"rows": 2, "class": "vLargeTextField"}),
         help_text=gettext_lazy("Recorded in the audit."),
     )
 
-    def __init__(self, *args: Any, row: Any, request: HttpRequest, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, row: Any, request: HttpRequest, verb: Verb, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.row = row
-        self.request = request
+        self.row, self.request, self.verb = row, request, verb
+        self.fields["reason"].required = verb.needs_reason
 
     @property
     def fieldsets(self) -> list[tuple[Any, dict[str, Any]]]:
         """The fields as ``AdminForm`` takes them."""
         return [(None, {"fields": list(self.fields)})]
 
-    def apply(self, actor: str) -> list[str]:
-        """Make the change; return the names of the changed columns. Raises HorsiesError."""
-        raise NotImplementedError
-
-    @property
-    def why(self) -> str | None:
-        return self.cleaned_data["reason"] or None
+    def apply(self, *given: Any, **how: Any) -> Any:
+        """Make the change; return what the function of the verb returns. Raises HorsiesError, LookupError, OvertakenError."""
+        who = {} if "user" in how else {"actor": self.request.user.get_username()}
+        return self.verb.run(self.row.pk, *given, **who, **how, reason=self.cleaned_data["reason"] or None)
 
 
 class ChangeMixin(Base):
     """Adds the change forms of a row to its page."""
 
-    change_forms: ClassVar[Mapping[str, type[ChangeForm]]]
-    subjects: ClassVar[str]  # prefix of the audit actions on such rows
-    words: ClassVar[Words]
-    change_permission: ClassVar[str] = "horsies.configure_queue"
+    subjects: ClassVar[str]  # prefix of the audit actions on such rows, by which VERBS has theirs
+    change_forms: ClassVar[Mapping[str, type[ChangeForm]]] = {}  # of verbs that take more than a reason
+    change_form: ClassVar[type[ChangeForm]] = ChangeForm
 
-    def has_configure_permission(self, request: HttpRequest) -> bool:
-        """Whether the user may see and change such rows."""
-        return self.has_view_permission(request) and request.user.has_perm(self.change_permission)
+    def guard(self) -> AbstractContextManager[Any]:
+        """Return what a change is made in."""
+        return nullcontext()
+
+    def may(self, request: HttpRequest, verb: str) -> bool:
+        """Whether the user may see such rows, and do this to them."""
+        return self.has_view_permission(request) and request.user.has_perms(VERBS[self.subjects][verb].permissions)
 
     def changed_row(self, request: HttpRequest, name: str) -> Model | None:
-        return None if "\x00" in name else self.get_queryset(request).filter(pk=name).first()
+        """Return the row of a form, None if there is none."""
+        key = parse_id(name) if isinstance(self.opts.pk, UUIDField) else None if "\x00" in name else name
+        return None if key is None else self.get_queryset(request).filter(pk=key).first()
 
     def get_urls(self) -> list[Any]:
         own = [
             path(f"{'' if verb == ADD else '<path:object_id>/'}{verb}/", self._wrapped(verb), name=self._page(verb))
-            for verb in sorted(self.change_forms)
+            for verb in VERBS[self.subjects]
         ]
         return [*own, *super().get_urls()]
 
@@ -130,79 +121,91 @@ class ChangeMixin(Base):
     def _page(self, page: str) -> str:
         return f"{self.opts.app_label}_{self.opts.model_name}_{page}"
 
-    def verbs(self, row: Any) -> list[str]:
-        """Return the forms that apply to a row in its current state."""
-        raise NotImplementedError
+    def tools(self, request: HttpRequest, row: Any) -> list[Tool]:
+        """Return links to the forms that the state of a row allows and that this user may open."""
+        verbs = VERBS[self.subjects].items()
+        return [
+            Tool(self.url_of(row, name), verb.label)
+            for name, verb in verbs
+            if verb.when(row) and self.may(request, name)
+        ]
 
-    def tools(self, request: HttpRequest, row: Model) -> list[Tool]:
-        """Return links to the forms that apply to a row and that this user may open."""
-        return [self.tool(verb, row) for verb in self.verbs(row)] if self.has_configure_permission(request) else []
+    def url_of(self, row: Any, page: str = "change") -> str:
+        return reverse(f"admin:{self._page(page)}", args=(quote(row.pk),), current_app=self.admin_site.name)
 
-    def tool(self, verb: str, row: Model) -> Tool:
-        form = self.change_forms[verb]
-        return Tool(self._url(verb, row), form.way or form.button)
+    def list_url(self) -> str:
+        return reverse(f"admin:{self._page('changelist')}", current_app=self.admin_site.name)
 
-    def _url(self, page: str, row: Model | None = None) -> str:
-        args = () if row is None else (quote(row.pk),)
-        return reverse(f"admin:{self._page(page)}", args=args, current_app=self.admin_site.name)
-
-    def configure_view(self, request: HttpRequest, object_id: str | None, verb: str) -> HttpResponse:
+    def configure_view(self, request: HttpRequest, object_id: str | None, name: str) -> HttpResponse:
         """Show a form or make its change; without an id, create a row. Raises PermissionDenied."""
-        if not self.has_configure_permission(request):
+        if not self.may(request, name):
             raise PermissionDenied
         row: Any = self.model()
         if object_id is not None:
-            name = unquote(object_id)
-            row = self.changed_row(request, name)
+            row = self.changed_row(request, unquote(object_id))
             if row is None:
-                self.message_user(request, self.words.missing % {"name": name}, messages.WARNING)
+                text = _("There is no %(kind)s “%(name)s”.")
+                told = {"kind": self.opts.verbose_name, "name": unquote(object_id)}
+                self.message_user(request, text % told, messages.WARNING)
                 return HttpResponseRedirect(reverse("admin:index", current_app=self.admin_site.name))
         posted = request.method == "POST"
         seen = parse_id(request.POST.get("seen", "")) if posted else None
         if seen is None:
             seen = self._newest_entry(row)
-        form = self.change_forms[verb](request.POST if posted else None, row=row, request=request)
+        made = self.change_forms.get(name, self.change_form)
+        form = made(request.POST if posted else None, row=row, request=request, verb=VERBS[self.subjects][name])
         if posted and form.is_valid() and self._made(request, form, seen):
-            return HttpResponseRedirect(self._url("changelist") if form.deletes else self._url("change", form.row))
+            return HttpResponseRedirect(self.list_url() if form.verb.deletes else self.url_of(form.row))
         return self._form_page(request, form, seen, adds=object_id is None)
 
     def _made(self, request: HttpRequest, form: ChangeForm, seen: uuid.UUID) -> bool:
-        """Make the change and show what it did, or add the error to the form. Return whether it was made."""
-        actor = request.user.get_username()
+        """Make the change and show what it did, or add the error to the form. Return whether the form is done with."""
         try:
-            changed = form.apply(actor)
-        except HorsiesError as error:
+            with self.guard():
+                found = form.apply()
+        except (HorsiesError, LookupError) as error:
             form.add_error(None, str(error))
+        except OvertakenError as error:
+            self.message_user(request, str(error), messages.WARNING)
+            return True
         except DatabaseError as error:  # missing privileges, a read-only database, a lost connection
             form.add_error(None, refusal(error))
         else:
-            self.tell(request, form, seen if changed else None)
+            self.tell(request, form, found, seen)
             return True
         return False
 
-    def tell(self, request: HttpRequest, form: ChangeForm, seen: uuid.UUID | None) -> None:
-        """Show what changed, according to the audit, and what others changed while the form was open."""
-        name = {"name": str(form.row)}
-        if seen is None:
-            self.message_user(request, self.words.same % name, messages.INFO)
+    def tell(self, request: HttpRequest, form: ChangeForm, found: Any, seen: uuid.UUID) -> None:
+        """Show what was sent or changed, according to the audit, and what others changed while the form was open."""
+        name = {"name": str(form.row), "kind": self.opts.verbose_name, "Kind": capfirst(self.opts.verbose_name)}
+        if found is not None and not found:
+            text = _("%(Kind)s %(name)s: nothing was changed, because its state did not need or allow it.")
+            self.message_user(request, text % name, messages.INFO)
+            return
+        if isinstance(found, uuid.UUID):
+            task = self.link(request, Task, found, str(found))  # type: ignore[attr-defined]
+            text = format_html(_("{} {}: a task was sent, {}."), name["Kind"], form.row, task)
+            self.message_user(request, text, messages.SUCCESS)
             return
         since = list(self._entries(form.row).filter(pk__gt=seen).order_by("-pk")[:LAST])
-        me = request.user.get_username()
-        mine = next((entry for entry in since if (entry.actor, entry.action) == (me, form.action)), None)
+        me, action = request.user.get_username(), form.verb.action
+        mine = next((entry for entry in since if (entry.actor, entry.action) == (me, action)), None)
+        done = _("%(Kind)s %(name)s: %(did)s.")
+        meanwhile = _(
+            "While the form was open, %(actor)s also changed %(kind)s %(name)s: %(did)s. The last change applies."
+        )
         for entry in reversed(since):
             values = {**name, "actor": entry.actor, "did": "; ".join([shown_action(entry), *changes(entry)])}
-            if entry is mine:
-                self.message_user(request, self.words.done % values, messages.SUCCESS)
-            else:
-                self.message_user(request, self.words.meanwhile % values, messages.WARNING)
+            text, level = (done, messages.SUCCESS) if entry is mine else (meanwhile, messages.WARNING)
+            self.message_user(request, text % values, level)
         if mine is None:
-            did = _("%(action)s, but the audit has no entry of it") % {"action": ACTIONS.get(form.action, form.action)}
-            self.message_user(request, self.words.done % {**name, "did": did}, messages.WARNING)
+            did = _("%(action)s, but the audit has no entry of it") % {"action": ACTIONS.get(action, action)}
+            self.message_user(request, done % {**name, "did": did}, messages.WARNING)
 
     def _form_page(self, request: Any, form: ChangeForm, seen: uuid.UUID, adds: bool) -> HttpResponse:
         context = {
             **self.admin_site.each_context(request),
-            "title": form.title % {"name": form.row},
+            "title": form.verb.label if adds else f"{form.verb.label}: {form.row}",
             "opts": self.opts,
             "add": adds,
             "original": None if adds else form.row,
@@ -211,7 +214,7 @@ class ChangeMixin(Base):
             "form": form,
             "adminform": AdminForm(form, form.fieldsets, {}),  # type: ignore[arg-type]
             "seen": seen,
-            "back_url": self._url("changelist") if adds else self._url("change", form.row),
+            "back_url": self.list_url() if adds else self.url_of(form.row),
         }
         request.current_app = self.admin_site.name
         return TemplateResponse(request, "admin/horsies/configure.html", context)

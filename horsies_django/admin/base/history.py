@@ -44,6 +44,7 @@ ACTIONS = {
     "task.cancel": gettext_lazy("Cancelled"),
     "task.terminate": gettext_lazy("Terminated"),
     "task.retry": gettext_lazy("Run again"),
+    "task.copy": gettext_lazy("Copied"),
     "task.redact": gettext_lazy("Redacted"),
     "task.purge": gettext_lazy("Purged"),
     "task.delete": gettext_lazy("Deleted"),
@@ -56,7 +57,7 @@ ACTIONS = {
     "workflow.approve": gettext_lazy("Gate approved"),
     "workflow.reject": gettext_lazy("Gate rejected"),
 }
-OF_QUEUES, OF_SCHEDULES, OF_WORKFLOWS = "queue.", "schedule.", "workflow."
+OF_QUEUES, OF_SCHEDULES, OF_TASKS, OF_WORKFLOWS = "queue.", "schedule.", "task.", "workflow."
 SUBJECTS: dict[str, type[Queue | Schedule | WorkflowRun]] = {
     OF_QUEUES: Queue,
     OF_SCHEDULES: Schedule,
@@ -92,7 +93,7 @@ def changes(entry: AuditEntry) -> list[str]:
     """Return the changes of an entry, a line per value: ``concurrency: 4 → 2``."""
     if entry.action.startswith(OF_SCHEDULES):
         return changes_of(entry.before, entry.after)
-    if entry.action.startswith(OF_WORKFLOWS):
+    if entry.action.startswith((OF_WORKFLOWS, OF_TASKS)):
         return _of_run(entry.after)
     if entry.action == "queue.skip":
         return _of_run(entry.before)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 from urllib.parse import urlencode
 
 from django.contrib import admin
@@ -21,7 +21,7 @@ from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from horsies_django.admin.base.change_forms import ChangeMixin, Words
+from horsies_django.admin.base.change_forms import ChangeMixin
 from horsies_django.admin.base.history import OF_QUEUES, last_changes
 from horsies_django.admin.base.html import (
     LAST,
@@ -36,7 +36,7 @@ from horsies_django.admin.base.html import (
 )
 from horsies_django.admin.base.limits import levels, limit_rows, states
 from horsies_django.admin.base.readonly import NextPageMixin, ReadOnlyAdminMixin, read_bounded
-from horsies_django.admin.queues.queue_forms import FORMS
+from horsies_django.admin.queues.queue_forms import OverrideForm
 from horsies_django.core.queues import CLUSTER
 from horsies_django.models import Queue, Task
 from horsies_django.monitoring import overview
@@ -52,25 +52,6 @@ T = TypeVar("T")
 
 GIVEN_UP: str | Promise = gettext_lazy("The counts are missing, because counting took longer than three seconds.")
 SILENT_CLUSTER = Q(name=CLUSTER, max_concurrency__isnull=True, override__isnull=True, paused_at__isnull=True)
-
-
-class ConfigureMixin(ChangeMixin):
-    """Adds the change forms of a queue to its page."""
-
-    change_forms = FORMS
-    subjects = OF_QUEUES
-    words = Words(
-        gettext_lazy("There is no queue “%(name)s”."),
-        gettext_lazy("Queue %(name)s: nothing was changed, because it already has these values."),
-        gettext_lazy("Queue %(name)s: %(did)s."),
-        gettext_lazy(
-            "While the form was open, %(actor)s also changed queue %(name)s: %(did)s. The last change applies."
-        ),
-    )
-
-    def verbs(self, row: Queue) -> list[str]:
-        """Return override, clear, and pause or resume."""
-        return ["override"] + ["clear"] * (row.override is not None) + ["resume" if row.paused_at else "pause"]
 
 
 class PermitRow:
@@ -176,9 +157,11 @@ class QueueListMixin(NextPageMixin):
         return queues
 
 
-class QueueAdminMixin(ConfigureMixin, ReadOnlyAdminMixin):
+class QueueAdminMixin(ChangeMixin, ReadOnlyAdminMixin):
     """The logic of the queue pages, for any ModelAdmin."""
 
+    subjects = OF_QUEUES
+    change_forms: ClassVar = {"override": OverrideForm}
     change_list_mixin = QueueListMixin
     change_form_template = "admin/horsies/queue/change_form.html"
     list_display = (

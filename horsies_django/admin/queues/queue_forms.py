@@ -1,4 +1,4 @@
-"""The forms that change a queue."""
+"""The form that overrides the limits of a queue."""
 
 from __future__ import annotations
 
@@ -15,12 +15,10 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from horsies_django import queues
 from horsies_django.admin.base.change_forms import ChangeForm
 from horsies_django.admin.base.limits import LEVELS, label_of, shown_limit
 from horsies_django.conf import LARGEST_LIMIT
 from horsies_django.core.queues import CLUSTER
-from horsies_django.models import Queue
 
 NOT_OVERRIDDEN = object()
 
@@ -92,60 +90,8 @@ def _shown(moment: dt.datetime) -> dt.datetime:
     return local.replace(tzinfo=None, microsecond=0, fold=0)
 
 
-class QueueForm(ChangeForm):
-    """A change of one queue."""
-
-    row: Queue
-
-
-class PauseForm(QueueForm):
-    """Pauses the queue."""
-
-    action = "queue.pause"
-    title = gettext_lazy("Pause %(name)s")
-    button = gettext_lazy("Pause")
-    explanation = gettext_lazy(
-        "No more tasks start until the queue is resumed. Running tasks continue, and tasks can still be sent."
-    )
-
-    def apply(self, actor: str) -> list[str]:
-        return queues.pause(self.row.name, actor=actor, reason=self.why)
-
-
-class ResumeForm(QueueForm):
-    """Ends the pause."""
-
-    action = "queue.resume"
-    title = gettext_lazy("Resume %(name)s")
-    button = gettext_lazy("Resume")
-    explanation = gettext_lazy("Waiting tasks start again, within the limits.")
-
-    def apply(self, actor: str) -> list[str]:
-        return queues.resume(self.row.name, actor=actor, reason=self.why)
-
-
-class ClearForm(QueueForm):
-    """Removes the override."""
-
-    action = "queue.clear"
-    title = gettext_lazy("Clear the override of %(name)s")
-    button = gettext_lazy("Clear the override")
-    explanation = gettext_lazy("The declared limits apply again. Running tasks continue.")
-
-    def apply(self, actor: str) -> list[str]:
-        return queues.clear(self.row.name, actor=actor, reason=self.why)
-
-
-class OverrideForm(QueueForm):
+class OverrideForm(ChangeForm):
     """Overrides the declared limits. A new override replaces the old one as a whole."""
-
-    action = "queue.override"
-    title = gettext_lazy("Override the limits of %(name)s")
-    button = gettext_lazy("Override")
-    explanation = gettext_lazy(
-        "Leave a limit empty to keep the declared value; enter “none” for no limit. Running tasks continue: after a limit is"
-        " lowered, no task starts until enough of them have finished."
-    )
 
     max_concurrency = LimitField(lowest=0)
     local_limit = LimitField(lowest=1)
@@ -154,9 +100,8 @@ class OverrideForm(QueueForm):
     until = forms.DateTimeField(label=gettext_lazy("Until"), required=False, widget=EndInput)
     field_order = (*LEVELS, "reason", "until")
 
-    def __init__(self, *args: Any, row: Queue, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, row: Any, **kwargs: Any) -> None:
         super().__init__(*args, row=row, **kwargs)
-        self.fields["reason"].required = True
         zone = timezone.get_current_timezone_name()
         self.fields["until"].help_text = _(
             "Leave it empty to keep the override until it is cleared. Time zone: %(zone)s."
@@ -189,21 +134,12 @@ class OverrideForm(QueueForm):
             raise forms.ValidationError(_("Enter at least one limit. To end an override, clear it instead."))
         return self.cleaned_data
 
-    def apply(self, actor: str) -> list[str]:
+    def apply(self) -> Any:
         until = self.cleaned_data["until"]
         if until is not None and timezone.is_naive(until):  # USE_TZ is off
             until = timezone.make_aware(until)
-        reason = self.cleaned_data["reason"]
-        return queues.override(self.row.name, self._limits(), actor=actor, reason=reason, until=until)
+        return super().apply(self._limits(), until=until)
 
     def _limits(self) -> dict[str, int | None]:
         given = {key: self.cleaned_data.get(key, NOT_OVERRIDDEN) for key in LEVELS}
         return {key: limit for key, limit in given.items() if limit is not NOT_OVERRIDDEN}
-
-
-FORMS: dict[str, type[ChangeForm]] = {
-    "override": OverrideForm,
-    "clear": ClearForm,
-    "pause": PauseForm,
-    "resume": ResumeForm,
-}

@@ -1,41 +1,35 @@
-"""The forms that change a schedule; each makes its own change, and needs ``horsies.configure_queue``.
+"""The forms that add and edit a schedule.
 
 A form writes only what its user changed in it, so two people may edit two keys of a schedule at the same time.
 """
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 from django import forms
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.utils.functional import Promise
-from django.utils.html import format_html
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from horsies_django import schedules
-from horsies_django.admin.base.change_forms import (
-    ADD,
-    ChangeForm,
-    ChangeMixin,
-    Words,
-)
+from horsies_django.admin.base.change_forms import ChangeForm, ChangeMixin
 from horsies_django.admin.base.definitions import ARGUMENTS, CATCH_UP, LABELS, OVERLAP
 from horsies_django.admin.base.history import OF_SCHEDULES
 from horsies_django.admin.base.html import LONGEST_NAME, NOTHING
 from horsies_django.admin.base.readonly import ReadOnlyAdminMixin
+from horsies_django.admin.base.verbs import ADD
 from horsies_django.conf import config
 from horsies_django.core.patterns import EXAMPLES
 from horsies_django.core.schedules import CATCH_UP as POLICIES
 from horsies_django.core.schedules import KEYS, UNREADABLE, ScheduleConfig, read_definition
 from horsies_django.core.schedules import OVERLAP as OVERLAPS
-from horsies_django.models import Schedule, Task
-from horsies_django.monitoring.overview import as_object, changed_keys
+from horsies_django.models import Schedule
+from horsies_django.monitoring.overview import as_object
 from horsies_django.tasks import registry
 
 DEFAULTS = {**ScheduleConfig("", UNREADABLE).definition(), "task": None, "pattern": None, "overlap": "allow"}
@@ -46,78 +40,7 @@ HIDDEN = gettext_lazy(
 )
 
 
-class ScheduleForm(ChangeForm):
-    """A change of one schedule."""
-
-    row: Schedule
-
-
-class RunNowForm(ScheduleForm):
-    """Sends the task once."""
-
-    action = "schedule.run_now"
-    title = gettext_lazy("Run %(name)s now")
-    button = gettext_lazy("Run now")
-    explanation = gettext_lazy("Sends its task once, now. The fire times of the schedule do not change.")
-
-    def apply(self, actor: str) -> list[str]:
-        self.task_id = schedules.run_now(self.row.name, actor=actor, reason=self.why)
-        return ["task_id"]
-
-
-class EnableForm(ScheduleForm):
-    """Lets the schedule fire."""
-
-    action = "schedule.enable"
-    title = gettext_lazy("Enable %(name)s")
-    button = gettext_lazy("Enable")
-    explanation = gettext_lazy("It fires from now on. Nothing is sent for the time while it was disabled.")
-
-    def apply(self, actor: str) -> list[str]:
-        return schedules.enable(self.row.name, actor=actor, reason=self.why)
-
-
-class DisableForm(ScheduleForm):
-    """Stops the schedule from firing."""
-
-    action = "schedule.disable"
-    title = gettext_lazy("Disable %(name)s")
-    button = gettext_lazy("Disable")
-    explanation = gettext_lazy("It does not fire until you enable it. Tasks that were sent are not affected.")
-
-    def apply(self, actor: str) -> list[str]:
-        return schedules.disable(self.row.name, actor=actor, reason=self.why)
-
-
-class RevertForm(ScheduleForm):
-    """Drops all changes of the schedule."""
-
-    action = "schedule.revert"
-    title = gettext_lazy("Revert %(name)s to the code")
-    button = gettext_lazy("Revert to the code")
-    explanation = gettext_lazy("Drops all changes, so that what the code declares is in force again.")
-
-    def apply(self, actor: str) -> list[str]:
-        return schedules.revert(self.row.name, actor=actor, reason=self.why)
-
-
-class DeleteForm(ScheduleForm):
-    """Deletes a schedule that no code declares."""
-
-    action = "schedule.delete"
-    title = gettext_lazy("Delete %(name)s")
-    button = gettext_lazy("Delete")
-    explanation = gettext_lazy(
-        "No code declares it. Tasks that were sent are not affected; the audit keeps its definition."
-    )
-    deletes = True
-
-    def apply(self, actor: str) -> list[str]:
-        schedules.delete(self.row.name, actor=actor, reason=self.why)
-        return ["name"]
-
-
-class DefinitionForm(ScheduleForm):
+class DefinitionForm(ChangeForm):
     """A schedule's definition, a field for each key; hidden inputs keep the values that the form was opened with."""
 
     task = forms.ChoiceField(show_hidden_initial=True)
@@ -176,8 +99,8 @@ class DefinitionForm(ScheduleForm):
     )
     field_order = ("name", "task", "pattern", "zone", "kwargs", "enabled")
 
-    def __init__(self, *args: Any, row: Schedule, request: HttpRequest, **kwargs: Any) -> None:
-        super().__init__(*args, row=row, request=request, **kwargs)
+    def __init__(self, *args: Any, row: Any, **how: Any) -> None:
+        super().__init__(*args, row=row, **how)
         self.held = as_object(row.definition) if row.name else {}
         for key in KEYS:
             self.fields[key].label = str(LABELS[key]).capitalize()
@@ -231,7 +154,7 @@ class DefinitionForm(ScheduleForm):
 
     @property
     def named(self) -> str:
-        return self.row.name
+        return str(self.row.name)
 
     def altered(self) -> dict[str, Any]:
         """Return the keys that the user changed, with their new values, and the keys whose current values are invalid."""
@@ -242,36 +165,21 @@ class DefinitionForm(ScheduleForm):
 class EditForm(DefinitionForm):
     """Overrides keys of the definition."""
 
-    action = "schedule.change"
-    title = gettext_lazy("Edit %(name)s")
-    button = gettext_lazy("Save")
-    way = gettext_lazy("Edit")
-    explanation = gettext_lazy(
-        "Your changes override what the code declares, until somebody reverts them. A new pattern or time zone, or enabling"
-        " the schedule, takes effect from now on."
-    )
-
-    def __init__(self, *args: Any, row: Schedule, request: HttpRequest, **kwargs: Any) -> None:
-        super().__init__(*args, row=row, request=request, **kwargs)
-        self.fields["reason"].required = True
-        if not request.user.has_perm("horsies.view_payload"):
+    def __init__(self, *args: Any, **how: Any) -> None:
+        super().__init__(*args, **how)
+        if not self.request.user.has_perm("horsies.view_payload"):
             del self.fields[ARGUMENTS]
 
-    def apply(self, actor: str) -> list[str]:
+    def apply(self) -> Any:
         """Write what was changed and is not in force yet."""
         changes = {
             key: value for key, value in self.altered().items() if key not in self.held or self.held[key] != value
         }
-        return schedules.change(self.row.name, changes, actor=actor, reason=self.why) if changes else []
+        return super().apply(changes) if changes else []
 
 
 class AddForm(DefinitionForm):
     """Adds a schedule that the code does not declare."""
-
-    action = "schedule.create"
-    title = gettext_lazy("Add a schedule")
-    button = gettext_lazy("Add")
-    explanation = gettext_lazy("Its task must exist in the code; the schedule itself is only in the database.")
 
     name = forms.CharField(
         label=gettext_lazy("Name"), max_length=schedules.LONGEST_NAME, widget=forms.TextInput(attrs=WIDE)
@@ -292,61 +200,25 @@ class AddForm(DefinitionForm):
     def altered(self) -> dict[str, Any]:
         return {key: self.cleaned_data[key] for key in KEYS if key in self.cleaned_data}
 
-    def apply(self, actor: str) -> list[str]:
-        schedules.create(self.named, self.altered(), actor=actor, reason=self.why)
+    def apply(self) -> Any:
         self.row = Schedule(name=self.named)
-        return list(KEYS)
-
-
-FORMS: dict[str, type[ChangeForm]] = {
-    "run_now": RunNowForm,
-    "enable": EnableForm,
-    "disable": DisableForm,
-    "edit": EditForm,
-    "revert": RevertForm,
-    "delete": DeleteForm,
-    ADD: AddForm,
-}
+        return super().apply(self.altered())
 
 
 class EditMixin(ChangeMixin, ReadOnlyAdminMixin):
     """The forms that change a schedule."""
 
-    change_forms = FORMS
     subjects = OF_SCHEDULES
-    words = Words(
-        gettext_lazy("There is no schedule “%(name)s”."),
-        gettext_lazy("Schedule %(name)s: nothing was changed, because it already has these values."),
-        gettext_lazy("Schedule %(name)s: %(did)s."),
-        gettext_lazy(
-            "While the form was open, %(actor)s also changed schedule %(name)s: %(did)s. The last change applies."
-        ),
-    )
+    change_forms: ClassVar = {"edit": EditForm, ADD: AddForm}
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        return self.has_configure_permission(request)
+        return self.may(request, ADD)
 
-    def verbs(self, row: Schedule) -> list[str]:
-        """Return run now, enable or disable, edit, revert, and delete if no code declares the schedule."""
-        off = as_object(row.definition).get("enabled") is False
-        verbs = ["run_now", *([] if row.gone_at else ["enable" if off else "disable"]), "edit"]
-        undeclared = row.declared_in is None or row.gone_at is not None
-        return verbs + ["revert"] * bool(changed_keys(row)) + ["delete"] * undeclared
-
-    def configure_view(self, request: HttpRequest, object_id: str | None, verb: str) -> HttpResponse:
+    def configure_view(self, request: HttpRequest, object_id: str | None, name: str) -> HttpResponse:
         """Show a form or make its change, after importing the project's tasks, which a web process does only when needed."""
-        if self.has_configure_permission(request):
+        if self.may(request, name):
             for problem in registry.autodiscover():
                 text = _("The tasks of %(module)s are missing because it cannot be imported: %(error)s")
                 values = {"module": problem.module, "error": problem.error}
                 self.message_user(request, text % values, messages.WARNING)
-        return super().configure_view(request, object_id, verb)
-
-    def tell(self, request: HttpRequest, form: ChangeForm, seen: uuid.UUID | None) -> None:
-        """Link to the task that was sent, or say what changed."""
-        if not isinstance(form, RunNowForm):
-            super().tell(request, form, seen)
-            return
-        task = self.link(request, Task, form.task_id, str(form.task_id))
-        text = format_html(_("Schedule {}: its task was sent, {}."), form.row, task)
-        self.message_user(request, text, messages.SUCCESS)
+        return super().configure_view(request, object_id, name)

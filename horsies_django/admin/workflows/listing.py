@@ -6,7 +6,6 @@ and retry, need ``horsies.operate_workflow`` and are audited.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -22,16 +21,17 @@ from django.utils.translation import gettext_lazy, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from horsies_django.admin.base.change_forms import LONGEST_REASON
+from horsies_django.admin.base.history import OF_WORKFLOWS
 from horsies_django.admin.base.html import parse_id
 from horsies_django.admin.base.readonly import NextPageMixin, read_bounded
 from horsies_django.admin.base.refusals import patiently, refusal
+from horsies_django.admin.base.verbs import VERBS
 from horsies_django.admin.workflows.nodes import SHAPES
 from horsies_django.conf import config
 from horsies_django.core.errors import WorkflowError
 from horsies_django.core.status import RUN_STATUSES
 from horsies_django.models import WorkflowRun
 from horsies_django.monitoring import workflows
-from horsies_django.workflows import operations
 
 if TYPE_CHECKING:
     Base = admin.ModelAdmin[WorkflowRun]
@@ -146,10 +146,21 @@ class ReasonForm(ActionForm):
     )
 
 
+def action_of(verb: str) -> Callable[..., None]:
+    """Return the list action of a verb of the table."""
+
+    @admin.action(permissions=["operate"], description=VERBS[OF_WORKFLOWS][verb].label)
+    def act(page: RunActionsMixin, request: HttpRequest, queryset: QuerySet[WorkflowRun]) -> None:
+        page.act_on_each(request, queryset, VERBS[OF_WORKFLOWS][verb].run)
+
+    act.__name__ = f"{verb}_runs"
+    return act
+
+
 class RunActionsMixin(Base):
     """Adds the actions on selected runs."""
 
-    actions = ("pause_runs", "resume_runs", "cancel_runs", "retry_runs")
+    actions = tuple(action_of(verb) for verb in ("pause", "resume", "cancel", "retry"))
     action_form = ReasonForm
 
     def has_operate_permission(self, request: HttpRequest) -> bool:
@@ -160,35 +171,9 @@ class RunActionsMixin(Base):
         """Return only these actions, without Django's delete. Django 6.1 and newer pass ``action_location``."""
         where = {} if action_location is None else {"action_location": action_location}
         offered = super().get_actions(request, **where)
-        return {name: action for name, action in offered.items() if name in RunActionsMixin.actions}
+        return {name: action for name, action in offered.items() if name != "delete_selected"}
 
-    @admin.action(permissions=["operate"], description=gettext_lazy("Pause"))
-    def pause_runs(self, request: HttpRequest, queryset: QuerySet[WorkflowRun]) -> None:
-        """Start no other nodes of these runs."""
-        self._control(request, queryset, "pause")
-
-    @admin.action(permissions=["operate"], description=gettext_lazy("Resume"))
-    def resume_runs(self, request: HttpRequest, queryset: QuerySet[WorkflowRun]) -> None:
-        self._control(request, queryset, "resume")
-
-    @admin.action(permissions=["operate"], description=gettext_lazy("Cancel"))
-    def cancel_runs(self, request: HttpRequest, queryset: QuerySet[WorkflowRun]) -> None:
-        self._control(request, queryset, "cancel")
-
-    @admin.action(permissions=["operate"], description=gettext_lazy("Retry"))
-    def retry_runs(self, request: HttpRequest, queryset: QuerySet[WorkflowRun]) -> None:
-        """Run the failed nodes of runs again."""
-
-        def retry(run: uuid.UUID, **who: Any) -> bool:
-            operations.retry(run, **who)
-            return True
-
-        self._each(request, queryset, retry)
-
-    def _control(self, request: HttpRequest, queryset: QuerySet[WorkflowRun], verb: str) -> None:
-        self._each(request, queryset, lambda run, **who: operations.control(run, verb, **who))
-
-    def _each(self, request: HttpRequest, queryset: QuerySet[WorkflowRun], change: Callable[..., bool]) -> None:
+    def act_on_each(self, request: HttpRequest, queryset: QuerySet[WorkflowRun], change: Callable[..., Any]) -> None:
         """Change the selected runs one by one, and say how many of them changed."""
         who = {
             "actor": request.user.get_username(),
@@ -199,7 +184,7 @@ class RunActionsMixin(Base):
             for run in list(queryset.values_list("pk", flat=True)):
                 try:
                     with patiently():
-                        changed = change(run, **who)
+                        changed = change(run, **who) is not False
                 except (WorkflowError, LookupError) as error:
                     self.message_user(request, str(error), messages.WARNING)
                     continue

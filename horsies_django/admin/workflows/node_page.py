@@ -72,7 +72,7 @@ class NodePageMixin(RunPagesMixin):
 
     def _node_page(self, request: Any, run: Any, node: WorkflowNode, visible: bool) -> HttpResponse:
         page: Any = self
-        skippable = node.finished_at is None and run.finished_at is None and page.has_configure_permission(request)
+        skippable = node.finished_at is None and run.finished_at is None and self.may(request, "skip")
         context = {
             **self.admin_site.each_context(request),
             "title": _("Node %(name)s") % {"name": node.name},

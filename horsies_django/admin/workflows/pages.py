@@ -29,7 +29,6 @@ from horsies_django.admin.workflows.listing import NameFilter, ParentFilter, Run
 from horsies_django.admin.workflows.node_page import NodePageMixin
 from horsies_django.admin.workflows.nodes import badge_of, node_table, progress_bar, tasks_link, wait_tables
 from horsies_django.admin.workflows.picture.page import PicturePageMixin
-from horsies_django.admin.workflows.run_forms import OperateMixin
 from horsies_django.models import WorkflowNode, WorkflowRun
 from horsies_django.monitoring import workflows
 
@@ -39,7 +38,7 @@ else:
     ModelAdmin = admin.ModelAdmin
 
 
-class WorkflowAdminMixin(OperateMixin, NodePageMixin, PicturePageMixin, RunActionsMixin, ReadOnlyAdminMixin):
+class WorkflowAdminMixin(NodePageMixin, PicturePageMixin, RunActionsMixin, ReadOnlyAdminMixin):
     """The logic of the pages of workflow runs, for any ModelAdmin."""
 
     change_list_mixin = RunListMixin

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.db.models import CharField, DurationField, F, Func, OuterRef, QuerySet, Subquery, Value
 from django.http import HttpRequest
+from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -24,6 +26,7 @@ from horsies_django.admin.base.html import (
     span,
 )
 from horsies_django.admin.base.readonly import ReadOnlyAdminMixin
+from horsies_django.admin.base.tables import Table
 from horsies_django.conf import config
 from horsies_django.models import Heartbeat, Task, Worker, WorkerState
 from horsies_django.models.tasks import IN_FLIGHT
@@ -86,39 +89,36 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
         return rows.annotate(state=state)
 
     def sections(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
-        """Return the worker's processes, its latest snapshots and, for users who may see tasks, the tasks it holds."""
-        alias = obj._state.db
+        """Return the worker's processes, the tasks that they run, for users who may see tasks, and its latest snapshots."""
+        alias, now = obj._state.db, obj.read_at
         beats = Heartbeat.objects.using(alias).filter(worker_id=obj.pk).order_by("role", "pid")[:MANY]
         states = WorkerState.objects.using(alias).filter(worker_id=obj.pk).order_by("-pk")[:LAST]
-        found = {
-            "processes": [self._process(beat, obj.read_at) for beat in beats],
-            "states": [self._state(state, obj.read_at) for state in states],
-        }
+        pids = {id_: beat.pid for beat in beats for id_ in beat.holding or ()}
+        tables: list[Table] = []
+        runs = defaultdict(list)
         if request.user.has_perm("horsies.view_task"):
             tasks = Task.objects.using(alias).filter(IN_FLIGHT, claimed_by=obj.pk).order_by("claimed_at")
-            held = tasks.only("task_name", "queue_name", "started_at")[:MANY]
-            found["held"] = [self._task(request, task, obj.read_at) for task in held]
-        return found
+            rows = []
+            for task in tasks.only("task_name", "queue_name", "started_at")[:MANY]:
+                link, pid = self.link(request, Task, task.pk, task.task_name), pids.get(str(task.pk))
+                running = span(now - task.started_at) if task.started_at else NOTHING
+                runs[pid].append((link, running))
+                rows.append([link, task.queue_name, running, pid or NOTHING])
+            heads: tuple[str, ...] = (_("Task"), _("Queue"), _("Running for"), _("Process"))
+            tables = [Table("held", _("Running tasks"), heads, rows)]
 
-    def _process(self, beat: Heartbeat, now: dt.datetime) -> dict[str, Any]:
-        role = _("parent, claims tasks") if beat.role == "claimer" else _("child, runs tasks")
-        size = NOTHING if beat.memory_mb is None else _("%(n).0f MB") % {"n": beat.memory_mb}
-        times = {"sent": moment(beat.sent_at, now), "died": moment(beat.died_at, now)}
-        return {"pid": beat.pid, "role": role, "memory": size, **times}
+        def process(beat: Heartbeat) -> list[Any]:
+            role = _("parent, claims tasks") if beat.role == "claimer" else _("child, runs tasks")
+            size = NOTHING if beat.memory_mb is None else _("%(n).0f MB") % {"n": beat.memory_mb}
+            held = format_html_join(SafeString("<br>"), "{} {}", runs[beat.pid]) or NOTHING
+            return [beat.pid, role, size, held, moment(beat.sent_at, now), moment(beat.died_at, now)]
 
-    def _state(self, state: WorkerState, now: dt.datetime) -> dict[str, Any]:
-        return {
-            "taken": moment(state.snapshot_at, now),
-            "running": running(state),
-            "buffered": state.buffered,
-            "children": state.children,
-            "memory": memory(state),
-            "cpu": NOTHING if state.cpu_percent is None else _("%(n).0f %%") % {"n": state.cpu_percent},
-        }
-
-    def _task(self, request: HttpRequest, task: Task, now: dt.datetime) -> dict[str, Any]:
-        running = span(now - task.started_at) if task.started_at else NOTHING
-        return {"name": self.link(request, Task, task.pk, task.task_name), "queue": task.queue_name, "running": running}
+        heads = (_("Process"), _("Role"), _("Memory"), _("Runs"), _("Last heartbeat"), _("Died"))
+        tables.insert(0, Table("processes", _("Processes"), heads, [process(beat) for beat in beats]))
+        if shots := [snapshot(state, now) for state in states]:
+            heads = (_("Taken"), _("Running"), _("Prefetched"), _("Children"), _("Memory"), _("CPU"))
+            tables.append(Table("states", _("Snapshots"), heads, shots))
+        return {"tables": tables}
 
     @admin.display(description=gettext_lazy("worker"))
     def shown_worker(self, obj: Worker) -> str:
@@ -165,6 +165,11 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
 
 def running(row: Worker | WorkerState) -> str:
     return _("%(sync)d sync, %(async)d async") % {"sync": row.running_sync, "async": row.running_async}
+
+
+def snapshot(state: WorkerState, now: dt.datetime) -> list[Any]:
+    cpu = NOTHING if state.cpu_percent is None else _("%(n).0f %%") % {"n": state.cpu_percent}
+    return [moment(state.snapshot_at, now), running(state), state.buffered, state.children, memory(state), cpu]
 
 
 def memory(row: Worker | WorkerState) -> str:

@@ -60,6 +60,14 @@ def listed(client: Client, **query: str) -> list[uuid.UUID]:
     return [task.pk for task in response.context["cl"].result_list]
 
 
+def table(html: str, section: str) -> list[list[str]]:
+    """Return the rows of the table of a section as texts."""
+    (found,) = re.findall(rf'aria-labelledby="{section}">(.*?)</section>', html, re.DOTALL)
+    rows = re.findall(r"<tr>(.*?)</tr>", found.partition("<tbody>")[2], re.DOTALL)
+    cells = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row, re.DOTALL) for row in rows]
+    return [[" ".join(re.sub(r"<[^>]+>", " ", cell).split()) for cell in row] for row in cells]
+
+
 def client_with(*codenames: str) -> Client:
     user = User.objects.create_user(f"user-{uuid.uuid4()}", is_staff=True)
     user.user_permissions.set(Permission.objects.filter(content_type__app_label="horsies", codename__in=codenames))

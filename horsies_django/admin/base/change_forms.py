@@ -127,7 +127,7 @@ class ChangeMixin(Base):
         return [
             Tool(self.url_of(row, name), verb.label)
             for name, verb in verbs
-            if verb.when(row) and self.may(request, name)
+            if self.may(request, name) and verb.when(row)
         ]
 
     def url_of(self, row: Any, page: str = "change") -> str:

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from django.utils.functional import Promise
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.text import Truncator
+from django.utils.text import Truncator, capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from horsies_django.admin.base.html import LONGEST_CELL, NOTHING, badge, json_block
+from horsies_django.admin.base.tables import Table
 from horsies_django.core.schedules import KEYS
 from horsies_django.models import Schedule
 from horsies_django.monitoring.overview import as_object, changed_keys
@@ -55,31 +56,20 @@ CATCH_UP: dict[object, str | Promise] = {
 }
 
 
-class DefinitionRow(NamedTuple):
-    """One line of the table of a definition; ``declared`` is what the code declares, where a change overrides it."""
-
-    label: str
-    held: SafeString | str
-    declared: SafeString | str
-    mark: SafeString | str
-
-
-def definition_rows(schedule: Schedule, visible: bool) -> list[DefinitionRow]:
+def definition_table(schedule: Schedule, visible: bool) -> Table:
     """Return what is in force and, where a change overrides it, what the code declares; arguments only if ``visible``."""
     declared, held = as_object(schedule.declared), as_object(schedule.definition)
     changed = changed_keys(schedule)
-    rows = []
+    mark, rows = badge("overridden", "✎", _("Changed")), []
     for key in [*KEYS, *(key for key in held if key not in KEYS)]:
         differs = key in changed
-        rows.append(
-            DefinitionRow(
-                label_of(key),
-                _cell(key, held.get(key), visible),
-                _cell(key, declared.get(key), visible) if differs else "",
-                badge("overridden", "✎", _("Changed")) if differs else "",
-            )
-        )
-    return rows
+        row = [
+            capfirst(label_of(key)),
+            format_html("{} {}", _cell(key, held.get(key), visible), mark if differs else ""),
+        ]
+        rows.append([*row, _cell(key, declared.get(key), visible) if differs else ""] if changed else row)
+    heads = (_("Key"), _("In force"), *([_("In the code")] if changed else []))
+    return Table("definition", _("Definition"), heads, rows)
 
 
 def label_of(key: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Iterable
 from typing import Any
 from urllib.parse import urlencode
 
@@ -13,6 +12,8 @@ from django.http import HttpRequest
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.functional import Promise
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -21,6 +22,7 @@ from horsies_django.admin.base.definitions import changes_of
 from horsies_django.admin.base.html import LAST, LONGEST_CELL, NOTHING, absolute, moment
 from horsies_django.admin.base.limits import label_of, shown_limit
 from horsies_django.admin.base.readonly import read_bounded
+from horsies_django.admin.base.tables import Table, marked, rows_or_none
 from horsies_django.models import AuditEntry, Queue, Schedule, WorkflowRun
 
 ACTIONS = {
@@ -69,7 +71,10 @@ RUN_DETAILS = {
     "gate": gettext_lazy("gate"),
     "opening": gettext_lazy("opening"),
     "children": gettext_lazy("child runs retried"),
+    "verdict": gettext_lazy("outcome"),
+    "new": gettext_lazy("copy"),
 }
+LONGEST_REASON = 500  # characters of one on the page of its row
 DECISIONS = ("workflow.approve", "workflow.reject")
 HIDDEN_REASON: str | Promise = gettext_lazy("The permission horsies.view_payload is required to see it.")
 # Columns about who and when, which the entry itself has.
@@ -156,27 +161,20 @@ def shown_reason(entry: AuditEntry, visible: bool) -> str:
     return str(HIDDEN_REASON) if hidden else entry.reason or ""
 
 
-def lines(entries: Iterable[AuditEntry], now: Any, visible: bool) -> list[dict[str, Any]]:
-    """Return entries as rows of a table; ``visible``: the user may see payloads."""
-    return [
-        {
-            "at": moment(entry.at, now),
-            "actor": entry.actor,
-            "action": shown_action(entry),
-            "changes": changes(entry),
-            "reason": shown_reason(entry, visible),
-        }
-        for entry in entries
-    ]
+def last_changes(page: Any, request: HttpRequest, row: Any, name: str, subjects: str) -> Table:
+    """Return the last entries about the name of a row as a table, with a link to all of them."""
+    alias, visible = row._state.db, request.user.has_perm("horsies.view_payload")
+    found = read_bounded(alias, lambda: list(entries_of(alias, name, subjects)[:LAST]))
 
+    def cells(entry: AuditEntry) -> list[Any]:
+        did = marked("changes", format_html_join(SafeString("<br>"), "{}", ((one,) for one in changes(entry))))
+        why = Truncator(shown_reason(entry, visible)).chars(LONGEST_REASON)
+        return [moment(entry.at, row.read_at), entry.actor, shown_action(entry), did, why]
 
-def last_changes(page: Any, request: HttpRequest, row: Any, name: str, subjects: str) -> dict[str, Any]:
-    """Return what ``entries.html`` shows of a row: the last entries about its name, None if reading timed out, and a link."""
-    alias = row._state.db
-    entries = read_bounded(alias, lambda: list(entries_of(alias, name, subjects)[:LAST]))
-    visible = request.user.has_perm("horsies.view_payload")
-    shown = None if entries is None else lines(entries, row.read_at, visible)
-    return {"entries": shown, "audit_url": audit_url(page, request, name)}
+    url = audit_url(page, request, name)
+    link = format_html('<a href="{}">{}</a>', url, _("All changes")) if url else ""
+    heads = (_("At"), _("By"), _("Action"), _("Changes"), _("Reason"))
+    return Table("audit", _("Last changes"), heads, rows_or_none(found, cells), link)
 
 
 def audit_url(page: Any, request: HttpRequest, name: str) -> str:

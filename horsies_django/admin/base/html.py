@@ -176,12 +176,17 @@ def node_url(page: Any, run: uuid.UUID, number: int) -> str:
 
 def with_workers(page: Any, request: HttpRequest, rows: list[Row], column: str) -> list[Row]:
     """Set ``shown_worker`` of each row: host and process of the worker whose id is in ``column``."""
-    ids = {getattr(row, column) for row in rows} - {None}
-    workers = Worker.objects.using(config().database).only("hostname", "pid").in_bulk(ids) if ids else {}
+    links = worker_links(page, request, {getattr(row, column) for row in rows})
     for row in rows:
-        id_ = getattr(row, column)
-        setattr(row, "shown_worker", _shown(page, request, id_, workers.get(id_)))  # noqa: B010 - rows of any model
+        setattr(row, "shown_worker", links[getattr(row, column)])  # noqa: B010 - rows of any model
     return rows
+
+
+def worker_links(page: Any, request: HttpRequest, ids: set[Any]) -> dict[Any, SafeString | str]:
+    """Return host and process of workers by their ids, read with one statement."""
+    known = ids - {None}
+    workers = Worker.objects.using(config().database).only("hostname", "pid").in_bulk(known) if known else {}
+    return {id_: _shown(page, request, id_, workers.get(id_)) for id_ in ids}
 
 
 def _shown(page: Any, request: HttpRequest, id_: uuid.UUID | None, worker: Worker | None) -> SafeString | str:

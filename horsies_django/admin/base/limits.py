@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from horsies_django.admin.base.html import NOTHING, badge
+from horsies_django.admin.base.tables import Table
 from horsies_django.core.queues import CLUSTER
 from horsies_django.models import Queue
 
@@ -41,49 +44,30 @@ def states(queue: Queue) -> list[SafeString]:
     return [*found, badge("overridden", "✎", _("Overridden"))] if queue.override is not None else found
 
 
-class LimitRow(NamedTuple):
-    """A row of the table of limits; ``origin``: a badge if the effective value is not the declared one."""
-
-    label: str
-    declared: str
-    override: str
-    effective: str
-    origin: SafeString | str
-
-
-def limit_rows(queue: Queue, effective: Mapping[str, Any] | None) -> list[LimitRow]:
+def limit_table(queue: Queue, effective: Mapping[str, Any] | None) -> Table:
     """Return the declared, overridden and effective limits; ``effective`` is None if reading it timed out."""
     override = queue.override if isinstance(queue.override, dict) else {}
-    keys = ("max_concurrency",) if queue.name == CLUSTER else ("priority", *LEVELS)
-    rows = []
-    for key in keys:
+    rows: list[list[Any]] = []
+    for key in ("max_concurrency",) if queue.name == CLUSTER else ("priority", *LEVELS):
         origin: SafeString | str = badge("overridden", "✎", _("Overridden")) if key in override else ""
         if key == "max_concurrency" and queue.paused_at:
             origin = badge("paused", "‖", _("Paused"))
-        rows.append(
-            LimitRow(
-                label_of(key),
-                shown_limit(getattr(queue, key)),
-                shown_limit(override[key]) if key in override else NOTHING,
-                shown_limit(effective[key]) if effective else NOTHING,
-                origin,
-            )
-        )
-    return rows if queue.name == CLUSTER else [*rows, _rule_row(queue), _policy_row(queue)]
+        overridden = shown_limit(override[key]) if key in override else NOTHING
+        held = format_html("{} {}", shown_limit(effective[key]) if effective else NOTHING, origin)
+        rows.append([capfirst(label_of(key)), shown_limit(getattr(queue, key)), overridden, held])
+    if queue.name != CLUSTER:
+        rule, policy = _rule(queue), shown_policy(queue.partition_policy)
+        rows.append([capfirst(_("partitions by")), rule, NOTHING, rule])
+        rows.append([capfirst(label_of("partition_policy")), policy, NOTHING, policy])
+    return Table("limits", _("Limits"), (_("Limit"), _("Declared"), _("Override"), _("In force")), rows)
 
 
-def _rule_row(queue: Queue) -> LimitRow:
+def _rule(queue: Queue) -> str:
     parts = [_("task")] if queue.partition_by_task else []
     if isinstance(queue.partition_by_args, list):
         names = ", ".join(str(name) for name in queue.partition_by_args)
         parts.insert(0, _("arguments: %(names)s") % {"names": names} if names else _("all arguments"))
-    rule = "; ".join(parts) or _("not partitioned")
-    return LimitRow(_("partitions by"), rule, NOTHING, rule, "")
-
-
-def _policy_row(queue: Queue) -> LimitRow:
-    policy = shown_policy(queue.partition_policy)
-    return LimitRow(label_of("partition_policy"), policy, NOTHING, policy, "")
+    return "; ".join(parts) or _("not partitioned")
 
 
 def shown_policy(policy: str | None) -> str:

@@ -6,11 +6,13 @@ The forms need ``horsies.configure_queue``.
 from __future__ import annotations
 
 import datetime as dt
+from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from urllib.parse import urlencode
 
 from django.contrib import admin
+from django.db import connections
 from django.db.models import Case, Q, QuerySet, Value, When
 from django.http import HttpRequest
 from django.urls import reverse
@@ -30,17 +32,21 @@ from horsies_django.admin.base.html import (
     NOTHING,
     age,
     badge,
+    breakable,
     moment_field,
+    span,
     status_badge,
-    with_workers,
+    worker_links,
 )
-from horsies_django.admin.base.limits import levels, limit_rows, states
+from horsies_django.admin.base.limits import levels, limit_table, states
 from horsies_django.admin.base.readonly import NextPageMixin, ReadOnlyAdminMixin, read_bounded
+from horsies_django.admin.base.tables import Table, marked, rows_or_none
 from horsies_django.admin.queues.queue_forms import OverrideForm
 from horsies_django.core.queues import CLUSTER
 from horsies_django.models import Queue, Task
+from horsies_django.models.tasks import PENDING
 from horsies_django.monitoring import overview
-from horsies_django.monitoring.overview import OrderedKey, PartitionLoad, PermitHolder
+from horsies_django.store.health import HealthStore
 
 if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[Queue]
@@ -50,86 +56,90 @@ else:
 
 T = TypeVar("T")
 
+COUNTED = 10_000  # it is part of a text, too
 GIVEN_UP: str | Promise = gettext_lazy("The counts are missing, because counting took longer than three seconds.")
 SILENT_CLUSTER = Q(name=CLUSTER, max_concurrency__isnull=True, override__isnull=True, paused_at__isnull=True)
 
 
-class PermitRow:
-    """A row of the table of permit holders."""
+class Shown:
+    """What the tables of a queue show to a user: partition keys, which contain arguments, only if ``visible``."""
 
-    shown_worker: SafeString | str  # with_workers sets it
+    def __init__(self, page: Any, request: HttpRequest, queue: Any) -> None:
+        self.page, self.request, self.name, self.now = page, request, queue.name, queue.read_at
+        self.alias = queue._state.db
+        self.visible = (
+            request.user.has_perm("horsies.view_payload") or self.name != CLUSTER and queue.partition_by_args is None
+        )
 
-    def __init__(self, task: SafeString | str, holder: PermitHolder, now: dt.datetime, visible: bool) -> None:
-        self.task = task
-        self.status = status_badge(holder.status)
-        self.worker_id = holder.worker_id
-        self.silent = "" if holder.alive else badge("silent", "✕", _("Dead"))
-        self.child = holder.child_pid or NOTHING
-        self.since = age(holder.since, now)
-        self.partition = _shown(holder.partition, visible)
+    def read(self, reader: Callable[[], list[T]]) -> list[T] | None:
+        return read_bounded(self.alias, reader)
 
+    def key(self, partition: str | None) -> SafeString | str:
+        if partition is None:
+            return NOTHING
+        return marked("partition", Truncator(partition).chars(LONGEST_NAME) if self.visible else _("hidden"))
 
-class PartitionRow(NamedTuple):
-    """A row of the table of partitions; ``parked`` counts the tasks that wait for a permit."""
+    def permits(self) -> Table:
+        """Return the tasks that hold permits."""
+        found = self.read(lambda: overview.permits(self.name, MANY))
+        workers = worker_links(self.page, self.request, {one.worker_id for one in found or []})
 
-    partition: str
-    running: str
-    limit: str
-    full: SafeString | str
-    parked: str
+        def row(one: overview.PermitHolder) -> list[Any]:
+            silent = "" if one.alive else badge("silent", "✕", _("Dead"))
+            task, worker = self.page.link(self.request, Task, one.task_id, one.task_name), workers[one.worker_id]
+            held = [task, status_badge(one.status), age(one.since, self.now), format_html("{} {}", worker, silent)]
+            return [*held, one.child_pid or NOTHING, self.key(one.partition)]
 
+        heads = (_("Task"), _("Status"), _("Since"), _("Worker"), _("Process"), _("Partition"))
+        note = _("Only the 100 permits held the longest are shown.") if found and len(found) >= MANY else ""
+        empty = _("None: no task of this queue is running or claimed.")
+        return Table("permits", _("Tasks holding permits"), heads, rows_or_none(found, row), note, empty)
 
-class KeyRow(NamedTuple):
-    """A row of the table of keys that failed tasks stop; ``behind`` counts the tasks that wait."""
+    def waiting(self) -> Table:
+        """Return how many tasks wait, by name, counted among the first ones of the queue."""
+        waiting = Task.objects.using(self.alias).filter(PENDING, parked=False, queue_name=self.name)
+        names = waiting.order_by("lane", "priority", "enqueued_at", "id").values_list("task_name", flat=True)
+        counted = self.read(lambda: Counter(names[:COUNTED]).most_common(LAST))
+        rows = rows_or_none(counted, lambda one: [breakable(one[0]), f"{one[1]:,}"])
+        note = _("Counted among the first 10,000 tasks, without those that wait for a permit of their partition.")
+        return Table("waiting", _("Waiting tasks by name"), (_("Task"), _("Tasks")), rows, note if rows else "")
 
-    partition: str
-    task: SafeString | str
-    since: Any
-    behind: str
+    def partitions(self) -> Table:
+        """Return the busiest partitions, and how many of their tasks wait for a permit."""
+        found = self.read(lambda: overview.partitions(self.name, LAST))
 
-
-def permit_rows(
-    page: Any, request: HttpRequest, holders: list[PermitHolder], now: dt.datetime, visible: bool
-) -> list[PermitRow]:
-    """Return the tasks that hold permits; partition keys, which contain arguments, only if ``visible``."""
-    rows = [PermitRow(page.link(request, Task, one.task_id, one.task_name), one, now, visible) for one in holders]
-    return with_workers(page, request, rows, "worker_id")
-
-
-def partition_rows(loads: list[PartitionLoad], visible: bool) -> list[PartitionRow]:
-    """Return the busiest partitions; their keys only if ``visible``."""
-    rows = []
-    for load in loads:
-        full = load.limit is not None and load.running >= load.limit
-        rows.append(
-            PartitionRow(
-                _shown(load.partition, visible),
+        def row(load: overview.PartitionLoad) -> list[Any]:
+            limit, more = NOTHING if load.limit is None else f"{load.limit:,}", "+" if load.parked_more else ""
+            full = load.limit is not None and load.running >= load.limit
+            mark = badge("full", "■", _("At its limit")) if full else ""
+            return [
+                self.key(load.partition),
                 f"{load.running:,}",
-                NOTHING if load.limit is None else f"{load.limit:,}",
-                badge("full", "■", _("At its limit")) if full else "",
-                f"{load.parked:,}" + ("+" if load.parked_more else ""),
-            )
+                format_html("{} {}", limit, mark),
+                f"{load.parked:,}{more}",
+            ]
+
+        hidden = _("Partition keys contain arguments. The permission %(permission)s is required to see them.")
+        note = "" if self.visible else hidden % {"permission": "horsies.view_payload"}
+        heads = (_("Partition"), _("Running"), _("Limit"), _("Tasks waiting for a permit"))
+        empty = _("No partition holds a permit.")
+        return Table("partitions", _("Busiest partitions"), heads, rows_or_none(found, row), note, empty)
+
+    def stopped(self) -> Table:
+        """Return the keys that failed tasks stop."""
+        found = self.read(lambda: overview.keys(self.name, limit=MANY))
+
+        def row(one: overview.OrderedKey) -> list[Any]:
+            task = self.page.link(self.request, Task, one.task_id, one.task_name)
+            return [self.key(one.partition), task, age(one.since, self.now), f"{one.behind:,}" + "+" * one.behind_more]
+
+        note = _(
+            "Run a failed task again, or skip it with manage.py horsies_queue skip: then the tasks behind it start."
         )
-    return rows
-
-
-def key_rows(page: Any, request: HttpRequest, keys: list[OrderedKey], now: dt.datetime, visible: bool) -> list[KeyRow]:
-    """Return the keys that failed tasks stop; the keys themselves only if ``visible``."""
-    return [
-        KeyRow(
-            _shown(one.partition, visible),
-            page.link(request, Task, one.task_id, one.task_name),
-            age(one.since, now),
-            f"{one.behind:,}" + ("+" if one.behind_more else ""),
-        )
-        for one in keys
-    ]
-
-
-def _shown(partition: str | None, visible: bool) -> str:
-    if partition is None:
-        return NOTHING
-    return str(Truncator(partition).chars(LONGEST_NAME)) if visible else _("hidden")
+        if found and len(found) >= MANY:
+            note = f"{_('Only the 100 keys stopped the longest are shown.')} {note}"
+        heads = (_("Key"), _("Failed task"), _("Since"), _("Tasks behind it"))
+        return Table("stopped", _("Keys that a failed task stops"), heads, rows_or_none(found, row), note)
 
 
 def with_overviews(alias: str, queues: list[Any]) -> list[Any]:
@@ -163,7 +173,6 @@ class QueueAdminMixin(ChangeMixin, ReadOnlyAdminMixin):
     subjects = OF_QUEUES
     change_forms: ClassVar = {"override": OverrideForm}
     change_list_mixin = QueueListMixin
-    change_form_template = "admin/horsies/queue/change_form.html"
     list_display = (
         "shown_name", "shown_priority", "shown_limit", "shown_running", "shown_claimed", "shown_pending", "shown_full",
         "shown_workers", "shown_tasks",
@@ -173,7 +182,7 @@ class QueueAdminMixin(ChangeMixin, ReadOnlyAdminMixin):
 
     def get_fieldsets(self, request: HttpRequest, obj: Queue | None = None) -> Any:
         """Return the fields; those of a pause or an override only if there is one."""
-        counts = ("shown_running", "shown_claimed", "shown_pending")
+        counts = ("shown_running", "shown_claimed", "shown_pending", "shown_oldest")
         served = ("shown_full", "shown_workers", "shown_tasks")
         override = (("override_by", "overridden", "override_ends"), "override_reason")
         pause = (("paused_by", "paused"), "paused_reason")
@@ -188,22 +197,18 @@ class QueueAdminMixin(ChangeMixin, ReadOnlyAdminMixin):
         return with_overviews(queues[0]._state.db, queues)[0] if queues else None
 
     def sections(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
-        """Return limits, permit holders, busiest partitions, stopped keys, recent changes and links to the change forms."""
-        alias, name, now = obj._state.db, obj.name, obj.read_at
-        effective = obj.overview.effective if obj.overview else None
-        visible = request.user.has_perm("horsies.view_payload") or (name != CLUSTER and obj.partition_by_args is None)
-        holders = read_bounded(alias, lambda: overview.permits(name, MANY))
-        parts = read_bounded(alias, lambda: overview.partitions(name, LAST))
-        stopped = read_bounded(alias, lambda: overview.keys(name, limit=MANY)) if obj.partition_policy else []
+        """Return limits, permit holders, what waits, busiest partitions, stopped keys, recent changes, and the change forms."""
+        shown = Shown(self, request, obj)
+        limits = limit_table(obj, obj.overview.effective if obj.overview else None)
+        given_up = "" if obj.overview else format_html('<p class="horsies-note">{}</p>', GIVEN_UP)
+        tables = [limits._replace(above=given_up), shown.permits()]
+        if obj.name != CLUSTER:
+            tables.append(shown.waiting())
+            tables += [shown.partitions()] if obj.partition_by_task or obj.partition_by_args is not None else []
+            stopped = shown.stopped() if obj.partition_policy else None
+            tables += [stopped] if stopped and stopped.rows != [] else []
         return {
-            "given_up": GIVEN_UP if obj.overview is None else "",
-            "limits": limit_rows(obj, effective),
-            "partitioned": name != CLUSTER and (obj.partition_by_task or obj.partition_by_args is not None),
-            "partitions_visible": visible,
-            "permits": _or_none(holders, lambda rows: permit_rows(self, request, rows, now, visible)),
-            "partitions": _or_none(parts, lambda rows: partition_rows(rows, visible)),
-            "stopped": _or_none(stopped, lambda rows: key_rows(self, request, rows, now, visible)),
-            **last_changes(self, request, obj, name, OF_QUEUES),
+            "tables": [*tables, last_changes(self, request, obj, obj.name, OF_QUEUES)],
             "tools": self.tools(request, obj),
         }
 
@@ -238,6 +243,11 @@ class QueueAdminMixin(ChangeMixin, ReadOnlyAdminMixin):
         """Return the number of due tasks that wait, counted up to a bound."""
         return _count(obj, "pending") + ("+" if obj.overview and obj.overview.pending_more else "")
 
+    @admin.display(description=gettext_lazy("the oldest due task has waited for"))
+    def shown_oldest(self, obj: Any) -> str:
+        found = read_bounded(obj._state.db, lambda: HealthStore(connections[obj._state.db]).waits([obj.name])) or {}
+        return span(dt.timedelta(seconds=found[obj.name])) if obj.name in found else NOTHING
+
     @admin.display(description=gettext_lazy("partitions at their limit"))
     def shown_full(self, obj: Any) -> str:
         """Return the number of partitions at their limit."""
@@ -268,10 +278,6 @@ class QueueAdminMixin(ChangeMixin, ReadOnlyAdminMixin):
 
 def _count(obj: Any, name: str) -> str:
     return f"{getattr(obj.overview, name):,}" if obj.overview else NOTHING
-
-
-def _or_none(rows: list[Any] | None, show: Callable[[list[Any]], T]) -> T | None:
-    return None if rows is None else show(rows)
 
 
 class QueueAdmin(QueueAdminMixin, ModelAdmin):

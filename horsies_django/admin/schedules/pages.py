@@ -21,7 +21,7 @@ from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from horsies_django.admin.base.definitions import definition_rows
+from horsies_django.admin.base.definitions import definition_table
 from horsies_django.admin.base.history import OF_SCHEDULES, last_changes
 from horsies_django.admin.base.html import (
     FEW,
@@ -38,6 +38,7 @@ from horsies_django.admin.base.html import (
     status_badge,
 )
 from horsies_django.admin.base.readonly import NextPageMixin, read_bounded
+from horsies_django.admin.base.tables import Table, marked, rows_or_none
 from horsies_django.admin.schedules.schedule_forms import EditMixin
 from horsies_django.core.patterns import Pattern, PatternError, parse
 from horsies_django.core.schedules import ScheduleConfig, as_texts, read_definition
@@ -78,24 +79,6 @@ class Reading(NamedTuple):
         return ZoneInfo(self.pattern.zone) if self.pattern else dt.UTC
 
 
-class FireTimeRow(NamedTuple):
-    """One line of the table of next fire times."""
-
-    local: str
-    offset: str
-    utc: str
-    away: str
-
-
-class RunRow(NamedTuple):
-    """One line of the table of last fire times."""
-
-    local: str
-    sent: SafeString | str
-    task: SafeString | str
-    status: SafeString
-
-
 def read(schedule: Schedule) -> Reading:
     """Parse a schedule's definition as far as it is valid."""
     definition = as_object(schedule.definition)
@@ -114,19 +97,20 @@ def coming(schedule: Any, pattern: Pattern, count: int) -> list[dt.datetime]:
     return pattern.coming(aware(schedule.read_at), count, aware(schedule.since))
 
 
-def coming_rows(schedule: Any, reading: Reading, count: int) -> list[FireTimeRow]:
+def coming_table(schedule: Any, reading: Reading) -> Table:
     """Return the next fire times, in the zone of the schedule and in UTC."""
     now = aware(schedule.read_at)
-    fire_times = coming(schedule, reading.pattern, count) if reading.pattern else []
-    return [
-        FireTimeRow(
-            wall(fire_time, reading.zone),
-            fire_time.astimezone(reading.zone).isoformat()[19:],
-            f"{fire_time.astimezone(dt.UTC):%Y-%m-%d %H:%M:%S}".removesuffix(":00"),
-            away(fire_time, now),
-        )
-        for fire_time in fire_times
-    ]
+
+    def row(at: dt.datetime) -> list[Any]:
+        local, offset = wall(at, reading.zone), at.astimezone(reading.zone).isoformat()[19:]
+        there = format_html('{} <span class="horsies-quiet">{}</span>', local, offset)
+        utc = f"{at.astimezone(dt.UTC):%Y-%m-%d %H:%M:%S}".removesuffix(":00")
+        return [marked("fire-time", cell) for cell in (there, utc, away(at, now))]
+
+    rows = [row(at) for at in coming(schedule, reading.pattern, FEW)] if reading.pattern else []
+    note = _("It does not fire: these would be its fire times.") if rows and not _fires(schedule) else ""
+    above = format_html('<p class="horsies-note">{}</p>', note) if note else ""
+    return Table("coming", _("Next fire times"), (marked("zone", reading.zone), "UTC", _("When")), rows, above=above)
 
 
 def wall(fire_time: dt.datetime, zone: dt.tzinfo) -> str:
@@ -147,17 +131,19 @@ def recent(alias: str, names: Iterable[str], many: int) -> dict[str, list[Recent
     return runs
 
 
-def run_rows(page: Any, request: HttpRequest, schedule: Any, runs: list[Recent], zone: dt.tzinfo) -> list[RunRow]:
-    """Return the lines of the table of last fire times."""
-    return [
-        RunRow(
-            wall(run.fire_at, zone),
-            NOTHING if run.skipped else moment(run.sent_at, schedule.read_at),
-            page.link(request, Task, run.task_id, str(run.task_id)) if run.status else str(run.task_id),
-            format_html("{} {}", shown_status(run), _("because this task had not finished") if run.skipped else ""),
-        )
-        for run in runs
-    ]
+def run_table(page: Any, request: HttpRequest, schedule: Any, zone: dt.tzinfo) -> Table:
+    """Return the last fire times and their tasks."""
+
+    def row(run: Recent) -> list[Any]:
+        why = _("because this task had not finished") if run.skipped else ""
+        task = page.link(request, Task, run.task_id, str(run.task_id)) if run.status else str(run.task_id)
+        sent = NOTHING if run.skipped else moment(run.sent_at, schedule.read_at)
+        local = marked("fire-time", wall(run.fire_at, zone))
+        return [local, sent, marked("id", task), format_html("{} {}", shown_status(run), why)]
+
+    heads = (marked("zone", zone), _("Sent"), _("Task"), _("Status"))
+    rows = rows_or_none(schedule.runs, row)
+    return Table("runs", _("Last fire times"), heads, rows, empty=_("None so far."))
 
 
 def shown_status(run: Recent) -> SafeString:
@@ -283,18 +269,15 @@ class ScheduleAdminMixin(EditMixin):
 
     def sections(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
         """Return the definition, the next and the last fire times, the last changes and the change buttons."""
-        zone = obj.reading.zone
-        visible = request.user.has_perm("horsies.view_payload")
         return {
             "problem": _problem(obj),
             "failed": moment(obj.error_at, obj.read_at) if obj.error else "",
-            "definition": definition_rows(obj, visible),
-            "from_code": bool(changed_keys(obj)),
-            "zone": str(zone),
-            "fires": _fires(obj),
-            "coming": coming_rows(obj, obj.reading, FEW),
-            "runs": None if obj.runs is None else run_rows(self, request, obj, obj.runs, zone),
-            **last_changes(self, request, obj, obj.name, OF_SCHEDULES),
+            "tables": [
+                definition_table(obj, request.user.has_perm("horsies.view_payload")),
+                coming_table(obj, obj.reading),
+                run_table(self, request, obj, obj.reading.zone),
+                last_changes(self, request, obj, obj.name, OF_SCHEDULES),
+            ],
             "tools": self.tools(request, obj),
         }
 

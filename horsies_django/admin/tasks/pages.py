@@ -12,13 +12,12 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from horsies_django.admin.base.history import OF_TASKS, last_changes
 from horsies_django.admin.base.html import (
     MANY,
     NOTHING,
-    absolute,
     age,
     badge,
-    block,
     breakable,
     linked_field,
     moment_field,
@@ -29,9 +28,12 @@ from horsies_django.admin.base.html import (
 )
 from horsies_django.admin.base.readonly import ReadOnlyAdminMixin
 from horsies_django.admin.tasks.all import AllMixin
+from horsies_django.admin.tasks.attempts import attempt_table
 from horsies_django.admin.tasks.failures import FailuresMixin
+from horsies_django.admin.tasks.headline import headline
 from horsies_django.admin.tasks.listing import OperateMixin, TaskListMixin
-from horsies_django.admin.tasks.sections import PayloadMixin, PlaceMixin, panel, step_rows, with_copies
+from horsies_django.admin.tasks.sections import PayloadMixin, PlaceMixin, panel, step_table, with_copies
+from horsies_django.admin.tasks.task_form import TaskChangeMixin
 from horsies_django.conf import config
 from horsies_django.core.queues import shown_priority
 from horsies_django.core.status import Status
@@ -45,7 +47,9 @@ else:
 PAYLOAD_COLUMNS = ("kwargs", "options", "result", "partition_key")
 
 
-class TaskAdminMixin(AllMixin, FailuresMixin, OperateMixin, PayloadMixin, PlaceMixin, ReadOnlyAdminMixin):
+class TaskAdminMixin(
+    AllMixin, FailuresMixin, OperateMixin, TaskChangeMixin, PayloadMixin, PlaceMixin, ReadOnlyAdminMixin
+):
     """The logic of the task pages, for any ModelAdmin."""
 
     change_list_mixin = TaskListMixin
@@ -107,30 +111,33 @@ class TaskAdminMixin(AllMixin, FailuresMixin, OperateMixin, PayloadMixin, PlaceM
             *self.payload_fieldsets(request, obj),
             (
                 gettext_lazy("Claim and retries"),
+                {"fields": (("listed_worker", "claimed", "cancel_requested"), ("shown_retries", "next_retry"))},
+            ),
+            (
+                gettext_lazy("Internals"),
                 {
-                    "fields": (
-                        ("listed_worker", "claimed", "lease_ends"),
-                        ("shown_retries", "next_retry", "cancel_requested"),
-                        ("claim_generation", "waits_for_permit", "partition_version"),
-                    )
+                    "classes": ("collapse",),
+                    "fields": (("lease_ends", "claim_generation", "codec"), ("waits_for_permit", "partition_version")),
                 },
             ),
         )
 
     def sections(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
-        """Return the attempts, their messages only if the payload is visible, the steps, and why the task is not running."""
-        attempts = (
-            TaskAttempt.objects.using(obj._state.db).filter(task_id=obj.pk).order_by("-attempt", "-claim_generation")
-        )
+        """Return the headline, the buttons, why the task is not running, its attempts, its steps and who changed it."""
         visible = self.has_view_payload_permission(request)
-        if not visible:
-            attempts = attempts.defer("error_message", "traceback")
-        rows = with_workers(self, request, list(attempts[:MANY]), "worker_id")
+        kept = TaskAttempt.objects.using(obj._state.db).filter(task_id=obj.pk).order_by("-attempt", "-claim_generation")
+        attempts = list((kept if visible else kept.defer("error_message", "traceback"))[:MANY])
+        why = panel(self, request, obj, visible)
+        tables = [
+            attempt_table(self, request, obj, attempts, visible),
+            step_table(obj),
+            last_changes(self, request, obj, str(obj.pk), OF_TASKS),
+        ]
         return {
-            "attempts": [AttemptRow(row, visible) for row in rows],
-            "steps": step_rows(obj),
-            "payload_visible": visible,
-            "panel": panel(self, request, obj, visible),
+            "headline": headline(self, request, obj, why, attempts[0].site if attempts else None),
+            "panel": why,
+            "tables": [table for table in tables if table.id == "attempts" or table.rows != []],
+            "tools": self.tools(request, obj),
         }
 
     @admin.display(description=gettext_lazy("status"))
@@ -219,25 +226,6 @@ class TaskAdminMixin(AllMixin, FailuresMixin, OperateMixin, PayloadMixin, PlaceM
     finished = moment_field(Task, "finished_at")
     next_retry = moment_field(Task, "next_retry_at")
     cancel_requested = moment_field(Task, "cancel_requested_at")
-
-
-class AttemptRow:
-    """A row of the table of attempts."""
-
-    def __init__(self, attempt: Any, payload_visible: bool) -> None:
-        self.number = attempt.attempt
-        self.outcome = attempt.outcome
-        self.will_retry = attempt.will_retry
-        self.started = absolute(attempt.started_at)
-        self.duration = span(attempt.finished_at - attempt.started_at)
-        self.error_code = attempt.error_code or NOTHING
-        self.site = (
-            _("%(site)s, line %(line)s") % {"site": attempt.site, "line": attempt.site_line} if attempt.site else ""
-        )
-        self.worker = attempt.shown_worker
-        self.child = attempt.child_pid or NOTHING
-        self.message = (attempt.error_message or "") if payload_visible else ""
-        self.traceback = block(attempt.traceback) if payload_visible and attempt.traceback else ""
 
 
 class TaskAdmin(TaskAdminMixin, ModelAdmin):

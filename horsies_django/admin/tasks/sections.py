@@ -32,7 +32,10 @@ from horsies_django.admin.base.html import (
 )
 from horsies_django.admin.base.readonly import read_bounded
 from horsies_django.admin.base.reason_lines import Line, reason_line
+from horsies_django.admin.base.tables import Table
+from horsies_django.admin.tasks.attempts import frames
 from horsies_django.core.codec.plain import named_arguments
+from horsies_django.core.explanations import Reason
 from horsies_django.core.kinds import kind_of
 from horsies_django.core.status import Status
 from horsies_django.models import Task, TaskStep, WorkflowNode, WorkflowRun
@@ -50,6 +53,7 @@ class Panel(NamedTuple):
 
     title: str | Promise
     lines: list[Line] | None
+    reasons: tuple[Reason, ...]
 
 
 def panel(page: Any, request: HttpRequest, task: Task, visible: bool) -> Panel | None:
@@ -61,21 +65,15 @@ def panel(page: Any, request: HttpRequest, task: Task, visible: bool) -> Panel |
         found = read_bounded(task._state.db or "", lambda: explain(task.pk), PATIENCE_MS)
     except LookupError:  # deleted meanwhile
         return None
-    lines = None if found is None else [reason_line(page, request, reason, visible) for reason in found.reasons]
-    return Panel(title, lines)
+    reasons = found.reasons if found else ()
+    return Panel(title, [reason_line(page, request, one, visible) for one in reasons] if found else None, reasons)
 
 
-class StepRow(NamedTuple):
-    """A row of the table of steps."""
-
-    name: str
-    recorded: SafeString | str
-
-
-def step_rows(task: Task) -> list[StepRow]:
+def step_table(task: Task) -> Table:
     """Return the newest steps of a task, the newest first. Results are not read: those of a long task could be a gigabyte."""
     steps = TaskStep.objects.using(task._state.db).filter(task_id=task.pk).order_by("-created_at", "name")
-    return [StepRow(name, absolute(at)) for name, at in steps.values_list("name", "created_at")[:MANY]]
+    rows = [[name, absolute(at)] for name, at in steps.values_list("name", "created_at")[:MANY]]
+    return Table("steps", _("Steps"), (_("Step"), _("Recorded")), rows)
 
 
 class PayloadMixin(Base):
@@ -135,7 +133,7 @@ class PayloadMixin(Base):
 
     @admin.display(description=gettext_lazy("traceback"))
     def shown_traceback(self, obj: Task) -> SafeString:
-        return block(str(_exception(obj).get("traceback")))
+        return frames(str(_exception(obj).get("traceback")))
 
     @admin.display(description=gettext_lazy("options"))
     def shown_options(self, obj: Task) -> SafeString:

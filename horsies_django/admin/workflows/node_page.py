@@ -34,7 +34,8 @@ from horsies_django.admin.base.html import (
 from horsies_django.admin.base.readonly import read_bounded
 from horsies_django.admin.base.reason_lines import Line, reason_line
 from horsies_django.admin.base.refusals import answered
-from horsies_django.admin.workflows.nodes import LARGEST, badge_of, elements, leads_to, upstream
+from horsies_django.admin.base.tables import Table, rows_or_none
+from horsies_django.admin.workflows.nodes import LARGEST, badge_of, elements, leads_to, more, upstream
 from horsies_django.admin.workflows.run_forms import RunPagesMixin, lacked
 from horsies_django.models import WorkflowEdge, WorkflowNode
 from horsies_django.monitoring.explain import explain_node
@@ -46,6 +47,7 @@ AFTER_TIMEOUT: dict[str, str | Promise] = {
 }
 PAYLOAD = ("kwargs", "inputs", "value", "error")
 NOT_SHOWN = ("options", "graph")
+PAYLOAD_TABLE = Table("payload", gettext_lazy("Arguments and value"), (), [])
 
 
 class NodePageMixin(RunPagesMixin):
@@ -83,14 +85,13 @@ class NodePageMixin(RunPagesMixin):
             "picture_url": f"{self.url_of(run, 'picture')}#horsies-node-{node.number}",
             "skip_url": f"{self.url_of(run, 'skip')}?node={node.number}" if skippable else "",
             "gate": self._gate_of(request, run, node),
-            "facts": facts(page, request, run, node),
-            "payload": payload(node) if visible else None,
-            "payload_note": payload_note(),
             "reasons": reasons(page, request, run, node, visible),
-            "neighbours": (
-                (_("Upstream nodes"), neighbours(page, request, run, {"downstream": node.number}, "upstream")),
-                (_("Downstream nodes"), neighbours(page, request, run, {"upstream": node.number}, "downstream")),
-            ),
+            "tables": [
+                Table("facts", _("Node"), (), facts(page, request, run, node)),
+                payload_table(node) if visible else PAYLOAD_TABLE._replace(empty=payload_note()),
+                neighbours(page, request, run, ("upstream", _("Upstream nodes")), downstream=node.number),
+                neighbours(page, request, run, ("downstream", _("Downstream nodes")), upstream=node.number),
+            ],
         }
         request.current_app = self.admin_site.name
         return TemplateResponse(request, "admin/horsies/workflowrun/node.html", context)
@@ -170,12 +171,13 @@ def condition(page: Any, request: HttpRequest, run: Any, node: WorkflowNode) -> 
     return format_html("<code>{}</code> {}", node.when_path, on)
 
 
-def payload(node: WorkflowNode) -> list[tuple[str, SafeString]]:
+def payload_table(node: WorkflowNode) -> Table:
     """Return arguments, value and error message of a node."""
     found = [(_("Arguments"), json_block(node.kwargs))] if node.kwargs else []
     found += [(_("Arguments from results"), json_block(node.inputs))] if node.inputs else []
     found += [(_("Value"), json_block(node.value))] if node.value is not None else []
-    return [*found, (_("Error"), block(node.error))] if node.error else found
+    found += [(_("Error"), block(node.error))] if node.error else []
+    return PAYLOAD_TABLE._replace(rows=found)
 
 
 def reasons(page: Any, request: HttpRequest, run: Any, node: WorkflowNode, visible: bool) -> list[Line] | None:
@@ -187,22 +189,16 @@ def reasons(page: Any, request: HttpRequest, run: Any, node: WorkflowNode, visib
     return None if found is None else [reason_line(page, request, reason, visible) for reason in found.reasons]
 
 
-def neighbours(
-    page: Any, request: HttpRequest, run: Any, of: dict[str, int], end: str
-) -> tuple[list[dict[str, Any]], bool]:
-    """Return the first nodes at the other ``end`` of the edges of a node, and whether there are more."""
-    alias = run._state.db
+def neighbours(page: Any, request: HttpRequest, run: Any, titled: tuple[str, str], **of: int) -> Table:
+    """Return the first nodes at the other end of the edges of a node, which ``titled`` names, with the title."""
+    alias, end = run._state.db, titled[0]
     edges = WorkflowEdge.objects.using(alias).filter(workflow_id=run.pk, **of).order_by(end)
     nodes = WorkflowNode.objects.using(alias).filter(workflow_id=run.pk).order_by("number")
 
-    def read() -> tuple[list[Any], bool]:
+    def read() -> tuple[list[Any], str]:
         numbers = list(edges.values_list(end, flat=True)[: MANY + 1])
-        found = nodes.filter(number__in=numbers[:MANY]).values_list("number", "name", "status")
-        return list(found), len(numbers) > MANY
+        return list(nodes.filter(number__in=numbers[:MANY]).values_list("number", "name", "status")), more(numbers)
 
-    found, more = read_bounded(alias, read) or ([], True)
-    rows = [
-        {"number": number, "name": node_link(page, request, run.pk, number, name), "status": badge_of(status)}
-        for number, name, status in found
-    ]
-    return rows, more
+    found, note = read_bounded(alias, read) or (None, "")
+    rows = rows_or_none(found, lambda one: [one[0], node_link(page, request, run.pk, *one[:2]), badge_of(one[2])])
+    return Table(*titled, (_("Number"), _("Name"), _("Status")), rows, note)

@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
 from urllib.parse import urlencode
 
 from django.db.models import Count
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.functional import Promise
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from horsies_django.admin.base.html import MANY, NOTHING, STATUSES, badge, breakable, json_block, moment, node_link
+from horsies_django.admin.base.html import (
+    MANY,
+    NOTHING,
+    STATUSES,
+    badge,
+    block,
+    breakable,
+    json_block,
+    moment,
+    node_link,
+)
 from horsies_django.admin.base.readonly import read_bounded
+from horsies_django.admin.base.tables import Table, rows_or_none
 from horsies_django.core.kinds import kind_of
 from horsies_django.core.status import NODE_STATUSES, UNFINISHED_NODES
 from horsies_django.models import Task, WorkflowNode, WorkflowRun, WorkflowSignal
@@ -36,6 +48,7 @@ SHAPES: dict[str, tuple[str, str | Promise]] = {
     "ENQUEUED": ("◐", gettext_lazy("Sent")),
     "SKIPPED": ("↷", gettext_lazy("Skipped")),
 }
+CURRENT = SafeString(' aria-current="true"')
 PAGE = 500
 LARGEST = 2**63 - 1
 LONGEST_ERROR = 500
@@ -72,43 +85,7 @@ def progress_bar(progress: Progress | None) -> SafeString | str:
     )
 
 
-class Choice(NamedTuple):
-    """A status to filter nodes by; ``many`` is "" if counting timed out."""
-
-    text: str | Promise
-    many: str
-    url: str
-    chosen: bool
-
-
-class NodeTable(NamedTuple):
-    """The table of nodes; ``rows`` is None if reading timed out, ``next_url`` "" if there are no more nodes."""
-
-    rows: list[NodeRow] | None
-    choices: list[Choice]
-    next_url: str
-    left: str
-
-
-class NodeRow:
-    """A row of the table of nodes."""
-
-    def __init__(self, page: Any, request: HttpRequest, node: WorkflowNode, visible: bool) -> None:
-        run = node.workflow_id
-        self.number = node.number
-        self.name = node_link(page, request, run, node.number, node.name)
-        self.kind = _(node.kind)
-        self.task = breakable(node.task_name) if node.task_name else NOTHING
-        self.status = badge_of(node.status)
-        self.why = "" if node.finished_at else node_link(page, request, run, node.number, _("Why?"))
-        self.leads_to = leads_to(page, request, node)
-        self.upstream = upstream(node)
-        self.elements = elements(node)
-        self.error_code = node.error_code or NOTHING
-        self.error = str(Truncator(node.error or "").chars(LONGEST_ERROR)) if visible else ""
-
-
-def node_table(page: Any, request: HttpRequest, run: Any, visible: bool) -> NodeTable:
+def node_table(page: Any, request: HttpRequest, run: Any, visible: bool) -> Table:
     """Return the nodes of a run that the address asks for; ``visible``: the user may see messages of errors."""
     alias, columns = run._state.db, (*COLUMNS, "error") if visible else COLUMNS
     status, start = request.GET.get("nodes", ""), request.GET.get("from", "")
@@ -118,11 +95,28 @@ def node_table(page: Any, request: HttpRequest, run: Any, visible: bool) -> Node
     counted = read_bounded(alias, lambda: dict(nodes.values_list("status").annotate(Count("number"))))
     chosen = filtered(nodes, status).filter(number__gte=first).only(*columns).order_by("number")
     found = read_bounded(alias, lambda: list(chosen[: PAGE + 1]))
-    rows = None if found is None else [NodeRow(page, request, node, visible) for node in found[:PAGE]]
-    next_url = "?" + urlencode({"nodes": status, "from": found[PAGE].number}) if found and len(found) > PAGE else ""
-    of_status = None if counted is None else counted.get(status, 0) if status else sum(counted.values())
-    left = "" if of_status is None else f"{of_status:,}"
-    return NodeTable(rows, choices(counted, status), next_url, left)
+    rows = None if found is None else [node_row(page, request, node, visible) for node in found[:PAGE]]
+    note: SafeString | str = ""
+    if found and len(found) > PAGE:
+        many = None if counted is None else counted.get(status, 0) if status else sum(counted.values())
+        told = {"shown": PAGE, "all": f"{many:,}"}
+        left = "" if many is None else _("%(shown)s of %(all)s nodes are shown.") % told
+        query = urlencode({"nodes": status, "from": found[PAGE].number})
+        note = format_html('{} <a rel="next" href="?{}#horsies-nodes">{} ›</a>', left, query, _("Next"))
+    heads = (
+        _("Number"), _("Name"), _("Kind"), _("Task"), _("Status"), _("Leads to"), _("Upstream nodes"), _("Elements"), _("Error"),
+    )  # fmt: skip
+    return Table("nodes", _("Nodes"), heads, rows, note, above=choices(counted, status))
+
+
+def node_row(page: Any, request: HttpRequest, node: WorkflowNode, visible: bool) -> list[Any]:
+    link = partial(node_link, page, request, node.workflow_id, node.number)
+    error = Truncator(node.error or "").chars(LONGEST_ERROR) if visible else ""
+    return [
+        node.number, link(node.name), _(node.kind), breakable(node.task_name) if node.task_name else NOTHING,
+        format_html("{} {}", badge_of(node.status), "" if node.finished_at else link(_("Why?"))), leads_to(page, request, node),
+        upstream(node), elements(node), format_html("{}{}", node.error_code or NOTHING, block(error) if error else ""),
+    ]  # fmt: skip
 
 
 def filtered(nodes: Any, status: str) -> Any:
@@ -136,15 +130,16 @@ def filtered(nodes: Any, status: str) -> Any:
     )
 
 
-def choices(counted: dict[str, int] | None, chosen: str) -> list[Choice]:
-    """Return the statuses that nodes of the run have, and "all"."""
-    statuses: Iterable[str] = NODE_STATUSES if counted is None else [one for one in NODE_STATUSES if counted.get(one)]
+def choices(counted: dict[str, int] | None, chosen: str) -> SafeString:
+    """Return the statuses that nodes of the run have, and "all", as links."""
     every = "" if counted is None else f"{sum(counted.values()):,}"
-    found = [Choice(_("All"), every, "?", not chosen)]
-    for status in statuses:
-        count = "" if counted is None else f"{counted[status]:,}"
-        found.append(Choice(SHAPES[status][1], count, f"?{urlencode({'nodes': status})}", status == chosen))
-    return found
+    found: list[tuple[Any, ...]] = [("?", "" if chosen else CURRENT, _("All"), every)]
+    for status in NODE_STATUSES:
+        if counted is None or counted.get(status):
+            mark, count = CURRENT if status == chosen else "", "" if counted is None else f"{counted[status]:,}"
+            found.append((f"?{urlencode({'nodes': status})}", mark, SHAPES[status][1], count))
+    item = '<li><a href="{}#horsies-nodes"{}>{}</a> <span class="horsies-quiet">{}</span></li>'
+    return format_html('<ul class="horsies-choices">{}</ul>', format_html_join("", item, found))
 
 
 def leads_to(page: Any, request: HttpRequest, node: WorkflowNode) -> SafeString | str:
@@ -182,67 +177,13 @@ def elements(node: WorkflowNode) -> str:
     return text + (_(", %(n)s in flight") % {"n": f"{node.in_flight:,}"} if node.in_flight else "")
 
 
-class GateRow(NamedTuple):
-    """A row of the table of gates."""
-
-    name: SafeString | str
-    status: SafeString
-    permission: str
-    until: SafeString | str
-    decided_by: str
-    finished: SafeString | str
-
-
-class GateTable(NamedTuple):
-    """Gates of a run, and whether there are more; ``rows`` is None if reading timed out."""
-
-    rows: list[GateRow] | None
-    more: bool
-
-
 def read_gates(run: Any) -> list[WorkflowNode]:
     """Return the gates of a run, first those that wait: no status comes after WAITING in the alphabet."""
     gates = WorkflowNode.objects.using(run._state.db).filter(workflow_id=run.pk, kind="gate", signal__isnull=False)
     return list(gates.only("pk", *SHOWN).order_by("-status", "number")[: MANY + 1])
 
 
-def gate_table(page: Any, request: HttpRequest, run: Any, found: list[WorkflowNode] | None) -> GateTable:
-    """Return gates of a run as a table; None: reading them timed out."""
-    if found is None:
-        return GateTable(None, False)
-    rows = [
-        GateRow(
-            name=node_link(page, request, run.pk, gate.number, gate.name),
-            status=badge_of(gate.status),
-            permission=gate.permission or NOTHING,
-            until=moment(gate.due_at, run.read_at) if gate.due_at else NOTHING,
-            decided_by=gate.decided_by or NOTHING,
-            finished=moment(gate.finished_at, run.read_at) if gate.finished_at else NOTHING,
-        )
-        for gate in found[:MANY]
-    ]
-    return GateTable(rows, len(found) > MANY)
-
-
-class SignalRow(NamedTuple):
-    """A row of the table of signals. ``data`` is "" unless the user may see payloads."""
-
-    name: str
-    key: str
-    sent: SafeString | str
-    actor: str
-    taken: SafeString | str
-    data: SafeString | str
-
-
-class SignalTable(NamedTuple):
-    """The newest signals of a run, and whether there are more; ``rows`` is None if reading timed out."""
-
-    rows: list[SignalRow] | None
-    more: bool
-
-
-def wait_tables(page: Any, request: HttpRequest, run: Any, visible: bool) -> dict[str, Any]:
+def wait_tables(page: Any, request: HttpRequest, run: Any, visible: bool) -> list[Table]:
     """Return the gates of a run and the signals to it, which are read together; ``visible``: the user may see payloads."""
     alias = run._state.db
     waits = WorkflowNode.objects.using(alias).filter(workflow_id=run.pk, signal__isnull=False)
@@ -254,29 +195,36 @@ def wait_tables(page: Any, request: HttpRequest, run: Any, visible: bool) -> dic
         return (read_gates(run), list(signals[: MANY + 1])) if waits.exists() else ([], [])
 
     gates, sent = read_bounded(alias, read) or (None, None)
-    return {"gates": gate_table(page, request, run, gates), "signals": signal_table(page, request, run, sent, visible)}
+    tables = (gate_table(page, request, run, gates), signal_table(page, request, run, sent, visible))
+    return [table for table in tables if table.rows != []]
 
 
-def signal_table(page: Any, request: HttpRequest, run: Any, found: Any, visible: bool) -> SignalTable:
-    """Return signals to a run as a table; None: reading them timed out."""
-    if found is None:
-        return SignalTable(None, False)
-    alias = run._state.db
-    numbers = {signal.node for signal in found if signal.node is not None}
-    nodes = WorkflowNode.objects.using(alias).filter(workflow_id=run.pk, number__in=numbers)
+def gate_table(page: Any, request: HttpRequest, run: Any, found: list[WorkflowNode] | None) -> Table:
+    def row(gate: WorkflowNode) -> list[Any]:
+        name = node_link(page, request, run.pk, gate.number, gate.name)
+        until, finished = moment(gate.due_at, run.read_at), moment(gate.finished_at, run.read_at)
+        return [name, badge_of(gate.status), gate.permission or NOTHING, until, gate.decided_by or NOTHING, finished]
+
+    heads = (_("Name"), _("Status"), _("Permission"), _("Waits until"), _("Decided by"), _("Finished"))
+    return Table("gates", _("Gates"), heads, rows_or_none(found and found[:MANY], row), more(found))
+
+
+def signal_table(page: Any, request: HttpRequest, run: Any, found: Any, visible: bool) -> Table:
+    numbers = {signal.node for signal in found or () if signal.node is not None}
+    nodes = WorkflowNode.objects.using(run._state.db).filter(workflow_id=run.pk, number__in=numbers)
     names = dict(nodes.values_list("number", "name")) if numbers else {}
-    rows = [
-        SignalRow(
-            name=signal.name,
-            key=signal.key or NOTHING,
-            sent=moment(signal.sent_at, run.read_at),
-            actor=signal.actor,
-            taken=_taken(page, request, run, signal, names),
-            data=json_block(signal.data) if visible else "",
-        )
-        for signal in found[:MANY]
-    ]
-    return SignalTable(rows, len(found) > MANY)
+
+    def row(signal: WorkflowSignal) -> list[Any]:
+        taken = _taken(page, request, run, signal, names)
+        cells = [signal.name, signal.key or NOTHING, moment(signal.sent_at, run.read_at), signal.actor, taken]
+        return [*cells, json_block(signal.data)] if visible else cells
+
+    heads = (_("Name"), _("Key"), _("Sent"), _("By"), _("Taken by"), *([_("Data")] if visible else []))
+    return Table("signals", _("Signals"), heads, rows_or_none(found and found[:MANY], row), more(found))
+
+
+def more(found: Sequence[Any] | None) -> str:
+    return _("There are more.") if found and len(found) > MANY else ""
 
 
 def _taken(

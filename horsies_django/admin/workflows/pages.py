@@ -12,6 +12,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from horsies_django.admin.base.change_forms import Tool
 from horsies_django.admin.base.history import OF_WORKFLOWS, last_changes
 from horsies_django.admin.base.html import (
     NOTHING,
@@ -42,7 +43,6 @@ class WorkflowAdminMixin(NodePageMixin, PicturePageMixin, RunActionsMixin, ReadO
     """The logic of the pages of workflow runs, for any ModelAdmin."""
 
     change_list_mixin = RunListMixin
-    change_form_template = "admin/horsies/workflowrun/change_form.html"
     list_display = (
         "shown_status", "shown_name", "shown_key", "shown_progress", "shown_sent", "shown_finished", "shown_error_code",
     )  # fmt: skip
@@ -122,15 +122,16 @@ class WorkflowAdminMixin(NodePageMixin, PicturePageMixin, RunActionsMixin, ReadO
         )  # fmt: skip
 
     def sections(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
-        """Return the nodes, the last changes and links to the change forms."""
+        """Return the nodes, what it waits for, the last changes and links to the change forms."""
         visible = request.user.has_perm("horsies.view_payload")
+        nodes, changes = (
+            node_table(self, request, obj, visible),
+            last_changes(self, request, obj, str(obj.pk), OF_WORKFLOWS),
+        )
+        picture = Tool(self.url_of(obj, "picture"), _("Picture"))
         return {
-            "nodes": node_table(self, request, obj, visible),
-            **wait_tables(self, request, obj, visible),
-            "signals_visible": visible,
-            **last_changes(self, request, obj, str(obj.pk), OF_WORKFLOWS),
-            "picture_url": self.url_of(obj, "picture"),
-            "tools": self.tools(request, obj),
+            "tables": [nodes, *wait_tables(self, request, obj, visible), changes],
+            "tools": [picture, *self.tools(request, obj)],
         }
 
     @admin.display(description=gettext_lazy("status"))

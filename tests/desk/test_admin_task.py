@@ -1,0 +1,412 @@
+"""The page of a task says in a sentence how it stands, and acts on it by buttons, each once, for those who may."""
+
+from __future__ import annotations
+
+import datetime as dt
+import html
+import re
+import threading
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection, connections
+from django.test import Client
+from django.urls import reverse
+
+from horsies_django import queues
+from horsies_django.models import AuditEntry, Queue, Task
+from horsies_django.tasks import operations
+from tests.conftest import limit
+from tests.desk.test_admin import body, client_with, page_of, table
+from tests.support.factories import HeartbeatFactory, TaskAttemptFactory, TaskFactory, WorkerFactory, error, now
+
+pytestmark = pytest.mark.django_db
+
+VERBS = ("retry", "copy", "cancel", "kill", "redact")
+WHY = "the bank is back"
+EVERYTHING = ("view_task", "operate_task", "view_payload")
+EVIL = "</p><script>alert(1)</script>"
+
+
+def url(verb: str, task: Any) -> str:
+    return reverse(f"admin:horsies_task_{verb}", args=(getattr(task, "pk", task),))
+
+
+def ago(**how: float) -> Any:
+    return now() - dt.timedelta(**how)
+
+
+def headline(client: Client, task: Any) -> str:
+    (found,) = re.findall(r'<p class="horsies-headline">(.*?)</p>', body(client, page_of(task)), re.DOTALL)
+    return html.unescape(re.sub(r"<[^>]+>", "", found))
+
+
+def told(response: Any) -> list[str]:
+    return [str(message) for message in response.context["messages"]]
+
+
+def opened(client: Client, verb: str, task: Any) -> dict[str, Any]:
+    """Return what a browser would post of a form that was opened just now."""
+    page = client.get(url(verb, task))
+    assert page.status_code == 200
+    return {"seen": page.context["seen"], "state": page.context["form"]["state"].value(), "reason": WHY}
+
+
+def act(client: Client, verb: str, task: Any, **given: str) -> Any:
+    return client.post(url(verb, task), {**opened(client, verb, task), **given}, follow=True)
+
+
+def offered(client: Client, task: Any) -> set[str]:
+    return {verb for verb in VERBS if f'href="{url(verb, task)}"' in body(client, page_of(task))}
+
+
+def failed(**columns: Any) -> Task:
+    given: dict[str, Any] = {"status": "FAILED", "error_code": "BROKE", "result": error("BROKE", "s3cret"), **columns}
+    task: Task = TaskFactory(finished_at=ago(minutes=3, seconds=1), **given)
+    return task
+
+
+# The sentence
+
+
+def test_a_finished_task_says_when_and_where_it_ended_and_how_often_it_was_tried(boss: Client) -> None:
+    task = failed(max_retries=2, retry_count=1)
+    TaskAttemptFactory(
+        task_id=task.pk, error_code="BROKE", attempt=1, site="orders/tasks.py in parse_left", site_line=3
+    )
+    TaskAttemptFactory(
+        task_id=task.pk, error_code="BROKE", attempt=2, site="orders/tasks.py in parse_right", site_line=9
+    )
+    said = headline(boss, task)
+    assert re.fullmatch(
+        r"Failed 3 min \d+ s ago at attempt 2 of 3 in orders/tasks.py in parse_right with BROKE\.", said
+    ), said
+    once = failed(attempts_before=0)
+    assert re.fullmatch(r"Failed 3 min \d+ s ago with BROKE\.", headline(boss, once))
+    again = failed(attempts_before=3, retry_count=0, max_retries=2)
+    assert "at attempt 4 of 6" in headline(boss, again), "somebody retried it after three attempts"
+    started = ago(hours=2, seconds=2)
+    done = TaskFactory(status="COMPLETED", started_at=started, finished_at=started + dt.timedelta(seconds=1.3))
+    assert headline(boss, done) == "Completed 2 h 0 min ago after 1.3 s."
+    for status, begins in (("CANCELLED", "Cancelled 5 min"), ("EXPIRED", "Expired 5 min")):
+        ended = TaskFactory(status=status, started_at=None, finished_at=ago(minutes=5))
+        assert headline(boss, ended).startswith(begins)
+    redacted = failed(redacted_at=ago(hours=1))
+    assert headline(boss, redacted).endswith("; its arguments and messages were removed 1 h 0 min ago.")
+
+
+def test_a_merged_task_links_the_one_that_runs_for_it(boss: Client) -> None:
+    survivor = TaskFactory()
+    merged = TaskFactory(
+        status="CANCELLED", error_code="MERGED", merged_into=survivor.pk, started_at=None, finished_at=ago(minutes=2)
+    )
+    assert headline(boss, merged).startswith("Merged 2 min 0 s ago into task " + str(survivor.pk))
+    assert f'<a href="{page_of(survivor)}">{survivor.pk}</a>' in body(boss, page_of(merged))
+
+
+def test_a_waiting_task_says_since_when_and_for_what_and_how_many_are_ahead(boss: Client) -> None:
+    limit("mail", max_concurrency=3)
+    TaskFactory.create_batch(3, queue_name="mail", status="RUNNING")
+    TaskFactory.create_batch(7, queue_name="mail", enqueued_at=ago(minutes=9))
+    worker = WorkerFactory(queues=["mail"], threads=1, processes=9)
+    HeartbeatFactory(id=worker.pk, worker_id=worker.pk, role="claimer")
+    task = TaskFactory(queue_name="mail", enqueued_at=ago(minutes=4))
+    said = headline(boss, task)
+    assert re.fullmatch(r"Waits since 4 min \d+ s: mail is at its cap 3 of 3, 7 ahead\.", said), said
+    queues.pause("mail", actor="ada", reason="the disk is full")
+    assert "The queue 'mail' has been paused since" in headline(boss, task)
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({}, r"Due in 3\d s\."),
+        ({"retry_count": 1, "max_retries": 4, "next_retry_at": 40}, r"Retries in 3\d s: attempt 2 of 5\."),
+    ],
+)
+def test_a_task_that_is_not_due_says_how_long_it_is_until_then(
+    boss: Client, columns: dict[str, Any], said: str
+) -> None:
+    queues.resume("mail", actor="ada")
+    worker = WorkerFactory(queues=["mail"])
+    HeartbeatFactory(id=worker.pk, worker_id=worker.pk, role="claimer")
+    due = now() + dt.timedelta(seconds=40)
+    columns = {name: due if name == "next_retry_at" else value for name, value in columns.items()}
+    found = headline(boss, TaskFactory(queue_name="mail", enqueued_at=due, **columns))
+    assert re.fullmatch(said, found), found
+
+
+def test_a_snoozed_task_and_a_running_one_say_so(boss: Client) -> None:
+    worker = WorkerFactory(queues=["mail"], hostname="web-1", pid=988)
+    HeartbeatFactory(id=worker.pk, worker_id=worker.pk, role="claimer")
+    due = now() + dt.timedelta(seconds=100)
+    snoozed = TaskFactory(queue_name="mail", enqueued_at=due, snooze_count=1, claim_generation=1)
+    TaskAttemptFactory(task_id=snoozed.pk, outcome="SNOOZED")
+    assert re.fullmatch(r"Snoozed by its code, due in 1 min 3\d s\.", headline(boss, snoozed))
+    running = TaskFactory(queue_name="mail", status="RUNNING", claimed_by=worker.pk, started_at=ago(seconds=12))
+    assert re.fullmatch(r"Running since 1\d s on web-1:988\.", headline(boss, running))
+    HeartbeatFactory(worker_id=worker.pk, pid=4711, holding=[str(running.pk)])
+    assert re.fullmatch(r"Running since 1\d s on web-1:988, child 4711\.", headline(boss, running))
+
+
+def test_the_sentence_shows_no_partition_without_the_permission_and_hostile_texts_as_text(boss: Client) -> None:
+    limit("mail", partition_by_args=["customer"], partition_max_concurrency=1)
+    key = '{"customer": "s3cret"}'
+    columns = {"queue_name": "mail", "kwargs": {"customer": "s3cret"}, "partition_version": 1, "partition_key": key}
+    worker = WorkerFactory(queues=["mail"])
+    HeartbeatFactory(id=worker.pk, worker_id=worker.pk, role="claimer")
+    TaskFactory(status="RUNNING", **columns)
+    waiting = TaskFactory(parked=True, **columns)
+    assert "s3cret" in headline(boss, waiting)
+    assert "partition" in headline(client_with("view_task"), waiting)
+    assert "s3cret" not in body(client_with("view_task"), page_of(waiting))
+    evil = failed(error_code=EVIL)
+    TaskAttemptFactory(task_id=evil.pk, error_code="A", site=EVIL, site_line=1, error_message=EVIL, traceback=EVIL)
+    page = body(boss, page_of(evil))
+    assert "&lt;script&gt;alert(1)" in page
+    assert "<script>alert" not in page
+
+
+# Attempts
+
+
+TRACE = """Traceback (most recent call last):
+  File "/srv/shop/orders/tasks.py", line 41, in parse_left
+    return parse(payload)
+           ^^^^^^^^^^^^^^
+  File "/usr/lib/python3.12/json/__init__.py", line 3, in loads
+    return decode(s)
+  File "/srv/.venv/lib/python3.12/site-packages/x/y.py", line 9, in decode
+    raise ValueError
+  File "<frozen importlib._bootstrap>", line 7, in _call
+  File "/srv/shop/orders/parse.py", line 2, in parse_right
+    oh()
+ValueError: s3cret
+"""
+SHORT = """Traceback (most recent call last):
+  File "/srv/shop/orders/tasks.py", line 41, in parse_left
+    return parse(payload)
+           ^^^^^^^^^^^^^^
+  … 3 frames of libraries
+  File "/srv/shop/orders/parse.py", line 2, in parse_right
+    oh()
+ValueError: s3cret
+"""
+
+
+def blocks(page: str) -> list[str]:
+    return [html.unescape(text) for text in re.findall(r'<pre class="horsies-text">(.*?)</pre>', page, re.DOTALL)]
+
+
+def test_a_traceback_shows_the_frames_of_the_project_first_and_all_when_unfolded(boss: Client) -> None:
+    task = failed(result=error("BROKE"))
+    TaskAttemptFactory(task_id=task.pk, error_code="BROKE", error_message="no", traceback=TRACE)
+    TaskAttemptFactory(task_id=task.pk, attempt=2, error_code="BROKE", traceback="ValueError: only a line")
+    page = body(boss, page_of(task))
+    found = blocks(page[page.index('id="horsies-attempts"') :])
+    assert found == ["ValueError: only a line", "no", SHORT, TRACE]
+    assert "<details><summary>All frames</summary>" in page
+    assert page.count("<details open><summary>Traceback</summary>") == 1, "that of the newest attempt"
+    group = '  | Traceback:\n  |   File "/x/site-packages/a.py", line 1, in b\n  |     c()\n  | ValueError\n'
+    Task.objects.filter(pk=task.pk).update(result=error("BROKE", exception={"repr": "E", "traceback": group}))
+    short = "  | Traceback:\n  … 1 frame of libraries\n  | ValueError\n"
+    assert {short, group} <= set(blocks(body(boss, page_of(task))))
+    plain = body(client_with("view_task"), page_of(task))
+    assert not blocks(plain[plain.index('id="horsies-attempts"') :])
+
+
+def test_attempts_are_a_timeline_with_how_long_each_waited_and_ran(boss: Client) -> None:
+    sent = ago(minutes=10)
+    worker = WorkerFactory(hostname="web-1", pid=77)
+    task = failed(sent_at=sent)
+    first, second = sent + dt.timedelta(seconds=30), sent + dt.timedelta(seconds=95)
+    ran = {"started_at": first, "finished_at": first + dt.timedelta(seconds=5), "will_retry": True}
+    TaskAttemptFactory(task_id=task.pk, error_code="BUSY", site="a.py in f", site_line=7, **ran)
+    ran = {"started_at": second, "finished_at": second + dt.timedelta(seconds=5)}
+    TaskAttemptFactory(task_id=task.pk, attempt=2, worker_id=worker.pk, child_pid=4711, **ran)
+    newest, oldest = table(body(boss, page_of(task)), "horsies-attempts")
+    assert (newest[0], newest[1], newest[3]) == ("2", "✓ Completed", "waited 1 min 0 s, ran 5.0 s")
+    assert newest[5:] == ["web-1:77", "4711"]
+    assert (oldest[1], oldest[3]) == ("✕ Failed then retried", "waited 30 s, ran 5.0 s")
+    assert oldest[4] == "BUSY a.py in f, line 7"
+    drawn = re.findall(r'<path d="M(\d+) 4H(\d+)"/><rect x="(\d+)" y="0" width="(\d+)"', body(boss, page_of(task)))
+    assert drawn == [("70", "190", "190", "10"), ("0", "60", "60", "10")]
+
+
+# The buttons
+
+
+def test_buttons_are_those_that_the_status_allows() -> None:
+    everything = client_with(*EVERYTHING)
+    run, later = uuid.uuid4(), now() + dt.timedelta(hours=1)
+    expected: list[tuple[dict[str, Any], set[str]]] = [
+        ({"status": "FAILED"}, {"retry", "copy", "redact"}),
+        ({"status": "CANCELLED"}, {"retry", "copy", "redact"}),
+        ({"status": "EXPIRED"}, {"retry", "copy", "redact"}),
+        ({"status": "COMPLETED"}, {"copy", "redact"}),
+        ({"status": "FAILED", "workflow_id": run, "node": 0, "node_index": 0}, {"copy", "redact"}),
+        ({"status": "FAILED", "redacted_at": now()}, set()),
+        ({"status": "CANCELLED", "merged_into": run}, {"copy", "redact"}),
+        ({}, {"cancel"}),
+        ({"next_retry_at": later, "enqueued_at": later, "retry_count": 1, "max_retries": 2}, {"retry", "cancel"}),
+        ({"next_retry_at": ago(hours=1), "retry_count": 1, "max_retries": 2}, {"cancel"}),
+        ({"status": "RUNNING"}, {"cancel", "kill"}),
+        ({"status": "CLAIMED"}, {"cancel", "kill"}),
+        ({"status": "RUNNING", "cancel_requested_at": now()}, {"kill"}),
+        ({"status": "RUNNING", "cancel_requested_at": now(), "terminate": True}, set()),
+    ]
+    for columns, verbs in expected:
+        assert offered(everything, TaskFactory(**columns)) == verbs, columns
+
+
+USERS = (  # permissions, and of a failed task the verbs that they allow
+    ("view_task",),
+    ("operate_task",),
+    ("view_task", "view_payload"),
+    ("view_task", "operate_task"),
+    EVERYTHING,
+)
+
+
+@pytest.mark.parametrize("permissions", USERS, ids="+".join)
+def test_six_kinds_of_users_do_what_they_may_and_nothing_else(permissions: tuple[str, ...], client: Client) -> None:
+    """Naive: the button is hidden, but its address takes the form of whoever knows it."""
+    user, task = client_with(*permissions), failed()
+    allowed = set()
+    if {"view_task", "operate_task"} <= {*permissions}:
+        allowed = {"retry", "copy", "redact"} if "view_payload" in permissions else {"retry", "copy"}
+    if "view_task" in permissions:
+        assert offered(user, task) == allowed
+    given = {"seen": uuid.UUID(int=0), "state": f"None {task.finished_at.isoformat()}", "reason": WHY}
+    may = allowed | ({"cancel", "kill"} if allowed else set())
+    for verb in VERBS:
+        assert user.get(url(verb, task)).status_code == (200 if verb in may else 403), verb
+        if verb not in may:
+            assert user.post(url(verb, task), given).status_code == 403
+            assert user.get(url(verb, uuid.uuid4())).status_code == 403
+            assert client.post(url(verb, task), given)["Location"].startswith(reverse("admin:login"))
+    forged = Client(enforce_csrf_checks=True)
+    forged.force_login(User.objects.create_superuser("boss"))
+    assert forged.post(url("retry", task), given).status_code == 403
+    assert Task.objects.values_list("pk", "status", "redacted_at").get() == (task.pk, "FAILED", None)
+    assert not AuditEntry.objects.filter(action__startswith="task.").exists()
+
+
+def test_each_button_acts_with_the_user_and_the_reason_and_returns_to_the_task() -> None:
+    client = client_with(*EVERYTHING, "view_auditentry")
+    later = now() + dt.timedelta(hours=1)
+    waits = {"next_retry_at": later, "enqueued_at": later, "retry_count": 1, "max_retries": 2}
+    cases: list[tuple[str, Task, str, dict[str, Any]]] = [
+        ("retry", failed(), "task.retry", {"status": "PENDING"}),
+        ("retry", TaskFactory(**waits), "task.retry", {"status": "PENDING"}),
+        ("copy", failed(), "task.copy", {"status": "FAILED"}),
+        ("cancel", TaskFactory(), "task.cancel", {"status": "CANCELLED"}),
+        ("cancel", TaskFactory(status="RUNNING"), "task.cancel", {"status": "RUNNING", "terminate": False}),
+        ("kill", TaskFactory(status="RUNNING"), "task.terminate", {"status": "RUNNING", "terminate": True}),
+        ("redact", failed(), "task.redact", {"status": "FAILED", "kwargs": {}}),
+    ]
+    for verb, task, action, columns in cases:
+        response = act(client, verb, task)
+        assert response.redirect_chain == [(page_of(task), 302)], (verb, response.content)
+        assert len(told(response)) == 1
+        assert Task.objects.filter(pk=task.pk, **columns).exists(), verb
+        entry = AuditEntry.objects.get(subject=str(task.pk))
+        assert (entry.actor, entry.action, entry.reason) == (response.context["user"].get_username(), action, WHY)
+        assert table(response.content.decode(), "horsies-audit")[0][4] == WHY
+    assert Task.objects.get(pk=cases[1][1].pk).enqueued_at <= now()
+    copy = Task.objects.get(copy_of=cases[2][1].pk)
+    response = act(client, "copy", failed())
+    sent = Task.objects.exclude(pk=copy.pk).get(copy_of__isnull=False)
+    assert f'a task was sent, <a href="{page_of(sent)}">{sent.pk}</a>' in response.content.decode()
+
+
+def test_a_redaction_needs_a_reason_and_a_task_that_is_gone_is_said_to_be(boss: Client) -> None:
+    task = failed()
+    response = act(boss, "redact", task, reason=" ")
+    assert "This field is required." in response.content.decode()
+    assert Task.objects.get(pk=task.pk).redacted_at is None
+    for missing in (uuid.uuid4(), "none", "a_00b"):
+        response = boss.post(url("retry", missing), {"reason": WHY}, follow=True)
+        assert told(response)[0].startswith("There is no task “")
+
+
+def test_a_task_in_hand_is_not_retried_and_the_form_says_why(boss: Client) -> None:
+    response = act(boss, "retry", TaskFactory(status="RUNNING"))
+    assert "it has not finished" in response.content.decode()
+    assert "nothing was changed" in told(act(boss, "cancel", failed()))[0]
+    assert not AuditEntry.objects.filter(action__startswith="task.").exists()
+
+
+def test_a_form_acts_once_and_on_the_task_as_it_was_seen(boss: Client) -> None:
+    """Naive: the second click on "Send a copy" sends another one, and "Retry" runs a task that failed again meanwhile."""
+    task = failed()
+    given = opened(boss, "copy", task)
+    for clicks in (1, 2):
+        response = boss.post(url("copy", task), given, follow=True)
+        assert response.redirect_chain == [(page_of(task), 302)]
+        assert Task.objects.filter(copy_of=task.pk).count() == 1, clicks
+    (message,) = told(response)
+    assert message.startswith("Nothing was done, because the task has changed")
+    assert message.endswith("boss: Copied.")
+
+    task = failed()
+    given = opened(boss, "retry", task)
+    operations.retry(task.pk)
+    Task.objects.filter(pk=task.pk).update(
+        status="FAILED", error_code="BROKE", finished_at=now(), started_at=now(), claimed_by=uuid.uuid4(), claimed_at=now(),
+        result=error("BROKE"),
+    )  # fmt: skip
+    assert "Nothing was done" in told(boss.post(url("retry", task), given, follow=True))[0]
+    assert Task.objects.get(pk=task.pk).status == "FAILED"
+
+    task = TaskFactory(status="RUNNING")
+    given = opened(boss, "cancel", task)
+    operations.cancel([task.pk], actor="ada")
+    assert told(boss.post(url("cancel", task), given, follow=True))[0].endswith("it is RUNNING now. ada: Cancelled.")
+    assert "This field is required." in boss.post(url("retry", failed()), {"reason": WHY}).content.decode()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_two_clicks_at_once_send_one_copy(boss: Client) -> None:
+    task = failed()
+    given = opened(boss, "copy", task)
+    begin, answers = threading.Barrier(2), []
+
+    def click() -> None:
+        client = Client()
+        client.cookies = boss.cookies.copy()
+        begin.wait()
+        answers.append(client.post(url("copy", task), given).status_code)
+        connections.close_all()
+
+    clicks = [threading.Thread(target=click) for _number in range(2)]
+    for one in clicks:
+        one.start()
+    for one in clicks:
+        one.join()
+    assert answers == [302, 302]
+    assert Task.objects.filter(copy_of=task.pk).count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_task_that_somebody_keeps_locked_is_an_error_on_the_form(
+    boss: Client, connect: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("horsies_django.admin.base.refusals.LOCK_PATIENCE", "100ms")
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
+    task = failed()
+    keeper = connect()
+    with keeper.transaction():
+        keeper.execute("SELECT FROM horsies_tasks FOR UPDATE")
+        assert "Another open transaction has locked" in act(boss, "copy", task).content.decode()
+    assert Task.objects.count() == 1
+
+
+def test_a_queue_and_a_user_without_pages_of_tasks_get_no_links() -> None:
+    task = failed()
+    page = body(client_with("view_task"), page_of(task))
+    assert page_of(Queue(name=task.queue_name)) not in page
+    assert "?subject=" not in page

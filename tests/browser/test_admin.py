@@ -37,6 +37,8 @@ TRACEBACK = """Traceback (most recent call last):
   File "/srv/library/documents/tasks.py", line 41, in import_file
     text = payload.decode("utf-8")
            ^^^^^^^^^^^^^^^^^^^^^^^
+  File "/usr/lib/python3.12/encodings/utf_8.py", line 16, in decode
+    return codecs.utf_8_decode(input, errors, True)
 UnicodeDecodeError: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"""
 
 # The ratio of the luminances of a badge's text and of what lies behind it, as WCAG defines it.
@@ -108,7 +110,8 @@ def library(transactional_db: None) -> Task:
     for attempt, code in ((1, "TIMED_OUT"), (2, "NOT_TEXT")):
         TaskAttemptFactory(
             task_id=failed.pk, attempt=attempt, error_code=code, error_message="The file is not UTF-8.",
-            worker_id=workers[0].pk, child_pid=4127 + attempt, will_retry=attempt == 1,
+            worker_id=workers[0].pk, child_pid=4127 + attempt, will_retry=attempt == 1, traceback=TRACEBACK,
+            site="documents/tasks.py in import_file", site_line=41,
         )  # fmt: skip
     return failed
 
@@ -238,6 +241,26 @@ def test_a_person_retries_tasks_and_sends_copies(browser: Any, live_server: Any,
         playwright.expect(page.get_by_text("Copy of")).to_be_visible()
         assert_readable(page, "the copy")
     assert not Task.objects.filter(status="FAILED").exists()
+
+
+def test_a_person_reads_why_a_task_failed_and_retries_it_once(browser: Any, live_server: Any, library: Task) -> None:
+    address = {"task": reverse("admin:horsies_task_change", args=(library.pk,))}
+    for _name, page in look(browser, live_server, "light", address):
+        playwright.expect(page.locator(".horsies-headline")).to_contain_text("Failed")
+        for width in (390, 768, 1_400):
+            page.set_viewport_size({"width": width, "height": 900})
+            assert_readable(page, f"a task at {width}")
+        page.get_by_text("All frames").first.wait_for(state="attached")
+        page.get_by_role("link", name="Retry").click()
+        page.get_by_label("Reason:").fill("The file is whole again.")
+        assert_readable(page, "the form")
+        if PICTURES:
+            page.screenshot(path=Path(PICTURES) / "task-retry.png", full_page=True)
+        page.get_by_role("button", name="Retry").dblclick()
+        playwright.expect(page.locator(".messagelist")).to_be_visible()
+        playwright.expect(page.locator(".horsies-headline")).to_contain_text("Waits")
+        playwright.expect(page.get_by_role("link", name="Retry", exact=True)).to_have_count(0)
+    assert AuditEntry.objects.filter(action="task.retry", subject=str(library.pk)).count() == 1
 
 
 def test_a_person_retries_all_that_failed_and_the_page_goes_on_by_itself(

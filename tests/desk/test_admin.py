@@ -284,6 +284,7 @@ def test_a_worker_shows_its_processes_its_running_tasks_and_its_last_snapshots(b
     HeartbeatFactory(worker_id=worker.pk, pid=818_181, memory_mb=53.4)
     HeartbeatFactory(pid=919_191)
     task = TaskFactory(status="RUNNING", claimed_by=worker.pk, task_name="shop.tasks.held")
+    HeartbeatFactory(worker_id=worker.pk, pid=818_182, memory_mb=80, holding=[str(task.pk)])
     TaskFactory(status="RUNNING", task_name="shop.tasks.of_another")
     for number in range(25):
         WorkerStateFactory(worker_id=worker.pk, buffered=700 + number, cpu_percent=None if number == 24 else 37.5)
@@ -296,6 +297,12 @@ def test_a_worker_shows_its_processes_its_running_tasks_and_its_last_snapshots(b
         assert text in html, text
     assert "919191" not in html
     assert "of_another" not in html
+    children = {row[0]: row[2:4] for row in table(html, "horsies-processes")}
+    assert children["818181"] == ["53 MB", "–"]
+    assert (children["818182"][0], children["818182"][1].split()[0]) == ("80 MB", "shop.tasks.held")
+    (held,) = table(html, "horsies-held")
+    assert (held[0], held[3]) == ("shop.tasks.held", "818182")
+    assert "shop.tasks.held" not in body(client_with("view_worker"), page_of(worker))
     assert [int(cell) for cell in re.findall(r"<td>([78]\d\d)</td>", html)] == list(range(724, 704, -1))
     assert "Running tasks" not in body(client_with("view_worker"), page_of(worker))
 

@@ -58,7 +58,10 @@ def pages(boss: Client) -> dict[str, str]:
     odd = TaskFactory(status="COMPLETED", result={"ok": {EVIL: EVIL}, "err": EVIL}, **columns)
     running = TaskFactory(status="RUNNING", **columns)
     waiting = TaskFactory(**columns | {"claimed_by": None})
-    TaskAttemptFactory(task_id=failed.pk, error_code=short, error_message=EVIL, worker_id=worker.pk)
+    TaskAttemptFactory(
+        task_id=failed.pk, error_code=short, error_message=EVIL, worker_id=worker.pk, site=EVIL, site_line=1,
+        traceback=f'  File "{EVIL[:40]}", line 1, in x{EVIL}',
+    )  # fmt: skip
     addresses = [*schedules(short, failed), *workflows(short)]
     addresses += [
         reverse(f"admin:horsies_{row._meta.model_name}_change", args=(row.pk,))
@@ -66,6 +69,9 @@ def pages(boss: Client) -> dict[str, str]:
     ]
     forms = ("change", "override", "clear", "resume")
     addresses += [reverse(f"admin:horsies_queue_{page}", args=(quote(short),)) for page in forms]
+    addresses += [
+        reverse(f"admin:horsies_task_{verb}", args=(failed.pk,)) for verb in ("retry", "copy", "redact", "kill")
+    ]
     models = (Task, Queue, Schedule, Worker, AuditEntry, WorkflowRun)
     lists = [reverse(f"admin:horsies_{model._meta.model_name}_changelist") for model in models]
     asked = [f"{lists[0]}?status=FAILED", f"{lists[0]}?q=%3Cscript%3Ealert(1)%3C/script%3E"]
@@ -129,7 +135,7 @@ def workflows(short: str) -> list[str]:
 
 
 def test_hostile_texts_arrive_as_text_in_every_list_and_detail(pages: dict[str, str]) -> None:
-    assert len(pages) == 47
+    assert len(pages) == 51
     for address, html in pages.items():
         assert "alert(1)" in html, address  # it is shown,
         assert "<script>alert" not in html, address  # and never as markup
@@ -154,7 +160,7 @@ READ = {  # what the pages read from an address
     "schedule": ("state", "q", "p"),
     "worker": ("state", "p"),
     "auditentry": ("action", "subject", "q", "p"),
-    "workflowrun": ("status", "name", "child", "q", "p"),
+    "workflowrun": ("needs", "status", "name", "child", "q", "p"),
 }
 
 

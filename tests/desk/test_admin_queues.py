@@ -418,6 +418,18 @@ def test_a_queue_shows_its_busiest_partitions(boss: Client) -> None:
     assert "a.full&quot;}" in body(client_with("view_queue"), url("change"))
 
 
+def test_a_queue_shows_what_waits_by_name_and_for_how_long_the_oldest(boss: Client) -> None:
+    started = now() - dt.timedelta(minutes=7)
+    TaskFactory.create_batch(3, queue_name="mail", task_name="a.mail", enqueued_at=now())
+    TaskFactory.create_batch(2, queue_name="mail", task_name="b.<mail>", enqueued_at=started)
+    TaskFactory(queue_name="mail", task_name="c.held", status="RUNNING")
+    TaskFactory(queue_name="mail", task_name="d.parked", parked=True)
+    TaskFactory(queue_name="bulk", task_name="e.elsewhere")
+    html = body(boss, url("change"))
+    assert table(html, "horsies-waiting") == [["a. mail", "3"], ["b. &lt;mail&gt;", "2"]]
+    assert "7 min 0 s" in html
+
+
 def test_a_queue_shows_its_last_twenty_changes_and_no_others(boss: Client) -> None:
     limit("quiet", partition_by_task=True, partition_max_concurrency=2)
     AuditEntry.objects.all().delete()

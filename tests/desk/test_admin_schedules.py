@@ -91,7 +91,7 @@ def test_the_list_tells_the_pattern_in_words_and_the_next_fire_time_by_the_clock
     assert ">Every 15 minutes</span>" in html
     assert "Fri 2126-03-01 04:30</time>" in html
     assert "Europe/Istanbul, in " in html
-    assert "Late" not in html
+    assert "Late</span>" not in html
     force(next_fire_at="2026-03-02T01:30:00Z", next_at="2026-03-02T01:30:00Z")
     html = body(boss, reverse(LIST))
     assert "Mon 2026-03-02 04:30</time>" in html
@@ -149,7 +149,7 @@ def test_the_list_costs_the_same_few_queries_for_many_schedules(boss: Client) ->
     make("second", pattern="every minute")
     fired("first", ["COMPLETED", "FAILED"])
     few = len(queries(boss, reverse(LIST)))
-    assert few <= 12
+    assert few <= 13
     for number in range(18):
         make(f"schedule {number}", pattern="daily at 04:30")
         fired(f"schedule {number}", ["COMPLETED", "FAILED"])
@@ -226,9 +226,23 @@ def test_schedules_say_why_they_do_not_fire_and_are_found_by_state_and_name_and_
     assert found(state="off") == ["off"]
     assert found(state="gone") == ["gone"]
     assert found(state="error") == ["broken"]
+    assert (found(state="late"), found(state="missed")) == ([], [])
+    force("tidy", missed_at=now() - dt.timedelta(hours=2), next_at=now() - dt.timedelta(seconds=70))
+    force("off", missed_at=now() - dt.timedelta(hours=25), next_at=now() - dt.timedelta(seconds=40))
+    force("gone", next_at=now() - dt.timedelta(seconds=70))
+    assert (found(state="late"), found(state="missed")) == (["tidy"], ["tidy"])
+    assert body(boss, reverse(LIST)).count("Missed fire times</span>") == 1
     assert found(q="the BOARD") == ["report for the board"]
     assert found(q="tasks.noop") == ["tidy"]
     assert boss.get(reverse(LIST), {"state": "lost"}).status_code == 302
+
+
+def test_the_list_says_when_a_scheduler_last_had_the_schedules_of_the_code(boss: Client) -> None:
+    make("by hand")
+    assert "A scheduler last had them" not in body(boss, reverse(LIST)), "the code declares none"
+    declare("letters")
+    force("letters", declared_at=now() - dt.timedelta(minutes=5))
+    assert "A scheduler last had them in its code 5 min 0 s ago." in body(boss, reverse(LIST))
 
 
 # One schedule

@@ -46,6 +46,7 @@ from horsies_django.core.queues import CLUSTER
 from horsies_django.models import Queue, Task
 from horsies_django.models.tasks import PENDING
 from horsies_django.monitoring import overview
+from horsies_django.store import overviews
 from horsies_django.store.health import HealthStore
 
 if TYPE_CHECKING:
@@ -56,7 +57,6 @@ else:
 
 T = TypeVar("T")
 
-COUNTED = 10_000  # it is part of a text, too
 GIVEN_UP: str | Promise = gettext_lazy("The counts are missing, because counting took longer than three seconds.")
 SILENT_CLUSTER = Q(name=CLUSTER, max_concurrency__isnull=True, override__isnull=True, paused_at__isnull=True)
 
@@ -99,7 +99,7 @@ class Shown:
         """Return how many tasks wait, by name, counted among the first ones of the queue."""
         waiting = Task.objects.using(self.alias).filter(PENDING, parked=False, queue_name=self.name)
         names = waiting.order_by("lane", "priority", "enqueued_at", "id").values_list("task_name", flat=True)
-        counted = self.read(lambda: Counter(names[:COUNTED]).most_common(LAST))
+        counted = self.read(lambda: Counter(names[: overviews.PENDING_BOUND]).most_common(LAST))
         rows = rows_or_none(counted, lambda one: [breakable(one[0]), f"{one[1]:,}"])
         note = _("Counted among the first 10,000 tasks, without those that wait for a permit of their partition.")
         return Table("waiting", _("Waiting tasks by name"), (_("Task"), _("Tasks")), rows, note if rows else "")

@@ -11,8 +11,9 @@ from zoneinfo import ZoneInfo
 from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.db import connections
-from django.db.models import F, JSONField, Q, QuerySet
+from django.db.models import F, JSONField, Max, Q, QuerySet
 from django.db.models.expressions import CombinedExpression
+from django.db.models.functions import Now
 from django.http import HttpRequest
 from django.utils.formats import date_format
 from django.utils.html import format_html, format_html_join
@@ -46,6 +47,7 @@ from horsies_django.core.status import Status
 from horsies_django.models import Schedule, Task
 from horsies_django.models.fields import aware
 from horsies_django.monitoring.health import LATE
+from horsies_django.monitoring.health.state import MISSED
 from horsies_django.monitoring.overview import as_object, changed_keys
 from horsies_django.store.schedules import Recent, ScheduleStore
 
@@ -63,6 +65,8 @@ STATES = {
     "off": (gettext_lazy("Off"), Q(gone_at__isnull=True) & OFF),
     "gone": (gettext_lazy("Gone from the code"), Q(gone_at__isnull=False)),
     "error": (gettext_lazy("With an error"), Q(error__isnull=False)),
+    "late": (gettext_lazy("Late"), Q(next_at__lt=Now() - LATE, gone_at__isnull=True)),
+    "missed": (gettext_lazy("Missed fire times"), Q(missed_at__gt=Now() - MISSED)),
 }
 
 
@@ -218,6 +222,10 @@ class ScheduleListMixin(NextPageMixin):
     def prepare(self, request: HttpRequest, rows: list[Any]) -> list[Any]:
         """Read the last fire times of the whole page at once, and link the task of the latest."""
         page: Any = self.model_admin
+        declared = Schedule.objects.using(self.root_queryset.db).filter(declared_in__isnull=False, gone_at__isnull=True)
+        last = declared.aggregate(at=Max("declared_at"))["at"]
+        if last is not None and rows:
+            self.note = _("A scheduler last had them in its code %(ago)s.") % {"ago": away(last, rows[0].read_at)}
         schedules: list[Any] = page.with_last(request, with_runs(self.root_queryset.db, rows))
         return schedules
 
@@ -311,6 +319,9 @@ class ScheduleAdminMixin(EditMixin):
     def shown_next(self, obj: Any) -> SafeString | str:
         """Return the next fire time, and the error of the last one."""
         following, problem = self.following(obj), _problem(obj)
+        if obj.missed_at is not None and obj.read_at - obj.missed_at < MISSED:
+            missed = badge("full", "■", _("Missed fire times"))
+            following = format_html("{}<br>{} {}", following, missed, age(obj.missed_at, obj.read_at))
         if not problem or not _fires(obj):
             return following
         error = format_html("{} {}", badge("failed", "✕", _("Error")), Truncator(problem).chars(LONGEST_CELL))

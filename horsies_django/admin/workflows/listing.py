@@ -6,6 +6,8 @@ and retry, need ``horsies.operate_workflow`` and are audited.
 
 from __future__ import annotations
 
+import uuid
+from collections import defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -14,24 +16,26 @@ from django.contrib import admin, messages
 from django.contrib.admin.helpers import ActionForm
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.db import DatabaseError
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils.functional import Promise
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext, gettext_lazy, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from horsies_django.admin.base.change_forms import LONGEST_REASON
 from horsies_django.admin.base.history import OF_WORKFLOWS
-from horsies_django.admin.base.html import parse_id
+from horsies_django.admin.base.html import NOTHING, parse_id
 from horsies_django.admin.base.readonly import NextPageMixin, read_bounded
 from horsies_django.admin.base.refusals import patiently, refusal
 from horsies_django.admin.base.verbs import VERBS
 from horsies_django.admin.workflows.nodes import SHAPES
 from horsies_django.conf import config
 from horsies_django.core.errors import WorkflowError
+from horsies_django.core.kinds import kind_of
 from horsies_django.core.status import RUN_STATUSES
-from horsies_django.models import WorkflowRun
+from horsies_django.models import WorkflowNode, WorkflowRun
 from horsies_django.monitoring import workflows
+from horsies_django.store.workflows import Progress
 
 if TYPE_CHECKING:
     Base = admin.ModelAdmin[WorkflowRun]
@@ -39,7 +43,11 @@ else:
     Base = object
 
 FEW = 20  # more names, and the filter is not offered
+NAMED = 2  # nodes that wait, in a row of the list
+SEARCHED = 1_000  # halted runs and waiting nodes; the number is in a text, too
 COLUMNS = ("name", "key", "status", "sent_at", "finished_at", "error_code", "parent_id")
+HALTED = Q(status="PAUSED") | Q(error_code="COMPENSATION_FAILED")  # the condition of an index
+LOOKED_AT_FIRST: str | Promise = _("Only the newest 1,000 halted runs and the first 1,000 waiting nodes were searched.")
 
 # The number is workflows.DEEPEST; it is part of the text so that translators can format it.
 LOOKED_AT_NEWEST: str | Promise = _("Only the newest 100,000 runs were searched.")
@@ -103,6 +111,30 @@ class ParentFilter(RunFilter):
         return {"parent_id__isnull": value == "0"}
 
 
+class NeedsFilter(RunFilter):
+    """Runs that go on only if somebody does something."""
+
+    title = _("needs somebody")
+    parameter_name = "needs"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        return [("1", _("Paused by an error, not undone, or at a gate"))]
+
+    def condition(self, value: str) -> dict[str, Any]:
+        """Find the runs through the indexes of halted runs and of waiting nodes: the newest, and those of the first gates."""
+        alias = config().database
+
+        def read() -> list[uuid.UUID]:
+            halted = WorkflowRun.objects.using(alias).filter(HALTED, error_code__isnull=False).order_by("-sent_at")
+            waiting = (
+                WorkflowNode.objects.using(alias).filter(status="WAITING", finished_at__isnull=True).order_by("due_at")
+            )
+            gates = [run for run, kind in waiting.values_list("workflow_id", "kind")[:SEARCHED] if kind == "gate"]
+            return [*halted.values_list("pk", flat=True)[:SEARCHED], *gates]
+
+        return {"pk__in": read_bounded(alias, read) or []}
+
+
 class RunListMixin(NextPageMixin):
     """The change list of runs; loads only the columns that it shows, no payload."""
 
@@ -110,6 +142,9 @@ class RunListMixin(NextPageMixin):
         """Return the filtered runs in the order of an index, limited to the newest ones where the filter needs it."""
         runs: QuerySet[WorkflowRun] = self.queryset.only(*COLUMNS)
         term, child = self.query.strip(), self._chosen(ParentFilter)
+        if self._chosen(NeedsFilter):
+            self.note = LOOKED_AT_FIRST
+            return runs.order_by("-sent_at", "-pk")
         if term and (parse_id(term) or workflows.keyed(runs.db, term)):
             return runs.order_by("key", "-sent_at", "-pk")  # a few rows, sorted: no index has this order
         runs, partial = workflows.newest(
@@ -122,17 +157,52 @@ class RunListMixin(NextPageMixin):
         return runs
 
     def prepare(self, request: HttpRequest, rows: list[Any]) -> list[Any]:
-        """Count how far the runs of the page are, with one query."""
-        found = read_bounded(self.root_queryset.db, lambda: workflows.progress([row.pk for row in rows]))
+        """Find how far the runs of the page are, and what they wait for, with two queries."""
+        open_ = [row.pk for row in rows if row.finished_at is None]
+        nodes = WorkflowNode.objects.using(self.root_queryset.db).filter(
+            workflow_id__in=open_, finished_at__isnull=True
+        )
+        waiting = (
+            nodes.filter(status="WAITING")
+            .order_by("workflow_id", "number")
+            .only("workflow_id", "name", "kind", "signal")
+        )
+
+        def read() -> tuple[dict[uuid.UUID, Progress], list[WorkflowNode]]:
+            return workflows.progress([row.pk for row in rows]), list(waiting[:SEARCHED]) if open_ else []
+
+        found = read_bounded(nodes.db, read)
         if found is None:
             self.note = NOT_COUNTED
+        counted, waits = found or ({}, [])
+        by_run = defaultdict(list)
+        for node in waits:
+            by_run[node.workflow_id].append(node)
         for row in rows:
-            row.progress = (found or {}).get(row.pk)
+            row.progress = counted.get(row.pk)
+            row.waits_for = NOTHING if found is None else waits_for(row, by_run[row.pk])
         return rows
 
     def _chosen(self, kind: type[RunFilter]) -> str | None:
         value: str | None = next((item.value() for item in self.filter_specs if isinstance(item, kind)), None)
         return value
+
+
+def waits_for(run: WorkflowRun, nodes: list[WorkflowNode]) -> str:
+    """Return in words what a run waits for, with the first of its waiting ``nodes``."""
+    if run.error_code == "COMPENSATION_FAILED":
+        return gettext("somebody: it was not undone completely")
+    if run.finished_at is not None:
+        return NOTHING
+    if run.status == "PAUSED":
+        return gettext("somebody: a failure paused it") if run.error_code else gettext("somebody: it is paused")
+    if run.status == "COMPENSATING":
+        return gettext("its undos")
+    told = []
+    for node in nodes[:NAMED]:
+        awaited = kind_of(node.kind).awaits.format(signal=node.signal, keyed="", allowed="")
+        told.append(f"{awaited} ({node.name})")
+    return "; ".join(told) + ("; …" if len(nodes) > NAMED else "") if told else gettext("its tasks")
 
 
 class ReasonForm(ActionForm):

@@ -26,7 +26,14 @@ from horsies_django.admin.base.html import (
     payload_note,
 )
 from horsies_django.admin.base.readonly import ReadOnlyAdminMixin, read_bounded
-from horsies_django.admin.workflows.listing import NameFilter, ParentFilter, RunActionsMixin, RunListMixin, StatusFilter
+from horsies_django.admin.workflows.listing import (
+    NameFilter,
+    NeedsFilter,
+    ParentFilter,
+    RunActionsMixin,
+    RunListMixin,
+    StatusFilter,
+)
 from horsies_django.admin.workflows.node_page import NodePageMixin
 from horsies_django.admin.workflows.nodes import badge_of, node_table, progress_bar, tasks_link, wait_tables
 from horsies_django.admin.workflows.picture.page import PicturePageMixin
@@ -44,10 +51,11 @@ class WorkflowAdminMixin(NodePageMixin, PicturePageMixin, RunActionsMixin, ReadO
 
     change_list_mixin = RunListMixin
     list_display = (
-        "shown_status", "shown_name", "shown_key", "shown_progress", "shown_sent", "shown_finished", "shown_error_code",
+        "shown_status", "shown_name", "shown_key", "shown_progress", "shown_waits", "shown_sent", "shown_finished",
+        "shown_error_code",
     )  # fmt: skip
     list_display_links = ("shown_name",)
-    list_filter = (StatusFilter, NameFilter, ParentFilter)
+    list_filter = (NeedsFilter, StatusFilter, NameFilter, ParentFilter)
     search_fields = ("key",)  # shows the box; get_search_results does the search
     search_help_text = gettext_lazy("Enter a full id, a full key, or the full name of a workflow.")
     ordering = ("-sent_at",)
@@ -153,6 +161,11 @@ class WorkflowAdminMixin(NodePageMixin, PicturePageMixin, RunActionsMixin, ReadO
     def shown_progress(self, obj: Any) -> SafeString | str:
         """Return the progress, as counted for the whole page."""
         return progress_bar(obj.progress)
+
+    @admin.display(description=gettext_lazy("waits for"))
+    def shown_waits(self, obj: Any) -> str:
+        """Return in words what it waits for, as found for the whole page."""
+        return str(obj.waits_for)
 
     @admin.display(description=gettext_lazy("sent"))
     def shown_sent(self, obj: Any) -> SafeString | str:

@@ -32,6 +32,7 @@ from horsies_django.store.overviews import OverviewStore
 from horsies_django.tasks import registry
 
 LATE = dt.timedelta(minutes=1)  # a schedule that is due for longer has no scheduler
+MISSED = dt.timedelta(hours=24)  # how long it is told that fire times were missed
 LATELY, DAY = dt.timedelta(minutes=15), dt.timedelta(hours=24)
 CANCELLED = "57014"  # the SQLSTATE of a statement that took too long
 
@@ -119,7 +120,7 @@ def _whole(connection: Connection, database: DatabaseHealth, skew: float) -> Hea
         workers=workers,
         database=database,
         clock_skew_seconds=skew,
-        schedules=store.schedules(LATE, dt.timedelta(hours=24)),  # missed fire times are told for a day
+        schedules=store.schedules(LATE, MISSED),
         lost=store.lost(),
         blockers=blockers,
         declared_schedules=declared,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import Any
 
 import psycopg
 from django.contrib.auth.decorators import login_not_required
@@ -21,7 +20,7 @@ from horsies_django.management.reports.health import as_record, is_healthy
 from horsies_django.management.reports.layout import as_json
 from horsies_django.monitoring import METRICS_TYPE, NO_METRICS
 from horsies_django.monitoring.health import examine, problems
-from horsies_django.store.notify import direct_connection
+from horsies_django.monitoring.reading import connected
 
 UNREACHABLE = {"healthy": False, "error": "The database cannot be read: 'manage.py horsies_status' says why."}
 
@@ -89,11 +88,4 @@ def metrics(request: HttpRequest) -> HttpResponse:
         return HttpResponse(NO_METRICS, content_type="text/plain; charset=utf-8", status=501)
     from horsies_django.monitoring.metrics import rendered
 
-    return HttpResponse(rendered.read(connected), content_type=METRICS_TYPE)
-
-
-def connected() -> psycopg.Connection[Any]:
-    """Return a connection whose statements are bounded."""
-    conf = config()
-    alias = conf.listen_database or conf.database  # a pooler would not pass on the timeout
-    return direct_connection(alias, application_name="horsies status", read_only=True, statement_timeout_ms=3_000)
+    return HttpResponse(rendered(connected), content_type=METRICS_TYPE)

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import datetime as dt
+from typing import NamedTuple
 
-from horsies_django.core.counts import Total
+from horsies_django.core.counts import BOUNDS, Total
 from horsies_django.store.base import Connection
-from horsies_django.store.history import HOUR, MINUTE, HistoryStore
+from horsies_django.store.history import HOUR, MINUTE, Failures, HistoryStore
 
 LONGEST_BY_MINUTES = dt.timedelta(hours=2)
+NONE = (0,) * len(BOUNDS)  # the histogram of nothing
+
+
+class Step(NamedTuple):
+    """What was counted of a queue in a step of time: the tasks that completed or returned an error, and those that failed.
+
+    ``waits`` and ``runs`` are histograms: how long due tasks had waited when they were claimed, and how long attempts ran.
+    """
+
+    completed: int = 0
+    failed: int = 0
+    waits: tuple[int, ...] = NONE
+    runs: tuple[int, ...] = NONE
 
 
 def totals(connection: Connection, span: dt.timedelta) -> list[Total]:
@@ -16,4 +30,36 @@ def totals(connection: Connection, span: dt.timedelta) -> list[Total]:
 
     Workers write once a minute, so the last minute is missing. Raises the errors of the driver.
     """
-    return HistoryStore(connection).totals(MINUTE if span <= LONGEST_BY_MINUTES else HOUR, span)
+    return HistoryStore(connection).totals(_width(span), span)
+
+
+def series(connection: Connection, span: dt.timedelta, points: int) -> dict[str, list[Step]]:
+    """Return what was counted in the last ``span``, by queue, in so many equal steps of whole minutes, beyond two hours of hours.
+
+    The last step has the present minute or hour. Queues of which nothing was counted are missing.
+    Raises the errors of the driver.
+    """
+    found: dict[str, list[Step]] = {}
+    for queue, place, kind, n, buckets in HistoryStore(connection).series(_width(span), span, points):
+        steps = found.setdefault(queue, [Step()] * points)
+        step, histogram = steps[place], tuple(map(int, buckets))
+        if kind == "claimed":
+            steps[place] = step._replace(waits=histogram)
+            continue
+        completed, failed = n * (kind == "completed"), n * (kind == "failed")
+        steps[place] = Step(step.completed + completed, step.failed + failed, step.waits, added(step.runs, histogram))
+    return found
+
+
+def added(*histograms: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the sum of histograms."""
+    return tuple(map(sum, zip(*histograms, strict=True)))
+
+
+def failures(connection: Connection, span: dt.timedelta, many: int) -> list[Failures]:
+    """Return which tasks failed for good in the last ``span`` and with which code, the most frequent first."""
+    return HistoryStore(connection).failures(_width(span), span, many)
+
+
+def _width(span: dt.timedelta) -> int:
+    return MINUTE if span <= LONGEST_BY_MINUTES else HOUR

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -17,10 +14,10 @@ from horsies_django.core.queues import CLUSTER
 from horsies_django.core.status import UNFINISHED_RUNS
 from horsies_django.monitoring.families import gauge
 from horsies_django.monitoring.health import Health, ProblemCode, examine, problems
+from horsies_django.monitoring.reading import Cached
 from horsies_django.store.base import Connection
 from horsies_django.store.health import HealthStore
 
-CACHED_SECONDS = 5.0
 WORKER_STATES = ("living", "stale", "dead", "stopped")
 
 
@@ -70,23 +67,15 @@ def of_queues(health: Health) -> Iterator[Metric]:
     yield gauge("horsies_queue_paused", "1: the queue is paused.", label, paused)
 
 
-class Rendered:
-    """The metrics as text, read again when they are ``CACHED_SECONDS`` old, however many scrape them."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.text = b""
-        self.until = -math.inf  # by the monotonic clock
-
-    def read(self, connect: Callable[[], AbstractContextManager[Connection]]) -> bytes:
-        """Return the text, on a new connection if need be. Raises the errors of the driver."""
-        with self.lock:
-            if time.monotonic() >= self.until:
-                with connect() as connection:
-                    collector = SiteCollector(connection)
-                self.text = generate_latest(collector)
-                self.until = time.monotonic() + CACHED_SECONDS
-            return self.text
+texts: Cached[bytes] = Cached()
 
 
-rendered = Rendered()
+def rendered(connect: Callable[[], AbstractContextManager[Connection]]) -> bytes:
+    """Return the metrics as text, read on a new connection if need be. Raises the errors of the driver."""
+
+    def make() -> bytes:
+        with connect() as connection:
+            collector = SiteCollector(connection)
+        return generate_latest(collector)
+
+    return texts.read("", make)

@@ -129,6 +129,16 @@ class HaltedRuns(NamedTuple):
     until: dt.datetime | None
 
 
+class WaitingGates(NamedTuple):
+    """Gates of a workflow that wait for a decision: ``number`` is that of the node of the oldest of their runs."""
+
+    workflow: str
+    gate: str
+    many: int
+    run: uuid.UUID
+    number: int
+
+
 class LostRecord(NamedTuple):
     """The last audit entry or snapshot of a worker (``kind``: audit, snapshot) that could not be written, and why.
 
@@ -186,6 +196,10 @@ class HealthStore:
         """Return the runs that go on only if somebody acts, by workflow and reason."""
         # of runs, and of nodes that wait for a time
         return [HaltedRuns(*row) for row in run(self.connection, "horsies_halted_runs", {"many": 10_000})]
+
+    def waiting_gates(self) -> list[WaitingGates]:
+        """Return the gates that wait for a decision, by workflow and name, the most first."""
+        return [WaitingGates(*row) for row in run(self.connection, "horsies_waiting_gates", {"many": HALTED_BOUND})]
 
     def unknown_tasks(self, queues: Iterable[str], grace: dt.timedelta, threshold: dt.timedelta) -> list[UnknownTask]:
         """Return the tasks that have been due for longer than ``grace`` and that no living worker of their queue knows."""

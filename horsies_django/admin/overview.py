@@ -1,0 +1,224 @@
+"""The overview at the admin's page of the app: what is wrong, the queues, and what waits for somebody.
+
+It shows a section only to those who may view its model, as the site's list of models says, and nothing of payloads.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+from django.contrib.admin.utils import quote
+from django.db import DatabaseError
+from django.db.models import Model
+from django.http import HttpRequest
+from django.urls import NoReverseMatch, reverse
+from django.utils.functional import Promise
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.text import capfirst
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from horsies_django.admin.base.charts import bars
+from horsies_django.admin.base.html import FEW, LAST, MANY, NODE_PAGE, NOTHING, absolute, age, badge, breakable, span
+from horsies_django.admin.base.refusals import refusal
+from horsies_django.admin.workers import LIFE
+from horsies_django.core.counts import COMPLETED, RETURNED, quantile
+from horsies_django.core.queues import CLUSTER
+from horsies_django.models import AuditEntry, Queue, Schedule, Task, Worker, WorkflowRun
+from horsies_django.monitoring.health import LATE, Problem, ProblemCode, QueueHealth, Severity
+from horsies_django.monitoring.history import added
+from horsies_django.monitoring.summary import SPANS, Summary, read
+
+EVERY_MS = "10000"  # between two readings of a page that is visible
+LATELY_MINUTES = 14  # that were counted of the last 15: workers write once a minute
+WORDS: dict[str, str | Promise] = {
+    "hour": gettext_lazy("Last hour"), "day": gettext_lazy("Last 24 hours"), "week": gettext_lazy("Last 7 days"),
+}  # fmt: skip
+SEVERITIES = {
+    Severity.CRITICAL: ("failed", "✕", gettext_lazy("Critical")),
+    Severity.WARNING: ("paused", "!", gettext_lazy("Warning")),
+}
+HALTED = {"paused": gettext_lazy("paused by a failure"), "not undone": gettext_lazy("not undone completely")}
+# The first word of a problem's subject -> the model whose viewers are told of it; others are told to those who may view queues.
+MODELS: dict[str, type[Model]] = {
+    "task": Task, "worker": Worker, "schedule": Schedule, "schedules": Schedule, "workflow": WorkflowRun, "audit": AuditEntry,
+}  # fmt: skip
+# The columns of the table of queues, but the first
+COLUMNS = (
+    gettext_lazy("Waiting"), gettext_lazy("Oldest waits"), gettext_lazy("Running"), gettext_lazy("Per minute"),
+    gettext_lazy("Failed"), gettext_lazy("Wait, 95 %"), gettext_lazy("Run, 95 %"), gettext_lazy("Finished"),
+)  # fmt: skip
+
+Text = SafeString | str
+Section = tuple[str, list[SafeString]]  # its title, and a list
+
+
+class Overview:
+    """A summary as one user of a site sees it. ``lists``: the addresses of the lists of the models that they may view."""
+
+    def __init__(self, request: Any, lists: Mapping[type[Model], str], summary: Summary, chosen: str) -> None:
+        self.site = getattr(request, "current_app", None)
+        self.lists, self.summary, self.chosen = lists, summary, chosen
+        self.clock = summary.health.database.clock
+
+    def link(self, model: type[Model], pk: str | uuid.UUID, text: Text) -> Text:
+        """Return ``text`` as a link to the page of a row, or only the text if the user or the site has none."""
+        name, arguments = f"admin:horsies_{model._meta.model_name}_change", (quote(pk),)
+        return self.to(name, arguments, text) if model in self.lists else text
+
+    def to(self, name: str, arguments: tuple[object, ...], text: Text) -> Text:
+        try:
+            return format_html('<a href="{}">{}</a>', reverse(name, args=arguments, current_app=self.site), text)
+        except NoReverseMatch:
+            return text
+
+    def listed(self, text: str, **fields: str) -> Text:
+        """Return ``text`` as a link to the tasks with these fields."""
+        address = self.lists.get(Task)
+        return format_html('<a href="{}?{}">{}</a>', address, urlencode(fields), text) if address else text
+
+    def shown(self) -> dict[str, Any]:
+        """Return what the template shows; a section that the user may not see is missing."""
+        health = self.summary.health
+        if not health.complete:
+            return {"problems": list(self.problems())}
+        made = {Task: self.failures, Worker: self.workers, Schedule: self.schedules, WorkflowRun: self.workflows}
+        queues = [self.queue(one) for one in health.queues[:MANY]] if Queue in self.lists else None
+        return {
+            "problems": list(self.problems()),
+            "queues": queues,
+            "columns": COLUMNS,
+            "more": len(health.queues) > MANY,
+            "sections": [section for model, sections in made.items() if model in self.lists for section in sections()],
+        }
+
+    def problems(self) -> Iterator[tuple[Text, ...]]:
+        """Yield the problems that concern what the user may view, the worst first: badge, text, since, advice, link."""
+        for one in self.summary.problems:
+            if MODELS.get(one.subject.partition(" ")[0], Queue) in self.lists:
+                since = age(one.since, self.clock) if one.since else ""
+                yield badge(*SEVERITIES[one.severity]), capfirst(one.text), since, capfirst(one.advice), self.about(one)
+
+    def about(self, problem: Problem) -> Text:
+        """Return a link to what a problem is about: a row, or a list of tasks."""
+        kind, _space, name = problem.subject.partition(" ")
+        health = self.summary.health
+        if kind == "task":
+            status = "PENDING" if problem.code == ProblemCode.UNKNOWN_TASK else "FAILED"
+            return self.listed(_("These tasks"), status=status, name=name)
+        if kind == "workflow":
+            run = next((one.run for one in health.halted_runs if str(one.run) in problem.text), None)
+            return self.link(WorkflowRun, run, _("The first run")) if run else ""
+        if kind == "worker":
+            known = (one.id for one in health.workers if f"{one.hostname}:{one.pid}" == name and one.state != "living")
+            return self.link(Worker, next(known, name), _("The worker"))
+        if kind in ("queue", "schedule"):
+            return self.link(Queue if kind == "queue" else Schedule, name, name)
+        if model := MODELS.get(kind):
+            return format_html('<a href="{}">{}</a>', self.lists[model], model._meta.verbose_name_plural)
+        return ""
+
+    def queue(self, queue: QueueHealth) -> tuple[Text, Text, list[tuple[str | Promise, Text]]]:
+        """Return the name of a queue, whether it is paused, and its columns. The cluster is all queues."""
+        all_ = queue.name == CLUSTER
+        of_queue = {} if all_ else {"queue": queue.name}
+        lately = (one for one in self.summary.health.lately if all_ or one.queue == queue.name)
+        rate = sum(one.n for one in lately if one.failed or one.result in (COMPLETED, RETURNED)) / LATELY_MINUTES
+        counted = [steps for name, steps in self.summary.steps.items() if all_ or name == queue.name]
+        steps = [step for steps in counted for step in steps]
+        pairs = [
+            (sum(one.completed for one in each), sum(one.failed for one in each)) for each in zip(*counted, strict=True)
+        ]
+        failed = sum(step.failed for step in steps)
+        columns = (
+            self.listed(f"{queue.pending:,}{'+' * queue.pending_more}", status="PENDING", **of_queue),
+            seconds(queue.oldest_seconds),
+            gauge(self.listed(f"{queue.running:,}", status="RUNNING", **of_queue), queue),
+            f"{rate:,.{0 if rate >= 10 else 1}f}",
+            self.listed(f"{failed:,}", status="FAILED", **of_queue) if failed else "0",
+            seconds(quantile(added(*(step.waits for step in steps)), 0.95)),
+            seconds(quantile(added(*(step.runs for step in steps)), 0.95)),
+            bars(pairs, f"{queue.name}, {WORDS[self.chosen]}"),
+        )
+        paused = badge("paused", "■", _("Paused")) if queue.paused else ""
+        name = self.link(Queue, queue.name, str(Queue(name=queue.name)))
+        return name, paused, list(zip(COLUMNS, columns, strict=True))
+
+    def failures(self) -> Iterator[Section]:
+        form, lines = "{} × {} <code>{}</code>", []
+        for one in self.summary.failures:
+            link = self.listed(f"{one.n:,}", status="FAILED", name=one.task, code=one.code)
+            lines.append(format_html(form, link, breakable(one.task), one.code))
+        yield _("Most failures"), lines
+
+    def workers(self) -> Iterator[Section]:
+        found = self.summary.health.workers
+        states = Counter(one.state for one in found)
+        silent = [one for one in found if one.state in ("stale", "dead")]
+        lines = [format_html("{} {}", f"{states[state]:,}", badge(*LIFE[state])) for state in LIFE if states[state]]
+        for one in silent[:FEW]:
+            link = self.link(Worker, one.id, f"{one.hostname}:{one.pid}")
+            lines.append(line(link, _("last seen %(span)s ago"), one.silent_seconds))
+        yield _("Workers"), lines
+
+    def schedules(self) -> Iterator[Section]:
+        found = [(one.name, one.late_seconds or 0.0) for one in self.summary.health.schedules]
+        late = [(name, by) for name, by in found if by > LATE.total_seconds()]
+        yield (
+            _("Late schedules"),
+            [line(self.link(Schedule, name, name), _("for %(span)s"), by) for name, by in late[:LAST]],
+        )
+
+    def workflows(self) -> Iterator[Section]:
+        halted = [one for one in self.summary.health.halted_runs if one.reason in HALTED]
+        yield _("Runs that stand still"), [
+            many(one.many, self.link(WorkflowRun, one.run, breakable(one.name)), HALTED[one.reason]) for one in halted[:LAST]
+        ]  # fmt: skip
+        yield (
+            _("Gates that wait"),
+            [
+                many(one.many, self.to(f"admin:{NODE_PAGE}", (quote(one.run), one.number), one.gate), one.workflow)
+                for one in self.summary.gates[:LAST]
+            ],
+        )
+
+
+def gauge(running: Text, queue: QueueHealth) -> Text:
+    """Return how many tasks run, and of how many that may."""
+    if not queue.limit:
+        return running
+    template = '{} {} <progress class="horsies-progress" value="{}" max="{}" aria-label="{}"></progress>'
+    text = _("of %(limit)s") % {"limit": f"{queue.limit:,}"}
+    return format_html(template, running, text, str(queue.running + queue.claimed), str(queue.limit), _("Permits held"))
+
+
+def line(text: Text, form: str, by: float) -> SafeString:
+    return format_html('{} <span class="horsies-quiet">{}</span>', text, form % {"span": seconds(by)})
+
+
+def many(count: int, text: Text, quiet: object) -> SafeString:
+    return format_html('{} × {} <span class="horsies-quiet">{}</span>', f"{count:,}", text, quiet)
+
+
+def seconds(value: float | None) -> str:
+    return NOTHING if value is None else span(dt.timedelta(seconds=value))
+
+
+def overview(request: HttpRequest, app_list: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the context of the overview. ``app_list`` is the site's, with what the user may view."""
+    chosen = request.GET.get("span", "")
+    chosen = chosen if chosen in SPANS else "hour"
+    models = [model for app in app_list for model in app["models"]]
+    lists = {model["model"]: model["admin_url"] for model in models if model["perms"].get("view")}
+    context: dict[str, Any] = {"every": EVERY_MS, "spans": [(name, WORDS[name], name == chosen) for name in SPANS]}
+    found = read(chosen)
+    if isinstance(found, DatabaseError):
+        return {**context, "refused": refusal(found)}
+    seen = Overview(request, lists, found, chosen)
+    return {**context, "complete": found.health.complete, "read_at": absolute(seen.clock), **seen.shown()}

@@ -1,0 +1,44 @@
+"""How the pages of a site read the state of the system: with bounded statements, and once in five seconds however many ask."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import psycopg
+
+from horsies_django.conf import config
+from horsies_django.store.notify import direct_connection
+
+STATEMENT_TIMEOUT_MS = 3_000
+CACHED_SECONDS = 5.0
+
+T = TypeVar("T")
+
+
+def connected() -> psycopg.Connection[Any]:
+    """Return a connection in autocommit mode whose statements are bounded. Raises the errors of the driver."""
+    conf = config()
+    alias = conf.listen_database or conf.database  # a pooler would not pass on the timeout
+    return direct_connection(
+        alias, application_name="horsies status", read_only=True, statement_timeout_ms=STATEMENT_TIMEOUT_MS
+    )
+
+
+class Cached(Generic[T]):
+    """Values of this process by name, each made anew when it is ``CACHED_SECONDS`` old. Those who ask meanwhile wait for it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.kept: dict[str, tuple[float, T]] = {}  # until when, by the monotonic clock
+
+    def read(self, name: str, make: Callable[[], T]) -> T:
+        """Return the value, from ``make`` if need be. Raises what that raises, and keeps nothing then."""
+        with self.lock:
+            kept = self.kept.get(name)
+            if kept is None or time.monotonic() >= kept[0]:
+                value = make()
+                kept = self.kept[name] = time.monotonic() + CACHED_SECONDS, value
+            return kept[1]

@@ -1,0 +1,153 @@
+"""The overview in a real browser: light, dark and narrow; it follows the system while it is visible, and says when it cannot."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.urls import reverse
+
+from horsies_django.models import Schedule, Task
+from horsies_django.monitoring import summary
+from tests.browser import test_admin as shared
+from tests.browser.test_admin import CONTRASTS, PICTURES, assert_readable, look, playwright
+from tests.browser.test_admin import browser as browser
+from tests.browser.test_admin import crowded as crowded
+from tests.browser.test_admin import library as library
+from tests.conftest import put, wait_until
+from tests.desk.test_admin_overview import anew as anew
+from tests.desk.test_admin_overview import counted
+
+pytestmark = shared.pytestmark
+PERIOD = 10_000  # ms
+HIDE = """hidden => {
+  Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
+  document.dispatchEvent(new Event("visibilitychange"));
+}"""
+
+
+def address(**query: str) -> dict[str, str]:
+    return {
+        "overview": reverse("admin:app_list", args=("horsies",))
+        + "".join(f"?{key}={value}" for key, value in query.items())
+    }
+
+
+def held(page: Any) -> list[str]:
+    """Load the page again with a clock that stands still, and return the list of what its script asks for from now on."""
+    page.clock.install(time=0)
+    page.reload()
+    page.clock.pause_at(PERIOD / 2_000)
+    page.evaluate("performance.now = () => 0")  # it waits longer where an answer took long
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url) if request.resource_type == "fetch" else None)
+    return asked
+
+
+def again(page: Any, asked: list[str]) -> None:
+    """Let the clock go on until the script asks once more."""
+    before = len(asked)
+    wait_until(lambda: page.clock.run_for(PERIOD) or len(asked) > before, "it asks again")
+
+
+@pytest.fixture
+def busy(crowded: Any) -> None:
+    """A day of work, and a few things that are wrong."""
+    for minutes in range(0, 60, 2):
+        rows = [
+            ("mail", "mail.tasks.send_newsletter", "COMPLETED", 40 + 30 * (minutes % 7)),
+            ("mail", "mail.tasks.send_newsletter", "PROVIDER_REFUSED", 9 * (minutes % 3)),
+            ("mail", "", "CLAIMED", 80),
+            ("default", "documents.tasks.import_file", "COMPLETED", 300 - 4 * minutes),
+            ("default", "documents.tasks.import_file", "NOT_TEXT", 2),
+        ]
+        counted(*rows, ago=dt.timedelta(minutes=minutes), seconds=minutes % 9)
+    night = {"task": "documents.tasks.reindex", "pattern": "0 3 * * *", "zone": "UTC"}
+    Schedule.objects.bulk_create(
+        [Schedule(name="reindex", changes=night, next_at=shared.now() - dt.timedelta(hours=2))]
+    )
+
+
+@pytest.mark.parametrize("width", [390, 768, 1400])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_is_readable_at_any_width(browser: Any, live_server: Any, busy: None, scheme: str, width: int) -> None:
+    for _name, page in look(browser, live_server, scheme, address()):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert_readable(page, "the overview", 3)
+        quiet = page.locator(".horsies-overview :is(.horsies-quiet, td, th, a)")
+        assert min(quiet.evaluate_all(CONTRASTS)) >= 4.5
+        chart = page.get_by_role("img", name="mail, Last hour: least")
+        playwright.expect(chart).to_be_visible()
+        playwright.expect(page.get_by_role("heading", name="Problems")).to_be_in_viewport()
+        assert chart.evaluate("chart => chart.getBoundingClientRect().right < innerWidth") or width == 768
+        label = page.locator("td", has=chart).evaluate("cell => getComputedStyle(cell, '::before').content")
+        assert label == ('"Finished"' if width < 600 else "none"), "a column has its name in a card, too"
+        if PICTURES:
+            page.screenshot(path=Path(PICTURES) / f"overview-{width}-{scheme}.png", full_page=True)
+
+
+def test_it_shows_a_new_failure_without_a_reload_and_keeps_the_focus(
+    browser: Any, live_server: Any, busy: None
+) -> None:
+    for _name, page in look(browser, live_server, "light", address(span="day")):
+        asked = held(page)
+        failures = page.get_by_role("heading", name="Most failures").locator("xpath=..")
+        queue = page.get_by_role("rowheader", name="mail").get_by_role("link")
+        queue.focus()
+        queue.evaluate("link => { link.mine = 'untouched' }")
+        playwright.expect(failures).not_to_contain_text("charge")
+        counted(("default", "shop.tasks.charge", "CARD_DECLINED", 4_000))
+        put(2, queue="mail")
+        summary.summaries.kept.clear()
+        assert asked == []
+        page.clock.run_for(PERIOD)
+        playwright.expect(failures).to_contain_text("4,000 × shop.tasks.charge CARD_DECLINED")
+        assert asked == [live_server.url + address(span="day")["overview"]]
+        assert queue.evaluate("link => link.mine") == "untouched", "what is the same is not replaced"
+        assert page.evaluate("document.activeElement.textContent") == "mail"
+
+
+def test_it_asks_again_and_again_but_not_while_nobody_sees_it(browser: Any, live_server: Any, busy: None) -> None:
+    for _name, page in look(browser, live_server, "light", address()):
+        asked = held(page)
+        again(page, asked)
+        again(page, asked)
+        before = len(asked)
+        page.evaluate(HIDE, True)
+        page.clock.run_for(20 * PERIOD)
+        assert len(asked) <= before + 1, "but for one that was on its way"
+        before = len(asked)
+        page.clock.run_for(20 * PERIOD)
+        assert len(asked) == before
+        with page.expect_response("**/admin/horsies/"):
+            page.evaluate(HIDE, False)
+            page.clock.run_for(1)
+
+
+def test_what_cannot_be_refreshed_says_so_and_recovers(browser: Any, live_server: Any, busy: None) -> None:
+    for _name, page in look(browser, live_server, "light", address()):
+        held(page)
+        page.route(
+            "**/admin/horsies/", lambda route: route.fulfill(status=200, body="<p>Log in</p>", content_type="text/html")
+        )
+        page.clock.run_for(PERIOD)
+        playwright.expect(page.get_by_text("The overview could not be refreshed.")).to_be_visible()
+        playwright.expect(page.get_by_role("heading", name="Queues")).to_be_visible()
+        page.unroute("**/admin/horsies/")
+        page.clock.run_for(2 * PERIOD)
+        playwright.expect(page.get_by_text("Read at")).to_be_visible()
+
+
+def test_a_person_finds_the_tasks_of_a_problem(browser: Any, live_server: Any, busy: None) -> None:
+    for _name, page in look(browser, live_server, "light", address()):
+        page.get_by_role("link", name="Last 7 days").click()
+        playwright.expect(page.get_by_role("link", name="Last 7 days")).to_have_attribute("aria-current", "page")
+        row = page.get_by_role("row").filter(has=page.get_by_role("rowheader", name="mail"))
+        row.get_by_role("link").nth(1).click()
+        page.wait_for_url("**/task/?status=PENDING&queue=mail")
+        assert (
+            page.locator("#result_list tbody tr").count()
+            == Task.objects.filter(status="PENDING", queue_name="mail").count()
+        )

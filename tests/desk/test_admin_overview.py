@@ -1,0 +1,342 @@
+"""The overview at the admin's page of the app: what it says, to whom, with which links, and at which cost."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Callable, Iterator
+from html import unescape
+from typing import Any
+
+import psycopg
+import pytest
+from django.contrib.admin.utils import quote
+from django.db import connection
+from django.http import QueryDict
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from horsies_django import Workflow, queues
+from horsies_django.core.counts import BOUNDS, CLAIMED, COMPLETED, Total
+from horsies_django.models import Queue, Schedule, WorkflowNode, WorkflowRun
+from horsies_django.monitoring import reading, summary
+from horsies_django.store.base import watchers
+from horsies_django.store.history import HistoryStore
+from horsies_django.tasks.ids import uuid7
+from horsies_django.testing import drain
+from tests.apps.project import flows
+from tests.conftest import limit, put
+from tests.desk.test_admin import body, client_with
+from tests.desk.test_admin_hostile import EVIL
+from tests.support.factories import HeartbeatFactory, TaskFactory, WorkerFactory, now
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Connect = Callable[[], psycopg.Connection[Any]]
+MINUTE, HOUR = dt.timedelta(minutes=1), dt.timedelta(hours=1)
+SECTIONS = {
+    "view_queue": {"Queues"},
+    "view_task": {"Most failures"},
+    "view_worker": {"Workers"},
+    "view_schedule": {"Late schedules"},
+    "view_workflowrun": {"Runs that stand still", "Gates that wait"},
+    "view_auditentry": set[str](),
+}
+
+
+@pytest.fixture(autouse=True)
+def anew() -> Iterator[None]:
+    """Keep nothing that another test has read."""
+    summary.summaries.kept.clear()
+    yield
+    summary.summaries.kept.clear()
+
+
+def seen(client: Client, **query: str) -> str:
+    """Return the overview as HTML, read anew."""
+    summary.summaries.kept.clear()
+    return shown(client, **query)
+
+
+def shown(client: Client, **query: str) -> str:
+    html = body(client, reverse("admin:app_list", args=("horsies",)), **query)
+    return html.partition('class="horsies-overview"')[2].partition('id="content-main"')[0]
+
+
+def text(html: str) -> str:
+    return " ".join(unescape(re.sub(r"<[^>]*>", " ", html.replace("<wbr>", ""))).split())
+
+
+def sections(html: str) -> dict[str, str]:
+    """Return the sections by their titles, as HTML."""
+    return dict(re.findall(r"<h2[^>]*>(.*?)</h2>(.*?)</section>", html, re.DOTALL))
+
+
+def links(html: str) -> list[str]:
+    return [unescape(link) for link in re.findall(r'href="([^"]*)"', html)]
+
+
+def cells(html: str, queue: str) -> dict[str, str]:
+    """Return the columns of a queue, as texts."""
+    (row,) = [one for one in re.findall(r"<tr>(.*?)</tr>", sections(html)["Queues"], re.DOTALL) if f">{queue}<" in one]
+    return {name: text(cell) for name, cell in re.findall(r'<td data-label="(.*?)">(.*?)</td>', row, re.DOTALL)}
+
+
+def counted(*rows: tuple[str, str, str, int], ago: dt.timedelta = dt.timedelta(0), seconds: int = 5) -> None:
+    """Count results of tasks in the history: queue, task, result, how often, all in the bucket of half a second."""
+    worker = WorkerFactory(stopped_at=now(), seen_at=now() - HOUR)
+    buckets = [tuple(n * (place == seconds) for place in range(len(BOUNDS))) for *_, n in rows]
+    totals = [Total(*row, seconds=0.0, buckets=histogram) for row, histogram in zip(rows, buckets, strict=True)]
+    HistoryStore(connection).add(worker.pk, 1, totals, 2 * ago)
+
+
+@pytest.fixture
+def troubled(transactional_db: None) -> dict[str, Any]:
+    """A system in which something of each kind is wrong."""
+    flow, other = Workflow("order", on_error="pause"), Workflow("parcel")
+    flow.add(flows.odd_fails, 1)
+    flow.add(flows.number, 1)
+    other.gate("approve")
+    run, gate = flow.send(), other.send()
+    drain(raise_errors=False)
+    put(3, queue="mail")
+    worker = WorkerFactory(hostname="web-9", pid=77, queues=["default"])
+    HeartbeatFactory(id=worker.pk, worker_id=worker.pk, role="claimer", sent_at=now() - HOUR)
+    TaskFactory(status="RUNNING", claimed_by=worker.pk)
+    living = WorkerFactory(hostname="web-1", pid=12, queues=["default", "bulk"])
+    HeartbeatFactory(id=living.pk, worker_id=living.pk, role="claimer")
+    definition = {"task": "shop.night", "pattern": "0 3 * * *", "zone": "UTC"}
+    Schedule.objects.bulk_create([Schedule(name="night", changes=definition, next_at=now() - HOUR)])
+    counted(("mail", "shop.pay", "CARD", 25), ("mail", "shop.pay", COMPLETED, 115), ("mail", "", CLAIMED, 100))
+    counted(("mail", "shop.old", "LATE", 7), ago=3 * HOUR)
+    return {"worker": worker, "run": run, "gate": gate}
+
+
+def test_it_says_what_is_wrong_the_worst_first_with_the_link_that_shows_it(boss: Client, troubled: Any) -> None:
+    html = sections(seen(boss))["Problems"]
+    told = [text(one) for one in re.findall(r"<li>(.*?)</li>", html, re.DOTALL)]
+    assert [one.split()[1] for one in told] == sorted(one.split()[1] for one in told)
+    assert {"Critical", "Warning"} == {one.split()[1] for one in told}
+    assert any(
+        "Queue mail has 3 tasks due and no live worker. For" in one and "Start one that serves it" in one
+        for one in told
+    )
+    list_ = reverse("admin:horsies_task_changelist")
+    expected = {
+        reverse("admin:horsies_queue_change", args=("mail",)),
+        reverse("admin:horsies_worker_change", args=(troubled["worker"].pk,)),
+        reverse("admin:horsies_schedule_change", args=("night",)),
+        reverse("admin:horsies_workflowrun_change", args=(troubled["run"].workflow_id,)),
+        f"{list_}?status=FAILED&name=shop.pay",
+    }
+    assert expected <= set(links(html))
+    for address in expected - {f"{list_}?status=FAILED&name=shop.pay"}:
+        assert boss.get(address).status_code == 200
+
+
+def test_it_tells_the_figures_of_each_queue_with_links_to_its_tasks(boss: Client, troubled: Any) -> None:
+    limit("mail", max_concurrency=8)
+    TaskFactory.create_batch(2, status="RUNNING", queue_name="mail")
+    html = seen(boss)
+    found = cells(html, "mail")
+    assert found["Waiting"] == "3"
+    assert re.fullmatch(r"\d.*s", found["Oldest waits"])
+    assert found["Running"] == "2 of 8"
+    assert 'value="2" max="8"' in html
+    assert found["Per minute"] == "10"
+    assert found["Failed"] == "25"
+    assert found["Wait, 95 %"] == found["Run, 95 %"] == "242 ms"
+    limit("*", max_concurrency=40)
+    counted(("bulk", "shop.pay", COMPLETED, 5))
+    whole = cells(seen(boss), "the whole cluster")
+    assert (whole["Running"], whole["Per minute"], whole["Failed"]) == ("3 of 40", "10", "25")
+    assert whole["Finished"].endswith("most 145, last 145; failed in all: 25")
+    assert found["Finished"] == "mail, Last hour: least 0, most 140, last 140; failed in all: 25"
+    tasks = reverse("admin:horsies_task_changelist")
+    for status in ("PENDING", "RUNNING", "FAILED"):
+        assert f"{tasks}?status={status}&queue=mail" in links(html)
+    assert cells(html, "bulk")["Oldest waits"] == cells(html, "bulk")["Run, 95 %"] == "–"
+
+
+def test_it_tells_workers_schedules_runs_gates_and_failures(boss: Client, troubled: Any) -> None:
+    found = sections(seen(boss))
+    assert "1 ● Living" in text(found["Workers"])
+    assert re.search(r"web-9:77 last seen 1 h 0 min ago", text(found["Workers"]))
+    assert re.search(r"night for 1 h 0 min", text(found["Late schedules"]))
+    assert text(found["Runs that stand still"]) == "1 × order paused by a failure"
+    assert text(found["Gates that wait"]) == "1 × approve parcel"
+    node = WorkflowNode.objects.get(workflow_id=troubled["gate"].workflow_id)
+    assert links(found["Gates that wait"]) == [
+        reverse("admin:horsies_workflowrun_node", args=(node.workflow_id, node.number))
+    ]
+    assert text(found["Most failures"]) == "25 × shop.pay CARD"
+    (link,) = links(found["Most failures"])
+    assert QueryDict(link.partition("?")[2]).dict() == {"status": "FAILED", "name": "shop.pay", "code": "CARD"}
+
+
+def test_the_span_that_is_chosen_is_that_of_the_figures(boss: Client, troubled: Any) -> None:
+    for span, failures in (("hour", 25), ("day", 32), ("week", 32)):
+        html = seen(boss, span=span)
+        assert cells(html, "mail")["Failed"] == str(failures), span
+        assert f'<a href="?span={span}" aria-current="page">' in html
+        assert ("shop.old" in sections(html)["Most failures"]) == (span != "hour")
+    for odd in ("", "year", "\x00", "<script>", "hour "):
+        assert cells(seen(boss, span=odd), "mail")["Failed"] == "25"
+
+
+@pytest.mark.parametrize("codename", SECTIONS)
+def test_a_user_sees_only_what_they_may_view(troubled: Any, codename: str) -> None:
+    """Naive: all of it for everybody who may view one of the models."""
+    viewer = client_with(codename, "operate_task", "configure_queue", "view_payload")
+    html = seen(viewer)
+    assert set(sections(html)) == {"Problems", *SECTIONS[codename]}
+    kinds = {
+        "view_queue": "Queue mail has 3 tasks",
+        "view_task": "25 tasks shop.pay failed",
+        "view_worker": "Worker web-9:77 is stale",
+        "view_schedule": "The schedule 'night' is overdue",
+        "view_workflowrun": "1 run of workflow order was paused",
+    }
+    assert [kind for kind, told in kinds.items() if told in text(html)] == [codename] * (codename in kinds)
+    for name in SECTIONS.keys() - {codename}:
+        assert not [link for link in links(html) if f"/horsies/{name.removeprefix('view_')}/" in link], name
+
+
+def test_who_may_view_nothing_gets_no_page(troubled: Any) -> None:
+    address = reverse("admin:app_list", args=("horsies",))
+    assert client_with("operate_task").get(address).status_code == 404
+    assert Client().get(address).status_code == 302
+
+
+@pytest.mark.urls("tests.support.backstage")
+def test_on_a_site_of_the_project_links_stay_there_and_its_pages_say_who_may_view_what(
+    boss: Client, troubled: Any
+) -> None:
+    """Naive: links lead to Django's own site, and a permission is enough where has_view_permission says no."""
+    html = boss.get(reverse("backstage:app_list", args=("horsies",))).content.decode()
+    html = html.partition('class="horsies-overview"')[2].partition('id="content-main"')[0]
+    assert "Queues" not in sections(html)
+    assert "Queue mail" not in html
+    found = [link for link in links(html) if not link.startswith("?")]
+    assert found
+    assert [link for link in found if not link.startswith("/backstage/")] == []
+
+
+def test_hostile_texts_arrive_as_text(boss: Client) -> None:
+    short = EVIL[:100]
+    Queue.objects.create(name=short)
+    queues.pause(short, actor=EVIL, reason=EVIL)
+    TaskFactory(queue_name=short)
+    worker = WorkerFactory(hostname=EVIL, pid=7)
+    HeartbeatFactory(id=worker.pk, worker_id=worker.pk, role="claimer", sent_at=now() - HOUR)
+    TaskFactory(status="RUNNING", claimed_by=worker.pk)
+    row = Schedule(name=EVIL, next_at=now() - HOUR, error=EVIL, error_at=now())
+    Schedule.objects.bulk_create([row])
+    flow = Workflow("plain")
+    flow.gate("gate")
+    run = flow.send()
+    drain()
+    WorkflowRun.objects.filter(pk=run.workflow_id).update(name=EVIL)
+    WorkflowNode.objects.filter(workflow_id=run.workflow_id).update(name=EVIL)
+    paused = WorkflowRun(
+        id=uuid7(), name=EVIL, status="PAUSED", on_error="pause", error_code="X", output=0, sent_at=now()
+    )
+    WorkflowRun.objects.bulk_create([paused])
+    counted((short, EVIL, short, 30), (short, EVIL, COMPLETED, 1))
+    html = seen(boss)
+    for title, part in sections(html).items():
+        assert "alert(1)" in part, title
+        assert not re.search(r"<(script|img)\b", part), title
+    assert not re.search(r"<[a-z]+[^<>]*\"'>", html)
+    tags = re.findall(r"<[a-z][^>]*>", re.sub(r'="[^"]*"', "=", html))
+    assert not [tag for tag in tags if re.search(r"\s(style|on[a-z]+)=", tag)]
+    for link in (reverse("admin:horsies_queue_change", args=(quote(short),)),):
+        assert link in links(html)
+        assert boss.get(link).status_code == 200
+
+
+def test_it_shows_no_keys_arguments_and_results(boss: Client, troubled: Any) -> None:
+    limit("mail", partition_by_args=["tenant"], partition_max_concurrency=1)
+    put(20, queue="mail", kwargs=['{"tenant": "s3cret"}'] * 20)
+    TaskFactory(status="FAILED", queue_name="mail", kwargs={"a": "s3cret"}, partition_key="s3cret")
+    assert "s3cret" not in seen(boss)
+
+
+# How it is read
+
+
+def test_the_database_is_read_once_in_five_seconds_and_nobody_sees_what_was_read_for_others(
+    boss: Client, troubled: Any
+) -> None:
+    html, viewer = seen(boss), client_with("view_worker")
+    put(4, queue="mail")
+    assert cells(shown(boss), "mail")["Waiting"] == "3"
+    assert set(sections(shown(viewer))) == {"Problems", "Workers"}
+    assert "mail" not in shown(viewer)
+    assert shown(boss) == html
+    kept = summary.summaries.kept
+    summary.summaries.kept = {name: (until - reading.CACHED_SECONDS, one) for name, (until, one) in kept.items()}
+    assert cells(shown(boss), "mail")["Waiting"] == "7"
+
+
+def test_a_page_takes_no_more_than_25_queries(boss: Client, troubled: Any) -> None:
+    for span in summary.SPANS:
+        ran: list[str] = []
+        summary.summaries.kept.clear()
+        watchers.append(lambda _connection, name, _params, ran=ran: ran.append(name))  # type: ignore[misc]
+        try:
+            with CaptureQueriesContext(connection) as captured:
+                shown(boss, span=span)
+        finally:
+            watchers.pop()
+        assert "horsies_series" in ran
+        assert len(ran) + len(captured) <= 25, (ran, captured.captured_queries)
+
+
+def test_a_lock_that_keeps_it_from_the_tables_is_the_problem_that_it_tells(
+    boss: Client, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "STATEMENT_TIMEOUT_MS", 500)
+    conn = connect()
+    with conn.transaction():
+        conn.execute("SET LOCAL application_name = 'psql'")
+        conn.execute("LOCK TABLE horsies_tasks IN ACCESS EXCLUSIVE MODE")
+        html = seen(boss)
+        assert set(sections(html)) == {"Problems"}
+        assert "('psql') has had a transaction open" in text(html)
+        assert "nothing else is known" in html
+        assert "psql" not in seen(client_with("view_task"))
+
+
+def test_a_database_that_refuses_is_told_and_not_asked_again_by_the_next(
+    boss: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setitem(connection.settings_dict, "PORT", "1")
+        patch.setitem(connection.settings_dict, "HOST", "127.0.0.1")
+        assert "The database refused" in text(seen(boss))
+    assert "The database refused" in text(shown(boss))
+    assert sections(shown(boss)) == {}
+    assert "Queues" in sections(seen(boss))
+
+
+def test_tables_that_are_not_migrated_are_told(boss: Client) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE horsies_history RENAME TO other")
+        try:
+            assert "Check that “migrate” has been run." in text(seen(boss))
+        finally:
+            cursor.execute("ALTER TABLE other RENAME TO horsies_history")
+
+
+def test_it_says_when_it_was_read_in_the_time_of_the_project(boss: Client) -> None:
+    (told,) = re.findall(r"Read at (\S+ \S+)<", seen(boss))
+    clock = dt.datetime.now(dt.timezone(dt.timedelta(hours=3))).replace(tzinfo=None)  # TIME_ZONE is Istanbul
+    assert abs(dt.datetime.fromisoformat(told) - clock) < MINUTE
+
+
+def test_the_pages_of_other_apps_are_as_they_were_and_the_list_of_models_stands_below(boss: Client) -> None:
+    assert "horsies-overview" not in body(boss, reverse("admin:app_list", args=("auth",)))
+    models = body(boss, reverse("admin:app_list", args=("horsies",))).partition('id="content-main"')[2]
+    assert f'href="{reverse("admin:horsies_worker_changelist")}"' in models

@@ -1,0 +1,27 @@
+"""URLs of a project with a second admin site, on which it shows no queues."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.http import HttpRequest
+from django.urls import path
+
+from horsies_django.admin import QueueAdmin, register
+from horsies_django.models import Queue
+
+
+class NoQueues(QueueAdmin):
+    """Pages that nobody may view."""
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+
+site = admin.AdminSite("backstage")
+register(site)
+site.unregister(Queue)
+site.register(Queue, NoQueues)
+
+urlpatterns = [path("admin/", admin.site.urls), path("backstage/", site.urls)]

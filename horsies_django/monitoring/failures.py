@@ -11,9 +11,11 @@ from django.db import connections
 from horsies_django.conf import config
 from horsies_django.models import TaskAttempt
 from horsies_django.models.fields import aware
-from horsies_django.monitoring.history import LONGEST_BY_MINUTES, totals
+from horsies_django.monitoring.history import LONGEST_BY_MINUTES, failures
+from horsies_django.store.history import Failures
 from horsies_django.tasks.selection import Selection, newest
 
+MOST_GROUPS = 1_000
 NEWEST = 1_000  # tasks of a group that are looked at
 
 
@@ -33,14 +35,10 @@ def counted_from(moment: dt.datetime, now: dt.datetime) -> dt.datetime:
     return dt.datetime.fromtimestamp(moment.timestamp() // width * width, dt.UTC)
 
 
-def groups(since: dt.datetime, now: dt.datetime) -> list[tuple[tuple[str, str], int]]:
+def groups(since: dt.datetime, now: dt.datetime) -> list[Failures]:
     """Return tasks and codes with how often they failed for good since a moment of ``counted_from``, the most frequent first."""
-    found: Counter[tuple[str, str]] = Counter()
     span = now - since + dt.timedelta(seconds=1)  # with the row that begins then
-    for total in totals(connections[config().database], span):
-        if total.failed:
-            found[total.task, total.result] += total.n
-    return found.most_common()
+    return failures(connections[config().database], span, MOST_GROUPS)
 
 
 def places(task: str, code: str, since: dt.datetime, *, payload: bool) -> list[Place]:

@@ -11,6 +11,7 @@ from horsies_django.store.base import Connection, run
 from horsies_django.store.overviews import parsed
 
 PARTITIONS_BOUND = 1_000
+HALTED_BOUND = 10_000  # halted runs, gates, and nodes that wait for a time
 MOST = 20  # of a kind of problems that are told
 
 
@@ -194,8 +195,7 @@ class HealthStore:
 
     def halted_runs(self) -> list[HaltedRuns]:
         """Return the runs that go on only if somebody acts, by workflow and reason."""
-        # of runs, and of nodes that wait for a time
-        return [HaltedRuns(*row) for row in run(self.connection, "horsies_halted_runs", {"many": 10_000})]
+        return [HaltedRuns(*row) for row in run(self.connection, "horsies_halted_runs", {"many": HALTED_BOUND})]
 
     def waiting_gates(self) -> list[WaitingGates]:
         """Return the gates that wait for a decision, by workflow and name, the most first."""

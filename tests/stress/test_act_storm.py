@@ -30,16 +30,16 @@ OF_ACT = AuditEntry.objects.filter(action="task.retry")
 # One in ten fails again. All failed within the last hour.
 FILL = """
     WITH task AS (
-        INSERT INTO horsies_tasks (id, task_name, queue_name, lane, status, priority, kwargs, max_retries, retry_count, claim_generation,
-                                   claimed_by, claimed_at, started_at, sent_at, enqueued_at, finished_at, error_code, result)
-        SELECT gen_random_uuid(), 'tests.apps.project.tasks.' || CASE WHEN n %% 10 = 0 THEN 'raises' ELSE 'noop' END, 'default', 'sync',
-               'FAILED', 100, CASE WHEN n %% 10 = 0 THEN '{"message": "again"}' ELSE '{}' END::jsonb, 0, 0, 1,
-               gen_random_uuid(), at, at, at, at, at, 'OH_NO', '{}'
+        INSERT INTO horsies_tasks (id, task_name, queue_name, lane, status, kwargs, claim_generation, claimed_by, claimed_at,
+                                   started_at, sent_at, enqueued_at, finished_at, error_code, result)
+        SELECT gen_random_uuid(), 'tests.apps.project.tasks.' || CASE WHEN n %% 10 = 0 THEN 'raises' ELSE 'noop' END, 'default',
+               'sync', 'FAILED', CASE WHEN n %% 10 = 0 THEN '{"message": "again"}' ELSE '{}' END::jsonb, 1, gen_random_uuid(), at,
+               at, at, at, at, 'OH_NO', '{}'
         FROM generate_series(1, %(many)s) AS n
         CROSS JOIN LATERAL (SELECT now() - n * interval '1 hour' / (%(many)s + 1)) AS moment (at)
         RETURNING id, claimed_by, finished_at)
-    INSERT INTO horsies_task_attempts (task_id, attempt, claim_generation, outcome, started_at, finished_at, worker_id, child_pid,
-                                       error_code, will_retry)
+    INSERT INTO horsies_task_attempts (task_id, attempt, claim_generation, outcome, started_at, finished_at, worker_id,
+                                       child_pid, error_code, will_retry)
     SELECT id, 1, 1, 'FAILED', finished_at, finished_at, claimed_by, 1, 'OH_NO', false FROM task"""
 
 

@@ -209,7 +209,15 @@ def test_a_traceback_shows_the_frames_of_the_project_first_and_all_when_unfolded
     found = blocks(page[page.index('id="horsies-attempts"') :])
     assert found == ["ValueError: only a line", "no", SHORT, TRACE]
     assert "<details><summary>All frames</summary>" in page
-    assert page.count("<details open><summary>Traceback</summary>") == 1, "that of the newest attempt"
+    assert page.count("<details><summary>Traceback</summary>") == 2, (
+        "the page shows that of the last attempt as its error"
+    )
+    waits = TaskFactory(retry_count=2, max_retries=3)
+    for number in (1, 2):
+        TaskAttemptFactory(task_id=waits.pk, attempt=number, error_code="BROKE", traceback=TRACE)
+    assert body(boss, page_of(waits)).count("<details open><summary>Traceback</summary>") == 1, (
+        "that of the newest attempt"
+    )
     group = '  | Traceback:\n  |   File "/x/site-packages/a.py", line 1, in b\n  |     c()\n  | ValueError\n'
     Task.objects.filter(pk=task.pk).update(result=error("BROKE", exception={"repr": "E", "traceback": group}))
     short = "  | Traceback:\n  … 1 frame of libraries\n  | ValueError\n"

@@ -91,11 +91,14 @@ def test_the_list_says_what_each_run_waits_for_and_finds_those_that_need_somebod
     def waits_of(**query: str) -> dict[Any, str]:
         return {row.pk: row.waits_for for row in boss.get(reverse(RUNS), query).context["cl"].result_list}
 
-    waits = Workflow("waits")
-    waits.gate("sign <b>", timeout=dt.timedelta(days=1))
-    waits.sleep(dt.timedelta(days=1), name="rest")
-    waits.signal("paid", name="payment")
-    gated, done = waits.send(), sent()
+    flow = Workflow("waits")
+    flow.gate("sign <b>", timeout=dt.timedelta(days=1))
+    flow.sleep(dt.timedelta(days=1), name="rest")
+    flow.signal("paid", name="payment")
+    gated, done = flow.send(), sent()
+    flow = Workflow("rests")
+    flow.sleep(dt.timedelta(days=1), name="nap")
+    resting = flow.send()
     stopped, undone = failed(), failed()  # and now what is there is done
     WorkflowRun.objects.filter(pk=stopped.workflow_id).update(status="PAUSED", error_code="OH_NO", finished_at=None)
     WorkflowRun.objects.filter(pk=undone.workflow_id).update(error_code="COMPENSATION_FAILED")
@@ -104,6 +107,7 @@ def test_the_list_says_what_each_run_waits_for_and_finds_those_that_need_somebod
     assert waits_of() == {
         gated.workflow_id: "the decision of a person (sign <b>); its time (rest); …",
         done.workflow_id: "–",
+        resting.workflow_id: "its time (nap)",
         stopped.workflow_id: "somebody: a failure paused it",
         undone.workflow_id: "somebody: it was not undone completely",
         by_hand.workflow_id: "somebody: it is paused",

@@ -102,7 +102,7 @@ class Shown:
         counted = self.read(lambda: Counter(names[: overviews.PENDING_BOUND]).most_common(LAST))
         rows = rows_or_none(counted, lambda one: [breakable(one[0]), f"{one[1]:,}"])
         note = _("Counted among the first 10,000 tasks, without those that wait for a permit of their partition.")
-        return Table("waiting", _("Waiting tasks by name"), (_("Task"), _("Tasks")), rows, note if rows else "")
+        return Table("waiting", _("Waiting tasks by name"), (_("Task"), _("Tasks")), rows, note)
 
     def partitions(self) -> Table:
         """Return the busiest partitions, and how many of their tasks wait for a permit."""

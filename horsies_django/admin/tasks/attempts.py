@@ -66,7 +66,7 @@ def attempt_table(page: Any, request: HttpRequest, task: Task, attempts: Sequenc
             format_html(
                 "{}<br>{}", _("waited %(wait)s, ran %(ran)s") % told, bar(kind, since - task.sent_at, wait, ran, whole)
             ),
-            error(attempt, visible, newest=attempt is attempts[0]),
+            error(attempt, visible, unfolded=attempt is attempts[0] and task.finished_at is None),
             workers[attempt.worker_id],
             attempt.child_pid or NOTHING,
         ]
@@ -76,15 +76,15 @@ def attempt_table(page: Any, request: HttpRequest, task: Task, attempts: Sequenc
     return Table("attempts", _("Attempts"), heads, rows, empty=_("No attempt has finished yet."))
 
 
-def error(attempt: TaskAttempt, visible: bool, *, newest: bool) -> SafeString:
-    """Return code and place, and if they are ``visible`` the message and the traceback, folded but for the newest attempt."""
+def error(attempt: TaskAttempt, visible: bool, *, unfolded: bool) -> SafeString:
+    """Return code and place, and if they are ``visible`` the message and the traceback, ``unfolded`` or not."""
     place = _("%(site)s, line %(line)s") % {"site": attempt.site, "line": attempt.site_line} if attempt.site else ""
     message = trace = SafeString("")
     if visible and attempt.error_message:
         message = block(Truncator(attempt.error_message).chars(LONGEST_MESSAGE))
     if visible and attempt.traceback:
         form = "<details{}><summary>{}</summary>{}</details>"
-        trace = format_html(form, SafeString(" open") if newest else "", _("Traceback"), frames(attempt.traceback))
+        trace = format_html(form, SafeString(" open") if unfolded else "", _("Traceback"), frames(attempt.traceback))
     shown = '{} <span class="horsies-quiet">{}</span>{}{}'
     return format_html(shown, attempt.error_code or NOTHING, place, message, trace)
 

@@ -115,7 +115,7 @@ def test_a_waiting_task_says_since_when_and_for_what_and_how_many_are_ahead(boss
     HeartbeatFactory(id=worker.pk, worker_id=worker.pk, role="claimer")
     task = TaskFactory(queue_name="mail", enqueued_at=ago(minutes=4))
     said = headline(boss, task)
-    assert re.fullmatch(r"Waits since 4 min \d+ s: mail is at its cap 3 of 3, 7 ahead\.", said), said
+    assert re.fullmatch(r"Waiting for 4 min \d+ s: mail is at its cap 3 of 3, 7 ahead\.", said), said
     queues.pause("mail", actor="ada", reason="the disk is full")
     assert "The queue 'mail' has been paused since" in headline(boss, task)
 
@@ -147,9 +147,9 @@ def test_a_snoozed_task_and_a_running_one_say_so(boss: Client) -> None:
     TaskAttemptFactory(task_id=snoozed.pk, outcome="SNOOZED")
     assert re.fullmatch(r"Snoozed by its code, due in 1 min 3\d s\.", headline(boss, snoozed))
     running = TaskFactory(queue_name="mail", status="RUNNING", claimed_by=worker.pk, started_at=ago(seconds=12))
-    assert re.fullmatch(r"Running since 1\d s on web-1:988\.", headline(boss, running))
+    assert re.fullmatch(r"Running for 1\d s on web-1:988\.", headline(boss, running))
     HeartbeatFactory(worker_id=worker.pk, pid=4711, holding=[str(running.pk)])
-    assert re.fullmatch(r"Running since 1\d s on web-1:988, child 4711\.", headline(boss, running))
+    assert re.fullmatch(r"Running for 1\d s on web-1:988, child 4711\.", headline(boss, running))
 
 
 def test_the_sentence_shows_no_partition_without_the_permission_and_hostile_texts_as_text(boss: Client) -> None:

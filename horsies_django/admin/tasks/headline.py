@@ -34,7 +34,7 @@ def headline(page: Any, request: Any, task: Any, panel: Panel | None, site: str 
     if ahead is not None and ahead is not reasons[0]:
         waits += _(", %(count)s ahead") % {"count": f"{ahead.details['count']:,}" + "+" * ahead.details["more"]}
     since = {"span": past(task, task.enqueued_at)}
-    return format_html("{}{}.", _("Waits since %(span)s") % since, f": {waits}" if waits else "")
+    return format_html("{}{}.", _("Waiting for %(span)s") % since, f": {waits}" if waits else "")
 
 
 def past(task: Any, at: dt.datetime) -> str:
@@ -80,9 +80,9 @@ def running(task: Any, details: dict[str, Any]) -> str:
     host = f"{details['hostname']}:{details['pid']}" if details["hostname"] else str(details["worker_id"])
     told = {"span": past(task, task.started_at), "host": host, "child": details["child_pid"]}
     text = (
-        _("Running since %(span)s on %(host)s, child %(child)s")
+        _("Running for %(span)s on %(host)s, child %(child)s")
         if told["child"]
-        else _("Running since %(span)s on %(host)s")
+        else _("Running for %(span)s on %(host)s")
     )
     return ", ".join(part for part in (text % told, attempt(task)) if part) + "."
 

@@ -32,6 +32,7 @@ from tests.support.server import Server
 TICK_SECONDS = 0.05
 PATIENCE_SECONDS = 90.0  # without progress: then something is stuck
 LULL_SECONDS = 2.0  # without a fault: the next one does not wait for the tasks any longer
+FASTEST = 500  # tasks a second: with more of them for each fault, the lulls are longer
 BREATH_SECONDS = 0.3  # between two faults at least
 CHILD_THAW_SECONDS = 12.0  # a stopped child has long been killed by its parent, unless that is gone too
 BACKLOG = 3  # shares of tasks that may be unfinished when the next fault comes
@@ -103,8 +104,8 @@ class Storm:
 
     def lull(self, share: float) -> None:
         """Wait until the next fault may come: never right after the last, then when most tasks are done or it has been long."""
-        since = time.monotonic()
-        while (passed := time.monotonic() - since) < LULL_SECONDS:
+        since, longest = time.monotonic(), max(LULL_SECONDS, share / FASTEST)
+        while (passed := time.monotonic() - since) < longest:
             self.tend()
             if passed > BREATH_SECONDS and self.sender.sent >= self.sender.allowed and self.left() < BACKLOG * share:
                 return
@@ -133,12 +134,13 @@ class Storm:
 
     def clear(self) -> list[str]:
         """Wait until all tasks are over, all workers are up and the dead are known to be dead."""
-        least, since = self.shape.tasks + 1, time.monotonic()
+        most, since = -1, time.monotonic()
         while self.sender.sent < self.shape.tasks or (left := self.left()):
             self.tend()
+            sent = self.sender.sent
             left = self.left()
-            if left < least:
-                least, since = left, time.monotonic()
+            if sent - left > most:  # so many are finished
+                most, since = sent - left, time.monotonic()
             if time.monotonic() - since > PATIENCE_SECONDS:
                 return [f"nothing more happens: {left} tasks are not finished"]
             self.moment.wait(TICK_SECONDS)

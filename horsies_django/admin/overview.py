@@ -68,11 +68,11 @@ class Overview:
         self.clock = summary.health.database.clock
 
     def link(self, model: type[Model], pk: str | uuid.UUID, text: Text) -> Text:
-        """Return ``text`` as a link to the page of a row, or only the text if the user or the site has none."""
-        name, arguments = f"admin:horsies_{model._meta.model_name}_change", (quote(pk),)
-        return self.to(name, arguments, text) if model in self.lists else text
+        """Return ``text`` as a link to the page of a row."""
+        return self.to(f"admin:horsies_{model._meta.model_name}_change", (quote(pk),), text)
 
     def to(self, name: str, arguments: tuple[object, ...], text: Text) -> Text:
+        """Return ``text`` as a link to a page, or only the text if the site does not have it."""
         try:
             return format_html('<a href="{}">{}</a>', reverse(name, args=arguments, current_app=self.site), text)
         except NoReverseMatch:

@@ -13,10 +13,13 @@ from horsies_django.models import Queue
 
 
 class NoQueues(QueueAdmin):
-    """Pages that nobody may view."""
+    """Pages that nobody may view; somebody may add a row."""
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return True
 
 
 site = admin.AdminSite("backstage")

@@ -5,14 +5,12 @@ The forms need ``horsies.configure_queue``.
 
 from __future__ import annotations
 
-import datetime as dt
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from urllib.parse import urlencode
 
 from django.contrib import admin
-from django.db import connections
 from django.db.models import Case, Q, QuerySet, Value, When
 from django.http import HttpRequest
 from django.urls import reverse
@@ -34,7 +32,6 @@ from horsies_django.admin.base.html import (
     badge,
     breakable,
     moment_field,
-    span,
     status_badge,
     worker_links,
 )
@@ -47,7 +44,6 @@ from horsies_django.models import Queue, Task
 from horsies_django.models.tasks import PENDING
 from horsies_django.monitoring import overview
 from horsies_django.store import overviews
-from horsies_django.store.health import HealthStore
 
 if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[Queue]
@@ -96,13 +92,19 @@ class Shown:
         return Table("permits", _("Tasks holding permits"), heads, rows_or_none(found, row), note, empty)
 
     def waiting(self) -> Table:
-        """Return how many tasks wait, by name, counted among the first ones of the queue."""
-        waiting = Task.objects.using(self.alias).filter(PENDING, parked=False, queue_name=self.name)
-        names = waiting.order_by("lane", "priority", "enqueued_at", "id").values_list("task_name", flat=True)
-        counted = self.read(lambda: Counter(names[: overviews.PENDING_BOUND]).most_common(LAST))
-        rows = rows_or_none(counted, lambda one: [breakable(one[0]), f"{one[1]:,}"])
+        """Return how many due tasks wait, and since when the oldest of them, by name, among the first ones of the queue."""
+        pending = Task.objects.using(self.alias).filter(PENDING, parked=False, queue_name=self.name)
+        first = pending.order_by("lane", "priority", "enqueued_at", "id").values_list("task_name", "enqueued_at")
+        found = self.read(lambda: list(first[: overviews.PENDING_BOUND]))
+        due = defaultdict(list)
+        for name, at in found or []:
+            if at <= self.now:
+                due[name].append(at)
+        most = sorted(due.items(), key=lambda one: -len(one[1]))[:LAST]
+        rows = [[breakable(name), f"{len(times):,}", age(min(times), self.now)] for name, times in most]
         note = _("Counted among the first 10,000 tasks, without those that wait for a permit of their partition.")
-        return Table("waiting", _("Waiting tasks by name"), (_("Task"), _("Tasks")), rows, note)
+        heads = (_("Task"), _("Tasks"), _("The oldest has been due for"))
+        return Table("waiting", _("Due tasks that wait, by name"), heads, None if found is None else rows, note)
 
     def partitions(self) -> Table:
         """Return the busiest partitions, and how many of their tasks wait for a permit."""
@@ -182,7 +184,7 @@ class QueueAdminMixin(ChangeMixin, ReadOnlyAdminMixin):
 
     def get_fieldsets(self, request: HttpRequest, obj: Queue | None = None) -> Any:
         """Return the fields; those of a pause or an override only if there is one."""
-        counts = ("shown_running", "shown_claimed", "shown_pending", "shown_oldest")
+        counts = ("shown_running", "shown_claimed", "shown_pending")
         served = ("shown_full", "shown_workers", "shown_tasks")
         override = (("override_by", "overridden", "override_ends"), "override_reason")
         pause = (("paused_by", "paused"), "paused_reason")
@@ -242,11 +244,6 @@ class QueueAdminMixin(ChangeMixin, ReadOnlyAdminMixin):
     def shown_pending(self, obj: Any) -> str:
         """Return the number of due tasks that wait, counted up to a bound."""
         return _count(obj, "pending") + ("+" if obj.overview and obj.overview.pending_more else "")
-
-    @admin.display(description=gettext_lazy("the oldest due task has waited for"))
-    def shown_oldest(self, obj: Any) -> str:
-        found = read_bounded(obj._state.db, lambda: HealthStore(connections[obj._state.db]).waits([obj.name])) or {}
-        return span(dt.timedelta(seconds=found[obj.name])) if obj.name in found else NOTHING
 
     @admin.display(description=gettext_lazy("partitions at their limit"))
     def shown_full(self, obj: Any) -> str:

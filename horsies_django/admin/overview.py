@@ -5,7 +5,6 @@ It shows a section only to those who may view its model, as the site's list of m
 
 from __future__ import annotations
 
-import datetime as dt
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,14 +24,14 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from horsies_django.admin.base.charts import bars
-from horsies_django.admin.base.html import FEW, LAST, MANY, NODE_PAGE, NOTHING, absolute, age, badge, breakable, span
+from horsies_django.admin.base.html import FEW, LAST, MANY, NODE_PAGE, absolute, age, badge, breakable, seconds
 from horsies_django.admin.base.refusals import refusal
 from horsies_django.admin.workers import LIFE
 from horsies_django.core.counts import COMPLETED, RETURNED, quantile
 from horsies_django.core.queues import CLUSTER
 from horsies_django.models import AuditEntry, Queue, Schedule, Task, Worker, WorkflowRun
+from horsies_django.monitoring import history
 from horsies_django.monitoring.health import LATE, Problem, ProblemCode, QueueHealth, Severity
-from horsies_django.monitoring.history import added
 from horsies_django.monitoring.summary import SPANS, Summary, read
 
 EVERY_MS = "10000"  # between two readings of a page that is visible
@@ -130,21 +129,17 @@ class Overview:
         of_queue = {} if all_ else {"queue": queue.name}
         lately = (one for one in self.summary.health.lately if all_ or one.queue == queue.name)
         rate = sum(one.n for one in lately if one.failed or one.result in (COMPLETED, RETURNED)) / LATELY_MINUTES
-        counted = [steps for name, steps in self.summary.steps.items() if all_ or name == queue.name]
-        steps = [step for steps in counted for step in steps]
-        pairs = [
-            (sum(one.completed for one in each), sum(one.failed for one in each)) for each in zip(*counted, strict=True)
-        ]
-        failed = sum(step.failed for step in steps)
+        steps = history.of_queue(self.summary.steps, queue.name)
+        whole = history.together(steps)
         columns = (
             self.listed(f"{queue.pending:,}{'+' * queue.pending_more}", status="PENDING", **of_queue),
             seconds(queue.oldest_seconds),
             gauge(self.listed(f"{queue.running:,}", status="RUNNING", **of_queue), queue),
             f"{rate:,.{0 if rate >= 10 else 1}f}",
-            self.listed(f"{failed:,}", status="FAILED", **of_queue) if failed else "0",
-            seconds(quantile(added(*(step.waits for step in steps)), 0.95)),
-            seconds(quantile(added(*(step.runs for step in steps)), 0.95)),
-            bars(pairs, f"{queue.name}, {WORDS[self.chosen]}"),
+            self.listed(f"{whole.failed:,}", status="FAILED", **of_queue) if whole.failed else "0",
+            seconds(quantile(whole.waits, 0.95)),
+            seconds(quantile(whole.runs, 0.95)),
+            bars([step[:2] for step in steps], f"{queue.name}, {WORDS[self.chosen]}"),
         )
         paused = badge("paused", "■", _("Paused")) if queue.paused else ""
         name = self.link(Queue, queue.name, str(Queue(name=queue.name)))
@@ -204,10 +199,6 @@ def line(text: Text, form: str, by: float) -> SafeString:
 
 def many(count: int, text: Text, quiet: object) -> SafeString:
     return format_html('{} × {} <span class="horsies-quiet">{}</span>', f"{count:,}", text, quiet)
-
-
-def seconds(value: float | None) -> str:
-    return NOTHING if value is None else span(dt.timedelta(seconds=value))
 
 
 def overview(request: HttpRequest, app_list: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

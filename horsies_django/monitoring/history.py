@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from horsies_django.core.counts import BOUNDS, Total
+from horsies_django.core.queues import CLUSTER
 from horsies_django.store.base import Connection
 from horsies_django.store.history import HOUR, MINUTE, Failures, HistoryStore
 
@@ -49,6 +51,18 @@ def series(connection: Connection, span: dt.timedelta, points: int) -> dict[str,
         completed, failed = n * (kind == "completed"), n * (kind == "failed")
         steps[place] = Step(step.completed + completed, step.failed + failed, step.waits, added(step.runs, histogram))
     return found
+
+
+def of_queue(found: Mapping[str, Sequence[Step]], queue: str) -> list[Step]:
+    """Return the steps of a queue in a series, of the cluster those of all queues together; [] if nothing was counted."""
+    counted = [steps for name, steps in found.items() if queue in (name, CLUSTER)]
+    return [together(each) for each in zip(*counted, strict=True)]
+
+
+def together(steps: Sequence[Step]) -> Step:
+    """Return the sum of steps."""
+    completed, failed = sum(step.completed for step in steps), sum(step.failed for step in steps)
+    return Step(completed, failed, added(*(step.waits for step in steps)), added(*(step.runs for step in steps)))
 
 
 def added(*histograms: tuple[int, ...]) -> tuple[int, ...]:

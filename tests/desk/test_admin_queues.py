@@ -18,9 +18,11 @@ from django.utils import timezone
 
 from horsies_django import queues
 from horsies_django.admin.base import readonly
+from horsies_django.core.counts import CLAIMED, COMPLETED
 from horsies_django.models import AuditEntry, Heartbeat, Queue
 from tests.conftest import limit
 from tests.desk.test_admin import body, client_with, page_of, table
+from tests.desk.test_admin_overview import counted
 from tests.desk.test_admin_speed import queries
 from tests.support.factories import AuditEntryFactory, HeartbeatFactory, TaskFactory, WorkerFactory, now
 from tests.support.refusing import refused
@@ -376,7 +378,7 @@ def test_a_queue_shows_who_holds_each_permit() -> None:
     limit("mail", partition_by_args=["customer"], partition_max_concurrency=2)
     alive, silent = serve("mail", hostname="web-1", pid=11), serve("mail", hostname="web-2", pid=22)
     Heartbeat.objects.filter(pk=silent.pk).update(died_at=now())
-    since = now() - dt.timedelta(minutes=2, seconds=30)
+    since = now() - dt.timedelta(hours=2, minutes=30)
     held = TaskFactory(
         queue_name="mail", status="RUNNING", claimed_by=alive.pk, claimed_at=since, kwargs={"customer": "acme"},
         partition_key='{"customer": "acme"}', partition_version=1,
@@ -387,7 +389,7 @@ def test_a_queue_shows_who_holds_each_permit() -> None:
     everything = body(client_with("view_queue", "view_task", "view_worker", "view_payload"), url("change"))
     plain = body(client_with("view_queue"), url("change"))
     for html in (everything, plain):
-        for text in ("shop.tasks.send_receipt", "web-1:11", "web-2:22", "12345", "2 min 30 s"):
+        for text in ("shop.tasks.send_receipt", "web-1:11", "web-2:22", "12345", "2 h 30 min"):
             assert text in html, text
         assert html.count("horsies-silent") == 1
         assert "of_another_queue" not in html
@@ -431,6 +433,20 @@ def test_a_queue_shows_what_waits_by_name_and_for_how_long_the_oldest(boss: Clie
     assert first[:2] == ["a. mail", "3"]
     assert second[:2] == ["b. &lt;mail&gt;", "2"]
     assert second[2].startswith("7 min")
+
+
+def test_a_queue_shows_its_last_day_as_a_chart_with_figures(boss: Client) -> None:
+    """Naive: of the minutes, which are kept for hours only; or of all queues; or waits with what else has no duration."""
+    assert table(body(boss, url("change")), "horsies-day") == []
+    counted(("mail", "shop.pay", "CARD", 4), ("mail", "shop.pay", COMPLETED, 96), ("mail", "", CLAIMED, 100))
+    counted(("mail", "shop.pay", COMPLETED, 100), ("bulk", "shop.pack", COMPLETED, 7), ago=dt.timedelta(hours=5))
+    counted(("mail", "shop.pay", "OLD", 1_000), ago=dt.timedelta(hours=30))
+    html = body(boss, url("change"))
+    assert table(html, "horsies-day") == [["196", "4", "242 ms", "242 ms"]]
+    assert "Tasks an hour: least 0, most 100, last 100; failed in all: 4" in html
+    assert re.findall(r'aria-hidden="true">(.*?)</text>', html) == ["100", "−24 h", "−12 h", "now"]
+    queues.pause("*", actor="ada")
+    assert table(body(boss, url("change", "*")), "horsies-day")[0][:2] == ["203", "4"]
 
 
 def test_a_queue_shows_its_last_twenty_changes_and_no_others(boss: Client) -> None:

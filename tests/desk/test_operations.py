@@ -16,8 +16,9 @@ from django.db import connection, transaction
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
+from django.utils import timezone
 
-from horsies_django import TaskHandle, Workflow, cancel_many, get_handle
+from horsies_django import TaskHandle, Workflow, cancel_many, get_handle, purge
 from horsies_django.core.errors import TaskNotRetryable
 from horsies_django.management.quantities import ago, duration
 from horsies_django.models import AuditEntry, Task, TaskAttempt, TaskStep
@@ -465,6 +466,40 @@ def test_finished_tasks_are_deleted_with_attempts_and_steps_as_far_as_they_are_o
     assert list(TaskStep.objects.values_list("task_id", flat=True)) == [young]
     entries = AuditEntry.objects.filter(action="task.purge").order_by("pk")
     assert [json.loads(entry.after["verdicts"]) for entry in entries] == [{"DELETED": 1}, {"DELETED": 3}]
+
+
+def test_code_purges_what_it_describes_in_transactions_of_five_hundred() -> None:
+    """Naive: without ``until`` all results are gone; one transaction; waiting tasks are cancelled."""
+    mails = [
+        task.pk for task in TaskFactory.create_batch(501, status="FAILED", queue_name="mail", error_code="NO_ROOM")
+    ]
+    head = TaskFactory(status="FAILED", queue_name="mail", error_code="NO_ROOM", partition_key="a", order_stop=1).pk
+    left = {
+        TaskFactory(status="FAILED", queue_name="mail", error_code="OTHER").pk,
+        TaskFactory(status="FAILED", queue_name="bulk", error_code="NO_ROOM").pk,
+        TaskFactory(status="CANCELLED", queue_name="mail", error_code="NO_ROOM").pk,
+        TaskFactory(status="FAILED", queue_name="mail", error_code="NO_ROOM", finished_at=now() - 9 * DAY).pk,
+        TaskFactory(queue_name="mail").pk,
+        head,
+    }
+    given: dict[str, Any] = {
+        "queue": "mail",
+        "code": "NO_ROOM",
+        "since": now() - DAY,
+        "actor": "ada",
+        "reason": "a test",
+    }
+    assert purge("FAILED", until=now() - DAY / 2, **given) == {}
+    naive = timezone.localtime(timezone.now()).replace(tzinfo=None)
+    assert purge("FAILED", until=naive, **given) == {"DELETED": len(mails), "KEPT": 1}
+    assert set(statuses()) == left
+    entries = AuditEntry.objects.filter(action="task.purge").order_by("pk")
+    assert [json.loads(entry.after["verdicts"]) for entry in entries] == [{"DELETED": 500}, {"DELETED": 1, "KEPT": 1}]
+    assert {(entry.actor, entry.reason) for entry in entries} == {("ada", "a test")}
+    for status_ in ("PENDING", "GONE"):
+        with pytest.raises(ValueError, match=f"purge is for tasks that are .*, not {status_}"):
+            purge(status_, until=now(), actor="ada")
+    assert set(statuses()) == left
 
 
 def failures(count: int, **columns: Any) -> None:

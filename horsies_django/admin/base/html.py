@@ -73,14 +73,14 @@ def status_badge(status: str) -> SafeString:
 
 def span(value: dt.timedelta) -> str:
     """Return a duration in its two largest units: 350 ms, 4.2 s, 3 min 20 s, 2 h 5 min, 3 d 4 h."""
-    seconds = max(value.total_seconds(), 0.0)
-    if seconds < 1:
-        return _("%(n)d ms") % {"n": seconds * 1000}
-    if seconds < 10:
-        return _("%(n).1f s") % {"n": int(seconds * 10) / 10}
-    if seconds < 60:
-        return _("%(n)d s") % {"n": seconds}
-    minutes, rest = divmod(int(seconds), 60)
+    taken = max(value.total_seconds(), 0.0)
+    if taken < 1:
+        return _("%(n)d ms") % {"n": taken * 1000}
+    if taken < 10:
+        return _("%(n).1f s") % {"n": int(taken * 10) / 10}
+    if taken < 60:
+        return _("%(n)d s") % {"n": taken}
+    minutes, rest = divmod(int(taken), 60)
     if minutes < 60:
         return _("%(minutes)d min %(seconds)d s") % {"minutes": minutes, "seconds": rest}
     hours, minutes = divmod(minutes, 60)
@@ -88,6 +88,10 @@ def span(value: dt.timedelta) -> str:
         return _("%(hours)d h %(minutes)d min") % {"hours": hours, "minutes": minutes}
     days, hours = divmod(hours, 24)
     return _("%(days)d d %(hours)d h") % {"days": days, "hours": hours}
+
+
+def seconds(value: float | None) -> str:
+    return NOTHING if value is None else span(dt.timedelta(seconds=value))
 
 
 def absolute(value: dt.datetime) -> str:

@@ -22,6 +22,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from horsies_django.admin.base.change_forms import ChangeMixin
+from horsies_django.admin.base.charts import bars
 from horsies_django.admin.base.history import OF_QUEUES, last_changes
 from horsies_django.admin.base.html import (
     LAST,
@@ -32,6 +33,7 @@ from horsies_django.admin.base.html import (
     badge,
     breakable,
     moment_field,
+    seconds,
     status_badge,
     worker_links,
 )
@@ -39,10 +41,11 @@ from horsies_django.admin.base.limits import levels, limit_table, states
 from horsies_django.admin.base.readonly import NextPageMixin, ReadOnlyAdminMixin, read_bounded
 from horsies_django.admin.base.tables import Table, marked, rows_or_none
 from horsies_django.admin.queues.queue_forms import OverrideForm
+from horsies_django.core.counts import quantile
 from horsies_django.core.queues import CLUSTER
 from horsies_django.models import Queue, Task
 from horsies_django.models.tasks import PENDING
-from horsies_django.monitoring import overview
+from horsies_django.monitoring import history, overview
 from horsies_django.store import overviews
 
 if TYPE_CHECKING:
@@ -52,6 +55,8 @@ else:
 
 
 T = TypeVar("T")
+
+DAY = dt.timedelta(days=1)
 
 GIVEN_UP: str | Promise = gettext_lazy("The counts are missing, because counting took longer than three seconds.")
 SILENT_CLUSTER = Q(name=CLUSTER, max_concurrency__isnull=True, override__isnull=True, paused_at__isnull=True)
@@ -74,6 +79,22 @@ class Shown:
         if partition is None:
             return NOTHING
         return marked("partition", Truncator(partition).chars(LONGEST_NAME) if self.visible else _("hidden"))
+
+    def day(self) -> Table:
+        """Return what was counted in the last 24 hours, with a chart of the hours."""
+        read = self.read(lambda: history.of_queue(history.series(connections[self.alias], DAY, 24), self.name))
+
+        def row(whole: history.Step) -> list[Any]:
+            long = (seconds(quantile(buckets, 0.95)) for buckets in (whole.waits, whole.runs))
+            return [f"{whole.completed:,}", f"{whole.failed:,}", *long]
+
+        marks = ("−24 h", "−12 h", _("now"))
+        chart = (
+            bars([step[:2] for step in read], _("Tasks an hour"), width=720, height=140, marks=marks) if read else ""
+        )
+        heads = (_("Completed"), _("Failed"), _("Wait, 95 %"), _("Run, 95 %"))
+        rows = rows_or_none(read and [history.together(read)], row)
+        return Table("day", _("Last 24 hours"), heads, rows, empty=_("Nothing was counted."), above=chart)
 
     def permits(self) -> Table:
         """Return the tasks that hold permits."""
@@ -199,11 +220,11 @@ class QueueAdminMixin(ChangeMixin, ReadOnlyAdminMixin):
         return with_overviews(queues[0]._state.db, queues)[0] if queues else None
 
     def sections(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
-        """Return limits, permit holders, what waits, busiest partitions, stopped keys, recent changes, and the change forms."""
+        """Return limits, the last day, permit holders, what waits, partitions, stopped keys, last changes and forms."""
         shown = Shown(self, request, obj)
         limits = limit_table(obj, obj.overview.effective if obj.overview else None)
         given_up = "" if obj.overview else format_html('<p class="horsies-note">{}</p>', GIVEN_UP)
-        tables = [limits._replace(above=given_up), shown.permits()]
+        tables = [limits._replace(above=given_up), shown.day(), shown.permits()]
         if obj.name != CLUSTER:
             tables.append(shown.waiting())
             tables += [shown.partitions()] if obj.partition_by_task or obj.partition_by_args is not None else []

@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE PYTHONUNBUFFERED
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help ci demo test e2e unit browser stress soak mutants conformance thirdparty lint types format docs bench wheel clean
+.PHONY: help ci demo test e2e unit browser screenshots stress soak mutants conformance thirdparty lint types format docs bench wheel clean
 
 help: ## Show this list
 	@echo "make demo    import real files into the example site; ARGS=--exit ends after the work"
@@ -20,6 +20,7 @@ help: ## Show this list
 	@echo "             ARGS=\"tests/desk -k send\" runs those only"
 	@echo "make e2e     run the other tests with real workers, and the README, the tutorial and the demo as they are printed"
 	@echo "make browser run the tests of the admin in a real browser, where chromium is installed"
+	@echo "make screenshots renew the pictures of the documentation, docs/images, from those tests"
 	@echo "make unit    run the tests of pure code, which need no database: seconds"
 	@echo "make stress  run the storms, and the property tests on many examples; ARGS=short: the storms only, smaller, 5 minutes"
 	@echo "make soak    run mixed work for an hour, and see that nothing is lost and nothing grows; ARGS=--minutes=3 is a trial"
@@ -54,6 +55,15 @@ unit: $(VENV)/.has-test
 
 browser: $(VENV)/.has-browser
 	@$(BIN)/python -m pytest tests/browser -n 2 $(ARGS)
+
+# Of the pictures that these tests leave at the widths 390 and 1200, light and dark, the page of the documentation and its name there.
+SHOTS := build/screenshots
+SHOWN := overview-1200-light:overview overview-390-dark:overview-narrow-dark failures-1200-light:failures tasks-1200-light:task-list \
+	task-1200-light:task queue-1200-light:queue workflow-1200-light:workflow workflow-390-light:workflow-narrow workflow-undone-1200-dark:workflow-dark
+screenshots: $(VENV)/.has-browser
+	@rm -rf $(SHOTS) && mkdir -p $(SHOTS)
+	@HORSIES_TEST_PICTURES=$(SHOTS) $(BIN)/python -m pytest tests/browser -n 2 -k readable $(ARGS)
+	@for shot in $(SHOWN); do cp "$(SHOTS)/$${shot%%:*}.png" "docs/images/$${shot##*:}.png" || exit 1; done
 
 # One storm at a time, for each takes what CPUs there are; two in the short form, which judges no figures.
 stress: $(VENV)/.has-stress

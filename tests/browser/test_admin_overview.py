@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
-from pathlib import Path
+import itertools
 from typing import Any
 
 import pytest
 from django.urls import reverse
 
-from horsies_django.models import Schedule, Task
+from horsies_django.models import Schedule, Task, Worker
 from horsies_django.monitoring import summary
 from tests.browser import test_admin as shared
-from tests.browser.test_admin import CONTRASTS, PICTURES, assert_readable, look, playwright
+from tests.browser.test_admin import CONTRASTS, SETTLED, assert_readable, look, playwright
 from tests.browser.test_admin import browser as browser
 from tests.browser.test_admin import crowded as crowded
 from tests.browser.test_admin import library as library
@@ -75,34 +75,34 @@ def busy(crowded: Any) -> None:
             ("default", "documents.tasks.import_file", "NOT_TEXT", 2),
         ]
         counted(*rows, ago=dt.timedelta(minutes=minutes), seconds=minutes % 9)
+    Worker.objects.exclude(stopped_at=None).delete()  # those who counted
     night = {"task": "documents.tasks.reindex", "pattern": "0 3 * * *", "zone": "UTC"}
     Schedule.objects.bulk_create(
         [Schedule(name="reindex", changes=night, next_at=shared.now() - dt.timedelta(hours=2))]
     )
 
 
-@pytest.mark.parametrize("width", [390, 768, 1400])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_is_readable_at_any_width(browser: Any, live_server: Any, busy: None, scheme: str, width: int) -> None:
-    for _name, page in look(browser, live_server, scheme, address()):
-        page.set_viewport_size({"width": width, "height": 900})
-        assert_readable(page, "the overview", 3)
-        quiet = page.locator(".horsies-overview :is(.horsies-quiet, td, th, a)")
-        assert min(quiet.evaluate_all(CONTRASTS)) >= 4.5
-        chart = page.get_by_role("img", name="mail, Last hour: least")
-        playwright.expect(chart).to_be_visible()
-        playwright.expect(page.get_by_role("heading", name="Problems")).to_be_in_viewport()
-        assert chart.evaluate("chart => chart.getBoundingClientRect().right < innerWidth") or width == 768
-        label = page.locator("td", has=chart).evaluate("cell => getComputedStyle(cell, '::before').content")
-        assert label == ('"Finished"' if width < 600 else "none"), "a column has its name in a card, too"
-        if PICTURES:
-            page.screenshot(path=Path(PICTURES) / f"overview-{width}-{scheme}.png", full_page=True)
+def test_it_is_readable_at_any_width(browser: Any, live_server: Any, busy: None) -> None:
+    for name, page in look(browser, live_server, address()):
+        assert_readable(page, name, 3)
+        for scheme, width in itertools.product(("dark", "light"), (390, 768, 1_400)):
+            page.emulate_media(color_scheme=scheme)
+            page.evaluate(SETTLED)
+            page.set_viewport_size({"width": width, "height": 900})
+            quiet = page.locator(".horsies-overview :is(.horsies-quiet, td, th, a)")
+            assert min(quiet.evaluate_all(CONTRASTS)) >= 4.5
+            chart = page.get_by_role("img", name="mail, Last hour: least")
+            playwright.expect(chart).to_be_visible()
+            playwright.expect(page.get_by_role("heading", name="Problems")).to_be_in_viewport()
+            assert chart.evaluate("chart => chart.getBoundingClientRect().right < innerWidth") or width == 768
+            label = page.locator("td", has=chart).evaluate("cell => getComputedStyle(cell, '::before').content")
+            assert label == ('"Finished"' if width < 600 else "none"), "a column has its name in a card, too"
 
 
 def test_it_shows_a_new_failure_without_a_reload_and_keeps_the_focus(
     browser: Any, live_server: Any, busy: None
 ) -> None:
-    for _name, page in look(browser, live_server, "light", address(span="day")):
+    for _name, page in look(browser, live_server, address(span="day")):
         held(page)
         failures = page.get_by_role("heading", name="Most failures").locator("xpath=..")
         queue = page.get_by_role("rowheader", name="mail").get_by_role("link")
@@ -121,7 +121,7 @@ def test_it_shows_a_new_failure_without_a_reload_and_keeps_the_focus(
 
 
 def test_it_asks_again_and_again_but_not_while_nobody_sees_it(browser: Any, live_server: Any, busy: None) -> None:
-    for _name, page in look(browser, live_server, "light", address()):
+    for _name, page in look(browser, live_server, address()):
         held(page)
         again(page)
         again(page)
@@ -136,7 +136,7 @@ def test_it_asks_again_and_again_but_not_while_nobody_sees_it(browser: Any, live
 
 
 def test_what_cannot_be_refreshed_says_so_and_recovers(browser: Any, live_server: Any, busy: None) -> None:
-    for _name, page in look(browser, live_server, "light", address()):
+    for _name, page in look(browser, live_server, address()):
         held(page)
         page.route(
             "**/admin/horsies/", lambda route: route.fulfill(status=200, body="<p>Log in</p>", content_type="text/html")
@@ -150,7 +150,7 @@ def test_what_cannot_be_refreshed_says_so_and_recovers(browser: Any, live_server
 
 
 def test_a_person_finds_the_tasks_of_a_problem(browser: Any, live_server: Any, busy: None) -> None:
-    for _name, page in look(browser, live_server, "light", address()):
+    for _name, page in look(browser, live_server, address()):
         page.get_by_role("link", name="Last 7 days").click()
         playwright.expect(page.get_by_role("link", name="Last 7 days")).to_have_attribute("aria-current", "page")
         row = page.get_by_role("row").filter(has=page.get_by_role("rowheader", name="mail"))

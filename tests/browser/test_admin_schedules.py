@@ -13,7 +13,7 @@ from horsies_django import schedules
 from horsies_django.models import AuditEntry, Schedule, Task
 from horsies_django.store.schedules import ScheduleStore
 from tests.apps.project import tasks
-from tests.browser.test_admin import CONTRASTS, assert_readable, browser, look, playwright, pytestmark
+from tests.browser.test_admin import CONTRASTS, SETTLED, assert_readable, browser, look, playwright, pytestmark
 from tests.support.factories import ScheduleTickFactory, TaskFactory, now
 
 __all__ = ["browser", "pytestmark"]
@@ -71,9 +71,8 @@ def timetable(transactional_db: None) -> None:
     Schedule.objects.filter(name=BOARD).update(error=error, error_at=now())
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("light", 420), ("dark", 768)])
 def test_the_pages_about_schedules_are_readable_and_keep_to_a_strict_policy(
-    browser: Any, live_server: Any, timetable: None, scheme: str, width: int
+    browser: Any, live_server: Any, timetable: None
 ) -> None:
     changed = ("documents.tasks.index_documents",)
     addresses = {
@@ -89,16 +88,18 @@ def test_the_pages_about_schedules_are_readable_and_keep_to_a_strict_policy(
         "schedule-entry": reverse("admin:horsies_auditentry_change", args=(AuditEntry.objects.latest("pk").pk,)),
     }
     badges = {"schedules": 7, "schedule": 14, "schedule-off": 5}
-    for name, page in look(browser, live_server, scheme, addresses):
-        page.set_viewport_size({"width": width, "height": 900})
+    for name, page in look(browser, live_server, addresses):
         assert_readable(page, name, badges.get(name, 0))
-        blocks = page.locator(".horsies-run").evaluate_all(BLOCKS)
-        assert all(ratio >= 3 for ratio in blocks), (name, blocks)
+        for scheme in ("dark", "light"):
+            page.emulate_media(color_scheme=scheme)
+            page.evaluate(SETTLED)
+            blocks = page.locator(".horsies-run").evaluate_all(BLOCKS)
+            assert all(ratio >= 3 for ratio in blocks), (name, scheme, blocks)
         assert bool(blocks) == (name in {"schedules", "schedule", "schedule-off"}), name
 
 
 def test_a_person_corrects_a_schedule_and_runs_it(browser: Any, live_server: Any, timetable: None) -> None:
-    for _name, page in look(browser, live_server, "light", {"list": reverse(LIST)}):
+    for _name, page in look(browser, live_server, {"list": reverse(LIST)}):
         page.get_by_role("link", name=BOARD).click()
         playwright.expect(page.get_by_role("alert")).to_contain_text("expected str, got int")
         page.get_by_role("link", name="Edit").click()

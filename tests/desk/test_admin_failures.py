@@ -82,7 +82,7 @@ def test_failures_for_good_are_counted_by_task_and_code_the_most_frequent_first(
         count("shop.pay", result, 100)
     page = body(boss, PAGE)
     assert rows(page) == [["shop.ship", "NO_ROOM", "9"], ["shop.pay", "OH_NO", "7"], ["shop.pay", "TASK_TIMEOUT", "1"]]
-    assert "<h2>17 failed for good since " in page
+    assert ">17 failed for good since " in page
 
 
 def test_each_span_has_what_was_counted_from_its_begin_on(boss: Client) -> None:

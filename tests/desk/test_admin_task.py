@@ -198,7 +198,7 @@ ValueError: s3cret
 
 
 def blocks(page: str) -> list[str]:
-    return [html.unescape(text) for text in re.findall(r'<pre class="horsies-text">(.*?)</pre>', page, re.DOTALL)]
+    return [html.unescape(text) for text in re.findall(r'<pre class="horsies-text"[^>]*>(.*?)</pre>', page, re.DOTALL)]
 
 
 def test_a_traceback_shows_the_frames_of_the_project_first_and_all_when_unfolded(boss: Client) -> None:

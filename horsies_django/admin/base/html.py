@@ -142,9 +142,9 @@ def linked_field(name: str, description: Any) -> Callable[[Any, Any], Any]:
 def block(text: str) -> SafeString:
     """Return preformatted text, truncated to ``LONGEST`` characters."""
     if len(text) <= LONGEST:
-        return format_html('<pre class="horsies-text">{}</pre>', text)
+        return format_html('<pre class="horsies-text" tabindex="0">{}</pre>', text)
     note = _("Showing the first %(shown)s of %(all)s characters.") % {"shown": f"{LONGEST:,}", "all": f"{len(text):,}"}
-    return format_html('<pre class="horsies-text">{}</pre><p class="horsies-quiet">{}</p>', text[:LONGEST], note)
+    return format_html('<pre class="horsies-text" tabindex="0">{}</pre><p class="horsies-quiet">{}</p>', text[:LONGEST], note)
 
 
 def json_block(value: object) -> SafeString:

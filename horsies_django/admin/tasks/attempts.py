@@ -99,7 +99,8 @@ def bar(
         round(min(max(part / whole, 0), 1) * 200) for part in (before, before + wait, before + wait + ran)
     )
     return format_html(
-        '<svg class="horsies-timeline horsies-timeline-{}" width="200" height="8" aria-hidden="true">'
+        '<svg class="horsies-timeline horsies-timeline-{}" width="200" height="8" viewBox="0 0 200 8" preserveAspectRatio="none"'
+        ' aria-hidden="true">'
         '<path d="M{} 4H{}"/><rect x="{}" y="0" width="{}" height="8"/></svg>',
         kind, start, middle, min(middle, 198), max(end - middle, 2),
     )  # fmt: skip

@@ -73,8 +73,8 @@ class FailuresMixin(Base):
         context = {
             **self.admin_site.each_context(request), "title": _("Failures"), "opts": self.opts, "media": self.media,
             "spans": {key: text for key, (text, _length) in SPANS.items()}, "span": span, "since": absolute(since),
-            "late": read is None, "many": sum(one.n for one in found), "task": task, "code": code,
-            "groups": [(*one, links(one.task, one.code)) for one in found[:SHOWN]],
+            "late": read is None, "many": f"{sum(one.n for one in found):,}", "task": task, "code": code,
+            "groups": [(one.task, one.code, f"{one.n:,}", links(one.task, one.code)) for one in found[:SHOWN]],
             "places": [(place, away(place.at, now), links(task, code, place.site)) for place in places[:SHOWN]],
         }  # fmt: skip
         request.current_app = self.admin_site.name

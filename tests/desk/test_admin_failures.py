@@ -63,7 +63,8 @@ def fail(
 def rows(page: str) -> list[list[str]]:
     """Return the texts of the cells of all tables, without their links to other pages."""
     found = [
-        re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL) for row in re.findall(r"<tr>(.*?)</tr>", page, re.DOTALL)
+        re.findall(r'<(?:td|th scope="row")[^>]*>(.*?)</t[dh]>', row, re.DOTALL)
+        for row in re.findall(r"<tr>(.*?)</tr>", page, re.DOTALL)
     ]
     return [[re.sub(r"<[^>]+>", "", cell).strip() for cell in cells[:-1]] for cells in found if len(cells) > 1]
 

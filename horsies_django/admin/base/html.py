@@ -144,7 +144,9 @@ def block(text: str) -> SafeString:
     if len(text) <= LONGEST:
         return format_html('<pre class="horsies-text" tabindex="0">{}</pre>', text)
     note = _("Showing the first %(shown)s of %(all)s characters.") % {"shown": f"{LONGEST:,}", "all": f"{len(text):,}"}
-    return format_html('<pre class="horsies-text" tabindex="0">{}</pre><p class="horsies-quiet">{}</p>', text[:LONGEST], note)
+    return format_html(
+        '<pre class="horsies-text" tabindex="0">{}</pre><p class="horsies-quiet">{}</p>', text[:LONGEST], note
+    )
 
 
 def json_block(value: object) -> SafeString:

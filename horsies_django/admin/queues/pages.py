@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import defaultdict
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlencode
 
 from django.contrib import admin
@@ -40,7 +39,7 @@ from horsies_django.admin.base.html import (
     worker_links,
 )
 from horsies_django.admin.base.limits import levels, limit_table, states
-from horsies_django.admin.base.readonly import NextPageMixin, ReadOnlyAdminMixin, read_bounded
+from horsies_django.admin.base.readonly import NextPageMixin, ReadOnlyAdminMixin, read_all, read_bounded
 from horsies_django.admin.base.tables import Table, marked, rows_or_none
 from horsies_django.admin.queues.queue_forms import OverrideForm
 from horsies_django.core.counts import quantile
@@ -55,8 +54,6 @@ if TYPE_CHECKING:
 else:
     ModelAdmin = admin.ModelAdmin
 
-
-T = TypeVar("T")
 
 DAY = dt.timedelta(days=1)
 
@@ -74,17 +71,21 @@ class Shown:
             request.user.has_perm("horsies.view_payload") or self.name != CLUSTER and queue.partition_by_args is None
         )
 
-    def read(self, reader: Callable[[], list[T]]) -> list[T] | None:
-        return read_bounded(self.alias, reader)
+    def tables(self, *names: str) -> list[Table]:
+        """Return the tables of these names, read together; the rows of those that took too long are missing."""
+        found = read_all(self.alias, [getattr(self, f"read_{name}") for name in names])
+        return [getattr(self, name)(rows) for name, rows in zip(names, found, strict=True)]
 
     def key(self, partition: str | None) -> SafeString | str:
         if partition is None:
             return NOTHING
         return marked("partition", Truncator(partition).chars(LONGEST_NAME) if self.visible else _("hidden"))
 
-    def day(self) -> Table:
+    def read_day(self) -> list[history.Step]:
+        return history.of_queue(history.series(connections[self.alias], DAY, 24), self.name)
+
+    def day(self, read: list[history.Step] | None) -> Table:
         """Return what was counted in the last 24 hours, with a chart of the hours."""
-        read = self.read(lambda: history.of_queue(history.series(connections[self.alias], DAY, 24), self.name))
 
         def row(whole: history.Step) -> list[Any]:
             long = (seconds(quantile(buckets, 0.95)) for buckets in (whole.waits, whole.runs))
@@ -98,9 +99,11 @@ class Shown:
         rows = rows_or_none(read and [history.together(read)], row)
         return Table("day", _("Last 24 hours"), heads, rows, empty=_("Nothing was counted."), above=chart)
 
-    def permits(self) -> Table:
+    def read_permits(self) -> list[overview.PermitHolder]:
+        return overview.permits(self.name, MANY)
+
+    def permits(self, found: list[overview.PermitHolder] | None) -> Table:
         """Return the tasks that hold permits."""
-        found = self.read(lambda: overview.permits(self.name, MANY))
         workers = worker_links(self.page, self.request, {one.worker_id for one in found or []})
 
         def row(one: overview.PermitHolder) -> list[Any]:
@@ -114,11 +117,13 @@ class Shown:
         empty = _("None: no task of this queue is running or claimed.")
         return Table("permits", _("Tasks holding permits"), heads, rows_or_none(found, row), note, empty)
 
-    def waiting(self) -> Table:
-        """Return how many due tasks wait, and since when the oldest of them, by name, among the first ones of the queue."""
+    def read_waiting(self) -> list[tuple[str, dt.datetime]]:
         pending = Task.objects.using(self.alias).filter(PENDING, parked=False, queue_name=self.name)
         first = pending.order_by("lane", "priority", "enqueued_at", "id").values_list("task_name", "enqueued_at")
-        found = self.read(lambda: list(first[: overviews.PENDING_BOUND]))
+        return list(first[: overviews.PENDING_BOUND])
+
+    def waiting(self, found: list[tuple[str, dt.datetime]] | None) -> Table:
+        """Return how many due tasks wait, and since when the oldest of them, by name, among the first ones of the queue."""
         due = defaultdict(list)
         for name, at in found or []:
             if at <= self.now:
@@ -129,9 +134,11 @@ class Shown:
         heads = (_("Task"), _("Tasks"), _("The oldest has been due for"))
         return Table("waiting", _("Due tasks that wait, by name"), heads, None if found is None else rows, note)
 
-    def partitions(self) -> Table:
+    def read_partitions(self) -> list[overview.PartitionLoad]:
+        return overview.partitions(self.name, LAST)
+
+    def partitions(self, found: list[overview.PartitionLoad] | None) -> Table:
         """Return the busiest partitions, and how many of their tasks wait for a permit."""
-        found = self.read(lambda: overview.partitions(self.name, LAST))
 
         def row(load: overview.PartitionLoad) -> list[Any]:
             limit, more = NOTHING if load.limit is None else f"{load.limit:,}", "+" if load.parked_more else ""
@@ -150,9 +157,11 @@ class Shown:
         empty = _("No partition holds a permit.")
         return Table("partitions", _("Busiest partitions"), heads, rows_or_none(found, row), note, empty)
 
-    def stopped(self) -> Table:
+    def read_stopped(self) -> list[overview.OrderedKey]:
+        return overview.keys(self.name, limit=MANY)
+
+    def stopped(self, found: list[overview.OrderedKey] | None) -> Table:
         """Return the keys that failed tasks stop."""
-        found = self.read(lambda: overview.keys(self.name, limit=MANY))
 
         def row(one: overview.OrderedKey) -> list[Any]:
             task = self.page.link(self.request, Task, one.task_id, one.task_name)
@@ -223,15 +232,15 @@ class QueueAdminMixin(ChangeMixin, ReadOnlyAdminMixin):
 
     def sections(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
         """Return limits, the last day, permit holders, what waits, partitions, stopped keys, last changes and forms."""
-        shown = Shown(self, request, obj)
+        names = ["day", "permits"]
+        if obj.name != CLUSTER:
+            names.append("waiting")
+            names += ["partitions"] if obj.partition_by_task or obj.partition_by_args is not None else []
+            names += ["stopped"] if obj.partition_policy else []
         limits = limit_table(obj, obj.overview.effective if obj.overview else None)
         given_up = "" if obj.overview else format_html('<p class="horsies-note">{}</p>', GIVEN_UP)
-        tables = [limits._replace(above=given_up), shown.day(), shown.permits()]
-        if obj.name != CLUSTER:
-            tables.append(shown.waiting())
-            tables += [shown.partitions()] if obj.partition_by_task or obj.partition_by_args is not None else []
-            stopped = shown.stopped() if obj.partition_policy else None
-            tables += [stopped] if stopped and stopped.rows != [] else []
+        found = Shown(self, request, obj).tables(*names)
+        tables = [limits._replace(above=given_up), *(one for one in found if one.id != "stopped" or one.rows != [])]
         return {
             "tables": [*tables, last_changes(self, request, obj, obj.name, OF_QUEUES)],
             "tools": self.tools(request, obj),

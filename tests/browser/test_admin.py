@@ -62,6 +62,9 @@ CONTRASTS = f"""badges => badges.map(badge => {{
   return (high + 0.05) / (low + 0.05);
 }})"""
 
+CUT = """charts => charts.map(chart =>
+  chart.querySelector("rect").getBoundingClientRect().right > chart.getBoundingClientRect().right + 1)"""
+
 
 class StrictPolicy:
     """A project's middleware that forbids everything inline and everything from elsewhere."""
@@ -325,6 +328,8 @@ def test_a_person_reads_why_a_task_failed_and_retries_it_once(browser: Any, live
     for _name, page in look(browser, live_server, address):
         playwright.expect(page.locator(".horsies-headline")).to_contain_text("Failed")
         page.get_by_text("All frames").first.wait_for(state="attached")
+        page.set_viewport_size({"width": 1_000, "height": 900})  # narrower than the drawing
+        assert page.locator(".horsies-timeline").evaluate_all(CUT) == [False, False], "the whole timeline is in sight"
         page.get_by_role("link", name="Retry").click()
         page.get_by_label("Reason:").fill("The file is whole again.")
         assert_readable(page, "task-retry")

@@ -119,7 +119,7 @@ class NodeCase:
         else:
             change = self.facts["change"]
             why = f" since {self.at(change['at'])}{self.said(change)}" if change else ""
-        text = f"The run is paused{why}. No other node starts until it is resumed."
+        text = f"The run is paused{why.removesuffix('.')}. No other node starts until it is resumed."
         return Reason(NodeReasonCode.RUN_PAUSED, text, {"change": change, **pick(run, "error_node", "error_code")})
 
     def undoes(self) -> Reason:

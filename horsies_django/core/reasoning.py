@@ -163,7 +163,8 @@ class Case:
         else:
             by = since = why = None
             said = "is declared with a cap of 0"
-        text = f"{level_name(row)} {said}{f': {why}' if why else ''}. None of its tasks start."
+        told = f"{said}: {why.removesuffix('.')}" if why else said
+        text = f"{level_name(row)} {told}. None of its tasks start."
         yield Reason(ReasonCode.QUEUE_PAUSED, text, {**details, "by": by, "since": since, "reason": why})
 
     def unserved(self) -> Iterator[Reason]:

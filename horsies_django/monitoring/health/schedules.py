@@ -63,7 +63,7 @@ def _late(schedules: list[ScheduleHealth], clock: dt.datetime) -> Iterator[Probl
         yield problem(
             ProblemCode.SCHEDULE_LATE,
             f"schedule {late[0].name}",
-            f"the schedule {late[0].name!r}{others} is overdue by {seconds:,.0f} s",
+            f"the schedule {late[0].name!r}{others} is overdue by {span(seconds)}",
             f"{START}, or read in its log why it does not send it",
             clock - dt.timedelta(seconds=seconds),
         )

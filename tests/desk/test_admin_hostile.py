@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import re
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from django.contrib.admin.utils import quote
@@ -63,6 +65,8 @@ def pages(boss: Client) -> dict[str, str]:
         traceback=f'  File "{EVIL[:40]}", line 1, in x{EVIL}',
     )  # fmt: skip
     addresses = [*schedules(short, failed), *workflows(short)]
+    opened = {"task": EVIL, "code": short, "since": "day", "status": "FAILED"}
+    addresses += [f"{reverse(f'admin:horsies_task_{page}')}?{urlencode(opened)}" for page in ("failures", "all")]
     addresses += [
         reverse(f"admin:horsies_{row._meta.model_name}_change", args=(row.pk,))
         for row in (failed, done, odd, running, waiting, worker, entry, odd_entry)
@@ -135,7 +139,7 @@ def workflows(short: str) -> list[str]:
 
 
 def test_hostile_texts_arrive_as_text_in_every_list_and_detail(pages: dict[str, str]) -> None:
-    assert len(pages) == 51
+    assert len(pages) == 53
     for address, html in pages.items():
         assert "alert(1)" in html, address  # it is shown,
         assert "<script>alert" not in html, address  # and never as markup
@@ -151,6 +155,45 @@ def test_no_page_carries_styles_scripts_or_handlers_inline(pages: dict[str, str]
         assert "<style" not in html, address
         assert re.findall(r"<script(?![^>]*\ssrc=)", html) == [], address
         assert 'horsies/admin.css"' in html, address
+
+
+LONG = "x" * 5_000
+FIELDS = {  # what other pages of tasks and the overview read
+    "task_changelist": ("status", "queue", "name", "code", "site", "since", "until", "worker", "partition", "workflow"),
+    "task_all": ("status", "queue", "name", "code", "site", "since", "until", "worker", "partition"),
+    "task_failures": ("since", "task", "code"),
+}
+
+
+@pytest.mark.parametrize("page", FIELDS)
+def test_no_text_in_a_field_of_the_address_is_an_error_of_the_server_or_markup(boss: Client, page: str) -> None:
+    address = reverse(f"admin:horsies_{page}")
+    usual = {"task": "a", "code": "b"} if page == "task_failures" else {"status": "FAILED"}
+    for field in FIELDS[page]:
+        for value in (EVIL, "a\0b", LONG, "\ud7ff\U0001f98a", "-1", "2030-02-31", "999999999d"):
+            response = boss.get(address, {**usual, field: value})
+            assert response.status_code == 200, (field, value[:20])
+            html = response.content.decode()
+            assert ("<script>alert" in html, "<img src=x" in html) == (False, False), (field, value[:20])
+    for span in (EVIL, "a\0b", LONG):
+        assert boss.get(reverse("admin:app_list", args=("horsies",)), {"span": span}).status_code == 200
+
+
+@pytest.mark.parametrize("reason", [EVIL, "a\0b", LONG], ids=["markup", "NUL", "long"])
+def test_a_reason_is_stored_as_it_is_or_refused_and_shown_as_text(boss: Client, reason: str) -> None:
+    tasks = {
+        verb: TaskFactory(status="FAILED" if verb != "cancel" else "PENDING", sent_at=now() - dt.timedelta(seconds=1))
+        for verb in ("retry", "cancel", "redact", "all")
+    }
+    page = boss.get(reverse("admin:horsies_task_all"), {"status": "FAILED"}).context["progress"]
+    boss.post(reverse("admin:horsies_task_all"), {"act": page.signed(), "verb": "redact", "reason": reason})
+    for verb in ("retry", "cancel", "redact"):
+        address = reverse(f"admin:horsies_task_{verb}", args=(tasks[verb].pk,))
+        form = boss.get(address).context["form"]
+        html = boss.post(address, {"state": form["state"].value(), "reason": reason}, follow=True).content.decode()
+        assert ("<script>alert" in html, "<img src=x" in html) == (False, False), verb
+    stored = AuditEntry.objects.filter(action__startswith="task.").values_list("reason", flat=True)
+    assert set(stored) == ({reason} if reason == EVIL else set())
 
 
 NO_NUMBERS = ("9" * 5_000, "9" * 20, "-1", "%00", "%ED%A0%80", "%FF", "1e999", "\u0663" * 30)

@@ -49,26 +49,6 @@ def post(client: Client, verb: str, name: str = "mail", **values: str) -> Any:
     return client.post(url(verb, name), {"seen": page.context["seen"], **values}, follow=True)
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_forms_are_for_those_who_may_see_and_configure_and_came_from_a_form(verb: str, client: Client) -> None:
-    queues.pause("mail", actor="ada", reason=WHY)
-    before = Queue.objects.values().get(name="mail")
-    values = {"max_concurrency": "1", "reason": WHY}
-    for permissions in (("view_queue",), ("configure_queue",), ("view_task", "operate_task")):
-        lacking = client_with(*permissions)
-        assert lacking.post(url(verb), values).status_code == 403
-        for name in ("mail", "no such queue", "a\x00b"):
-            assert lacking.get(url(verb, name)).status_code == 403
-    forged = Client(enforce_csrf_checks=True)
-    forged.force_login(User.objects.create_superuser("boss"))
-    assert forged.post(url(verb), values).status_code == 403
-    assert client.post(url(verb), values)["Location"].startswith(reverse("admin:login"))
-    client.force_login(User.objects.create_user("customer"))
-    assert client.post(url(verb), values)["Location"].startswith(reverse("admin:login"))
-    assert Queue.objects.values().get(name="mail") == before
-    assert not AuditEntry.objects.exclude(actor__in=("migrate", "ada")).exists()
-
-
 def test_the_ways_to_change_a_queue_show_for_those_who_may_and_as_it_stands() -> None:
     mail = Queue.objects.get(name="mail")
     viewer, keeper = client_with("view_queue"), client_with(*MAY)

@@ -11,7 +11,6 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from django.contrib.admin.utils import quote
-from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client
 from django.urls import reverse
@@ -327,26 +326,6 @@ def post(client: Client, page: str, name: str = "report", /, **values: Any) -> A
     address = reverse(ADD) if page == "add" else url(page, name)
     posted = {**opened(client, address), **values}
     return client.post(address, {key: value for key, value in posted.items() if value is not None}, follow=True)
-
-
-@pytest.mark.parametrize("verb", [*VERBS, "add"])
-def test_to_change_schedules_takes_both_permissions_and_a_form_of_this_site(verb: str) -> None:
-    declare()
-    schedules.change("report", {"priority": 9}, actor="ada")
-    before = Schedule.objects.values().get()
-    address = reverse(ADD) if verb == "add" else url(verb)
-    values = {"name": "another", **DEFINITION, "kwargs": "{}", "reason": WHY}
-    for permissions in (("view_schedule",), ("configure_queue",), ("view_queue", "operate_task")):
-        client = client_with(*permissions)
-        assert client.get(address).status_code == 403
-        assert client.post(address, values).status_code == 403
-        looks = 200 if "view_schedule" in permissions else 403
-        assert [client.get(page).status_code for page in (reverse(LIST), url("change"))] == [looks, looks]
-    forged = Client(enforce_csrf_checks=True)
-    forged.force_login(User.objects.create_superuser("boss"))
-    assert forged.post(address, values).status_code == 403
-    assert Schedule.objects.values().get() == before
-    assert not Task.objects.exists()
 
 
 def test_the_ways_to_change_a_schedule_show_for_those_who_may_and_as_it_stands() -> None:

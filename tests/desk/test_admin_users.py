@@ -1,0 +1,348 @@
+"""Each URL of the app, as each kind of user: what it answers, that it changes only what they may change, and shows no payload."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import pytest
+from django.contrib import admin
+from django.contrib.admin.utils import quote
+from django.contrib.auth.models import Permission, User
+from django.db import connection, transaction
+from django.test import Client
+from django.urls import reverse
+
+from horsies_django import Workflow, queues, schedules, urls
+from horsies_django.admin.tasks.all import Progress
+from horsies_django.models import AuditEntry, WorkflowNode, WorkflowRun, WorkflowSignal
+from horsies_django.monitoring import summary
+from horsies_django.tasks import selection
+from horsies_django.tasks.ids import uuid7
+from horsies_django.testing import drain
+from horsies_django.workflows import operations
+from tests.apps.project import flows, tasks
+from tests.conftest import limit
+from tests.desk.test_admin_overview import counted
+from tests.desk.test_admin_schedules import declare
+from tests.support.factories import (
+    AuditEntryFactory,
+    HeartbeatFactory,
+    TaskAttemptFactory,
+    TaskFactory,
+    WorkerFactory,
+    error,
+)  # fmt: skip
+
+pytestmark = pytest.mark.django_db
+
+PAYLOAD = "s3cret-4711"  # in all that only those with view_payload may see
+KEY = f'{{"customer": "{PAYLOAD}"}}'
+VIEWS = {f"view_{model}" for model in ("task", "queue", "schedule", "workflowrun", "worker", "auditentry")}
+ACTS = {"operate_task", "operate_workflow", "configure_queue"}
+EVERYTHING = {*VIEWS, *ACTS, "view_payload"}
+USERS: dict[str, set[str] | None] = {  # None: nobody is logged in
+    "anonymous": None, "not staff": EVERYTHING, "without permissions": set(), "viewer": VIEWS, "operator": VIEWS | ACTS,
+    "superuser": EVERYTHING,
+}  # fmt: skip
+
+Statuses = tuple[int, int]  # of GET and POST for those who may
+LOOK, FORM, READ_ONLY = (200, 200), (200, 302), (200, 403)
+OF_ALL: dict[str, Statuses] = {  # the pages that each model has, for those with its view permission
+    "": LOOK, "<path:object_id>/": (302, 302), "<path:object_id>/change/": READ_ONLY, "<path:object_id>/history/": LOOK,
+}  # fmt: skip
+FORMS = {  # the forms of a model, and what they need beside its view permission
+    "task": ({"retry", "copy", "cancel", "kill", "redact"}, "operate_task"),
+    "queue": ({"override", "clear", "resume", "pause"}, "configure_queue"),
+    "schedule": ({"run_now", "enable", "disable", "edit", "revert", "delete", "add"}, "configure_queue"),
+    "workflowrun": ({"resume", "pause", "retry", "skip", "cancel", "approve", "reject"}, "operate_workflow"),
+}
+OTHERS: dict[str, tuple[set[str], Statuses]] = {
+    "task/all/": ({"view_task", "operate_task"}, LOOK),
+    "task/failures/": ({"view_task"}, LOOK),
+    "workflowrun/<path:object_id>/nodes/<int:number>/": ({"view_workflowrun"}, LOOK),
+    "workflowrun/<path:object_id>/picture/": ({"view_workflowrun"}, LOOK),
+}
+ACTIONS = {"task": ("operate_task", "cancel_tasks"), "workflowrun": ("operate_workflow", "pause_runs")}
+
+
+class Page(NamedTuple):
+    """A URL, and what it needs; None: nobody may. ``verb``: of a form."""
+
+    url: str
+    model: str
+    verb: str
+    needs: set[str] | None
+    statuses: Statuses
+
+
+def needed(route: str) -> tuple[str, set[str] | None, Statuses]:
+    """Return the verb of a route, and what it needs and answers. Fails for one that stands in no table."""
+    model, _slash, rest = route.partition("/")
+    verb = rest.removeprefix("<path:object_id>/").removesuffix("/")
+    forms, permission = FORMS.get(model, (set(), ""))
+    if verb in forms:
+        return verb, {f"view_{model}", permission} | ({"view_payload"} if verb == "redact" else set()), FORM
+    if rest in ("add/", "<path:object_id>/delete/"):
+        return "", None, FORM
+    if rest in OF_ALL:
+        return "", set() if rest == "<path:object_id>/" else {f"view_{model}"}, OF_ALL[rest]
+    assert route in OTHERS, f"{route} is new: say what it needs"
+    return "", *OTHERS[route]
+
+
+def tasks_with_payload() -> dict[str, Any]:
+    """Make tasks of all kinds, with payload wherever one has it. Return the first page's by verb, all of them as ""."""
+    limit(
+        "mail", partition_by_args=["customer"], partition_max_concurrency=1, partition_policy="stop", max_concurrency=5
+    )
+    worker = WorkerFactory(queues=["mail", "default"])
+    HeartbeatFactory(id=worker.pk, worker_id=worker.pk, role="claimer")
+    columns: dict[str, Any] = {
+        "queue_name": "mail", "kwargs": {"customer": PAYLOAD}, "options": {"metadata": PAYLOAD, "note": PAYLOAD},
+        "partition_key": KEY, "partition_version": 1,
+    }  # fmt: skip
+    trace = {"type": PAYLOAD, "repr": PAYLOAD, "message": PAYLOAD, "traceback": PAYLOAD}
+    bad = error("OH_NO", PAYLOAD, data={"a": PAYLOAD}, exception=trace)
+    failed = TaskFactory(status="FAILED", error_code="OH_NO", result=bad, claimed_by=worker.pk, **columns)
+    stops = TaskFactory(status="FAILED", ordered=True, order_stop="stop", result=bad, claimed_by=worker.pk, **columns)
+    for task in (failed, stops):
+        TaskAttemptFactory(
+            task_id=task.pk, error_code="OH_NO", worker_id=worker.pk, site="shop/tasks.py in pay", finished_at=task.finished_at,
+            error_message=PAYLOAD, traceback=PAYLOAD, exception_class="ValueError",
+        )  # fmt: skip
+    running = TaskFactory(status="RUNNING", claimed_by=worker.pk, **columns)
+    parked = TaskFactory(parked=True, ordered=True, **columns)
+    done = TaskFactory(status="COMPLETED", result={"ok": PAYLOAD}, claimed_by=worker.pk, **columns)
+    waits = TaskFactory(**columns)
+    counted(("mail", failed.task_name, "OH_NO", 5))
+    every = [failed.pk, stops.pk, running.pk, parked.pk, done.pk, waits.pk]
+    return {"": every, "cancel": waits.pk, "kill": running.pk, "worker": worker.pk}
+
+
+def schedules_with_payload() -> dict[str, Any]:
+    definition = {"task": tasks.raises.name, "pattern": "30 4 * * *", "kwargs": {"message": PAYLOAD}}
+    schedules.create("made", definition, actor="ada")
+    schedules.create("off", {**definition, "enabled": False}, actor="ada")
+    declare("declared", **definition)
+    schedules.change("declared", {"kwargs": {"message": f"{PAYLOAD}-2"}}, actor="ada")
+    return {"": ["made", "off", "declared"], "enable": "off", "revert": "declared"}
+
+
+def runs_with_payload() -> dict[str, Any]:
+    flow, broken = Workflow("order"), Workflow("fails")
+    flow.add(flows.number, 1)
+    gate = flow.gate("approve")
+    flow.add(flows.number, 1, after=[gate])
+    waiting, paused, failed = flow.send(), flow.send(), None
+    broken.add(flows.broken, 1)
+    failed = broken.send()
+    drain(raise_errors=False)
+    operations.control(paused.workflow_id, "pause")
+    ended = WorkflowNode.objects.filter(kind="task", finished_at__isnull=False)
+    ended.filter(status="COMPLETED").update(**dict.fromkeys(("kwargs", "inputs", "value"), {"a": PAYLOAD}))
+    ended.filter(status="FAILED").update(error=PAYLOAD)
+    WorkflowRun.objects.filter(pk=failed.workflow_id).update(result=error("OH_NO", PAYLOAD))
+    run = waiting.workflow_id
+    WorkflowSignal.objects.bulk_create(
+        [WorkflowSignal(id=uuid7(), workflow_id=run, name="paid", data=PAYLOAD, actor="ada")]
+    )
+    AuditEntryFactory(action="workflow.approve", subject=str(run), reason=PAYLOAD)
+    every = [waiting.workflow_id, paused.workflow_id, failed.workflow_id]
+    return {"": every, "resume": paused.workflow_id, "retry": failed.workflow_id}
+
+
+@pytest.fixture
+def pages() -> list[Page]:
+    """All pages of the app with rows for each of them, as the site has them: a new one is here, too."""
+    rows: dict[str, dict[str, Any]] = {
+        "workflowrun": runs_with_payload(), "task": tasks_with_payload(), "schedule": schedules_with_payload(),
+        "queue": {"": ["mail", "bulk", "*"], "clear": "bulk", "resume": "bulk"},
+    }  # fmt: skip
+    limit("bulk", max_concurrency=3)
+    queues.pause("bulk", actor="ada")
+    queues.override("bulk", {"max_concurrency": 1}, actor="ada", reason="slow")
+    rows["worker"] = {"": [rows["task"]["worker"]]}
+    entries = AuditEntry.objects.exclude(action="queue.declare")
+    rows["auditentry"] = {"": list(entries.values_list("pk", flat=True))}
+    return [*made(rows)]
+
+
+def made(rows: dict[str, dict[str, Any]]) -> Iterator[Page]:
+    index = reverse("admin:index")
+    seen = set()
+    for route in routes(admin.site.get_urls()):
+        if not route.startswith("horsies/") or route in seen:
+            continue
+        seen.add(route)
+        model, _slash, rest = route.removeprefix("horsies/").partition("/")
+        verb, needs, statuses = needed(f"{model}/{rest}")
+        ids = rows[model][""] if rest.startswith("<path:object_id>/") else [""]
+        if verb:
+            ids = [rows[model].get(verb, ids[0])]
+        for id_ in ids:
+            for number in ((0, 1) if id_ == ids[0] else (0,)) if "<int:number>" in rest else ("",):
+                path = rest.replace("<path:object_id>", str(quote(id_))).replace("<int:number>", str(number))
+                yield Page(f"{index}horsies/{model}/{path}", model, verb, needs, statuses)
+
+
+def routes(patterns: Any, prefix: str = "") -> Iterator[str]:
+    for one in patterns:
+        if hasattr(one, "url_patterns"):
+            yield from routes(one.url_patterns, prefix + str(one.pattern))
+        else:
+            yield prefix + str(one.pattern)
+
+
+def user_with(permissions: set[str], name: str = "somebody", **columns: Any) -> User:
+    user = User.objects.create_user(name, **columns)
+    user.user_permissions.set(Permission.objects.filter(content_type__app_label="horsies", codename__in=permissions))
+    return user
+
+
+def browser(user: User, **how: Any) -> Client:
+    client = Client(**how)
+    client.force_login(user)
+    return client
+
+
+@pytest.fixture
+def given(boss: Client, pages: list[Page]) -> dict[str, dict[str, Any]]:
+    """What a form of each page posts, by URL, as a superuser gets it."""
+    found: dict[str, dict[str, Any]] = {page.url: {} for page in pages}
+    more: dict[str, dict[str, Any]] = {
+        "override": {"max_concurrency": "1"}, "skip": {"node": "2"}, "approve": {"node": "1", "opening": "1"},
+        "reject": {"node": "1", "opening": "1"}, "edit": {"priority": "7"},
+        "add": {"name": "new", "task": tasks.noop.name, "pattern": "0 3 * * *", "kwargs": "{}"},
+    }  # fmt: skip
+    for page in pages:
+        if page.verb:
+            form = boss.get(page.url).context["form"]
+            values = {name: form[name].value() for name in form.fields}
+            kept = {name: value for name, value in values.items() if value is not None and value is not False}
+            found[page.url] = {**kept, **more.get(page.verb, {}), "reason": "why"}
+    return found
+
+
+def posted(page: Page, given: dict[str, dict[str, Any]], pages: list[Page], name: str) -> dict[str, Any]:
+    """Return what to post: of lists an action on a row, of the page for acts on all a signed act."""
+    if page.url.endswith("/task/all/"):
+        return {"act": Progress(name, selection.matching("FAILED"), 2, False).signed(), "verb": "retry"}
+    if page.model in ACTIONS and page.url.endswith(f"/{page.model}/"):
+        verb = "cancel" if page.model == "task" else "pause"
+        (row,) = [one.url.split("/")[-3] for one in pages if (one.model, one.verb) == (page.model, verb)]
+        return {"action": ACTIONS[page.model][1], "_selected_action": row, "index": "0"}
+    return given[page.url]
+
+
+def everything() -> list[Any]:
+    """Return a digest of each table of the app."""
+    tables = [name for name in connection.introspection.table_names() if name.startswith("horsies_")]
+    digests = " UNION ALL ".join(
+        f"SELECT count(*), sum(hashtextextended(row::text, 0)) FROM {name} row" for name in tables
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(digests)
+        return list(cursor.fetchall())
+
+
+def ask(client: Client, method: str, url: str, values: dict[str, Any], before: list[Any]) -> tuple[Any, bool]:
+    """Return the response, and whether anything is not as it was ``before``, which is undone."""
+    summary.summaries.kept.clear()
+    with transaction.atomic():
+        response = getattr(client, method)(url, values)
+        changed = everything() != before
+        transaction.set_rollback(True)
+    return response, changed
+
+
+def changes(page: Page, permissions: set[str]) -> bool:
+    """Return whether a POST changes something for those who may see the page."""
+    if page.url.endswith(f"/{page.model}/") and page.model in ACTIONS:
+        return ACTIONS[page.model][0] in permissions
+    return bool(page.verb) or page.url.endswith("/task/all/")
+
+
+@pytest.mark.parametrize("kind", USERS)
+def test_each_page_answers_each_kind_of_user_as_the_table_says(
+    kind: str, pages: list[Page], given: dict[str, dict[str, Any]]
+) -> None:
+    """Naive: a page that forgot to ask; a form whose GET asks and whose POST does not; a page that shows payload."""
+    permissions = USERS[kind]
+    client, name = Client(), "somebody"
+    if kind == "superuser":
+        client, name = browser(User.objects.get(username="boss")), "boss"
+    elif permissions is not None:
+        client = browser(user_with(permissions, is_staff=kind != "not staff"))
+    shown, before = set(), everything()
+    for page in pages:
+        for place, method in enumerate(("get", "post")):
+            response, changed = ask(client, method, page.url, posted(page, given, pages, name) if place else {}, before)
+            where = (method, page.url)
+            if permissions is None or kind == "not staff":
+                assert response.status_code == 302, where
+                assert response["Location"].startswith(reverse("admin:login")), where
+                assert not changed, where
+                continue
+            may = page.needs is not None and page.needs <= permissions
+            acts = may and bool(place) and changes(page, permissions)
+            status = 302 if acts and not page.verb and "/all/" not in page.url else page.statuses[place]
+            assert response.status_code == (status if may else 403), where
+            assert changed == acts, where
+            if PAYLOAD in response.content.decode():
+                shown.add(page.url)
+    assert shown == set() or "view_payload" in (permissions or ())
+    if kind == "superuser":
+        models = {page.model for page in pages if page.url in shown}
+        assert models == {"task", "queue", "schedule", "workflowrun", "auditentry"}
+        assert {page.verb for page in pages if page.url in shown and page.verb} == {"edit"}
+
+
+def test_no_page_does_without_one_of_the_permissions_that_it_needs(
+    pages: list[Page], given: dict[str, dict[str, Any]]
+) -> None:
+    """Naive: whoever may configure queues opens a form that shows a queue, which they may not view."""
+    clients = {one: browser(user_with(EVERYTHING - {one}, one, is_staff=True)) for one in EVERYTHING}
+    before = everything()
+    for page in pages:
+        for missing in page.needs or ():
+            for method in ("get", "post"):
+                values = posted(page, given, pages, missing) if method == "post" else {}
+                response, changed = ask(clients[missing], method, page.url, values, before)
+                assert (response.status_code, changed) == (403, False), (missing, method, page.url)
+            if page.verb and page.verb != "add":  # nor does it say whether there is such a row
+                url = page.url.replace(f"/{page.verb}/", f"x/{page.verb}/")
+                assert clients[missing].get(url).status_code == 403, (missing, url)
+
+
+def test_no_post_without_the_token_of_a_form_of_this_site_changes_anything(
+    boss: Client, pages: list[Page], given: dict[str, dict[str, Any]]
+) -> None:
+    forged = browser(User.objects.get(username="boss"), enforce_csrf_checks=True)
+    before = everything()
+    for page in pages:
+        response, changed = ask(forged, "post", page.url, posted(page, given, pages, "boss"), before)
+        assert (response.status_code, changed) == (403, False), page.url
+
+
+def test_the_overview_and_monitoring_answer_each_kind_of_user(pages: list[Page]) -> None:
+    before = everything()
+    answers = {"status": {200, 503}, "metrics": {200} if find_spec("prometheus_client") else {501}}
+    for kind, permissions in USERS.items():
+        client = Client()
+        if permissions is not None:
+            client = browser(user_with(permissions, kind, is_staff=kind != "not staff"))
+        overview = 302 if kind in ("anonymous", "not staff") else 200 if permissions else 404
+        for method in ("get", "post"):
+            response, changed = ask(client, method, reverse("admin:app_list", args=("horsies",)), {}, before)
+            assert (response.status_code, changed) == (overview, False), (kind, method)
+            assert PAYLOAD not in response.content.decode(), kind
+        for pattern in urls.urlpatterns:
+            address = reverse(f"horsies:{pattern.name}")
+            refused = {401 if permissions is None else 403}
+            response, changed = ask(client, "get", address, {}, before)
+            assert response.status_code in (answers[str(pattern.name)] if permissions else refused), (kind, address)
+            assert not changed, (kind, address)
+            assert PAYLOAD not in response.content.decode(), (kind, address)
+            assert ask(client, "post", address, {}, before)[0].status_code == 405, (kind, address)

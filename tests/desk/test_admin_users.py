@@ -12,11 +12,12 @@ from django.contrib.admin.utils import quote
 from django.contrib.auth.models import Permission, User
 from django.db import connection, transaction
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from horsies_django import Workflow, queues, schedules, urls
 from horsies_django.admin.tasks.all import Progress
-from horsies_django.models import AuditEntry, WorkflowNode, WorkflowRun, WorkflowSignal
+from horsies_django.models import AuditEntry, Task, WorkflowNode, WorkflowRun, WorkflowSignal
 from horsies_django.monitoring import summary
 from horsies_django.tasks import selection
 from horsies_django.tasks.ids import uuid7
@@ -163,6 +164,7 @@ def pages() -> list[Page]:
     limit("bulk", max_concurrency=3)
     queues.pause("bulk", actor="ada")
     queues.override("bulk", {"max_concurrency": 1}, actor="ada", reason="slow")
+    rows["task"][""].append(Task.objects.filter(workflow_id=rows["workflowrun"]["retry"]).get().pk)
     rows["worker"] = {"": [rows["task"]["worker"]]}
     entries = AuditEntry.objects.exclude(action="queue.declare")
     rows["auditentry"] = {"": list(entries.values_list("pk", flat=True))}
@@ -314,6 +316,25 @@ def test_no_page_does_without_one_of_the_permissions_that_it_needs(
             if page.verb and page.verb != "add":  # nor does it say whether there is such a row
                 url = page.url.replace(f"/{page.verb}/", f"x/{page.verb}/")
                 assert clients[missing].get(url).status_code == 403, (missing, url)
+
+
+def test_links_lead_only_where_the_user_may_go(pages: list[Page]) -> None:
+    for view in VIEWS:
+        model = view.removeprefix("view_")
+        client = browser(user_with(EVERYTHING - {view}, view, is_staff=True))
+        for page in pages:
+            if page.url.endswith(("/change/", f"/{page.model}/", "/picture/")) and page.model != model:
+                html = client.get(page.url).content.decode()
+                assert f'href="{reverse("admin:index")}horsies/{model}/' not in html, (view, page.url)
+
+
+def test_without_view_payload_the_data_of_signals_is_not_even_read(pages: list[Page]) -> None:
+    client = browser(user_with(VIEWS, is_staff=True))
+    run = next(page.url for page in pages if page.model == "workflowrun" and page.url.endswith("/change/"))
+    with CaptureQueriesContext(connection) as captured:
+        assert "paid" in client.get(run).content.decode()
+    (read,) = [one["sql"] for one in captured if 'FROM "horsies_workflow_signals"' in one["sql"]]
+    assert '"data"' not in read
 
 
 def test_no_post_without_the_token_of_a_form_of_this_site_changes_anything(

@@ -217,7 +217,7 @@ class QueueAdminMixin(ChangeMixin, ReadOnlyAdminMixin):
     def get_fieldsets(self, request: HttpRequest, obj: Queue | None = None) -> Any:
         """Return the fields; those of a pause or an override only if there is one."""
         counts = ("shown_running", "shown_claimed", "shown_pending")
-        served = ("shown_full", "shown_workers", "shown_tasks")
+        served = ("shown_full", "shown_workers", *(["shown_tasks"] if self.lists_tasks(request) else []))
         override = (("override_by", "overridden", "override_ends"), "override_reason")
         pause = (("paused_by", "paused"), "paused_reason")
         return (
@@ -225,6 +225,15 @@ class QueueAdminMixin(ChangeMixin, ReadOnlyAdminMixin):
             *([(gettext_lazy("Pause"), {"fields": pause})] if obj and obj.paused_at else []),
             *([(gettext_lazy("Override"), {"fields": override})] if obj and obj.override is not None else []),
         )
+
+    def lists_tasks(self, request: HttpRequest) -> bool:
+        """Whether the site has a list of tasks that the user may see."""
+        return self.admin_site.is_registered(Task) and request.user.has_perm("horsies.view_task")
+
+    def get_list_display(self, request: HttpRequest) -> Any:
+        return [
+            name for name in super().get_list_display(request) if name != "shown_tasks" or self.lists_tasks(request)
+        ]
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Queue | None:
         queues = [] if "\x00" in object_id else list(self.get_queryset(request).filter(name=object_id))
@@ -290,9 +299,8 @@ class QueueAdminMixin(ChangeMixin, ReadOnlyAdminMixin):
         return _count(obj, "workers")
 
     @admin.display(description=gettext_lazy("tasks"))
-    def shown_tasks(self, obj: Queue) -> SafeString | str:
-        if not self.admin_site.is_registered(Task):
-            return NOTHING
+    def shown_tasks(self, obj: Queue) -> SafeString:
+        """Return a link to the list of its tasks."""
         address = reverse("admin:horsies_task_changelist", current_app=self.admin_site.name)
         query = "" if obj.name == CLUSTER else f"?{urlencode({'queue': obj.name})}"
         return format_html('<a href="{}{}">{}</a>', address, query, _("Show"))

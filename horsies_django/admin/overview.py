@@ -67,7 +67,7 @@ class Overview:
         self.clock = summary.health.database.clock
 
     def link(self, model: type[Model], pk: str | uuid.UUID, text: Text) -> Text:
-        """Return ``text`` as a link to the page of a row."""
+        """Return ``text`` as a link to the page of a row that the user may view, or only the text if the site has none."""
         return self.to(f"admin:horsies_{model._meta.model_name}_change", (quote(pk),), text)
 
     def to(self, name: str, arguments: tuple[object, ...], text: Text) -> Text:

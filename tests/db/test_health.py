@@ -109,6 +109,7 @@ def test_workers_have_a_state_and_one_that_is_long_gone_is_told_first_if_it_hold
     assert 300 <= found[stale.id].silent_seconds < 400
     assert found[living.id].queues == ["default"]
     assert found[living.id].silent_seconds < 60
+    assert codes(examine(connection)) == ["STALE_WORKER"], "one that holds nothing is none"
     Worker.objects.exclude(pk__in=[gone.id, living.id]).delete()
     assert codes(examine(connection)) == ["STALE_WORKER"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from django.urls import reverse
 
 from horsies_django import Workflow, queues, schedules, urls
 from horsies_django.admin.tasks.all import Progress
+from horsies_django.admin.workflows.picture import cards
 from horsies_django.models import AuditEntry, Task, WorkflowNode, WorkflowRun, WorkflowSignal
 from horsies_django.monitoring import summary
 from horsies_django.tasks import selection
@@ -145,12 +147,14 @@ def runs_with_payload() -> dict[str, Any]:
     ended.filter(status="COMPLETED").update(**dict.fromkeys(("kwargs", "inputs", "value"), {"a": PAYLOAD}))
     ended.filter(status="FAILED").update(error=PAYLOAD)
     WorkflowRun.objects.filter(pk=failed.workflow_id).update(result=error("OH_NO", PAYLOAD))
-    run = waiting.workflow_id
+    run, parked = waiting.workflow_id, flow.send().workflow_id
+    held = {"partition_key": KEY, "partition_version": 1, "parked": True, "kwargs": {"customer": PAYLOAD}}
+    Task.objects.filter(workflow_id=parked).update(queue_name="mail", **held)
     WorkflowSignal.objects.bulk_create(
         [WorkflowSignal(id=uuid7(), workflow_id=run, name="paid", data=PAYLOAD, actor="ada")]
     )
     AuditEntryFactory(action="workflow.approve", subject=str(run), reason=PAYLOAD)
-    every = [waiting.workflow_id, paused.workflow_id, failed.workflow_id]
+    every = [run, paused.workflow_id, failed.workflow_id, parked]
     return {"": every, "resume": paused.workflow_id, "retry": failed.workflow_id}
 
 
@@ -326,6 +330,33 @@ def test_links_lead_only_where_the_user_may_go(pages: list[Page]) -> None:
             if page.url.endswith(("/change/", f"/{page.model}/", "/picture/")) and page.model != model:
                 html = client.get(page.url).content.decode()
                 assert f'href="{reverse("admin:index")}horsies/{model}/' not in html, (view, page.url)
+
+
+@pytest.mark.parametrize("act", sorted(ACTS))
+def test_buttons_are_for_those_who_may_use_them(act: str, boss: Client, pages: list[Page]) -> None:
+    """Naive: the page of a node offers to skip it to whoever may look."""
+    client = browser(user_with(EVERYTHING - {act}, is_staff=True))
+    forms = [f"{model}/.*?(?:{'|'.join(names)})" for model, (names, permission) in FORMS.items() if permission == act]
+    forms += ["task/all"] * (act == "operate_task")
+    offers = re.compile(
+        rf'(?:href|action)="/admin/horsies/(?:{"|".join(forms)})/(?:\?[^"]*)?"'.replace(".*?", '[^"]*/')
+    )
+    found = 0
+    for page in pages:
+        if not page.verb and page.statuses != FORM and page.needs and act not in page.needs:
+            assert offers.findall(client.get(page.url).content.decode()) == [], page.url
+            found += bool(offers.search(boss.get(page.url).content.decode()))
+    assert found, "those who may see buttons"
+
+
+def test_the_nodes_of_a_run_that_is_too_large_for_a_picture_show_no_payload(
+    boss: Client, pages: list[Page], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cards, "MOST_NODES", 0)
+    client = browser(user_with(VIEWS, is_staff=True))
+    addresses = [page.url for page in pages if page.url.endswith("/picture/")]
+    assert any(PAYLOAD in boss.get(address).content.decode() for address in addresses)
+    assert not any(PAYLOAD in client.get(address).content.decode() for address in addresses)
 
 
 def test_without_view_payload_the_data_of_signals_is_not_even_read(pages: list[Page]) -> None:

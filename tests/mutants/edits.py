@@ -130,8 +130,8 @@ EDITS = (
         11,
         "values of more than 20,000 characters are not escaped in the admin",
         "horsies_django/admin/base/html.py",
-        '<p class="horsies-quiet">{}</p>\', text[:LONGEST], note)',
-        '<p class="horsies-quiet">{}</p>\', SafeString(text[:LONGEST]), note)',
+        '<p class="horsies-quiet">{}</p>\', text[:LONGEST], note',
+        '<p class="horsies-quiet">{}</p>\', SafeString(text[:LONGEST]), note',
         ("tests/desk/test_admin.py::test_a_hostile_value_longer_than_the_shown_part_is_text_all_the_same",),
     ),
     Edit(

@@ -470,15 +470,14 @@ def test_finished_tasks_are_deleted_with_attempts_and_steps_as_far_as_they_are_o
 
 def test_code_purges_what_it_describes_in_transactions_of_five_hundred() -> None:
     """Naive: without ``until`` all results are gone; one transaction; waiting tasks are cancelled."""
-    mails = [
-        task.pk for task in TaskFactory.create_batch(501, status="FAILED", queue_name="mail", error_code="NO_ROOM")
-    ]
-    head = TaskFactory(status="FAILED", queue_name="mail", error_code="NO_ROOM", partition_key="a", order_stop=1).pk
+    ended: dict[str, Any] = {"status": "FAILED", "error_code": "NO_ROOM", "finished_at": now() - DAY / 4}
+    mails = [task.pk for task in TaskFactory.create_batch(501, queue_name="mail", **ended)]
+    head = TaskFactory(queue_name="mail", partition_key="a", order_stop=1, **ended).pk
     left = {
-        TaskFactory(status="FAILED", queue_name="mail", error_code="OTHER").pk,
-        TaskFactory(status="FAILED", queue_name="bulk", error_code="NO_ROOM").pk,
-        TaskFactory(status="CANCELLED", queue_name="mail", error_code="NO_ROOM").pk,
-        TaskFactory(status="FAILED", queue_name="mail", error_code="NO_ROOM", finished_at=now() - 9 * DAY).pk,
+        TaskFactory(queue_name="mail", **ended | {"error_code": "OTHER"}).pk,
+        TaskFactory(queue_name="bulk", **ended).pk,
+        TaskFactory(queue_name="mail", **ended | {"status": "CANCELLED"}).pk,
+        TaskFactory(queue_name="mail", **ended | {"finished_at": now() - 9 * DAY}).pk,
         TaskFactory(queue_name="mail").pk,
         head,
     }
@@ -490,7 +489,7 @@ def test_code_purges_what_it_describes_in_transactions_of_five_hundred() -> None
         "reason": "a test",
     }
     assert purge("FAILED", until=now() - DAY / 2, **given) == {}
-    naive = timezone.localtime(timezone.now()).replace(tzinfo=None)
+    naive = timezone.make_naive(dt.datetime.now(dt.UTC))
     assert purge("FAILED", until=naive, **given) == {"DELETED": len(mails), "KEPT": 1}
     assert set(statuses()) == left
     entries = AuditEntry.objects.filter(action="task.purge").order_by("pk")

@@ -22,7 +22,6 @@ from horsies_django.core.queues import CLUSTER
 from horsies_django.core.status import FINAL, Status
 from horsies_django.core.texts import refuse_who
 from horsies_django.models import Task, TaskAttempt
-from horsies_django.models.fields import aware
 from horsies_django.models.tasks import FINISHED as ANY_FINISHED
 from horsies_django.models.tasks import IN_FLIGHT, PENDING
 from horsies_django.models.tasks import UNSUCCESSFUL as NOT_COMPLETED
@@ -36,7 +35,7 @@ from horsies_django.tasks.ids import uuid7
 
 __all__ = [
     "VERBS", "Preview", "Selection", "Step", "act", "act_on", "act_on_all", "described", "fitting", "matching",
-    "newest", "preview", "purge",
+    "newest", "preview",
 ]  # fmt: skip
 
 BATCH = 500  # tasks in a transaction
@@ -243,32 +242,6 @@ def act_on_all(selection: Selection, verb: str, **how: Any) -> Iterator[Step]:
         if step.after is None:
             return
         how["after"] = step.after
-
-
-def purge(
-    status: str = FINISHED,
-    *,
-    until: dt.datetime,
-    actor: str,
-    reason: str | None = None,
-    since: dt.datetime | None = None,
-    **attributes: Any,
-) -> dict[str, int]:
-    """Delete the tasks that finished until then and match, and return how many are ``DELETED``, ``KEPT`` and ``LOCKED``.
-
-    ``status`` is a final one, "UNSUCCESSFUL" for all but COMPLETED, or "FINISHED" for all. ``attributes`` are ``queue``,
-    ``name`` (or a part of it), ``code``, ``site``, ``partition`` and ``worker``. Each 500 tasks are a transaction, or else part
-    of the open one, with an entry of the audit. Kept are those that stop their partition; those of workflow runs are left and not
-    counted. Raises ValueError for another status, attributes that do not go together, and an actor or a reason that cannot be
-    stored.
-    """
-    if status not in ENDED:
-        raise ValueError(f"purge is for tasks that are {', '.join(sorted(ENDED))}, not {status}")
-    chosen = matching(status, until=aware(until), since=since and aware(since), **attributes)
-    verdicts: Counter[str] = Counter()
-    for step in act_on_all(chosen, "purge", actor=actor, reason=reason):
-        verdicts.update(step.verdicts)
-    return dict(verdicts)
 
 
 def refuse(selection: Selection, verb: str, actor: str, reason: str | None) -> None:

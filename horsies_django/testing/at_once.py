@@ -18,8 +18,9 @@ from horsies_django.testing.draining import declared, draining, failed_tasks, is
 
 # The statements of the store after which there may be something to run.
 STARTS_WORK = frozenset({
-    "tasks/send", "tasks/send_timed", "tasks/send_once", "tasks/copy", "horsies_retry", "horsies_skip_stopped", "workflows/send",
-    "horsies_begin_run", "horsies_cancel", "horsies_signal", "horsies_control_run", "horsies_retry_run", "horsies_skip_node",
+    "tasks/send", "tasks/send_timed", "tasks/send_once", "workflows/send", "horsies_act", "horsies_begin_run", "horsies_cancel",
+    "horsies_control_run", "horsies_copy", "horsies_retry", "horsies_retry_run", "horsies_signal", "horsies_skip_node",
+    "horsies_skip_stopped",
 })  # fmt: skip
 
 

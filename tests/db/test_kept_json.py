@@ -46,7 +46,7 @@ def test_keys_keep_their_order_and_floats_stay_floats_from_the_send_to_the_resul
 def test_what_a_copy_and_the_orm_write_stays_as_it_is_too() -> None:
     (id_,) = put(kwargs=[TEXT])
     Task.objects.update(status="FAILED", finished_at="2027-01-01 00:00Z", error_code="X", result=KEYS)
-    assert run(connection, "tasks/copy", {"id": id_, "new": uuid.uuid4()})[0][2]
+    assert run(connection, "horsies_copy", {"id": id_, "new": uuid.uuid4()})[0][2]
     assert sorted(texts(), key=str) == [(TEXT, TEXT), (TEXT, None)]
     task = Task.objects.get(pk=id_)
     Task.objects.all().delete()

@@ -87,7 +87,7 @@ class SelectionForm(forms.Form):
         for name, hint in self.hints.items():
             self.fields[name].widget.attrs["placeholder"] = hint
         queues = Queue.objects.using(config().database).exclude(name=CLUSTER).order_by("name")
-        self.offered = {"queue": queues.values_list("name", flat=True), "name": sorted(registry.names())}
+        self.offered = {"queue": list(queues.values_list("name", flat=True)), "name": sorted(registry.names())}
         for name in self.offered:
             self.fields[name].widget.attrs["list"] = f"horsies-{name}s"
 

@@ -335,7 +335,7 @@ def test_a_person_reads_why_a_task_failed_and_retries_it_once(browser: Any, live
         assert_readable(page, "task-retry")
         page.get_by_role("button", name="Retry").dblclick()
         playwright.expect(page.locator(".messagelist")).to_be_visible()
-        playwright.expect(page.locator(".horsies-headline")).to_contain_text("Waits")
+        playwright.expect(page.locator(".horsies-headline")).to_contain_text("Waiting")
         playwright.expect(page.get_by_role("link", name="Retry", exact=True)).to_have_count(0)
     assert AuditEntry.objects.filter(action="task.retry", subject=str(library.pk)).count() == 1
 

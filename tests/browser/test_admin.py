@@ -11,15 +11,17 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.db import connections
+from django.db import connection, connections
 from django.http import HttpRequest, HttpResponse
 from django.test import Client
 from django.urls import reverse
 
 from horsies_django import queues
 from horsies_django.admin.tasks import all as all_page
+from horsies_django.core.counts import BOUNDS, COMPLETED, Total
 from horsies_django.core.status import Status
 from horsies_django.models import AuditEntry, Heartbeat, Queue, Task, Worker
+from horsies_django.store.history import HistoryStore
 from horsies_django.tasks import selection
 from tests.desk.test_admin_overview import counted
 from tests.support.factories import HeartbeatFactory, TaskAttemptFactory, TaskFactory, WorkerFactory, error, now
@@ -154,6 +156,20 @@ def crowded(library: Task) -> Queue:
             partition_key=f'{{"customer": "{customer}"}}', partition_version=1, claimed_by=worker.pk, claimed_at=started,
         )  # fmt: skip
         HeartbeatFactory(worker_id=worker.pk, pid=4200 + number, holding=[str(task.pk)])
+    for hour in range(1, 24):  # what was counted of a day
+        found = [(COMPLETED, 300 + 37 * (hour * hour % 11)), ("PROVIDER_REFUSED", 5 * (hour % 7))]
+        totals = [
+            Total(
+                "mail",
+                "mail.tasks.send_newsletter",
+                result,
+                n,
+                0.0,
+                tuple(n * (place == 6) for place in range(len(BOUNDS))),
+            )
+            for result, n in found
+        ]
+        HistoryStore(connection).add(alive.pk, hour, totals, dt.timedelta(hours=2 * hour))
     TaskFactory.create_batch(
         7, task_name="mail.tasks.send_newsletter", queue_name="mail", kwargs={"customer": "acme"}, parked=True,
         partition_key='{"customer": "acme"}', partition_version=1,

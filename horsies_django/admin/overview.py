@@ -125,9 +125,8 @@ class Overview:
 
     def queue(self, queue: QueueHealth) -> tuple[Text, Text, list[tuple[str | Promise, Text]]]:
         """Return the name of a queue, whether it is paused, and its columns. The cluster is all queues."""
-        all_ = queue.name == CLUSTER
-        of_queue = {} if all_ else {"queue": queue.name}
-        lately = (one for one in self.summary.health.lately if all_ or one.queue == queue.name)
+        of_queue = {} if queue.name == CLUSTER else {"queue": queue.name}
+        lately = (one for one in self.summary.health.lately if queue.name in (one.queue, CLUSTER))
         rate = sum(one.n for one in lately if one.failed or one.result in (COMPLETED, RETURNED)) / LATELY_MINUTES
         steps = history.of_queue(self.summary.steps, queue.name)
         whole = history.together(steps)

@@ -11,7 +11,7 @@ from django.db import connections
 from horsies_django.conf import config
 from horsies_django.models import TaskAttempt
 from horsies_django.models.fields import aware
-from horsies_django.monitoring.history import LONGEST_BY_MINUTES, failures
+from horsies_django.monitoring.history import failures, width
 from horsies_django.store.history import Failures
 from horsies_django.tasks.selection import Selection, newest
 
@@ -30,9 +30,9 @@ class Place(NamedTuple):
 
 
 def counted_from(moment: dt.datetime, now: dt.datetime) -> dt.datetime:
-    """Return when the row of the history begins that has a moment: a minute of the last two hours, else an hour."""
-    width = 60 if now - moment <= LONGEST_BY_MINUTES else 3_600
-    return dt.datetime.fromtimestamp(moment.timestamp() // width * width, dt.UTC)
+    """Return when the row of the history begins that has a moment."""
+    seconds = width(now - moment)
+    return dt.datetime.fromtimestamp(moment.timestamp() // seconds * seconds, dt.UTC)
 
 
 def groups(since: dt.datetime, now: dt.datetime) -> list[Failures]:

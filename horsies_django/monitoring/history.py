@@ -32,7 +32,7 @@ def totals(connection: Connection, span: dt.timedelta) -> list[Total]:
 
     Workers write once a minute, so the last minute is missing. Raises the errors of the driver.
     """
-    return HistoryStore(connection).totals(_width(span), span)
+    return HistoryStore(connection).totals(width(span), span)
 
 
 def series(connection: Connection, span: dt.timedelta, points: int) -> dict[str, list[Step]]:
@@ -42,7 +42,7 @@ def series(connection: Connection, span: dt.timedelta, points: int) -> dict[str,
     Raises the errors of the driver.
     """
     found: dict[str, list[Step]] = {}
-    for queue, place, kind, n, buckets in HistoryStore(connection).series(_width(span), span, points):
+    for queue, place, kind, n, buckets in HistoryStore(connection).series(width(span), span, points):
         steps = found.setdefault(queue, [Step()] * points)
         step, histogram = steps[place], tuple(map(int, buckets))
         if kind == "claimed":
@@ -72,8 +72,9 @@ def added(*histograms: tuple[int, ...]) -> tuple[int, ...]:
 
 def failures(connection: Connection, span: dt.timedelta, many: int) -> list[Failures]:
     """Return which tasks failed for good in the last ``span`` and with which code, the most frequent first."""
-    return HistoryStore(connection).failures(_width(span), span, many)
+    return HistoryStore(connection).failures(width(span), span, many)
 
 
-def _width(span: dt.timedelta) -> int:
+def width(span: dt.timedelta) -> int:
+    """Return the width, in seconds, of the rows that are read for a span."""
     return MINUTE if span <= LONGEST_BY_MINUTES else HOUR

@@ -213,6 +213,8 @@ def act_on(ids: Sequence[uuid.UUID], verb: str, *, actor: str, reason: str | Non
     actor or a reason that cannot be stored.
     """
     refuse_who(ValueError, f"{verb}: no task was changed", actor, reason)
+    if not ids:
+        return {}
     noted = {"act": str(uuid7()), "tasks": json.dumps(ids, default=str)}
     with transaction.atomic(using=config().database):
         return _act(

@@ -149,6 +149,8 @@ def test_a_pause_says_who_and_why_and_a_cap_of_0_is_one_whoever_set_it() -> None
     )
     found = details(id_, "QUEUE_PAUSED")
     assert (found["by"], found["reason"]) == ("ann", "the disk is full")
+    limit("default", paused_reason="Look at the disk first.")
+    assert text(id_, "QUEUE_PAUSED").endswith("by ann: Look at the disk first. None of its tasks start.")
     limit("default", paused_at=None, paused_by=None, paused_reason=None, max_concurrency=0)
     assert "is declared with a cap of 0" in text(id_, "QUEUE_PAUSED")
     overridden = {"override_by": "bob", "override_reason": "sale", "override_at": "now"}

@@ -329,11 +329,11 @@ def test_a_schedule_that_nobody_sends_is_a_problem_and_so_is_one_that_cannot_be_
         schedules.create(name, {"task": noop.name, "pattern": "every hour"}, actor="a test")
     schedules.disable("off", actor="a test")
     Schedule.objects.filter(name="late").update(next_at=now() - dt.timedelta(seconds=70))
-    Schedule.objects.filter(name="later").update(next_at=now() - dt.timedelta(seconds=90))
+    Schedule.objects.filter(name="later").update(next_at=now() - dt.timedelta(hours=3))
     Schedule.objects.filter(name="broken").update(error="no such task", next_at=now() + dt.timedelta(hours=1))
     late, broken = problems(examine(connection))
     assert (late.code, broken.code) == ("SCHEDULE_LATE", "SCHEDULE_FAILS")
-    assert "'later' (and 1 more) is overdue by 90 s" in late.text
+    assert "'later' (and 1 more) is overdue by 3.0 h" in late.text
     assert "manage.py horsies_scheduler" in late.advice
     assert "'broken' could not send its task: no such task" in broken.text
 

@@ -91,7 +91,7 @@ def test_a_paused_run_says_who_paused_it_and_why_or_which_failure() -> None:
     flow = Workflow("paused")
     flow.add(flows.plus, flow.add(flows.number, 1))
     handle = flow.send()
-    handle.pause(actor="ada", reason="wrong book")
+    handle.pause(actor="ada", reason="wrong book.")
     assert codes(handle, "plus") == ["RUN_PAUSED", "WAITING_FOR_NODES"]
     assert codes(handle, "number") == ["RUN_PAUSED"]
     assert "by ada: wrong book. No other node starts until it is resumed." in str(told(handle, "number"))

@@ -97,6 +97,12 @@ def test_a_finished_task_says_when_and_where_it_ended_and_how_often_it_was_tried
     assert headline(boss, redacted).endswith("; its arguments and messages were removed 1 h 0 min ago.")
 
 
+def test_the_list_and_the_page_number_the_attempts_of_a_task_that_was_retried_by_hand_alike(boss: Client) -> None:
+    task = TaskFactory(status="FAILED", error_code="NO_ROOM", retry_count=1, max_retries=2, attempts_before=3)
+    assert "at attempt 5 of 6 " in headline(boss, task)
+    assert ">5 of 6<" in body(boss, reverse("admin:horsies_task_changelist"))
+
+
 def test_a_merged_task_links_the_one_that_runs_for_it(boss: Client) -> None:
     survivor = TaskFactory()
     merged = TaskFactory(

@@ -111,16 +111,16 @@ def test_a_nights_failures(person: Any) -> None:
         )  # fmt: skip
     counted(("default", "shop.charge", "NO_ROOM", 3))
     someone = person()
-    someone.open(reverse("admin:horsies_task_failures") + "?since=hour")
+    someone.follow("Tasks")
+    someone.follow("Failures")
     someone.follow("shop.charge")
-    someone.sees("OSError", "shop/tasks.py in charge", "3")
+    someone.sees("OSError", "shop/tasks.py in charge")
+    # and from there on they are retried
     someone.follow("Retry all")
-    someone.sees("3 tasks", "shop.charge NO_ROOM 3")
+    assert "3 tasks" in plain(someone.html)
     signed = re.search(r'name="act" value="([^"]*)"', someone.html)
     assert signed
-    someone.pages = 0
     someone.open(reverse("admin:horsies_task_all"), act=unescape(signed[1]), verb="retry", reason="a night", spread="")
-    someone.sees("3")
     assert {*Task.objects.values_list("status", flat=True)} == {"PENDING"}
 
 
@@ -152,7 +152,7 @@ def test_a_worker_grows(person: Any) -> None:
     task = TaskFactory(task_name="shop.eats", status="RUNNING", claimed_by=worker.pk)
     HeartbeatFactory(worker_id=worker.pk, pid=34, holding=[str(task.pk)], memory_mb=912)
     someone = person()
-    someone.open(reverse("admin:horsies_worker_changelist"))
+    someone.follow("Workers")
     someone.sees("80 MB + 912 MB")
     someone.follow("web-3:33")
     someone.sees("34 child, runs tasks 912 MB shop.eats")

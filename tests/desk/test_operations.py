@@ -255,6 +255,7 @@ def test_fifty_ticked_tasks_are_one_statement_and_one_entry_of_the_audit() -> No
             len([query for query in captured if "horsies_" in query["sql"] and 'SELECT "horsies' not in query["sql"]])
             <= 3
         )
+    client.post(LIST, {"action": "retry_tasks", "_selected_action": [str(uuid.uuid4())]})  # deleted meanwhile
     assert OF_TASKS.count() == 3
     assert Task.objects.filter(copy_of__isnull=False, status="PENDING").count() == 50
 

@@ -26,9 +26,11 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from horsies_django.admin.base.change_forms import LONGEST_REASON
+from horsies_django.admin.base.history import OF_TASKS
 from horsies_django.admin.base.html import parse_id
 from horsies_django.admin.base.readonly import read_bounded
 from horsies_django.admin.base.refusals import answered, patiently, refusal
+from horsies_django.admin.base.verbs import VERBS
 from horsies_django.admin.tasks.listing import SelectionForm, address
 from horsies_django.conf import config
 from horsies_django.models import Task
@@ -46,13 +48,12 @@ SPREADS = {
     "10": gettext_lazy("spread over 10 minutes"),
     "60": gettext_lazy("spread over an hour"),
 }
-
-
-ACTS = {  # what is offered, and the permissions for it
-    "retry": (gettext_lazy("Retry all"), ["horsies.operate_task"]),
-    "cancel": (gettext_lazy("Cancel all"), ["horsies.operate_task"]),
-    "terminate": (gettext_lazy("Cancel all, and kill those that do not stop"), ["horsies.operate_task"]),
-    "redact": (gettext_lazy("Redact all"), ["horsies.operate_task", "horsies.view_payload"]),
+# What is offered, and the verb of one task whose permissions it needs
+ACTS = {
+    "retry": (gettext_lazy("Retry all"), VERBS[OF_TASKS]["retry"]),
+    "cancel": (gettext_lazy("Cancel all"), VERBS[OF_TASKS]["cancel"]),
+    "terminate": (gettext_lazy("Cancel all, and kill those that do not stop"), VERBS[OF_TASKS]["kill"]),
+    "redact": (gettext_lazy("Redact all"), VERBS[OF_TASKS]["redact"]),
 }
 
 
@@ -141,11 +142,11 @@ class AllMixin(Base):
             form.add_error(None, _("Counting them took longer than three seconds. Describe fewer."))
             return self._answer(request, form=form)
         progress = Progress(request.user.get_username(), chosen, found.many, found.more)
-        verbs = {verb: label for verb, (label, _needs) in ACTS.items() if self._allows(request, verb, chosen.status)}
+        verbs = {verb: label for verb, (label, _one) in ACTS.items() if self._allows(request, verb, chosen.status)}
         return self._answer(request, form=form, why=WhyForm(), found=found, progress=progress, verbs=verbs)
 
     def _allows(self, request: HttpRequest, verb: str, status: str | None) -> bool:
-        return request.user.has_perms(ACTS[verb][1]) and status in selection.VERBS[verb]
+        return request.user.has_perms(ACTS[verb][1].permissions) and status in selection.VERBS[verb]
 
     def _acted(self, request: HttpRequest, progress: Progress) -> HttpResponse:
         """Do a part of the act, and show how far it is."""

@@ -43,9 +43,14 @@ def past(task: Any, at: dt.datetime) -> str:
 
 def attempt(task: Any) -> str:
     """Return which attempt it is, "" if there can be only one."""
+    numbers = attempt_numbers(task)
+    return _("attempt %(number)d of %(most)d") % numbers if numbers["most"] > 1 else ""
+
+
+def attempt_numbers(task: Any) -> dict[str, int]:
+    """Return the number of the attempt, and that of the last one that its retry policy allows."""
     before = task.attempts_before or 0
-    number, most = before + task.retry_count + 1, before + task.max_retries + 1
-    return _("attempt %(number)d of %(most)d") % {"number": number, "most": most} if most > 1 else ""
+    return {"number": before + task.retry_count + 1, "most": before + task.max_retries + 1}
 
 
 def ended(task: Any, site: str | None) -> str:

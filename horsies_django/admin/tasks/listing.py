@@ -23,9 +23,11 @@ from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from horsies_django.admin.base.history import OF_TASKS
 from horsies_django.admin.base.html import STATUSES, parse_id, with_workers
 from horsies_django.admin.base.readonly import NextPageMixin
 from horsies_django.admin.base.refusals import patiently, refusal
+from horsies_django.admin.base.verbs import OPERATE, VERBS
 from horsies_django.conf import config
 from horsies_django.core.queues import CLUSTER
 from horsies_django.management.quantities import ago
@@ -39,7 +41,7 @@ else:
 
 COLUMNS = (
     "task_name", "queue_name", "status", "error_code", "sent_at", "enqueued_at", "started_at", "finished_at", "claimed_by",
-    "retry_count", "max_retries",
+    "retry_count", "max_retries", "attempts_before",
 )  # fmt: skip
 DONE = {"RETRIED", "HASTENED", "CANCELLED", "REQUESTED", "COPIED"}  # other verdicts say why nothing was done
 
@@ -173,14 +175,14 @@ class OperateMixin(Base):
     """Adds the actions on ticked tasks; see ``selection.act_on``."""
 
     actions = ("cancel_tasks", "terminate_tasks", "retry_tasks", "copy_tasks")
-    cancel_tasks = action("cancel", gettext_lazy("Cancel"))
+    cancel_tasks = action("cancel", VERBS[OF_TASKS]["cancel"].label)
     terminate_tasks = action("terminate", gettext_lazy("Cancel, and kill the processes of tasks that do not stop"))
-    retry_tasks = action("retry", gettext_lazy("Retry"))
-    copy_tasks = action("copy", gettext_lazy("Send a copy"))
+    retry_tasks = action("retry", VERBS[OF_TASKS]["retry"].label)
+    copy_tasks = action("copy", VERBS[OF_TASKS]["copy"].label)
 
     def has_operate_permission(self, request: HttpRequest) -> bool:
         """Whether the user may cancel, retry and copy tasks."""
-        return request.user.has_perm("horsies.operate_task")
+        return request.user.has_perm(OPERATE)
 
     def get_actions(self, request: HttpRequest, action_location: Any = None) -> dict[str, Any]:
         """Return only these actions, without Django's delete. Django 6.1 and newer pass ``action_location``."""

@@ -30,7 +30,7 @@ from horsies_django.admin.base.readonly import ReadOnlyAdminMixin
 from horsies_django.admin.tasks.all import AllMixin
 from horsies_django.admin.tasks.attempts import attempt_table
 from horsies_django.admin.tasks.failures import FailuresMixin
-from horsies_django.admin.tasks.headline import headline
+from horsies_django.admin.tasks.headline import attempt_numbers, headline
 from horsies_django.admin.tasks.listing import OperateMixin, TaskListMixin
 from horsies_django.admin.tasks.sections import PayloadMixin, PlaceMixin, panel, step_table, with_copies
 from horsies_django.admin.tasks.task_form import TaskChangeMixin
@@ -171,9 +171,9 @@ class TaskAdminMixin(
 
     @admin.display(description=gettext_lazy("attempt"))
     def shown_attempt(self, obj: Task) -> str:
-        """Return the number of the attempt among those that its retry policy allows; nothing for a task without one."""
-        numbers = {"made": obj.retry_count + 1, "allowed": obj.max_retries + 1}
-        return _("%(made)d of %(allowed)d") % numbers if obj.max_retries else NOTHING
+        """Return which attempt it is, nothing if there can be only one."""
+        numbers = attempt_numbers(obj)
+        return _("%(number)d of %(most)d") % numbers if numbers["most"] > 1 else NOTHING
 
     @admin.display(description=gettext_lazy("duration"))
     def shown_duration(self, obj: Any) -> SafeString | str:

@@ -63,7 +63,7 @@ def permits(queue: str, limit: int = 100) -> list[PermitHolder]:
 
 
 def partitions(queue: str, limit: int = 20) -> list[PartitionLoad]:
-    """Return the partitions of a queue whose tasks hold permits, the busiest first."""
+    """Return the partitions of a queue whose tasks hold permits: those with most tasks, running and parked, first."""
     return _store().partitions(queue, limit, claimed=_claims_hold_permits())
 
 
@@ -161,7 +161,7 @@ class TaskOverview(NamedTuple):
 
 
 class TaskList(NamedTuple):
-    """Tasks; ``partial``: only the newest 100,000 were searched, and there may be older ones."""
+    """Tasks; ``partial``: only the newest 30,000 were searched, and there may be older ones."""
 
     tasks: list[TaskOverview]
     partial: bool

@@ -130,7 +130,7 @@ class OverviewStore:
         ]
 
     def partitions(self, queue: str, many: int, *, claimed: bool) -> list[PartitionLoad]:
-        """Return up to ``many`` partitions of a queue that hold permits, busiest first."""
+        """Return up to ``many`` partitions of a queue that hold permits, those with most tasks first."""
         params = {"queue": queue, "many": many, "claimed": claimed, "bound": PARKED_BOUND}
         return [
             PartitionLoad(key, held, limit, min(parked, PARKED_BOUND), parked > PARKED_BOUND)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
+import socket
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,6 +13,8 @@ from typing import Any, NamedTuple
 from horsies_django.store.audit import tell_lost
 from horsies_django.store.base import Connection, execute, run
 from horsies_django.store.notify import channel_prefix
+
+SESSION = "horsies scheduler "  # and the host and process of the scheduler
 
 
 class Taken(NamedTuple):
@@ -140,9 +144,19 @@ class ScheduleStore:
         """Record that schedules are still in a scheduler's code; return those that had been disabled as gone from the code."""
         return [name for (name,) in run(self.connection, "schedules/declared", {"names": list(names)})]
 
+    def schedulers(self) -> list[str]:
+        """Return the host and process of each scheduler that is connected, as ``web-1:4711``."""
+        rows = run(self.connection, "schedules/schedulers", {"prefix": SESSION})
+        return [name.removeprefix(SESSION) for (name,) in rows]
+
     def gone(self, after: dt.timedelta, actor: str) -> list[str]:
         """Disable the schedules that no scheduler has had in its code for ``after``; return their names."""
         rows = run(self.connection, "schedules/gone", {"after": after, "actor": actor})
         for name, lost in rows:
             tell_lost(lost, "schedule.gone", actor, name)
         return [name for name, _ in rows]
+
+
+def session_name() -> str:
+    """Return the name of the session of a scheduler in this process; PostgreSQL takes 63 bytes."""
+    return f"{SESSION}{socket.gethostname()[:37]}:{os.getpid()}"

@@ -120,12 +120,12 @@ def test_an_unknown_queue_has_no_overview_no_slots_and_no_partitions() -> None:
     assert store.partitions("nowhere", 5, claimed=True) == []
 
 
-def test_partitions_at_their_limit_are_counted_and_listed_the_busiest_first(claimer: Claimers) -> None:
+def test_partitions_at_their_limit_are_counted_and_listed_those_with_most_tasks_first(claimer: Claimers) -> None:
     limit("default", partition_by_args=["tenant"], partition_max_concurrency=2)
-    for name, count in (("a", 4), ("b", 1), ("c", 3)):
+    for name, count in (("a", 3), ("b", 1), ("c", 4)):
         tenant(name, count)
     claimer().run_pass(sync=9)
-    store, keys = OverviewStore(connection), [f'{{"tenant": "{name}"}}' for name in "acb"]
+    store, keys = OverviewStore(connection), [f'{{"tenant": "{name}"}}' for name in "cab"]
     assert overview("default").full_partitions == 2
     assert store.partitions("default", 5, claimed=True) == [
         PartitionLoad(keys[0], 2, 2, 2, False),

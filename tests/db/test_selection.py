@@ -144,7 +144,7 @@ def test_every_list_has_all_tasks_that_it_describes_and_no_other_the_newest_firs
 def test_a_list_looks_at_the_newest_entries_of_its_own_time_and_says_whether_there_are_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Naive: the newest 100,000 are from after the night that is asked for, and the night is empty."""
+    """Naive: the newest 30,000 are from after the night that is asked for, and the night is empty."""
     monkeypatch.setattr(module, "DEEPEST", 5)
     night = now() - dt.timedelta(hours=12)
     old = failures(3, finished_at=night)
@@ -330,7 +330,7 @@ def test_a_preview_counts_by_name_and_code_and_shows_some(monkeypatch: pytest.Mo
     found = preview(matching("FAILED"))
     assert (found.many, found.more, len(found.examples)) == (9, False, 5)
     assert found.kinds == [("shop.ship", "OH_NO", 6), ("shop.pay", "OH_NO", 3)]
-    monkeypatch.setattr(module, "MOST_COUNTED", 8)
+    monkeypatch.setattr(module, "DEEPEST", 8)
     assert preview(matching("FAILED"))[:2] == (8, True)
     failures(1, task_name="shop.late", finished_at=now())
     late = preview(matching("FAILED", name="shop.late"))

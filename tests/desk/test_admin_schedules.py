@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import json
+import os
+import socket
 from collections.abc import Mapping
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -20,7 +22,8 @@ from horsies_django.admin.base import readonly
 from horsies_django.core.status import Status
 from horsies_django.models import AuditEntry, Schedule, ScheduleTick, Task
 from horsies_django.store.base import load
-from horsies_django.store.schedules import ScheduleStore
+from horsies_django.store.notify import direct_connection
+from horsies_django.store.schedules import ScheduleStore, session_name
 from tests.apps.project import tasks
 from tests.desk.test_admin import body, client_with, page_of, table
 from tests.desk.test_admin_queues import messages
@@ -148,7 +151,7 @@ def test_the_list_costs_the_same_few_queries_for_many_schedules(boss: Client) ->
     make("second", pattern="every minute")
     fired("first", ["COMPLETED", "FAILED"])
     few = len(queries(boss, reverse(LIST)))
-    assert few <= 13
+    assert few <= 14
     for number in range(18):
         make(f"schedule {number}", pattern="daily at 04:30")
         fired(f"schedule {number}", ["COMPLETED", "FAILED"])
@@ -236,12 +239,19 @@ def test_schedules_say_why_they_do_not_fire_and_are_found_by_state_and_name_and_
     assert boss.get(reverse(LIST), {"state": "lost"}).status_code == 302
 
 
-def test_the_list_says_when_a_scheduler_last_had_the_schedules_of_the_code(boss: Client) -> None:
+def test_the_list_says_which_schedulers_run_and_when_one_last_had_the_schedules_of_the_code(boss: Client) -> None:
     make("by hand")
-    assert "A scheduler last had them" not in body(boss, reverse(LIST)), "the code declares none"
-    declare("letters")
-    force("letters", declared_at=now() - dt.timedelta(minutes=5))
-    assert "A scheduler last had them in its code 5 min 0 s ago." in body(boss, reverse(LIST))
+    with direct_connection("default", application_name=session_name()):
+        html = body(boss, reverse(LIST))
+        assert f"Schedulers: {socket.gethostname()[:37]}:{os.getpid()}.<" in html, "the code declares none"
+        declare("letters")
+        force("letters", declared_at=now() - dt.timedelta(minutes=5))
+        assert "A scheduler last had them in its code 5 min 0 s ago." in body(boss, reverse(LIST))
+
+
+def test_the_list_says_that_no_scheduler_runs(boss: Client) -> None:
+    make("by hand")
+    assert "No scheduler is running." in body(boss, reverse(LIST))
 
 
 # One schedule

@@ -199,11 +199,11 @@ def test_a_search_looks_no_farther_back_than_it_says(boss: Client, monkeypatch: 
     TaskFactory.create_batch(98, status="COMPLETED", finished_at=now() + dt.timedelta(hours=1))
     response = boss.get(reverse(TASKS), {"q": "shop.wanted"})
     assert [task.pk for task in response.context["cl"].result_list] == [wanted[2].pk, wanted[1].pk]
-    assert "Only the newest 100,000 tasks were searched." in response.content.decode()
+    assert "Only the newest 30,000 tasks were searched." in response.content.decode()
     TaskFactory.create_batch(1, status="COMPLETED", finished_at=now() + dt.timedelta(hours=2))
     response = boss.get(reverse(TASKS), {"q": "shop.wanted", "status": "COMPLETED"})
     assert [task.pk for task in response.context["cl"].result_list] == [wanted[2].pk]
-    assert "Only the newest 100,000 tasks were searched." in response.content.decode()
+    assert "Only the newest 30,000 tasks were searched." in response.content.decode()
 
 
 def test_waiting_tasks_are_listed_in_the_order_in_which_they_start_those_of_a_full_partition_last(boss: Client) -> None:

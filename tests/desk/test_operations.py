@@ -362,7 +362,7 @@ def test_a_search_without_an_index_looks_no_farther_back_than_it_says(
     monkeypatch.setattr(selection, "DEEPEST", 2)
     for name in ("old", "new", "new"):
         TaskFactory(status="FAILED", task_name=name)
-    assert run("list", *words) == ("There are no such tasks.\n", "Only the newest 100,000 tasks were searched.\n")
+    assert run("list", *words) == ("There are no such tasks.\n", "Only the newest 30,000 tasks were searched.\n")
     assert run("list", "--name=new", "--limit=2")[1] == ""
     monkeypatch.setattr(selection, "DEEPEST", 4)
     out, err = run("list", *words)

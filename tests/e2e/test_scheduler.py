@@ -53,7 +53,7 @@ def cut() -> None:
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
-            "WHERE datname = current_database() AND application_name = 'horsies scheduler'"
+            "WHERE datname = current_database() AND starts_with(application_name, 'horsies scheduler ')"
         )
 
 
@@ -61,7 +61,7 @@ def asleep() -> None:
     """Wait until the one scheduler there is has nothing more to ask the database."""
     query = (
         "SELECT count(*) = 1 FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle' "
-        "AND application_name = 'horsies scheduler' AND query LIKE '-- Return the seconds until%'"
+        "AND starts_with(application_name, 'horsies scheduler ') AND query LIKE '-- Return the seconds until%'"
     )
     with connection.cursor() as cursor:
         wait_until(lambda: (cursor.execute(query), cursor.fetchone()[0])[1], "it sleeps")
@@ -197,7 +197,9 @@ SELECT extract(epoch FROM s.last_fire_at - date_trunc('second', s.since))::int, 
 FROM horsies_schedules s LEFT JOIN horsies_schedule_ticks k ON k.schedule_name = s.name
 LEFT JOIN horsies_tasks t ON t.id = k.task_id GROUP BY s.name
 """
-WITHIN = "SELECT pid FROM pg_stat_activity WHERE application_name = 'horsies scheduler' AND state = '{}' {}"
+WITHIN = (
+    "SELECT pid FROM pg_stat_activity WHERE starts_with(application_name, 'horsies scheduler ') AND state = '{}' {}"
+)
 
 
 def create_on(server: Server) -> None:

@@ -162,7 +162,7 @@ class Server:
 
     def backends(self, name: str) -> list[int]:
         """Return the process ids of the sessions with that application name."""
-        query = f"SELECT pid FROM pg_stat_activity WHERE application_name = '{name}' AND datname = current_database()"
+        query = f"SELECT pid FROM pg_stat_activity WHERE starts_with(application_name, '{name}') AND datname = current_database()"
         return [row[0] for row in self.superuser(query)]
 
 

@@ -138,7 +138,7 @@ class Shown:
         return overview.partitions(self.name, LAST)
 
     def partitions(self, found: list[overview.PartitionLoad] | None) -> Table:
-        """Return the busiest partitions, and how many of their tasks wait for a permit."""
+        """Return the partitions with most tasks, and how many of these wait for a permit."""
 
         def row(load: overview.PartitionLoad) -> list[Any]:
             limit, more = NOTHING if load.limit is None else f"{load.limit:,}", "+" if load.parked_more else ""

@@ -224,8 +224,12 @@ class ScheduleListMixin(NextPageMixin):
         page: Any = self.model_admin
         declared = Schedule.objects.using(self.root_queryset.db).filter(declared_in__isnull=False, gone_at__isnull=True)
         last = declared.aggregate(at=Max("declared_at"))["at"]
-        if last is not None and rows:
-            self.note = _("A scheduler last had them in its code %(ago)s.") % {"ago": away(last, rows[0].read_at)}
+        if rows:
+            running = ", ".join(ScheduleStore(connections[self.root_queryset.db]).schedulers())
+            self.note = _("Schedulers: %(names)s.") % {"names": running} if running else _("No scheduler is running.")
+        if rows and last is not None:
+            ago = _("A scheduler last had them in its code %(ago)s.") % {"ago": away(last, rows[0].read_at)}
+            self.note = f"{self.note} {ago}"
         schedules: list[Any] = page.with_last(request, with_runs(self.root_queryset.db, rows))
         return schedules
 

@@ -168,6 +168,7 @@ class AllMixin(Base):
         until = time.monotonic() + REQUEST_SECONDS
         try:
             while not progress.ended:
+                began = time.monotonic()
                 with patiently():
                     step = selection.act(
                         progress.chosen, progress.verb, actor=progress.user, reason=progress.reason or None,
@@ -178,6 +179,7 @@ class AllMixin(Base):
                 progress = replace(progress, after=step.after, ended=ended, done=done, verdicts=dict(verdicts))
                 if time.monotonic() >= until:
                     break
+                selection.rest(time.monotonic() - began)
         except ValueError as error:
             return progress, str(error)
         except DatabaseError as error:

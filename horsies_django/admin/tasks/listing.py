@@ -144,7 +144,7 @@ class TaskListMixin(NextPageMixin):
                 self.form.add_error(None, str(error))
                 return tasks.none()
         found, bounded = selection.newest(chosen, tasks)
-        self.note = _("Only the newest 100,000 tasks were searched.") if bounded else ""  # DEEPEST, for translators
+        self.note = _("Only the newest 30,000 tasks were searched.") if bounded else ""  # DEEPEST, for translators
         return found
 
     def prepare(self, request: HttpRequest, rows: list[Any]) -> list[Any]:

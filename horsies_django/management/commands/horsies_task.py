@@ -166,7 +166,7 @@ class Command(BaseCommand):
         found = overview.tasks(selection.described(options["status"], **described(options)), options["limit"])
         self.stdout.write(layout.as_json(found.tasks) if options["json"] else task_table(found))
         if found.partial:
-            self.stderr.write("Only the newest 100,000 tasks were searched.")
+            self.stderr.write("Only the newest 30,000 tasks were searched.")
 
     def do_send(self, **options: Any) -> None:
         handle = send(options["name"], options["kwargs"], options_of(options))

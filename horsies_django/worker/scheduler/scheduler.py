@@ -40,7 +40,7 @@ from horsies_django.models import Schedule
 from horsies_django.schedules import task_of
 from horsies_django.store.base import said
 from horsies_django.store.notify import channel_prefix, direct_connection
-from horsies_django.store.schedules import ScheduleStore, Taken
+from horsies_django.store.schedules import ScheduleStore, Taken, session_name
 from horsies_django.store.tasks import TaskStore
 from horsies_django.tasks.ids import uuid7s
 from horsies_django.worker.engine.outage import DatabaseGaveUp
@@ -304,7 +304,7 @@ class SchedulerLoop(threading.Thread):
         """Open the connection and listen for changes. Raises psycopg.Error."""
         connection = direct_connection(
             self.alias,
-            application_name="horsies scheduler",
+            application_name=session_name(),
             prepare=True,
             statement_timeout_ms=10_000,
         )

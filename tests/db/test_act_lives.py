@@ -1,6 +1,7 @@
 """Acts on many among random lives: two people retry, click twice and redact while a worker runs, rows are locked and pruned.
 
-A trigger writes down each return of a finished task, so what the acts say they did is held against what happened.
+Triggers write down each return of a finished task and each end, so what the acts say they did, what waiting callers get and what
+django.tasks shows is held against what happened.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -18,12 +20,15 @@ import psycopg
 import pytest
 from django.db import connection, connections
 
+from horsies_django import TaskResult, get_handle
 from horsies_django.core.errors import TaskNotFinished
-from horsies_django.models import AuditEntry, SendKey, Task
+from horsies_django.models import AuditEntry, SendKey, Task, TaskAttempt
 from horsies_django.store.retention import Kept, RetentionStore
 from horsies_django.tasks import selection
 from horsies_django.tasks.redaction import redact
 from horsies_django.tasks.selection import act_on, act_on_all, matching
+from tests.apps.errands import tasks as errands
+from tests.apps.errands.api import TaskResultStatus, exceptions
 from tests.conftest import Claimer, limit, put
 from tests.db.test_order import cancel, claim, failed
 from tests.db.test_pass import done
@@ -39,8 +44,22 @@ CREATE TABLE returns (id uuid);
 CREATE FUNCTION note_return() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO returns VALUES (NEW.id); RETURN NULL; END';
 CREATE TRIGGER note_return AFTER UPDATE ON horsies_tasks FOR EACH ROW
 WHEN (OLD.finished_at IS NOT NULL AND NEW.finished_at IS NULL)
-EXECUTE FUNCTION note_return()
+EXECUTE FUNCTION note_return();
+CREATE TABLE ends (number int GENERATED ALWAYS AS IDENTITY, id uuid, code text);
+CREATE FUNCTION note_end() RETURNS trigger LANGUAGE plpgsql AS
+  'BEGIN INSERT INTO ends (id, code) VALUES (NEW.id, NEW.error_code); RETURN NULL; END';
+CREATE TRIGGER note_end AFTER UPDATE ON horsies_tasks FOR EACH ROW
+WHEN (OLD.finished_at IS NULL AND NEW.finished_at IS NOT NULL)
+EXECUTE FUNCTION note_end()
 """
+GONE = """
+DROP TRIGGER note_return ON horsies_tasks; DROP FUNCTION note_return(); DROP TABLE returns;
+DROP TRIGGER note_end ON horsies_tasks; DROP FUNCTION note_end(); DROP TABLE ends
+"""
+SHOWN = {  # what django.tasks calls each status
+    "PENDING": TaskResultStatus.READY, "CLAIMED": TaskResultStatus.READY, "RUNNING": TaskResultStatus.RUNNING,
+    "COMPLETED": TaskResultStatus.SUCCESSFUL, "FAILED": TaskResultStatus.FAILED, "CANCELLED": TaskResultStatus.FAILED,
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -55,7 +74,22 @@ def returned(transactional_db: None) -> Iterator[Callable[[], Counter[uuid.UUID]
     with connection.cursor() as cursor:
         cursor.execute(RETURNS)
         yield read
-        cursor.execute("DROP TRIGGER note_return ON horsies_tasks; DROP FUNCTION note_return(); DROP TABLE returns")
+        cursor.execute(GONE)
+
+
+def ends(id_: uuid.UUID) -> list[str | None]:
+    """Return the error code of each end of a task so far, None for a completion."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT code FROM ends WHERE id = %s ORDER BY number", [id_])
+        return [code for (code,) in cursor.fetchall()]
+
+
+def waited(id_: uuid.UUID) -> TaskResult[Any]:
+    """Wait for a result, in a thread of its own."""
+    try:
+        return get_handle(id_).get(60_000)
+    finally:
+        connections.close_all()
 
 
 def born(worker: Claimer) -> None:
@@ -66,6 +100,8 @@ def born(worker: Claimer) -> None:
     put(4, queue="mail", kwargs=[json.dumps({"customer_id": n % 2}) for n in range(4)])
     put(3, queue="bulk", kwargs=['{"a": 1}'] * 3)
     cancel(*put(2))
+    for _ in range(4):
+        errands.returns.enqueue("tuple")
     for order in (1, 2, 1, 2, 1):
         of_order.send(order)
         outcomes: list[Any] = [failed(one) for one in claim(worker, slots=40)]
@@ -78,12 +114,15 @@ def born(worker: Claimer) -> None:
 class Night:
     """The moves, and what the acts say that they did."""
 
-    def __init__(self, seed: int, worker: Claimer, aside: Any) -> None:
-        self.pick, self.worker, self.aside = random.Random(seed), worker, aside
+    def __init__(self, seed: int, worker: Claimer, aside: Any, threads: ThreadPoolExecutor) -> None:
+        self.pick, self.worker, self.aside, self.threads = random.Random(seed), worker, aside, threads
         self.verdicts: Counter[str] = Counter()
         self.ids = list(Task.objects.order_by("pk").values_list("pk", flat=True))
         self.again = set(self.pick.sample(self.ids, 6))  # they fail again when they run, and nobody clicks on them
         self.redacted: dict[uuid.UUID, int] = {}
+        sent = Task.objects.filter(task_name__contains="errands").values_list("pk", flat=True)
+        self.results = [errands.returns.get_result(str(id_)) for id_ in sent]
+        self.waits: list[tuple[uuid.UUID, int, Future[TaskResult[Any]]]] = []
         self.acts = [
             act_on_all(matching(status), "retry", actor=actor)
             for status, actor in (("UNSUCCESSFUL", "ada"), ("FAILED", "bob"), ("CANCELLED", "ada"))
@@ -118,6 +157,26 @@ class Night:
         for one in claim(self.worker, slots=self.pick.randrange(1, 4)):
             self.worker.run_pass(outcomes=[failed(one) if one.id in self.again else done(one)])
 
+    def wait(self) -> None:
+        """Wait for tasks of the queue in which neither a failed task stops others nor one runs for others."""
+        unfinished = Task.objects.filter(finished_at=None, queue_name="default")
+        for id_ in unfinished.order_by("pk").values_list("pk", flat=True)[:3]:
+            self.waits.append((id_, len(ends(id_)), self.threads.submit(waited, id_)))
+
+    def look(self) -> None:
+        """Look at the results of django.tasks: each is as its row is, or gone with it."""
+        for result in self.results:
+            row = Task.objects.filter(pk=result.id).first()
+            try:
+                result.refresh()
+            except exceptions.TaskResultDoesNotExist:
+                assert row is None
+            else:
+                assert row is not None
+                assert (result.status, result.finished_at) == (SHOWN[row.status], row.finished_at)
+                tried = TaskAttempt.objects.filter(task_id=row.pk).exclude(outcome="COMPLETED")
+                assert len(result.errors) == tried.count()
+
     def prune(self) -> None:
         RetentionStore(connection).prune_tasks(Kept((), others=True, age=timedelta(0)), 1)
 
@@ -135,8 +194,12 @@ def test_each_is_retried_at_most_once_whatever_else_happens_and_what_is_counted_
     never = set(Task.objects.filter(merged_into__isnull=False).values_list("pk", flat=True))
     never |= set(Task.objects.filter(workflow_id__isnull=False).values_list("pk", flat=True))
     assert len(never) == 4
-    night = Night(seed, worker, connect())
-    moves = [night.act, night.act, night.act_beside_locks, night.click_twice, night.redact, night.run, night.prune]
+    threads = ThreadPoolExecutor(20)
+    night = Night(seed, worker, connect(), threads)
+    moves = [
+        night.act, night.act, night.act_beside_locks, night.click_twice, night.redact, night.run, night.prune, night.wait,
+        night.look,
+    ]  # fmt: skip
     for _ in range(60):
         before = set(night.redacted)
         night.pick.choice(moves)()
@@ -161,6 +224,15 @@ def test_each_is_retried_at_most_once_whatever_else_happens_and_what_is_counted_
     audited = sum((Counter(json.loads(after["verdicts"])) for after in entries), Counter())
     assert audited == night.verdicts + last
     assert SendKey.objects.count() <= 2
+    while claims := claim(worker, slots=40):
+        worker.run_pass(outcomes=[done(one) for one in claims])
+    night.look()
+    for id_, before, wait in night.waits:
+        got, after = wait.result(60), [*ends(id_)[before:], *["RESULT_REDACTED"] * (id_ in night.redacted)]
+        assert (None if got.is_ok() else got.err_value.error_code) in after, (
+            "the first end after the call, or a later one"
+        )
+    threads.shutdown()
 
 
 def test_two_people_who_retry_the_same_night_at_the_same_time_retry_each_task_once(

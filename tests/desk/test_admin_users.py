@@ -378,6 +378,7 @@ def test_no_post_without_the_token_of_a_form_of_this_site_changes_anything(
         assert (response.status_code, changed) == (403, False), page.url
 
 
+@pytest.mark.django_db(transaction=True)  # or else the locks of the rows would hold up the connections that these open
 def test_the_overview_and_monitoring_answer_each_kind_of_user(pages: list[Page]) -> None:
     before = everything()
     answers = {"status": {200, 503}, "metrics": {200} if find_spec("prometheus_client") else {501}}

@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
 import socket
 import socketserver
 import threading
@@ -106,56 +107,33 @@ class HealthServer(ThreadingHTTPServer):
         logger.debug("a health request from %s failed", client_address, exc_info=True)
 
 
-class RequestReader(io.RawIOBase):
-    """Reads from a client, with limits for the whole request. Raises TimeoutError and ConnectionAbortedError."""
-
-    def __init__(self, client: socket.socket, seconds: float, most: int) -> None:
-        self.client = client
-        self.deadline = time.monotonic() + seconds
-        self.left = most
-
-    def readable(self) -> bool:
-        """Return True: this can be read."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Read the available bytes, waiting for the first one."""
-        if self.left <= 0:
-            raise ConnectionAbortedError(f"the request is longer than {REQUEST_BYTES} bytes")
-        if (seconds := self.deadline - time.monotonic()) <= 0:
-            raise TimeoutError("the request took too long")
-        self.client.settimeout(seconds)
-        count = self.client.recv_into(buffer, min(len(buffer), self.left))
-        self.left -= count
-        return count
-
-
 class HealthRequestHandler(BaseHTTPRequestHandler):
     """One request: 200, 503 with the reasons, 404, or 501 for metrics without prometheus-client."""
 
     server: HealthServer
 
     def setup(self) -> None:
-        """Limit the reading of the request; a timeout of the socket would start again with every byte."""
+        """Read the request, with limits for the whole of it; a timeout of the socket would start again with every byte."""
         super().setup()
         self.rfile.close()
-        self.rfile = io.BufferedReader(RequestReader(self.connection, REQUEST_SECONDS, REQUEST_BYTES))
+        deadline, text = time.monotonic() + REQUEST_SECONDS, b""
+        while not re.search(rb"\n\r?\n", text):
+            if len(text) >= REQUEST_BYTES or (seconds := deadline - time.monotonic()) <= 0:
+                raise ConnectionAbortedError("the request is too long, or took too long")
+            self.connection.settimeout(seconds)
+            if not (more := self.connection.recv(REQUEST_BYTES - len(text))):
+                break
+            text += more
+        self.rfile = io.BytesIO(text)
 
     def do_GET(self) -> None:
         """Answer a request; a query string is ignored."""
         path, engine = self.path.partition("?")[0], self.server.engine()
         if path in JUDGES:
             reasons = JUDGES[path](engine)
-            self.reply_record(
-                503 if reasons else 200,
-                {
-                    "ok": not reasons,
-                    "reasons": reasons,
-                    "worker": str(engine.outbox.worker),
-                    "version": __version__,
-                    "dropped_signals": engine.outbox.receivers.dropped,
-                },
-            )
+            record: dict[str, object] = {"ok": not reasons, "reasons": reasons, "worker": str(engine.outbox.worker)}
+            record |= {"version": __version__, "dropped_signals": engine.outbox.receivers.dropped}
+            self.reply_record(503 if reasons else 200, record)
         elif path != METRICS:
             self.reply_record(404, {"error": f"there are only {', '.join(JUDGES)} and {METRICS}"})
         elif find_spec("prometheus_client") is None:

@@ -18,12 +18,16 @@ CACHED_SECONDS = 5.0
 T = TypeVar("T")
 
 
-def connected() -> psycopg.Connection[Any]:
-    """Return a connection in autocommit mode whose statements are bounded. Raises the errors of the driver."""
+def alias() -> str:
+    """Return the database to which ``connected`` connects: a pooler would not pass on the timeout."""
     conf = config()
-    alias = conf.listen_database or conf.database  # a pooler would not pass on the timeout
+    return conf.listen_database or conf.database
+
+
+def connected(timeout_ms: int = STATEMENT_TIMEOUT_MS) -> psycopg.Connection[Any]:
+    """Return a connection in autocommit mode whose statements are bounded. Raises the errors of the driver."""
     return direct_connection(
-        alias, application_name="horsies status", read_only=True, statement_timeout_ms=STATEMENT_TIMEOUT_MS
+        alias(), application_name="horsies status", read_only=True, statement_timeout_ms=timeout_ms
     )
 
 

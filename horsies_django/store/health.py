@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from horsies_django.store.base import Connection, run
-from horsies_django.store.overviews import parsed
 
 PARTITIONS_BOUND = 1_000
 HALTED_BOUND = 10_000  # halted runs, gates, and nodes that wait for a time
@@ -158,10 +157,6 @@ class HealthStore:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
 
-    def bound(self, seconds: float) -> None:
-        """Set the statement timeout of this session."""
-        run(self.connection, "monitoring/bounds", {"timeout_ms": round(seconds * 1000)})
-
     def database(self) -> DatabaseHealth:
         ((*server,),) = run(self.connection, "monitoring/database")
         holders = [XminHolder(*row) for row in run(self.connection, "monitoring/xmin")]
@@ -170,13 +165,12 @@ class HealthStore:
     def workers(self, threshold: dt.timedelta) -> list[WorkerHealth]:
         """Return workers that are living or ended recently; stale ones sent no heartbeat for ``threshold``."""
         params = {"threshold": threshold, "recent": dt.timedelta(minutes=10), "many": 500}  # recent: ended not long ago
-        rows = run(self.connection, "monitoring/workers", params)
-        return [found._replace(queues=parsed(found.queues)) for found in (WorkerHealth(*row) for row in rows)]
+        return [WorkerHealth(*row) for row in run(self.connection, "monitoring/workers", params)]
 
     def blockers(self, older: dt.timedelta | None) -> list[Blocker]:
         """Return the first transactions that keep others from the tables, and are ``older`` than that; None: of any age."""
-        rows = run(self.connection, "monitoring/blockers", {"older": older, "many": MOST})
-        return [Blocker(*row) for row in rows]
+        params = {"older": older, "many": MOST}
+        return [Blocker(*row) for row in run(self.connection, "monitoring/blockers", params)]
 
     def schedules(self, late: dt.timedelta, missed: dt.timedelta) -> list[ScheduleHealth]:
         """Return the schedules that are overdue by more than ``late``, could not send their last task, or missed fire times."""

@@ -99,28 +99,11 @@ class OverviewStore:
         waiting = {"names": [row[0] for row in rows], "bound": PENDING_BOUND}
         pending: dict[str, int] = dict(run(self.connection, "horsies_count_pending", waiting))
         found = []
-        for (
-            name,
-            columns,
-            override,
-            by,
-            reason,
-            at,
-            until,
-            paused_at,
-            paused_by,
-            paused_reason,
-            effective,
-            *counts,
-        ) in rows:
-            running, holding, full_partitions, workers = counts
+        for name, declared, override, *changes, effective, running, holding, full_partitions, workers in rows:
             many = pending.get(name, 0)
-            found.append(
-                QueueOverview(
-                    name, limits(columns), parsed(override), by, reason, at, until, paused_at, paused_by, paused_reason,
-                    limits(effective), running, holding, min(many, PENDING_BOUND), many > PENDING_BOUND, full_partitions, workers,
-                )
-            )  # fmt: skip
+            counts = (running, holding, min(many, PENDING_BOUND), many > PENDING_BOUND, full_partitions, workers)
+            override = override and json.loads(override)
+            found.append(QueueOverview._make((name, limits(declared), override, *changes, limits(effective), *counts)))
         return found
 
     def permits(self, queue: str, many: int) -> list[PermitHolder]:
@@ -146,14 +129,9 @@ class OverviewStore:
         ]
 
 
-def limits(columns: Any) -> dict[str, Any]:
-    row = parsed(columns)
+def limits(columns: str) -> dict[str, Any]:
+    row = json.loads(columns)
     return {key: row[key] for key in DECLARED}
-
-
-def parsed(value: Any) -> Any:
-    """Return a JSON value, parsed if it is text, as on Django's connections."""
-    return json.loads(value) if isinstance(value, str) else value
 
 
 class ExplanationStore:

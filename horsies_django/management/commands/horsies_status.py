@@ -11,15 +11,14 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 from django.db import Error
 
-from horsies_django.conf import config
 from horsies_django.management.quantities import seconds
 from horsies_django.management.reports import health as report
 from horsies_django.management.reports.layout import as_json
 from horsies_django.monitoring.health import MAX_WAIT_SECONDS, Severity, examine, problems
-from horsies_django.store.health import HealthStore
-from horsies_django.store.notify import direct_connection
+from horsies_django.monitoring.reading import alias, connected
 
 UNHEALTHY, UNKNOWN = 1, 2
+REFUSED = ". Check that 'migrate' has been run, that this role may read the tables, and that no table is locked"
 
 
 class Command(BaseCommand):
@@ -47,35 +46,19 @@ class Command(BaseCommand):
         )  # fmt: skip
 
     def handle(self, **options: Any) -> None:
+        what, advice = "cannot be reached", ""
         try:
-            conf = config()
-            alias = conf.listen_database or conf.database  # a pooler would not pass on the settings of the session
-            with self.connected(alias) as connection:
-                HealthStore(connection).bound(options["timeout"])
+            with connected(round(options["timeout"] * 1000)) as connection:
+                what, advice = "refused", REFUSED
                 found = examine(connection)
         except ImproperlyConfigured as error:
             raise CommandError(f"horsies_status: {error}", returncode=UNKNOWN) from error
         except (psycopg.Error, Error) as error:
+            said = " ".join(str(error).split())
             raise CommandError(
-                f"horsies_status: the database {alias!r} refused: {one_line(error)}. Check that 'migrate' has been run, that "
-                "this role may read the tables, and that no table is locked",
-                returncode=UNKNOWN,
+                f"horsies_status: the database {alias()!r} {what}: {said}{advice}", returncode=UNKNOWN
             ) from error
         wrong = problems(found, max_wait_seconds=options["max_wait"])
         self.stdout.write(as_json(report.as_record(found, wrong)) if options["json"] else report.as_text(found, wrong))
         if any(problem.severity <= options["fail_on"] for problem in wrong):  # "critical" < "warning"
             sys.exit(UNHEALTHY)
-
-    def connected(self, alias: str) -> psycopg.Connection[Any]:
-        """Return a connection. Raises CommandError."""
-        try:
-            return direct_connection(alias, application_name="horsies status", read_only=True)
-        except (psycopg.Error, Error) as error:
-            raise CommandError(
-                f"horsies_status: the database {alias!r} cannot be reached: {one_line(error)}", returncode=UNKNOWN
-            ) from error
-
-
-def one_line(error: Exception) -> str:
-    """Return the text of an error without its line breaks."""
-    return " ".join(str(error).split())

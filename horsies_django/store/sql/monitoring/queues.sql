@@ -5,8 +5,8 @@
 WITH moment AS MATERIALIZED (
   SELECT clock_timestamp() AS now
 )
-SELECT queue.name, to_jsonb(queue), queue.override, queue.override_by, queue.override_reason, queue.override_at, queue.override_until,
-       queue.paused_at, queue.paused_by, queue.paused_reason, to_jsonb(effective),
+SELECT queue.name, to_jsonb(queue)::text, queue.override::text, queue.override_by, queue.override_reason, queue.override_at, queue.override_until,
+       queue.paused_at, queue.paused_by, queue.paused_reason, to_jsonb(effective)::text,
        coalesce(held.running, 0), coalesce(held.permits - held.running, 0), coalesce(crowded.partitions, 0),
        (SELECT count(*)::int FROM horsies_workers_serving(queue.name))
 FROM horsies_queues queue

@@ -11,8 +11,7 @@ from django.db import connections
 from horsies_django.conf import config
 from horsies_django.models import TaskAttempt
 from horsies_django.models.fields import aware
-from horsies_django.monitoring.history import failures, width
-from horsies_django.store.history import Failures
+from horsies_django.store.history import Failures, HistoryStore, width
 from horsies_django.tasks.selection import Selection, newest
 
 MOST_GROUPS = 1_000
@@ -38,7 +37,7 @@ def counted_from(moment: dt.datetime, now: dt.datetime) -> dt.datetime:
 def groups(since: dt.datetime, now: dt.datetime) -> list[Failures]:
     """Return tasks and codes with how often they failed for good since a moment of ``counted_from``, the most frequent first."""
     span = now - since + dt.timedelta(seconds=1)  # with the row that begins then
-    return failures(connections[config().database], span, MOST_GROUPS)
+    return HistoryStore(connections[config().database]).failures(span, MOST_GROUPS)
 
 
 def places(task: str, code: str, since: dt.datetime, *, payload: bool) -> list[Place]:

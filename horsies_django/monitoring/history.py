@@ -1,4 +1,4 @@
-"""Reads the history of counts. Only reads, without locks."""
+"""What was counted of queues, in steps of time. Only reads, without locks."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from horsies_django.core.counts import BOUNDS, Total
+from horsies_django.core.counts import BOUNDS
 from horsies_django.core.queues import CLUSTER
 from horsies_django.store.base import Connection
-from horsies_django.store.history import HOUR, MINUTE, Failures, HistoryStore
+from horsies_django.store.history import HistoryStore
 
-LONGEST_BY_MINUTES = dt.timedelta(hours=2)
 NONE = (0,) * len(BOUNDS)  # the histogram of nothing
 
 
@@ -27,14 +26,6 @@ class Step(NamedTuple):
     runs: tuple[int, ...] = NONE
 
 
-def totals(connection: Connection, span: dt.timedelta) -> list[Total]:
-    """Return how often each result of each task occurred in the last ``span``, up to two hours by minutes, else by hours.
-
-    Workers write once a minute, so the last minute is missing. Raises the errors of the driver.
-    """
-    return HistoryStore(connection).totals(width(span), span)
-
-
 def series(connection: Connection, span: dt.timedelta, points: int) -> dict[str, list[Step]]:
     """Return what was counted in the last ``span``, by queue, in so many equal steps of whole minutes, beyond two hours of hours.
 
@@ -42,14 +33,12 @@ def series(connection: Connection, span: dt.timedelta, points: int) -> dict[str,
     Raises the errors of the driver.
     """
     found: dict[str, list[Step]] = {}
-    for queue, place, kind, n, buckets in HistoryStore(connection).series(width(span), span, points):
+    for queue, place, kind, n, buckets in HistoryStore(connection).series(span, points):
         steps = found.setdefault(queue, [Step()] * points)
-        step, histogram = steps[place], tuple(map(int, buckets))
-        if kind == "claimed":
-            steps[place] = step._replace(waits=histogram)
-            continue
-        completed, failed = n * (kind == "completed"), n * (kind == "failed")
-        steps[place] = Step(step.completed + completed, step.failed + failed, step.waits, added(step.runs, histogram))
+        histogram = tuple(map(int, buckets))
+        waits, runs = (histogram, NONE) if kind == "claimed" else (NONE, histogram)
+        step = Step(n * (kind == "completed"), n * (kind == "failed"), waits, runs)
+        steps[place] = together((steps[place], step))
     return found
 
 
@@ -68,13 +57,3 @@ def together(steps: Sequence[Step]) -> Step:
 def added(*histograms: tuple[int, ...]) -> tuple[int, ...]:
     """Return the sum of histograms."""
     return tuple(map(sum, zip(*histograms, strict=True)))
-
-
-def failures(connection: Connection, span: dt.timedelta, many: int) -> list[Failures]:
-    """Return which tasks failed for good in the last ``span`` and with which code, the most frequent first."""
-    return HistoryStore(connection).failures(width(span), span, many)
-
-
-def width(span: dt.timedelta) -> int:
-    """Return the width, in seconds, of the rows that are read for a span."""
-    return MINUTE if span <= LONGEST_BY_MINUTES else HOUR

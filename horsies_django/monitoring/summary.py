@@ -10,11 +10,11 @@ from django.db import DatabaseError, connections
 
 from horsies_django.conf import config
 from horsies_django.monitoring.health import Health, Problem, examine, problems
-from horsies_django.monitoring.history import Step, failures, series
+from horsies_django.monitoring.history import Step, series
 from horsies_django.monitoring.reading import Cached, connected
 from horsies_django.store.base import Connection, said
 from horsies_django.store.health import HealthStore, WaitingGates
-from horsies_django.store.history import Failures
+from horsies_django.store.history import Failures, HistoryStore
 
 logger = logging.getLogger("horsies.admin")
 
@@ -43,7 +43,7 @@ def summary(connection: Connection, span: str) -> Summary:
         health,
         problems(health),
         series(connection, length, points),
-        failures(connection, length, MOST_FAILURES),
+        HistoryStore(connection).failures(length, MOST_FAILURES),
         HealthStore(connection).waiting_gates(),
     )
 

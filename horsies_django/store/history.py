@@ -12,6 +12,7 @@ from horsies_django.core.counts import COMPLETED, NO_FAILURE, RETURNED, Total
 from horsies_django.store.base import Connection, execute, run
 
 MINUTE, HOUR = 60, 3_600  # the widths of its rows, in seconds
+LONGEST_BY_MINUTES = timedelta(hours=2)
 
 
 class Failures(NamedTuple):
@@ -22,8 +23,13 @@ class Failures(NamedTuple):
     n: int
 
 
+def width(span: timedelta) -> int:
+    """Return the width, in seconds, of the rows that are read for a span: up to two hours minutes, else hours."""
+    return MINUTE if span <= LONGEST_BY_MINUTES else HOUR
+
+
 class HistoryStore:
-    """Runs the statements on the given connection."""
+    """Runs the statements on the given connection. Workers write once a minute, so the last minute is missing."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -33,22 +39,19 @@ class HistoryStore:
         rows = json.dumps([count._asdict() for count in counts])
         execute(self.connection, "history/add", {"worker": worker, "number": number, "rows": rows, "covers": covers})
 
-    def totals(self, width: int, span: timedelta) -> list[Total]:
-        """Return the sums over the rows of a width that began in the last ``span``."""
-        rows = run(self.connection, "horsies_totals", {"width": width, "span": span})
-        return [
-            Total(queue, task, result, n, seconds, tuple(map(int, buckets)))
-            for queue, task, result, n, seconds, buckets in rows
-        ]
+    def totals(self, span: timedelta) -> list[Total]:
+        """Return how often each result of each task occurred in the last ``span``."""
+        rows = run(self.connection, "horsies_totals", {"width": width(span), "span": span})
+        return [Total._make((*columns, tuple(map(int, buckets)))) for *columns, buckets in rows]
 
-    def series(self, width: int, span: timedelta, steps: int) -> list[tuple[str, int, str, int, list[int]]]:
-        """Return the sums of a width by queue, step (the last is ``steps`` - 1) and kind, each with its histogram."""
-        params = {"width": width, "span": span, "steps": steps, "completed": [COMPLETED, RETURNED]}
+    def series(self, span: timedelta, steps: int) -> list[tuple[str, int, str, int, list[int]]]:
+        """Return the sums of the last ``span`` by queue, step (the last is ``steps`` - 1) and kind, each with its histogram."""
+        params = {"width": width(span), "span": span, "steps": steps, "completed": [COMPLETED, RETURNED]}
         return run(self.connection, "horsies_series", params | {"no_failure": sorted(NO_FAILURE)})
 
-    def failures(self, width: int, span: timedelta, many: int) -> list[Failures]:
-        """Return the tasks that failed for good and their codes, the most frequent first."""
-        params = {"width": width, "span": span, "no_failure": sorted(NO_FAILURE), "many": many}
+    def failures(self, span: timedelta, many: int) -> list[Failures]:
+        """Return which tasks failed for good in the last ``span`` and with which code, the most frequent first."""
+        params = {"width": width(span), "span": span, "no_failure": sorted(NO_FAILURE), "many": many}
         return [Failures(*row) for row in run(self.connection, "horsies_failures", params)]
 
     def names(self) -> set[str]:

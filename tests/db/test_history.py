@@ -16,9 +16,10 @@ from django.db import connection
 from horsies_django import Workflow
 from horsies_django.core.counts import BOUNDS, CLAIMED, COMPLETED, NO_FAILURE, RETURNED
 from horsies_django.models import WorkflowRun
-from horsies_django.monitoring.history import NONE, Step, failures, series
+from horsies_django.monitoring.history import NONE, Step, series
 from horsies_django.store.base import now
 from horsies_django.store.health import HealthStore
+from horsies_django.store.history import HistoryStore
 from horsies_django.testing import drain
 from tests.conftest import wait_until
 
@@ -64,7 +65,7 @@ def test_steps_hold_what_was_counted_in_them(
         if place >= 0:
             expected[queue][place][result] += n
             groups["shop.pay", result] += n * (result not in NO_FAILURE)
-    found, failed = series(conn, span, points), failures(conn, span, 9)
+    found, failed = series(conn, span, points), HistoryStore(conn).failures(span, 9)
     for queue, steps in expected.items():
         assert len(found[queue]) == points
         for place in range(points):
@@ -82,7 +83,7 @@ RESULTS = (COMPLETED, RETURNED, CLAIMED, "RETRIED", "CANCELLED", "OH_NO", "TASK_
 
 def test_a_queue_of_which_nothing_was_counted_is_missing_and_a_step_without_counts_is_empty(connect: Connect) -> None:
     conn = connect()
-    assert (series(conn, HOUR, 60), failures(conn, HOUR, 5)) == ({}, [])
+    assert (series(conn, HOUR, 60), HistoryStore(conn).failures(HOUR, 5)) == ({}, [])
     counted(conn, MINUTE, 3, "mail", "", CLAIMED, bucket=2)
     (steps,) = series(conn, HOUR, 60).values()
     assert [step for step in steps if step != Step()] == [Step(waits=(0, 0, 1, *NONE[3:]))]
@@ -105,7 +106,7 @@ def test_steps_and_failures_are_read_through_the_key_of_the_history(connect: Con
         ):
             session.execute(f"SET {setting}".encode())
         series(session, HOUR, 60)
-        failures(session, HOUR, 5)
+        HistoryStore(session).failures(HOUR, 5)
         text = "\n".join(plans)
         assert len(re.findall(r"Index Cond: \(\(width = .*\) AND \(at > ", text)) == 2, (state, text)
         assert "Seq Scan" not in text, state

@@ -20,7 +20,6 @@ from horsies_django.conf import Recovery, Retention, config
 from horsies_django.core.counts import OTHER, Total
 from horsies_django.core.records import Claim, Outcome
 from horsies_django.models import History, Task, TaskAttempt, Worker
-from horsies_django.monitoring.history import totals
 from horsies_django.store.history import HistoryStore
 from horsies_django.tasks.ids import uuid7
 from horsies_django.worker.maintenance.history import HistoryWriter
@@ -87,7 +86,7 @@ def test_each_count_is_written_once_in_its_minute_and_hour(writer: HistoryWriter
     writer.tick(conn)
     expected = {("default", "shop.pay", "COMPLETED"): 3, ("default", "shop.pay", "OH_NO"): 1}
     assert written() == written(3_600) == expected
-    (total, failed) = sorted(totals(connection, dt.timedelta(hours=24)), key=lambda one: one.result)
+    (total, failed) = sorted(HistoryStore(connection).totals(dt.timedelta(hours=24)), key=lambda one: one.result)
     assert (total.n, total.seconds, total.buckets[6], sum(total.buckets)) == (3, pytest.approx(1.1), 3, 3)
     assert [one.failed for one in (total, failed)] == [False, True]
     assert Worker.objects.get(pk=writer.worker).counted == 3

@@ -5,17 +5,15 @@ from __future__ import annotations
 import datetime as dt
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import psycopg
 from django.db import DatabaseError
 
 from horsies_django import schedules
-from horsies_django.conf import Config, config
+from horsies_django.conf import config
 from horsies_django.core.counts import Total
 from horsies_django.core.queues import CLUSTER
-from horsies_django.monitoring.history import totals
-from horsies_django.monitoring.overview import QueueOverview
 from horsies_django.store.base import Connection
 from horsies_django.store.health import (
     Blocker,
@@ -28,7 +26,8 @@ from horsies_django.store.health import (
     UnknownTask,
     WorkerHealth,
 )
-from horsies_django.store.overviews import OverviewStore
+from horsies_django.store.history import HistoryStore
+from horsies_django.store.overviews import OverviewStore, QueueOverview
 from horsies_django.tasks import registry
 
 LATE = dt.timedelta(minutes=1)  # a schedule that is due for longer has no scheduler
@@ -86,6 +85,10 @@ class Health(NamedTuple):
     lately: Sequence[Total] = ()
     day: Sequence[Total] = ()
 
+    def ago(self, seconds: float | None) -> dt.datetime | None:
+        """Return the time so long before the state was read."""
+        return None if seconds is None else self.database.clock - dt.timedelta(seconds=seconds)
+
 
 def examine(connection: Connection) -> Health:
     """Read the state on the given connection, in autocommit mode. Raises the errors of the driver.
@@ -97,7 +100,7 @@ def examine(connection: Connection) -> Health:
     database = store.database()
     skew = round((asked + time.time()) / 2 - database.clock.timestamp(), 3)
     try:
-        return _whole(connection, database, skew)
+        return _whole(store, database, skew)
     except (psycopg.Error, DatabaseError) as error:
         code = getattr(error, "sqlstate", None) or getattr(error.__cause__, "sqlstate", None)
         blockers = store.blockers(None) if code == CANCELLED else []
@@ -106,14 +109,17 @@ def examine(connection: Connection) -> Health:
         return Health(False, [], [], database, skew, [], [], blockers)
 
 
-def _whole(connection: Connection, database: DatabaseHealth, skew: float) -> Health:
+def _whole(store: HealthStore, database: DatabaseHealth, skew: float) -> Health:
     """Read all that is to be known."""
-    conf, store = config(), HealthStore(connection)
+    conf, history = config(), HistoryStore(store.connection)
     blockers = store.blockers(dt.timedelta(seconds=5))  # a younger transaction that locks tables may be a migration
     threshold = dt.timedelta(milliseconds=conf.recovery.running_stale_threshold_ms)
     workers = store.workers(threshold)
-    queues, names = _queues(connection, conf, workers)
-    declared, kept_at = _kept(store)
+    queues = _queues(store, OverviewStore(store.connection).queues(None, claimed=not conf.prefetch_buffer), workers)
+    names = [queue.name for queue in queues if queue.name != CLUSTER]
+    registry.autodiscover()
+    in_code = sorted(one.name for one in schedules.declared() if one.definition.get("enabled", True))
+    declared, kept_at = store.kept_schedules(in_code) if in_code else (0, None)
     return Health(
         complete=True,
         queues=queues,
@@ -128,58 +134,32 @@ def _whole(connection: Connection, database: DatabaseHealth, skew: float) -> Hea
         failing_schedules=store.failing_schedules(),
         unknown_tasks=store.unknown_tasks(names, dt.timedelta(milliseconds=conf.unknown_task_grace_ms), threshold),
         halted_runs=store.halted_runs(),
-        lately=totals(connection, LATELY),
-        day=totals(connection, DAY),
+        lately=history.totals(LATELY),
+        day=history.totals(DAY),
     )
 
 
-def _kept(store: HealthStore) -> tuple[int, dt.datetime | None]:
-    """Return how many schedules of this code are not disabled, and when a scheduler last had one of them in its code."""
-    registry.autodiscover()
-    names = {one.name for one in schedules.declared() if one.definition.get("enabled", True)}
-    return store.kept_schedules(sorted(names)) if names else (0, None)
-
-
-def _queues(connection: Connection, conf: Config, workers: list[WorkerHealth]) -> tuple[list[QueueHealth], list[str]]:
-    """Return the queues, and the names of all but the cluster."""
-    store = HealthStore(connection)
-    queues = OverviewStore(connection).queues(None, claimed=not conf.prefetch_buffer)
-    names = [queue.name for queue in queues if queue.name != CLUSTER]
-    waits = store.waits(names)
+def _queues(store: HealthStore, queues: Sequence[QueueOverview], workers: Sequence[WorkerHealth]) -> list[QueueHealth]:
+    """Return the health of queues. Silent workers do not count, even if they are not yet declared dead."""
+    waits = store.waits(queue.name for queue in queues if queue.name != CLUSTER)
     stops = store.stopped(queue.name for queue in queues if queue.declared["partition_policy"] is not None)
     parked = store.parked_waits(queue.name for queue in queues if _limits_partitions(queue))
-    return [_queue(queue, waits, workers, stops, parked) for queue in queues], names
+    found = []
+    for queue in queues:
+        everywhere, most = queue.name == CLUSTER, queue.effective["max_concurrency"]
+        living = sum(one.state == "living" and (everywhere or queue.name in one.queues) for one in workers)
+        oldest = max(waits.values(), default=None) if everywhere else waits.get(queue.name)
+        stopped, stopped_seconds = stops.get(queue.name, (0, None))
+        found.append(
+            QueueHealth(
+                queue.name, most, queue.running, queue.claimed, queue.pending, queue.pending_more, oldest, most == 0, living,
+                stopped, stopped_seconds, parked.get(queue.name),
+            )
+        )  # fmt: skip
+    return found
 
 
 def _limits_partitions(queue: QueueOverview) -> bool:
     """Return whether somebody set a limit of partitions; that of 1, which a policy implies, does not count."""
-    limits = queue.effective
-    return queue.declared["partition_policy"] is None and any(
-        limits[key] is not None for key in ("partition_max_concurrency", "partition_local_limit")
-    )
-
-
-def _queue(
-    queue: QueueOverview,
-    waits: dict[str, float],
-    workers: list[WorkerHealth],
-    stops: dict[str, tuple[int, float]],
-    parked: dict[str, Any],
-) -> QueueHealth:
-    """Return the health of a queue. Silent workers do not count, even if they are not yet declared dead."""
-    everywhere = queue.name == CLUSTER
-    stopped, stopped_seconds = stops.get(queue.name, (0, None))
-    return QueueHealth(
-        name=queue.name,
-        limit=queue.effective["max_concurrency"],
-        running=queue.running,
-        claimed=queue.claimed,
-        pending=queue.pending,
-        pending_more=queue.pending_more,
-        oldest_seconds=max(waits.values(), default=None) if everywhere else waits.get(queue.name),
-        paused=queue.effective["max_concurrency"] == 0,
-        workers=sum(one.state == "living" and (everywhere or queue.name in one.queues) for one in workers),
-        stopped=stopped,
-        stopped_seconds=stopped_seconds,
-        partition_seconds=parked.get(queue.name),
-    )
+    limits = (queue.effective["partition_max_concurrency"], queue.effective["partition_local_limit"])
+    return queue.declared["partition_policy"] is None and limits != (None, None)

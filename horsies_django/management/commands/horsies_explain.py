@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 import uuid
 from argparse import ArgumentParser
 from typing import Any
@@ -13,7 +11,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
 
 from horsies_django.conf import config
-from horsies_django.core.explanations import Explanation
+from horsies_django.management.reports.layout import as_json, visible
 from horsies_django.models import Task
 from horsies_django.monitoring.explain import explain
 
@@ -39,7 +37,7 @@ class Command(BaseCommand):
                 f"horsies_explain: the database refused: {str(error).strip()}. Check that it is running and that 'migrate' has "
                 "been run"
             ) from error
-        self.stdout.write(as_json(found) if options["json"] else as_text(found))
+        self.stdout.write(as_json(found) if options["json"] else visible(str(found), keep="\n"))
 
 
 def newest() -> uuid.UUID:
@@ -48,13 +46,3 @@ def newest() -> uuid.UUID:
     if found is None:
         raise LookupError("no task has been sent yet")
     return found
-
-
-def as_json(explanation: Explanation) -> str:
-    reasons = [reason._asdict() for reason in explanation.reasons]
-    return json.dumps({**explanation._asdict(), "task_id": str(explanation.task_id), "reasons": reasons}, indent=2)
-
-
-def as_text(explanation: Explanation) -> str:
-    """Return an explanation as text, without control characters from partition keys or reasons."""
-    return re.sub(r"[^\n\x20-\x7e\xa0-\U0010ffff]", "?", str(explanation))

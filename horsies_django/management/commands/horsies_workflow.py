@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 import uuid
 from argparse import ArgumentParser
@@ -18,7 +17,7 @@ from horsies_django.core.errors import HorsiesError
 from horsies_django.core.status import RUN_STATUSES
 from horsies_django.management.quantities import actor, whole
 from horsies_django.management.reports import workflow as report
-from horsies_django.management.reports.layout import as_json
+from horsies_django.management.reports.layout import as_json, visible
 from horsies_django.monitoring import workflows
 from horsies_django.monitoring.explain import explain_node, find_node
 from horsies_django.monitoring.workflows import check_code
@@ -134,10 +133,7 @@ class Command(BaseCommand):
 
     def do_explain(self, **options: Any) -> None:
         found = explain_node(options["run"], options["node"])
-        if options["json"]:
-            self.stdout.write(as_json(report.reasons(found)))
-        else:
-            self.stdout.write(re.sub(r"[^\n\x20-\x7e\xa0-\U0010ffff]", "?", str(found)))
+        self.stdout.write(as_json(found) if options["json"] else visible(str(found), keep="\n"))
 
     def do_pause(self, **options: Any) -> None:
         self.control("pause", "is paused", options)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
-from horsies_django.management.reports.layout import moment, table, title
+from horsies_django.management.reports.layout import bounded, moment, page, table, title, visible
 from horsies_django.monitoring.health import (
-    DatabaseHealth,
     Health,
     Problem,
     QueueHealth,
@@ -42,7 +40,7 @@ def queue_table(queues: Sequence[QueueHealth]) -> str:
         headings,
         (
             (
-                title(queue.name), queue.running, queue.claimed, f"{queue.pending:,}{'+' if queue.pending_more else ''}",
+                title(queue.name), queue.running, queue.claimed, bounded(queue.pending, queue.pending_more),
                 span(queue.oldest_seconds), queue.workers, "paused" if queue.paused else "-",
             )
             for queue in queues
@@ -70,39 +68,24 @@ def worker_table(workers: Sequence[WorkerHealth]) -> str:
 
 
 def database_page(health: Health) -> str:
-    """Return lines about the server."""
-    database = health.database
+    """Return lines about the server. Only logs use the clock of this host, so a small difference needs no explanation."""
+    database, ahead = health.database, health.clock_skew_seconds
+    role = "a replica" if database.in_recovery else "the primary"
+    by = f"{abs(ahead):.1f} s {'ahead of' if ahead >= 0 else 'behind'} the database"
+    told = "" if abs(ahead) < 5.0 else "; tasks use the database's clock, logs the clock of this host"
     rows = [
-        ("server", f"PostgreSQL {database.version}, {role(database)}"),
-        ("clock", skew(health.clock_skew_seconds)),
+        ("server", f"PostgreSQL {database.version}, {role}, {'read-only' if database.read_only else 'writable'}"),
+        ("clock", f"this host is {by}{told}"),
         ("connections", f"{database.connections:,} of {database.max_connections:,}"),
         ("notify queue", f"{database.notify_queue:.1%} used"),
         ("rows of tasks", f"{database.live_rows:,} live, {database.dead_rows:,} dead (estimated)"),
         ("autovacuum", f"last of tasks: {moment(database.last_autovacuum)}"),
     ]
-    rows += [
-        (
-            "xmin held by",
-            f"{named(one)}{f' ({one.state})' if one.state else ''}: {one.transactions:,} transactions old, "
-            + ("start time not visible" if one.seconds is None else f"for {span(one.seconds)}"),
-        )
-        for one in database.xmin_holders
-    ] or [("xmin held by", "nobody")]
-    return "\n".join(["DATABASE", *(f"  {label:<16}{plain(text)}" for label, text in rows)])
-
-
-def role(database: DatabaseHealth) -> str:
-    kind = "a replica" if database.in_recovery else "the primary"
-    return f"{kind}, read-only" if database.read_only else f"{kind}, writable"
-
-
-def skew(seconds: float) -> str:
-    """Return the difference of the clocks. Only logs use the clock of this host."""
-    text = f"this host is {abs(seconds):.1f} s {'ahead of' if seconds >= 0 else 'behind'} the database"
-    return (
-        # A smaller difference needs no explanation
-        text if abs(seconds) < 5.0 else f"{text}; tasks use the database's clock, logs the clock of this host"
-    )
+    for one in database.xmin_holders:
+        state = f" ({one.state})" if one.state else ""
+        seen = "start time not visible" if one.seconds is None else f"for {span(one.seconds)}"
+        rows.append(("xmin held by", visible(f"{named(one)}{state}: {one.transactions:,} transactions old, {seen}")))
+    return page("DATABASE", rows if database.xmin_holders else [*rows, ("xmin held by", "nobody")])
 
 
 def verdict(problems: Sequence[Problem]) -> str:
@@ -110,13 +93,10 @@ def verdict(problems: Sequence[Problem]) -> str:
     lines = []
     for severity, heading in headings.items():
         found = [one for one in problems if one.severity == severity]
-        lines += [heading] * bool(found) + [f"  {one.code}: {plain(one.text)}: {plain(one.advice)}." for one in found]
+        lines += [heading] * bool(found) + [
+            f"  {one.code}: {visible(one.text)}: {visible(one.advice)}." for one in found
+        ]
     return "\n".join(lines) or "Healthy."
-
-
-def plain(text: str) -> str:
-    """Return a text without control characters: sessions choose their own names."""
-    return re.sub(r"[^\x20-\x7e\xa0-\U0010ffff]", "?", text)
 
 
 def span(seconds: float | None) -> str:

@@ -25,21 +25,28 @@ def as_value(value: Any) -> str:
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Return columns as wide as their longest cell, two spaces apart.
+    """Return columns as wide as their longest cell, two spaces apart; a cell of None is shown as "-".
 
     Control characters, which partition keys may contain, are shown as "?".
     """
-    lines = [
-        list(headings),
-        *([visible(str(cell)) for cell in row] for row in rows),
-    ]
+    lines = [list(headings), *([visible("-" if cell is None else str(cell)) for cell in row] for row in rows)]
     widths = [max(len(line[place]) for line in lines) for place in range(len(headings))]
     return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
 
 
-def visible(text: str) -> str:
-    """Return a text with its control characters shown as "?"."""
-    return re.sub(r"[^\x20-\x7e\xa0-\U0010ffff]", "?", text)
+def page(title: str, rows: Iterable[tuple[str, Any]]) -> str:
+    """Return a title, and a line for each of its rows."""
+    return "\n".join([title, *(f"  {label:<16}{value}" for label, value in rows)])
+
+
+def visible(text: str, *, keep: str = "") -> str:
+    """Return a text with its control characters, but those to ``keep``, shown as "?"."""
+    return re.sub(rf"[^{keep}\x20-\x7e\xa0-\U0010ffff]", "?", text)
+
+
+def bounded(count: int, more: bool) -> str:
+    """Return a number, with "+" if the count stopped at its bound."""
+    return f"{count:,}{'+' if more else ''}"
 
 
 def title(name: str) -> str:

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 from horsies_django.core.patterns import Pattern
 from horsies_django.core.queues import CLUSTER, POLICIES
-from horsies_django.management.reports.layout import as_value, moment, table, title
+from horsies_django.management.reports.layout import as_value, bounded, moment, page, table, title
 from horsies_django.models.fields import aware
 from horsies_django.monitoring.overview import (
     OrderedKey,
@@ -43,7 +43,7 @@ def queue_table(queues: Iterable[QueueOverview]) -> str:
                 "; ".join([in_force(queue), *policy(queue.effective)]),
                 queue.running,
                 queue.claimed,
-                pending(queue),
+                bounded(queue.pending, queue.pending_more),
                 queue.full_partitions,
                 workers(queue),
             )
@@ -67,17 +67,19 @@ def queue_page(
     if queue.paused_at is not None:
         why = f": {queue.paused_reason}" if queue.paused_reason else ""
         rows.append(("paused", f"by {queue.paused_by}, {moment(queue.paused_at)}{why}"))
-    if queue.name != CLUSTER:
+    everywhere, waiting = queue.name == CLUSTER, bounded(queue.pending, queue.pending_more)
+    if not everywhere:
         rows += [("priority", str(queue.effective["priority"])), ("partitions", rule(queue.effective))]
-    rows += [("running", str(queue.running)), ("claimed", str(queue.claimed)), ("pending", pending(queue))]
-    if queue.name != CLUSTER:
+    rows += [("running", str(queue.running)), ("claimed", str(queue.claimed)), ("pending", waiting)]
+    if not everywhere:
         rows += [("full partitions", str(queue.full_partitions)), ("workers", workers(queue))]
-    blocks = ["\n".join([title(queue.name), *(f"  {label:<16}{text}" for label, text in rows)])]
+    blocks = [page(title(queue.name), rows)]
     if holders:
         blocks.append(permit_table(holders))
     if partitions:
         headings = ("PARTITION", "RUNNING", "LIMIT", "WAITING")
-        blocks.append(table(headings, ((p.partition, p.running, number(p.limit), waiting(p)) for p in partitions)))
+        counts = ((p.partition, p.running, p.limit, bounded(p.parked, p.parked_more)) for p in partitions)
+        blocks.append(table(headings, counts))
     if stopped:
         blocks += [stopped_table(stopped), stopped_advice(queue)]
     return "\n\n".join(blocks)
@@ -86,13 +88,7 @@ def queue_page(
 def stopped_table(stopped: Iterable[OrderedKey]) -> str:
     """Return a line per key that a failed task stops."""
     rows = (
-        (
-            one.partition,
-            one.task_id,
-            one.task_name,
-            moment(one.since),
-            f"{one.behind:,}{'+' if one.behind_more else ''}",
-        )
+        (one.partition, one.task_id, one.task_name, moment(one.since), bounded(one.behind, one.behind_more))
         for one in stopped
     )
     return table(("STOPPED KEY", "BY TASK", "NAME", "SINCE", "BEHIND"), rows)
@@ -154,20 +150,6 @@ def policy(columns: Mapping[str, Any]) -> list[str]:
 def workers(queue: QueueOverview) -> str:
     """Return the number of live workers that serve a queue; "" for the cluster."""
     return "" if queue.name == CLUSTER else str(queue.workers)
-
-
-def pending(queue: QueueOverview) -> str:
-    """Return the number of due tasks, with "+" if the count stopped at its bound."""
-    return f"{queue.pending:,}{'+' if queue.pending_more else ''}"
-
-
-def waiting(partition: PartitionLoad) -> str:
-    """Return the number of tasks that wait for a permit, with "+" if the count stopped at its bound."""
-    return f"{partition.parked:,}{'+' if partition.parked_more else ''}"
-
-
-def number(limit: int | None) -> str:
-    return "-" if limit is None else str(limit)
 
 
 class Change(NamedTuple):

@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from horsies_django.core.explanations import NodeExplanation
 from horsies_django.management.reports.layout import moment, table, visible
 from horsies_django.monitoring.workflows import (
     CodeCheck,
@@ -102,11 +101,6 @@ def signal_row(signal: SignalOverview, *, payload: bool) -> tuple[Any, ...]:
     """Return a signal that no node has taken, with its data only if ``payload``."""
     row = (signal.id, signal.name, signal.key or "-", moment(signal.sent_at), signal.actor)
     return (*row, json.dumps(signal.data)) if payload else row
-
-
-def reasons(found: NodeExplanation) -> dict[str, Any]:
-    """Return an explanation as an object for JSON."""
-    return {**found._asdict(), "reasons": [reason._asdict() for reason in found.reasons]}
 
 
 def part(progress: Progress | None) -> str:

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
+from typing import Any
 
-from prometheus_client.metrics_core import GaugeMetricFamily
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from horsies_django.core.counts import BOUNDS
 
 BOUND_TEXTS = ["+Inf" if bound == math.inf else str(bound) for bound in BOUNDS]
 
 
-def gauge(
-    name: str, text: str, labels: Sequence[str], rows: Iterable[tuple[Sequence[str], float]]
-) -> GaugeMetricFamily:
-    """Return a gauge with a value for each row, which has the values of the labels and the figure."""
-    family = GaugeMetricFamily(name, text, labels=labels)
-    for values, figure in rows:
-        family.add_metric(values, figure)
+Figures = Mapping[Any, float]  # by the value of the label, or a tuple of those of the labels
+
+
+def gauge(name: str, text: str, labels: Sequence[str], figures: Figures) -> Metric:
+    """Return a gauge with a value for each figure."""
+    return filled(GaugeMetricFamily(name, text, labels=labels), figures)
+
+
+def counter(name: str, text: str, labels: Sequence[str], figures: Figures) -> Metric:
+    """Return a counter with a value for each figure."""
+    return filled(CounterMetricFamily(name, text, labels=labels), figures)
+
+
+def filled(family: GaugeMetricFamily | CounterMetricFamily, figures: Figures) -> Metric:
+    for key, figure in figures.items():
+        family.add_metric((key,) if isinstance(key, str) else key, figure)
     return family
 
 

@@ -25,6 +25,9 @@ __all__ = [
 ]  # fmt: skip
 
 
+LISTED = ("id", "task_name", "queue_name", "status", "sent_at", "started_at", "finished_at", "error_code")  # of a task
+
+
 class ScheduleOverview(NamedTuple):
     """A schedule; ``state``: on, off, gone (from the code), error (a task could not be sent, or the definition is invalid).
 
@@ -147,28 +150,15 @@ def copies(task_ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, list[Task]]:
     return found
 
 
-class TaskOverview(NamedTuple):
-    """A task in a list."""
-
-    id: uuid.UUID
-    task_name: str
-    queue_name: str
-    status: str
-    sent_at: dt.datetime
-    started_at: dt.datetime | None
-    finished_at: dt.datetime | None
-    error_code: str | None
-
-
 class TaskList(NamedTuple):
     """Tasks; ``partial``: only the newest 30,000 were searched, and there may be older ones."""
 
-    tasks: list[TaskOverview]
+    tasks: list[Any]  # named tuples of ``LISTED``
     partial: bool
 
 
 def tasks(chosen: Selection, limit: int = 50) -> TaskList:
     """Return tasks of a selection, the newest first; of a final status, those that finished last first."""
     found, bounded = newest(chosen)
-    listed = [TaskOverview(*row) for row in found.values_list(*TaskOverview._fields)[:limit]]
+    listed = list(found.values_list(*LISTED, named=True)[:limit])
     return TaskList(listed, bounded and len(listed) < limit)

@@ -35,17 +35,13 @@ class Summary(NamedTuple):
 
 def summary(connection: Connection, span: str) -> Summary:
     """Read what is to be shown of a span (a key of ``SPANS``), in autocommit mode. Raises the errors of the driver."""
-    health = examine(connection)
+    health, (length, points) = examine(connection), SPANS[span]
+    found = Summary(health, problems(health), {}, [], [])
     if not health.complete:
-        return Summary(health, problems(health), {}, [], [])
-    length, points = SPANS[span]
-    return Summary(
-        health,
-        problems(health),
-        series(connection, length, points),
-        HistoryStore(connection).failures(length, MOST_FAILURES),
-        HealthStore(connection).waiting_gates(),
-    )
+        return found
+    counted = HistoryStore(connection).failures(length, MOST_FAILURES)
+    gates = HealthStore(connection).waiting_gates()
+    return found._replace(steps=series(connection, length, points), failures=counted, gates=gates)
 
 
 summaries: Cached[Summary | DatabaseError] = Cached()
@@ -53,13 +49,13 @@ summaries: Cached[Summary | DatabaseError] = Cached()
 
 def read(span: str) -> Summary | DatabaseError:
     """Return the summary, or why the database refused; five seconds old at most, so that who waits does not ask again."""
-    return summaries.read(span, lambda: _read(span))
 
+    def make() -> Summary | DatabaseError:
+        try:
+            with connections[config().database].wrap_database_errors, connected() as connection:
+                return summary(connection, span)
+        except DatabaseError as error:
+            logger.warning("the database refused to show the overview: %s", said(error))
+            return error
 
-def _read(span: str) -> Summary | DatabaseError:
-    try:
-        with connections[config().database].wrap_database_errors, connected() as connection:
-            return summary(connection, span)
-    except DatabaseError as error:
-        logger.warning("the database refused to show the overview: %s", said(error))
-        return error
+    return summaries.read(span, make)

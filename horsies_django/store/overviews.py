@@ -102,8 +102,8 @@ class OverviewStore:
         for name, declared, override, *changes, effective, running, holding, full_partitions, workers in rows:
             many = pending.get(name, 0)
             counts = (running, holding, min(many, PENDING_BOUND), many > PENDING_BOUND, full_partitions, workers)
-            override = override and json.loads(override)
-            found.append(QueueOverview._make((name, limits(declared), override, *changes, limits(effective), *counts)))
+            told = (name, limits(declared), parsed(override), *changes, limits(effective))
+            found.append(QueueOverview._make((*told, *counts)))
         return found
 
     def permits(self, queue: str, many: int) -> list[PermitHolder]:
@@ -134,6 +134,11 @@ def limits(columns: str) -> dict[str, Any]:
     return {key: row[key] for key in DECLARED}
 
 
+def parsed(text: str | None) -> dict[str, Any] | None:
+    found: dict[str, Any] | None = None if text is None else json.loads(text)
+    return found
+
+
 class ExplanationStore:
     """Runs the statements on the given connection."""
 
@@ -147,11 +152,9 @@ class ExplanationStore:
         """
         # many: permit holders to return, at most; bound: tasks before this one are counted up to it
         params = {"id": task_id, "claimed": claimed, "threshold": threshold, "many": 20, "bound": 1_000}
-        found = run(self.connection, "monitoring/explain", params)[0][0]
-        return None if found is None else json.loads(found)
+        return parsed(run(self.connection, "monitoring/explain", params)[0][0])
 
     def node_facts(self, workflow: uuid.UUID, number: int) -> dict[str, Any] | None:
         """Return the facts about a node of a run, or None if there is no such node."""
         params = {"workflow": workflow, "number": number, "many": 10}  # the largest number of upstream nodes to return
-        found = run(self.connection, "monitoring/explain_node", params)[0][0]
-        return None if found is None else json.loads(found)
+        return parsed(run(self.connection, "monitoring/explain_node", params)[0][0])

@@ -8,13 +8,13 @@ import threading
 from collections.abc import Iterator
 
 from prometheus_client import generate_latest
-from prometheus_client.metrics_core import CounterMetricFamily, Metric
+from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from horsies_django import __version__
 from horsies_django.core.counts import CLAIMED, Total
 from horsies_django.core.queues import LANES
-from horsies_django.monitoring.families import gauge, histogram
+from horsies_django.monitoring.families import counter, gauge, histogram
 from horsies_django.worker.engine.engine import Engine
 from horsies_django.worker.pool.process import Child
 from horsies_django.worker.process.memory import memory_bytes
@@ -44,55 +44,35 @@ class WorkerCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield each family of metrics but the histograms."""
-        engine = self.engine
+        engine, status = self.engine, self.engine.status
+        results = {total[:3]: total.n for total in self.totals if total.result != CLAIMED}
         text = "Attempts that ended, and tasks that expired."
-        results = CounterMetricFamily("horsies_tasks", text, labels=["queue", "task", "result"])
-        for total in ended(self.totals):
-            results.add_metric([total.queue, total.task, total.result], total.n)
-        yield results
-        yield from of_slots(engine)
-        children = CounterMetricFamily("horsies_children_ended", "Child processes that ended.", labels=["reason"])
-        for reason, count in engine.pool.ended.items():
-            children.add_metric([reason], count)
-        yield children
-        yield from of_memory(engine)
-        unwritten = [((), engine.outbox.unwritten)]
+        yield counter("horsies_tasks", text, ("queue", "task", "result"), results)
+        slots = {lane: engine.pool.options.slots(lane) for lane in LANES}
+        # tasks that are dispatched ahead of a free slot do not count
+        used = {"sync": min(status.running_sync, slots["sync"]), "async": min(status.running_async, slots["async"])}
+        yield gauge("horsies_slots", "Tasks that may run at once.", ("lane",), slots)
+        yield gauge("horsies_slots_used", "Tasks that run.", ("lane",), used)
+        yield counter("horsies_children_ended", "Child processes that ended.", ("reason",), engine.pool.ended)
+        children = [memory_bytes(member.pid) for member in status.members if isinstance(member, Child)]
+        memory = {"worker": memory_bytes(os.getpid()), "children": sum(children)}
+        yield gauge(
+            "horsies_resident_memory_bytes", "Resident memory; processes share a part of it.", ("role",), memory
+        )
+        largest = {(): max(children, default=0)}
+        yield gauge("horsies_children_resident_memory_max_bytes", "Resident memory of the largest child.", (), largest)
+        unwritten = {(): engine.outbox.unwritten}
         yield gauge("horsies_unwritten_outcomes", "Outcomes that the database has not stored yet.", (), unwritten)
-        yield gauge("horsies_worker_info", "The version of the worker.", ["version"], [([__version__], 1)])
-
-
-def ended(totals: list[Total]) -> list[Total]:
-    """Return the counts of results, without those of claims."""
-    return [total for total in totals if total.result != CLAIMED]
+        yield gauge("horsies_worker_info", "The version of the worker.", ("version",), {__version__: 1})
 
 
 def histograms(engine: Engine, totals: list[Total]) -> str:
     """Return how long attempts ran, due tasks waited, and passes took, as text."""
-    runs = [((total.queue, total.task), total.seconds, total.buckets) for total in ended(totals)]
-    waits = [((total.queue,), total.seconds, total.buckets) for total in totals if total.result == CLAIMED]
+    runs = [(total[:2], total.seconds, total.buckets) for total in totals if total.result != CLAIMED]
+    waits = [(total[:1], total.seconds, total.buckets) for total in totals if total.result == CLAIMED]
     passes = [((), engine.passes.seconds, tuple(engine.passes.buckets))]
-    return "".join(
-        (
-            histogram("horsies_task_duration_seconds", "How long attempts ran.", ("queue", "task"), runs),
-            histogram("horsies_task_wait_seconds", "How long claimed tasks had been due.", ("queue",), waits),
-            histogram("horsies_pass_duration_seconds", "How long passes took.", (), passes),
-        )
+    return (
+        histogram("horsies_task_duration_seconds", "How long attempts ran.", ("queue", "task"), runs)
+        + histogram("horsies_task_wait_seconds", "How long claimed tasks had been due.", ("queue",), waits)
+        + histogram("horsies_pass_duration_seconds", "How long passes took.", (), passes)
     )
-
-
-def of_slots(engine: Engine) -> Iterator[Metric]:
-    """Yield the slots of the lanes, and how many are in use; tasks that are dispatched ahead of a free slot do not count."""
-    slots = {lane: engine.pool.options.slots(lane) for lane in LANES}
-    running = {"sync": engine.status.running_sync, "async": engine.status.running_async}
-    yield gauge("horsies_slots", "Tasks that may run at once.", ["lane"], [([lane], slots[lane]) for lane in LANES])
-    used = [([lane], min(running[lane], slots[lane])) for lane in LANES]
-    yield gauge("horsies_slots_used", "Tasks that run.", ["lane"], used)
-
-
-def of_memory(engine: Engine) -> Iterator[Metric]:
-    """Yield the resident memory of the worker, of its children together, and of the largest one."""
-    children = [memory_bytes(member.pid) for member in engine.status.members if isinstance(member, Child)]
-    roles = [(["worker"], memory_bytes(os.getpid())), (["children"], sum(children))]
-    yield gauge("horsies_resident_memory_bytes", "Resident memory; processes share a part of it.", ["role"], roles)
-    largest = [((), max(children, default=0))]
-    yield gauge("horsies_children_resident_memory_max_bytes", "Resident memory of the largest child.", (), largest)

@@ -39,11 +39,9 @@ class Counts:
         """Count attempts whose outcome was written; for ``decided`` see ``horsies_settle``."""
         with self.lock:
             for outcome in outcomes:
-                if outcome.status == COMPLETED:
-                    result: str | None = COMPLETED
-                else:
-                    result = result_of(outcome, decided.get(str(outcome.id), NOTHING))
-                if result is not None:
+                # most complete, and nothing is decided of those
+                told = NOTHING if outcome.status == COMPLETED else decided.get(str(outcome.id), NOTHING)
+                if (result := result_of(outcome, told)) is not None:
                     self._add((outcome.queue_name, outcome.task_name, result), outcome.seconds)
 
     def claimed(self, claims: Iterable[Claim]) -> None:

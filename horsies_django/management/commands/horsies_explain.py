@@ -6,11 +6,10 @@ import uuid
 from argparse import ArgumentParser
 from typing import Any
 
-from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import BaseCommand, CommandError
-from django.db import DatabaseError
+from django.core.management.base import BaseCommand
 
 from horsies_django.conf import config
+from horsies_django.management.refusals import refusing
 from horsies_django.management.reports.layout import as_json, visible
 from horsies_django.models import Task
 from horsies_django.monitoring.explain import explain
@@ -28,15 +27,8 @@ class Command(BaseCommand):
         parser.add_argument("--json", action="store_true", help="print JSON")
 
     def handle(self, **options: Any) -> None:
-        try:
+        with refusing("horsies_explain", LookupError, ValueError):
             found = explain(options["task"] or newest())
-        except (LookupError, ValueError, ImproperlyConfigured) as error:
-            raise CommandError(f"horsies_explain: {error}") from error
-        except DatabaseError as error:
-            raise CommandError(
-                f"horsies_explain: the database refused: {str(error).strip()}. Check that it is running and that 'migrate' has "
-                "been run"
-            ) from error
         self.stdout.write(as_json(found) if options["json"] else visible(str(found), keep="\n"))
 
 

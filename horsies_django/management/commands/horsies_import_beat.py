@@ -9,9 +9,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
-from django.db import DatabaseError, transaction
+from django.db import transaction
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
@@ -21,6 +20,7 @@ from horsies_django.core.errors import ScheduleError
 from horsies_django.core.schedules import read_definition
 from horsies_django.management.beat import Entry, Translation, entries, translate
 from horsies_django.management.quantities import actor
+from horsies_django.management.refusals import refusing
 from horsies_django.management.reports.layout import table, visible
 from horsies_django.models import Schedule
 
@@ -54,14 +54,8 @@ class Command(BaseCommand):
         parser.add_argument("--print", action="store_true", help="print HORSIES['SCHEDULES'] for the settings instead")
 
     def handle(self, **options: Any) -> None:
-        try:
+        with refusing("horsies_import_beat", ScheduleError, advice="Is it up, and did 'migrate' run?"):
             self.run(**options)
-        except (ScheduleError, ImproperlyConfigured) as error:
-            raise CommandError(f"horsies_import_beat: {error}") from error
-        except DatabaseError as error:
-            raise CommandError(
-                f"horsies_import_beat: the database refused: {str(error).strip()}. Is it up, and did 'migrate' run?"
-            ) from error
 
     def run(self, **options: Any) -> None:
         now = timezone.now()

@@ -9,15 +9,14 @@ from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable
 from typing import Any
 
-from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import BaseCommand, CommandError
-from django.db import DatabaseError
+from django.core.management.base import BaseCommand
 
 from horsies_django import queues
 from horsies_django.conf import config
 from horsies_django.core.errors import QueueError
 from horsies_django.core.queues import CLUSTER, POLICIES
 from horsies_django.management.quantities import actor, span
+from horsies_django.management.refusals import refusing
 from horsies_django.management.reports import queue as report
 from horsies_django.management.reports.layout import as_json
 from horsies_django.models import Queue
@@ -73,15 +72,8 @@ class Command(BaseCommand):
 
     def handle(self, **options: Any) -> None:
         verb = options["verb"] or "list"
-        try:
+        with refusing("horsies_queue", QueueError):
             getattr(self, f"do_{verb}")(**options)
-        except (QueueError, ImproperlyConfigured) as error:
-            raise CommandError(f"horsies_queue: {error}") from error
-        except DatabaseError as error:
-            raise CommandError(
-                f"horsies_queue: the database refused: {str(error).strip()}. Check that it is running and that 'migrate' has "
-                "been run"
-            ) from error
 
     def do_list(self, **options: Any) -> None:
         found = overview.queues()

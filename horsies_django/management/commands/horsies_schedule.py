@@ -6,13 +6,12 @@ import argparse
 from argparse import ArgumentParser
 from typing import Any
 
-from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import BaseCommand, CommandError
-from django.db import DatabaseError
+from django.core.management.base import BaseCommand
 
 from horsies_django import schedules
 from horsies_django.core.errors import ScheduleError, TaskSendError
 from horsies_django.management.quantities import actor, whole
+from horsies_django.management.refusals import refusing
 from horsies_django.management.reports import queue as report
 from horsies_django.management.reports.layout import as_json
 from horsies_django.monitoring import overview
@@ -48,14 +47,8 @@ class Command(BaseCommand):
 
     def handle(self, **options: Any) -> None:
         verb = (options["verb"] or "list").replace("-", "_")
-        try:
+        with refusing("horsies_schedule", ScheduleError, TaskSendError, advice="Is it up, and did 'migrate' run?"):
             getattr(self, f"do_{verb}")(**options)
-        except (ScheduleError, TaskSendError, ImproperlyConfigured) as error:
-            raise CommandError(f"horsies_schedule: {error}") from error
-        except DatabaseError as error:
-            raise CommandError(
-                f"horsies_schedule: the database refused: {str(error).strip()}. Is it up, and did 'migrate' run?"
-            ) from error
 
     def do_list(self, **options: Any) -> None:
         found = overview.schedules()

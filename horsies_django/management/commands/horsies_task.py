@@ -8,15 +8,14 @@ from argparse import ArgumentParser
 from collections.abc import Mapping
 from typing import Any
 
-from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
-from django.db import DatabaseError
 
 from horsies_django.core.errors import HorsiesError
 from horsies_django.core.results import TaskResult
 from horsies_django.core.texts import close_to
 from horsies_django.management.acts import OF_MANY, act, add_act, add_selection, described, is_of_many
 from horsies_django.management.quantities import actor, duration, seconds, whole
+from horsies_django.management.refusals import refusing
 from horsies_django.management.reports import layout
 from horsies_django.management.reports.task import as_json, as_text, task_table
 from horsies_django.monitoring import overview
@@ -118,18 +117,11 @@ class Command(BaseCommand):
         add_send(verb("send", "send a task", task=False))
 
     def handle(self, **options: Any) -> None:
-        try:
+        with refusing("horsies_task", HorsiesError, LookupError, ValueError):
             if options["verb"] in OF_MANY and is_of_many(options):
                 act(options, self.stdout.write, self.confirm)
             else:
                 getattr(self, f"do_{options['verb']}")(**options)
-        except (HorsiesError, LookupError, ValueError, ImproperlyConfigured) as error:
-            raise CommandError(f"horsies_task: {error}") from error
-        except DatabaseError as error:
-            raise CommandError(
-                f"horsies_task: the database refused: {str(error).strip()}. Check that it is running and that 'migrate' has "
-                "been run"
-            ) from error
 
     def do_show(self, **options: Any) -> None:
         info = get_handle(options["task"]).info()

@@ -9,13 +9,12 @@ import uuid
 from argparse import ArgumentParser
 from typing import Any
 
-from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import BaseCommand, CommandError
-from django.db import DatabaseError
+from django.core.management.base import BaseCommand
 
 from horsies_django.core.errors import HorsiesError
 from horsies_django.core.status import RUN_STATUSES
 from horsies_django.management.quantities import actor, whole
+from horsies_django.management.refusals import refusing
 from horsies_django.management.reports import workflow as report
 from horsies_django.management.reports.layout import as_json, visible
 from horsies_django.monitoring import workflows
@@ -87,15 +86,8 @@ class Command(BaseCommand):
             verb(name, help_, change=True).add_argument("gate", metavar="GATE", help="the name of the gate")
 
     def handle(self, **options: Any) -> None:
-        try:
+        with refusing("horsies_workflow", HorsiesError, LookupError, ValueError):
             getattr(self, f"do_{options['verb']}")(**options)
-        except (HorsiesError, LookupError, ValueError, ImproperlyConfigured) as error:
-            raise CommandError(f"horsies_workflow: {error}") from error
-        except DatabaseError as error:
-            raise CommandError(
-                f"horsies_workflow: the database refused: {str(error).strip()}. Check that it is running and that 'migrate' "
-                "has been run"
-            ) from error
 
     def do_list(self, **options: Any) -> None:
         found = workflows.runs(**{name: options[name] for name in ("status", "name", "key", "limit")})

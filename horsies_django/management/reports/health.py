@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from horsies_django.management.reports.layout import bounded, moment, page, table, title, visible
-from horsies_django.monitoring.health import (
-    Health,
-    Problem,
-    QueueHealth,
-    Severity,
-    WorkerHealth,
-    named,
-)
+from horsies_django.monitoring.health import Health, Problem, QueueHealth, Severity, WorkerHealth, named
 
 COUNTS = ("lately", "day")  # left out of the JSON: they are the history's to show
 
@@ -36,16 +29,14 @@ def is_healthy(problems: Sequence[Problem]) -> bool:
 
 def queue_table(queues: Sequence[QueueHealth]) -> str:
     headings = ("QUEUE", "RUNNING", "CLAIMED", "PENDING", "OLDEST WAITS", "WORKERS", "PAUSED")
-    return table(
-        headings,
+    rows = (
         (
-            (
-                title(queue.name), queue.running, queue.claimed, bounded(queue.pending, queue.pending_more),
-                span(queue.oldest_seconds), queue.workers, "paused" if queue.paused else "-",
-            )
-            for queue in queues
-        ),
+            title(queue.name), queue.running, queue.claimed, bounded(queue.pending, queue.pending_more),
+            span(queue.oldest_seconds), queue.workers, "paused" if queue.paused else None,
+        )
+        for queue in queues
     )  # fmt: skip
+    return table(headings, rows)
 
 
 def worker_table(workers: Sequence[WorkerHealth]) -> str:
@@ -55,16 +46,14 @@ def worker_table(workers: Sequence[WorkerHealth]) -> str:
         "WORKER", "STATE", "LAST SEEN", "VERSION", "PROCESSES", "RUNNING SYNC", "RUNNING ASYNC", "HOLDS", "MEMORY MB",
         "CHILDREN MB",
     )  # fmt: skip
-    return table(
-        headings,
+    rows = (
         (
-            (
-                f"{one.hostname}:{one.pid}", one.state, f"{span(max(0.0, one.silent_seconds))} ago", one.version, one.processes,
-                one.running_sync, one.running_async, one.holds, megabytes(one.memory_mb), megabytes(one.children_memory_mb),
-            )
-            for one in workers
-        ),
+            f"{one.hostname}:{one.pid}", one.state, f"{span(max(0.0, one.silent_seconds))} ago", one.version, one.processes,
+            one.running_sync, one.running_async, one.holds, megabytes(one.memory_mb), megabytes(one.children_memory_mb),
+        )
+        for one in workers
     )  # fmt: skip
+    return table(headings, rows)
 
 
 def database_page(health: Health) -> str:
@@ -93,22 +82,21 @@ def verdict(problems: Sequence[Problem]) -> str:
     lines = []
     for severity, heading in headings.items():
         found = [one for one in problems if one.severity == severity]
-        lines += [heading] * bool(found) + [
-            f"  {one.code}: {visible(one.text)}: {visible(one.advice)}." for one in found
-        ]
+        lines += [heading] * bool(found)
+        lines += [f"  {one.code}: {visible(f'{one.text}: {one.advice}')}." for one in found]
     return "\n".join(lines) or "Healthy."
 
 
-def span(seconds: float | None) -> str:
+def span(seconds: float | None) -> str | None:
     """Return a duration in a suitable unit."""
     if seconds is None:
-        return "-"
+        return None
     for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds:.0f} s"
 
 
-def megabytes(count: float | None) -> str:
+def megabytes(count: float | None) -> str | None:
     """Return an amount of memory; None before the first heartbeat."""
-    return "-" if count is None else f"{count:,.0f}"
+    return None if count is None else f"{count:,.0f}"

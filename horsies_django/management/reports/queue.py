@@ -32,24 +32,22 @@ STATES = {"on": "on", "off": "off", "gone": "gone from the code", "error": "ERRO
 
 
 def queue_table(queues: Iterable[QueueOverview]) -> str:
-    return table(
-        HEADINGS,
+    rows = (
         (
-            (
-                title(queue.name),
-                "" if queue.name == CLUSTER else queue.effective["priority"],
-                limits(queue.declared),
-                "-" if queue.override is None else limits(queue.override),
-                "; ".join([in_force(queue), *policy(queue.effective)]),
-                queue.running,
-                queue.claimed,
-                bounded(queue.pending, queue.pending_more),
-                queue.full_partitions,
-                workers(queue),
-            )
-            for queue in queues
-        ),
+            title(queue.name),
+            "" if queue.name == CLUSTER else queue.effective["priority"],
+            limits(queue.declared),
+            None if queue.override is None else limits(queue.override),
+            "; ".join([in_force(queue), *policy(queue.effective)]),
+            queue.running,
+            queue.claimed,
+            bounded(queue.pending, queue.pending_more),
+            queue.full_partitions,
+            workers(queue),
+        )
+        for queue in queues
     )
+    return table(HEADINGS, rows)
 
 
 def queue_page(
@@ -107,16 +105,14 @@ def stopped_advice(queue: QueueOverview) -> str:
 def permit_table(holders: Iterable[PermitHolder]) -> str:
     """Return a line per task that holds a permit."""
     headings = ("TASK", "NAME", "STATUS", "SINCE", "HOST", "PROCESS", "WORKER", "PARTITION")
-    return table(
-        headings,
+    rows = (
         (
-            (
-                one.task_id, one.task_name, one.status, moment(one.since), one.hostname or "-", one.child_pid or "-",
-                f"{one.worker_id}{'' if one.alive else ' (dead)'}", one.partition or "-",
-            )
-            for one in holders
-        ),
+            one.task_id, one.task_name, one.status, moment(one.since), one.hostname or "-", one.child_pid or "-",
+            f"{one.worker_id}{'' if one.alive else ' (dead)'}", one.partition or "-",
+        )
+        for one in holders
     )  # fmt: skip
+    return table(headings, rows)
 
 
 def limits(columns: Mapping[str, Any]) -> str:

@@ -23,15 +23,12 @@ def as_text(info: TaskInfo, payload: bool, copies: Sequence[uuid.UUID]) -> str:
     lines = [f"{LABELS.get(name, name):<14}{value}" for name, value in shown_facts if value not in (None, "")]
     lines += [f"{'run again as':<14}{copy}" for copy in copies]
     for attempt in info.attempts:
-        end = (
-            f"{attempt.error_code}: {attempt.error_message}"
-            if payload and attempt.error_message
-            else attempt.error_code
-        )
+        message = f": {attempt.error_message}" if payload and attempt.error_message else ""
+        end = f" {attempt.error_code}{message}" if attempt.error_code or message else ""
         again = ", retried" if attempt.will_retry else ""
         seconds = (attempt.finished_at - attempt.started_at).total_seconds()
         lines.append(
-            f"attempt {attempt.attempt}: {attempt.outcome}{f' {end}' if end else ''}{again}, {shown(attempt.started_at)}, "
+            f"attempt {attempt.attempt}: {attempt.outcome}{end}{again}, {shown(attempt.started_at)}, "
             f"{seconds:.3f} s, worker {attempt.worker_id}, process {attempt.child_pid or '-'}"
             + (f", in {attempt.site}, line {attempt.site_line}" if attempt.site else "")
         )

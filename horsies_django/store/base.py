@@ -44,6 +44,13 @@ class Connection(Protocol):
     def cursor(self) -> Any: ...
 
 
+class Store:
+    """Runs statements on the given connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+
+
 class OneCursor:
     """A direct connection whose statements share one cursor, and so run one after another.
 

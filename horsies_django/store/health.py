@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from horsies_django.store.base import Connection, run
+from horsies_django.store.base import Store, run
 
 PARTITIONS_BOUND = 1_000
 HALTED_BOUND = 10_000  # halted runs, gates, and nodes that wait for a time
@@ -151,11 +151,8 @@ class LostRecord(NamedTuple):
     seconds_ago: float
 
 
-class HealthStore:
+class HealthStore(Store):
     """Runs the statements on the given connection."""
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
 
     def database(self) -> DatabaseHealth:
         ((*server,),) = run(self.connection, "monitoring/database")

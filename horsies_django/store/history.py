@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from horsies_django.core.counts import COMPLETED, NO_FAILURE, RETURNED, Total
-from horsies_django.store.base import Connection, execute, run
+from horsies_django.store.base import Store, execute, run
 
 MINUTE, HOUR = 60, 3_600  # the widths of its rows, in seconds
 LONGEST_BY_MINUTES = timedelta(hours=2)
@@ -28,11 +28,8 @@ def width(span: timedelta) -> int:
     return MINUTE if span <= LONGEST_BY_MINUTES else HOUR
 
 
-class HistoryStore:
+class HistoryStore(Store):
     """Runs the statements on the given connection. Workers write once a minute, so the last minute is missing."""
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
 
     def add(self, worker: uuid.UUID, number: int, counts: Iterable[Total], covers: timedelta) -> None:
         """Add what a worker has counted in the last ``covers``; nothing if it has added this ``number`` or a later one before."""

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from horsies_django.store.base import Connection, run
+from horsies_django.store.base import Store, run
 from horsies_django.store.queues import DECLARED
 
 PENDING_BOUND = 10_000
@@ -86,11 +86,8 @@ class OrderedKey(NamedTuple):
     behind_more: bool
 
 
-class OverviewStore:
+class OverviewStore(Store):
     """Runs the statements on the given connection. ``claimed``: claims hold permits of the caps as well (hard mode)."""
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
 
     def queues(self, names: Iterable[str] | None, *, claimed: bool) -> list[QueueOverview]:
         """Return the named queues, or all: the cluster first, then by effective priority and name."""
@@ -139,11 +136,8 @@ def parsed(text: str | None) -> dict[str, Any] | None:
     return found
 
 
-class ExplanationStore:
+class ExplanationStore(Store):
     """Runs the statements on the given connection."""
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
 
     def facts(self, task_id: uuid.UUID, *, claimed: bool, threshold: dt.timedelta) -> dict[str, Any] | None:
         """Return the facts about a task, or None if there is no such task.

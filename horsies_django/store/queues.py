@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from horsies_django.store.audit import tell_lost
-from horsies_django.store.base import Connection, execute, run
+from horsies_django.store.base import Store, execute, run
 from horsies_django.store.notify import channel_prefix
 
 DECLARED = (
@@ -25,11 +25,8 @@ DECLARED = (
 NO_OVERRIDE = dict.fromkeys(("override", "override_by", "override_reason", "override_at", "override_until"))
 
 
-class QueueStore:
+class QueueStore(Store):
     """Runs the queue statements on the given connection."""
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
 
     def configure(
         self,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from horsies_django.core.options import SHORTEST_KEEP
 from horsies_django.store.audit import tell_lost
-from horsies_django.store.base import Connection, execute, run
+from horsies_django.store.base import Store, execute, run
 
 
 class Kept(NamedTuple):
@@ -53,11 +53,8 @@ class Pruned(NamedTuple):
     more: bool
 
 
-class RetentionStore:
+class RetentionStore(Store):
     """Runs the statements on the given connection."""
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
 
     def prune_tasks(self, kept: Kept | OwnRetention, many: int) -> Pruned:
         """Delete up to ``many`` old finished tasks with their attempts; nothing while another caller does so."""

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from horsies_django.store.base import Connection, run
+from horsies_django.store.base import Store, run
 
 
 class Selection(NamedTuple):
@@ -38,11 +38,8 @@ class Selected(NamedTuple):
     error_code: str | None
 
 
-class SelectionStore:
+class SelectionStore(Store):
     """Runs the statements on the given connection."""
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
 
     def page(
         self, selection: Selection, after: Any = None, *, many: int, read: int

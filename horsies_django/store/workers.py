@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from horsies_django.store.base import Connection, execute, run
+from horsies_django.store.base import Store, execute, run
 from horsies_django.store.notify import channel_prefix
 
 
@@ -51,11 +51,8 @@ class Happened(NamedTuple):
     code: str | None = None
 
 
-class WorkerStore:
+class WorkerStore(Store):
     """Runs the worker statements on the given connection."""
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
 
     def register(
         self, worker: uuid.UUID, *, task_names: Sequence[str] | None = None, wire: int | None = None, **columns: Any
@@ -132,11 +129,8 @@ class WorkerStore:
         execute(self.connection, "workers/stop", {"worker": worker, "channel": channel_prefix(self.connection)})
 
 
-class WaiterStore:
+class WaiterStore(Store):
     """Runs the waiter statements on the given connection."""
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
 
     def register(self, waiter: uuid.UUID, lasting: timedelta) -> None:
         """Ask the workers to announce finished tasks, for the time ``lasting``."""

@@ -25,6 +25,11 @@ def refuse_who(error: type[Exception], refused: str, actor: object, reason: obje
         raise error(f"{refused}: {problem}")
 
 
+def amount(count: int, noun: str, more: bool = False) -> str:
+    """Return "1 task" or "3 tasks"; ``more``: "more than 3 tasks"."""
+    return f"{'more than ' if more else ''}{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def close_to(name: str, names: Iterable[str]) -> str:
     """Return a suggestion for a misspelt name, or nothing."""
     close = get_close_matches(name, list(names), 1)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from horsies_django.core.status import Status
-from horsies_django.core.texts import close_to
+from horsies_django.core.texts import amount, close_to
 from horsies_django.management.quantities import actor, ago, duration
 from horsies_django.management.reports import layout
 from horsies_django.tasks import selection
@@ -145,8 +145,7 @@ def write_advice(name: str, write: Callable[[str], object]) -> None:
 
 def told(found: selection.Preview, status: str) -> str:
     """Return how many tasks there are, and of which names and codes."""
-    more = "more than " if found.more else ""
-    lines = [f"{more}{found.many:,} {status} task{'' if found.many == 1 else 's'}"]
+    lines = [amount(found.many, f"{status} task", found.more)]
     lines += [f"{many:>9,}  {name}  {code or ''}".rstrip() for name, code, many in found.kinds[:20]]
     if others := len(found.kinds) - 20:
         lines += [f"           and {others} more names and codes"] if others > 0 else []

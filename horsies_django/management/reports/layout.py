@@ -14,14 +14,9 @@ from horsies_django.core.queues import CLUSTER
 from horsies_django.models.fields import aware
 
 
-def as_json(value: Any) -> str:
-    """Return JSON, with named tuples as objects and datetimes in ISO 8601."""
-    return json.dumps(_plain(value), cls=DjangoJSONEncoder, indent=2)
-
-
-def as_value(value: Any) -> str:
-    """Return JSON on one line, with datetimes in ISO 8601."""
-    return json.dumps(_plain(value), cls=DjangoJSONEncoder)
+def as_json(value: Any, indent: int | None = 2) -> str:
+    """Return JSON, with named tuples as objects and datetimes in ISO 8601; on one line without an indent."""
+    return json.dumps(_plain(value), cls=DjangoJSONEncoder, indent=indent)
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

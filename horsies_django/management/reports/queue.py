@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 from horsies_django.core.patterns import Pattern
 from horsies_django.core.queues import CLUSTER, POLICIES
-from horsies_django.management.reports.layout import as_value, bounded, moment, page, table, title
+from horsies_django.management.reports.layout import as_json, bounded, moment, page, table, title
 from horsies_django.models.fields import aware
 from horsies_django.monitoring.overview import (
     OrderedKey,
@@ -160,7 +160,8 @@ class Change(NamedTuple):
 def change_lines(changes: Iterable[Change]) -> Iterator[str]:
     """Yield a line per change: old -> new."""
     for change in changes:
-        yield f"{title(change.queue)}: {change.column}: {as_value(change.before)} -> {as_value(change.after)}"
+        before, after = as_json(change.before, None), as_json(change.after, None)
+        yield f"{title(change.queue)}: {change.column}: {before} -> {after}"
 
 
 def schedule_table(schedules: Sequence[ScheduleOverview]) -> str:

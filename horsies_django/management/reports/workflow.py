@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from horsies_django.core.texts import amount
 from horsies_django.management.reports.layout import moment, table, visible
 from horsies_django.monitoring.workflows import (
     CodeCheck,
@@ -144,8 +145,3 @@ def problem_line(one: CodeProblem) -> str:
     """Return a problem in one line: what is wrong, what to do, and where it occurs."""
     where = f"{amount(one.nodes, 'node')} of {amount(one.runs, 'run')}, for example {one.node!r} of {one.run}"
     return visible(f"{one.task}{' (undo)' if one.undo else ''}: {one.problem}. {one.advice}. Concerns {where}.")
-
-
-def amount(count: int, noun: str) -> str:
-    """Return a number with its noun, in the plural unless it is 1."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"

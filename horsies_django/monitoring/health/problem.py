@@ -11,6 +11,7 @@ from typing import NamedTuple
 from horsies_django.core.counts import CANCELLED, COMPLETED, CRASHED, EXPIRED, RETURNED, Total
 from horsies_django.core.errors import OperationalErrorCode
 from horsies_django.core.queues import CLUSTER
+from horsies_django.core.texts import amount
 from horsies_django.models.fields import aware
 from horsies_django.monitoring.health.state import LATE, Health
 from horsies_django.store.health import MOST, HaltedRuns, XminHolder
@@ -107,11 +108,6 @@ def problem(code: ProblemCode, subject: str, text: str, advice: str, since: dt.d
     return Problem(code, code.severity, subject, None if since is None else aware(since), text, advice)
 
 
-def number(count: int, what: str, more: bool = False) -> str:
-    """Return "1 task" or "3 tasks"; ``more``: "more than 3 tasks"."""
-    return f"{'more than ' if more else ''}{count:,} {what}{'' if count == 1 else 's'}"
-
-
 def span(seconds: float) -> str:
     """Return a duration: "45 s", "39 min", "5.0 h"."""
     if seconds < 120:
@@ -205,7 +201,7 @@ def of_workers(health: Health) -> Iterator[Problem]:
             yield problem(
                 ProblemCode.STALE_WORKER,
                 name,
-                f"{name} is {one.state}, was last seen {one.silent_seconds:,.0f} s ago, and holds {number(one.holds, 'task')}",
+                f"{name} is {one.state}, was last seen {one.silent_seconds:,.0f} s ago, and holds {amount(one.holds, 'task')}",
                 "any live worker recovers them: start one, or see in its log why it does not",
                 one.seen_at,
             )
@@ -224,7 +220,7 @@ def of_queues(health: Health, max_wait_seconds: float | None) -> Iterator[Proble
             yield problem(
                 ProblemCode.NO_LIVING_WORKER,
                 name,
-                f"{name} has {number(queue.pending, 'task', queue.pending_more)} due and no live worker",
+                f"{name} has {amount(queue.pending, 'task', queue.pending_more)} due and no live worker",
                 f"start one that serves it, as in 'manage.py horsies_worker --queues={queue.name}'",
                 health.ago(waits),
             )
@@ -232,7 +228,7 @@ def of_queues(health: Health, max_wait_seconds: float | None) -> Iterator[Proble
             yield problem(
                 ProblemCode.ORDER_STOPPED,
                 name,
-                f"failed tasks stop {number(min(queue.stopped, 1_000), 'key', queue.stopped > 1_000)} of {name}, the first for "
+                f"failed tasks stop {amount(min(queue.stopped, 1_000), 'key', queue.stopped > 1_000)} of {name}, the first for "
                 f"{queue.stopped_seconds:,.0f} s",
                 f"retry or skip them; 'manage.py horsies_queue show {queue.name}' lists them",
                 health.ago(queue.stopped_seconds),
@@ -295,7 +291,7 @@ def _of_schedulers(health: Health) -> Iterator[Problem]:
         yield problem(
             ProblemCode.NO_SCHEDULER,
             "schedules",
-            f"the code declares {number(health.declared_schedules, 'schedule')}, but no scheduler has {told}",
+            f"the code declares {amount(health.declared_schedules, 'schedule')}, but no scheduler has {told}",
             START,
             kept_at,
         )
@@ -314,9 +310,9 @@ def _of_schedulers(health: Health) -> Iterator[Problem]:
 def of_counts(health: Health) -> Iterator[Problem]:
     """Yield the tasks that fail, and those that end children; of each kind the worst first, and no more than 20."""
     failed = _failing(health.lately, MANY_FAILURES, SHARE)
-    told = {task: f"{number(n, 'task')} {task} failed in the last 15 minutes, of {of}" for task, n, of in failed}
+    told = {task: f"{amount(n, 'task')} {task} failed in the last 15 minutes, of {of}" for task, n, of in failed}
     for task, n, _ in _failing(health.day, 3, 1.0):  # all in a day
-        told.setdefault(task, f"all {number(n, 'task')} {task} of the last 24 hours failed")
+        told.setdefault(task, f"all {amount(n, 'task')} {task} of the last 24 hours failed")
     for task, text in list(told.items())[:MOST]:
         yield problem(
             ProblemCode.FAILURES,
@@ -354,7 +350,7 @@ def of_unknown_tasks(health: Health) -> Iterator[Problem]:
         yield problem(
             ProblemCode.UNKNOWN_TASK,
             f"task {one.task_name}",
-            f"{number(one.many, 'due task')} {one.task_name} of queue {one.queue} wait, and no live worker of the queue knows "
+            f"{amount(one.many, 'due task')} {one.task_name} of queue {one.queue} wait, and no live worker of the queue knows "
             "them: they will fail with WORKER_RESOLUTION_ERROR",
             "start a worker whose code has the task, or cancel them",
             one.since,
@@ -368,7 +364,7 @@ def of_workflows(health: Health) -> Iterator[Problem]:
         yield problem(
             ProblemCode.RUNS_STAND_STILL,
             f"workflow {one.name}",
-            f"{number(one.many, 'run')} of workflow {one.name} {text}, first {one.run}",
+            f"{amount(one.many, 'run')} of workflow {one.name} {text}, first {one.run}",
             advice,
             one.since,
         )

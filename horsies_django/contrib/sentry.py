@@ -129,9 +129,8 @@ def exceptions_of(values: dict[str, Any], listed: tuple[str, ...]) -> list[dict[
         if frames and (line := LAST_LINE.search(text, frames[-1].end())):
             found.append(described(line[1], line[2] or "", frames, listed))
     path, message = values["exception_class"] or values["error_code"], values["error_message"] or ""
-    name, _, text = message.partition(
-        ": "
-    )  # "Refused: no such order", unless the task has a code and a message of its own
+    # "Refused: no such order", unless the task has a code and a message of its own
+    name, _, text = message.partition(": ")
     if not f".{path}".endswith(f".{name}"):
         text = message
     return [*found, described(path, text, [*FRAME.finditer(last)], listed)]

@@ -13,7 +13,7 @@ from horsies_django.core.explanations import Explanation, NodeExplanation, NodeR
 from horsies_django.core.node_reasoning import node_reasoned
 from horsies_django.core.reasoning import Timing, reasoned
 from horsies_django.core.texts import text_problem
-from horsies_django.store.overviews import ExplanationStore
+from horsies_django.store.overviews import OverviewStore
 from horsies_django.tasks.handle import TaskHandle
 from horsies_django.workflows.handle import WorkflowHandle
 from horsies_django.workflows.operations import missing
@@ -32,7 +32,7 @@ def explain(task_id: uuid.UUID | str) -> Explanation:
     id_ = TaskHandle(task_id).task_id
     conf = config()
     claims_hold_permits = not conf.prefetch_buffer
-    store, limits = ExplanationStore(connections[conf.database]), timing(conf)
+    store, limits = OverviewStore(connections[conf.database]), timing(conf)
     facts = store.facts(id_, claimed=claims_hold_permits, threshold=limits.threshold)
     if facts is None:
         raise LookupError(
@@ -61,7 +61,7 @@ def explain_node(workflow_id: uuid.UUID | str, node: str | int) -> NodeExplanati
     conf = config()
     run = WorkflowHandle(workflow_id).workflow_id
     number = find_node(run, node)
-    facts = ExplanationStore(connections[conf.database]).node_facts(run, number)
+    facts = OverviewStore(connections[conf.database]).node_facts(run, number)
     if facts is None:
         raise missing(run)
     found = node_reasoned(facts, timing(conf))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections import Counter
 from typing import Any, NamedTuple
 
 from django.db import connections
@@ -45,15 +44,14 @@ def places(task: str, code: str, since: dt.datetime, *, payload: bool) -> list[P
     alias = config().database
     chosen = Selection("FAILED", names=[task], code=code, since=since)
     ended = dict(newest(chosen)[0].values_list("pk", "finished_at")[:NEWEST])
-    rows: Any = TaskAttempt.objects.using(alias).filter(task_id__in=list(ended)).order_by("-finished_at")
-    rows = rows.only("task_id", "claim_generation", "finished_at", "exception_class", "site")
-    last = [row for row in rows if row.finished_at == ended[row.task_id]]  # not an attempt before the last one
-    newest_of = {(row.exception_class, row.site): row for row in reversed(last)}
+    attempts: Any = TaskAttempt.objects.using(alias).filter(task_id__in=list(ended)).order_by("-finished_at")
+    found: dict[tuple[str, str], list[TaskAttempt]] = {}
+    for row in attempts.only("task_id", "claim_generation", "finished_at", "exception_class", "site"):
+        if row.finished_at == ended[row.task_id]:  # not an attempt before the last one
+            found.setdefault((row.exception_class or "", row.site or ""), []).append(row)
     told: dict[Any, str | None] = {}
     if payload:
-        with_message = TaskAttempt.objects.using(alias).filter(pk__in=[row.pk for row in newest_of.values()])
+        with_message = TaskAttempt.objects.using(alias).filter(pk__in=[rows[0].pk for rows in found.values()])
         told = dict(with_message.values_list("pk", "error_message"))
-    return [
-        Place(key[0] or "", key[1] or "", many, aware(newest_of[key].finished_at), told.get(newest_of[key].pk))
-        for key, many in Counter((row.exception_class, row.site) for row in last).most_common()
-    ]
+    listed = [Place(*key, len(rows), aware(rows[0].finished_at), told.get(rows[0].pk)) for key, rows in found.items()]
+    return sorted(listed, key=lambda place: -place.many)

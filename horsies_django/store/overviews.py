@@ -105,9 +105,8 @@ class OverviewStore(Store):
 
     def permits(self, queue: str, many: int) -> list[PermitHolder]:
         """Return up to ``many`` tasks that hold permits of a queue (``*``: of the cluster), oldest claim first."""
-        return [
-            PermitHolder(*row) for row in run(self.connection, "monitoring/permits", {"queue": queue, "many": many})
-        ]
+        params = {"queue": queue, "many": many}
+        return [PermitHolder(*row) for row in run(self.connection, "monitoring/permits", params)]
 
     def partitions(self, queue: str, many: int, *, claimed: bool) -> list[PartitionLoad]:
         """Return up to ``many`` partitions of a queue that hold permits, those with most tasks first."""
@@ -125,20 +124,6 @@ class OverviewStore(Store):
             for key, id_, name, status, since, behind in run(self.connection, "monitoring/keys", params)
         ]
 
-
-def limits(columns: str) -> dict[str, Any]:
-    row = json.loads(columns)
-    return {key: row[key] for key in DECLARED}
-
-
-def parsed(text: str | None) -> dict[str, Any] | None:
-    found: dict[str, Any] | None = None if text is None else json.loads(text)
-    return found
-
-
-class ExplanationStore(Store):
-    """Runs the statements on the given connection."""
-
     def facts(self, task_id: uuid.UUID, *, claimed: bool, threshold: dt.timedelta) -> dict[str, Any] | None:
         """Return the facts about a task, or None if there is no such task.
 
@@ -152,3 +137,13 @@ class ExplanationStore(Store):
         """Return the facts about a node of a run, or None if there is no such node."""
         params = {"workflow": workflow, "number": number, "many": 10}  # the largest number of upstream nodes to return
         return parsed(run(self.connection, "monitoring/explain_node", params)[0][0])
+
+
+def limits(columns: str) -> dict[str, Any]:
+    row = json.loads(columns)
+    return {key: row[key] for key in DECLARED}
+
+
+def parsed(text: str | None) -> dict[str, Any] | None:
+    found: dict[str, Any] | None = None if text is None else json.loads(text)
+    return found

@@ -14,7 +14,7 @@ from horsies_django import explain
 from horsies_django.core.explanations import ReasonCode
 from horsies_django.core.records import Claim, Outcome
 from horsies_django.models import Heartbeat, Task, Worker
-from horsies_django.store.overviews import ExplanationStore
+from horsies_django.store.overviews import OverviewStore
 from horsies_django.store.queues import QueueStore
 from horsies_django.store.workers import WorkerStore
 from tests.conftest import Claimer, limit, put
@@ -441,7 +441,7 @@ def test_it_reads_tasks_through_their_indexes_always(claimer: Claimers, connect:
         id_, parked = put(2, kwargs=['{"tenant": 1}'] * 2)
         Task.objects.filter(pk=parked).update(parked=True)
         notices = explained(worker)
-        store = ExplanationStore(worker.conn)
+        store = OverviewStore(worker.conn)
         found = [store.facts(one, claimed=True, threshold=HOUR) for one in (id_, parked)]
         assert found[0] is not None
         assert state == "empty" or found[0]["before"] == 1_001, "no more are counted"

@@ -13,7 +13,7 @@ from django.db import connection
 from horsies_django import Batch, Workflow, queues, quorum
 from horsies_django.models import Task, WorkflowNode, WorkflowRun
 from horsies_django.monitoring.explain import NodeExplanation, explain_node
-from horsies_django.store.overviews import ExplanationStore
+from horsies_django.store.overviews import OverviewStore
 from horsies_django.testing import drain
 from tests.apps.project import flows
 from tests.support.factories import HeartbeatFactory, WorkerFactory, now
@@ -240,7 +240,7 @@ def test_it_reads_large_tables_through_their_indexes_whatever_the_statistics_say
             cursor.execute(f"ANALYZE {', '.join(tables)}")
         before = scans()
         for number in (0, 300, 301):
-            assert ExplanationStore(connection).node_facts(handle.workflow_id, number)
+            assert OverviewStore(connection).node_facts(handle.workflow_id, number)
         assert scans() == before
 
 

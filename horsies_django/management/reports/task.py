@@ -19,8 +19,8 @@ LABELS = {"lane": "runs as", "codec": "arguments"}  # where the name of the colu
 
 def as_text(info: TaskInfo, payload: bool, copies: Sequence[uuid.UUID]) -> str:
     """Return a task line by line, followed by its copies and attempts; the payload only if ``payload``."""
-    shown_facts = facts(info, payload).items()
-    lines = [f"{LABELS.get(name, name):<14}{value}" for name, value in shown_facts if value not in (None, "")]
+    known = {**facts(info, payload), "priority": shown_priority(info.priority, info.codec)}
+    lines = [f"{LABELS.get(name, name):<14}{shown(value)}" for name, value in known.items() if value not in (None, "")]
     lines += [f"{'run again as':<14}{copy}" for copy in copies]
     for attempt in info.attempts:
         message = f": {attempt.error_message}" if payload and attempt.error_message else ""
@@ -36,25 +36,18 @@ def as_text(info: TaskInfo, payload: bool, copies: Sequence[uuid.UUID]) -> str:
 
 
 def as_json(info: TaskInfo, payload: bool, copies: Sequence[uuid.UUID]) -> str:
-    attempts = [attempt._asdict() for attempt in info.attempts]
-    if not payload:
-        for attempt in attempts:
-            for name in ("error_message", "exception_class", "traceback"):
-                del attempt[name]
-    found = {**facts(info, payload, plain=True), "copies": copies, "attempts": attempts}
+    hidden = () if payload else ("error_message", "exception_class", "traceback")
+    attempts = [
+        {name: value for name, value in attempt._asdict().items() if name not in hidden} for attempt in info.attempts
+    ]
+    found = {**facts(info, payload), "copies": copies, "attempts": attempts}
     return json.dumps(found, default=str, indent=2)
 
 
-def facts(info: TaskInfo, payload: bool, *, plain: bool = False) -> dict[str, Any]:
-    """Return the columns of a task; datetimes as text in the current time zone unless ``plain``."""
-    found = info._asdict()
-    del found["attempts"]
-    if not payload:
-        del found["result"]
-    if plain:
-        return found
-    found["priority"] = shown_priority(info.priority, info.codec)
-    return {name: shown(value) for name, value in found.items()}
+def facts(info: TaskInfo, payload: bool) -> dict[str, Any]:
+    """Return the columns of a task."""
+    hidden = ("attempts",) if payload else ("attempts", "result")
+    return {name: value for name, value in info._asdict().items() if name not in hidden}
 
 
 def shown(value: Any) -> Any:

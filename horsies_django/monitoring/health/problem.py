@@ -87,17 +87,7 @@ def problems(health: Health, *, max_wait_seconds: float | None = MAX_WAIT_SECOND
 
     A due task that has been waiting longer than ``max_wait_seconds`` is a problem, unless its queue is paused; None: no limit.
     """
-    parts = (
-        of_server,
-        of_blockers,
-        of_xmin,
-        of_lost,
-        of_workers,
-        of_schedules,
-        of_counts,
-        of_unknown_tasks,
-        of_workflows,
-    )
+    parts = (of_server, of_blockers, of_xmin, of_lost, of_workers, of_schedules, of_counts, of_unknown, of_workflows)
     found = [*of_queues(health, max_wait_seconds), *(one for part in parts for one in part(health))]
     codes = list(ProblemCode)
     return sorted(found, key=lambda one: (codes.index(one.code), one.since.timestamp() if one.since else 0.0))
@@ -345,7 +335,7 @@ def _failing(totals: Sequence[Total], least: int, share: float) -> list[tuple[st
     ]
 
 
-def of_unknown_tasks(health: Health) -> Iterator[Problem]:
+def of_unknown(health: Health) -> Iterator[Problem]:
     for one in health.unknown_tasks[:MOST]:
         yield problem(
             ProblemCode.UNKNOWN_TASK,

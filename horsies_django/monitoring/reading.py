@@ -32,17 +32,17 @@ def connected(timeout_ms: int = STATEMENT_TIMEOUT_MS) -> psycopg.Connection[Any]
 
 
 class Cached(Generic[T]):
-    """Values of this process by name, each made anew when it is ``CACHED_SECONDS`` old. Those who ask meanwhile wait for it."""
+    """Values of this process by name, each made anew when it is too old. Those who ask meanwhile wait for it."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # one value may contain another one
         self.kept: dict[str, tuple[float, T]] = {}  # until when, by the monotonic clock
 
-    def read(self, name: str, make: Callable[[], T]) -> T:
-        """Return the value, from ``make`` if need be. Raises what that raises, and keeps nothing then."""
+    def read(self, name: str, make: Callable[[], T], seconds: float = CACHED_SECONDS) -> T:
+        """Return the value, from ``make`` if it is so old. Raises what that raises, and keeps nothing then."""
         with self.lock:
             kept = self.kept.get(name)
             if kept is None or time.monotonic() >= kept[0]:
                 value = make()
-                kept = self.kept[name] = time.monotonic() + CACHED_SECONDS, value
+                kept = self.kept[name] = time.monotonic() + seconds, value
             return kept[1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from django.db import DatabaseError, connections
 
@@ -39,16 +39,19 @@ def summary(connection: Connection, span: str) -> Summary:
     found = Summary(health, problems(health), {}, [], [])
     if not health.complete:
         return found
-    counted = HistoryStore(connection).failures(length, MOST_FAILURES)
-    gates = HealthStore(connection).waiting_gates()
-    return found._replace(steps=series(connection, length, points), failures=counted, gates=gates)
+    steps, failures = summaries.read(  # workers add to it once a minute
+        f"history of {span}",
+        lambda: (series(connection, length, points), HistoryStore(connection).failures(length, MOST_FAILURES)),
+        seconds=60.0,
+    )
+    return found._replace(steps=steps, failures=failures, gates=HealthStore(connection).waiting_gates())
 
 
-summaries: Cached[Summary | DatabaseError] = Cached()
+summaries: Cached[Any] = Cached()
 
 
 def read(span: str) -> Summary | DatabaseError:
-    """Return the summary, or why the database refused; five seconds old at most, so that who waits does not ask again."""
+    """Return the summary, or why the database refused; both five seconds old at most, and what was counted a minute."""
 
     def make() -> Summary | DatabaseError:
         try:
@@ -58,4 +61,5 @@ def read(span: str) -> Summary | DatabaseError:
             logger.warning("the database refused to show the overview: %s", said(error))
             return error
 
-    return summaries.read(span, make)
+    found: Summary | DatabaseError = summaries.read(span, make)
+    return found

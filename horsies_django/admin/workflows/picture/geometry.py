@@ -12,7 +12,7 @@ import math
 from bisect import bisect_right, insort
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from heapq import heapify, heappop, heappush
+from graphlib import CycleError, TopologicalSorter
 from typing import NamedTuple
 
 MOST_BENDS = 4  # per node; edges beyond are drawn without bends, the longest ones
@@ -37,12 +37,13 @@ class Edge(NamedTuple):
 
 
 class Layers(NamedTuple):
-    """Nodes and bends in layers. A bend is named by a negative number.
+    """Nodes and bends in layers. A bend is named by a negative number. ``layer`` is the number of that of each.
 
     ``steps`` lead from a node or bend to one in the next layer; ``direct`` are edges that pass layers without bends.
     """
 
     rows: list[list[int]]
+    layer: dict[int, int]
     steps: list[Edge]
     direct: list[Edge]
 
@@ -59,32 +60,22 @@ def layered(numbers: Iterable[int], edges: Iterable[Edge]) -> Layers:
     for item, place in layer.items():
         rows[place].append(item)
     untangle(rows, steps)
-    return Layers(rows, steps, direct)
+    return Layers(rows, layer, steps, direct)
 
 
-def longest_paths(nodes: Sequence[int], edges: Iterable[Edge]) -> dict[int, int]:
-    """Return the layer of each node, in the order of the nodes. In a circle, the node with the lowest number comes first."""
-    down, open_ = defaultdict(list), dict.fromkeys(nodes, 0)
+def longest_paths(nodes: Sequence[int], edges: list[Edge]) -> dict[int, int]:
+    """Return the layer of each node, in the order of the nodes. If there is a circle, only edges to higher numbers count."""
+    above: dict[int, list[int]] = {node: [] for node in nodes}
     for upstream, downstream, _style in edges:
-        if upstream in open_ and downstream in open_:
-            down[upstream].append(downstream)
-            open_[downstream] += 1
-    found = dict.fromkeys(nodes, 0)
-    layer: dict[int, int] = {}
-    ready = [node for node in nodes if not open_[node]]
-    waiting = iter(nodes)
-    heapify(ready)
-    while len(layer) < len(nodes):
-        node = heappop(ready) if ready else next(one for one in waiting if one not in layer)
-        if node in layer:
-            continue
-        layer[node] = found[node]
-        for other in down[node]:
-            found[other] = max(found[other], layer[node] + 1)
-            open_[other] -= 1
-            if not open_[other]:
-                heappush(ready, other)
-    return {node: layer[node] for node in nodes}
+        if upstream in above and downstream in above:
+            above[downstream].append(upstream)
+    layer = dict.fromkeys(nodes, 0)
+    try:
+        for node in TopologicalSorter(above).static_order():
+            layer[node] = max((layer[upper] + 1 for upper in above[node]), default=0)
+    except CycleError:
+        return longest_paths(nodes, [edge for edge in edges if edge.upstream < edge.downstream])
+    return layer
 
 
 def bent(edges: list[Edge], layer: dict[int, int], most: int) -> tuple[list[Edge], list[Edge]]:
@@ -92,25 +83,20 @@ def bent(edges: list[Edge], layer: dict[int, int], most: int) -> tuple[list[Edge
     last: dict[tuple[int, str], int] = defaultdict(int)
     for upstream, downstream, style in edges:
         last[upstream, style] = max(last[upstream, style], layer[downstream])
-    bends: dict[tuple[int, str, int], int] = {}
-    steps, direct = [], []
+    pieces = {(node, style, layer[node]): node for node, style in last}  # that end in a layer
+    many, steps, direct = 0, [], []
     for (node, style), end in sorted(last.items(), key=lambda item: (item[1] - layer[item[0][0]], item[0][0])):
         passed = range(layer[node] + 1, end)
-        if len(bends) + len(passed) > most:
+        if many + len(passed) > most:
             break
         before = node
         for place in passed:
-            bend = bends[node, style, place] = -len(bends) - 1
-            layer[bend] = place
-            steps.append(Edge(before, bend, style))
-            before = bend
+            many += 1
+            layer[-many] = place
+            steps.append(Edge(before, -many, style))
+            before = pieces[node, style, place] = -many
     for edge in edges:
-        before_last = layer[edge.downstream] - 1
-        start = (
-            edge.upstream
-            if before_last == layer[edge.upstream]
-            else bends.get((edge.upstream, edge.style, before_last))
-        )
+        start = pieces.get((edge.upstream, edge.style, layer[edge.downstream] - 1))
         if start is None:
             direct.append(edge)
         else:
@@ -118,12 +104,18 @@ def bent(edges: list[Edge], layer: dict[int, int], most: int) -> tuple[list[Edge
     return steps, direct
 
 
-def untangle(rows: list[list[int]], steps: Iterable[Edge]) -> None:
-    """Order each layer by the mean place of the neighbours in the layer above, then below, and so on; keep the best order."""
+def neighbours(steps: Iterable[Edge]) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
+    """Return the neighbours of each item in the layer above it, and in the layer below."""
     above, below = defaultdict(list), defaultdict(list)
     for upper, lower, _style in steps:
         above[lower].append(upper)
         below[upper].append(lower)
+    return above, below
+
+
+def untangle(rows: list[list[int]], steps: Iterable[Edge]) -> None:
+    """Order each layer by the mean place of the neighbours in the layer above, then below, and so on; keep the best order."""
+    above, below = neighbours(steps)
     place: dict[int, float] = {}
     for row in rows:
         _number(row, place)
@@ -131,9 +123,9 @@ def untangle(rows: list[list[int]], steps: Iterable[Edge]) -> None:
     for sweep in range(8):  # down and up in turns
         if not fewest:
             break
-        neighbours = above if sweep % 2 == 0 else below
+        near = above if sweep % 2 == 0 else below
         for row in rows if sweep % 2 == 0 else reversed(rows):
-            row.sort(key=lambda item: _mean([place[other] for other in neighbours[item]], place[item]))
+            row.sort(key=lambda item: _mean([place[other] for other in near[item]] or [place[item]]))
             _number(row, place)
         now = crossings(rows, below, place)
         if now < fewest:
@@ -159,15 +151,14 @@ def _number(row: Collection[int], place: dict[int, float]) -> None:
         place[item] = (number + 0.5) / len(row)
 
 
-def _mean(values: Sequence[float], default: float) -> float:
-    return sum(values) / len(values) if values else default
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 class Box(NamedTuple):
-    """Where the box of a node is: its left upper corner, the column and the row in a block (None: the layer is no block)."""
+    """Where the box of a node is: its left upper corner, and its row in a block (None: the layer is no block)."""
 
     number: int
-    layer: int
     x: int
     y: int
     row: int | None
@@ -200,14 +191,12 @@ def drawn(numbers: Iterable[int], edges: Iterable[Edge]) -> Drawing:
     left = min((places[slot.items[0]] - slot.width / 2 for row in slots for slot in row), default=0) - MARGIN + GAP / 2
     right = max((places[slot.items[0]] + slot.width / 2 for row in slots for slot in row), default=0) + MARGIN - GAP / 2
     x = {item: round(place - left) for item, place in places.items()}
-    tops, bottoms = _heights(slots, graph.steps, x)
-    boxes: dict[int, Box] = {}
-    for layer, row in enumerate(slots):
-        for slot in row:
-            boxes |= {box.number: box for box in _boxes(slot, layer, x[slot.items[0]], tops[layer])}
-    lines, heads = Pen(boxes, x, tops, bottoms, _layer_of(graph)).paths(graph)
-    height = (bottoms[-1] if bottoms else 0) + MARGIN
-    return Drawing(round(right - left), height, len(slots), list(boxes.values()), lines, heads)
+    tops, bottoms = _heights(slots, graph, x)
+    boxes = [
+        box for row, top in zip(slots, tops, strict=True) for slot in row for box in _boxes(slot, x[slot.items[0]], top)
+    ]
+    lines, heads = Pen({box.number: box for box in boxes}, x, tops, bottoms, graph.layer).paths(graph)
+    return Drawing(round(right - left), (bottoms[-1] if bottoms else 0) + MARGIN, len(slots), boxes, lines, heads)
 
 
 def _slots(row: list[int]) -> list[Slot]:
@@ -217,27 +206,23 @@ def _slots(row: list[int]) -> list[Slot]:
         return [Slot([item], WIDTH + GAP if item >= 0 else BEND, 0) for item in row]
     columns = max(WIDEST, math.ceil(math.sqrt(len(nodes) * (HEIGHT + ROW_GAP) / (WIDTH + GAP))))
     block = Slot(nodes, columns * (WIDTH + GAP), columns)
-    middle = len(row) / 2
-    before = [Slot([item], BEND, 0) for place, item in enumerate(row) if item < 0 and place < middle]
-    after = [Slot([item], BEND, 0) for place, item in enumerate(row) if item < 0 and place >= middle]
+    middle = (len(row) + 1) // 2
+    before, after = ([Slot([item], BEND, 0) for item in half if item < 0] for half in (row[:middle], row[middle:]))
     return [*before, block, *after]
 
 
 def _columns(slots: list[list[Slot]], steps: Iterable[Edge]) -> dict[int, float]:
     """Return the horizontal middle of the slot of each item: as near as possible to those of its neighbours."""
-    above, below = defaultdict(list), defaultdict(list)
-    for upper, lower, _style in steps:
-        above[lower].append(upper)
-        below[upper].append(lower)
+    above, below = neighbours(steps)
     x: dict[int, float] = {}
     for row in slots:
         _place(row, x, [0.0] * len(row), [1.0] * len(row))
     for sweep in range(7):
-        neighbours = above if sweep % 2 == 0 else below
+        beside = above if sweep % 2 == 0 else below
         for row in slots if sweep % 2 == 0 else reversed(slots):
             wishes, weights = [], []
             for slot in row:
-                near = [other for item in slot.items for other in neighbours[item]]
+                near = [other for item in slot.items for other in beside[item]]
                 pulls = [ASIDE if other < 0 <= slot.items[0] else 1.0 for other in near]
                 wish = sum(pull * x[other] for pull, other in zip(pulls, near, strict=True))
                 wishes.append(wish / sum(pulls) if near else x[slot.items[0]])
@@ -268,12 +253,11 @@ def _place(row: Sequence[Slot], x: dict[int, float], wishes: Sequence[float], we
         x.update(dict.fromkeys(slot.items, place + offset))
 
 
-def _heights(slots: list[list[Slot]], steps: Iterable[Edge], x: dict[int, int]) -> tuple[list[int], list[int]]:
+def _heights(slots: list[list[Slot]], graph: Layers, x: dict[int, int]) -> tuple[list[int], list[int]]:
     """Return the top and the bottom of each layer."""
-    layer_of = {item: layer for layer, row in enumerate(slots) for slot in row for item in slot.items}
-    sideways: dict[int, int] = defaultdict(int)
-    for upper, lower, _style in steps:
-        sideways[layer_of[upper]] = max(sideways[layer_of[upper]], abs(x[upper] - x[lower]))
+    sideways = [0] * len(slots)
+    for upper, lower, _style in graph.steps:
+        sideways[graph.layer[upper]] = max(sideways[graph.layer[upper]], abs(x[upper] - x[lower]))
     tops, bottoms, y = [], [], MARGIN
     for layer, row in enumerate(slots):
         rows = max((math.ceil(len(slot.items) / slot.columns) for slot in row if slot.columns), default=1)
@@ -283,28 +267,23 @@ def _heights(slots: list[list[Slot]], steps: Iterable[Edge], x: dict[int, int]) 
     return tops, bottoms
 
 
-def _boxes(slot: Slot, layer: int, middle: int, top: int) -> list[Box]:
+def _boxes(slot: Slot, middle: int, top: int) -> list[Box]:
     if not slot.columns:
-        return [Box(item, layer, middle - WIDTH // 2, top, None) for item in slot.items if item >= 0]
+        return [Box(item, middle - WIDTH // 2, top, None) for item in slot.items if item >= 0]
     left = middle - slot.width // 2 + GAP // 2
     places = ((item, *divmod(place, slot.columns)) for place, item in enumerate(slot.items))
     return [
-        Box(item, layer, left + column * (WIDTH + GAP), top + row * (HEIGHT + ROW_GAP), row)
-        for item, row, column in places
+        Box(item, left + column * (WIDTH + GAP), top + row * (HEIGHT + ROW_GAP), row) for item, row, column in places
     ]
-
-
-def _layer_of(graph: Layers) -> dict[int, int]:
-    return {item: layer for layer, row in enumerate(graph.rows) for item in row}
 
 
 class Pen:
     """Draws the lines of a graph. Equal pieces of lines are drawn once."""
 
     def __init__(
-        self, boxes: dict[int, Box], x: dict[int, int], tops: list[int], bottoms: list[int], layer_of: dict[int, int]
+        self, boxes: dict[int, Box], x: dict[int, int], tops: list[int], bottoms: list[int], layer: dict[int, int]
     ) -> None:
-        self.boxes, self.x, self.tops, self.bottoms, self.layer_of = boxes, x, tops, bottoms, layer_of
+        self.boxes, self.x, self.tops, self.bottoms, self.layer = boxes, x, tops, bottoms, layer
         self.lines: dict[str, dict[str, None]] = defaultdict(dict)
         self.heads: dict[str, dict[str, None]] = defaultdict(dict)
 
@@ -326,32 +305,24 @@ class Pen:
 
     def _leave(self, item: int, style: str) -> tuple[int, int]:
         """Return where a line leaves the layer of an item, below it."""
-        layer = self.layer_of[item]
-        box = self.boxes.get(item)
+        box, x, bottom = self.boxes.get(item), self.x[item], self.bottoms[self.layer[item]]
         if box is None:
-            self._line(style, f"M{self.x[item]} {self.tops[layer]}V{self.bottoms[layer]}")
-            return self.x[item], self.bottoms[layer]
-        if box.row is None:
-            return box.x + WIDTH // 2, box.y + HEIGHT
-        y, beside = box.y + HEIGHT // 2, box.x + WIDTH + SIDE
-        self._line(
-            style, f"M{box.x + WIDTH} {y}H{beside - CORNER}Q{beside} {y} {beside} {y + CORNER}V{self.bottoms[layer]}"
-        )
-        return beside, self.bottoms[layer]
+            self._line(style, f"M{x} {self.tops[self.layer[item]]}V{bottom}")
+        elif box.row is not None:
+            y, x = box.y + HEIGHT // 2, box.x + WIDTH + SIDE
+            self._line(style, f"M{box.x + WIDTH} {y}H{x - CORNER}Q{x} {y} {x} {y + CORNER}V{bottom}")
+        return x, bottom
 
     def _enter(self, item: int, style: str, start: int) -> tuple[int, int]:
         """Return where a line from ``start`` enters the layer of an item, above it."""
-        layer = self.layer_of[item]
-        box = self.boxes.get(item)
+        box, x, top = self.boxes.get(item), self.x[item], self.tops[self.layer[item]]
         if box is None:
-            return self.x[item], self.tops[layer]
+            return x, top
         if box.row is None:
-            middle = box.x + WIDTH // 2
-            # A line that runs less far sideways is drawn straight
-            middle = start if abs(start - middle) < 8 else middle
-            self.heads[style][f"M{middle - 4} {box.y - 7}h8l-4 7z"] = None
-            return middle, box.y - 5
-        y, beside = box.y + HEIGHT // 2, box.x - SIDE
-        self._line(style, f"M{beside} {self.tops[layer]}V{y - CORNER}Q{beside} {y} {beside + CORNER} {y}")
+            x = start if abs(start - x) < 8 else x  # a line that runs less far sideways is drawn straight
+            self.heads[style][f"M{x - 4} {top - 7}h8l-4 7z"] = None
+            return x, top - 5
+        y, x = box.y + HEIGHT // 2, box.x - SIDE
+        self._line(style, f"M{x} {top}V{y - CORNER}Q{x} {y} {x + CORNER} {y}")
         self.heads[style][f"M{box.x - 7} {y - 4}v8l7-4z"] = None
-        return beside, self.tops[layer]
+        return x, top

@@ -9,8 +9,6 @@ from typing import Any
 
 from django.contrib.admin.utils import unquote
 from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
-from django.urls import path
 from django.utils.functional import Promise
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -33,9 +31,8 @@ from horsies_django.admin.base.html import (
 )
 from horsies_django.admin.base.readonly import read_bounded
 from horsies_django.admin.base.reason_lines import Line, reason_line
-from horsies_django.admin.base.refusals import answered
-from horsies_django.admin.base.tables import Table, rows_or_none
-from horsies_django.admin.workflows.nodes import LARGEST, badge_of, elements, leads_to, more, upstream
+from horsies_django.admin.base.tables import Table
+from horsies_django.admin.workflows.nodes import LARGEST, badge_of, elements, first_rows, leads_to, upstream
 from horsies_django.admin.workflows.run_forms import RunPagesMixin, lacked
 from horsies_django.models import WorkflowEdge, WorkflowNode
 from horsies_django.monitoring.explain import explain_node
@@ -54,11 +51,7 @@ class NodePageMixin(RunPagesMixin):
     """Adds the page of a node."""
 
     def get_urls(self) -> list[Any]:
-        def view(request: HttpRequest, object_id: str, number: int) -> HttpResponse:
-            return answered(self, request, lambda: self.node_view(request, object_id, number))
-
-        wrapped: Any = self.admin_site.admin_view(view)
-        return [path("<path:object_id>/nodes/<int:number>/", wrapped, name=NODE_PAGE), *super().get_urls()]
+        return [self.page_of_run("nodes/<int:number>", NODE_PAGE, self.node_view), *super().get_urls()]
 
     def node_view(self, request: HttpRequest, object_id: str, number: int) -> HttpResponse:
         """Show a node. Raises PermissionDenied."""
@@ -72,29 +65,21 @@ class NodePageMixin(RunPagesMixin):
             return self.home(request, text % {"number": number, "run": unquote(object_id)})
         return self._node_page(request, run, node, visible)
 
-    def _node_page(self, request: Any, run: Any, node: WorkflowNode, visible: bool) -> HttpResponse:
-        page: Any = self
+    def _node_page(self, request: HttpRequest, run: Any, node: WorkflowNode, visible: bool) -> HttpResponse:
         skippable = node.finished_at is None and run.finished_at is None and self.may(request, "skip")
         context = {
-            **self.admin_site.each_context(request),
-            "title": _("Node %(name)s") % {"name": node.name},
-            "opts": self.opts,
-            "media": self.media,
-            "run": run,
-            "run_url": self.url_of(run),
             "picture_url": f"{self.url_of(run, 'picture')}#horsies-node-{node.number}",
             "skip_url": f"{self.url_of(run, 'skip')}?node={node.number}" if skippable else "",
             "gate": self._gate_of(request, run, node),
-            "reasons": reasons(page, request, run, node, visible),
+            "reasons": reasons(self, request, run, node, visible),
             "tables": [
-                Table("facts", _("Node"), (), facts(page, request, run, node)),
+                Table("facts", _("Node"), (), facts(self, request, run, node)),
                 payload_table(node) if visible else PAYLOAD_TABLE._replace(empty=payload_note()),
-                neighbours(page, request, run, ("upstream", _("Upstream nodes")), downstream=node.number),
-                neighbours(page, request, run, ("downstream", _("Downstream nodes")), upstream=node.number),
+                neighbours(self, request, run, ("upstream", _("Upstream nodes")), downstream=node.number),
+                neighbours(self, request, run, ("downstream", _("Downstream nodes")), upstream=node.number),
             ],
         }
-        request.current_app = self.admin_site.name
-        return TemplateResponse(request, "admin/horsies/workflowrun/node.html", context)
+        return self.shown(request, run, "node", _("Node %(name)s") % {"name": node.name}, context)
 
     def _gate_of(self, request: HttpRequest, run: Any, node: WorkflowNode) -> dict[str, Any] | None:
         """Return what the form of a gate that waits for a decision needs, None for other nodes."""
@@ -195,10 +180,12 @@ def neighbours(page: Any, request: HttpRequest, run: Any, titled: tuple[str, str
     edges = WorkflowEdge.objects.using(alias).filter(workflow_id=run.pk, **of).order_by(end)
     nodes = WorkflowNode.objects.using(alias).filter(workflow_id=run.pk).order_by("number")
 
-    def read() -> tuple[list[Any], str]:
+    def read() -> list[Any]:
         numbers = list(edges.values_list(end, flat=True)[: MANY + 1])
-        return list(nodes.filter(number__in=numbers[:MANY]).values_list("number", "name", "status")), more(numbers)
+        return list(nodes.filter(number__in=numbers).values_list("number", "name", "status"))
 
-    found, note = read_bounded(alias, read) or (None, "")
-    rows = rows_or_none(found, lambda one: [one[0], node_link(page, request, run.pk, *one[:2]), badge_of(one[2])])
-    return Table(*titled, (_("Number"), _("Name"), _("Status")), rows, note)
+    def row(one: Any) -> list[Any]:
+        return [one[0], node_link(page, request, run.pk, *one[:2]), badge_of(one[2])]
+
+    heads = (_("Number"), _("Name"), _("Status"))
+    return Table(*titled, heads, *first_rows(read_bounded(alias, read), row))

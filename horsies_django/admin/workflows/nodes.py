@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 from urllib.parse import urlencode
@@ -35,6 +35,7 @@ from horsies_django.admin.base.tables import Table, rows_or_none
 from horsies_django.core.kinds import kind_of
 from horsies_django.core.status import NODE_STATUSES, UNFINISHED_NODES
 from horsies_django.models import Task, WorkflowNode, WorkflowRun, WorkflowSignal
+from horsies_django.monitoring import workflows
 from horsies_django.store.workflows import Progress
 
 # status -> a symbol and its name; a run and a node have some in common with a task
@@ -65,6 +66,12 @@ def badge_of(status: str) -> SafeString:
     return badge(status if status in SHAPES else "unknown", shape, text)
 
 
+def progress_of(run: Any) -> Progress | None:
+    """Return how far a run is, None if counting timed out, or if it has no nodes."""
+    counted = read_bounded(run._state.db, lambda: workflows.progress([run.pk])) or {}
+    return counted.get(run.pk)
+
+
 def progress_bar(progress: Progress | None) -> SafeString | str:
     """Return a bar, the percentage and the counts. The text says all that the bar shows, so readers of screens skip the bar."""
     if progress is None:
@@ -93,7 +100,9 @@ def node_table(page: Any, request: HttpRequest, run: Any, visible: bool) -> Tabl
     first = min(int(start), LARGEST) if re.fullmatch(r"[0-9]{1,19}", start) else 0
     nodes = WorkflowNode.objects.using(alias).filter(workflow_id=run.pk)
     counted = read_bounded(alias, lambda: dict(nodes.values_list("status").annotate(Count("number"))))
-    chosen = filtered(nodes, status).filter(number__gte=first).only(*columns).order_by("number")
+    of_status: dict[str, Any] = {"status": status} if status else {}
+    of_status |= {"finished_at__isnull": True} if status in UNFINISHED_NODES else {}  # they have an index
+    chosen = nodes.filter(**of_status, number__gte=first).only(*columns).order_by("number")
     found = read_bounded(alias, lambda: list(chosen[: PAGE + 1]))
     rows = None if found is None else [node_row(page, request, node, visible) for node in found[:PAGE]]
     note: SafeString | str = ""
@@ -119,17 +128,6 @@ def node_row(page: Any, request: HttpRequest, node: WorkflowNode, visible: bool)
     ]  # fmt: skip
 
 
-def filtered(nodes: Any, status: str) -> Any:
-    """Return the nodes of a status, all for ""; unfinished ones have an index."""
-    if not status:
-        return nodes
-    return (
-        nodes.filter(status=status, finished_at__isnull=True)
-        if status in UNFINISHED_NODES
-        else nodes.filter(status=status)
-    )
-
-
 def choices(counted: dict[str, int] | None, chosen: str) -> SafeString:
     """Return the statuses that nodes of the run have, and "all", as links."""
     every = "" if counted is None else f"{sum(counted.values()):,}"
@@ -143,20 +141,20 @@ def choices(counted: dict[str, int] | None, chosen: str) -> SafeString:
 
 
 def leads_to(page: Any, request: HttpRequest, node: WorkflowNode) -> SafeString | str:
-    """Return a link to the task of a node, to the tasks of a map, or to the run of a workflow."""
-    shown: SafeString | str = ""
-    if node.total and not node.task_id and not kind_of(node.kind).waits:
-        shown = tasks_link(page, request, node.workflow_id, node.number, _("Tasks"))
-    elif kind_of(node.kind).runs and node.task_id:
-        shown = page.link(request, WorkflowRun, node.task_id, _("Run"))
-    elif node.task_id:
-        shown = page.link(request, Task, node.task_id, _("Task"))
-    return shown if isinstance(shown, SafeString) else ""  # else the user has no such page
+    """Return a link to the task of a node, to the tasks of a map, or to the run of a workflow; "" if the user sees none."""
+    kind = kind_of(node.kind)
+    if node.task_id is None:
+        mapped = bool(node.total) and not kind.waits
+        return tasks_link(page, request, node.workflow_id, node.number, _("Tasks")) if mapped else ""
+    model, text = (WorkflowRun, _("Run")) if kind.runs else (Task, _("Task"))
+    shown = page.link(request, model, node.task_id, text)
+    return shown if isinstance(shown, SafeString) else ""
 
 
 def tasks_link(page: Any, request: HttpRequest, run: uuid.UUID, number: int | None, text: str) -> SafeString | str:
+    """Return a link to the tasks of a run, or of one node of it; "" if the site or user has no such page."""
     if not page.admin_site.is_registered(Task) or not request.user.has_perm("horsies.view_task"):
-        return text
+        return ""
     address = reverse("admin:horsies_task_changelist", current_app=page.admin_site.name)
     query = urlencode({"workflow": f"{run}" if number is None else f"{run}:{number}"})
     return format_html('<a href="{}?{}">{}</a>', address, query, text)
@@ -177,25 +175,21 @@ def elements(node: WorkflowNode) -> str:
     return text + (_(", %(n)s in flight") % {"n": f"{node.in_flight:,}"} if node.in_flight else "")
 
 
-def read_gates(run: Any) -> list[WorkflowNode]:
-    """Return the gates of a run, first those that wait: no status comes after WAITING in the alphabet."""
-    gates = WorkflowNode.objects.using(run._state.db).filter(workflow_id=run.pk, kind="gate", signal__isnull=False)
-    return list(gates.only("pk", *SHOWN).order_by("-status", "number")[: MANY + 1])
-
-
 def wait_tables(page: Any, request: HttpRequest, run: Any, visible: bool) -> list[Table]:
     """Return the gates of a run and the signals to it, which are read together; ``visible``: the user may see payloads."""
     alias = run._state.db
     waits = WorkflowNode.objects.using(alias).filter(workflow_id=run.pk, signal__isnull=False)
+    # First those that wait: no status comes after WAITING in the alphabet.
+    gates = waits.filter(kind="gate").only("pk", *SHOWN).order_by("-status", "number")
     signals = WorkflowSignal.objects.using(alias).filter(workflow_id=run.pk).order_by("-sent_at", "-pk")
     if not visible:
         signals = signals.defer("data")
 
     def read() -> tuple[list[WorkflowNode], list[WorkflowSignal]]:
-        return (read_gates(run), list(signals[: MANY + 1])) if waits.exists() else ([], [])
+        return (list(gates[: MANY + 1]), list(signals[: MANY + 1])) if waits.exists() else ([], [])
 
-    gates, sent = read_bounded(alias, read) or (None, None)
-    tables = (gate_table(page, request, run, gates), signal_table(page, request, run, sent, visible))
+    opened, sent = read_bounded(alias, read) or (None, None)
+    tables = (gate_table(page, request, run, opened), signal_table(page, request, run, sent, visible))
     return [table for table in tables if table.rows != []]
 
 
@@ -206,31 +200,33 @@ def gate_table(page: Any, request: HttpRequest, run: Any, found: list[WorkflowNo
         return [name, badge_of(gate.status), gate.permission or NOTHING, until, gate.decided_by or NOTHING, finished]
 
     heads = (_("Name"), _("Status"), _("Permission"), _("Waits until"), _("Decided by"), _("Finished"))
-    return Table("gates", _("Gates"), heads, rows_or_none(found and found[:MANY], row), more(found))
+    return Table("gates", _("Gates"), heads, *first_rows(found, row))
 
 
 def signal_table(page: Any, request: HttpRequest, run: Any, found: Any, visible: bool) -> Table:
-    numbers = {signal.node for signal in found or () if signal.node is not None}
-    nodes = WorkflowNode.objects.using(run._state.db).filter(workflow_id=run.pk, number__in=numbers)
-    names = dict(nodes.values_list("number", "name")) if numbers else {}
+    takers = node_links(page, request, run, (signal.node for signal in found or ()))
+    # That no node has taken it matters once none will.
+    untaken = badge("full", "■", _("Unused")) if run.finished_at else _("not yet")
 
     def row(signal: WorkflowSignal) -> list[Any]:
-        taken = _taken(page, request, run, signal, names)
+        taken = takers.get(signal.node, untaken)
         cells = [signal.name, signal.key or NOTHING, moment(signal.sent_at, run.read_at), signal.actor, taken]
         return [*cells, json_block(signal.data)] if visible else cells
 
     heads = (_("Name"), _("Key"), _("Sent"), _("By"), _("Taken by"), *([_("Data")] if visible else []))
-    return Table("signals", _("Signals"), heads, rows_or_none(found and found[:MANY], row), more(found))
+    return Table("signals", _("Signals"), heads, *first_rows(found, row))
 
 
-def more(found: Sequence[Any] | None) -> str:
-    return _("There are more.") if found and len(found) > MANY else ""
+def first_rows(found: Sequence[Any] | None, row: Callable[[Any], list[Any]]) -> tuple[list[Any] | None, str]:
+    """Return the rows of the first of what was found, and a note if that is not all; None if reading took too long."""
+    return rows_or_none(found and found[:MANY], row), _("There are more.") if found and len(found) > MANY else ""
 
 
-def _taken(
-    page: Any, request: HttpRequest, run: Any, signal: WorkflowSignal, names: dict[int, str]
-) -> SafeString | str:
-    """Return the node that took a signal, or that none has; that matters once none will."""
-    if signal.node is not None:
-        return node_link(page, request, run.pk, signal.node, names.get(signal.node, str(signal.node)))
-    return badge("full", "■", _("Unused")) if run.finished_at else _("not yet")
+def node_links(
+    page: Any, request: HttpRequest, run: Any, numbers: Iterable[int | None]
+) -> dict[int | None, SafeString | str]:
+    """Return links to nodes of a run by their numbers, whose names are read with one statement."""
+    known = {number for number in numbers if number is not None}
+    nodes = WorkflowNode.objects.using(run._state.db).filter(workflow_id=run.pk, number__in=known)
+    names = dict(nodes.values_list("number", "name")) if known else {}
+    return {number: node_link(page, request, run.pk, number, names.get(number, str(number))) for number in known}

@@ -35,9 +35,17 @@ from horsies_django.admin.workflows.listing import (
     StatusFilter,
 )
 from horsies_django.admin.workflows.node_page import NodePageMixin
-from horsies_django.admin.workflows.nodes import badge_of, node_table, progress_bar, tasks_link, wait_tables
+from horsies_django.admin.workflows.nodes import (
+    badge_of,
+    node_links,
+    node_table,
+    progress_bar,
+    progress_of,
+    tasks_link,
+    wait_tables,
+)
 from horsies_django.admin.workflows.picture.page import PicturePageMixin
-from horsies_django.models import WorkflowNode, WorkflowRun
+from horsies_django.models import WorkflowRun
 from horsies_django.monitoring import workflows
 
 if TYPE_CHECKING:
@@ -91,19 +99,14 @@ class WorkflowAdminMixin(NodePageMixin, PicturePageMixin, RunActionsMixin, ReadO
 
     def _complete(self, request: HttpRequest, run: Any) -> None:
         """Set the progress of a run and its links to other rows."""
-        alias = run._state.db
-        counted = read_bounded(alias, lambda: workflows.progress([run.pk]))
-        run.progress = (counted or {}).get(run.pk)
-        numbers = [number for number in (run.output, run.error_node) if number is not None]
-        nodes = WorkflowNode.objects.using(alias).filter(workflow_id=run.pk, number__in=numbers)
-        names = dict(nodes.values_list("number", "name")) if numbers else {}
-        run.linked_output, run.linked_failure = (
-            NOTHING if number is None else node_link(self, request, run.pk, number, names.get(number, str(number)))
-            for number in (run.output, run.error_node)
-        )
+        run.progress = progress_of(run)
+        nodes = node_links(self, request, run, (run.output, run.error_node))
+        run.linked_output, run.linked_failure = (nodes.get(number, NOTHING) for number in (run.output, run.error_node))
         run.linked_parent = NOTHING
         if run.parent_id is not None:
-            of = WorkflowRun.objects.using(alias).filter(pk=run.parent_id).values_list("name", flat=True).first()
+            of = (
+                WorkflowRun.objects.using(run._state.db).filter(pk=run.parent_id).values_list("name", flat=True).first()
+            )
             parent = self.link(request, WorkflowRun, run.parent_id, of or str(run.parent_id))
             node = node_link(self, request, run.parent_id, run.parent_node, _("node %(n)s") % {"n": run.parent_node})
             run.linked_parent = format_html("{}, {}", parent, node)
@@ -111,7 +114,7 @@ class WorkflowAdminMixin(NodePageMixin, PicturePageMixin, RunActionsMixin, ReadO
             NOTHING if id_ is None else self.link(request, WorkflowRun, id_, str(id_))
             for id_ in (run.continues, run.continued_as)
         )
-        run.linked_tasks = tasks_link(self, request, run.pk, None, _("Show"))
+        run.linked_tasks = tasks_link(self, request, run.pk, None, _("Show")) or NOTHING
 
     def get_fieldsets(self, request: HttpRequest, obj: WorkflowRun | None = None) -> Any:
         parent: tuple[str, ...] = ("shown_parent",) if obj is not None and obj.parent_id is not None else ()
@@ -162,11 +165,6 @@ class WorkflowAdminMixin(NodePageMixin, PicturePageMixin, RunActionsMixin, ReadO
         """Return the progress, as counted for the whole page."""
         return progress_bar(obj.progress)
 
-    @admin.display(description=gettext_lazy("waits for"))
-    def shown_waits(self, obj: Any) -> str:
-        """Return in words what it waits for, as found for the whole page."""
-        return str(obj.waits_for)
-
     @admin.display(description=gettext_lazy("sent"))
     def shown_sent(self, obj: Any) -> SafeString | str:
         return format_html(_("{} ago"), age(obj.sent_at, obj.read_at))
@@ -184,10 +182,6 @@ class WorkflowAdminMixin(NodePageMixin, PicturePageMixin, RunActionsMixin, ReadO
     def shown_in_flight(self, obj: WorkflowRun) -> str:
         return NOTHING if obj.max_in_flight is None else f"{obj.max_in_flight:,}"
 
-    @admin.display(description=gettext_lazy("tasks"))
-    def shown_tasks(self, obj: Any) -> SafeString | str:
-        return obj.linked_tasks if isinstance(obj.linked_tasks, SafeString) else NOTHING
-
     @admin.display(description=gettext_lazy("hidden"))
     def hidden_payload(self, obj: WorkflowRun) -> SafeString:
         """Return a note about the required permission."""
@@ -197,6 +191,8 @@ class WorkflowAdminMixin(NodePageMixin, PicturePageMixin, RunActionsMixin, ReadO
     def shown_result(self, obj: WorkflowRun) -> SafeString | str:
         return NOTHING if obj.result is None else json_block(obj.result)
 
+    shown_waits = linked_field("waits_for", gettext_lazy("waits for"))
+    shown_tasks = linked_field("linked_tasks", gettext_lazy("tasks"))
     shown_failure = linked_field("linked_failure", gettext_lazy("failed node"))
     shown_parent = linked_field("linked_parent", gettext_lazy("parent"))
     shown_before = linked_field("linked_before", gettext_lazy("continues"))

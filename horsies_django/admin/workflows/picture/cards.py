@@ -85,16 +85,11 @@ def _read(alias: str, run: uuid.UUID) -> Graph:
     )
     if graph.too_large:
         return graph
-    runs = [node.task_id for node in graph.nodes if node.task_id and kind_of(node.kind).runs]
-    tasks = [node.task_id for node in graph.nodes if node.task_id and not kind_of(node.kind).runs]
-    if tasks:
-        found = Task.objects.using(alias).filter(pk__in=tasks)
-        columns = ("pk", "status", "started_at", "finished_at")
-        graph.work.update((pk, Work(*rest)) for pk, *rest in found.values_list(*columns))
-    if runs:
-        children = WorkflowRun.objects.using(alias).filter(pk__in=runs)
-        columns = ("pk", "status", "sent_at", "finished_at")
-        graph.work.update((pk, Work(*rest)) for pk, *rest in children.values_list(*columns))
+    for model, begun, runs in ((Task, "started_at", False), (WorkflowRun, "sent_at", True)):
+        ids = [node.task_id for node in graph.nodes if node.task_id and kind_of(node.kind).runs is runs]
+        rows: Any = model._default_manager.using(alias).filter(pk__in=ids)
+        found = rows.values_list("pk", "status", begun, "finished_at") if ids else ()
+        graph.work.update((pk, Work(*rest)) for pk, *rest in found)
     return graph
 
 
@@ -162,48 +157,29 @@ def _width(each: str) -> int:
     return WIDE if unicodedata.east_asian_width(each) in "WF" else WIDTHS.get(each, USUAL)
 
 
-class Card(NamedTuple):
-    """A box with its texts, as the template draws it. ``child`` is the address of the picture of a child run."""
-
-    number: int
-    x: int
-    y: int
-    url: str
-    child: str
-    outline: str
-    status: str
-    name: list[tuple[int, str]]
-    state: str
-    state_y: int
-    label: str
-    child_label: str
-    done: int | None
-    failed: int
-    failed_x: int
-
-
-def card(node: WorkflowNode, box: Box, work: Work | None, now: dt.datetime, url: str, child: str) -> Card:
+def card(node: WorkflowNode, box: Box, work: Work | None, now: dt.datetime, url: str, child: str) -> dict[str, Any]:
+    """Return a box with its texts, for the template. ``child`` is the address of the picture of a child run, or ""."""
     status = shown_status(node, work)
     lines_of_name = lines(node.name, NAME_ROOM)
     tall = len(lines_of_name) > 1
     done, failed = _shares(node)
-    return Card(
-        number=node.number,
-        x=box.x,
-        y=box.y,
-        url=url,
-        child=child,
-        outline=kind_of(node.kind).outline,
-        status=icon(status),
-        name=list(zip((22, 37) if tall else (29,), lines_of_name, strict=True)),
-        state=cut(state(node, status, work, now), STATE_ROOM),
-        state_y=54 if tall else 48,
-        label=label(node, status, work, now),
-        child_label=_("Picture of %(run)s") % {"run": node.name} if child else "",
-        done=done,
-        failed=failed,
-        failed_x=TEXT_X + BAR - failed,
-    )
+    return {
+        "number": node.number,
+        "x": box.x,
+        "y": box.y,
+        "url": url,
+        "child": child,
+        "outline": kind_of(node.kind).outline,
+        "status": icon(status),
+        "name": list(zip((22, 37) if tall else (29,), lines_of_name, strict=True)),
+        "state": cut(state(node, status, work, now), STATE_ROOM),
+        "state_y": 54 if tall else 48,
+        "label": label(node, status, work, now),
+        "child_label": _("Picture of %(run)s") % {"run": node.name} if child else "",
+        "done": done,
+        "failed": failed,
+        "failed_x": TEXT_X + BAR - failed,
+    }
 
 
 def icon(status: str) -> str:

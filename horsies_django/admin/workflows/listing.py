@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from django import forms
@@ -57,12 +57,17 @@ NOT_COUNTED: str | Promise = _("The progress is missing, because counting took l
 class RunFilter(admin.SimpleListFilter):
     """A filter whose value has to be one of those offered."""
 
+    offered: Sequence[tuple[str, Any]] = ()
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Sequence[tuple[str, Any]]:
+        return self.offered
+
     def queryset(self, request: HttpRequest, queryset: QuerySet[WorkflowRun]) -> QuerySet[WorkflowRun]:
         """Filter the runs. Raises IncorrectLookupParameters for a value that is not offered."""
         value = self.value()
         if value is None:
             return queryset
-        if value not in {offered for offered, _text in self.lookup_choices}:
+        if value not in dict(self.lookup_choices):
             raise IncorrectLookupParameters(repr(value))
         return queryset.filter(**self.condition(value))
 
@@ -75,10 +80,7 @@ class StatusFilter(RunFilter):
 
     title = _("status")
     parameter_name = "status"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """Return all statuses, whether or not there are such runs."""
-        return [(status, SHAPES[status][1]) for status in RUN_STATUSES]
+    offered = tuple((status, SHAPES[status][1]) for status in RUN_STATUSES)  # whether or not there are such runs
 
 
 class NameFilter(RunFilter):
@@ -89,13 +91,12 @@ class NameFilter(RunFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         """Return the names of runs if they are few, and the name in the address."""
-        found = read_bounded(config().database, lambda: workflows.names(FEW + 1)) or []
+        names = read_bounded(config().database, lambda: workflows.names(FEW + 1)) or []
+        names = names if len(names) <= FEW else []
         given = request.GET.get(self.parameter_name)
-        names = found if len(found) <= FEW else []
-        return [
-            (name, name)
-            for name in [*names, *([given] if given and "\x00" not in given and given not in names else [])]
-        ]
+        if given and "\x00" not in given and given not in names:
+            names.append(given)
+        return [(name, name) for name in names]
 
 
 class ParentFilter(RunFilter):
@@ -103,9 +104,7 @@ class ParentFilter(RunFilter):
 
     title = _("parent")
     parameter_name = "child"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        return [("0", _("Not part of another run")), ("1", _("Node of another run"))]
+    offered = (("0", _("Not part of another run")), ("1", _("Node of another run")))
 
     def condition(self, value: str) -> dict[str, Any]:
         return {"parent_id__isnull": value == "0"}
@@ -116,9 +115,7 @@ class NeedsFilter(RunFilter):
 
     title = _("needs somebody")
     parameter_name = "needs"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        return [("1", _("Paused by an error, not undone, or at a gate"))]
+    offered = (("1", _("Paused by an error, not undone, or at a gate")),)
 
     def condition(self, value: str) -> dict[str, Any]:
         """Find the runs through the indexes of halted runs and of waiting nodes: the newest, and those of the first gates."""
@@ -236,12 +233,6 @@ class RunActionsMixin(Base):
     def has_operate_permission(self, request: HttpRequest) -> bool:
         """Whether the user may change runs."""
         return request.user.has_perm("horsies.operate_workflow")
-
-    def get_actions(self, request: HttpRequest, action_location: Any = None) -> dict[str, Any]:
-        """Return only these actions, without Django's delete. Django 6.1 and newer pass ``action_location``."""
-        where = {} if action_location is None else {"action_location": action_location}
-        offered = super().get_actions(request, **where)
-        return {name: action for name, action in offered.items() if name != "delete_selected"}
 
     def act_on_each(self, request: HttpRequest, queryset: QuerySet[WorkflowRun], change: Callable[..., Any]) -> None:
         """Change the selected runs one by one, and say how many of them changed."""

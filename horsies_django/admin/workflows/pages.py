@@ -117,9 +117,8 @@ class WorkflowAdminMixin(NodePageMixin, PicturePageMixin, RunActionsMixin, ReadO
         run.linked_tasks = tasks_link(self, request, run.pk, None, _("Show")) or NOTHING
 
     def get_fieldsets(self, request: HttpRequest, obj: WorkflowRun | None = None) -> Any:
-        parent: tuple[str, ...] = ("shown_parent",) if obj is not None and obj.parent_id is not None else ()
-        parent += ("shown_before",) if obj is not None and obj.continues is not None else ()
-        parent += ("shown_after",) if obj is not None and obj.continued_as is not None else ()
+        linked = {"shown_parent": "parent_id", "shown_before": "continues", "shown_after": "continued_as"}
+        parent = [field for field, column in linked.items() if getattr(obj, column, None) is not None]
         failure = (("shown_failure", "shown_error_code"),) if obj is not None and obj.error_code else ()
         visible = request.user.has_perm("horsies.view_payload")
         result = "shown_result" if obj is not None and visible else "hidden_payload"
@@ -135,10 +134,8 @@ class WorkflowAdminMixin(NodePageMixin, PicturePageMixin, RunActionsMixin, ReadO
     def sections(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
         """Return the nodes, what it waits for, the last changes and links to the change forms."""
         visible = request.user.has_perm("horsies.view_payload")
-        nodes, changes = (
-            node_table(self, request, obj, visible),
-            last_changes(self, request, obj, str(obj.pk), OF_WORKFLOWS),
-        )
+        nodes = node_table(self, request, obj, visible)
+        changes = last_changes(self, request, obj, str(obj.pk), OF_WORKFLOWS)
         picture = Tool(self.url_of(obj, "picture"), _("Picture"))
         return {
             "tables": [nodes, *wait_tables(self, request, obj, visible), changes],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -47,57 +46,15 @@ class RunOverview(NamedTuple):
     progress: Progress | None
 
 
-class NodeOverview(NamedTuple):
-    """A node of a run: a task, a map, a workflow, an input or an undo.
-
-    ``open``, ``ok`` and ``bad`` count its upstream nodes; ``total`` to ``items_bad`` the tasks of a map. ``task_id`` is the id of
-    its task, or of its run. ``error`` is the message of its error. ``undoes`` is the number of the node that it undoes.
-    """
-
-    number: int
-    name: str
-    kind: str
-    status: str
-    task_name: str
-    task_id: uuid.UUID | None
-    open: int
-    ok: int
-    bad: int
-    total: int | None
-    in_flight: int
-    items_ok: int
-    items_bad: int
-    finished_at: dt.datetime | None
-    error_code: str | None
-    error: str | None
-    undoes: int | None
-
-
-class WaitOverview(NamedTuple):
-    """A node that waits. ``due_at`` is when a timer ends or the others time out; None: never."""
-
-    number: int
-    name: str
-    kind: str
-    signal: str | None
-    signal_key: str | None
-    due_at: dt.datetime | None
-    on_timeout: str
-    permission: str | None
-
-
-class SignalOverview(NamedTuple):
-    """A signal to a run that no node has taken. ``data`` is plain JSON."""
-
-    id: int
-    name: str
-    key: str | None
-    sent_at: dt.datetime
-    actor: str
-    data: Any
-
-
+# What a report says of a run, of a node, of a node that waits, and of a signal; the models say what the columns mean.
 RUN_COLUMNS = RunOverview._fields[:-1]
+NODE_COLUMNS = (
+    "number", "name", "kind", "status", "task_name", "task_id", "open", "ok", "bad", "total", "in_flight", "items_ok",
+    "items_bad", "finished_at", "error_code", "error", "undoes",
+)  # fmt: skip
+WAIT_COLUMNS = ("number", "name", "kind", "signal", "signal_key", "due_at", "on_timeout", "permission")
+SIGNAL_COLUMNS = ("id", "name", "key", "sent_at", "actor", "data")
+MOST = 500
 
 
 def runs(
@@ -110,18 +67,16 @@ def runs(
         found = rows.filter(pk__in=keyed(rows.db, key), **chosen).order_by("key", "-sent_at")
     else:
         found, _partial = newest(rows, status=status, name=name)
-    return overviews(found.values_list(*RUN_COLUMNS)[:limit])
+    return overviews(found, limit)
 
 
 def run(id_: uuid.UUID) -> RunOverview | None:
     """Return a run, None if it does not exist."""
-    rows = WorkflowRun.objects.using(config().database).filter(pk=id_).values_list(*RUN_COLUMNS)
-    return next(iter(overviews(rows)), None)
+    return next(iter(overviews(WorkflowRun.objects.using(config().database).filter(pk=id_), 1)), None)
 
 
-def overviews(rows: Iterable[tuple[Any, ...]]) -> list[RunOverview]:
-    """Return rows with the columns of RUN_COLUMNS as overviews."""
-    found = [RunOverview._make([*row, None]) for row in rows]
+def overviews(rows: QuerySet[WorkflowRun], limit: int) -> list[RunOverview]:
+    found = [RunOverview._make([*row, None]) for row in rows.values_list(*RUN_COLUMNS)[:limit]]
     counts = progress([one.id for one in found])
     return [one._replace(progress=counts.get(one.id)) for one in found]
 
@@ -131,22 +86,22 @@ def progress(ids: list[uuid.UUID]) -> dict[uuid.UUID, Progress]:
     return reading().progress(ids) if ids else {}
 
 
-def nodes(id_: uuid.UUID, limit: int = 500) -> list[NodeOverview]:
-    """Return the first nodes of a run, by number."""
+def nodes(id_: uuid.UUID, limit: int = MOST) -> list[Any]:
+    """Return the first nodes of a run, by number, as named tuples with the NODE_COLUMNS."""
     rows = WorkflowNode.objects.using(config().database).filter(workflow_id=id_).order_by("number")
-    return [NodeOverview(*row) for row in rows.values_list(*NodeOverview._fields)[:limit]]
+    return list(rows.values_list(*NODE_COLUMNS, named=True)[:limit])
 
 
-def waits(id_: uuid.UUID, limit: int = 500) -> list[WaitOverview]:
-    """Return the first nodes of a run that wait, by number."""
+def waits(id_: uuid.UUID) -> list[Any]:
+    """Return the first nodes of a run that wait, by number, with the WAIT_COLUMNS."""
     rows = WorkflowNode.objects.using(config().database).filter(workflow_id=id_, status="WAITING", finished_at=None)
-    return [WaitOverview(*row) for row in rows.order_by("number").values_list(*WaitOverview._fields)[:limit]]
+    return list(rows.order_by("number").values_list(*WAIT_COLUMNS, named=True)[:MOST])
 
 
-def unused_signals(id_: uuid.UUID, limit: int = 500) -> list[SignalOverview]:
-    """Return the oldest signals to a run that no node has taken."""
+def unused_signals(id_: uuid.UUID) -> list[Any]:
+    """Return the oldest signals to a run that no node has taken, with the SIGNAL_COLUMNS."""
     rows = WorkflowSignal.objects.using(config().database).filter(workflow_id=id_, used_at=None)
-    return [SignalOverview(*row) for row in rows.order_by("sent_at", "pk").values_list(*SignalOverview._fields)[:limit]]
+    return list(rows.order_by("sent_at", "pk").values_list(*SIGNAL_COLUMNS, named=True)[:MOST])
 
 
 def names(limit: int) -> list[str]:

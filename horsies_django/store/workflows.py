@@ -126,7 +126,7 @@ class WorkflowStore:
 
     def begin(self, workflow: uuid.UUID) -> None:
         """Send the first tasks of a new run."""
-        run(self.connection, "horsies_begin_run", {"workflow": workflow, "limit": ROOTS, **self.shared})
+        self._change("horsies_begin_run", workflow=workflow, limit=ROOTS)
 
     def advancing(
         self, workflow: uuid.UUID, tasks: Iterable[uuid.UUID], children: Iterable[uuid.UUID], limit: int
@@ -153,20 +153,17 @@ class WorkflowStore:
 
     def control(self, workflow: uuid.UUID, verb: str) -> tuple[str | None, str | None]:
         """Pause, resume or cancel a run; return its status before and after, None if there is no such run."""
-        params = {"workflow": workflow, "verb": verb, **self.shared}
-        before, after = run(self.connection, "horsies_control_run", params)[0]
+        before, after = self._change("horsies_control_run", workflow=workflow, verb=verb)
         return before, after
 
     def retry(self, workflow: uuid.UUID, *, nested: bool) -> str | None:
         """Run the failed nodes of a run again; return the verdict, None if there is no such run."""
-        params = {"workflow": workflow, "nested": nested, **self.shared}
-        verdict: str | None = run(self.connection, "horsies_retry_run", params)[0][0]
+        verdict: str | None = self._change("horsies_retry_run", workflow=workflow, nested=nested)[0]
         return verdict
 
     def skip(self, workflow: uuid.UUID, number: int) -> str | None:
         """Skip a node; return the verdict, None if there is no such node."""
-        params = {"workflow": workflow, "number": number, **self.shared}
-        verdict: str | None = run(self.connection, "horsies_skip_node", params)[0][0]
+        verdict: str | None = self._change("horsies_skip_node", workflow=workflow, number=number)[0]
         return verdict
 
     def successor(self, workflow: uuid.UUID, *, last: bool) -> list[uuid.UUID | None]:
@@ -174,29 +171,15 @@ class WorkflowStore:
         return [row[0] for row in run(self.connection, "workflows/successor", {"workflow": workflow, "last": last})]
 
     def signal(
-        self,
-        workflow: uuid.UUID,
-        name: str,
-        key: str | None,
-        data: str,
-        actor: str,
-        look: int | None,
+        self, workflow: uuid.UUID, name: str, key: str | None, data: str, actor: str, look: int | None
     ) -> tuple[str | None, list[str]]:
         """Insert a signal, ``data`` as JSON; return the verdict and the names that there are.
 
         TYPED: nothing was inserted, and these are the types that are wanted, one of which the data has to fit; ``look`` is the
         number of nodes to ask (None: all), 0 once the data is known to fit.
         """
-        params = {
-            "workflow": workflow,
-            "name": name,
-            "key": key,
-            "data": data,
-            "actor": actor,
-            "look": look,
-            **self.clock,
-        }
-        verdict, names = run(self.connection, "horsies_signal", params)[0]
+        params = {"workflow": workflow, "name": name, "key": key, "data": data, "actor": actor, "look": look}
+        verdict, names = run(self.connection, "horsies_signal", {**params, **self.clock})[0]
         return verdict, names or []
 
     def decide(
@@ -211,8 +194,7 @@ class WorkflowStore:
     ) -> bool:
         """Decide about one opening of a gate; ``permission`` is the one that was checked. Return whether it did."""
         params = {"workflow": workflow, "number": number, "opening": opening, "permission": permission}
-        told = {"approved": approved, "by": by, "reason": reason}
-        return bool(run(self.connection, "horsies_decide", {**params, **told, **self.shared})[0][0])
+        return bool(self._change("horsies_decide", **params, approved=approved, by=by, reason=reason)[0])
 
     def unseen(self, ids: Iterable[uuid.UUID]) -> list[uuid.UUID]:
         """Return the runs among these that have signals which no advance has seen, or that are owed an advance."""
@@ -231,9 +213,8 @@ class WorkflowStore:
 
         The item is None if a gate and a signal would have one name. The list is empty if the attempt does not run any more.
         """
-        return [
-            row[0] for row in run(self.connection, "workflows/grow", {"task": task, "attempt": attempt, "nodes": nodes})
-        ]
+        params = {"task": task, "attempt": attempt, "nodes": nodes}
+        return [row[0] for row in run(self.connection, "workflows/grow", params)]
 
     def named(self, workflow: uuid.UUID, added_by: int, name: str) -> tuple[int, str]:
         """Return the number of the node that a node added under a name, and what it runs and waits for, as JSON."""
@@ -274,21 +255,19 @@ class WorkflowStore:
 
     def progress(self, ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, Progress]:
         """Return how far runs are, by id."""
-        return {
-            id_: Progress(*counts) for id_, *counts in run(self.connection, "workflows/progress", {"ids": list(ids)})
-        }
+        rows = run(self.connection, "workflows/progress", {"ids": list(ids)})
+        return {id_: Progress(*counts) for id_, *counts in rows}
 
     def open_calls(self, runs: Sequence[uuid.UUID]) -> list[OpenCalls]:
         """Return the calls that runs still have to make, in groups."""
-        found = []
-        for task, queue, undo, codec, given, many, ids, (id_, node), *constants in run(
-            self.connection, "workflows/calls", {"runs": list(runs)}
-        ):
-            examples = frozenset(text for text in constants if text is not None)
-            found.append(
-                OpenCalls(task, queue, undo, json.loads(given), many, ids, uuid.UUID(id_), node, examples, codec)
+        rows = run(self.connection, "workflows/calls", {"runs": list(runs)})
+        return [
+            OpenCalls(
+                task, queue, undo, json.loads(given), many, ids, uuid.UUID(id_), node,
+                frozenset(text for text in constants if text is not None), codec,
             )
-        return found
+            for task, queue, undo, codec, given, many, ids, (id_, node), *constants in rows
+        ]  # fmt: skip
 
     def names(self, many: int) -> list[str]:
         """Return up to ``many`` names of runs, in order."""
@@ -297,3 +276,7 @@ class WorkflowStore:
     def check_path(self, path: str) -> None:
         """Raise an error of the database if a JSON path is malformed."""
         run(self.connection, "workflows/path", {"path": path})
+
+    def _change(self, function: str, **params: Any) -> Any:
+        """Call a function that changes a run, and return its row."""
+        return run(self.connection, function, {**params, **self.shared})[0]

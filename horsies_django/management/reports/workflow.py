@@ -8,14 +8,7 @@ from typing import Any
 
 from horsies_django.core.texts import amount
 from horsies_django.management.reports.layout import moment, table, visible
-from horsies_django.monitoring.workflows import (
-    CodeCheck,
-    CodeProblem,
-    NodeOverview,
-    RunOverview,
-    SignalOverview,
-    WaitOverview,
-)
+from horsies_django.monitoring.workflows import CodeCheck, CodeProblem, RunOverview
 from horsies_django.store.workflows import Progress
 from horsies_django.workflows.handle import Change
 
@@ -36,10 +29,10 @@ def run_table(runs: Sequence[RunOverview]) -> str:
 
 def run_text(
     run: RunOverview,
-    nodes: Sequence[NodeOverview],
+    nodes: Sequence[Any],
     history: Sequence[Change],
-    waits: Sequence[WaitOverview] = (),
-    unused: Sequence[SignalOverview] = (),
+    waits: Sequence[Any] = (),
+    unused: Sequence[Any] = (),
     *,
     payload: bool,
     more: bool,
@@ -72,7 +65,7 @@ def run_text(
     return "\n\n".join(blocks)
 
 
-def node_table(nodes: Sequence[NodeOverview], *, payload: bool) -> str:
+def node_table(nodes: Sequence[Any], *, payload: bool) -> str:
     """Return a line per node; messages of errors only if ``payload``."""
     headings = ("NODE", "NAME", "KIND", "STATUS", "UPSTREAM", "ELEMENTS", "TASK", "ID", "ERROR")
     rows = (
@@ -85,7 +78,7 @@ def node_table(nodes: Sequence[NodeOverview], *, payload: bool) -> str:
     return table(headings, rows)
 
 
-def waits_for(wait: WaitOverview) -> str:
+def waits_for(wait: Any) -> str:
     if wait.kind == "timer":
         return "its time"
     if wait.kind == "gate":
@@ -93,12 +86,12 @@ def waits_for(wait: WaitOverview) -> str:
     return f"signal {wait.signal}" if wait.signal_key is None else f"signal {wait.signal}, key {wait.signal_key}"
 
 
-def after_that(wait: WaitOverview) -> str:
+def after_that(wait: Any) -> str:
     """Return what becomes of a wait whose time is over."""
     return "-" if wait.due_at is None else {"fail": "FAILED", "skip": "SKIPPED"}.get(wait.on_timeout, "COMPLETED")
 
 
-def signal_row(signal: SignalOverview, *, payload: bool) -> tuple[Any, ...]:
+def signal_row(signal: Any, *, payload: bool) -> tuple[Any, ...]:
     """Return a signal that no node has taken, with its data only if ``payload``."""
     row = (signal.id, signal.name, signal.key or "-", moment(signal.sent_at), signal.actor)
     return (*row, json.dumps(signal.data)) if payload else row
@@ -118,17 +111,17 @@ def counts(progress: Progress | None) -> str:
     return f"{part(progress)} of {progress.total:,}{f': {told}' if told else ''}"
 
 
-def upstream(node: NodeOverview) -> str:
+def upstream(node: Any) -> str:
     count = node.open + node.ok + node.bad
     return f"{count - node.open:,}/{count:,}" if count else "-"
 
 
-def elements(node: NodeOverview) -> str:
+def elements(node: Any) -> str:
     """Return how many tasks of a map have finished."""
     return "-" if node.total is None else f"{node.items_ok + node.items_bad:,}/{node.total:,}"
 
 
-def error(node: NodeOverview, payload: bool) -> str:
+def error(node: Any, payload: bool) -> str:
     return ": ".join(filter(None, [node.error_code, node.error if payload else None])) or "-"
 
 

@@ -67,9 +67,7 @@ class Advancer:
     repeats: Repeats = field(default_factory=Repeats)
     handed: deque[Handed] = field(default_factory=deque, init=False)  # by another thread
     owed: dict[uuid.UUID, Debt] = field(default_factory=dict, init=False)
-    signalled: set[uuid.UUID] = field(
-        default_factory=set, init=False
-    )  # runs with signals that another worker may have seen
+    signalled: set[uuid.UUID] = field(default_factory=set, init=False)  # runs; another worker may have seen the signals
 
     def twin(self, hand_over: Callable[[Handed], None]) -> Advancer:
         """Return an advancer for another thread. What both would log again and again is logged as if one did."""
@@ -78,7 +76,7 @@ class Advancer:
     def owe(self, tasks: Iterable[Sequence[uuid.UUID]]) -> None:
         """Note finished tasks, each after its run."""
         for run, task in tasks:
-            self.debt(run).tasks.add(task)
+            self.debt(run, tasks=[task])
 
     def tell(self, run: uuid.UUID) -> None:
         """Note that a run got a signal. All workers are told, so each looks first whether nobody has seen it yet."""
@@ -87,15 +85,16 @@ class Advancer:
     def find(self, store: WorkflowStore, age: timedelta | None, many: int) -> int:
         """Note what the tables say is owed, ``many`` of a kind at most, and return how much that is."""
         found = store.owed(age, many)
-        for each in found:
-            debt = self.debt(each.workflow)
-            debt.tasks |= {each.task} if each.task else set()
-            debt.children |= {each.child} if each.child else set()
+        for run, task, child in found:
+            self.debt(run, [task] if task else (), [child] if child else ())
         return len(found)
 
-    def debt(self, run: uuid.UUID) -> Debt:
-        """Return what a run is owed; it is advanced even if that is nothing."""
-        return self.owed.setdefault(run, Debt())
+    def debt(self, run: uuid.UUID, tasks: Iterable[uuid.UUID] = (), children: Iterable[uuid.UUID] = ()) -> Debt:
+        """Note what a run is owed, and return all that it is owed; it is advanced even if that is nothing."""
+        debt = self.owed.setdefault(run, Debt())
+        debt.tasks.update(tasks)
+        debt.children.update(children)
+        return debt
 
     @property
     def next_at(self) -> float:
@@ -119,8 +118,7 @@ class Advancer:
                 self.debt(run)
         while self.handed:
             run, debt = self.handed.popleft()
-            self.debt(run).tasks |= debt.tasks
-            self.debt(run).children |= debt.children
+            self.debt(run, debt.tasks, debt.children)
         due = [run for run, debt in self.owed.items() if debt.at <= now]
         sent = False
         together = 1 if self.strict else 8  # after an error, a transaction of the caller runs no other statement
@@ -190,9 +188,7 @@ class Advancer:
         if advanced.busy:
             if self.strict and debt.tries == BUSY_TRIES:
                 raise WorkflowError(f"workflow run {run} cannot be advanced: another transaction holds its lock")
-            again = self.debt(run)
-            again.tasks |= debt.tasks
-            again.children |= debt.children
+            again = self.debt(run, debt.tasks, debt.children)
             again.tries = debt.tries + 1
             again.at = time.monotonic() + BUSY_SECONDS[min(debt.tries, len(BUSY_SECONDS) - 1)]
             return
@@ -201,7 +197,7 @@ class Advancer:
         if advanced.more:
             self.debt(run)
         if advanced.finished and advanced.parent is not None:
-            self.debt(advanced.parent).children.add(run)
+            self.debt(advanced.parent, children=[run])
         if advanced.halted is not None:
             if advanced.halted in HALTED:
                 logger.info(HALTED[advanced.halted], run)

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from typing import Any
 
+from django.apps import apps
 from django.db import connections, transaction
+from django.db.models import QuerySet
 
 from horsies_django.conf import config
 from horsies_django.store.notify import channel_prefix
@@ -26,3 +29,9 @@ def writing(now: datetime | None = None) -> Iterator[WorkflowStore]:
     connection = connections[conf.database]
     with transaction.atomic(using=conf.database):
         yield WorkflowStore(connection, channel_prefix(connection), conf.max_payload_bytes, now)
+
+
+def rows(model: str, **filters: Any) -> QuerySet[Any]:
+    """Return rows of a model by its name: modules of tasks are imported before the models are ready."""
+    found: QuerySet[Any] = apps.get_model("horsies", model)._default_manager.using(config().database).filter(**filters)
+    return found

@@ -8,7 +8,6 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, Generic, NamedTuple
 
-from horsies_django.conf import config
 from horsies_django.core.results import TaskResult
 from horsies_django.core.status import UNFINISHED_NODES
 from horsies_django.core.texts import text_problem
@@ -17,7 +16,7 @@ from horsies_django.store.workflows import Progress
 from horsies_django.tasks import registry
 from horsies_django.tasks.handle import TaskHandle, async_form, deadline_of, decode, id_of, remaining
 from horsies_django.workflows import operations
-from horsies_django.workflows.database import reading
+from horsies_django.workflows.database import reading, rows
 from horsies_django.workflows.nodes import T
 
 LONGEST = 100  # characters of the result of a run that continued: {"ok": null, "continued_as": "..."}
@@ -97,37 +96,25 @@ class WorkflowHandle(Generic[T]):
 
     def status(self) -> str:
         """Return RUNNING, PAUSED, COMPENSATING, COMPLETED, FAILED or CANCELLED. Raises LookupError if there is no such run."""
-        from horsies_django.models import WorkflowRun
-
-        found = (
-            WorkflowRun.objects.using(config().database).filter(pk=self.workflow_id).values_list("status", flat=True)
-        )
+        found = rows("WorkflowRun", pk=self.workflow_id).values_list("status", flat=True)
         if not found:
             raise operations.missing(self.workflow_id)
         return str(found[0])
 
     def successor(self) -> WorkflowHandle | None:
         """Return the run as which this one continued, None if it has not. Raises LookupError if there is no such run."""
-        found = self._followed(last=False)
-        return None if found is None else WorkflowHandle(found)
+        found = reading().successor(self.workflow_id, last=False)
+        if not found:
+            raise operations.missing(self.workflow_id)
+        return None if found[0] is None else WorkflowHandle(found[0])
 
     def latest(self) -> WorkflowHandle:
         """Return the last of the runs that continued one another: this one if it has not. Raises LookupError."""
-        found = self._followed(last=True)
-        return self if found in (None, self.workflow_id) else WorkflowHandle(found, self._codec_for(found))
-
-    def _codec_for(self, later: uuid.UUID) -> Any:
-        """Return the codec for a run that continues this one: none if it is one of another workflow."""
-        from horsies_django.models import WorkflowRun
-
-        both = WorkflowRun.objects.using(config().database).filter(pk__in=[self.workflow_id, later])
-        return self._codec if len(set(both.values_list("name", flat=True))) == 1 else None
-
-    def _followed(self, *, last: bool) -> uuid.UUID | None:
-        found = reading().successor(self.workflow_id, last=last)
-        if not found:
-            raise operations.missing(self.workflow_id)
-        return found[0]
+        found = operations.last(reading(), self.workflow_id)
+        if found == self.workflow_id:
+            return self
+        names = rows("WorkflowRun", pk__in=[self.workflow_id, found]).values_list("name", flat=True)
+        return WorkflowHandle(found, self._codec if len(set(names)) == 1 else None)  # of another workflow: plain JSON
 
     def progress(self) -> Progress:
         """Return how far the run is. Raises LookupError if there is no such run."""
@@ -153,8 +140,8 @@ class WorkflowHandle(Generic[T]):
             if node.status in UNFINISHED_NODES:
                 found[name] = None
             elif node.kind == "map" and node.status == "COMPLETED":
-                rows = store.map_results(self.workflow_id, node.number, 0, 2**31 - 1)
-                ok = [decode(codec, result).ok for _place, status, result in rows if status == "COMPLETED"]
+                elements = store.map_results(self.workflow_id, node.number, 0, 2**31 - 1)
+                ok = [decode(codec, result).ok for _place, status, result in elements if status == "COMPLETED"]
                 found[name] = TaskResult(ok=ok)
             else:
                 found[name] = decode(None if node.kind == "map" else codec, node.result)
@@ -174,9 +161,7 @@ class WorkflowHandle(Generic[T]):
 
     def history(self) -> list[Change]:
         """Return who paused, resumed, cancelled or retried the run, skipped nodes of it, or decided about gates, oldest first."""
-        from horsies_django.models import AuditEntry
-
-        entries = AuditEntry.objects.using(config().database).filter(subject=str(self.workflow_id)).order_by("at", "pk")
+        entries = rows("AuditEntry", subject=str(self.workflow_id)).order_by("at", "pk")
         return [Change(entry.at, entry.actor, entry.action, entry.reason, entry.after or {}) for entry in entries]
 
     def pause(self, *, actor: str = "code", reason: str | None = None) -> bool:
@@ -203,7 +188,7 @@ class WorkflowHandle(Generic[T]):
 
     def skip(self, node: str, *, actor: str = "code", reason: str | None = None) -> None:
         """Skip a node that has not begun, by its name. Raises WorkflowError if it has begun, LookupError if there is none."""
-        named = operations.nodes(workflow_id=self.workflow_id, name=node).order_by("added_by")
+        named = rows("WorkflowNode", workflow_id=self.workflow_id, name=node).order_by("added_by")
         numbers = [] if text_problem("node", node, 200) else list(named.values_list("number", flat=True)[:2])
         if len(numbers) != 1:
             raise LookupError(f"run {self.workflow_id} has {'several nodes' if numbers else 'no node'} named {node!r}")

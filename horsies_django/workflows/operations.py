@@ -24,7 +24,7 @@ from horsies_django.core.texts import LONGEST_ACTOR, refuse_who, text_problem
 from horsies_django.store.tasks import TaskStore
 from horsies_django.store.workflows import WorkflowStore
 from horsies_django.tasks.options import simulated_now
-from horsies_django.workflows.database import reading, writing
+from horsies_django.workflows.database import reading, rows, writing
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
@@ -172,10 +172,12 @@ def inside(store: WorkflowStore, run: uuid.UUID, name: str) -> str:
     for child in found:  # grows
         if len(found) < 100:
             found += store.children(child)
-    waiting = nodes(workflow_id__in=found, signal=name).exclude(kind="gate").order_by("workflow_id").first()
+    waiting = (
+        rows("WorkflowNode", workflow_id__in=found, signal=name).exclude(kind="gate").order_by("workflow_id").first()
+    )
     if waiting is None:
         return ""
-    node = nodes(task_id=waiting.workflow_id, kind="workflow", workflow_id__in=[run, *found]).first()
+    node = rows("WorkflowNode", task_id=waiting.workflow_id, kind="workflow", workflow_id__in=[run, *found]).first()
     return f". The run of its node {node and node.name!r} does: signal {waiting.workflow_id}"
 
 
@@ -252,15 +254,9 @@ def settle(store: WorkflowStore, node: WorkflowNode, opening: int, approved: boo
     note(store, run, "workflow.approve" if approved else "workflow.reject", by, reason, details)
 
 
-def nodes(**filters: Any) -> QuerySet[WorkflowNode]:
-    from horsies_django.models import WorkflowNode
-
-    return WorkflowNode.objects.using(config().database).filter(**filters)
-
-
 def gates(run: uuid.UUID) -> QuerySet[WorkflowNode]:
     """Return the gates of a run, through the index of names."""
-    return nodes(workflow_id=run, kind="gate", signal__isnull=False)
+    return rows("WorkflowNode", workflow_id=run, kind="gate", signal__isnull=False)
 
 
 def find(run: uuid.UUID, gate: str) -> list[WorkflowNode]:
@@ -270,7 +266,7 @@ def find(run: uuid.UUID, gate: str) -> list[WorkflowNode]:
         found = list(gates(run).filter(number=int(gate)))
     if found:
         return found
-    if nodes(workflow_id=run, signal=gate).exists():
+    if rows("WorkflowNode", workflow_id=run, signal=gate).exists():
         raise WorkflowError(f"{gate!r} of run {run} is not a gate but a signal")
     names = list(gates(run).order_by("signal").values_list("signal", flat=True).distinct()[:NAMED])
     there = f"its gates are {', '.join(map(repr, names))}" if names else "it has no gates"

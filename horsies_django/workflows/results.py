@@ -5,7 +5,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Generic, TypeVar, overload
+from itertools import islice
+from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 from asgiref.sync import sync_to_async
 
@@ -52,12 +53,10 @@ class Results(Sequence[T], Generic[T]):
         yield from map(self._value, self._completed())
 
     async def __aiter__(self) -> AsyncIterator[T]:
-        start = 0
-        while rows := await sync_to_async(self._read)(start, CHUNK):
-            for _place, status, result in rows:
-                if status == "COMPLETED":
-                    yield self._value(result)
-            start = rows[-1][0] + 1
+        found = self._completed()
+        while some := await sync_to_async(lambda: list(islice(found, CHUNK)))():
+            for result in some:
+                yield self._value(result)
 
     def __len__(self) -> int:
         if self._length is None:
@@ -81,12 +80,9 @@ class Results(Sequence[T], Generic[T]):
 
     def _completed(self) -> Iterator[str | None]:
         start = 0
-        while rows := self._read(start, CHUNK):
+        while rows := reading().results(self._workflow, self._node, self._parameter, start, CHUNK):
             yield from (result for _place, status, result in rows if status == "COMPLETED")
             start = rows[-1][0] + 1
-
-    def _read(self, start: int, many: int) -> list[tuple[int, str, str | None]]:
-        return reading().results(self._workflow, self._node, self._parameter, start, many)
 
     def _value(self, result: str | None) -> T:
         envelope = opened(result or "")
@@ -96,11 +92,10 @@ class Results(Sequence[T], Generic[T]):
         return value
 
 
-class ValueCodec:
+class ValueCodec(NamedTuple):
     """Decodes the value of a node by a function, which can be pickled, as handles can."""
 
-    def __init__(self, load: Callable[[Any], Any]) -> None:
-        self.load = load
+    load: Callable[[Any], Any]
 
     def decode(self, envelope: Mapping[str, Any] | str) -> TaskResult[Any]:
         """Return the value in an envelope. Raises CodecError, TaskDefinitionError for an annotation that nothing can be."""

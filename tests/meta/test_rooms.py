@@ -45,8 +45,6 @@ LATE_IMPORTS = {
     "horsies_django/worker/child/fork_server.py": 1,  # a fresh interpreter has no Django yet
     "horsies_django/worker/maintenance/health_server.py": 1,  # prometheus-client need not be installed
     "horsies_django/worker/pool/process.py": 2,  # only a worker without children runs tasks itself
-    "horsies_django/workflows/handle.py": 3,  # modules of tasks are imported before the models are ready
-    "horsies_django/workflows/operations.py": 1,  # the same
 }
 
 

@@ -27,7 +27,7 @@ from horsies_django.workflows.arguments import Given, dropped
 from horsies_django.workflows.compile import Called, compiled, take_input, take_task
 from horsies_django.workflows.embed import embed, follow
 from horsies_django.workflows.handle import WorkflowHandle
-from horsies_django.workflows.nodes import Condition, Graph, Join, N, Node, Options, Spec, T
+from horsies_django.workflows.nodes import Condition, Graph, Join, N, Node, Options, Rule, T
 from horsies_django.workflows.send import handle_of, send_graphs
 from horsies_django.workflows.waits import OnTimeout
 
@@ -73,7 +73,7 @@ class Workflow(Graph[T]):
         options = Options(after, join, allow_failed, when, name, undo)
         given = self._given(options, args, kwargs, others)
         if isinstance(what, Workflow):
-            return self._record(Spec(kinds.WORKFLOW, what.name, options, partial(embed, child=what, given=given)))
+            return self._record(kinds.WORKFLOW, what.name, options, partial(embed, child=what, given=given))
         return self._call(kinds.TASK, what, TASKS, options, given)
 
     def map(
@@ -119,7 +119,7 @@ class Workflow(Graph[T]):
         """
         options = Options(after, join, allow_failed, when, name)
         given = self._given(options, (), kwargs, others)
-        return self._record(Spec(kinds.CONTINUE, "continue", options, partial(follow, successor=what, given=given)))
+        return self._record(kinds.CONTINUE, "continue", options, partial(follow, successor=what, given=given))
 
     @overload
     def input(self, name: str, annotation: type[N]) -> Node[N]: ...
@@ -127,7 +127,7 @@ class Workflow(Graph[T]):
     def input(self, name: str, annotation: Any = ...) -> Node: ...
     def input(self, name: str, annotation: Any = Any) -> Node:
         """Add an input, whose value another workflow gives when this one is a node of it."""
-        return self._record(Spec(kinds.INPUT, name, Options(name=name), partial(take_input, annotation=annotation)))
+        return self._record(kinds.INPUT, name, Options(name=name), partial(take_input, annotation=annotation))
 
     def sleep(
         self,
@@ -142,7 +142,7 @@ class Workflow(Graph[T]):
     ) -> Node[None]:
         """Add a timer: a node that completes ``delay`` after it is ready, a timedelta or seconds. Its value is None."""
         options = Options(after, join, allow_failed, when, name)
-        return self._record(Spec(kinds.TIMER, "sleep", options, partial(waits.sleep, delay=delay)))
+        return self._record(kinds.TIMER, "sleep", options, partial(waits.sleep, delay=delay))
 
     def until(
         self,
@@ -157,7 +157,7 @@ class Workflow(Graph[T]):
     ) -> Node[None]:
         """Add a timer that completes at an aware datetime, or when it is ready if that is later. Its value is None."""
         options = Options(after, join, allow_failed, when, name)
-        return self._record(Spec(kinds.TIMER, "until", options, partial(waits.until, moment=moment)))
+        return self._record(kinds.TIMER, "until", options, partial(waits.until, moment=moment))
 
     def signal(
         self,
@@ -181,11 +181,10 @@ class Workflow(Graph[T]):
         After ``timeout``, a timedelta or seconds from when the node is ready, it is FAILED ("fail"), SKIPPED ("skip") or
         COMPLETED with None ("complete").
         """
+        options = Options(after, join, allow_failed, when, name)
         title = signal if isinstance(signal, str) else "signal"
-        wait = partial(
-            waits.signal, name=signal, key=key, annotation=annotation, timeout=timeout, on_timeout=on_timeout
-        )
-        return self._record(Spec(kinds.SIGNAL, title, Options(after, join, allow_failed, when, name), wait))
+        wait = partial(waits.signal, name=signal, key=key, annotation=annotation)
+        return self._record(kinds.SIGNAL, title, options, partial(wait, timeout=timeout, on_timeout=on_timeout))
 
     def gate(
         self,
@@ -208,7 +207,7 @@ class Workflow(Graph[T]):
         sent when the gate opens, with the name of the gate as its argument ``gate``.
         """
         wait = partial(waits.gate, permission=permission, timeout=timeout, on_timeout=on_timeout)
-        node = self._record(Spec(kinds.GATE, "gate", Options(after, join, allow_failed, when, name), wait))
+        node = self._record(kinds.GATE, "gate", Options(after, join, allow_failed, when, name), wait)
         if announce is not None:  # it waits for the same nodes
             title = f"announce {node.title[:180]}"
             self.add(announce, gate=node.name, name=title, after=after, join=join, allow_failed=allow_failed, when=when)
@@ -264,7 +263,7 @@ class Workflow(Graph[T]):
         self.problems += [f"the argument {name!r:.80} is given twice: in kwargs= and beside it" for name in twice]
         return Given(args, {**kwargs, **others})
 
-    def _called(self, what: Any, expected: str) -> Called:
+    def _called(self, what: Any, expected: str) -> Called | None:
         """Return a task and its options. One of django.tasks has them as its attributes ``definition`` and ``send_options``."""
         if isinstance(what, Sender):
             return what._task, what._options
@@ -276,27 +275,27 @@ class Workflow(Graph[T]):
             return task, SendOptions()
         else:
             self.problems.append(f"there is no task named {what!r}{close_to(what, registry.names())}")
-        return None, SendOptions()
+        return None
 
     def _call(self, kind: Kind, what: Any, expected: str, options: Options, given: Given) -> Node:
         """Record a node that runs a task."""
         called = self._called(what, expected)
-        title = str(what) if called[0] is None else called[0].name.rpartition(".")[2]
-        return self._record(Spec(kind, title, options, partial(take_task, called=called, given=given)))
+        title = str(what) if called is None else called[0].name.rpartition(".")[2]
+        return self._record(kind, title, options, partial(take_task, called=called, given=given))
 
-    def _record(self, spec: Spec) -> Node:
-        """Add a node, and compile it."""
+    def _record(self, kind: Kind, title: Any, options: Options, rule: Rule) -> Node:
+        """Add a node, and compile it. Its title is its name, unless the options have one, or the title is taken."""
         if len(self.nodes) >= MOST_NODES:
             raise WorkflowDefinitionError(
                 self.name, [f"it has more than {MOST_NODES:,} nodes: map() runs a task per element with one node"]
             )
-        name = self._name(spec.options.name, str(spec.title)[:180])
+        name = self._name(options.name, str(title)[:180])
         self.change(f"the node {name!r:.80}")
-        node: Node = Node(self, len(self.nodes), name, spec.kind)
+        node: Node = Node(self, len(self.nodes), name, kind)
         self.nodes.append(node)
-        undo = spec.options.undo
-        undo = None if undo is None or spec.kind.runs else self._called(undo, f"{name}: {UNDOS}")
-        self.problems += [f"{name}: {problem}" for problem in compiled(node, spec, undo)]
+        undone = options.undo is not None and not kind.runs
+        undo = self._called(options.undo, f"{name}: {UNDOS}") if undone else None
+        self.problems += [f"{name}: {problem}" for problem in compiled(node, rule, options, undo)]
         return node
 
     def _name(self, given: Any, title: str) -> str:

@@ -17,37 +17,37 @@ from horsies_django.core.metadata import without_metadata
 from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.tasks.options import SendOptions, prepare
 from horsies_django.workflows.arguments import Given, dropped, produced, take_arguments, unsure
-from horsies_django.workflows.nodes import Condition, Node, Options, Problems, Quorum, Spec
+from horsies_django.workflows.nodes import Condition, Node, Options, Problems, Quorum, Rule
 from horsies_django.workflows.results import Results
 from horsies_django.workflows.undo import take_undo, task_columns
 
 LONGEST_PATH = 10_000
-Called = tuple[TaskDefinition | None, SendOptions]
+Called = tuple[TaskDefinition, SendOptions]
 
 
-def compiled(node: Node, spec: Spec, undo: Called | None) -> Problems:
+def compiled(node: Node, rule: Rule, options: Options, undo: Called | None) -> Problems:
     """Compile a node by the rule of its kind; yield what is wrong with it."""
-    yield from spec.rule(node)
+    yield from rule(node)
     size, limit = len(node.kwargs.encode()), config().max_payload_bytes
     if size > limit:
         yield f"the arguments take {size:,} bytes of JSON; HORSIES['MAX_PAYLOAD_BYTES'] allows {limit:,}"
-    yield from take_options(node, spec.options)
+    yield from take_options(node, options)
     yield from unsure(node)
-    if spec.options.undo is not None and node.kind.runs:
+    if options.undo is not None and node.kind.runs:
         yield "undo= is for a task or a map, not for a workflow"
-    elif undo is not None and undo[0] is not None and node.task is not None:
-        yield from take_undo(node, node.task, undo[0], undo[1])
+    elif undo is not None and node.task is not None:
+        yield from take_undo(node, node.task, *undo)
 
 
-def take_task(node: Node, called: Called, given: Given) -> Problems:
+def take_task(node: Node, called: Called | None, given: Given) -> Problems:
     """Let a node run a task, once or per element of a list: the first keyword argument."""
     if node.kind.many:
         node.over = next(iter(given.kwargs), None)
         if node.over is None:
             yield "map() takes what it maps over as its first keyword argument"
-    node.task, options = called
-    if node.task is None:
+    if called is None:
         return
+    node.task, options = called
     node.type = produced(node.task)
     if isinstance(options.delay, dt.datetime):
         yield "delay must be seconds or a timedelta, counted from when the node is ready"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from graphlib import CycleError, TopologicalSorter
 
 from horsies_django.core.kinds import CONTINUE, GATE, INPUT
@@ -74,18 +74,14 @@ def circle(nodes: Sequence[Node]) -> Problems:
         yield f"its nodes wait for one another in a circle: {shown}"
 
 
-def too_deep(nodes: Iterable[Node]) -> Problems:
-    """Yield the problem of nodes with too many workflows in one another."""
+def outermost(nodes: Sequence[Node]) -> Problems:
+    """Yield what is wrong with nodes of a run that is no node of another one: too many levels, and inputs without a value."""
     levels = max((node.levels for node in nodes), default=1)
     if levels > MOST_LEVELS:
         yield (
             f"its workflows are nested {levels} levels deep, and {MOST_LEVELS} are possible: let a task of the innermost one add "
             "the rest by current_task().workflow.add(...)"
         )
-
-
-def unfed(nodes: Iterable[Node]) -> Problems:
-    """Yield the inputs of a run that no other workflow gives a value."""
     for node in nodes:
         if node.kind is INPUT:
             yield f"its input {node.name!r} has no value: only a node of another workflow gets one"

@@ -23,8 +23,8 @@ from horsies_django.tasks.handle import async_form
 from horsies_django.workflows.builder import Workflow
 from horsies_django.workflows.database import writing
 from horsies_django.workflows.embed import misnamed
-from horsies_django.workflows.graph_checks import both, impossible, too_deep, unfed
-from horsies_django.workflows.nodes import Node, Problems, Spec
+from horsies_django.workflows.graph_checks import both, impossible, outermost
+from horsies_django.workflows.nodes import Node, Problems
 from horsies_django.workflows.operations import note
 from horsies_django.workflows.send import path_problem
 
@@ -64,9 +64,9 @@ class RunningWorkflow(Workflow):
         """Refuse: the run was sent already. Raises WorkflowError."""
         raise WorkflowError("the workflow of the current task is running: add() and map() insert their nodes at once")
 
-    def _record(self, spec: Spec) -> Node:
-        node = super()._record(spec)
-        self._refuse([*unfed([node]), *impossible(node), *too_deep([node])])
+    def _record(self, *recorded: Any) -> Node:
+        node = super()._record(*recorded)
+        self._refuse([*outermost([node]), *impossible(node)])
         task = self.current.task_id
         assert task is not None
         with taken(), writing() as store:

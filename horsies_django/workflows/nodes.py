@@ -170,15 +170,7 @@ def json_object(members: Mapping[str, Any], texts: Mapping[str, str | None]) -> 
 
 # Yields the problems that it finds, without the name of the node, and returns something.
 Problems = Generator[str, None, R]
-
-
-class Spec(NamedTuple):
-    """A node as it was recorded. Its title is its name, unless it has one in the options, or the title is taken."""
-
-    kind: Kind
-    title: str
-    options: Options
-    rule: Callable[[Node], Problems]  # how it is compiled, bound to what only this kind takes
+Rule = Callable[["Node"], Problems]  # how a node is compiled, bound to what only its kind takes
 
 
 @dataclass(eq=False, repr=False)

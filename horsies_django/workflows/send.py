@@ -20,7 +20,7 @@ from horsies_django.tasks.enqueue import CHUNK_CHARACTERS, in_event_loop, taken
 from horsies_django.tasks.ids import uuid7
 from horsies_django.tasks.options import refuse, simulated_now
 from horsies_django.workflows.database import reading, writing
-from horsies_django.workflows.graph_checks import graph_problems, too_deep, unfed
+from horsies_django.workflows.graph_checks import graph_problems, outermost
 from horsies_django.workflows.handle import WorkflowHandle
 from horsies_django.workflows.nodes import Graph, T
 from horsies_django.workflows.results import codec_of, codecs_of
@@ -51,7 +51,7 @@ def send_graphs(flows: Sequence[Graph[T]], *, from_async: bool = False) -> list[
 def check(flow: Graph, store: WorkflowStore) -> None:
     """Raise WorkflowDefinitionError, with all problems of the graph."""
     flow.finish()
-    problems = [*flow.problems, *graph_problems(flow), *too_deep(flow.nodes), *unfed(flow.nodes)]
+    problems = [*flow.problems, *graph_problems(flow), *outermost(flow.nodes)]
     paths = {node.when.path: node.name for node in reversed(flow.nodes) if node.when is not None}
     for path, name in reversed(paths.items()):
         if problem := path_problem(store, path):

@@ -1,6 +1,6 @@
 """The arguments of a node: constants are encoded, other nodes become inputs, if their results fit by their annotations.
 
-The functions write into the node, and yield what is wrong, without its name. ``compile`` asks all of them.
+The functions write into the node, and yield what is wrong, without its name; the rules ask all of them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The builder of workflows, and ``Batch``: tasks that do not depend on one another, and callbacks.
 
 Nothing raises while a graph is built; ``send`` names all problems at once. Each method records a node: it binds what it was given
-to the rule by which ``compile`` turns it into what is stored.
+to the rule of its kind, which turns it into what is stored.
 """
 
 from __future__ import annotations
@@ -22,14 +22,12 @@ from horsies_django.tasks import registry
 from horsies_django.tasks.decorator import Sender
 from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.tasks.options import SendOptions
-from horsies_django.workflows import waits
+from horsies_django.workflows import rules
 from horsies_django.workflows.arguments import Given, dropped
-from horsies_django.workflows.compile import Called, compiled, take_input, take_task
-from horsies_django.workflows.embed import embed, follow
 from horsies_django.workflows.handle import WorkflowHandle
 from horsies_django.workflows.nodes import Condition, Graph, Join, N, Node, Options, Rule, T
+from horsies_django.workflows.rules import Called, OnTimeout
 from horsies_django.workflows.send import handle_of, send_graphs
-from horsies_django.workflows.waits import OnTimeout
 
 MOST_NODES = 1_000_000
 TASKS = "add() takes a task, the name of one, or a Workflow"
@@ -73,7 +71,7 @@ class Workflow(Graph[T]):
         options = Options(after, join, allow_failed, when, name, undo)
         given = self._given(options, args, kwargs, others)
         if isinstance(what, Workflow):
-            return self._record(kinds.WORKFLOW, what.name, options, partial(embed, child=what, given=given))
+            return self._record(kinds.WORKFLOW, what.name, options, partial(rules.embed, child=what, given=given))
         return self._call(kinds.TASK, what, TASKS, options, given)
 
     def map(
@@ -119,7 +117,7 @@ class Workflow(Graph[T]):
         """
         options = Options(after, join, allow_failed, when, name)
         given = self._given(options, (), kwargs, others)
-        return self._record(kinds.CONTINUE, "continue", options, partial(follow, successor=what, given=given))
+        return self._record(kinds.CONTINUE, "continue", options, partial(rules.follow, successor=what, given=given))
 
     @overload
     def input(self, name: str, annotation: type[N]) -> Node[N]: ...
@@ -127,7 +125,7 @@ class Workflow(Graph[T]):
     def input(self, name: str, annotation: Any = ...) -> Node: ...
     def input(self, name: str, annotation: Any = Any) -> Node:
         """Add an input, whose value another workflow gives when this one is a node of it."""
-        return self._record(kinds.INPUT, name, Options(name=name), partial(take_input, annotation=annotation))
+        return self._record(kinds.INPUT, name, Options(name=name), partial(rules.take_input, annotation=annotation))
 
     def sleep(
         self,
@@ -142,7 +140,7 @@ class Workflow(Graph[T]):
     ) -> Node[None]:
         """Add a timer: a node that completes ``delay`` after it is ready, a timedelta or seconds. Its value is None."""
         options = Options(after, join, allow_failed, when, name)
-        return self._record(kinds.TIMER, "sleep", options, partial(waits.sleep, delay=delay))
+        return self._record(kinds.TIMER, "sleep", options, partial(rules.sleep, delay=delay))
 
     def until(
         self,
@@ -157,7 +155,7 @@ class Workflow(Graph[T]):
     ) -> Node[None]:
         """Add a timer that completes at an aware datetime, or when it is ready if that is later. Its value is None."""
         options = Options(after, join, allow_failed, when, name)
-        return self._record(kinds.TIMER, "until", options, partial(waits.until, moment=moment))
+        return self._record(kinds.TIMER, "until", options, partial(rules.until, moment=moment))
 
     def signal(
         self,
@@ -183,7 +181,7 @@ class Workflow(Graph[T]):
         """
         options = Options(after, join, allow_failed, when, name)
         title = signal if isinstance(signal, str) else "signal"
-        wait = partial(waits.signal, name=signal, key=key, annotation=annotation)
+        wait = partial(rules.signal, name=signal, key=key, annotation=annotation)
         return self._record(kinds.SIGNAL, title, options, partial(wait, timeout=timeout, on_timeout=on_timeout))
 
     def gate(
@@ -206,7 +204,7 @@ class Workflow(Graph[T]):
         "shop.approve", is what users need. ``timeout`` and ``on_timeout`` are those of ``signal``. ``announce`` is a task that is
         sent when the gate opens, with the name of the gate as its argument ``gate``.
         """
-        wait = partial(waits.gate, permission=permission, timeout=timeout, on_timeout=on_timeout)
+        wait = partial(rules.gate, permission=permission, timeout=timeout, on_timeout=on_timeout)
         node = self._record(kinds.GATE, "gate", Options(after, join, allow_failed, when, name), wait)
         if announce is not None:  # it waits for the same nodes
             title = f"announce {node.title[:180]}"
@@ -281,7 +279,7 @@ class Workflow(Graph[T]):
         """Record a node that runs a task."""
         called = self._called(what, expected)
         title = str(what) if called is None else called[0].name.rpartition(".")[2]
-        return self._record(kind, title, options, partial(take_task, called=called, given=given))
+        return self._record(kind, title, options, partial(rules.take_task, called=called, given=given))
 
     def _record(self, kind: Kind, title: Any, options: Options, rule: Rule) -> Node:
         """Add a node, and compile it. Its title is its name, unless the options have one, or the title is taken."""
@@ -295,7 +293,7 @@ class Workflow(Graph[T]):
         self.nodes.append(node)
         undone = options.undo is not None and not kind.runs
         undo = self._called(options.undo, f"{name}: {UNDOS}") if undone else None
-        self.problems += [f"{name}: {problem}" for problem in compiled(node, rule, options, undo)]
+        self.problems += [f"{name}: {problem}" for problem in rules.compiled(node, rule, options, undo)]
         return node
 
     def _name(self, given: Any, title: str) -> str:

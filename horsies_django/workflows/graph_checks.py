@@ -9,7 +9,6 @@ from graphlib import CycleError, TopologicalSorter
 from horsies_django.core.kinds import CONTINUE, GATE, INPUT
 from horsies_django.core.texts import text_problem
 from horsies_django.workflows.nodes import Graph, Node, Problems
-from horsies_django.workflows.waits import is_moment
 
 ON_ERROR = ("fail", "stop", "pause")
 MOST_LEVELS = 100  # PostgreSQL begins workflows in one another on one stack, which ends at 165 to 190 of them
@@ -36,7 +35,7 @@ def graph_problems(flow: Graph) -> Problems:
         if node.upstream & ends:
             end = flow.nodes[min(node.upstream & ends)]
             yield f"{node.name}: the run ends at {end.name}, so nothing can wait for that"
-    named = [(node.columns["signal"], node.kind is GATE) for node in flow.nodes if "signal" in node.columns]
+    named = [(node.columns["signal"], node.kind is GATE) for node in flow.nodes if node.columns.get("signal")]
     for name in sorted({name for name, gate in named if gate} & {name for name, gate in named if not gate}):
         yield both(name)
     for node in flow.nodes:
@@ -85,3 +84,8 @@ def outermost(nodes: Sequence[Node]) -> Problems:
     for node in nodes:
         if node.kind is INPUT:
             yield f"its input {node.name!r} has no value: only a node of another workflow gets one"
+
+
+def is_moment(value: object) -> bool:
+    """Return whether a value is an aware datetime that PostgreSQL and Python can both count with in any time zone."""
+    return isinstance(value, dt.datetime) and value.utcoffset() is not None and 2 < value.year < 9999

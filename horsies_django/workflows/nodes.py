@@ -85,7 +85,7 @@ class Node(Generic[V]):
         self.over: str | None = None  # the parameter that a map maps over
         self.inputs: dict[str, dict[str, Any]] = {}
         self.kwargs = "{}"
-        self.columns: dict[str, Any] = {}  # what else is stored
+        self.columns: dict[str, Any] = {}  # what else is stored, unless it is None
         self.texts: dict[str, str | None] = {}  # of that, what is JSON already
         self.hashed: dict[str, str | None] = {}  # what counts in its place for the hash of the graph
         self.child: Graph | None = None  # the workflow that it runs, or as which the run continues
@@ -149,7 +149,8 @@ class Node(Generic[V]):
         """
         stored: dict[str, Any] = {"number": self.number, "name": self.name, "kind": self.kind.name}
         stored |= {"is_wait": True} if self.kind.waits else {}
-        stored |= {name: value for name, value in self.columns.items() if not (hashing and name in ABSOLUTE)}
+        left_out = ABSOLUTE if hashing else ()
+        stored |= {name: it for name, it in self.columns.items() if it is not None and name not in left_out}
         stored |= {"after": sorted(self.upstream)} if self.upstream else {}
         stored |= {"inputs": self.inputs} if self.inputs else {}
         stored |= {"over": self.over} if self.over else {}

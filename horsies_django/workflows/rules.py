@@ -1,0 +1,321 @@
+"""The rules of the nodes: what the builder recorded becomes what is stored, and everything that is wrong with it is named.
+
+Each kind of node has a rule, which writes into the node and yields problems without its name. ``compiled`` applies it, and does
+what all kinds have in common.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Iterable
+from types import GenericAlias
+from typing import Any, Literal, get_args, get_origin
+
+from horsies_django.conf import config
+from horsies_django.core.codec import CodecError, shape_of
+from horsies_django.core.codec.advice import name_of
+from horsies_django.core.codec.fits import fits, optional, plain
+from horsies_django.core.codec.jsondata import write_json
+from horsies_django.core.codec.type_texts import text_of
+from horsies_django.core.errors import TaskDefinitionError, TaskSendError
+from horsies_django.core.kinds import CONTINUE, INPUT
+from horsies_django.core.metadata import without_metadata
+from horsies_django.core.records import NewTasks
+from horsies_django.core.texts import text_problem
+from horsies_django.tasks.definition import TaskDefinition
+from horsies_django.tasks.options import LONGEST_DELAY, SendOptions, prepare
+from horsies_django.workflows.arguments import (
+    Given,
+    connected,
+    dropped,
+    hints,
+    may_miss,
+    produced,
+    take_arguments,
+    unclear,
+    unsure,
+    why_not,
+)
+from horsies_django.workflows.graph_checks import graph_problems, is_moment
+from horsies_django.workflows.nodes import Condition, Graph, Node, Options, Problems, Quorum, Rule, json_object
+from horsies_django.workflows.results import Results
+
+LONGEST_PATH = 10_000
+RESULT = "result"  # the parameter of an undo that takes the value of the undone task
+OnTimeout = Literal["fail", "skip", "complete"]
+ON_TIMEOUT = get_args(OnTimeout)
+Called = tuple[TaskDefinition, SendOptions]
+
+
+def compiled(node: Node, rule: Rule, options: Options, undo: Called | None) -> Problems:
+    """Compile a node by the rule of its kind; yield what is wrong with it."""
+    yield from rule(node)
+    size, limit = len(node.kwargs.encode()), config().max_payload_bytes
+    if size > limit:
+        yield f"the arguments take {size:,} bytes of JSON; HORSIES['MAX_PAYLOAD_BYTES'] allows {limit:,}"
+    yield from take_options(node, options)
+    yield from unsure(node)
+    if options.undo is not None and node.kind.runs:
+        yield "undo= is for a task or a map, not for a workflow"
+    elif undo is not None and node.task is not None:
+        yield from take_undo(node, node.task, *undo)
+
+
+def take_options(node: Node, options: Options) -> Problems:
+    """Let a node wait for others, and for a condition."""
+    after, when, join = options.after, options.when, options.join
+    several = isinstance(after, Iterable) and not isinstance(after, str | Node)
+    yield from node.wait_after(after if several else [after])
+    node.allow_failed = bool(options.allow_failed)
+    if isinstance(when, Condition):
+        yield from take_condition(node, when)
+    elif when is not None:
+        yield f"when= takes node.matches('...'), not {type(when).__name__}"
+    if isinstance(join, Quorum) or join == "any":
+        node.rule, node.needs = "quorum", join.needs if isinstance(join, Quorum) else 1
+    elif join != "all":
+        yield f"join must be 'all', 'any' or quorum(n), not {join!r:.80}"
+
+
+def take_condition(node: Node, when: Condition) -> Problems:
+    """Let a node run only if the value of another one matches a path."""
+    if when.node.kind.many:
+        yield f"when= looks at one value; {when.node.name} is a map"
+    elif problem := node.flow.foreign(when.node):
+        yield f"when=: {problem}"
+    else:
+        yield from dropped(when.node, "when=: ")
+        node.when = when
+        node.wait_for([when.node], counts=False)
+        if not isinstance(when.path, str) or len(when.path) > LONGEST_PATH:
+            yield f"the condition must be a JSON path of at most {LONGEST_PATH:,} characters"
+
+
+def take_task(node: Node, called: Called | None, given: Given) -> Problems:
+    """Let a node run a task, once or per element of a list: the first keyword argument."""
+    if node.kind.many:
+        node.over = next(iter(given.kwargs), None)
+        if node.over is None:
+            yield "map() takes what it maps over as its first keyword argument"
+    if called is None:
+        return
+    node.task, options = called
+    node.type = produced(node.task)
+    if isinstance(options.delay, dt.datetime):
+        yield "delay must be seconds or a timedelta, counted from when the node is ready"
+        options = options._replace(delay=None)
+    if options.key is not None:
+        yield "a node takes no key: give the workflow one, as in Workflow(..., key=...)"
+    try:
+        new = prepare(node.task, options, None)
+    except TaskSendError as error:
+        yield error.message
+    else:
+        until = new.good_until and new.good_until.isoformat()
+        node.columns = {**task_columns(new), "codec": new.codec, "good_until": until}
+        for name, span in (("good_for", new.good_for), ("delay", new.delay)):
+            node.columns[name] = None if span is None else f"{span.total_seconds()} s"
+        node.texts["options"], node.hashed["options"] = new.options, without_metadata(new.options)
+    yield from take_arguments(node, node.task, given)
+
+
+def take_undo(node: Node, task: TaskDefinition, undo: TaskDefinition, options: SendOptions) -> Problems:
+    """Let ``undo`` undo the task of a node; yield what is wrong, without the name of the node."""
+    if options.delay is not None or options.good_until is not None or options.key is not None:
+        yield f"its undo {undo.name} has to run whenever it is needed: it takes no delay, no good_until and no key"
+        return
+    try:
+        new = prepare(undo, options, None)
+    except TaskSendError as error:
+        yield f"its undo: {error.message}"
+        return
+    parameters: list[str] = []
+    for name in undo.arguments.signature.parameters:
+        if name in undo.arguments.names and (yield from takes(node, task, undo, name)):
+            parameters.append(name)
+    columns = {**task_columns(new), "parameters": parameters, **({"codec": new.codec} if new.codec else {})}
+    node.texts["undo"] = json_object(columns, {"options": new.options})
+    node.hashed["undo"] = json_object(columns, {"options": without_metadata(new.options)})
+
+
+def task_columns(new: NewTasks) -> dict[str, Any]:
+    """Return what is stored of the task of a node, and of the one that undoes it."""
+    return {
+        "task": new.task_name, "queue": new.queue_name, "lane": new.lane, "priority": new.priority,
+        "max_retries": new.max_retries,
+    }  # fmt: skip
+
+
+def takes(node: Node, task: TaskDefinition, undo: TaskDefinition, name: str) -> Problems[bool]:
+    """Return whether an undo gets a parameter; yield what is wrong with it."""
+    says = f"its undo {undo.name}"
+    wanted, required = hints(undo).get(name, Any), name not in undo.arguments.optional
+    if name == RESULT:
+        yield from dropped(node, f"{says}: ")
+        own, source = produced(task), "gives"
+        if fits(own, wanted) and not fits(type(None), wanted):
+            yield f"{says} gets None as 'result' if it is not known how {task.name} ended: annotate it {name_of(wanted)} | None"
+    elif name not in task.arguments.names and not task.arguments.takes_any:
+        if required:
+            yield (
+                f"{says} takes {name!r}, which is neither 'result' nor a parameter of {task.name}: rename it, or give it a "
+                "default"
+            )
+        return False
+    elif required and not always_given(node, name):
+        yield (
+            f"{says} needs {name!r}, which {task.name} may not be given: give it here, or give the undo's parameter a default"
+        )
+        return False
+    else:
+        own, source = hints(task).get(name, Any), "takes"
+    if not fits(own, wanted):
+        yield f"{says} takes {name_of(wanted)} as {name!r}, but {task.name} {source} {name_of(own)}"
+    return True
+
+
+def always_given(node: Node, name: str) -> bool:
+    """Return whether the task of a node is sent with an argument in any case."""
+    source = node.inputs.get(name)
+    if source is not None:
+        return source["as"] != "value" or not may_miss(node)
+    return name == node.over or name in json.loads(node.kwargs)
+
+
+def take_input(node: Node, annotation: Any) -> Problems:
+    """Let a node have the value that another workflow gives."""
+    node.type = plain(annotation)
+    if get_origin(node.type) is Results:
+        yield "an input takes list[...], not Results[...]"
+
+
+def sleep(node: Node, delay: object) -> Problems:
+    """Let a node complete some time after it is ready."""
+    node.type = type(None)
+    node.columns = {"on_timeout": "complete", "delay": (yield from span("delay", delay))}
+
+
+def until(node: Node, moment: Any) -> Problems:
+    """Let a node complete at a time."""
+    node.type = type(None)
+    if not is_moment(moment):
+        yield f"until() takes an aware datetime between the years 3 and 9998, not {moment!r:.80}"
+        return
+    node.columns = {"on_timeout": "complete", "due_at": moment.isoformat()}
+
+
+def signal(node: Node, name: Any, key: Any, annotation: Any, timeout: object, on_timeout: object) -> Problems:
+    if not isinstance(name, str) or not 1 <= len(name) <= 200 or not name.isprintable():
+        yield f"the name of a signal is a str of 1 to 200 printable characters, not {name!r:.80}"
+        name = None
+    if key is not None and (problem := text_problem("key", key, 255)):
+        yield problem
+    node.type = plain(annotation)
+    yield from wait(node, timeout, on_timeout, signal=name, signal_key=key, signal_type=text_of(annotation))
+
+
+def gate(node: Node, permission: Any, timeout: object, on_timeout: object) -> Problems:
+    """Let a node wait for a decision."""
+    text = isinstance(permission, str) and permission.isprintable() and len(permission) <= 255
+    if permission is not None and not (text and all(permission.partition("."))):
+        yield f"permission must be a str like 'shop.approve', not {permission!r:.80}"
+    node.type = dict[str, Any]
+    yield from wait(node, timeout, on_timeout, signal=node.name, permission=permission)
+
+
+def wait(node: Node, timeout: object, on_timeout: object, **columns: Any) -> Problems:
+    """Let a node wait, for some time at most; its value may be None after that."""
+    delay = None if timeout is None else (yield from span("timeout", timeout))
+    if on_timeout not in ON_TIMEOUT:
+        yield f"on_timeout must be 'fail', 'skip' or 'complete', not {on_timeout!r:.80}"
+    if delay is not None and on_timeout == "complete" and node.type is not Any:
+        node.type = optional(node.type)
+    node.columns = {"on_timeout": on_timeout, "delay": delay, **columns}
+
+
+def span(what: str, value: object) -> Problems[str]:
+    """Return a time from when a node is ready, as an interval; yield the problem with one that is wrong."""
+    found = value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        try:
+            found = dt.timedelta(seconds=value)
+        except (OverflowError, ValueError):
+            found = None
+    if isinstance(found, dt.timedelta) and dt.timedelta(0) <= found <= LONGEST_DELAY:
+        return f"{found.total_seconds():f} s"
+    yield f"{what} must be a timedelta or seconds, from 0 to 100 years, not {value!r:.80}"
+    return "0 s"
+
+
+def embed(node: Node, child: Graph, given: Given) -> Problems:
+    """Let a node run another workflow."""
+    if child is node.flow:
+        yield "a workflow cannot be a node of itself"
+        return
+    yield from take_graph(node, child, given)
+    if child.key is not None:
+        yield "a workflow that is a node has no key of its own"
+    if undone := [each.name for each in child.nodes if "undo" in each.texts]:
+        yield (
+            f"a workflow that is a node cannot be undone: remove undo= from {', '.join(undone[:20])}, or add these nodes to the "
+            "workflow itself"
+        )
+    if any(each.kind is CONTINUE for each in child.nodes):
+        yield "a workflow that is a node cannot continue as another run: remove continue_as()"
+    output = node.output = child.output
+    if output is None:
+        node.type = type(None)
+    else:
+        node.type = GenericAlias(list, (output.type,)) if output.kind.many else output.type
+
+
+def follow(node: Node, successor: object, given: Given) -> Problems:
+    """Let a node end the run and begin another one."""
+    node.type = type(None)
+    if not isinstance(successor, Graph):
+        yield f"continue_as() takes a Workflow, not {type(successor).__name__}"
+    elif successor is node.flow:
+        yield "a workflow cannot contain itself: let a task call current_task().workflow.continue_as(...)"
+    else:
+        yield from take_graph(node, successor, given)
+        if successor.key is not None:
+            yield "the workflow that continues a run takes over its key, and has none of its own"
+        yield from misnamed(successor, None if node.flow.key is None else node.flow.name)
+
+
+def misnamed(successor: Graph, keyed_name: str | None) -> Problems:
+    """Yield whether the successor of a run with a key, which is found by name and key, has another name."""
+    if keyed_name is not None and successor.name != keyed_name:
+        yield (
+            f"a run with a key continues under its name, {keyed_name!r}, so that the key finds it; not {successor.name!r:.300}"
+        )
+
+
+def take_graph(node: Node, child: Graph, given: Given) -> Problems:
+    """Give a node the graph of a workflow, and the values of its inputs."""
+    if given.args:
+        yield "the inputs of a workflow are given by name"
+    child.finish()
+    problems = [*child.problems, *graph_problems(child)]
+    yield from problems
+    inputs = {each.name: each.type for each in child.nodes if each.kind is INPUT}
+    yield from unclear(node, inputs, given.options, "the workflow has an input")
+    for name in inputs.keys() - given.kwargs.keys() - set(given.options):
+        yield f"its input {name!r} is missing"
+    for name in given.kwargs.keys() - inputs.keys():
+        yield f"it has no input {name!r}; its inputs are {', '.join(inputs) or 'none'}"
+    known = {name: value for name, value in given.kwargs.items() if name in inputs}
+    constants = yield from connected(node, known, inputs)
+    for name, value in constants.items():
+        try:
+            constants[name] = shape_of(inputs[name], name).encode(value, name)
+        except (CodecError, TaskDefinitionError) as error:
+            yield why_not(error, {name: value})
+            constants[name] = None
+    node.kwargs = write_json(constants)
+    if not problems:
+        node.texts["graph"], node.hashed["graph"] = child.json(), f'"{child.hash()}"'
+    node.child = child
+    node.levels += max((each.levels for each in child.nodes), default=1)
+    child.outer.add(node.flow)

@@ -91,46 +91,38 @@ class NodePageMixin(RunPagesMixin):
 
 def facts(page: Any, request: HttpRequest, run: Any, node: WorkflowNode) -> list[tuple[str, Any]]:
     """Return the lines about a node, without those that do not apply to it."""
-    link = leads_to(page, request, node)
+
+    def linked(number: int | None, text: str) -> SafeString | str:
+        """Return a link to another node of the run, "" if there is none."""
+        return "" if number is None or number < 0 else node_link(page, request, run.pk, number, text)
+
+    on = linked(node.when_node, _("on node %(n)s") % {"n": node.when_node})
     found: list[tuple[str, Any]] = [
         (_("Status"), badge_of(node.status)),
         (_("Number"), node.number),
         (_("Kind"), _(node.kind)),
-        (_("Task"), breakable(node.task_name) if node.task_name else ""),
+        (_("Task"), node.task_name and breakable(node.task_name)),
         (_("Queue"), node.queue_name),
-        (_("Leads to"), link),
-        (_("Elements"), elements(node) if node.total is not None else ""),
-        (_("Upstream"), upstream(node) if node.open + node.ok + node.bad else ""),
+        (_("Leads to"), leads_to(page, request, node)),
+        (_("Elements"), elements(node)),
+        (_("Upstream"), upstream(node)),
         (_("Join"), join(node)),
-        (_("Condition"), condition(page, request, run, node)),
+        (_("Condition"), on and format_html("<code>{}</code> {}", node.when_path, on)),
         (_("Delay"), span(node.delay) if node.delay else ""),
-        (_("Waits for the signal"), node.signal if node.signal and node.kind != "gate" else ""),
-        (_("Key of the signal"), node.signal_key or ""),
-        (_("Waits until"), moment(node.due_at, run.read_at) if node.due_at else ""),
-        (_("After the timeout"), AFTER_TIMEOUT.get(node.on_timeout or "", "") if node.due_at and node.signal else ""),
-        (_("Permission to decide"), node.permission or ""),
-        (_("Decided by"), node.decided_by or ""),
-        (_("Good until"), moment(node.good_until, run.read_at) if node.good_until else ""),
+        (_("Waits for the signal"), node.signal if node.kind != "gate" else ""),
+        (_("Key of the signal"), node.signal_key),
+        (_("Waits until"), moment(node.due_at, run.read_at)),
+        (_("After the timeout"), AFTER_TIMEOUT.get(node.on_timeout or "") if node.due_at and node.signal else ""),
+        (_("Permission to decide"), node.permission),
+        (_("Decided by"), node.decided_by),
+        (_("Good until"), moment(node.good_until, run.read_at)),
         (_("Undo"), breakable(str(node.undo.get("task"))) if isinstance(node.undo, dict) else ""),
-        (_("Undoes"), undoes(page, request, node)),
-        (_("Added by"), added_by(page, request, node)),
-        (_("Finished"), moment(node.finished_at, run.read_at) if node.finished_at else ""),
-        (_("Error code"), node.error_code or ""),
+        (_("Undoes"), linked(node.undoes, node.name.removeprefix("undo "))),
+        (_("Added by"), linked(node.added_by, _("node %(n)s") % {"n": node.added_by})),
+        (_("Finished"), moment(node.finished_at, run.read_at)),
+        (_("Error code"), node.error_code),
     ]
-    return [(label, value) for label, value in found if value not in ("", NOTHING)]
-
-
-def added_by(page: Any, request: HttpRequest, node: WorkflowNode) -> SafeString | str:
-    """Return the node whose task added this one, "" if none did."""
-    if node.added_by < 0:
-        return ""
-    return node_link(page, request, node.workflow_id, node.added_by, _("node %(n)s") % {"n": node.added_by})
-
-
-def undoes(page: Any, request: HttpRequest, node: WorkflowNode) -> SafeString | str:
-    if node.undoes is None:
-        return ""
-    return node_link(page, request, node.workflow_id, node.undoes, node.name.removeprefix("undo "))
+    return [(label, value) for label, value in found if value not in (None, "", NOTHING)]
 
 
 def join(node: WorkflowNode) -> str:
@@ -146,14 +138,6 @@ def join(node: WorkflowNode) -> str:
         "finished": _("runs when all have finished"),
     }
     return texts.get(node.rule, _("runs even if some did not complete") if node.allow_failed else "")
-
-
-def condition(page: Any, request: HttpRequest, run: Any, node: WorkflowNode) -> Any:
-    """Return the condition and the node whose value it looks at, "" if there is none."""
-    if node.when_path is None or node.when_node is None:
-        return ""
-    on = node_link(page, request, run.pk, node.when_node, _("on node %(n)s") % {"n": node.when_node})
-    return format_html("<code>{}</code> {}", node.when_path, on)
 
 
 def payload_table(node: WorkflowNode) -> Table:

@@ -39,10 +39,8 @@ USUAL, WIDE = 60, 100
 ELLIPSIS = "…"
 TEXT_X = 42
 BAR = WIDTH - TEXT_X - 12  # width of the progress of a map
-NAME_ROOM, STATE_ROOM = (
-    100 * BAR / 14.5,
-    100 * BAR / 11.5,
-)  # hundredths of the font's size; the name is bold, which takes more
+# Hundredths of the font's size; the name is bold, which takes more.
+NAME_ROOM, STATE_ROOM = 100 * BAR / 14.5, 100 * BAR / 11.5
 
 
 class Work(NamedTuple):
@@ -78,11 +76,8 @@ def read(run: Any) -> Graph | None:
 def _read(alias: str, run: uuid.UUID) -> Graph:
     nodes = WorkflowNode.objects.using(alias).filter(workflow_id=run).order_by("number").only(*COLUMNS)
     edges = WorkflowEdge.objects.using(alias).filter(workflow_id=run).order_by("upstream", "downstream")
-    graph = Graph(
-        list(nodes[: MOST_NODES + 1]),
-        list(edges.values_list("upstream", "downstream")[: MOST_EDGES + 1]),
-        {},
-    )
+    ends = edges.values_list("upstream", "downstream")
+    graph = Graph(list(nodes[: MOST_NODES + 1]), list(ends[: MOST_EDGES + 1]), {})
     if graph.too_large:
         return graph
     for model, begun, runs in ((Task, "started_at", False), (WorkflowRun, "sent_at", True)):
@@ -201,13 +196,13 @@ def shown_status(node: WorkflowNode, work: Work | None) -> str:
     return node.status
 
 
-def state(node: WorkflowNode, status: str, work: Work | None, now: dt.datetime) -> str:
-    """Return the line below the name: the kind unless it is a task, the status, and what else is worth knowing."""
+def state(node: Any, status: str, work: Work | None, now: dt.datetime) -> str:
+    """Return the line below the name: the kind unless it is a task, the status or the counts, and what else is worth knowing."""
     kind = "" if node.kind == TASK.name else capfirst(_(node.kind))
     if counted(node):
-        return f"{kind} · {counts(node)}"
-    text = waits(node, now) or str(name(status))
-    text = " · ".join(part for part in (text, took(work, now)) if part)
+        failed = _(", %(n)s failed") % {"n": f"{node.items_bad:,}"} if node.items_bad else ""
+        return f"{kind} · {node.items_ok:,} / {node.total:,}{failed}"
+    text = " · ".join(filter(None, (waits(node, now) or str(name(status)), took(work, now))))
     whole = f"{kind} · {text}" if kind else text
     return whole if width(whole) <= STATE_ROOM or not kind_of(node.kind).outlined else text
 
@@ -228,12 +223,6 @@ def label(node: WorkflowNode, status: str, work: Work | None, now: dt.datetime) 
 def counted(node: WorkflowNode) -> bool:
     """Whether a node has several tasks, as a map whose elements are known, and the undo of a map; or waits for several things."""
     return node.total is not None and (kind_of(node.kind).many or node.total > 1)
-
-
-def counts(node: Any) -> str:
-    """Return how many of what is counted completed, of all, and how many failed."""
-    text = f"{node.items_ok:,} / {node.total:,}"
-    return text + (_(", %(n)s failed") % {"n": f"{node.items_bad:,}"} if node.items_bad else "")
 
 
 def waits(node: WorkflowNode, now: dt.datetime) -> str:

@@ -123,10 +123,9 @@ class NeedsFilter(RunFilter):
 
         def read() -> list[uuid.UUID]:
             halted = WorkflowRun.objects.using(alias).filter(HALTED, error_code__isnull=False).order_by("-sent_at")
-            waiting = (
-                WorkflowNode.objects.using(alias).filter(status="WAITING", finished_at__isnull=True).order_by("due_at")
-            )
-            gates = [run for run, kind in waiting.values_list("workflow_id", "kind")[:SEARCHED] if kind == "gate"]
+            waiting = WorkflowNode.objects.using(alias).filter(status="WAITING", finished_at__isnull=True)
+            first = waiting.order_by("due_at").values_list("workflow_id", "kind")[:SEARCHED]
+            gates = [run for run, kind in first if kind == "gate"]
             return [*halted.values_list("pk", flat=True)[:SEARCHED], *gates]
 
         return {"pk__in": read_bounded(alias, read) or []}
@@ -155,20 +154,17 @@ class RunListMixin(NextPageMixin):
 
     def prepare(self, request: HttpRequest, rows: list[Any]) -> list[Any]:
         """Find how far the runs of the page are, and what they wait for, with two queries."""
+        alias = self.root_queryset.db
         open_ = [row.pk for row in rows if row.finished_at is None]
-        nodes = WorkflowNode.objects.using(self.root_queryset.db).filter(
-            workflow_id__in=open_, finished_at__isnull=True
+        waiting = WorkflowNode.objects.using(alias).filter(
+            workflow_id__in=open_, finished_at__isnull=True, status="WAITING"
         )
-        waiting = (
-            nodes.filter(status="WAITING")
-            .order_by("workflow_id", "number")
-            .only("workflow_id", "name", "kind", "signal")
-        )
+        shown = waiting.order_by("workflow_id", "number").only("workflow_id", "name", "kind", "signal")
 
         def read() -> tuple[dict[uuid.UUID, Progress], list[WorkflowNode]]:
-            return workflows.progress([row.pk for row in rows]), list(waiting[:SEARCHED]) if open_ else []
+            return workflows.progress([row.pk for row in rows]), list(shown[:SEARCHED])
 
-        found = read_bounded(nodes.db, read)
+        found = read_bounded(alias, read)
         if found is None:
             self.note = NOT_COUNTED
         counted, waits = found or ({}, [])

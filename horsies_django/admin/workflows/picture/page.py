@@ -57,7 +57,7 @@ class PicturePageMixin(RunPagesMixin):
     def picture(self, request: HttpRequest, run: Any) -> dict[str, Any]:
         """Return what the templates need to draw a run."""
         graph = read(run)
-        found = {
+        context: dict[str, Any] = {
             "run": run,
             "live": run.finished_at is None,
             "status": badge_of(run.status),
@@ -65,35 +65,25 @@ class PicturePageMixin(RunPagesMixin):
             "gates": [] if graph is None else self._gates(request, graph),
             "graph": graph,
         }
-        if graph is None:
-            return found
-        if graph.too_large:
+        if graph is not None and graph.too_large:
             visible = request.user.has_perm("horsies.view_payload")
-            return {
-                **found,
-                "nodes": node_table(self, request, run, visible),
-                "most": (f"{MOST_NODES:,}", f"{MOST_EDGES:,}"),
-            }
-        drawing = drawn((node.number for node in graph.nodes), styled_edges(graph))
-        cards = self._cards(run, graph, drawing.boxes)
-        return {
-            **found,
-            "drawing": drawing,
-            "cards": cards,
-            "many": f"{len(cards):,}",
-            "size": SIZE,
-            "legend": legend(graph),
-            "shapes": shapes(graph),
-        }
+            context["nodes"] = node_table(self, request, run, visible)
+            context["most"] = (f"{MOST_NODES:,}", f"{MOST_EDGES:,}")
+        elif graph is not None:
+            drawing = drawn((node.number for node in graph.nodes), styled_edges(graph))
+            cards = self._cards(run, graph, drawing.boxes)
+            context |= {"drawing": drawing, "cards": cards, "many": f"{len(cards):,}", "size": SIZE}
+            context |= {"legend": legend(graph), "shapes": shapes(graph)}
+        return context
 
     def _cards(self, run: Any, graph: Graph, boxes: list[Any]) -> list[dict[str, Any]]:
         nodes = {node.number: node for node in graph.nodes}
         cards = []
         for box in boxes:
-            node = nodes[box.number]
+            node, child = nodes[box.number], ""
             work = graph.work_of(node)
-            inner = WorkflowRun(pk=node.task_id) if kind_of(node.kind).runs and work else None
-            child = "" if inner is None else self.url_of(inner, "picture")
+            if work and kind_of(node.kind).runs:
+                child = self.url_of(WorkflowRun(pk=node.task_id), "picture")
             cards.append(card(node, box, work, run.read_at, node_url(self, run.pk, box.number), child))
         return cards
 

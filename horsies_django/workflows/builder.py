@@ -230,7 +230,7 @@ class Workflow(Graph[T]):
 
     async def asend(self) -> WorkflowHandle[T]:
         """Send from async code, as ``send`` does."""
-        return (await sync_to_async(send_graphs)([self], from_async=True))[0]
+        return await sync_to_async(self.send)()
 
     @staticmethod
     def send_many(workflows: Iterable[Workflow[T]]) -> list[WorkflowHandle[T]]:
@@ -244,7 +244,7 @@ class Workflow(Graph[T]):
     @staticmethod
     async def asend_many(workflows: Iterable[Workflow[T]]) -> list[WorkflowHandle[T]]:
         """Send from async code, as ``send_many`` does."""
-        return await sync_to_async(send_graphs)(list(workflows), from_async=True)
+        return await sync_to_async(send_graphs)(list(workflows))
 
     def handle(self, workflow_id: UUID | str) -> WorkflowHandle[T]:
         """Return the handle of a run of this workflow that was sent earlier, in any process."""

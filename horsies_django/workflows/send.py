@@ -30,13 +30,13 @@ CHUNK = 5_000  # nodes per INSERT
 _accepted: set[str] = set()
 
 
-def send_graphs(flows: Sequence[Graph[T]], *, from_async: bool = False) -> list[WorkflowHandle[T]]:
+def send_graphs(flows: Sequence[Graph[T]]) -> list[WorkflowHandle[T]]:
     """Send workflows, all or none of them, and return their handles in order.
 
     Raises WorkflowDefinitionError, TaskSendError, WorkflowError.
     """
     for flow in flows:
-        refuse_context(flow, from_async=from_async)
+        refuse_context(flow)
     now = simulated_now.get()
     with taken():
         for flow in flows:
@@ -113,7 +113,7 @@ def handle_of(flow: Graph[T], id_: UUID | str) -> WorkflowHandle[T]:
     return WorkflowHandle(id_, codec_of(flow.output), codecs_of(flow))
 
 
-def refuse_context(flow: Graph, *, from_async: bool) -> None:
+def refuse_context(flow: Graph) -> None:
     """Raise TaskSendError while Django is loading, in a running event loop, and for tasks that no other process can import."""
     if not apps.ready or registry.discovering():
         raise refuse(
@@ -121,7 +121,7 @@ def refuse_context(flow: Graph, *, from_async: bool) -> None:
             "send from a view, a signal or a command instead",
             TaskSendErrorCode.SEND_SUPPRESSED,
         )
-    if not from_async and in_event_loop():
+    if in_event_loop():
         raise refuse(
             "send() was called on a running event loop: use 'await flow.asend()'", TaskSendErrorCode.ASYNC_CONTEXT
         )

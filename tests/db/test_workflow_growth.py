@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -9,9 +10,10 @@ import psycopg
 import pytest
 from django.db import connection
 
-from horsies_django import Workflow
+from horsies_django import CurrentTask, Workflow, WorkflowError
 from horsies_django.models import Task, WorkflowNode
 from horsies_django.testing import drain
+from horsies_django.workflows.growth import workflow_of
 from tests.apps.project import flows
 from tests.db.test_workflows import run, statuses
 
@@ -132,6 +134,13 @@ def test_what_a_task_added_runs_although_the_task_failed_for_good() -> None:
     handle = run(flow)
     assert statuses(handle) == {"grows": "FAILED", "number": "COMPLETED"}
     assert handle.status() == "FAILED"
+
+
+def test_the_workflow_of_a_running_task_cannot_be_sent_again_also_not_from_async_code() -> None:
+    flow = workflow_of(CurrentTask())
+    for send in (flow.send, lambda: asyncio.run(flow.asend())):
+        with pytest.raises(WorkflowError, match="the workflow of the current task is running"):
+            send()
 
 
 def test_a_task_outside_of_a_workflow_cannot_grow_one() -> None:

@@ -11,6 +11,7 @@ from horsies_django.core.explanations import Facts, NodeExplanation, NodeReasonC
 from horsies_django.core.reasoning import Timing
 
 WAIT_COLUMNS = ("kind", "signal", "signal_key", "due_at", "on_timeout", "permission")
+MOVES_ON = "; the run moves on as soon as a worker advances it"
 AFTER_TIMEOUT = {"fail": "then it fails", "skip": "then it is skipped", "complete": "then it completes without a value"}
 
 
@@ -78,18 +79,13 @@ class NodeCase:
             text = "It was skipped because the node that its run returns was skipped."
             return Reason(NodeReasonCode.SKIPPED_ITSELF, text, pick(node, "task_id"))
         if node["error_code"] == "TASK_SKIPPED":
-            return Reason(
-                NodeReasonCode.SKIPPED_ITSELF,
-                "Its task skipped itself: it raised Skip.",
-                pick(node, "task_id", "task_name"),
-            )
+            text = "Its task skipped itself: it raised Skip."
+            return Reason(NodeReasonCode.SKIPPED_ITSELF, text, pick(node, "task_id", "task_name"))
         if node["error_code"] == "WAIT_TIMED_OUT":
             text = f"It was skipped because {self.awaited()} did not come until {self.at(node['due_at'])}."
             return Reason(NodeReasonCode.TIMED_OUT, text, pick(node, *WAIT_COLUMNS))
-        details = {
-            "upstream": self.facts["bad"],
-            **pick(node, "workflow_id", "rule", "needs", "allow_failed", "ok", "bad"),
-        }
+        columns = ("workflow_id", "rule", "needs", "allow_failed", "ok", "bad")
+        details = {"upstream": self.facts["bad"], **pick(node, *columns)}
         passed = node["bad"] if node["allow_failed"] else 0
         if node["rule"] == "quorum" and node["ok"] + passed < node["needs"]:
             text = f"It was skipped because {node['needs']} of its branches had to complete{self.because()}."
@@ -202,10 +198,11 @@ class NodeCase:
             return self.map_running()
         if self.kind is kinds.WORKFLOW:
             state = f"is {child['status']}" if child else "was deleted"
-            text = f"It is a workflow of its own, and its run {node['task_id']} {state}{self.noted(child)}."
+            more = MOVES_ON if child and child["finished_at"] else ""
+            text = f"It is a workflow of its own, and its run {node['task_id']} {state}{more}."
             return Reason(NodeReasonCode.CHILD_RUN, text, {"run": child})
         if self.facts["task"] is None:
-            text = f"Its task {node['task_id']} has finished{self.noted({'finished_at': True})}."
+            text = f"Its task {node['task_id']} has finished{MOVES_ON}."
         else:
             text = f"Its task is {self.facts['task']}."
         return Reason(NodeReasonCode.TASK, text, pick(node, "task_id", "task_name"))
@@ -219,9 +216,6 @@ class NodeCase:
             text += f" The first that has not finished is {self.facts['task']}."
         details = pick(node, "task_name", "total", "in_flight", "items_ok", "items_bad")
         return Reason(NodeReasonCode.MAP_RUNNING, text, {"task_id": self.facts["task"], **details})
-
-    def noted(self, ended: Facts | None) -> str:
-        return "; the run moves on as soon as a worker advances it" if ended and ended["finished_at"] else ""
 
     def because(self) -> str:
         named = self.named(self.facts["bad"], self.node["bad"])

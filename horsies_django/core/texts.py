@@ -18,6 +18,11 @@ def text_problem(what: str, value: object, most: int) -> str | None:
     return None
 
 
+def is_name(value: object, most: int) -> bool:
+    """Return whether a value is a text of 1 to ``most`` printable characters."""
+    return isinstance(value, str) and 1 <= len(value) <= most and value.isprintable()
+
+
 def refuse_who(error: type[Exception], refused: str, actor: object, reason: object) -> None:
     """Raise an error, which says what was ``refused``, for an actor or a reason that cannot be stored. There may be no reason."""
     problem = None if reason is None or reason == "" else text_problem("reason", reason, LONGEST_REASON)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from graphlib import CycleError, TopologicalSorter
 
 from horsies_django.core.kinds import CONTINUE, GATE, INPUT
-from horsies_django.core.texts import text_problem
+from horsies_django.core.texts import is_name, text_problem
 from horsies_django.workflows.nodes import Graph, Node, Problems
 
 ON_ERROR = ("fail", "stop", "pause")
@@ -16,7 +16,7 @@ MOST_LEVELS = 100  # PostgreSQL begins workflows in one another on one stack, wh
 
 def graph_problems(flow: Graph) -> Problems:
     """Yield what is wrong with a graph as a whole."""
-    if not isinstance(flow.name, str) or not flow.name.isprintable() or not 1 <= len(flow.name) <= 255:
+    if not is_name(flow.name, 255):
         yield f"a workflow's name must be a str of 1 to 255 printable characters, not {flow.name!r:.80}"
     if flow.on_error not in ON_ERROR:
         yield f"on_error must be 'fail', 'stop' or 'pause', not {flow.on_error!r:.80}"

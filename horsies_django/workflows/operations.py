@@ -58,12 +58,10 @@ def control(run: uuid.UUID, verb: str, *, actor: str | None = None, reason: str 
 
 
 def retry(run: uuid.UUID, *, actor: str | None = None, reason: str | None = None) -> None:
-    """Run the failed nodes of a run again, and those that were skipped because of them; keep what completed.
+    """Run the failed nodes of a run, and of the runs inside it, again; see ``WorkflowHandle.retry``.
 
-    So it is with the runs inside, and those that are paused continue. Of a run whose nodes were undone, only the failed undos
-    run again; one whose value could not be given ends again. Raises LookupError if there is no such run, WorkflowError if no node
-    failed, if all was undone, if tasks of a cancelled run are still running, or if it is the finished child of another run, which
-    is to be retried instead.
+    Those that are paused continue; one whose value could not be given ends again. Raises LookupError if there is no such run,
+    WorkflowError for the REFUSALS.
     """
     with writing() as store:
         verdict = follow(store, run, nested=False)

@@ -22,7 +22,7 @@ from horsies_django.core.errors import TaskDefinitionError, TaskSendError
 from horsies_django.core.kinds import CONTINUE, INPUT
 from horsies_django.core.metadata import without_metadata
 from horsies_django.core.records import NewTasks
-from horsies_django.core.texts import text_problem
+from horsies_django.core.texts import is_name, text_problem
 from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.tasks.options import LONGEST_DELAY, SendOptions, prepare
 from horsies_django.workflows.arguments import (
@@ -206,7 +206,7 @@ def until(node: Node, moment: Any) -> Problems:
 
 
 def signal(node: Node, name: Any, key: Any, annotation: Any, timeout: object, on_timeout: object) -> Problems:
-    if not isinstance(name, str) or not 1 <= len(name) <= 200 or not name.isprintable():
+    if not is_name(name, 200):
         yield f"the name of a signal is a str of 1 to 200 printable characters, not {name!r:.80}"
         name = None
     if key is not None and (problem := text_problem("key", key, 255)):
@@ -217,8 +217,7 @@ def signal(node: Node, name: Any, key: Any, annotation: Any, timeout: object, on
 
 def gate(node: Node, permission: Any, timeout: object, on_timeout: object) -> Problems:
     """Let a node wait for a decision."""
-    text = isinstance(permission, str) and permission.isprintable() and len(permission) <= 255
-    if permission is not None and not (text and all(permission.partition("."))):
+    if permission is not None and not (is_name(permission, 255) and all(permission.partition("."))):
         yield f"permission must be a str like 'shop.approve', not {permission!r:.80}"
     node.type = dict[str, Any]
     yield from wait(node, timeout, on_timeout, signal=node.name, permission=permission)

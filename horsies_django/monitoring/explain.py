@@ -15,6 +15,7 @@ from horsies_django.core.reasoning import Timing, reasoned
 from horsies_django.core.texts import text_problem
 from horsies_django.store.overviews import OverviewStore
 from horsies_django.tasks.handle import TaskHandle
+from horsies_django.workflows.database import rows
 from horsies_django.workflows.handle import WorkflowHandle
 from horsies_django.workflows.operations import missing
 
@@ -75,10 +76,8 @@ def explain_node(workflow_id: uuid.UUID | str, node: str | int) -> NodeExplanati
 
 def find_node(run: uuid.UUID, node: str | int) -> int:
     """Return the number of a node by its name or number; a text that is no name is read as a number. Raises LookupError."""
-    from horsies_django.models import WorkflowNode
-
-    nodes = WorkflowNode.objects.using(config().database).filter(workflow_id=run)
-    found = []
+    nodes = rows("WorkflowNode", workflow_id=run)
+    found: list[int] = []
     if text_problem("node", node, 200) is None:
         found = list(nodes.filter(name=node).order_by("number").values_list("number", flat=True)[:2])
     if not found and str(node).isdecimal() and int(node) < 2**63:

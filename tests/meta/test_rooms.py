@@ -33,7 +33,6 @@ LATE_IMPORTS = {
     "horsies_django/core/codec/signatures.py": 1,  # annotationlib is new in Python 3.14
     "horsies_django/core/patterns/kinds.py": 4,  # croniter takes long to import, and most processes never need it
     "horsies_django/management/commands/horsies_dev.py": 1,  # Windows has no worker, and gets a message
-    "horsies_django/monitoring/explain.py": 1,  # it is a public name, which needs no settings to be imported
     "horsies_django/tasks/handle.py": 1,  # tasks are imported before the models are ready
     "horsies_django/tasks/purging.py": 2,  # the same
     "horsies_django/templatetags/horsies.py": 1,  # projects without the admin load it, too

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from django.contrib import admin
 from django.db import connection
+from django.db.models import Count
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
@@ -565,3 +566,19 @@ def test_counting_that_takes_too_long_leaves_the_progress_out(boss: Client, monk
     monkeypatch.setattr(readonly, "TIMEOUT_MS", 50)
     assert "The progress is missing" in body(boss, reverse(RUNS))
     assert "<progress" not in body(boss, url(handle))
+
+
+def test_nodes_are_shown_without_their_number_if_counting_them_takes_too_long(
+    boss: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Endless(Count):
+        template = f"count(%(expressions)s) + ({ENDLESS})"
+
+    handle = sent()
+    monkeypatch.setattr(nodes, "PAGE", 1)
+    monkeypatch.setattr(nodes, "Count", Endless)
+    monkeypatch.setattr(readonly, "TIMEOUT_MS", 300)
+    html = body(boss, url(handle))
+    assert [row[1] for row in table(html, "horsies-nodes")] == ["number"]
+    assert '<a rel="next" href="?nodes=&amp;from=1#horsies-nodes">' in html
+    assert "nodes are shown" not in html

@@ -86,7 +86,7 @@ class NodePageMixin(RunPagesMixin):
         if node.kind != "gate" or node.status != "WAITING":
             return None
         urls = {verb: self.url_of(run, verb) for verb in ("approve", "reject")}
-        return {**urls, "node": node, "lacked": lacked(self, request, node), "longest": LONGEST_REASON}
+        return {**urls, "node": node, "lacked": lacked(request, node), "longest": LONGEST_REASON}
 
 
 def facts(page: Any, request: HttpRequest, run: Any, node: WorkflowNode) -> list[tuple[str, Any]]:

@@ -92,8 +92,9 @@ def progress_bar(progress: Progress | None) -> SafeString | str:
     )
 
 
-def node_table(page: Any, request: HttpRequest, run: Any, visible: bool) -> Table:
-    """Return the nodes of a run that the address asks for; ``visible``: the user may see messages of errors."""
+def node_table(page: Any, request: HttpRequest, run: Any) -> Table:
+    """Return the nodes of a run that the address asks for, with messages of errors for those who may see payload."""
+    visible = request.user.has_perm("horsies.view_payload")
     alias, columns = run._state.db, (*COLUMNS, "error") if visible else COLUMNS
     status, start = request.GET.get("nodes", ""), request.GET.get("from", "")
     status = status if status in NODE_STATUSES else ""
@@ -107,9 +108,10 @@ def node_table(page: Any, request: HttpRequest, run: Any, visible: bool) -> Tabl
     rows = None if found is None else [node_row(page, request, node, visible) for node in found[:PAGE]]
     note: SafeString | str = ""
     if found and len(found) > PAGE:
-        many = None if counted is None else counted.get(status, 0) if status else sum(counted.values())
-        told = {"shown": PAGE, "all": f"{many:,}"}
-        left = "" if many is None else _("%(shown)s of %(all)s nodes are shown.") % told
+        left = ""
+        if counted is not None:
+            many = counted.get(status, 0) if status else sum(counted.values())
+            left = _("%(shown)s of %(all)s nodes are shown.") % {"shown": PAGE, "all": f"{many:,}"}
         query = urlencode({"nodes": status, "from": found[PAGE].number})
         note = format_html('{} <a rel="next" href="?{}#horsies-nodes">{} ›</a>', left, query, _("Next"))
     heads = (
@@ -175,9 +177,9 @@ def elements(node: WorkflowNode) -> str:
     return text + (_(", %(n)s in flight") % {"n": f"{node.in_flight:,}"} if node.in_flight else "")
 
 
-def wait_tables(page: Any, request: HttpRequest, run: Any, visible: bool) -> list[Table]:
-    """Return the gates of a run and the signals to it, which are read together; ``visible``: the user may see payloads."""
-    alias = run._state.db
+def wait_tables(page: Any, request: HttpRequest, run: Any) -> list[Table]:
+    """Return the gates of a run and the signals to it, which are read together."""
+    alias, visible = run._state.db, request.user.has_perm("horsies.view_payload")
     waits = WorkflowNode.objects.using(alias).filter(workflow_id=run.pk, signal__isnull=False)
     # First those that wait: no status comes after WAITING in the alphabet.
     gates = waits.filter(kind="gate").only("pk", *SHOWN).order_by("-status", "number")

@@ -133,12 +133,10 @@ class WorkflowAdminMixin(NodePageMixin, PicturePageMixin, RunActionsMixin, ReadO
 
     def sections(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
         """Return the nodes, what it waits for, the last changes and links to the change forms."""
-        visible = request.user.has_perm("horsies.view_payload")
-        nodes = node_table(self, request, obj, visible)
         changes = last_changes(self, request, obj, str(obj.pk), OF_WORKFLOWS)
         picture = Tool(self.url_of(obj, "picture"), _("Picture"))
         return {
-            "tables": [nodes, *wait_tables(self, request, obj, visible), changes],
+            "tables": [node_table(self, request, obj), *wait_tables(self, request, obj), changes],
             "tools": [picture, *self.tools(request, obj)],
         }
 

@@ -56,7 +56,7 @@ class DecisionForm(ChangeForm):
         return super().apply(self.cleaned_data["node"], self.cleaned_data["opening"], user=self.request.user)
 
 
-def lacked(page: Any, request: HttpRequest, gate: WorkflowNode) -> str:
+def lacked(request: HttpRequest, gate: WorkflowNode) -> str:
     """Return the permission that the user lacks to approve and reject a gate, "" if none."""
     needed = VERBS[OF_WORKFLOWS]["approve"].permissions + ((gate.permission,) if gate.permission else ())
     return next((one for one in needed if not request.user.has_perm(one)), "")

@@ -66,8 +66,7 @@ class PicturePageMixin(RunPagesMixin):
             "graph": graph,
         }
         if graph is not None and graph.too_large:
-            visible = request.user.has_perm("horsies.view_payload")
-            context["nodes"] = node_table(self, request, run, visible)
+            context["nodes"] = node_table(self, request, run)
             context["most"] = (f"{MOST_NODES:,}", f"{MOST_EDGES:,}")
         elif graph is not None:
             drawing = drawn((node.number for node in graph.nodes), styled_edges(graph))
@@ -94,7 +93,7 @@ class PicturePageMixin(RunPagesMixin):
             {
                 "link": node_link(self, request, node.workflow_id, node.number, node.name),
                 "url": f"{node_url(self, node.workflow_id, node.number)}#horsies-decision",
-                "lacked": lacked(self, request, node),
+                "lacked": lacked(request, node),
             }
             for node in waiting[:LAST]
         ]

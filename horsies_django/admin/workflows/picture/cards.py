@@ -91,22 +91,20 @@ def _read(alias: str, run: uuid.UUID) -> Graph:
 def styled_edges(graph: Graph) -> list[Edge]:
     """Return the edges with their styles, and edges to nodes from what added them and from what they undo."""
     nodes = {node.number: node for node in graph.nodes}
-    found = dict.fromkeys(graph.edges, "open")
+    found: dict[tuple[int, int], str] = dict.fromkeys(graph.edges, "")  # "": as the statuses say
     for node in graph.nodes:
         if node.added_by in nodes:
             found.setdefault((node.added_by, node.number), "grown")
         if node.undoes in nodes:
-            found[node.undoes, node.number] = "undo"
+            found[node.undoes, node.number] = ""
     return [
-        Edge(upstream, downstream, _style(nodes[upstream], nodes[downstream], style))
+        Edge(upstream, downstream, style or _style(nodes[upstream], nodes[downstream]))
         for (upstream, downstream), style in found.items()
         if upstream in nodes and downstream in nodes
     ]
 
 
-def _style(upstream: WorkflowNode, downstream: WorkflowNode, style: str) -> str:
-    if style == "grown":
-        return style
+def _style(upstream: WorkflowNode, downstream: WorkflowNode) -> str:
     if downstream.kind == "undo":
         return "undo"
     if upstream.status == "COMPLETED":

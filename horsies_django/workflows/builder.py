@@ -253,7 +253,8 @@ class Workflow(Graph[T]):
     def _given(self, options: Options, args: tuple[Any, ...], kwargs: Any, others: dict[str, Any]) -> Given:
         """Return the arguments of a node: those in ``kwargs``, which leaves no doubt about options, and those beside it."""
         if kwargs is None:
-            return Given(args, others, options.changed())
+            changed = {name for name, value in options._asdict().items() if value != Options._field_defaults[name]}
+            return Given(args, others, changed)
         if not isinstance(kwargs, Mapping) or not all(isinstance(name, str) for name in kwargs):
             self.problems.append(f"kwargs= takes a dict of arguments by name, not {kwargs!r:.80}")
             return Given(args, others)

@@ -23,7 +23,7 @@ from horsies_django.tasks.handle import async_form
 from horsies_django.workflows.builder import Workflow
 from horsies_django.workflows.database import writing
 from horsies_django.workflows.graph_checks import both, impossible, outermost
-from horsies_django.workflows.nodes import Node, Problems
+from horsies_django.workflows.nodes import ABSOLUTE, Node, Problems
 from horsies_django.workflows.operations import note
 from horsies_django.workflows.rules import misnamed
 from horsies_django.workflows.send import path_problem
@@ -32,7 +32,7 @@ logger = logging.getLogger("horsies.worker")
 
 ARGUMENTS = ("kwargs", "inputs", "value")
 SAID = ("kind", "task", *ARGUMENTS, "signal", "signal_key", "graph")  # what is compared of two nodes
-PASSING = ("good_until", "due_at", "options")  # may differ each time that the same workflow is built
+PASSING = (*ABSOLUTE, "options")  # may differ each time that the same workflow is built
 
 
 class RunningWorkflow(Workflow):

@@ -65,10 +65,6 @@ class Options(NamedTuple):
     name: Any = None
     undo: Any = None
 
-    def changed(self) -> set[str]:
-        """Return the names of those that are not the default."""
-        return {name for name, value in self._asdict().items() if value != self._field_defaults[name]}
-
 
 class Node(Generic[V]):
     """A node of a workflow, whose value has the type ``V``. Given as an argument to another node, it stands for its result."""

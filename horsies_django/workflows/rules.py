@@ -68,19 +68,19 @@ def take_options(node: Node, options: Options) -> Problems:
     several = isinstance(after, Iterable) and not isinstance(after, str | Node)
     yield from node.wait_after(after if several else [after])
     node.allow_failed = bool(options.allow_failed)
-    if isinstance(when, Condition):
+    if when is not None:
         yield from take_condition(node, when)
-    elif when is not None:
-        yield f"when= takes node.matches('...'), not {type(when).__name__}"
     if isinstance(join, Quorum) or join == "any":
         node.rule, node.needs = "quorum", join.needs if isinstance(join, Quorum) else 1
     elif join != "all":
         yield f"join must be 'all', 'any' or quorum(n), not {join!r:.80}"
 
 
-def take_condition(node: Node, when: Condition) -> Problems:
+def take_condition(node: Node, when: Any) -> Problems:
     """Let a node run only if the value of another one matches a path."""
-    if when.node.kind.many:
+    if not isinstance(when, Condition):
+        yield f"when= takes node.matches('...'), not {type(when).__name__}"
+    elif when.node.kind.many:
         yield f"when= looks at one value; {when.node.name} is a map"
     elif problem := node.flow.foreign(when.node):
         yield f"when=: {problem}"

@@ -244,7 +244,7 @@ def assert_readable(page: Any, name: str, badges: int = 0) -> None:
         for width in (390, 768, 1_400):
             page.set_viewport_size({"width": width, "height": 900})
             assert page.evaluate(WIDE) <= 0, f"{name} has to be scrolled sideways at {width}"
-            if width != 768:
+            if (scheme, width) in (("dark", 390), ("light", 1_400)):  # takes most of the time
                 found = page.evaluate("context => axe.run(context, {resultTypes: ['violations']})", OURS)["violations"]
                 serious = [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in SERIOUS]
                 assert serious == [], (name, scheme, width)

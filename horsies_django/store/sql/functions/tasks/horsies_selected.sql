@@ -2,7 +2,7 @@
 -- most p_many of those that p_queue, p_names, p_code, p_site, p_worker and p_partition describe (NULL: any), among the next p_read entries.
 -- p_status: a status, 'UNSUCCESSFUL' for FAILED, CANCELLED and EXPIRED, or 'FINISHED' for any that is final. Tasks that have finished by then
 -- are bounded by when they did, others by when they were sent: from p_since to p_until.
--- after: where the index goes on behind this task. The last row has no id; its after is where to go on, NULL if everything was read.
+-- The last row has no id, but after: where the index goes on, behind the last one that was read; NULL if everything was read.
 -- Custom plans, so that only the branch of the status is planned.
 -- Locks: none. Index: horsies_tasks_unsuccessful, horsies_tasks_finished, horsies_tasks_claim, horsies_tasks_parked, horsies_tasks_holding.
 CREATE OR REPLACE FUNCTION horsies_selected(
@@ -21,43 +21,38 @@ DECLARE
 BEGIN
   RETURN QUERY
   WITH entry AS MATERIALIZED (
-    (SELECT t.id, t.task_name, t.error_code, t.status, t.queue_name, t.claimed_by, t.partition_key, t.workflow_id, t.finished_at AS at,
-            jsonb_build_array(c_kind, t.finished_at, t.id) AS after
+    (SELECT t.id, t.task_name, t.error_code, t.status, t.queue_name, t.claimed_by, t.partition_key, t.workflow_id, t.finished_at AS at
      FROM horsies_tasks t
      WHERE c_kind = 'unsuccessful' AND t.error_code IS NOT NULL AND t.finished_at IS NOT NULL AND t.finished_at <= p_until
        AND (v_at IS NULL OR t.finished_at >= v_at) AND (p_after IS NULL OR (t.finished_at, t.id) > ((p_after ->> 1)::timestamptz, v_id))
      ORDER BY t.finished_at, t.id LIMIT p_read)
     UNION ALL
-    (SELECT t.id, t.task_name, t.error_code, t.status, t.queue_name, t.claimed_by, t.partition_key, t.workflow_id, t.finished_at,
-            jsonb_build_array(c_kind, t.finished_at, t.id)
+    (SELECT t.id, t.task_name, t.error_code, t.status, t.queue_name, t.claimed_by, t.partition_key, t.workflow_id, t.finished_at
      FROM horsies_tasks t
      WHERE c_kind = 'finished' AND t.finished_at IS NOT NULL AND t.finished_at <= p_until
        AND (v_at IS NULL OR t.finished_at >= v_at) AND (p_after IS NULL OR (t.finished_at, t.id) > ((p_after ->> 1)::timestamptz, v_id))
      ORDER BY t.finished_at, t.id LIMIT p_read)
     UNION ALL
-    (SELECT t.id, t.task_name, t.error_code, t.status, t.queue_name, t.claimed_by, t.partition_key, t.workflow_id, t.sent_at,
-            jsonb_build_array(c_kind, t.queue_name, t.lane, t.priority, t.enqueued_at, t.id)
+    (SELECT t.id, t.task_name, t.error_code, t.status, t.queue_name, t.claimed_by, t.partition_key, t.workflow_id, t.sent_at
      FROM horsies_tasks t
      WHERE c_kind = 'claim' AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked AND (p_queue IS NULL OR t.queue_name = p_queue)
        AND (p_after IS NULL OR (t.queue_name, t.lane, t.priority, t.enqueued_at, t.id)
               > (p_after ->> 1, p_after ->> 2, (p_after ->> 3)::smallint, (p_after ->> 4)::timestamptz, v_id))
      ORDER BY t.queue_name, t.lane, t.priority, t.enqueued_at, t.id LIMIT p_read)
     UNION ALL
-    (SELECT t.id, t.task_name, t.error_code, t.status, t.queue_name, t.claimed_by, t.partition_key, t.workflow_id, t.sent_at,
-            jsonb_build_array(c_kind, t.queue_name, t.partition_key, t.lane, t.priority, t.enqueued_at, t.id)
+    (SELECT t.id, t.task_name, t.error_code, t.status, t.queue_name, t.claimed_by, t.partition_key, t.workflow_id, t.sent_at
      FROM horsies_tasks t
      WHERE c_kind = 'parked' AND t.claimed_by IS NULL AND t.finished_at IS NULL AND t.parked AND (p_queue IS NULL OR t.queue_name = p_queue)
        AND (v_id IS NULL OR (t.queue_name, t.partition_key, t.lane, t.priority, t.enqueued_at, t.id)
               > (p_after ->> 1, p_after ->> 2, p_after ->> 3, (p_after ->> 4)::smallint, (p_after ->> 5)::timestamptz, v_id))
      ORDER BY t.queue_name, t.partition_key, t.lane, t.priority, t.enqueued_at, t.id LIMIT p_read)
     UNION ALL  -- as many as there are slots
-    (SELECT t.id, t.task_name, t.error_code, t.status, t.queue_name, t.claimed_by, t.partition_key, t.workflow_id, t.sent_at,
-            jsonb_build_array(c_kind, t.id)
+    (SELECT t.id, t.task_name, t.error_code, t.status, t.queue_name, t.claimed_by, t.partition_key, t.workflow_id, t.sent_at
      FROM horsies_tasks t
      WHERE c_kind = 'holding' AND t.claimed_by IS NOT NULL AND t.finished_at IS NULL AND (p_after IS NULL OR t.id > v_id)
      ORDER BY t.id LIMIT p_read)
   ), fitting AS MATERIALIZED (
-    SELECT e.id, e.task_name, e.error_code, e.after FROM entry e
+    SELECT e.id, e.task_name, e.error_code FROM entry e
     WHERE (p_status IN (e.status, 'UNSUCCESSFUL', 'FINISHED')) AND (p_queue IS NULL OR e.queue_name = p_queue)
       AND (p_names IS NULL OR e.task_name = ANY (p_names)) AND (p_code IS NULL OR e.error_code = p_code)
       AND (p_worker IS NULL OR e.claimed_by = p_worker) AND (p_partition IS NULL OR e.partition_key = p_partition)
@@ -66,11 +61,18 @@ BEGIN
              SELECT FROM horsies_task_attempts a WHERE a.task_id = e.id AND a.site = p_site AND a.finished_at = e.at))
     LIMIT p_many
   )
-  SELECT f.id, f.task_name::text, f.error_code::text, f.after FROM fitting f
+  SELECT f.id, f.task_name::text, f.error_code::text, NULL::jsonb FROM fitting f
   UNION ALL
-  SELECT NULL, NULL, NULL, CASE
-    WHEN (SELECT count(*) FROM fitting) >= p_many THEN (SELECT f.after FROM fitting f OFFSET p_many - 1)
-    WHEN (SELECT count(*) FROM entry) >= p_read THEN (SELECT e.after FROM entry e OFFSET p_read - 1)
-    WHEN c_kind = 'claim' THEN '["parked", null]' END;
+  SELECT NULL, NULL, NULL, (
+    SELECT CASE c_kind
+      WHEN 'claim' THEN jsonb_build_array(c_kind, t.queue_name, t.lane, t.priority, t.enqueued_at, t.id)
+      WHEN 'parked' THEN jsonb_build_array(c_kind, t.queue_name, t.partition_key, t.lane, t.priority, t.enqueued_at, t.id)
+      WHEN 'holding' THEN jsonb_build_array(c_kind, t.id)
+      ELSE jsonb_build_array(c_kind, t.finished_at, t.id) END
+    FROM horsies_tasks t WHERE t.id = last.id
+    UNION ALL
+    SELECT '["parked", null]' WHERE last.id IS NULL AND c_kind = 'claim')
+  FROM (SELECT CASE WHEN (SELECT count(*) FROM fitting) >= p_many THEN (SELECT f.id FROM fitting f OFFSET p_many - 1)
+                    WHEN (SELECT count(*) FROM entry) >= p_read THEN (SELECT e.id FROM entry e OFFSET p_read - 1) END AS id) AS last;
 END
 $$;

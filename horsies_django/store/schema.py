@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib import resources
 from typing import Any
 
@@ -15,19 +16,27 @@ FUNCTIONS = {  # by name: the directory of its text
     for file in sorted(room.iterdir(), key=lambda file: file.name)
 }
 
-# CASCADE: the trigger goes with its function, the constraint with the one that it calls. Only in the schema where they are made:
-# others may have such functions for their own tables.
-CLEAR = f"""
+# Functions of release 0.1.0 that have gone, or take other arguments now. Its Python calls none of them itself.
+FORMER = ("horsies_take_signal",)
+
+
+def dropping(functions: Iterable[str], types: Iterable[str] = ()) -> str:
+    """Return a statement that drops all functions and types of these names.
+
+    CASCADE: the trigger goes with its function, the constraint with the one that it calls. Only in the schema where
+    they are made: others may have such functions for their own tables.
+    """
+    return f"""
 DO $$
 DECLARE
   v_one text;
 BEGIN
   FOR v_one IN
     SELECT 'FUNCTION ' || p.oid::regprocedure FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
-    WHERE n.nspname = current_schema() AND p.proname = ANY ('{{{",".join(FUNCTIONS)}}}')
+    WHERE n.nspname = current_schema() AND p.proname = ANY ('{{{",".join(functions)}}}')
     UNION ALL
     SELECT 'TYPE ' || t.oid::regtype FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace
-    WHERE n.nspname = current_schema() AND t.typname = ANY ('{{{",".join(TYPES)}}}')
+    WHERE n.nspname = current_schema() AND t.typname = ANY ('{{{",".join(types)}}}')
   LOOP
     EXECUTE 'DROP ' || v_one || ' CASCADE';
   END LOOP;
@@ -36,18 +45,21 @@ $$
 """
 
 
+CLEAR = dropping((*FUNCTIONS, *FORMER), TYPES)
+
+
 def types() -> list[str]:
     """Return the statements that create the types."""
     return [load(f"types/{name}") for name in TYPES]
 
 
 def functions() -> list[str]:
-    """Return the statements that create the functions of this release, with the trigger, or replace those that are there.
+    """Return the statements that drop former functions and create or replace those of this release, with the trigger.
 
     PostgreSQL looks into no body: one may call a later function, or read a column of a later migration.
     """
     unseen = "SELECT set_config('check_function_bodies', 'off', true)"
-    return [unseen, *(load(f"functions/{room}/{name}") for name, room in FUNCTIONS.items())]
+    return [unseen, dropping(FORMER), *(load(f"functions/{room}/{name}") for name, room in FUNCTIONS.items())]
 
 
 def has_function(connection: Any, name: str) -> bool:

@@ -13,11 +13,9 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cach
 DECLARE
   v_now timestamptz := coalesce(p_now, clock_timestamp());
   v_moved bigint[];
-  v_children bigint[];
   v_own record;
   v_verb text;
   v_waits record;
-  v_run record;
 BEGIN
   PERFORM set_config('synchronous_commit', 'off', true);
   SELECT w.status, w.parent_id, w.continued_as INTO v_own FROM horsies_workflows w WHERE w.id = p_workflow FOR NO KEY UPDATE SKIP LOCKED;
@@ -60,16 +58,11 @@ BEGIN
         AND n.workflow_id = c.parent_id AND n.number = c.parent_node AND n.task_id = c.id AND n.status = 'ENQUEUED'
       RETURNING n.number
     )
-    SELECT array_agg(e.number) INTO v_children FROM ended e;
-    v_moved := v_moved || v_children;
+    SELECT v_moved || array_agg(e.number) INTO v_moved FROM ended e;
   END IF;
   v_waits := horsies_take_waits(p_workflow, 200, v_now);
-  v_moved := v_moved || v_waits.moved;
-  SELECT m.* INTO v_run FROM horsies_move_run(p_workflow, v_moved, p_limit, p_max_bytes, p_channel, p_now) AS m;
-  many := v_run.many;
-  more := v_run.more OR v_waits.more;
-  finished := v_run.finished;
-  parent := v_run.parent;
-  halted := CASE WHEN v_verb IS NULL THEN v_run.halted ELSE 'parent' END;
+  SELECT m.many, m.more OR v_waits.more, m.finished, m.parent, CASE WHEN v_verb IS NULL THEN m.halted ELSE 'parent' END
+  INTO many, more, finished, parent, halted
+  FROM horsies_move_run(p_workflow, v_moved || v_waits.moved, p_limit, p_max_bytes, p_channel, p_now) AS m;
 END
 $$;

@@ -13,7 +13,6 @@ DECLARE
   v_numbers bigint[];
   v_sent text[];
   v_last uuid[];
-  v_run uuid;
 BEGIN
   WITH ended AS (
     UPDATE horsies_workflow_nodes n
@@ -38,9 +37,7 @@ BEGIN
   IF v_numbers <> '{}' THEN
     PERFORM horsies_send_all(v_runs, v_numbers, p_max_bytes, p_now);
   END IF;
-  FOREACH v_run IN ARRAY v_last LOOP
-    PERFORM horsies_finish_run(v_run, p_channel, p_max_bytes, v_now);
-  END LOOP;
+  PERFORM horsies_finish_run(l.run, p_channel, p_max_bytes, v_now) FROM unnest(v_last) AS l (run);
   RETURN v_sent;
 END
 $$;

@@ -5,17 +5,13 @@
 CREATE OR REPLACE FUNCTION horsies_begin_run(p_workflow uuid, p_limit int, p_max_bytes int, p_channel text, p_now timestamptz) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
-DECLARE
-  v_inputs bigint[];
 BEGIN
   IF current_setting('transaction_isolation') = 'serializable' THEN
     PERFORM pg_notify(p_channel || '_new', 'advance ' || p_workflow);
-    RETURN;
+  ELSE
+    PERFORM horsies_move_run(
+      p_workflow, ARRAY(SELECT n.number FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.kind = 'input'),
+      p_limit, p_max_bytes, p_channel, p_now);
   END IF;
-  v_inputs := ARRAY(SELECT n.number FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.kind = 'input');
-  IF v_inputs <> '{}' THEN
-    PERFORM horsies_propagate(p_workflow, v_inputs, false, false, horsies_part(), coalesce(p_now, clock_timestamp()));
-  END IF;
-  PERFORM horsies_move_run(p_workflow, '{}', p_limit, p_max_bytes, p_channel, p_now);
 END
 $$;

@@ -11,7 +11,6 @@ DECLARE
   v_number bigint;
   v_name text;
   v_code text;
-  v_message text;
   v_kind text;
   v_ended text;
   v_status text := 'COMPLETED';
@@ -27,9 +26,10 @@ BEGIN
     RETURN 'OPEN';
   END IF;
   IF v_run.status = 'COMPENSATING' THEN
-    v_result := v_run.result;
-    v_code := v_run.error_code;
     v_number := v_run.error_node;
+    v_code := v_run.error_code;
+    v_result := v_run.result;
+    v_status := CASE v_result #>> '{err,error_code}' WHEN 'WORKFLOW_CANCELLED' THEN 'CANCELLED' ELSE 'FAILED' END;
   ELSIF v_run.error_node IS NOT NULL THEN
     SELECT n.number, n.name, n.code INTO v_number, v_name, v_code
     FROM (SELECT f.workflow_id, f.number, f.name, coalesce(f.error_code, f.status) AS code FROM horsies_workflow_nodes f  -- mostly this one
@@ -43,15 +43,12 @@ BEGIN
           AND (d.rule = 'quorum' OR d.rule = 'all' AND d.allow_failed) AND d.status <> 'SKIPPED' OFFSET 0) AS d
       WHERE e.workflow_id = n.workflow_id AND e.upstream = n.number)
     LIMIT 1;
-    v_message := (SELECT r.result #>> '{err,message}' FROM horsies_node_result(p_workflow, v_number) AS r);
-  END IF;
-  IF v_run.status = 'COMPENSATING' THEN
-    v_status := CASE v_result #>> '{err,error_code}' WHEN 'WORKFLOW_CANCELLED' THEN 'CANCELLED' ELSE 'FAILED' END;
-  ELSIF v_number IS NOT NULL THEN
-    v_status := 'FAILED';
-    v_result := jsonb_build_object('err', jsonb_build_object(
-      'error_code', 'WORKFLOW_FAILED', 'message', concat_ws(': ', 'node ' || v_name || ' failed', v_code, v_message),
-      'data', jsonb_build_object('node', v_name, 'error_code', v_code), 'exception', NULL));
+    IF FOUND THEN
+      v_status := 'FAILED';
+      SELECT jsonb_set(horsies_error_result('WORKFLOW_FAILED', concat_ws(': ', 'node ' || v_name || ' failed', v_code, r.result #>> '{err,message}')),
+                       '{err,data}', jsonb_build_object('node', v_name, 'error_code', v_code))
+      INTO v_result FROM horsies_node_result(p_workflow, v_number) AS r;
+    END IF;
   END IF;
   IF v_status IN ('FAILED', 'CANCELLED') AND EXISTS (
     SELECT FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.undo IS NOT NULL) THEN

@@ -5,16 +5,16 @@
 CREATE OR REPLACE FUNCTION horsies_give_signal(p_workflow uuid, p_number bigint, p_signal uuid, p_now timestamptz) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-  v_signal uuid := p_signal;
+  v_signal uuid := coalesce(p_signal, (
+    SELECT s.id FROM horsies_workflow_nodes n CROSS JOIN LATERAL horsies_next_signal(p_workflow, n.signal, n.signal_key, false) AS s
+    WHERE n.workflow_id = p_workflow AND n.number = p_number));
 BEGIN
-  IF v_signal IS NULL THEN
-    SELECT s.id INTO v_signal FROM horsies_workflow_nodes n CROSS JOIN LATERAL horsies_next_signal(p_workflow, n.signal, n.signal_key, false) AS s
-    WHERE n.workflow_id = p_workflow AND n.number = p_number;
-  END IF;
-  IF v_signal IS NULL THEN
-    RETURN false;
-  END IF;
-  PERFORM horsies_take_signal(p_workflow, p_number, v_signal, p_now);
-  RETURN true;
+  WITH taken AS (
+    UPDATE horsies_workflow_signals s SET seen_at = coalesce(s.seen_at, p_now), used_at = p_now, node = p_number
+    WHERE s.id = v_signal RETURNING s.data
+  )
+  UPDATE horsies_workflow_nodes n SET status = 'COMPLETED', finished_at = p_now, value = t.data
+  FROM taken t WHERE n.workflow_id = p_workflow AND n.number = p_number;
+  RETURN FOUND;
 END
 $$;

@@ -44,24 +44,18 @@ BEGIN
     attempts := attempts + horsies_delete_tasks(v_ids);
     tasks := tasks + cardinality(v_ids);
     v_left := v_left - cardinality(v_ids);
-    IF v_left > 0 THEN
-      DELETE FROM horsies_workflow_edges e WHERE e.ctid = ANY (ARRAY(
-        SELECT x.ctid FROM horsies_workflow_edges x WHERE x.workflow_id = ANY (v_tree) LIMIT v_left));
-      GET DIAGNOSTICS v_count = ROW_COUNT;
-      v_left := v_left - v_count;
-    END IF;
-    IF v_left > 0 THEN
-      DELETE FROM horsies_workflow_signals s WHERE s.id = ANY (ARRAY(
-        SELECT x.id FROM horsies_workflow_signals x WHERE x.workflow_id = ANY (v_tree) LIMIT v_left));
-      GET DIAGNOSTICS v_count = ROW_COUNT;
-      v_left := v_left - v_count;
-    END IF;
-    IF v_left > 0 THEN
-      DELETE FROM horsies_workflow_nodes n WHERE n.ctid = ANY (ARRAY(
-        SELECT x.ctid FROM horsies_workflow_nodes x WHERE x.workflow_id = ANY (v_tree) LIMIT v_left));
-      GET DIAGNOSTICS v_count = ROW_COUNT;
-      v_left := v_left - v_count;
-    END IF;
+    DELETE FROM horsies_workflow_edges e WHERE e.ctid = ANY (ARRAY(
+      SELECT x.ctid FROM horsies_workflow_edges x WHERE x.workflow_id = ANY (v_tree) LIMIT v_left));
+    GET DIAGNOSTICS v_count = ROW_COUNT;
+    v_left := v_left - v_count;
+    DELETE FROM horsies_workflow_signals s WHERE s.id = ANY (ARRAY(
+      SELECT x.id FROM horsies_workflow_signals x WHERE x.workflow_id = ANY (v_tree) LIMIT v_left));
+    GET DIAGNOSTICS v_count = ROW_COUNT;
+    v_left := v_left - v_count;
+    DELETE FROM horsies_workflow_nodes n WHERE n.ctid = ANY (ARRAY(
+      SELECT x.ctid FROM horsies_workflow_nodes x WHERE x.workflow_id = ANY (v_tree) LIMIT v_left));
+    GET DIAGNOSTICS v_count = ROW_COUNT;
+    v_left := v_left - v_count;
     IF v_left > 0 THEN
       DELETE FROM horsies_workflows w WHERE w.id = ANY (v_tree);
       runs := runs + 1;

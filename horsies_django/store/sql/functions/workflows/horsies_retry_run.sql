@@ -20,30 +20,21 @@ BEGIN
   v_now := coalesce(p_now, clock_timestamp());
   IF v_run.parent_id IS NOT NULL AND v_run.finished_at IS NOT NULL AND NOT p_nested THEN
     verdict := 'CHILD';
-    RETURN;
   ELSIF v_run.retrying IS NOT NULL AND v_run.finished_at IS NULL THEN
-    PERFORM horsies_move_run(p_workflow, '{}', 1000, p_max_bytes, p_channel, p_now);
     verdict := 'RETRIED';
-    RETURN;
-  END IF;
-  SELECT m.more AND (v_run.status = 'CANCELLED' OR v_run.on_error = 'stop' AND v_run.error_code IS NOT NULL) INTO v_ending
-  FROM horsies_move_run(p_workflow, horsies_take_tasks(p_workflow, NULL, v_now), 1000, p_max_bytes, p_channel, p_now) AS m;
-  IF EXISTS (SELECT FROM horsies_workflows w WHERE w.id = p_workflow AND w.continued_as IS NOT NULL) THEN
-    verdict := 'CONTINUED';
-    RETURN;
-  END IF;
-  verdict := horsies_retry_undo(p_workflow);
-  IF verdict IS NOT NULL THEN
-    IF verdict = 'RETRIED' THEN
-      PERFORM horsies_move_run(p_workflow, '{}', 1000, p_max_bytes, p_channel, p_now);
+  ELSE
+    SELECT m.more AND (v_run.status = 'CANCELLED' OR v_run.on_error = 'stop' AND v_run.error_code IS NOT NULL) INTO v_ending
+    FROM horsies_move_run(p_workflow, horsies_take_tasks(p_workflow, NULL, v_now), 1000, p_max_bytes, p_channel, p_now) AS m;
+    IF EXISTS (SELECT FROM horsies_workflows w WHERE w.id = p_workflow AND w.continued_as IS NOT NULL) THEN
+      verdict := 'CONTINUED';
+    ELSE
+      verdict := horsies_retry_undo(p_workflow);
     END IF;
-    RETURN;
   END IF;
-  IF v_run.status NOT IN ('CANCELLED', 'FAILED') AND NOT EXISTS (  -- one whose value could not be given may have no failed node
+  IF verdict IS NULL AND v_run.status NOT IN ('CANCELLED', 'FAILED') AND NOT EXISTS (  -- one whose value could not be given may have none
     SELECT FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.status IN ('FAILED', 'CANCELLED', 'EXPIRED')) THEN
     verdict := 'NOTHING';
-    RETURN;
-  ELSIF v_ending OR EXISTS (
+  ELSIF verdict IS NULL AND (v_ending OR EXISTS (
     WITH RECURSIVE inside (id) AS (
       SELECT p_workflow
       UNION ALL
@@ -52,12 +43,14 @@ BEGIN
     )
     SELECT FROM inside i
     CROSS JOIN LATERAL (SELECT FROM horsies_workflows w WHERE w.id = i.id AND w.finished_at IS NOT NULL OFFSET 0) AS w
-    CROSS JOIN LATERAL (SELECT FROM horsies_workflow_nodes n WHERE n.workflow_id = i.id AND n.finished_at IS NULL LIMIT 1) AS n) THEN
+    CROSS JOIN LATERAL (SELECT FROM horsies_workflow_nodes n WHERE n.workflow_id = i.id AND n.finished_at IS NULL LIMIT 1) AS n)) THEN
     verdict := 'STOPPING';
-    RETURN;
+  ELSIF verdict IS NULL THEN
+    PERFORM horsies_begin_retry(ARRAY[p_workflow], v_now);
+    verdict := 'RETRIED';
   END IF;
-  PERFORM horsies_begin_retry(ARRAY[p_workflow], v_now);
-  PERFORM horsies_move_run(p_workflow, '{}', 1000, p_max_bytes, p_channel, p_now);
-  verdict := 'RETRIED';
+  IF verdict = 'RETRIED' THEN
+    PERFORM horsies_move_run(p_workflow, '{}', 1000, p_max_bytes, p_channel, p_now);
+  END IF;
 END
 $$;

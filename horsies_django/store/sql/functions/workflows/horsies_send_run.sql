@@ -8,16 +8,12 @@ CREATE OR REPLACE FUNCTION horsies_send_run(p_id uuid, p_run jsonb, p_nodes json
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_now timestamptz := coalesce(p_now, clock_timestamp());
-  v_parent_until timestamptz;
 BEGIN
-  IF p_parent IS NOT NULL THEN
-    SELECT w.good_until INTO v_parent_until FROM horsies_workflows w WHERE w.id = p_parent;
-  END IF;
   INSERT INTO horsies_workflows AS w (id, name, key, graph_hash, status, on_error, output, max_in_flight, good_until, parent_id,
                                       parent_node, continues, sent_at, owed_at)
   SELECT p_id, r.name, r.key, r.hash, 'RUNNING', r.on_error, r.output, r.max_in_flight,
-         least(r.good_until, v_now + r.good_for, v_parent_until), p_parent, p_parent_node, p_continues, v_now,
-         CASE WHEN current_setting('transaction_isolation') = 'serializable' THEN v_now END
+         least(r.good_until, v_now + r.good_for, (SELECT p.good_until FROM horsies_workflows p WHERE p.id = p_parent)),
+         p_parent, p_parent_node, p_continues, v_now, CASE WHEN current_setting('transaction_isolation') = 'serializable' THEN v_now END
   FROM jsonb_to_record(p_run) AS r (name text, key text, hash text, on_error text, output bigint, max_in_flight int,
                                     good_until timestamptz, good_for interval)
   ON CONFLICT (key, name) WHERE key IS NOT NULL DO NOTHING

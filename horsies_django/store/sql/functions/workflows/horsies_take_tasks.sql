@@ -4,14 +4,11 @@
 -- Locks: task rows, skipping locked ones; the caller holds the lock of the run. Index: primary keys, horsies_tasks_node.
 CREATE OR REPLACE FUNCTION horsies_take_tasks(p_workflow uuid, p_tasks uuid[], p_now timestamptz) RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-  v_tasks uuid[] := p_tasks;
+  v_tasks uuid[] := coalesce(p_tasks, ARRAY(
+    SELECT t.id FROM horsies_tasks t WHERE t.workflow_id = p_workflow AND t.finished_at IS NOT NULL AND t.advanced_at IS NULL));
   v_moved bigint[];
   v_maps bigint[];
 BEGIN
-  IF v_tasks IS NULL THEN
-    v_tasks := ARRAY(SELECT t.id FROM horsies_tasks t
-                     WHERE t.workflow_id = p_workflow AND t.finished_at IS NOT NULL AND t.advanced_at IS NULL);
-  END IF;
   IF v_tasks = '{}' THEN
     RETURN '{}';
   END IF;

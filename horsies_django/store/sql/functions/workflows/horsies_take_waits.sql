@@ -35,10 +35,8 @@ BEGIN
            AND n.kind <> 'gate' AND (n.due_at IS NULL OR n.due_at > v_signal.sent_at)
          ORDER BY n.number LIMIT 1)) AS w
       ORDER BY w.number LIMIT 1;
-      IF FOUND THEN
-        IF horsies_give_signal(p_workflow, v_number, v_signal.id, p_now) THEN
-          moved := moved || v_number;
-        END IF;
+      IF FOUND AND horsies_give_signal(p_workflow, v_number, v_signal.id, p_now) THEN
+        moved := moved || v_number;
       END IF;
     END LOOP;
     UPDATE horsies_workflow_signals s SET seen_at = p_now WHERE s.id = ANY (v_unseen) AND s.seen_at IS NULL;

@@ -19,8 +19,8 @@ BEGIN
   IF v_left IS NULL THEN
     RETURN jsonb_set(p_result, '{err,data}', v_data);
   END IF;
-  RETURN jsonb_build_object('err', jsonb_build_object(
-    'error_code', 'COMPENSATION_FAILED', 'message', left(concat('not undone: ', v_names, '; ', p_result #>> '{err,message}'), 10000),
-    'data', v_data || jsonb_build_object('not_undone', v_left, 'cause', p_result -> 'err'), 'exception', NULL));
+  RETURN jsonb_set(
+    horsies_error_result('COMPENSATION_FAILED', left(concat('not undone: ', v_names, '; ', p_result #>> '{err,message}'), 10000)),
+    '{err,data}', v_data || jsonb_build_object('not_undone', v_left, 'cause', p_result -> 'err'));
 END
 $$;

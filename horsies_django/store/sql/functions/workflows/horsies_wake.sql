@@ -26,10 +26,8 @@ BEGIN
     PERFORM horsies_advance_plain(v_woken, v_waiting, v_numbers, p_max_bytes, p_channel, p_now);
   END IF;
   RETURN QUERY SELECT r.id, false, 1, false, false, NULL::uuid, NULL::text FROM unnest(v_woken) AS r (id);
-  FOR workflow IN SELECT r.id FROM unnest(v_runs) AS r (id) EXCEPT SELECT r.id FROM unnest(v_woken) AS r (id) LOOP
-    SELECT a.busy, a.many, a.more, a.finished, a.parent, a.halted INTO busy, many, more, finished, parent, halted
-    FROM horsies_advance(workflow, '{}', '{}', p_limit, p_max_bytes, p_channel, p_now) AS a;
-    RETURN NEXT;
-  END LOOP;
+  RETURN QUERY
+  SELECT r.id, a.* FROM (SELECT unnest(v_runs) EXCEPT SELECT unnest(v_woken)) AS r (id)
+  CROSS JOIN LATERAL horsies_advance(r.id, '{}', '{}', p_limit, p_max_bytes, p_channel, p_now) AS a;
 END
 $$;

@@ -25,6 +25,7 @@ from tests.conftest import Claimer, limit, put
 from tests.db.conftest import Claimers, Connect
 from tests.db.test_caps_partitions import customers, of, parked, started, sweep
 from tests.db.test_pass import done
+from tests.db.test_workflows_limits import settle
 from tests.support.factories import now
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -401,6 +402,22 @@ def test_a_run_that_is_paused_or_retried_lets_the_next_task_of_its_key_start(cla
     (second,) = claim(worker)
     assert end(worker, failed(second)) == []
     failing.retry()
+    assert started(worker) == [later]
+
+
+def test_a_retried_undo_lets_the_next_task_of_its_key_start(claimer: Claimers) -> None:
+    limit("default", partition_by_args=["amount"], partition_policy="stop")
+    worker = claimer()
+    flow = Workflow("booking")
+    flow.add(flows.act, after=flow.add(flows.charge, 1, undo=flows.refund))
+    handle = flow.send()
+    settle(worker, claim(worker), [1001])
+    settle(worker, claim(worker), [None], "BROKEN")
+    (undo,) = claim(worker)
+    (later,) = put(kwargs=['{"amount": 1}'])
+    settle(worker, [undo], [None], "BROKEN")
+    assert started(worker) == []
+    handle.retry()
     assert started(worker) == [later]
 
 

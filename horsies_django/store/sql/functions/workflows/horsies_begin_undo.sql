@@ -2,11 +2,8 @@
 -- descendants, also of nodes that its task added; edges lead only to the nearest ones that are undone. Returns how many were added.
 -- Moves (none) -> ADDED; horsies_propagate decides about them.
 -- Locks: none but the new rows; the caller holds the lock of the run. Index: primary keys, horsies_workflow_nodes_grown, horsies_tasks_node.
-CREATE OR REPLACE FUNCTION horsies_begin_undo(p_workflow uuid) RETURNS int LANGUAGE plpgsql VOLATILE
+CREATE OR REPLACE FUNCTION horsies_begin_undo(p_workflow uuid) RETURNS int LANGUAGE sql VOLATILE
 SET enable_nestloop = off AS $$
-DECLARE
-  v_many int;
-BEGIN
   WITH RECURSIVE begun AS MATERIALIZED (
     SELECT o.number, o.name, o.how, o.total, horsies_new_number(p_workflow) AS undo
     FROM (SELECT n.number, n.name, n.undo AS how, horsies_begun_total(p_workflow, n.number, n.undo -> 'begun') AS total
@@ -36,7 +33,5 @@ BEGIN
     FROM begun b CROSS JOIN LATERAL jsonb_to_record(b.how) AS u (task text, queue text, lane text, priority smallint, max_retries int, options jsonb, codec text)
     RETURNING number
   )
-  SELECT count(*) INTO v_many FROM added;
-  RETURN v_many;
-END
+  SELECT count(*)::int FROM added
 $$;

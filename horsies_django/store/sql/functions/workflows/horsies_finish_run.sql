@@ -32,16 +32,13 @@ BEGIN
     v_status := CASE v_result #>> '{err,error_code}' WHEN 'WORKFLOW_CANCELLED' THEN 'CANCELLED' ELSE 'FAILED' END;
   ELSIF v_run.error_node IS NOT NULL THEN
     SELECT n.number, n.name, n.code INTO v_number, v_name, v_code
-    FROM (SELECT f.workflow_id, f.number, f.name, coalesce(f.error_code, f.status) AS code FROM horsies_workflow_nodes f  -- mostly this one
+    FROM (SELECT f.number, f.name, coalesce(f.error_code, f.status) AS code FROM horsies_workflow_nodes f  -- mostly this one
           WHERE f.workflow_id = p_workflow AND f.number = v_run.error_node AND f.status IN ('FAILED', 'CANCELLED', 'EXPIRED')
           UNION ALL
-          (SELECT f.workflow_id, f.number, f.name, coalesce(f.error_code, f.status) FROM horsies_workflow_nodes f
+          (SELECT f.number, f.name, coalesce(f.error_code, f.status) FROM horsies_workflow_nodes f
            WHERE f.workflow_id = p_workflow AND f.status IN ('FAILED', 'CANCELLED', 'EXPIRED') ORDER BY f.finished_at, f.number)) AS n
-    WHERE NOT EXISTS (
-      SELECT FROM horsies_workflow_edges e CROSS JOIN LATERAL (  -- see horsies_has_failed_upstream
-        SELECT FROM horsies_workflow_nodes d WHERE d.workflow_id = e.workflow_id AND d.number = e.downstream
-          AND (d.rule = 'quorum' OR d.rule = 'all' AND d.allow_failed) AND d.status <> 'SKIPPED' OFFSET 0) AS d
-      WHERE e.workflow_id = n.workflow_id AND e.upstream = n.number)
+    WHERE NOT EXISTS (SELECT FROM horsies_downstream(p_workflow, n.number) AS d
+                      WHERE (d.rule = 'quorum' OR d.rule = 'all' AND d.allow_failed) AND d.status <> 'SKIPPED')
     LIMIT 1;
     IF FOUND THEN
       v_status := 'FAILED';

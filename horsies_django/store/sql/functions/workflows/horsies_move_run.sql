@@ -53,11 +53,8 @@ BEGIN
       IF v_run.status IN ('RUNNING', 'PAUSED') AND v_run.error_code IS NULL AND (v_told.failed OR v_told.refused) THEN
         WITH final AS MATERIALIZED (SELECT p_workflow AS workflow_id, unnest(v_moved) AS number)
         SELECT min(n.number) AS number, min(coalesce(n.error_code, n.status)) AS code,
-               bool_or(NOT EXISTS (
-                 SELECT FROM horsies_workflow_edges e CROSS JOIN LATERAL (  -- see horsies_has_failed_upstream
-                   SELECT FROM horsies_workflow_nodes d WHERE d.workflow_id = e.workflow_id AND d.number = e.downstream
-                     AND (d.rule = 'quorum' OR d.rule = 'all' AND d.allow_failed) OFFSET 0) AS d
-                 WHERE e.workflow_id = n.workflow_id AND e.upstream = n.number)) AS fatal
+               bool_or(NOT EXISTS (SELECT FROM horsies_downstream(p_workflow, n.number) AS d
+                                   WHERE d.rule = 'quorum' OR d.rule = 'all' AND d.allow_failed)) AS fatal
         INTO v_failed
         FROM final f JOIN horsies_workflow_nodes n ON n.workflow_id = f.workflow_id AND n.number = f.number
         WHERE n.status IN ('FAILED', 'CANCELLED', 'EXPIRED');

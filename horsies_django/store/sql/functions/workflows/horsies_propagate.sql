@@ -34,14 +34,10 @@ BEGIN
       FROM final f JOIN horsies_workflow_edges e ON e.workflow_id = f.workflow_id AND e.upstream = f.number
       GROUP BY e.workflow_id, e.downstream
       UNION ALL
-      SELECT a.workflow_id, a.number, count(u.number) FILTER (WHERE u.finished_at IS NULL OR u.status = 'ADDED')::int, true,
-             count(u.number) FILTER (WHERE u.counts AND u.status = 'COMPLETED')::int,
-             count(u.number) FILTER (WHERE u.counts AND u.finished_at IS NOT NULL AND u.status NOT IN ('COMPLETED', 'ADDED'))::int
-      FROM added a LEFT JOIN LATERAL (  -- see horsies_has_failed_upstream
-        SELECT e.counts, u.* FROM horsies_workflow_edges e CROSS JOIN LATERAL (
-          SELECT u.number, u.status, u.finished_at FROM horsies_workflow_nodes u
-          WHERE u.workflow_id = e.workflow_id AND u.number = e.upstream OFFSET 0) AS u
-        WHERE e.workflow_id = a.workflow_id AND e.downstream = a.number OFFSET 0) AS u ON true
+      SELECT a.workflow_id, a.number, count(u.status) FILTER (WHERE u.finished_at IS NULL OR u.status = 'ADDED')::int, true,
+             count(*) FILTER (WHERE u.counts AND u.status = 'COMPLETED')::int,
+             count(*) FILTER (WHERE u.counts AND u.finished_at IS NOT NULL AND u.status NOT IN ('COMPLETED', 'ADDED'))::int
+      FROM added a LEFT JOIN LATERAL horsies_upstream(a.workflow_id, a.number) AS u ON true
       GROUP BY a.workflow_id, a.number
     ), decided AS MATERIALIZED (
       SELECT c.workflow_id, c.number, c.admitted, s.*, c.admitted OR v.verdict IS NOT NULL AS judged,

@@ -1,9 +1,11 @@
 -- Takes the tasks of nodes that are to run again from them, from the last element of a map on, p_many at most: expanded is how many are
--- left. A failed map keeps its completed elements. Tasks that had begun are noted in undo. Returns the nodes that have joined the run anew:
--- their tasks are replaced, stop no partition any more, and no node downstream is skipped but by a person.
--- Moves none: the nodes are ADDED, with finished_at until this returns them.
--- Locks: task rows; the caller holds the lock of the run. Index: primary keys, horsies_tasks_node.
-CREATE OR REPLACE FUNCTION horsies_replace_tasks(p_workflow uuid, p_numbers bigint[], p_many int) RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $$
+-- left. Maps and undos keep their completed elements. Tasks that had begun are noted in undo. Nodes join the run anew once their tasks are
+-- replaced, stop no partition any more, and no node downstream is skipped but by a person; then nodes downstream that do not run again,
+-- also of p_moved, nodes that ended meanwhile, are told so.
+-- Moves none: the nodes are ADDED, with finished_at until they join.
+-- Locks: task rows; the caller holds the lock of the run. Index: primary keys, horsies_tasks_node, horsies_workflow_edges_down.
+CREATE OR REPLACE FUNCTION horsies_replace_tasks(p_workflow uuid, p_numbers bigint[], p_moved bigint[], p_many int) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_joined bigint[];
   v_queues text[];
@@ -17,20 +19,19 @@ BEGIN
     FROM again a JOIN horsies_workflow_nodes n ON n.workflow_id = a.workflow_id AND n.number = a.number
   ), had AS MATERIALIZED (
     SELECT p.workflow_id, p.number, p.since, t.id, t.node_index, t.order_stop, t.queue_name, t.partition_key, t.advanced_at IS NOT NULL AS counted,
-           p.kind = 'map' AND (t.status = 'COMPLETED' OR t.error_code IS NOT DISTINCT FROM 'TASK_SKIPPED') AS kept,
+           p.kind IN ('map', 'undo') AND (t.status = 'COMPLETED' OR t.error_code IS NOT DISTINCT FROM 'TASK_SKIPPED') AS kept,
            p.undone AND t.status <> 'COMPLETED' AND horsies_has_begun(t.id, t.status, t.error_code) AS begun
     FROM parts p
-    LEFT JOIN horsies_tasks t ON t.workflow_id = p.workflow_id AND t.node = p.number AND t.node_index >= p.since AND t.node_index < p.until
+    LEFT JOIN LATERAL (  -- not a join, which may read all tasks of the run for each node
+      SELECT x.* FROM horsies_tasks x
+      WHERE x.workflow_id = p.workflow_id AND x.node = p.number AND x.node_index >= p.since AND x.node_index < p.until OFFSET 0) AS t ON true
   ), replaced AS (
     UPDATE horsies_tasks t SET node = NULL, order_stop = NULL FROM had h WHERE t.id = h.id AND NOT h.kept
   ), nodes AS MATERIALIZED (
     SELECT h.workflow_id, h.number, h.since, count(*) FILTER (WHERE h.kept AND h.counted)::int AS ok,
            jsonb_object_agg(h.node_index, h.id) FILTER (WHERE h.begun) AS begun,
-           h.since = 0 AND NOT EXISTS (
-             SELECT FROM horsies_workflow_edges e CROSS JOIN LATERAL (  -- see horsies_has_failed_upstream
-               SELECT FROM horsies_workflow_nodes d WHERE d.workflow_id = e.workflow_id AND d.number = e.downstream AND d.status = 'SKIPPED'
-                 AND d.error_code IS DISTINCT FROM 'SKIPPED_BY_HAND' OFFSET 0) AS d
-             WHERE e.workflow_id = h.workflow_id AND e.upstream = h.number) AS joins
+           h.since = 0 AND NOT EXISTS (SELECT FROM horsies_downstream(h.workflow_id, h.number) AS d
+                                       WHERE d.status = 'SKIPPED' AND d.error_code IS DISTINCT FROM 'SKIPPED_BY_HAND') AS joins
     FROM had h GROUP BY h.workflow_id, h.number, h.since
   ), joined AS (
     UPDATE horsies_workflow_nodes n
@@ -47,6 +48,17 @@ BEGIN
   IF v_keys IS NOT NULL THEN
     PERFORM horsies_unpark_next(v_queues, v_keys, horsies_channel());
   END IF;
-  RETURN v_joined;
+  WITH others AS MATERIALIZED (  -- nodes that keep their status
+    SELECT DISTINCT d.workflow_id, d.number
+    FROM unnest(v_joined || p_moved) AS a (number) CROSS JOIN LATERAL horsies_downstream(p_workflow, a.number) AS d WHERE d.status <> 'ADDED'
+  ), counted AS MATERIALIZED (
+    SELECT o.workflow_id, o.number, count(*) FILTER (WHERE u.finished_at IS NULL)::int AS open,
+           count(*) FILTER (WHERE u.counts AND u.status = 'COMPLETED')::int AS ok,
+           count(*) FILTER (WHERE u.counts AND u.finished_at IS NOT NULL AND u.status <> 'COMPLETED')::int AS bad
+    FROM others o CROSS JOIN LATERAL horsies_upstream(o.workflow_id, o.number) AS u
+    GROUP BY o.workflow_id, o.number
+  )
+  UPDATE horsies_workflow_nodes n SET open = c.open, ok = c.ok, bad = c.bad
+  FROM counted c WHERE n.workflow_id = c.workflow_id AND n.number = c.number;
 END
 $$;

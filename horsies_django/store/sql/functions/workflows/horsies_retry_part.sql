@@ -3,10 +3,12 @@
 -- because of it was reached. retrying of the run: the number of the node from which on failed ones are still to be looked for; NULL: all is
 -- done.
 -- p_moved: nodes that ended meanwhile. Those that failed run again, too; horsies_propagate will decide about nodes that wait for one of
--- them, when it admits them. begun: child runs are retried, as the last of all.
--- Nodes are joined as in horsies_propagate and horsies_has_failed_upstream.
--- Moves FAILED, CANCELLED, EXPIRED, SKIPPED, PENDING -> ADDED, then as horsies_retry_children.
--- Locks: task rows, rows of child runs; the caller holds the lock of the run. Index: primary keys, horsies_workflow_nodes_added.
+-- them, when it admits them. begun: child runs are retried, as the last of all; a node that waits for others that run again gets a new run
+-- instead, because its inputs may change.
+-- Nodes are joined as in horsies_propagate.
+-- Moves nodes FAILED, CANCELLED, EXPIRED, SKIPPED, PENDING -> ADDED, then ADDED -> ENQUEUED; child runs as horsies_begin_retry.
+-- Locks: task rows, rows of child runs; the caller holds the lock of the run. Index: primary keys, horsies_workflow_nodes_added,
+-- horsies_workflow_edges_down.
 CREATE OR REPLACE FUNCTION horsies_retry_part(p_run horsies_workflows, p_moved bigint[], p_many int, p_now timestamptz,
                                    OUT retrying bigint, OUT begun boolean)
 LANGUAGE plpgsql VOLATILE AS $$
@@ -15,9 +17,8 @@ DECLARE
   v_reached bigint[];
   v_failed bigint[];
   v_again bigint[];
-  v_joined bigint[];
   v_many int;
-  v_children record;
+  v_children uuid[];
 BEGIN
   retrying := p_run.retrying;
   begun := false;
@@ -34,10 +35,9 @@ BEGIN
     v_reached := v_reached || v_failed;
   END IF;
   IF p_moved <> '{}' THEN
-    WITH final AS MATERIALIZED (SELECT p_run.id AS workflow_id, unnest(p_moved) AS number)
-    UPDATE horsies_workflow_nodes d SET status = 'ADDED'
-    FROM final f JOIN horsies_workflow_edges e ON e.workflow_id = f.workflow_id AND e.upstream = f.number
-    WHERE d.workflow_id = e.workflow_id AND d.number = e.downstream AND d.status = 'PENDING';
+    UPDATE horsies_workflow_nodes n SET status = 'ADDED'
+    FROM unnest(p_moved) AS f (number) CROSS JOIN LATERAL horsies_downstream(p_run.id, f.number) AS d
+    WHERE n.workflow_id = d.workflow_id AND n.number = d.number AND d.status = 'PENDING';
     WITH final AS MATERIALIZED (SELECT p_run.id AS workflow_id, unnest(p_moved) AS number)
     SELECT v_reached || coalesce(array_agg(n.number), '{}') INTO v_reached
     FROM final f JOIN horsies_workflow_nodes n ON n.workflow_id = f.workflow_id AND n.number = f.number
@@ -46,13 +46,8 @@ BEGIN
   WITH RECURSIVE again (number) AS (
     SELECT unnest(v_reached)
     UNION
-    SELECT d.number FROM again a CROSS JOIN LATERAL (
-      SELECT e.workflow_id, e.downstream FROM horsies_workflow_edges e
-      WHERE e.workflow_id = p_run.id AND e.upstream = a.number OFFSET 0) AS e
-    CROSS JOIN LATERAL (
-      SELECT n.number FROM horsies_workflow_nodes n
-      WHERE n.workflow_id = e.workflow_id AND n.number = e.downstream AND n.status = 'SKIPPED'
-        AND n.error_code IS DISTINCT FROM 'SKIPPED_BY_HAND' OFFSET 0) AS d
+    SELECT d.number FROM again a CROSS JOIN LATERAL horsies_downstream(p_run.id, a.number) AS d
+    WHERE d.status = 'SKIPPED' AND d.error_code IS DISTINCT FROM 'SKIPPED_BY_HAND'
   )
   SELECT coalesce(array_agg(l.number), '{}') INTO v_again  -- the LIMIT ends the search; it lets some be reached each time
   FROM (SELECT a.number FROM again a LIMIT greatest(p_many, cardinality(v_reached) + p_many / 2)) AS l;
@@ -62,33 +57,30 @@ BEGIN
   UPDATE horsies_workflow_nodes n
   SET status = 'ADDED', items_ok = 0, items_bad = 0, in_flight = 0, expanded = CASE WHEN n.kind = 'map' THEN coalesce(n.total, 0) ELSE 1 END
   FROM again a WHERE n.workflow_id = a.workflow_id AND n.number = a.number AND n.status <> 'ADDED';
-  v_joined := horsies_replace_tasks(p_run.id, v_again, p_many);
-  WITH again AS MATERIALIZED (
-    SELECT p_run.id AS workflow_id, unnest(v_joined || p_moved) AS number
-  ), others AS MATERIALIZED (  -- nodes that keep their status
-    SELECT DISTINCT n.workflow_id, n.number
-    FROM again a CROSS JOIN LATERAL (
-      SELECT e.workflow_id, e.downstream FROM horsies_workflow_edges e WHERE e.workflow_id = a.workflow_id AND e.upstream = a.number OFFSET 0) AS e
-    CROSS JOIN LATERAL (
-      SELECT n.workflow_id, n.number FROM horsies_workflow_nodes n
-      WHERE n.workflow_id = e.workflow_id AND n.number = e.downstream AND n.status <> 'ADDED' OFFSET 0) AS n
-  ), counted AS MATERIALIZED (
-    SELECT o.workflow_id, o.number, count(*) FILTER (WHERE u.finished_at IS NULL)::int AS open,
-           count(*) FILTER (WHERE u.counts AND u.status = 'COMPLETED')::int AS ok,
-           count(*) FILTER (WHERE u.counts AND u.finished_at IS NOT NULL AND u.status <> 'COMPLETED')::int AS bad
-    FROM others o CROSS JOIN LATERAL (
-      SELECT e.counts, u.* FROM horsies_workflow_edges e CROSS JOIN LATERAL (
-        SELECT u.status, u.finished_at FROM horsies_workflow_nodes u WHERE u.workflow_id = e.workflow_id AND u.number = e.upstream OFFSET 0) AS u
-      WHERE e.workflow_id = o.workflow_id AND e.downstream = o.number OFFSET 0) AS u
-    GROUP BY o.workflow_id, o.number
-  )
-  UPDATE horsies_workflow_nodes n SET open = c.open, ok = c.ok, bad = c.bad
-  FROM counted c WHERE n.workflow_id = c.workflow_id AND n.number = c.number;
+  PERFORM horsies_replace_tasks(p_run.id, v_again, p_moved, p_many);
   IF retrying = c_all AND NOT EXISTS (
     SELECT FROM horsies_workflow_nodes n WHERE n.workflow_id = p_run.id AND n.status = 'ADDED' AND n.finished_at IS NOT NULL) THEN
-    v_children := horsies_retry_children(p_run.id, p_many, p_now);
-    begun := v_children.begun;
-    retrying := CASE WHEN v_children.more THEN c_all END;
+    WITH others AS MATERIALIZED (
+      SELECT n.workflow_id, n.number FROM horsies_workflow_nodes n LEFT JOIN horsies_workflows c ON c.id = n.task_id
+      WHERE n.workflow_id = p_run.id AND n.status = 'ADDED' AND n.kind = 'workflow' AND n.task_id IS NOT NULL
+        AND (c.finished_at IS NULL OR EXISTS (SELECT FROM horsies_upstream(n.workflow_id, n.number) AS u WHERE u.status = 'ADDED'))
+      LIMIT p_many
+    )
+    UPDATE horsies_workflow_nodes n SET task_id = NULL FROM others o WHERE n.workflow_id = o.workflow_id AND n.number = o.number;
+    GET DIAGNOSTICS v_many = ROW_COUNT;
+    IF v_many < p_many THEN
+      WITH kept AS MATERIALIZED (
+        SELECT n.workflow_id, n.number FROM horsies_workflow_nodes n
+        WHERE n.workflow_id = p_run.id AND n.status = 'ADDED' AND n.kind = 'workflow' AND n.task_id IS NOT NULL LIMIT p_many
+      ), goes_on AS (
+        UPDATE horsies_workflow_nodes n SET status = 'ENQUEUED' FROM kept k WHERE n.workflow_id = k.workflow_id AND n.number = k.number
+        RETURNING n.task_id
+      )
+      SELECT array_agg(g.task_id), count(*) INTO v_children, v_many FROM goes_on g;
+      PERFORM horsies_begin_retry(v_children, p_now);
+      begun := v_many > 0;
+    END IF;
+    retrying := CASE WHEN v_many = p_many THEN c_all END;
   END IF;
   UPDATE horsies_workflows w SET retrying = horsies_retry_part.retrying WHERE w.id = p_run.id;
 END

@@ -38,7 +38,7 @@ BEGIN
     WITH RECURSIVE inside (id) AS (
       SELECT p_workflow
       UNION ALL
-      SELECT w.id FROM inside i CROSS JOIN LATERAL (  -- see horsies_has_failed_upstream
+      SELECT w.id FROM inside i CROSS JOIN LATERAL (  -- see horsies_downstream
         SELECT w.id FROM horsies_workflows w WHERE w.parent_id = i.id AND w.status IN ('FAILED', 'CANCELLED') OFFSET 0) AS w
     )
     SELECT FROM inside i

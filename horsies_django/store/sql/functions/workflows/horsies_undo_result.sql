@@ -1,26 +1,17 @@
 -- Returns the result of a run whose undos have all ended, from the one with which it would have ended without them: the same with the number
 -- of undone nodes, or COMPENSATION_FAILED with the nodes that were not undone.
 -- Locks: none. Index: primary key.
-CREATE OR REPLACE FUNCTION horsies_undo_result(p_workflow uuid, p_result jsonb) RETURNS jsonb LANGUAGE plpgsql STABLE AS $$
-DECLARE
-  v_data jsonb;
-  v_left jsonb;
-  v_names text;
-BEGIN
-  SELECT jsonb_strip_nulls(jsonb_build_object('node', p_result #> '{err,data,node}',
-                                              'error_code', coalesce(p_result #> '{err,data,error_code}', p_result #> '{err,error_code}')))
-         || jsonb_build_object('undone', count(*) FILTER (WHERE u.status = 'COMPLETED')),
-         jsonb_agg(jsonb_build_object('node', n.name, 'error_code', coalesce(u.error_code, u.status)) ORDER BY u.finished_at, u.number)
-           FILTER (WHERE u.status IN ('FAILED', 'CANCELLED', 'EXPIRED')),
-         string_agg(n.name, ', ' ORDER BY u.finished_at, u.number) FILTER (WHERE u.status IN ('FAILED', 'CANCELLED', 'EXPIRED'))
-  INTO v_data, v_left, v_names
-  FROM horsies_workflow_nodes u JOIN horsies_workflow_nodes n ON n.workflow_id = p_workflow AND n.number = u.undoes
-  WHERE u.workflow_id = p_workflow AND u.kind = 'undo';
-  IF v_left IS NULL THEN
-    RETURN jsonb_set(p_result, '{err,data}', v_data);
-  END IF;
-  RETURN jsonb_set(
-    horsies_error_result('COMPENSATION_FAILED', left(concat('not undone: ', v_names, '; ', p_result #>> '{err,message}'), 10000)),
-    '{err,data}', v_data || jsonb_build_object('not_undone', v_left, 'cause', p_result -> 'err'));
-END
+CREATE OR REPLACE FUNCTION horsies_undo_result(p_workflow uuid, p_result jsonb) RETURNS jsonb LANGUAGE sql STABLE AS $$
+  SELECT CASE WHEN e.not_undone IS NULL THEN jsonb_set(p_result, '{err,data}', e.data) ELSE jsonb_set(
+           horsies_error_result('COMPENSATION_FAILED', left(concat('not undone: ', e.names, '; ', p_result #>> '{err,message}'), 10000)),
+           '{err,data}', e.data || jsonb_build_object('not_undone', e.not_undone, 'cause', p_result -> 'err')) END
+  FROM (
+    SELECT jsonb_strip_nulls(jsonb_build_object('node', p_result #> '{err,data,node}',
+                                                'error_code', coalesce(p_result #> '{err,data,error_code}', p_result #> '{err,error_code}')))
+           || jsonb_build_object('undone', count(*) FILTER (WHERE u.status = 'COMPLETED')) AS data,
+           jsonb_agg(jsonb_build_object('node', n.name, 'error_code', coalesce(u.error_code, u.status)) ORDER BY u.finished_at, u.number)
+             FILTER (WHERE u.status IN ('FAILED', 'CANCELLED', 'EXPIRED')) AS not_undone,
+           string_agg(n.name, ', ' ORDER BY u.finished_at, u.number) FILTER (WHERE u.status IN ('FAILED', 'CANCELLED', 'EXPIRED')) AS names
+    FROM horsies_workflow_nodes u JOIN horsies_workflow_nodes n ON n.workflow_id = p_workflow AND n.number = u.undoes
+    WHERE u.workflow_id = p_workflow AND u.kind = 'undo') AS e
 $$;

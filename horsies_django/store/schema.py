@@ -17,7 +17,12 @@ FUNCTIONS = {  # by name: the directory of its text
 }
 
 # Functions of release 0.1.0 that have gone, or take other arguments now. Its Python calls none of them itself.
-FORMER = ("horsies_replace_tasks", "horsies_retry_children", "horsies_take_signal")
+FORMER = (
+    "horsies_begun_total",
+    "horsies_replace_tasks",
+    "horsies_retry_children",
+    "horsies_take_signal",
+)
 
 
 def dropping(functions: Iterable[str], types: Iterable[str] = ()) -> str:

@@ -232,9 +232,9 @@ class WorkflowStore:
         return Place(*rows[0]) if rows else None
 
     def results(
-        self, workflow: uuid.UUID, node: int, parameter: str, start: int, many: int
+        self, workflow: uuid.UUID, node: int, parameter: str | None, start: int, many: int
     ) -> list[tuple[int, str, str | None]]:
-        """Return places, statuses and results behind an argument annotated ``Results[T]``."""
+        """Return places, statuses and results behind an argument annotated ``Results[T]``; None: those of a map."""
         params: dict[str, Any] = {
             "workflow": workflow,
             "node": node,
@@ -247,11 +247,6 @@ class WorkflowStore:
     def node_results(self, workflow: uuid.UUID) -> list[NodeResult]:
         """Return the nodes of a run with their results, in order."""
         return [NodeResult(*row) for row in run(self.connection, "workflows/node_results", {"workflow": workflow})]
-
-    def map_results(self, workflow: uuid.UUID, node: int, start: int, many: int) -> list[tuple[int, str, str | None]]:
-        """Return places, statuses and results of the tasks of a map."""
-        params: dict[str, Any] = {"workflow": workflow, "node": node, "from": start, "many": many}
-        return [tuple(row) for row in run(self.connection, "workflows/map_results", params)]
 
     def progress(self, ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, Progress]:
         """Return how far runs are, by id."""

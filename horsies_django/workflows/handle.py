@@ -140,7 +140,7 @@ class WorkflowHandle(Generic[T]):
             if node.status in UNFINISHED_NODES:
                 found[name] = None
             elif node.kind == "map" and node.status == "COMPLETED":
-                elements = store.map_results(self.workflow_id, node.number, 0, 2**31 - 1)
+                elements = store.results(self.workflow_id, node.number, None, 0, 2**31 - 1)
                 ok = [decode(codec, result).ok for _place, status, result in elements if status == "COMPLETED"]
                 found[name] = TaskResult(ok=ok)
             else:

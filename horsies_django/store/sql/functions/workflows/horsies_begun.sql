@@ -3,21 +3,15 @@
 -- the node's "undo"; they count where the task that replaced them has not begun.
 -- Locks: none. Index: horsies_tasks_node, primary keys.
 CREATE OR REPLACE FUNCTION horsies_begun(p_workflow uuid, p_number bigint, p_replaced jsonb, p_from int, p_until int)
-RETURNS TABLE (place int, kwargs jsonb, value jsonb, redacted boolean) LANGUAGE plpgsql STABLE AS $$
-BEGIN
-  RETURN QUERY
-  SELECT t.node_index, CASE t.codec WHEN 'plain' THEN horsies_named_arguments(t.kwargs::jsonb) ELSE t.kwargs::jsonb END,
+RETURNS TABLE (place int, kwargs jsonb, value jsonb, redacted boolean) LANGUAGE sql STABLE AS $$
+  SELECT DISTINCT ON (b.place)
+         b.place, CASE t.codec WHEN 'plain' THEN horsies_named_arguments(t.kwargs::jsonb) ELSE t.kwargs::jsonb END,
          CASE WHEN t.status = 'COMPLETED' THEN t.result::jsonb -> 'ok' END, t.redacted_at IS NOT NULL
-  FROM horsies_tasks t
-  WHERE t.workflow_id = p_workflow AND t.node = p_number AND t.node_index >= p_from AND t.node_index < p_until
-    AND horsies_has_begun(t.id, t.status, t.error_code);
-  IF p_replaced IS NOT NULL THEN
-    RETURN QUERY
-    SELECT r.key::int, CASE t.codec WHEN 'plain' THEN horsies_named_arguments(t.kwargs::jsonb) ELSE t.kwargs::jsonb END, NULL::jsonb, t.redacted_at IS NOT NULL
-    FROM jsonb_each_text(p_replaced) AS r CROSS JOIN LATERAL (SELECT x.* FROM horsies_tasks x WHERE x.id = r.value::uuid OFFSET 0) AS t
-    WHERE r.key::int >= p_from AND r.key::int < p_until AND NOT EXISTS (
-      SELECT FROM horsies_tasks n
-      WHERE n.workflow_id = p_workflow AND n.node = p_number AND n.node_index = r.key::int AND horsies_has_begun(n.id, n.status, n.error_code));
-  END IF;
-END
+  FROM (SELECT x.node_index AS place, x.id, false AS replaced FROM horsies_tasks x
+        WHERE x.workflow_id = p_workflow AND x.node = p_number AND x.node_index >= p_from AND x.node_index < p_until
+          AND horsies_has_begun(x.id, x.status, x.error_code)
+        UNION ALL
+        SELECT r.key::int, r.value::uuid, true FROM jsonb_each_text(p_replaced) AS r WHERE r.key::int >= p_from AND r.key::int < p_until) AS b
+  CROSS JOIN LATERAL (SELECT x.* FROM horsies_tasks x WHERE x.id = b.id OFFSET 0) AS t
+  ORDER BY b.place, b.replaced
 $$;

@@ -5,10 +5,8 @@
 -- Locks: none. Index: horsies_workflow_nodes_open, primary keys.
 CREATE OR REPLACE FUNCTION horsies_open_calls(p_runs uuid[])
 RETURNS TABLE (task text, queue text, undo boolean, codec text, given jsonb, nodes bigint, runs uuid[], node text[], first text, last text)
-LANGUAGE plpgsql STABLE
+LANGUAGE sql STABLE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
-BEGIN
-  RETURN QUERY
   WITH RECURSIVE open AS (
     SELECT n.workflow_id AS run, n.name::text, n.kind::text, n.task_name::text, n.queue_name::text, n.kwargs, n.inputs, n.over, n.value, n.undo,
            n.codec::text,
@@ -40,6 +38,5 @@ BEGIN
     FROM made m GROUP BY m.task, m.queue, m.undo, m.codec, m.given, m.run
   )
   SELECT c.task, c.queue, c.undo, c.codec, c.given, sum(c.nodes)::bigint, array_agg(c.run), min(ARRAY[c.run::text, c.name]), min(c.first), max(c.last)
-  FROM counted c GROUP BY c.task, c.queue, c.undo, c.codec, c.given ORDER BY 8;
-END
+  FROM counted c GROUP BY c.task, c.queue, c.undo, c.codec, c.given ORDER BY 8
 $$;

@@ -12,7 +12,6 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cach
 DECLARE
   v_now timestamptz := clock_timestamp();
   v_left int := p_many;
-  v_root uuid;
   v_finished timestamptz := '-infinity';
   v_tree uuid[];
   v_ids uuid[];
@@ -27,19 +26,16 @@ BEGIN
     RETURN;
   END IF;
   WHILE v_left > 0 LOOP
-    SELECT w.id, w.finished_at INTO v_root, v_finished FROM horsies_workflows w
-    WHERE w.finished_at >= v_finished AND w.finished_at < v_now - p_age AND w.parent_id IS NULL AND NOT EXISTS (
+    SELECT w.finished_at, t.ids INTO v_finished, v_tree
+    FROM horsies_workflows w CROSS JOIN LATERAL (
       WITH RECURSIVE tree (id) AS (
         SELECT w.id UNION ALL SELECT c.id FROM tree JOIN horsies_workflows c ON c.parent_id = tree.id
       )
-      SELECT FROM tree JOIN horsies_workflow_nodes n ON n.workflow_id = tree.id WHERE n.finished_at IS NULL
-      UNION ALL SELECT FROM tree WHERE tree.id = ANY (v_held))
-    ORDER BY w.finished_at LIMIT 1 FOR UPDATE SKIP LOCKED;
-    EXIT WHEN v_root IS NULL;
-    WITH RECURSIVE tree (id) AS (
-      SELECT v_root UNION ALL SELECT c.id FROM tree JOIN horsies_workflows c ON c.parent_id = tree.id
-    )
-    SELECT array_agg(tree.id) INTO v_tree FROM tree;
+      SELECT array_agg(tree.id) AS ids FROM tree) AS t
+    WHERE w.finished_at >= v_finished AND w.finished_at < v_now - p_age AND w.parent_id IS NULL AND NOT t.ids && v_held
+      AND NOT EXISTS (SELECT FROM horsies_workflow_nodes n WHERE n.workflow_id = ANY (t.ids) AND n.finished_at IS NULL OFFSET 0)
+    ORDER BY w.finished_at LIMIT 1 FOR UPDATE OF w SKIP LOCKED;
+    EXIT WHEN NOT FOUND;
     v_ids := ARRAY(SELECT t.id FROM horsies_tasks t WHERE t.workflow_id = ANY (v_tree) LIMIT v_left);
     attempts := attempts + horsies_delete_tasks(v_ids);
     tasks := tasks + cardinality(v_ids);

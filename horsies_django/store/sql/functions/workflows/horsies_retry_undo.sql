@@ -29,11 +29,9 @@ BEGIN
   SELECT p_workflow, r.source, r.number FROM reached r WHERE r.again
   ON CONFLICT DO NOTHING;
   WITH begun AS MATERIALIZED (
-    SELECT p_workflow AS workflow_id, a.number, horsies_begun_total(p_workflow, o.number, o.undo -> 'begun') AS total
-    FROM unnest(v_again) AS a (number)
-    CROSS JOIN LATERAL (SELECT n.undoes FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.number = a.number OFFSET 0) AS x
-    CROSS JOIN LATERAL (
-      SELECT n.number, n.undo FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.number = x.undoes OFFSET 0) AS o
+    SELECT n.workflow_id, n.number, horsies_begun_total(p_workflow, n.undoes) AS total
+    FROM unnest(v_again) AS a (number) CROSS JOIN LATERAL (
+      SELECT n.* FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.number = a.number OFFSET 0) AS n
   )
   UPDATE horsies_workflow_nodes n
   SET status = 'ADDED', total = b.total, expanded = b.total, in_flight = 0, items_ok = 0, items_bad = 0

@@ -24,20 +24,18 @@ BEGIN
     WHERE n.workflow_id = p_workflow AND n.signal = p_name AND n.kind <> 'gate' AND n.added_by >= 0) THEN
     verdict := 'FINISHED';
   ELSE
-    IF p_look IS DISTINCT FROM 0 THEN
-      names := ARRAY(
-        SELECT DISTINCT coalesce(t.signal_type, '') FROM (
-          (SELECT n.signal_type FROM horsies_workflow_nodes n
-           WHERE n.workflow_id = p_workflow AND n.signal = p_name AND n.kind <> 'gate' AND n.signal_key IS NULL
-             AND n.status IN ('ADDED', 'PENDING', 'READY', 'WAITING') LIMIT p_look)
-          UNION ALL
-          (SELECT n.signal_type FROM horsies_workflow_nodes n
-           WHERE n.workflow_id = p_workflow AND n.signal = p_name AND n.kind <> 'gate' AND n.signal_key = p_key
-             AND n.status IN ('ADDED', 'PENDING', 'READY', 'WAITING') LIMIT p_look)) AS t);
-      IF names <> '{}' AND '' <> ALL (names) THEN
-        verdict := 'TYPED';
-        RETURN;
-      END IF;
+    names := ARRAY(
+      SELECT DISTINCT coalesce(t.signal_type, '') FROM (
+        (SELECT n.signal_type FROM horsies_workflow_nodes n
+         WHERE n.workflow_id = p_workflow AND n.signal = p_name AND n.kind <> 'gate' AND n.signal_key IS NULL
+           AND n.status IN ('ADDED', 'PENDING', 'READY', 'WAITING') LIMIT p_look)
+        UNION ALL
+        (SELECT n.signal_type FROM horsies_workflow_nodes n
+         WHERE n.workflow_id = p_workflow AND n.signal = p_name AND n.kind <> 'gate' AND n.signal_key = p_key
+           AND n.status IN ('ADDED', 'PENDING', 'READY', 'WAITING') LIMIT p_look)) AS t);
+    IF names <> '{}' AND '' <> ALL (names) THEN
+      verdict := 'TYPED';
+      RETURN;
     END IF;
     INSERT INTO horsies_workflow_signals (id, workflow_id, name, key, data, actor, sent_at)
     VALUES (horsies_uuid7(0), p_workflow, p_name, p_key, p_data, p_actor, coalesce(p_now, clock_timestamp()));

@@ -8,37 +8,33 @@
 CREATE OR REPLACE FUNCTION horsies_take_waits(p_workflow uuid, p_many int, p_now timestamptz, OUT moved bigint[], OUT more boolean)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-  v_unseen uuid[];
+  v_unseen uuid[] := '{}';
   v_due bigint[];
   v_signal record;
   v_number bigint;
 BEGIN
   moved := '{}';
-  more := false;
-  IF NOT (EXISTS (SELECT FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.is_wait AND n.finished_at IS NULL)
-          OR EXISTS (SELECT FROM horsies_workflow_signals s WHERE s.workflow_id = p_workflow AND s.seen_at IS NULL)) THEN
-    RETURN;
-  END IF;
-  v_unseen := ARRAY(SELECT s.id FROM horsies_workflow_signals s WHERE s.workflow_id = p_workflow AND s.seen_at IS NULL ORDER BY s.sent_at, s.id LIMIT p_many);
+  FOR v_signal IN
+    SELECT s.id, s.name, s.key, s.sent_at FROM horsies_workflow_signals s
+    WHERE s.workflow_id = p_workflow AND s.seen_at IS NULL ORDER BY s.sent_at, s.id LIMIT p_many
+  LOOP
+    v_unseen := v_unseen || v_signal.id;
+    SELECT w.number INTO v_number FROM (  -- one look per key: among many nodes with keys, neither reads those of the others
+      (SELECT n.number FROM horsies_workflow_nodes n
+       WHERE n.workflow_id = p_workflow AND n.signal = v_signal.name AND n.status = 'WAITING' AND n.signal_key IS NULL
+         AND n.kind <> 'gate' AND (n.due_at IS NULL OR n.due_at > v_signal.sent_at)
+       ORDER BY n.signal_key, n.number LIMIT 1)
+      UNION ALL
+      (SELECT n.number FROM horsies_workflow_nodes n
+       WHERE n.workflow_id = p_workflow AND n.signal = v_signal.name AND n.status = 'WAITING' AND n.signal_key = v_signal.key
+         AND n.kind <> 'gate' AND (n.due_at IS NULL OR n.due_at > v_signal.sent_at)
+       ORDER BY n.number LIMIT 1)) AS w
+    ORDER BY w.number LIMIT 1;
+    IF FOUND AND horsies_give_signal(p_workflow, v_number, v_signal.id, p_now) THEN
+      moved := moved || v_number;
+    END IF;
+  END LOOP;
   IF v_unseen <> '{}' THEN
-    FOR v_signal IN
-      SELECT s.id, s.name, s.key, s.data, s.sent_at FROM horsies_workflow_signals s WHERE s.id = ANY (v_unseen) ORDER BY s.sent_at, s.id
-    LOOP
-      SELECT w.number INTO v_number FROM (  -- one look per key: among many nodes with keys, neither reads those of the others
-        (SELECT n.number FROM horsies_workflow_nodes n
-         WHERE n.workflow_id = p_workflow AND n.signal = v_signal.name AND n.status = 'WAITING' AND n.signal_key IS NULL
-           AND n.kind <> 'gate' AND (n.due_at IS NULL OR n.due_at > v_signal.sent_at)
-         ORDER BY n.signal_key, n.number LIMIT 1)
-        UNION ALL
-        (SELECT n.number FROM horsies_workflow_nodes n
-         WHERE n.workflow_id = p_workflow AND n.signal = v_signal.name AND n.status = 'WAITING' AND n.signal_key = v_signal.key
-           AND n.kind <> 'gate' AND (n.due_at IS NULL OR n.due_at > v_signal.sent_at)
-         ORDER BY n.number LIMIT 1)) AS w
-      ORDER BY w.number LIMIT 1;
-      IF FOUND AND horsies_give_signal(p_workflow, v_number, v_signal.id, p_now) THEN
-        moved := moved || v_number;
-      END IF;
-    END LOOP;
     UPDATE horsies_workflow_signals s SET seen_at = p_now WHERE s.id = ANY (v_unseen) AND s.seen_at IS NULL;
   END IF;
   v_due := ARRAY(

@@ -15,7 +15,6 @@ DECLARE
   v_ended text;
   v_status text := 'COMPLETED';
   v_result jsonb;
-  v_undoing boolean := false;
 BEGIN
   SELECT w.* INTO v_run FROM horsies_workflows w WHERE w.id = p_workflow;
   IF v_run.finished_at IS NOT NULL THEN
@@ -52,7 +51,11 @@ BEGIN
     IF EXISTS (SELECT FROM horsies_tasks t WHERE t.workflow_id = p_workflow AND t.finished_at IS NULL) THEN
       RETURN 'OPEN';  -- of a map that was ended, or could not be expanded
     ELSIF NOT EXISTS (SELECT FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.kind = 'undo') THEN
-      v_undoing := horsies_begin_undo(p_workflow) > 0;
+      IF horsies_begin_undo(p_workflow) > 0 THEN
+        UPDATE horsies_workflows w SET status = 'COMPENSATING', error_node = v_number, error_code = v_code, result = v_result
+        WHERE w.id = p_workflow;
+        RETURN 'UNDOING';
+      END IF;
     ELSE
       v_result := horsies_undo_result(p_workflow, v_result);
       IF v_result #>> '{err,error_code}' = 'COMPENSATION_FAILED' THEN
@@ -81,12 +84,8 @@ BEGIN
     END IF;
   END IF;
   UPDATE horsies_workflows w
-  SET status = CASE WHEN v_undoing THEN 'COMPENSATING' ELSE v_status END, finished_at = CASE WHEN NOT v_undoing THEN p_now END,
-      owed_at = CASE WHEN v_undoing THEN w.owed_at END, error_node = v_number, error_code = v_code, result = v_result
+  SET status = v_status, finished_at = p_now, owed_at = NULL, error_node = v_number, error_code = v_code, result = v_result
   WHERE w.id = p_workflow;
-  IF v_undoing THEN
-    RETURN 'UNDOING';
-  END IF;
   PERFORM horsies_notify_finished(p_channel, ARRAY[p_workflow]);
   RETURN 'FINISHED';
 END

@@ -42,12 +42,10 @@ BEGIN
       v_retried := horsies_retry_part(v_run, v_moved, v_part, v_now);
       v_run.retrying := v_retried.retrying;
       v_moved := '{}';
-      IF v_retried.begun THEN
-        halted := 'retry';
-      END IF;
+      halted := CASE WHEN v_retried.begun THEN 'retry' ELSE halted END;
     END IF;
-    IF v_moved <> '{}' OR v_run.retrying IS NULL THEN
-      v_told := horsies_propagate(p_workflow, v_moved, v_ending, v_run.retrying IS NULL, v_room, v_now);
+    IF v_run.retrying IS NULL THEN
+      v_told := horsies_propagate(p_workflow, v_moved, v_ending, true, v_room, v_now);
       v_room := greatest(v_room - v_told.many, 0);
       v_owed := v_owed OR v_ending AND v_told.many > 0;
       IF v_run.status IN ('RUNNING', 'PAUSED') AND v_run.error_code IS NULL AND (v_told.failed OR v_told.refused) THEN
@@ -62,12 +60,9 @@ BEGIN
         v_run.error_node := coalesce(v_run.error_node, v_failed.number);
         IF v_failed.fatal OR v_told.refused THEN
           v_run.error_code := coalesce(v_failed.code, 'QUORUM_NOT_MET');
-          IF v_run.on_error = 'stop' THEN
-            halted := 'stop';
-            v_owed := true;
-          ELSIF v_run.on_error = 'pause' AND v_run.status = 'RUNNING' THEN
-            halted := 'pause';
-            v_run.status := 'PAUSED';
+          IF v_run.on_error = 'stop' OR v_run.on_error = 'pause' AND v_run.status = 'RUNNING' THEN
+            halted := v_run.on_error;
+            v_run.status := CASE halted WHEN 'pause' THEN 'PAUSED' ELSE v_run.status END;
             v_owed := true;
           END IF;
         END IF;

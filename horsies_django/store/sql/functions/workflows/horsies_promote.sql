@@ -14,7 +14,6 @@ DECLARE
   v_node horsies_workflow_nodes;
   v_found record;
   v_code text;
-  v_ended boolean;
 BEGIN
   many := 0;
   moved := '{}';
@@ -79,10 +78,7 @@ BEGIN
           items_bad = CASE WHEN n.in_flight = 0 THEN n.items_bad ELSE n.total - n.items_ok - n.in_flight END,
           error = SQLERRM, error_code = CASE WHEN SQLSTATE = 'HW001' THEN v_code ELSE 'NODE_NOT_SENT' END
       WHERE n.workflow_id = p_run.id AND n.number = v_number
-      RETURNING n.finished_at IS NOT NULL INTO v_ended;
-      IF v_ended THEN
-        moved := moved || v_number;
-      END IF;
+      RETURNING CASE WHEN n.finished_at IS NULL THEN moved ELSE moved || v_number END INTO moved;
     END;
   END LOOP;
   more := (cardinality(v_tasks) + cardinality(v_others) >= v_limit OR v_others <> '{}')

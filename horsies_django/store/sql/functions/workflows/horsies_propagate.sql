@@ -4,6 +4,8 @@
 -- The counters of a node change only here: by what its upstream nodes have told it, because counting edges for each finished node would be
 -- quadratic; ADDED nodes are not told, but counted when they are admitted. p_ending: the run is to end, so this decides only about nodes
 -- that run when others ended; horsies_end_nodes ends the others, and those that are admitted are CANCELLED.
+-- Rules: 'all'; 'quorum', of needs among the branches that ok and bad count, once all others in open have ended; or, of a batch, 'succeeded',
+-- 'failed' and 'finished', which wait for every upstream node. With allow_failed, nodes that did not complete count like those that did.
 -- Moves PENDING, ADDED -> PENDING, READY, SKIPPED, ADDED; ADDED -> CANCELLED. many: how many it skipped or admitted. failed: whether one of
 -- p_moved failed. refused: whether a node with a quorum was skipped and some upstream nodes had failed.
 -- Nodes are joined by run and number, both from a materialized list: with the run as a constant, a plan may read all its nodes each time.
@@ -52,8 +54,16 @@ BEGIN
       CROSS JOIN LATERAL (SELECT CASE WHEN c.admitted THEN 0 ELSE n.open END + c.open AS open, CASE WHEN c.admitted THEN 0 ELSE n.ok END + c.ok AS ok,
                                  CASE WHEN c.admitted THEN 0 ELSE n.bad END + c.bad AS bad) AS s
       CROSS JOIN LATERAL (SELECT n.status IN ('PENDING', 'ADDED') AND (NOT p_ending OR n.kind = 'undo' OR n.rule IN ('failed', 'finished')) AS decides) AS i
-      CROSS JOIN LATERAL (SELECT CASE WHEN i.decides AND (c.admitted OR horsies_propagate.many < p_many) THEN horsies_join_verdict(
-        p_workflow, n.number, n.rule, n.needs, n.allow_failed, n.branches, s.open, s.ok, s.bad) END AS verdict OFFSET 0) AS v
+      CROSS JOIN LATERAL (SELECT CASE
+        WHEN NOT i.decides OR NOT c.admitted AND horsies_propagate.many >= p_many THEN NULL
+        WHEN n.rule = 'quorum' AND n.branches - CASE WHEN n.allow_failed THEN 0 ELSE s.bad END < n.needs THEN 'SKIPPED'
+        WHEN n.rule = 'quorum' THEN CASE WHEN s.ok + CASE WHEN n.allow_failed THEN s.bad ELSE 0 END < n.needs
+                                           OR s.open > n.branches - s.ok - s.bad THEN 'PENDING' ELSE 'READY' END
+        WHEN n.rule = 'all' AND s.bad > 0 AND NOT n.allow_failed THEN 'SKIPPED'
+        WHEN s.open > 0 THEN 'PENDING'
+        WHEN n.rule = 'failed' AND NOT horsies_has_failed_upstream(p_workflow, n.number) THEN 'SKIPPED'
+        WHEN n.rule = 'succeeded' AND horsies_has_failed_upstream(p_workflow, n.number) THEN 'SKIPPED'
+        ELSE 'READY' END AS verdict OFFSET 0) AS v
     ), moved AS (
       UPDATE horsies_workflow_nodes n
       SET open = d.open, ok = d.ok, bad = d.bad, status = d.status,

@@ -18,6 +18,7 @@ FUNCTIONS = {  # by name: the directory of its text
 
 # Functions of release 0.1.0 that have gone, or take other arguments now. Its Python calls none of them itself.
 FORMER = (
+    "horsies_begin_waits",
     "horsies_begun_total",
     "horsies_join_verdict",
     "horsies_replace_tasks",

@@ -1,11 +1,10 @@
 -- Moves on maps, and undo nodes, whose tasks were all sent, or have all finished.
 -- A map none of whose tasks has begun is CANCELLED: nothing completed, and no error was noted. One that could not be sent as a whole has its
 -- error_code already: CANCELLED if its run was ended, see horsies_end_nodes, else FAILED.
--- Moves READY -> ENQUEUED, COMPLETED, FAILED, CANCELLED; ENQUEUED -> COMPLETED, FAILED, CANCELLED. Returns those that are final.
+-- Moves READY -> ENQUEUED, COMPLETED, FAILED, CANCELLED; ENQUEUED -> COMPLETED, FAILED, CANCELLED. moved: those that are final.
 -- Locks: the caller holds the lock of the run. Index: primary key, horsies_tasks_node.
-CREATE OR REPLACE FUNCTION horsies_close_maps(p_workflow uuid, p_numbers bigint[], p_now timestamptz) RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $$
-DECLARE
-  v_moved bigint[];
+CREATE OR REPLACE FUNCTION horsies_close_maps(p_workflow uuid, p_numbers bigint[], p_now timestamptz, OUT moved bigint[])
+LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
   WITH maps AS MATERIALIZED (
     SELECT p_workflow AS workflow_id, unnest(p_numbers) AS number
@@ -30,7 +29,6 @@ BEGIN
       AND (n.status = 'READY' AND n.expanded >= n.total OR n.status = 'ENQUEUED' AND n.in_flight = 0)
     RETURNING n.number, n.finished_at
   )
-  SELECT array_agg(c.number) FILTER (WHERE c.finished_at IS NOT NULL) INTO v_moved FROM closed c;
-  RETURN coalesce(v_moved, '{}');
+  SELECT coalesce(array_agg(c.number) FILTER (WHERE c.finished_at IS NOT NULL), '{}') INTO moved FROM closed c;
 END
 $$;

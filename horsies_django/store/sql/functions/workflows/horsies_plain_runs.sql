@@ -12,20 +12,17 @@ DECLARE
   v_runs uuid[];
 BEGIN
   v_runs := ARRAY(
-    SELECT f.run
-    FROM unnest(p_runs, p_numbers) AS f (run, number)
-    JOIN horsies_workflow_nodes n ON n.workflow_id = f.run AND n.number = f.number
-    CROSS JOIN LATERAL (SELECT count(*) AS many FROM (
-      SELECT FROM horsies_workflow_edges e WHERE e.workflow_id = f.run AND e.upstream = f.number LIMIT 11) AS e) AS below
-    GROUP BY f.run
-    HAVING bool_and(n.kind IN ('task', 'timer') AND below.many <= 10));
-  IF v_runs <> '{}' THEN
-    v_runs := ARRAY(
-      SELECT w.id FROM horsies_workflows w
-      WHERE w.id = ANY (v_runs) AND w.status = 'RUNNING' AND w.owed_at IS NULL AND w.parent_id IS NULL AND w.max_in_flight IS NULL
-        AND w.error_node IS NULL
-      FOR NO KEY UPDATE SKIP LOCKED);
-  END IF;
+    SELECT w.id FROM horsies_workflows w
+    WHERE w.id = ANY (ARRAY(
+        SELECT f.run
+        FROM unnest(p_runs, p_numbers) AS f (run, number)
+        JOIN horsies_workflow_nodes n ON n.workflow_id = f.run AND n.number = f.number
+        CROSS JOIN LATERAL (SELECT count(*) AS many FROM (
+          SELECT FROM horsies_workflow_edges e WHERE e.workflow_id = f.run AND e.upstream = f.number LIMIT 11) AS e) AS below
+        GROUP BY f.run
+        HAVING bool_and(n.kind IN ('task', 'timer') AND below.many <= 10)))
+      AND w.status = 'RUNNING' AND w.owed_at IS NULL AND w.parent_id IS NULL AND w.max_in_flight IS NULL AND w.error_node IS NULL
+    FOR NO KEY UPDATE SKIP LOCKED);
   IF v_runs = '{}' THEN
     RETURN v_runs;
   END IF;

@@ -1,13 +1,16 @@
--- Sends the tasks of ready nodes, at most p_limit, in the order of the nodes. A node that cannot be sent fails alone. Waits begin also if
--- max_in_flight leaves no room.
--- Moves nodes READY -> ENQUEUED, WAITING, COMPLETED, FAILED; runs of nodes (none) -> RUNNING. many: tasks sent. moved: nodes that are final now. more: there are other ready nodes.
--- continued: the run has ended, as horsies_continue_run says.
--- Locks: the caller holds the lock of the run. Index: horsies_workflow_nodes_open, horsies_workflow_nodes_waits, primary keys.
+-- Lets ready waits begin, p_limit at most, also if max_in_flight leaves no room; those for signals take what was sent early. Then sends the
+-- tasks of ready nodes, p_limit at most, in the order of the nodes. A node that cannot be sent fails alone.
+-- Moves nodes READY -> ENQUEUED, WAITING, COMPLETED, FAILED; runs of nodes (none) -> RUNNING. many: tasks sent. moved: nodes that are final
+-- now. more: there are other ready nodes. continued: the run has ended, as horsies_continue_run says.
+-- Locks: as horsies_give_signal; the caller holds the lock of the run. Index: horsies_workflow_nodes_open, horsies_workflow_nodes_waits,
+-- primary keys.
 CREATE OR REPLACE FUNCTION horsies_promote(p_run horsies_workflows, p_limit int, p_max_bytes int, p_channel text, p_now timestamptz,
                                 OUT many int, OUT moved bigint[], OUT more boolean, OUT continued boolean) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
+  v_now timestamptz := coalesce(p_now, clock_timestamp());
   v_limit int := p_limit;
   v_waits boolean := false;
+  v_signals bigint[];
   v_tasks bigint[];
   v_others bigint[];
   v_number bigint;
@@ -20,9 +23,17 @@ BEGIN
   more := false;
   continued := false;
   IF p_limit > 0 THEN
-    v_found := horsies_begin_waits(p_run.id, p_limit, coalesce(p_now, clock_timestamp()));
-    moved := v_found.moved;
-    v_waits := v_found.more;
+    WITH ready AS MATERIALIZED (  -- see horsies_propagate
+      SELECT n.workflow_id, n.number FROM horsies_workflow_nodes n
+      WHERE n.workflow_id = p_run.id AND n.status = 'READY' AND n.is_wait AND n.finished_at IS NULL LIMIT p_limit
+    ), begun AS (
+      UPDATE horsies_workflow_nodes n
+      SET status = 'WAITING', due_at = coalesce(n.due_at, v_now + n.delay), opening = n.opening + 1, decided_by = NULL
+      FROM ready r WHERE n.workflow_id = r.workflow_id AND n.number = r.number
+      RETURNING n.number, n.signal IS NOT NULL AND n.kind <> 'gate' AS takes_signals
+    )
+    SELECT count(*) = p_limit, array_agg(b.number ORDER BY b.number) FILTER (WHERE b.takes_signals) INTO v_waits, v_signals FROM begun b;
+    moved := ARRAY(SELECT s.number FROM unnest(v_signals) AS s (number) WHERE horsies_give_signal(p_run.id, s.number, NULL, v_now));
   END IF;
   IF p_run.max_in_flight IS NOT NULL THEN
     SELECT least(p_limit, p_run.max_in_flight - coalesce(sum(
@@ -73,7 +84,7 @@ BEGIN
       GET STACKED DIAGNOSTICS v_code = PG_EXCEPTION_DETAIL;
       UPDATE horsies_workflow_nodes n
       SET status = CASE WHEN n.in_flight = 0 THEN 'FAILED' ELSE 'ENQUEUED' END,  -- a map ends when its tasks have
-          finished_at = CASE WHEN n.in_flight = 0 THEN coalesce(p_now, clock_timestamp()) END,
+          finished_at = CASE WHEN n.in_flight = 0 THEN v_now END,
           expanded = CASE WHEN n.in_flight = 0 THEN n.expanded ELSE n.total END,
           items_bad = CASE WHEN n.in_flight = 0 THEN n.items_bad ELSE n.total - n.items_ok - n.in_flight END,
           error = SQLERRM, error_code = CASE WHEN SQLSTATE = 'HW001' THEN v_code ELSE 'NODE_NOT_SENT' END

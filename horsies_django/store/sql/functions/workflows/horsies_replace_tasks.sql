@@ -45,9 +45,7 @@ BEGIN
   SELECT coalesce(array_agg(j.number) FILTER (WHERE j.joins), '{}'), (SELECT array_agg(h.queue_name::text) FROM had h WHERE h.order_stop IS NOT NULL),
          (SELECT array_agg(h.partition_key) FROM had h WHERE h.order_stop IS NOT NULL)
   INTO v_joined, v_queues, v_keys FROM joined j;
-  IF v_keys IS NOT NULL THEN
-    PERFORM horsies_unpark_next(v_queues, v_keys, horsies_channel());
-  END IF;
+  PERFORM horsies_unpark_next(v_queues, v_keys, horsies_channel());
   WITH others AS MATERIALIZED (  -- nodes that keep their status
     SELECT DISTINCT d.workflow_id, d.number
     FROM unnest(v_joined || p_moved) AS a (number) CROSS JOIN LATERAL horsies_downstream(p_workflow, a.number) AS d WHERE d.status <> 'ADDED'

@@ -22,16 +22,11 @@ BEGIN
       SELECT v_node.place + t.node_index, t.status::text, t.result::jsonb, t.redacted_at IS NOT NULL FROM horsies_tasks t
       WHERE t.workflow_id = p_workflow AND t.node = v_node.number AND t.node_index >= p_from - v_node.place
       ORDER BY t.node_index LIMIT v_left;
-      GET DIAGNOSTICS v_many = ROW_COUNT;
-      v_left := v_left - v_many;
-    ELSIF v_node.place >= p_from THEN
-      place := v_node.place;
-      status := v_found.status;
-      result := v_found.result;
-      redacted := v_found.redacted;
-      RETURN NEXT;
-      v_left := v_left - 1;
+    ELSE
+      RETURN QUERY SELECT v_node.place, v_found.status, v_found.result, v_found.redacted WHERE v_node.place >= p_from;
     END IF;
+    GET DIAGNOSTICS v_many = ROW_COUNT;
+    v_left := v_left - v_many;
     EXIT WHEN v_left <= 0;
   END LOOP;
 END

@@ -39,9 +39,6 @@ BEGIN
     RETURNING n.number
   )
   SELECT ARRAY(SELECT o.number FROM of_tasks o), ARRAY(SELECT o.number FROM of_maps o) INTO v_moved, v_maps;
-  IF v_maps <> '{}' THEN
-    v_moved := v_moved || horsies_close_maps(p_workflow, v_maps, p_now);
-  END IF;
-  RETURN v_moved;
+  RETURN v_moved || CASE WHEN v_maps <> '{}' THEN horsies_close_maps(p_workflow, v_maps, p_now) END;
 END
 $$;

@@ -30,9 +30,7 @@ BEGIN
   )
   SELECT coalesce((SELECT sum(c.many) FROM counted c), 0), array_agg(w.queue_name::text), array_agg(w.partition_key)
   INTO v_many, v_queues, v_keys FROM withdrawn w WHERE w.partition_key IS NOT NULL;
-  IF v_keys IS NOT NULL THEN
-    PERFORM horsies_unpark_next(v_queues, v_keys, horsies_channel());
-  END IF;
+  PERFORM horsies_unpark_next(v_queues, v_keys, horsies_channel());
   IF p_number IS NULL THEN
     UPDATE horsies_tasks t SET enqueued_at = c_held, parked = false
     WHERE t.id = ANY (ARRAY(

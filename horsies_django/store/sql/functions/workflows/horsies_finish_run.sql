@@ -11,8 +11,7 @@ DECLARE
   v_number bigint;
   v_name text;
   v_code text;
-  v_kind text;
-  v_ended text;
+  v_output record;
   v_status text := 'COMPLETED';
   v_result jsonb;
 BEGIN
@@ -67,8 +66,9 @@ BEGIN
   IF v_status = 'COMPLETED' AND v_run.output IS NULL THEN
     v_result := '{"ok": null}';
   ELSIF v_status = 'COMPLETED' THEN
-    SELECT r.kind, r.status, r.result INTO v_kind, v_ended, v_result FROM horsies_node_result(p_workflow, v_run.output) AS r;
-    IF v_kind = 'map' AND v_ended = 'COMPLETED' THEN
+    SELECT r.* INTO v_output FROM horsies_node_result(p_workflow, v_run.output) AS r;
+    v_result := v_output.result;
+    IF v_output.kind = 'map' AND v_output.status = 'COMPLETED' THEN
       BEGIN
         v_result := jsonb_build_object('ok', horsies_argument(
           p_workflow, NULL, 'the value of the run', jsonb_build_object('node', v_run.output, 'as', 'list'), p_max_bytes));
@@ -77,7 +77,7 @@ BEGIN
         v_result := horsies_error_result(v_code, SQLERRM);
       END;
     END IF;
-    IF v_result ? 'err' AND v_ended <> 'SKIPPED' THEN
+    IF v_result ? 'err' AND v_output.status <> 'SKIPPED' THEN
       v_status := 'FAILED';
       v_number := v_run.output;
       v_code := v_result #>> '{err,error_code}';

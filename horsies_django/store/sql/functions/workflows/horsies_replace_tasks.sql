@@ -11,12 +11,11 @@ DECLARE
   v_queues text[];
   v_keys text[];
 BEGIN
-  WITH again AS MATERIALIZED (  -- see horsies_propagate
-    SELECT p_workflow AS workflow_id, unnest(p_numbers) AS number
-  ), parts AS MATERIALIZED (
+  WITH parts AS MATERIALIZED (
     SELECT n.workflow_id, n.number, n.kind, n.undo IS NOT NULL AS undone, n.expanded AS until,
            greatest(n.expanded - greatest(p_many - sum(n.expanded) OVER (ORDER BY n.number) + n.expanded, 0), 0)::int AS since
-    FROM again a JOIN horsies_workflow_nodes n ON n.workflow_id = a.workflow_id AND n.number = a.number
+    FROM (SELECT p_workflow AS workflow_id, unnest(p_numbers) AS number) AS a  -- see horsies_propagate
+    JOIN horsies_workflow_nodes n ON n.workflow_id = a.workflow_id AND n.number = a.number
   ), had AS MATERIALIZED (
     SELECT p.workflow_id, p.number, p.since, t.id, t.node_index, t.order_stop, t.queue_name, t.partition_key, t.advanced_at IS NOT NULL AS counted,
            p.kind IN ('map', 'undo') AND (t.status = 'COMPLETED' OR t.error_code IS NOT DISTINCT FROM 'TASK_SKIPPED') AS kept,

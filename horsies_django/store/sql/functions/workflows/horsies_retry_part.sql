@@ -51,9 +51,7 @@ BEGIN
   )
   SELECT coalesce(array_agg(l.number), '{}') INTO v_again  -- the LIMIT ends the search; it lets some be reached each time
   FROM (SELECT a.number FROM again a LIMIT greatest(p_many, cardinality(v_reached) + p_many / 2)) AS l;
-  WITH again AS MATERIALIZED (
-    SELECT p_run.id AS workflow_id, unnest(v_again) AS number
-  )
+  WITH again AS MATERIALIZED (SELECT p_run.id AS workflow_id, unnest(v_again) AS number)
   UPDATE horsies_workflow_nodes n
   SET status = 'ADDED', items_ok = 0, items_bad = 0, in_flight = 0, expanded = CASE WHEN n.kind = 'map' THEN coalesce(n.total, 0) ELSE 1 END
   FROM again a WHERE n.workflow_id = a.workflow_id AND n.number = a.number AND n.status <> 'ADDED';

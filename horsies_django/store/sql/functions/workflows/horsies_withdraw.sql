@@ -8,7 +8,7 @@ CREATE OR REPLACE FUNCTION horsies_withdraw(p_workflow uuid, p_number bigint, p_
 DECLARE
   c_held CONSTANT timestamptz := '9999-01-01 00:00+00';
   v_many int;
-  v_held int := 0;
+  v_held int;
   v_queues text[];
   v_keys text[];
 BEGIN
@@ -31,14 +31,12 @@ BEGIN
   SELECT coalesce((SELECT sum(c.many) FROM counted c), 0), array_agg(w.queue_name::text), array_agg(w.partition_key)
   INTO v_many, v_queues, v_keys FROM withdrawn w WHERE w.partition_key IS NOT NULL;
   PERFORM horsies_unpark_next(v_queues, v_keys, horsies_channel());
-  IF p_number IS NULL THEN
-    UPDATE horsies_tasks t SET enqueued_at = c_held, parked = false
-    WHERE t.id = ANY (ARRAY(
-      SELECT h.id FROM horsies_tasks h
-      WHERE h.workflow_id = p_workflow AND h.status = 'PENDING' AND h.next_retry_at IS NOT NULL AND h.enqueued_at < c_held
-      LIMIT p_many - v_many FOR NO KEY UPDATE SKIP LOCKED));
-    GET DIAGNOSTICS v_held = ROW_COUNT;
-  END IF;
+  UPDATE horsies_tasks t SET enqueued_at = c_held, parked = false
+  WHERE p_number IS NULL AND t.id = ANY (ARRAY(
+    SELECT h.id FROM horsies_tasks h
+    WHERE h.workflow_id = p_workflow AND h.status = 'PENDING' AND h.next_retry_at IS NOT NULL AND h.enqueued_at < c_held
+    LIMIT p_many - v_many FOR NO KEY UPDATE SKIP LOCKED));
+  GET DIAGNOSTICS v_held = ROW_COUNT;
   RETURN v_many + v_held;
 END
 $$;

@@ -48,6 +48,7 @@ def fill(state: str, admin: Any) -> None:
     if state != "grown":
         for table in TABLES:
             admin.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
+        admin.execute(f"TRUNCATE {', '.join(TABLES)} CASCADE")
     if state in ("empty", "stale", "large"):
         admin.execute(f"ANALYZE {', '.join(TABLES)}")
     if state in ("grown", "stale", "large"):

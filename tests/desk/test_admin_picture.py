@@ -362,16 +362,16 @@ def test_the_reason_of_a_decision_is_shown_to_those_who_may_see_payloads(verb: s
     """Naive: the value of the gate is hidden, and the audit beside it tells the reason."""
     handle = gated()
     handle.pause(actor="ada", reason="a short break")
-    getattr(handle, verb)("approve", actor="ada", reason="4711 was ill")
+    getattr(handle, verb)("approve", actor="ada", reason="Zoe was ill")
     drain()
     entry = AuditEntry.objects.get(action=f"workflow.{verb}")
     pages = [url(handle), node_url(handle, 0), url(handle, "picture"), reverse("admin:horsies_auditentry_changelist")]
     pages.append(reverse("admin:horsies_auditentry_change", args=[entry.pk]))
     may = ("view_workflowrun", "operate_workflow", "view_auditentry")
     for page in pages:
-        assert "4711" not in body(client_with(*may), page), page
+        assert "Zoe was ill" not in body(client_with(*may), page), page
     assert "view_payload" in body(client_with(*may), pages[-1])
-    told = [page for page in pages if "4711" in body(client_with(*may, "view_payload"), page)]
+    told = [page for page in pages if "Zoe was ill" in body(client_with(*may, "view_payload"), page)]
     assert told == [page for page in pages if page != url(handle, "picture")]
     assert "a short break" in body(client_with(*may), pages[3])
 

@@ -59,7 +59,7 @@ def sent(name: str = "book", key: str | None = None, **options: Any) -> Any:
     return flow.send()
 
 
-def failed(secret: int = 4711) -> Any:
+def failed(secret: int = 471147114711) -> Any:
     flow = Workflow("fails")
     flow.add(flows.plus, flow.add(flows.broken, secret))
     handle = flow.send()
@@ -260,7 +260,7 @@ def test_nodes_are_filtered_by_status_and_shown_some_at_a_time(boss: Client, mon
 
 
 def test_payload_is_shown_only_to_those_who_may_see_it(boss: Client) -> None:
-    handle = failed(4711)
+    handle = failed(471147114711)
     flow = Workflow("values")
     flow.returns(flow.add(flows.anything, EVIL))
     value = flow.send()
@@ -270,14 +270,14 @@ def test_payload_is_shown_only_to_those_who_may_see_it(boss: Client) -> None:
     for address in pages:
         with CaptureQueriesContext(connection) as captured:
             html = body(some, address)
-        assert "4711" not in html
+        assert "471147114711" not in html
         assert "alert(1)" not in html
         assert "horsies.view_payload" in html
         read = [item["sql"] for item in captured.captured_queries if 'FROM "horsies_workflow' in item["sql"]]
         assert read
         assert not [sql for sql in read for column in ("result", "value", "kwargs", "error") if f'"{column}"' in sql]
-    assert "broken 4711" in body(boss, url(handle))
-    assert "4711" in body(boss, node_url(handle, 0))
+    assert "broken 471147114711" in body(boss, url(handle))
+    assert "471147114711" in body(boss, node_url(handle, 0))
     assert "alert(1)" in body(boss, url(value))
     assert all(EVIL not in body(boss, address) for address in pages)
 

@@ -17,7 +17,7 @@ from horsies_django.store.health import HealthStore
 from horsies_django.store.queues import QueueStore
 from horsies_django.store.workers import WorkerStore
 from tests.conftest import Claimer, limit, put
-from tests.support.factories import HeartbeatFactory, WorkerFactory
+from tests.support.factories import HeartbeatFactory, TaskFactory, WorkerFactory
 from tests.support.statements import FUNCTIONS, STATEMENTS
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -249,3 +249,18 @@ def test_partitions_that_are_full_cost_a_claim_of_others_nothing(claimer: Any) -
     assert len(claimer().run_pass(sync=500).claims) == 500
     put(1, kwargs=['{"tenant": "another"}'])
     assert entries(claimer(), "horsies_tasks_holding", sync=1) < 5
+
+
+def test_a_claim_reads_only_what_it_takes_after_all_tasks_were_deleted_and_many_came(
+    claimer: Any, connect: Connect
+) -> None:
+    """Naive: a join with the candidates. Statistics of pages without rows promise one row, so all tasks are read to join them."""
+    admin = connect()
+    admin.execute("ALTER TABLE horsies_tasks SET (autovacuum_enabled = off)")
+    TaskFactory.create_batch(2_000, status="COMPLETED")
+    admin.execute("DELETE FROM horsies_tasks")
+    admin.execute("ANALYZE horsies_tasks")
+    TaskFactory.create_batch(2_000, status="COMPLETED")
+    put(10)
+    worker = claimer()
+    assert entries(worker, "horsies_tasks_pkey", sync=5) < 100

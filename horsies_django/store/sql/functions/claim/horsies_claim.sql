@@ -24,6 +24,7 @@ DECLARE
   v_candidates horsies_candidate[];
   v_allotted record;
   v_ids uuid[];
+  v_ahead uuid[] := '{}';  -- what it prefetched
   v_unparked int;
   v_folded int := 0;
 BEGIN
@@ -63,13 +64,16 @@ BEGIN
       p_wanted := v_allotted.p_wanted;
       p_rooms := v_allotted.p_rooms;
 
+      IF p_wanted.lease IS NOT NULL THEN
+        v_ahead := ARRAY(SELECT c.id FROM unnest(v_candidates) AS c WHERE c.verdict = 'prefetch');
+      END IF;
       WITH taken AS (
         UPDATE horsies_tasks t
-        SET status = CASE v.verdict WHEN 'start' THEN 'RUNNING' ELSE 'CLAIMED' END, claimed_by = p_wanted.worker, claimed_at = p_wanted.now,
-            started_at = CASE v.verdict WHEN 'start' THEN p_wanted.now END,
-            claim_expires_at = CASE v.verdict WHEN 'prefetch' THEN p_wanted.now + p_wanted.lease END,
+        SET status = CASE WHEN t.id = ANY (v_ahead) THEN 'CLAIMED' ELSE 'RUNNING' END, claimed_by = p_wanted.worker, claimed_at = p_wanted.now,
+            started_at = CASE WHEN t.id <> ALL (v_ahead) THEN p_wanted.now END,
+            claim_expires_at = CASE WHEN t.id = ANY (v_ahead) THEN p_wanted.now + p_wanted.lease END,
             claim_generation = t.claim_generation % 2147483647 + 1
-        FROM unnest(v_candidates) AS v WHERE t.id = v.id AND v.verdict IN ('start', 'prefetch') AND t.status = 'PENDING'
+        WHERE t.id = ANY (ARRAY(SELECT c.id FROM unnest(v_candidates) AS c WHERE c.verdict IN ('start', 'prefetch'))) AND t.status = 'PENDING'
         RETURNING t.*
       )
       SELECT claims || array_agg(r ORDER BY c.priority, c.enqueued_at, c.id) INTO claims

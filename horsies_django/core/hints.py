@@ -13,79 +13,60 @@ from typing import Any, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-RETRIES = "use retry_policy=RetryPolicy.exponential(base_seconds=..., max_retries=..., auto_retry_for=[...])"
-LATER = "use delay= of with_options(...), or schedule(when, ...), at the send"
-CRASHES = "leave it out: the retry_policy decides whether a task is retried after a crash (WORKER_CRASHED)"
-UNSTORED = "use keep_result=False; errors are always stored"
-STORED_FOR = "use keep_result=timedelta(...); without it, HORSIES['RETENTION'] says when rows are deleted"
-TIMEOUT = "use timeout_ms="
-SENT = "use send(...), which is part of the open transaction: the task exists once it commits"
-
 VERBS = {
-    "delay": "use send(...)",
+    **dict.fromkeys(("delay", "enqueue", "defer"), "use send(...)"),
+    **dict.fromkeys(("aenqueue", "defer_async"), "use asend(...)"),
     "apply_async": "use send(...), with_options(queue=..., priority=..., delay=...).send(...) or schedule(when, ...)",
-    "delay_on_commit": SENT,
-    "apply_async_on_commit": SENT,
-    "enqueue": "use send(...)",
-    "aenqueue": "use asend(...)",
-    "defer": "use send(...)",
-    "defer_async": "use asend(...)",
+    **dict.fromkeys(
+        ("delay_on_commit", "apply_async_on_commit"),
+        "use send(...), which is part of the open transaction: the task exists once it commits",
+    ),
     "send_with_options": "use with_options(...).send(...)",
-    "using": "use with_options(...)",
-    "configure": "use with_options(...)",
-    "apply": "call the task like a function",
-    "call_local": "call the task like a function",
-    "run": "call the task like a function",
-    "map": "use send_many([{...}, ...])",
-    "starmap": "use send_many([{...}, ...])",
-    "chunks": "use send_many([{...}, ...])",
-    "s": "there are no signatures: send(...) takes the arguments",
-    "si": "there are no signatures: send(...) takes the arguments",
-    "signature": "there are no signatures: send(...) takes the arguments",
+    **dict.fromkeys(("using", "configure"), "use with_options(...)"),
+    **dict.fromkeys(("apply", "call_local", "run"), "call the task like a function"),
+    **dict.fromkeys(("map", "starmap", "chunks"), "use send_many([{...}, ...])"),
+    **dict.fromkeys(("s", "si", "signature"), "there are no signatures: send(...) takes the arguments"),
     "retry": "raise Retry(delay_seconds=...) inside the task",
     "request": "use current_task() inside the task",
-    "AsyncResult": "use handle(task_id)",
-    "get_result": "use handle(task_id)",
+    **dict.fromkeys(("AsyncResult", "get_result"), "use handle(task_id)"),
 }
+OF_RETRIES = (
+    "max_retries", "retries", "retry", "autoretry_for", "default_retry_delay", "retry_delay", "retry_kwargs", "retry_backoff",
+    "retry_backoff_max", "retry_jitter", "retry_when",
+)  # fmt: skip
 OPTIONS = {
     "base": "wrap the function in a decorator of your own below @task, for what the methods of the class did around each run",
     "bind": "leave it out: inside the task, current_task() has its id and attempt, and 'raise Retry(...)' retries it",
     "takes_context": "leave it out: inside the task, current_task() has its id and attempt",
     "rate_limit": "there are no rate limits; max_concurrency in HORSIES['QUEUES'] limits how many tasks run at once",
-    "max_retries": RETRIES,
-    "retries": RETRIES,
-    "retry": RETRIES,
-    "autoretry_for": RETRIES,
-    "default_retry_delay": RETRIES,
-    "retry_delay": RETRIES,
-    "retry_kwargs": RETRIES,
-    "retry_backoff": RETRIES,
-    "retry_backoff_max": RETRIES,
-    "retry_jitter": RETRIES,
-    "retry_when": RETRIES,
-    "countdown": LATER,
-    "eta": LATER,
-    "delay": LATER,
-    "run_after": LATER,
+    **dict.fromkeys(
+        OF_RETRIES,
+        "use retry_policy=RetryPolicy.exponential(base_seconds=..., max_retries=..., auto_retry_for=[...])",
+    ),
+    **dict.fromkeys(
+        ("countdown", "eta", "delay", "run_after"),
+        "use delay= of with_options(...), or schedule(when, ...), at the send",
+    ),
     "expires": "use good_until= of with_options(...), at the send",
     "metadata": "use it at the send, with_options(metadata=...)",
     "headers": "use metadata= of with_options(...), at the send; inside the task, current_task().metadata has it",
     "good_until": "use it at the send, with_options(good_until=...)",
-    "time_limit": TIMEOUT,
-    "soft_time_limit": TIMEOUT,
-    "timeout": TIMEOUT,
-    "ignore_result": UNSTORED,
-    "store_errors_even_if_ignored": UNSTORED,
-    "result_ttl": STORED_FOR,
-    "result_expires": STORED_FOR,
-    "acks_late": CRASHES,
-    "acks_on_failure_or_timeout": CRASHES,
-    "reject_on_worker_lost": CRASHES,
+    **dict.fromkeys(("time_limit", "soft_time_limit", "timeout"), "use timeout_ms="),
+    **dict.fromkeys(
+        ("ignore_result", "store_errors_even_if_ignored"), "use keep_result=False; errors are always stored"
+    ),
+    **dict.fromkeys(
+        ("result_ttl", "result_expires"),
+        "use keep_result=timedelta(...); without it, HORSIES['RETENTION'] says when rows are deleted",
+    ),
+    **dict.fromkeys(
+        ("acks_late", "acks_on_failure_or_timeout", "reject_on_worker_lost"),
+        "leave it out: the retry_policy decides whether a task is retried after a crash (WORKER_CRASHED)",
+    ),
     "track_started": "leave it out: RUNNING and started_at are always recorded",
     "serializer": "leave it out: arguments and results are stored as JSON, by their annotations",
     "throws": "use exception_mapper={SomeError: 'SOME_CODE'}",
-    "queue_name": "use queue=",
-    "routing_key": "use queue=",
+    **dict.fromkeys(("queue_name", "routing_key"), "use queue="),
     "crontab": "use schedule='0 3 * * *'",
 }
 

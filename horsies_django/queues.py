@@ -13,7 +13,7 @@ from typing import Any
 
 from django.db import DEFAULT_DB_ALIAS, OperationalError, connections
 
-from horsies_django.conf import LARGEST_LIMIT, Config, QueueConfig, config
+from horsies_django.conf import LARGEST_LIMIT, Config, PartitionConfig, QueueConfig, config
 from horsies_django.core.codec import CodecError
 from horsies_django.core.codec.jsondata import plain, write_json
 from horsies_django.core.errors import QueueError
@@ -66,16 +66,16 @@ def declared(conf: Config) -> dict[str, dict[str, Any]]:
 
 
 def declared_columns(queue: QueueConfig) -> dict[str, Any]:
-    rule = queue.partition
+    rule = queue.partition or PartitionConfig()
     return {
         "priority": queue.priority,
         "max_concurrency": queue.max_concurrency,
         "local_limit": queue.local_limit,
-        "partition_by_args": None if rule is None or rule.by_args is None else list(rule.by_args),
-        "partition_by_task": rule is not None and rule.by_task,
-        "partition_max_concurrency": None if rule is None else rule.max_concurrency,
-        "partition_local_limit": None if rule is None else rule.local_limit,
-        "partition_policy": None if rule is None else rule.policy,
+        "partition_by_args": None if rule.by_args is None else list(rule.by_args),
+        "partition_by_task": rule.by_task,
+        "partition_max_concurrency": rule.max_concurrency,
+        "partition_local_limit": rule.local_limit,
+        "partition_policy": rule.policy,
     }
 
 

@@ -19,7 +19,7 @@ from horsies_django.core.errors import ScheduleError, TaskSendError
 from horsies_django.core.patterns import Cron, Daily, Every, Hourly, Monthly, Pattern, PatternError, Weekly
 from horsies_django.core.records import NewTasks
 from horsies_django.core.schedules import ScheduleConfig, as_texts, read_definition
-from horsies_django.core.texts import refuse_who, text_problem
+from horsies_django.core.texts import is_name, refuse_who, text_problem
 from horsies_django.models import Schedule
 from horsies_django.store.base import migrated
 from horsies_django.store.schedules import ScheduleStore
@@ -101,7 +101,7 @@ def problems(name: str, definition: Mapping[str, Any], *, as_json: bool = False)
     if found and (problem := found.overtaking()):
         wrong.append(("jitter_ms", problem))
     broken = {key for key, _ in wrong}
-    if not isinstance(name, str) or not name.isprintable() or not 1 <= len(name) <= LONGEST_NAME:
+    if not is_name(name, LONGEST_NAME):
         wrong.append(("name", f"must be 1 to {LONGEST_NAME} printable characters, not {name!r:.80}"))
     task_name, queue = definition.get("task"), definition.get("queue")
     if "queue" not in broken and queue is not None and queue not in config().queues:
@@ -150,7 +150,7 @@ def arguments_text(task: TaskDefinition, kwargs: Mapping[str, Any], as_json: boo
 def create(name: str, definition: Mapping[str, Any], *, actor: str, reason: str | None = None) -> None:
     """Create a schedule that the code does not declare. Its arguments are encoded as JSON. Raises ScheduleError."""
     with transaction.atomic(using=config().database):
-        if _exists(name):
+        if _row(name) is not None:
             raise ScheduleError(f"a schedule {name!r} already exists")
         _refuse(name, definition)
         found, _ = read_definition(definition)
@@ -246,10 +246,6 @@ def task_of(schedule: ScheduleConfig, fire_time: dt.datetime | None) -> NewTasks
 def _refuse(name: str, definition: Mapping[str, Any]) -> None:
     if wrong := problems(name, definition, as_json=True):
         raise ScheduleError(f"invalid schedule {name!r}: {'; '.join(as_texts(wrong))}")
-
-
-def _exists(name: str) -> bool:
-    return _row(name) is not None
 
 
 def _find(name: str) -> Schedule:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 from django.utils.module_loading import import_string
 
 from horsies_django.conf.queues import read_queues
-from horsies_django.conf.section import Problem, Section, must_be, shown
+from horsies_django.conf.section import Problem, Section, must_be
 from horsies_django.conf.values import CUT_OFF, Config, QueueConfig, Recovery, Resilience, Retention
 from horsies_django.core.errors import code_problem
 from horsies_django.core.retry import EMPTY, Mapper, mapper_problems
-
-Numbers = TypeVar("Numbers", Recovery, Resilience)
+from horsies_django.core.texts import is_name, shown
 
 
 def parse(raw: object, *, databases: Collection[str]) -> tuple[Config, list[Problem]]:
@@ -30,31 +29,24 @@ def parse(raw: object, *, databases: Collection[str]) -> tuple[Config, list[Prob
     resilience = top.inner("RESILIENCE", _keys(Resilience), "{'DB_RETRY_INITIAL_MS': 500}")
     retention = top.inner("RETENTION", _keys(Retention), "{'TERMINAL_RECORD_RETENTION_HOURS': 720}")
     mode, queues = read_queues(top)
-    found = Config(
+    found = top.filled(
+        default,
         database=_alias(top, "DATABASE", databases) or default.database,
         listen_database=_alias(top, "LISTEN_DATABASE", databases),
         queue_mode=mode,
         queues=queues,
-        cluster_wide_cap=top.integer_or_none("CLUSTER_WIDE_CAP"),
-        prefetch_buffer=top.integer("PREFETCH_BUFFER", default.prefetch_buffer),
-        claim_lease_ms=top.integer_or_none("CLAIM_LEASE_MS"),
-        durable_claims=top.boolean("DURABLE_CLAIMS", default.durable_claims),
-        forget_overrides_after_ms=top.integer_or_none("FORGET_OVERRIDES_AFTER_MS", default.forget_overrides_after_ms),
-        task_timeout_ms=top.integer_or_none("TASK_TIMEOUT_MS"),
-        report_running_after_ms=top.integer_or_none("REPORT_RUNNING_AFTER_MS", default.report_running_after_ms),
-        kill_grace_ms=top.integer("KILL_GRACE_MS", default.kill_grace_ms),
-        child_conn_max_age=top.integer("CHILD_CONN_MAX_AGE", default.child_conn_max_age),
-        unknown_task_grace_ms=top.integer("UNKNOWN_TASK_GRACE_MS", default.unknown_task_grace_ms),
         exception_mapper=_exception_mapper(top),
-        recovery=replace(_numbers(recovery, default.recovery), on_cut_off=_on_cut_off(recovery, default.recovery)),
-        resilience=_numbers(resilience, default.resilience),
-        retention=_retention(retention, default.retention, queues),
+        recovery=recovery.filled(default.recovery, on_cut_off=_on_cut_off(recovery, default.recovery)),
+        resilience=resilience.filled(default.resilience),
+        retention=retention.filled(
+            default.retention,
+            queue_retention_hours=_queue_retention(
+                retention, queues, default.retention.terminal_record_retention_hours
+            ),
+        ),
         schedules=_schedules(top),
         middleware=_paths(top, "MIDDLEWARE", "['shop.tracing.middleware']"),
         metadata=_paths(top, "METADATA", "['shop.tracing.carrier']"),
-        max_payload_bytes=top.integer("MAX_PAYLOAD_BYTES", default.max_payload_bytes),
-        max_snoozes=top.integer("MAX_SNOOZES", default.max_snoozes),
-        unique_lock_timeout_ms=top.integer("UNIQUE_LOCK_TIMEOUT_MS", default.unique_lock_timeout_ms),
         monitoring_token=_token(top, "MONITORING_TOKEN"),
         default_unhandled_error_code=_error_code(top, default.default_unhandled_error_code),
     )
@@ -65,34 +57,6 @@ def parse(raw: object, *, databases: Collection[str]) -> tuple[Config, list[Prob
 
 def _keys(owner: type[Config] | type[Recovery] | type[Resilience] | type[Retention]) -> list[str]:
     return [one.name.upper() for one in fields(owner)]
-
-
-def _numbers(section: Section, default: Numbers) -> Numbers:
-    numbers = {one.name: getattr(default, one.name) for one in fields(default) if one.name != "on_cut_off"}
-    found: dict[str, Any] = {name: section.integer(name.upper(), usual) for name, usual in numbers.items()}
-    return replace(default, **found)
-
-
-def _retention(section: Section, default: Retention, queues: Mapping[str, QueueConfig]) -> Retention:
-    """Return how long rows are kept; None hours means for ever."""
-
-    def hours(name: str) -> int | None:
-        return section.integer_or_none(name.upper(), getattr(default, name))
-
-    def count(name: str) -> int:
-        return section.integer(name.upper(), getattr(default, name))
-
-    return Retention(
-        hours("terminal_record_retention_hours"),
-        _queue_retention(section, queues, default.terminal_record_retention_hours),
-        hours("worker_state_retention_hours"),
-        hours("worker_retention_hours"),
-        hours("audit_retention_hours"),
-        count("retention_sweep_interval_s"),
-        count("retention_delete_batch_size"),
-        hours("key_hours"),
-        hours("history_hours"),
-    )
 
 
 def _queue_retention(
@@ -119,7 +83,7 @@ def _schedules(top: Section) -> Mapping[str, Mapping[str, Any]]:
     found = {}
     for name in names:
         definition = inner.values[name]
-        if not isinstance(name, str) or not name.isprintable() or not 1 <= len(name) <= 255:
+        if not is_name(name, 255):
             inner.report("E021", name, "This cannot be the name of a schedule.", "Write 1 to 255 printable characters.")
         elif not isinstance(definition, Mapping):
             inner.report("E001", name, must_be(definition, "a dict"), f"Write it as in {example}.")

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from types import MappingProxyType
 
-from horsies_django.conf.section import Problem, Section, must_be, shown
+from horsies_django.conf.section import Problem, Section, must_be
 from horsies_django.conf.values import DEFAULT_QUEUE, MODES, ON_FAILURE, PartitionConfig, QueueConfig
 from horsies_django.core.queues import CLUSTER
+from horsies_django.core.texts import shown
 
 QUEUE_KEYS = tuple(one.name for one in fields(QueueConfig) if one.name != "name")
 PARTITION_KEYS = tuple(one.name for one in fields(PartitionConfig))
@@ -47,7 +48,8 @@ def _declared_queues(top: Section) -> dict[str, QueueConfig]:
         if message:
             hint = "Use 1 to 100 printable characters without spaces and commas, such as 'mail'."
             top.problems.append(Problem("E006", message, hint, where))
-        queue = _queue(name, Section(options, where, QUEUE_KEYS, top.problems, "{'priority': 50}"))
+        section = Section(options, where, QUEUE_KEYS, top.problems, "{'priority': 50}")
+        queue = section.filled(QueueConfig(name), partition=_partition(section))
         if not message:
             queues[name] = queue
     return queues
@@ -68,30 +70,12 @@ def _name_problem(name: object) -> str | None:
     return None
 
 
-def _queue(name: str, options: Section) -> QueueConfig:
-    return QueueConfig(
-        name,
-        priority=options.integer("priority", 100),
-        max_concurrency=options.integer_or_none("max_concurrency"),
-        local_limit=options.integer_or_none("local_limit"),
-        partition=_partition(options),
-    )
-
-
 def _partition(options: Section) -> PartitionConfig | None:
     """Return the partition rule, or None if there is none. A rule without a key or without a limit is a mistake."""
     if options.values.get("partition") is None:
         return None
     part = options.inner("partition", PARTITION_KEYS, PARTITION_EXAMPLE, prefix="partition.")
-    found = PartitionConfig(
-        by_args=_by_args(part),
-        by_task=part.boolean("by_task", False),
-        max_concurrency=part.integer_or_none("max_concurrency"),
-        local_limit=part.integer_or_none("local_limit"),
-        ordered=part.boolean("ordered", False),
-        on_failure=_on_failure(part),
-        coalesce=part.boolean("coalesce", False),
-    )
+    found = part.filled(PartitionConfig(), by_args=_by_args(part), on_failure=_on_failure(part))
     rule_is_sound, limits_are_sound = part.sound("by_args", "by_task"), part.sound("max_concurrency", "local_limit")
     if rule_is_sound and found.by_args is None and not found.by_task:
         hint = "Add 'by_args': [names of arguments], or 'by_task': True, or both."

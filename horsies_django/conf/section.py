@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from django.utils.module_loading import import_string
 
 from horsies_django.conf.values import RANGES
+from horsies_django.core.texts import shown
+
+T = TypeVar("T")
 
 # suffix of a key -> its unit, to which a timedelta is converted
 UNITS = {
@@ -43,6 +46,7 @@ class Section:
         self, raw: object, where: str, known: Iterable[str], problems: list[Problem], example: str, prefix: str = ""
     ) -> None:
         self.where = where
+        self.known = known
         self.problems = problems
         self.prefix = prefix
         self.values: Mapping[Any, Any] = raw if isinstance(raw, Mapping) else {}
@@ -66,6 +70,17 @@ class Section:
         """Return whether these values have no problems so far. Comparing invalid values would only report them again."""
         broken = {problem.where for problem in self.problems}
         return broken.isdisjoint({self.where, *map(self.place, keys)})
+
+    def filled(self, default: T, **others: Any) -> T:
+        """Return a dataclass of settings, with ``others`` as given; numbers and booleans are read by the types of its fields."""
+        made: Any = default
+        read: dict[Any, Any] = {"int": self.integer, "int | None": self.integer_or_none, "bool": self.boolean}
+        keys = {key.lower(): key for key in self.known}
+        for one in fields(made):
+            if one.type in read:
+                others[one.name] = read[one.type](keys[one.name], getattr(made, one.name))
+        filled: T = replace(made, **others)
+        return filled
 
     def integer(self, key: str, default: int) -> int:
         """Return a number in its range; a key with a suffix in ``UNITS`` also accepts a timedelta."""
@@ -108,11 +123,6 @@ class Section:
             self.report("E003", key, f"{was} is out of range.", hint)
             return default
         return value
-
-
-def shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 100 else f"{text[:80]}... ({len(text):,} characters)"
 
 
 def must_be(value: object, expected: str) -> str:

@@ -23,6 +23,21 @@ def is_name(value: object, most: int) -> bool:
     return isinstance(value, str) and 1 <= len(value) <= most and value.isprintable()
 
 
+def name_problem(what: str, value: object, most: int) -> str | None:
+    """Return why a value is no name of 1 to ``most`` printable characters, None if it is one."""
+    return (
+        None
+        if is_name(value, most)
+        else f"{what} must be a str of 1 to {most} printable characters, not {shown(value, 80)}"
+    )
+
+
+def shown(value: object, most: int = 100) -> str:
+    """Return the repr of a value, cut off if it has more than ``most`` characters."""
+    text = repr(value)
+    return text if len(text) <= most else f"{text[: most - 20]}... ({len(text):,} characters)"
+
+
 def refuse_who(error: type[Exception], refused: str, actor: object, reason: object) -> None:
     """Raise an error, which says what was ``refused``, for an actor or a reason that cannot be stored. There may be no reason."""
     problem = None if reason is None or reason == "" else text_problem("reason", reason, LONGEST_REASON)

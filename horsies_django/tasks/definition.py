@@ -16,6 +16,7 @@ from horsies_django.core.patterns import Pattern
 from horsies_django.core.queues import DJANGO_ZERO, LOWEST, LOWEST_PLAIN
 from horsies_django.core.retry import EMPTY, Mapper, RetryPolicy, mapper_problems
 from horsies_django.core.schedules import as_texts, read_definition
+from horsies_django.core.texts import name_problem
 from horsies_django.core.unique import Unique
 
 
@@ -151,7 +152,8 @@ def _refuse_options(
     mapper: Mapper,
     timeout: object,
 ) -> None:
-    _refuse_name(origin, name)
+    if problem := name_problem("a task's name", name, 255):
+        raise TaskDefinitionError(f"{origin[:300]}: {problem}")
     if queue is not None and (not isinstance(queue, str) or not queue):
         raise TaskDefinitionError(f"{origin}: queue must be the name of a queue (a str), not {queue!r}")
     if isinstance(priority, bool) or not isinstance(priority, int) or not 1 <= priority <= lowest:
@@ -173,15 +175,6 @@ def _schedule(origin: str, name: str, given: Pattern | str | Mapping[str, Any] |
     if wrong:
         raise TaskDefinitionError(f"{origin}: schedule: {'; '.join(as_texts(wrong))}")
     return definition
-
-
-def _refuse_name(origin: str, name: object) -> None:
-    if not isinstance(name, str) or not name.isprintable() or not 1 <= len(name) <= 255:
-        shown = repr(name)
-        shown = shown if len(shown) <= 80 else f"{shown[:60]}... ({len(shown):,} characters)"
-        raise TaskDefinitionError(
-            f"{origin[:300]}: a task's name must be a str of 1 to 255 printable characters, not {shown}"
-        )
 
 
 def policy_problem(policy: object) -> str | None:

@@ -25,6 +25,7 @@ from horsies_django.core.codec.jsondata import read_json, write_json
 from horsies_django.core.codec.shapes import ANY
 from horsies_django.core.errors import StaleAttempt, StepError, TaskDefinitionError
 from horsies_django.core.records import Fence
+from horsies_django.core.texts import name_problem
 from horsies_django.store.tasks import TaskStore
 from horsies_django.tasks.enqueue import in_event_loop
 
@@ -38,7 +39,8 @@ class Call:
     def __init__(
         self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> None:
-        refuse_name(name)
+        if problem := name_problem("a step's name", name, LONGEST_NAME):
+            raise StepError(problem)
         if not callable(function):
             raise StepError(f"step {name!r}: the second argument is what it calls, not {type(function).__name__}")
         self.name = name
@@ -190,14 +192,6 @@ class Steps:
                     f"generation {fence.generation}. This attempt was given up, and another one may be running"
                 )
         return call.decode(text)
-
-
-def refuse_name(name: object) -> None:
-    """Raise StepError for an invalid name of a step."""
-    if not isinstance(name, str) or not name.isprintable() or not 1 <= len(name) <= LONGEST_NAME:
-        shown = repr(name)
-        shown = shown if len(shown) <= 80 else f"{shown[:60]}... ({len(shown):,} characters)"
-        raise StepError(f"a step's name must be a str of 1 to {LONGEST_NAME} printable characters, not {shown}")
 
 
 def in_transaction(alias: str) -> bool:

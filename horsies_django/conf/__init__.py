@@ -21,8 +21,6 @@ from horsies_django.conf.section import Problem
 from horsies_django.conf.values import (
     DEFAULT_QUEUE,
     LARGEST_LIMIT,
-    MODES,
-    ON_FAILURE,
     RANGES,
     Config,
     PartitionConfig,
@@ -35,8 +33,6 @@ from horsies_django.conf.values import (
 __all__ = [
     "DEFAULT_QUEUE",
     "LARGEST_LIMIT",
-    "MODES",
-    "ON_FAILURE",
     "RANGES",
     "Config",
     "PartitionConfig",

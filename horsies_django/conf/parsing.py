@@ -67,11 +67,14 @@ def _queue_retention(
     raw = section.values.get(key, {})
     names = list(raw) if isinstance(raw, Mapping) else []
     inner = section.inner(key, names, "{'mail': 24, 'payments': None}")
+    found = {}
     for name in names:
-        if name not in queues:
+        if name in queues:
+            found[name] = inner.number(name, default, nullable=True, rule=key)
+        else:
             hint = f"Declare it in HORSIES['QUEUES'], or use one of: {', '.join(sorted(queues))}."
             inner.report("E019", name, f"There is no queue {shown(name)}.", hint)
-    return MappingProxyType({name: inner.integer_or_none(name, default, rule=key) for name in names if name in queues})
+    return MappingProxyType(found)
 
 
 def _schedules(top: Section) -> Mapping[str, Mapping[str, Any]]:

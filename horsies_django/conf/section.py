@@ -74,22 +74,14 @@ class Section:
     def filled(self, default: T, **others: Any) -> T:
         """Return a dataclass of settings, with ``others`` as given; numbers and booleans are read by the types of its fields."""
         made: Any = default
-        read: dict[Any, Any] = {"int": self.integer, "int | None": self.integer_or_none, "bool": self.boolean}
         keys = {key.lower(): key for key in self.known}
         for one in fields(made):
-            if one.type in read:
-                others[one.name] = read[one.type](keys[one.name], getattr(made, one.name))
+            if one.type in ("int", "int | None"):
+                others[one.name] = self.number(keys[one.name], getattr(made, one.name), nullable=one.type != "int")
+            elif one.type == "bool":
+                others[one.name] = self.boolean(keys[one.name], getattr(made, one.name))
         filled: T = replace(made, **others)
         return filled
-
-    def integer(self, key: str, default: int) -> int:
-        """Return a number in its range; a key with a suffix in ``UNITS`` also accepts a timedelta."""
-        found = self._number(key, default, nullable=False)
-        return default if found is None else found
-
-    def integer_or_none(self, key: str, default: int | None = None, rule: str = "") -> int | None:
-        """Return a number in its range, or None if that is the value; ``rule`` is the key in RANGES if it differs."""
-        return self._number(key, default, nullable=True, rule=rule)
 
     def boolean(self, key: str, default: bool) -> bool:
         value = self.values.get(key, default)
@@ -98,7 +90,11 @@ class Section:
         self.report("E001", key, must_be(value, "True or False"), f"Remove it to use the default, {default}.")
         return default
 
-    def _number(self, key: str, default: int | None, *, nullable: bool, rule: str = "") -> int | None:
+    def number(self, key: str, default: int | None, *, nullable: bool, rule: str = "") -> int | None:
+        """Return a number in its range; a key with a suffix in ``UNITS`` also accepts a timedelta, ``nullable`` ones None.
+
+        ``rule`` is the key in RANGES if it differs.
+        """
         rule = rule or f"{self.prefix}{key}"
         value = self.values.get(key, default)
         if value is None and nullable:

@@ -9,7 +9,7 @@ import datetime as dt
 import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise, takewhile
 from typing import Any, Literal
 
@@ -25,20 +25,6 @@ SECOND = dt.timedelta(seconds=1)
 DAY_MS = 86_400_000
 MILLISECOND = dt.timedelta(milliseconds=1)
 BEGINNING, LOOKED_AT = dt.datetime(2000, 1, 1, tzinfo=dt.UTC), 100  # how many fire times to look at
-KEYS = (
-    "task",
-    "pattern",
-    "zone",
-    "kwargs",
-    "queue",
-    "priority",
-    "good_for_ms",
-    "catch_up",
-    "most",
-    "jitter_ms",
-    "overlap",
-    "enabled",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,20 +134,12 @@ class ScheduleConfig:
 
     def definition(self) -> dict[str, Any]:
         """Return it as a JSON object, which ``read_definition`` reads."""
-        return {
-            "task": self.task,
-            "pattern": str(self.pattern),
-            "zone": self.pattern.zone,
-            "kwargs": dict(self.kwargs),
-            "queue": self.queue,
-            "priority": self.priority,
-            "good_for_ms": self.good_for_ms,
-            "catch_up": self.catch_up,
-            "most": self.most,
-            "jitter_ms": self.jitter_ms,
-            **({} if self.overlap == "allow" else {"overlap": self.overlap}),  # release 0.1 refuses the key
-            "enabled": self.enabled,
-        }
+        own = {"pattern": str(self.pattern), "zone": self.pattern.zone, "kwargs": dict(self.kwargs)}
+        keys = [key for key in KEYS if key != "overlap" or self.overlap != "allow"]  # release 0.1 refuses the key
+        return {key: own[key] if key in own else getattr(self, key) for key in keys}
+
+
+KEYS = ("task", "pattern", "zone", *(one.name for one in fields(ScheduleConfig)[2:]))
 
 
 def read_definition(raw: Mapping[str, Any]) -> tuple[ScheduleConfig | None, list[tuple[str, str]]]:

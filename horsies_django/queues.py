@@ -26,13 +26,7 @@ from horsies_django.store.queues import DECLARED, NO_OVERRIDE, QueueStore
 from horsies_django.store.schema import has_function
 
 LIMITS = ("max_concurrency", "local_limit", "partition_max_concurrency", "partition_local_limit")
-RULE = (
-    "partition_by_args",
-    "partition_by_task",
-    "partition_max_concurrency",
-    "partition_local_limit",
-    "partition_policy",
-)
+RULE = tuple(column for column in DECLARED if column.startswith("partition_"))
 ONE_AT_A_TIME = "the tasks of one partition run one at a time here; limit the queue instead"
 TRIES = 6
 LOCK_NOT_AVAILABLE = "55P03"
@@ -218,27 +212,25 @@ def refuse_rule(name: str, columns: Mapping[str, Any]) -> None:
     """Raise QueueError for an invalid priority or partition rule."""
     if name == CLUSTER and set(columns) - {"max_concurrency"}:
         raise QueueError("the cluster supports only max_concurrency: it has no priority and no partitions")
-    priority = columns.get("priority", 1)
+    priority, by_task = columns.get("priority", 1), columns.get("partition_by_task", False)
+    policy, by_args = columns.get("partition_policy"), columns.get("partition_by_args")
+    problem = None
     if not _is_whole(priority) or not 1 <= priority <= 100:
-        raise QueueError(f"queue {name!r}: priority must be a whole number from 1 (first) to 100, not {priority!r}")
-    if not isinstance(columns.get("partition_by_task", False), bool):
-        raise QueueError(
-            f"queue {name!r}: partition_by_task must be True or False, not {columns['partition_by_task']!r}"
-        )
-    policy = columns.get("partition_policy")
-    if policy is not None and policy not in tuple(POLICIES):
-        raise QueueError(
-            f"queue {name!r}: partition_policy must be one of {', '.join(POLICIES)}, or None, not {policy!r:.100}"
-        )
-    by_args = columns.get("partition_by_args")
-    if by_args is None:
+        problem = f"priority must be a whole number from 1 (first) to 100, not {priority!r}"
+    elif not isinstance(by_task, bool):
+        problem = f"partition_by_task must be True or False, not {by_task!r}"
+    elif policy is not None and policy not in tuple(POLICIES):
+        problem = f"partition_policy must be one of {', '.join(POLICIES)}, or None, not {policy!r:.100}"
+    elif by_args is None:
         return
-    if not isinstance(by_args, list) or not all(isinstance(one, str) and one and one.isprintable() for one in by_args):
-        raise QueueError(
-            f"queue {name!r}: partition_by_args must be a list of argument names, [] for all, or None, not {by_args!r}"
-        )
-    if len(set(by_args)) < len(by_args):
-        raise QueueError(f"queue {name!r}: partition_by_args must name each argument once, not {by_args!r}")
+    elif not isinstance(by_args, list) or not all(
+        isinstance(one, str) and one and one.isprintable() for one in by_args
+    ):
+        problem = f"partition_by_args must be a list of argument names, [] for all, or None, not {by_args!r}"
+    elif len(set(by_args)) < len(by_args):
+        problem = f"partition_by_args must name each argument once, not {by_args!r}"
+    if problem:
+        raise QueueError(f"queue {name!r}: {problem}")
 
 
 def refuse_policy(name: str, rule: Mapping[str, Any]) -> None:
@@ -265,17 +257,17 @@ def refuse_policy(name: str, rule: Mapping[str, Any]) -> None:
 
 def refuse_until(name: str, until: dt.datetime | None) -> None:
     """Raise QueueError for an end that is naive, in the past, or more than a century away."""
+    now, problem = dt.datetime.now(dt.UTC), None
     if until is None:
         return
     if until.utcoffset() is None:
-        raise QueueError(f"queue {name!r}: until={until} has no time zone; pass an aware datetime")
-    now = dt.datetime.now(dt.UTC)
-    if until <= now:
-        raise QueueError(f"queue {name!r}: until={until.isoformat()} is in the past; pass a datetime in the future")
-    if until > now + dt.timedelta(days=36_500):
-        raise QueueError(
-            f"queue {name!r}: until={until.isoformat()} is too far in the future; leave it out for an override without an end"
-        )
+        problem = f"until={until} has no time zone; pass an aware datetime"
+    elif until <= now:
+        problem = f"until={until.isoformat()} is in the past; pass a datetime in the future"
+    elif until > now + dt.timedelta(days=36_500):
+        problem = f"until={until.isoformat()} is too far in the future; leave it out for an override without an end"
+    if problem:
+        raise QueueError(f"queue {name!r}: {problem}")
 
 
 def _is_whole(value: object) -> bool:

@@ -87,7 +87,7 @@ def check_settings(**kwargs: Any) -> list[CheckMessage]:
     """Report problems of ``settings.HORSIES`` and of the databases that it names, or else settings without effect."""
     config, problems = read()
     if problems:
-        return [_error(one.id, one.message, one.hint, one.where) for one in problems]
+        return [_message(one.id, one.message, one.hint, one.where) for one in problems]
     return list(_idle_lease(config))
 
 
@@ -108,7 +108,7 @@ def check_schema(databases: Sequence[str] | None = None, **kwargs: Any) -> list[
     if (schema := open_schema(connection)) is None:
         return []
     return [
-        _warning(
+        _message(
             "W006",
             f"Every role of the database {config.database!r} may create functions in the schema {schema!r}, which those of the "
             "queue may call in place of PostgreSQL's own, with the rights of the worker.",
@@ -129,12 +129,8 @@ def check_tasks(**kwargs: Any) -> list[CheckMessage]:
     return [*messages, *_unknown_codes(config), *_schedules(), *_unusable_paths(config)]
 
 
-def _error(id_: str, message: str, hint: str, where: object) -> CheckMessage:
-    return Error(message, hint=hint, obj=where, id=f"{TAG}.{id_}")
-
-
-def _warning(id_: str, message: str, hint: str, where: object) -> CheckMessage:
-    return Warning(message, hint=hint, obj=where, id=f"{TAG}.{id_}")
+def _message(id_: str, message: str, hint: str, where: object) -> CheckMessage:
+    return (Error if id_.startswith("E") else Warning)(message, hint=hint, obj=where, id=f"{TAG}.{id_}")
 
 
 def _left_out() -> Iterator[CheckMessage]:
@@ -142,7 +138,7 @@ def _left_out() -> Iterator[CheckMessage]:
         named = definition.unique.args if definition.unique else ()
         if left := [name for name in named if name in definition.arguments.optional]:
             names = ", ".join(map(repr, left))
-            yield _warning(
+            yield _message(
                 "W007",
                 f"{definition.origin} is unique by {names}, which has a default: all sends that leave it out are one.",
                 "Remove the default, or leave the argument out of unique=.",
@@ -152,7 +148,7 @@ def _left_out() -> Iterator[CheckMessage]:
 
 def _idle_lease(config: Config) -> Iterator[CheckMessage]:
     if config.claim_lease_ms is not None and not config.prefetch_buffer:
-        yield _warning(
+        yield _message(
             "W003",
             f"CLAIM_LEASE_MS is {config.claim_lease_ms:_}, but PREFETCH_BUFFER is 0, so workers claim only tasks that they "
             "start at once.",
@@ -172,7 +168,7 @@ def _misrouted(config: Config) -> Iterator[CheckMessage]:
         if not router.allow_migrate_model(alias, model):
             wrong.add(f"not migrated on {alias!r}")
     if wrong:
-        yield _error(
+        yield _message(
             "E010",
             f"HORSIES['DATABASE'] is {alias!r}, but the models of horsies are {', '.join(sorted(wrong))}.",
             "Put 'horsies_django.routers.HorsiesRouter' first in DATABASE_ROUTERS.",
@@ -186,7 +182,7 @@ def _models_elsewhere(config: Config) -> Iterator[CheckMessage]:
     written.update(router.db_for_write(model) for model in _models_of_the_project())
     alias, count = max(written.items(), key=lambda item: item[1])
     if count > written[config.database]:
-        yield _warning(
+        yield _message(
             "W001",
             f"Tasks are sent to {config.database!r}, but {count} of the project's {written.total()} models are written to "
             f"{alias!r}. A task sent inside a transaction on {alias!r} is kept even if that transaction is rolled back.",
@@ -205,7 +201,7 @@ def _notifications_pooled(config: Config) -> Iterator[CheckMessage]:
     """Report an alias without server-side cursors: it probably uses a pooler in transaction mode, where LISTEN fails."""
     alias = config.listen_database or config.database
     if connections.settings[alias].get("DISABLE_SERVER_SIDE_CURSORS"):
-        yield _warning(
+        yield _message(
             "W002",
             f"The database {alias!r} sets DISABLE_SERVER_SIDE_CURSORS, as PgBouncer in transaction mode requires. LISTEN "
             "does not work through such a pooler: tasks start and results arrive only at the next poll.",
@@ -217,9 +213,9 @@ def _notifications_pooled(config: Config) -> Iterator[CheckMessage]:
 def _import_failure(problem: registry.ImportProblem) -> CheckMessage:
     error = problem.error
     if isinstance(error, TaskDefinitionError):
-        return _error("E012", f"{error}", f"Correct it in {_place(error, problem.module)}.", problem.module)
+        return _message("E012", f"{error}", f"Correct it in {_place(error, problem.module)}.", problem.module)
     message = f"The module cannot be imported: {type(error).__name__}: {error}"
-    return _error("E011", message, f"Correct it in {_place(error, problem.module)}.", problem.module)
+    return _message("E011", message, f"Correct it in {_place(error, problem.module)}.", problem.module)
 
 
 def _place(error: BaseException, module: str) -> str:
@@ -237,7 +233,7 @@ def _unsure_modules() -> Iterator[CheckMessage]:
         get_resolver().url_patterns  # noqa: B018 - imports it
     if found := unsure.unsure():
         message, hint = capfirst(unsure.problem(found)), capfirst(unsure.advice(found))
-        yield _warning("W005", f"{message}.", f"{hint}.", ", ".join(found))
+        yield _message("W005", f"{message}.", f"{hint}.", ", ".join(found))
 
 
 def _unresolved_types() -> Iterator[CheckMessage]:
@@ -247,7 +243,7 @@ def _unresolved_types() -> Iterator[CheckMessage]:
             task.arguments.resolve()
             task.result.resolve()
         except TaskDefinitionError as error:
-            yield _error("E012", f"{error}", f"Correct it in {task.origin}.", task.origin)
+            yield _message("E012", f"{error}", f"Correct it in {task.origin}.", task.origin)
 
 
 def _wrapped_tasks() -> Iterator[CheckMessage]:
@@ -261,7 +257,7 @@ def _wrapped_tasks() -> Iterator[CheckMessage]:
         except ValueError:  # it wraps itself
             continue
         if isinstance(innermost, TaskFunction) and innermost.definition is task:
-            yield _error(
+            yield _message(
                 "E023",
                 f"{task.origin} has a decorator above @task, so its name refers to that decorator's function, which cannot be "
                 "sent, and workers run the task without the decorator.",
@@ -276,7 +272,7 @@ def _unknown_codes(config: Config) -> Iterator[CheckMessage]:
     known = {*RESERVED, config.default_unhandled_error_code, *(code for one in mapped for code in one.values())}
     for task, code in never_produced(known):
         near = get_close_matches(code, sorted(known), 1)
-        yield _warning(
+        yield _message(
             "W004",
             f"The task {task.name!r} is retried for the error code {code!r}, which nothing in this project produces.",
             f"{f'Did you mean {near[0]!r}? ' if near else ''}Correct it, or produce it with an exception mapper "
@@ -289,7 +285,7 @@ def _undeclared_queues(config: Config) -> Iterator[CheckMessage]:
     for task in registry.tasks():
         queue = task.queue or DEFAULT_QUEUE
         if queue not in config.queues:
-            yield _error(
+            yield _message(
                 "E013",
                 f"The task {task.name!r} uses the queue {queue!r}, which is not declared, so it cannot be sent.",
                 f"Add it to HORSIES['QUEUES'], or use one of: {', '.join(sorted(config.queues))}.",
@@ -304,7 +300,7 @@ def _ordered_tasks(config: Config) -> Iterator[CheckMessage]:
         if queue is None or not queue.ordered:
             continue
         if task.priority != task.usual_priority:
-            yield _error(
+            yield _message(
                 "E028",
                 f"The task {task.name!r} has the priority {shown_priority(task.priority, task.codec)}, but the queue "
                 f"{queue.name!r} is ordered: its tasks run in the order in which they were sent, so sending this one is refused.",
@@ -313,7 +309,7 @@ def _ordered_tasks(config: Config) -> Iterator[CheckMessage]:
             )
         yield from _keys_in_order(task, queue)
         if queue.policy == "stop" and task.retry_policy is None:
-            yield _warning(
+            yield _message(
                 "W010",
                 f"The task {task.name!r} has no retry policy, and the queue {queue.name!r} is ordered: after one failure, the "
                 "tasks of the same key do not run until somebody retries or skips the failed one.",
@@ -328,7 +324,7 @@ def _keys_in_order(task: TaskDefinition, queue: QueueConfig) -> Iterator[CheckMe
     arguments = task.arguments
     missing = [] if arguments.takes_any else [name for name in names if name not in arguments.names]
     if missing:
-        yield _warning(
+        yield _message(
             "W008",
             f"The task {task.name!r} has no argument {', '.join(map(repr, missing))}, by which the queue {queue.name!r} is "
             "ordered: all tasks without it share one key, and run one after another.",
@@ -336,7 +332,7 @@ def _keys_in_order(task: TaskDefinition, queue: QueueConfig) -> Iterator[CheckMe
             task.origin,
         )
     if left := [name for name in names if name in arguments.optional]:
-        yield _warning(
+        yield _message(
             "W009",
             f"The task {task.name!r} has a default for {', '.join(map(repr, left))}, by which the queue {queue.name!r} is "
             "ordered: all sends that leave it out share one key, and not that of the default's value.",
@@ -348,7 +344,7 @@ def _keys_in_order(task: TaskDefinition, queue: QueueConfig) -> Iterator[CheckMe
 def _unusable_paths(config: Config) -> Iterator[CheckMessage]:
     for key, paths in (("MIDDLEWARE", config.middleware), ("METADATA", config.metadata)):
         for problem in path_problems(paths):
-            yield _error("E024", f"{problem}.", "Correct or remove it.", f"HORSIES[{key!r}]")
+            yield _message("E024", f"{problem}.", "Correct or remove it.", f"HORSIES[{key!r}]")
 
 
 def _schedules() -> Iterator[CheckMessage]:
@@ -356,9 +352,9 @@ def _schedules() -> Iterator[CheckMessage]:
     names: dict[str, str] = {}
     for one in schedules.declared():
         for problem in as_texts(schedules.problems(one.name, one.definition)):
-            yield _error("E021", f"The schedule {one.name!r}: {problem}.", "Correct it.", one.where)
+            yield _message("E021", f"The schedule {one.name!r}: {problem}.", "Correct it.", one.where)
         if one.name in names:
-            yield _error(
+            yield _message(
                 "E022",
                 f"The schedule {one.name!r} is declared here and in {names[one.name]}.",
                 "Give one of them another name.",

@@ -222,12 +222,12 @@ class NodeCase:
         return f": {named}" if named else ""
 
     def named(self, nodes: Sequence[Facts], count: int) -> str:
-        shown = [f"{one['name']!r} is {one['status']}{self.coded(one)}" for one in nodes[:5]]
+        shown = []
+        for one in nodes[:5]:
+            code = f" ({one['error_code']})" if one.get("error_code") else ""
+            shown.append(f"{one['name']!r} is {one['status']}{code}")
         more = count - len(shown)
         return ", ".join([*shown, *([f"and {more:,} more"] if shown and more > 0 else [])])
-
-    def coded(self, node: Facts) -> str:
-        return f" ({node['error_code']})" if node.get("error_code") else ""
 
     def said(self, change: Any) -> str:
         """Return who made a change, and why."""

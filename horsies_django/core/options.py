@@ -103,10 +103,6 @@ def read_options(text: str | None) -> TaskOptions:
         return TaskOptions(problem=f"the format version (wire) must be a number, not {wire!r:.50}")
     if wire > WIRE:
         return TaskOptions(wire)  # the other options may have another format
-    if timeout_ms is not None and not _is_timeout(timeout_ms):
+    if timeout_ms is not None and (type(timeout_ms) is not int or not 1 <= timeout_ms <= LONGEST_TIMEOUT_MS):
         return TaskOptions(wire, problem=f"timeout_ms must be from 1 to {LONGEST_TIMEOUT_MS:_}, not {timeout_ms!r:.50}")
     return TaskOptions(wire, timeout_ms)
-
-
-def _is_timeout(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= LONGEST_TIMEOUT_MS

@@ -42,15 +42,10 @@ def fits(result: Any, parameter: Any) -> bool:
         return any(fits(result, plain(each)) for each in get_args(parameter))
     if (one := element(result)) is not None and (other := element(parameter)) is not None:
         return fits(one, other)
-    if not (is_dict(result) and is_dict(parameter)):
+    if any((get_origin(each) or each) is not dict for each in (result, parameter)):
         return False
     return dict in (result, parameter) or fits(plain(get_args(result)[1]), plain(get_args(parameter)[1]))
 
 
 def is_union(annotation: Any) -> bool:
     return get_origin(annotation) in (Union, types.UnionType)
-
-
-def is_dict(annotation: Any) -> bool:
-    """Return whether an annotation is a dict, with or without the types of its keys and values."""
-    return annotation is dict or get_origin(annotation) is dict

@@ -212,10 +212,10 @@ def _notifications_pooled(config: Config) -> Iterator[CheckMessage]:
 
 def _import_failure(problem: registry.ImportProblem) -> CheckMessage:
     error = problem.error
+    id_, message = "E011", f"The module cannot be imported: {type(error).__name__}: {error}"
     if isinstance(error, TaskDefinitionError):
-        return _message("E012", f"{error}", f"Correct it in {_place(error, problem.module)}.", problem.module)
-    message = f"The module cannot be imported: {type(error).__name__}: {error}"
-    return _message("E011", message, f"Correct it in {_place(error, problem.module)}.", problem.module)
+        id_, message = "E012", f"{error}"
+    return _message(id_, message, f"Correct it in {_place(error, problem.module)}.", problem.module)
 
 
 def _place(error: BaseException, module: str) -> str:

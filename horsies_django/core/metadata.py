@@ -41,9 +41,8 @@ def with_metadata(options: str | None, metadata: str | None) -> str | None:
 
 
 def without_metadata(options: str | None) -> str | None:
-    if not has_metadata(options):
+    if options is None or not has_metadata(options):
         return options
-    assert options is not None
     rest = {name: value for name, value in json.loads(options).items() if name != "metadata"}
     return json.dumps(rest) if rest else None
 

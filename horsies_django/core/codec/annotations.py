@@ -72,12 +72,11 @@ def bounded(shape: Shape) -> Shape:
 
     def dump(value: Any) -> Any:
         stored = shape.dump(value)
-        level, depth = [stored], 0
-        while level := [item for each in level for item in nested(each)]:
-            depth += 1
-            if depth > MAX_DEPTH:
-                raise too_deep()
-        return stored
+        level = [stored]
+        for _ in range(MAX_DEPTH + 1):
+            if not (level := [item for each in level for item in nested(each)]):
+                return stored
+        raise too_deep()
 
     return dataclasses.replace(shape, dump=dump)
 

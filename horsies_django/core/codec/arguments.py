@@ -15,7 +15,7 @@ from horsies_django.core.codec.jsondata import read_json, too_deep, write_json
 from horsies_django.core.codec.shapes import Shape
 from horsies_django.core.codec.signatures import (
     EMPTY,
-    VARIABLE,
+    STARRED,
     Compiled,
     refuse_bad_parameters,
     refuse_models,
@@ -38,7 +38,7 @@ class CallCodec(Compiled):
         parameters = list(self.signature.parameters.values())
         self.positional_only = [p for p in parameters if p.kind is p.POSITIONAL_ONLY]
         self.positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-        self.names = frozenset(p.name for p in parameters if p.kind not in VARIABLE)
+        self.names = frozenset(p.name for p in parameters if p.kind not in STARRED)
         self.optional = frozenset(p.name for p in parameters if p.default is not EMPTY)
         self.takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
 
@@ -140,9 +140,7 @@ class ArgumentsCodec(CallCodec):
         kwargs = self._converted(self._loads, stored)
         return self.called([], kwargs) if self.positional_only else ([], kwargs)
 
-    def decode_values(self, text: str | bytes) -> tuple[list[Any], dict[str, Any]]:
-        """Return a call whose arguments ``encode_values`` wrote. Raises CodecError if they do not fit the signature."""
-        return self.decode(text)
+    decode_values = decode  # of a call whose arguments ``encode_values`` wrote
 
     def decode_one(self, name: str, stored: Any) -> Any:
         """Return one argument of those that ``encode`` wrote. Raises CodecError."""

@@ -50,11 +50,8 @@ def literal_shape(options: Sequence[tuple[Any, Any]]) -> Shape:
     def find(value: Any) -> tuple[Any, Any] | None:
         for option in options:
             wanted = option[0]
-            if (
-                isinstance(value, type(wanted))
-                and value == wanted
-                and isinstance(value, bool) == isinstance(wanted, bool)
-            ):
+            alike = isinstance(value, type(wanted)) and isinstance(value, bool) == isinstance(wanted, bool)
+            if alike and value == wanted:
                 return option
         return None
 

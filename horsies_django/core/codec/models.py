@@ -15,7 +15,7 @@ from typing import Annotated, Any, get_args, get_origin
 from horsies_django.core.codec.errors import CodecError, misfit
 from horsies_django.core.codec.jsondata import write_json
 from horsies_django.core.codec.scalars import SCALARS
-from horsies_django.core.codec.shapes import ANY, Shape
+from horsies_django.core.codec.shapes import ANY, Shape, passes
 
 MOMENTS = {"date-time": dt.datetime, "date": dt.date, "time": dt.time}  # formats of JSON schemas
 
@@ -73,14 +73,7 @@ def pydantic_text_shape(annotation: Any, name: str) -> Shape:
             raise CodecError(f"this {type(value).__name__} would come back as another {name}", "value")
         return stored
 
-    def accepts(value: Any) -> bool:
-        try:
-            dump(value)
-        except CodecError:
-            return False
-        return True
-
-    return Shape(name, frozenset({str}), accepts, dump, adapter.load)
+    return Shape(name, frozenset({str}), lambda value: passes(dump, value), dump, adapter.load)
 
 
 def model_shape(annotation: Any, name: str) -> Shape:

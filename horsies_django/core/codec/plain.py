@@ -36,15 +36,12 @@ def named_arguments(stored: Any) -> Any:
 
     The SQL function horsies_named_arguments does the same, and a test compares the two.
     """
-    if (
-        not isinstance(stored, dict)
-        or not isinstance(stored.get("args"), list)
-        or not isinstance(stored.get("kwargs"), dict)
-    ):
+    args, kwargs = (stored.get("args"), stored.get("kwargs")) if isinstance(stored, dict) else (None, None)
+    if not isinstance(args, list) or not isinstance(kwargs, dict):
         return stored
-    args, names = stored["args"], stored.get("names")
+    names = stored.get("names")
     names = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
-    found = {**stored["kwargs"], **dict(zip(names, args, strict=False))}
+    found = {**kwargs, **dict(zip(names, args, strict=False))}
     return {**found, "*": args[len(names) :]} if len(args) > len(names) else found
 
 

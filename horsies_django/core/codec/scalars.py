@@ -25,12 +25,6 @@ def _dump_none(value: Any) -> None:
         raise misfit("None", value)
 
 
-def _dump_bool(value: Any) -> bool:
-    if value is True or value is False:
-        return bool(value)
-    raise misfit("bool", value)
-
-
 def _dump_int(value: Any) -> int:
     if isinstance(value, int) and not isinstance(value, bool):
         if -BIG < value < BIG:
@@ -39,10 +33,15 @@ def _dump_int(value: Any) -> int:
     raise misfit("int", value)
 
 
-def _load_int(stored: Any) -> int:
-    if type(stored) is int:
-        return stored
-    raise misfit("int", stored)
+def _exactly(cls: type) -> Callable[[Any], Any]:
+    """Return a function that accepts only this type of JSON."""
+
+    def load(stored: Any) -> Any:
+        if type(stored) is cls:
+            return stored
+        raise misfit(cls.__name__, stored)
+
+    return load
 
 
 def _dump_float(value: Any) -> float:
@@ -76,12 +75,6 @@ def _dump_str(value: Any) -> str:
             check_text(value)
         return value
     raise misfit("str", value)
-
-
-def _load_str(stored: Any) -> str:
-    if type(stored) is str:
-        return stored
-    raise misfit("str", stored)
 
 
 def text_shape(cls: type, write: Callable[[Any], str], read: Callable[[str], Any], barred: type | None = None) -> Shape:
@@ -158,10 +151,12 @@ def _is_number(value: Any) -> bool:
 
 
 NONE = Shape("None", frozenset({NoneType}), lambda value: value is None, _dump_none, _dump_none, plain=True)
-BOOL = Shape("bool", frozenset({bool}), lambda value: isinstance(value, bool), _dump_bool, _dump_bool, plain=True)
-INT = Shape("int", frozenset({int}), _is_int, _dump_int, _load_int, plain=True)
+BOOL = Shape(
+    "bool", frozenset({bool}), lambda value: isinstance(value, bool), _exactly(bool), _exactly(bool), plain=True
+)
+INT = Shape("int", frozenset({int}), _is_int, _dump_int, _exactly(int), plain=True)
 FLOAT = Shape("float", frozenset({float, int}), _is_number, _dump_float, _load_float)
-STR = Shape("str", frozenset({str}), lambda value: isinstance(value, str), _dump_str, _load_str, plain=True)
+STR = Shape("str", frozenset({str}), lambda value: isinstance(value, str), _dump_str, _exactly(str), plain=True)
 DURATION = Shape(
     "timedelta", frozenset({int}), lambda value: isinstance(value, dt.timedelta), _dump_duration, _load_duration
 )

@@ -65,6 +65,15 @@ def at(path: str, convert: Callable[[Any], Any], value: Any) -> Any:
         raise too_deep().within(path) from None
 
 
+def passes(convert: Callable[[Any], Any], value: Any) -> bool:
+    """Return whether ``convert`` accepts a value."""
+    try:
+        convert(value)
+    except CodecError:
+        return False
+    return True
+
+
 ANY = Shape(
     "Any",
     frozenset({NoneType, bool, int, float, str, list, dict}),

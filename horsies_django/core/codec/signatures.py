@@ -16,7 +16,6 @@ from horsies_django.core.codec.errors import CodecError
 from horsies_django.core.errors import TaskDefinitionError
 
 EMPTY = inspect.Parameter.empty
-VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 STARRED: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 
 
@@ -127,8 +126,7 @@ def written(signature: inspect.Signature, changed: dict[str, str] | None = None)
     parameters, stars_changed = [], False
     for name, parameter in signature.parameters.items():
         default, kind = parameter.default, parameter.kind
-        if kind in STARRED and name in changed:
-            kind, stars_changed = inspect.Parameter.KEYWORD_ONLY, True
+        stars_changed = stars_changed or (kind in STARRED and name in changed)
         if stars_changed:
             kind = inspect.Parameter.KEYWORD_ONLY
         if default is not EMPTY and len(repr(default)) > 40:
@@ -149,14 +147,11 @@ def annotated(annotation: Any) -> Any:
     return Verbatim(re.sub(r"\b(\w+\.)+(?=\w)", "", str(annotation)))
 
 
-class Verbatim:
+class Verbatim(str):
     """A text whose repr is itself."""
 
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def __repr__(self) -> str:
-        return self.text
+    __slots__ = ()
+    __repr__ = str.__str__
 
 
 class Compiled:

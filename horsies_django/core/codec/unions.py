@@ -13,7 +13,7 @@ from typing import Any
 from horsies_django.core.codec.choices import scalar_key
 from horsies_django.core.codec.errors import CodecError, misfit
 from horsies_django.core.codec.scalars import FLOAT, INT, NONE
-from horsies_django.core.codec.shapes import Record, Shape
+from horsies_django.core.codec.shapes import Record, Shape, passes
 
 WORDS: dict[type, str] = {
     str: "a string",
@@ -38,16 +38,10 @@ def union_shape(members: Sequence[Shape]) -> Shape:
             by_kind.setdefault(kind, []).append(member)
 
     def dump(value: Any) -> Any:
-        candidates = [member for member in ordered if member.accepts(value)]
-        if not candidates:
-            raise misfit(name, value)
-        return first([member.dump for member in candidates], value)
+        return first([member.dump for member in ordered if member.accepts(value)], value)
 
     def load(stored: Any) -> Any:
-        candidates = by_kind.get(type(stored))
-        if not candidates:
-            raise misfit(name, stored)
-        return first([member.load for member in candidates], stored)
+        return first([member.load for member in by_kind.get(type(stored), ())], stored)
 
     def first(converts: list[Callable[[Any], Any]], value: Any) -> Any:
         worst: CodecError | None = None
@@ -57,8 +51,7 @@ def union_shape(members: Sequence[Shape]) -> Shape:
             except CodecError as error:
                 if worst is None or len(error.path) > len(worst.path):  # the member that got furthest is the likely one
                     worst = error
-        assert worst is not None
-        raise worst
+        raise worst or misfit(name, value)
 
     return Shape(
         name,
@@ -108,18 +101,12 @@ def clash(one: Shape, other: Shape) -> str | None:
         return None  # jsonb keeps 1 and 1.0 apart
     for few, many in ((one, other), (other, one)):
         if few.values is not None and many.record is None:
-            return "both may be the same JSON value" if any(_reads(many, stored) for stored in few.values) else None
+            return (
+                "both may be the same JSON value" if any(passes(many.load, stored) for stored in few.values) else None
+            )
     if one.record and other.record:
         return _record_clash(one.record, other.record)
     return f"both are stored as {next(word for kind, word in WORDS.items() if kind in one.kinds & other.kinds)}"
-
-
-def _reads(shape: Shape, stored: Any) -> bool:
-    try:
-        shape.load(stored)
-    except CodecError:
-        return False
-    return True
 
 
 def _record_clash(one: Record, other: Record) -> str | None:

@@ -254,11 +254,7 @@ class Monthly(Daily):
 def _time(value: dt.time | str) -> dt.time:
     """Return a time of day as a ``time``. Raises PatternError if it has a zone or a fraction of a second."""
     try:
-        found = (
-            dt.time.fromisoformat(value.zfill(5) if len(value) < 6 else value.zfill(8))
-            if isinstance(value, str)
-            else value
-        )
+        found = dt.time.fromisoformat(value.zfill(5 if len(value) < 6 else 8)) if isinstance(value, str) else value
     except ValueError:
         found = None
     if not isinstance(found, dt.time) or found.tzinfo or found.microsecond:

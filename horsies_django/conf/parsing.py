@@ -38,12 +38,7 @@ def parse(raw: object, *, databases: Collection[str]) -> tuple[Config, list[Prob
         exception_mapper=_exception_mapper(top),
         recovery=recovery.filled(default.recovery, on_cut_off=_on_cut_off(recovery, default.recovery)),
         resilience=resilience.filled(default.resilience),
-        retention=retention.filled(
-            default.retention,
-            queue_retention_hours=_queue_retention(
-                retention, queues, default.retention.terminal_record_retention_hours
-            ),
-        ),
+        retention=retention.filled(default.retention, queue_retention_hours=_queue_retention(retention, queues)),
         schedules=_schedules(top),
         middleware=_paths(top, "MIDDLEWARE", "['shop.tracing.middleware']"),
         metadata=_paths(top, "METADATA", "['shop.tracing.carrier']"),
@@ -59,16 +54,12 @@ def _keys(owner: type[Config] | type[Recovery] | type[Resilience] | type[Retenti
     return [one.name.upper() for one in fields(owner)]
 
 
-def _queue_retention(
-    section: Section, queues: Mapping[str, QueueConfig], default: int | None
-) -> Mapping[str, int | None]:
+def _queue_retention(section: Section, queues: Mapping[str, QueueConfig]) -> Mapping[str, int | None]:
     """Return the hours by queue. Report undeclared names: a misspelt one would have no effect."""
-    key = "QUEUE_RETENTION_HOURS"
-    raw = section.values.get(key, {})
-    names = list(raw) if isinstance(raw, Mapping) else []
-    inner = section.inner(key, names, "{'mail': 24, 'payments': None}")
+    key, default = "QUEUE_RETENTION_HOURS", Retention().terminal_record_retention_hours
+    inner = section.inner(key, None, "{'mail': 24, 'payments': None}")
     found = {}
-    for name in names:
+    for name in inner.values:
         if name in queues:
             found[name] = inner.number(name, default, nullable=True, rule=key)
         else:
@@ -79,13 +70,10 @@ def _queue_retention(
 
 def _schedules(top: Section) -> Mapping[str, Mapping[str, Any]]:
     """Return the schedules by name. What they say is checked once tasks are imported: ``schedules.problems``."""
-    raw = top.values.get("SCHEDULES", {})
     example = "{'nightly': {'task': 'shop.tasks.tidy', 'pattern': 'daily at 04:30', 'zone': 'Europe/Istanbul'}}"
-    names = list(raw) if isinstance(raw, Mapping) else []
-    inner = top.inner("SCHEDULES", names, example)
+    inner = top.inner("SCHEDULES", None, example)
     found = {}
-    for name in names:
-        definition = inner.values[name]
+    for name, definition in inner.values.items():
         if not is_name(name, 255):
             inner.report("E021", name, "This cannot be the name of a schedule.", "Write 1 to 255 printable characters.")
         elif not isinstance(definition, Mapping):

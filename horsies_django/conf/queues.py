@@ -104,22 +104,16 @@ def _policy_problems(found: PartitionConfig, part: Section) -> Iterator[tuple[st
     if not part.sound(*PARTITION_KEYS):
         return
     if "on_failure" in part.values and not found.ordered:
-        yield (
-            "on_failure",
-            "It says what a failed task of an ordered queue does to those behind it.",
-            "Add 'ordered': True.",
-        )
+        message = "It says what a failed task of an ordered queue does to those behind it."
+        yield "on_failure", message, "Add 'ordered': True."
     if found.policy is None:
         return
     if found.ordered and found.coalesce:
         yield "coalesce", "Tasks that are merged have no order.", "Use either 'ordered' or 'coalesce'."
     if found.coalesce and not (found.by_task and found.by_args == ()):
         message = "Only equal tasks can be merged: of others, a later one may have newer arguments."
-        yield (
-            "coalesce",
-            message,
-            "Use 'by_task': True and 'by_args': 'all'; leave out arguments that make tasks differ.",
-        )
+        hint = "Use 'by_task': True and 'by_args': 'all'; leave out arguments that make tasks differ."
+        yield "coalesce", message, hint
     if found.max_concurrency not in (None, 1) or found.local_limit is not None:
         key = "local_limit" if found.local_limit is not None else "max_concurrency"
         yield key, "Tasks of one partition run one at a time here.", "Remove it, or limit the queue instead."

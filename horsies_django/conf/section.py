@@ -14,6 +14,7 @@ from horsies_django.conf.values import RANGES
 from horsies_django.core.texts import shown
 
 T = TypeVar("T")
+Keys = Iterable[str] | None  # None: any
 
 # suffix of a key -> its unit, to which a timedelta is converted
 UNITS = {
@@ -43,20 +44,20 @@ class Section:
     """
 
     def __init__(
-        self, raw: object, where: str, known: Iterable[str], problems: list[Problem], example: str, prefix: str = ""
+        self, raw: object, where: str, known: Keys, problems: list[Problem], example: str, prefix: str = ""
     ) -> None:
         self.where = where
-        self.known = known
         self.problems = problems
         self.prefix = prefix
         self.values: Mapping[Any, Any] = raw if isinstance(raw, Mapping) else {}
+        self.known = self.values if known is None else known
         if not isinstance(raw, Mapping):
             problems.append(Problem("E001", must_be(raw, "a dict"), f"Use a dict such as {example}.", where))
         for key in self.values:
-            if key not in known:
-                self.report("E002", key, "Unknown setting.", did_you_mean(key, known))
+            if key not in self.known:
+                self.report("E002", key, "Unknown setting.", did_you_mean(key, self.known))
 
-    def inner(self, key: str, known: Iterable[str], example: str, prefix: str = "") -> Section:
+    def inner(self, key: str, known: Keys, example: str, prefix: str = "") -> Section:
         """Return the section under a key, an empty one if there is none."""
         return Section(self.values.get(key, {}), self.place(key), known, self.problems, example, prefix)
 

@@ -10,7 +10,7 @@ import re
 import uuid
 from typing import NamedTuple
 
-LATEST = 253_402_300_800.0  # the year 10000, in seconds since the epoch
+LATEST = 253_402_300_800.0  # the year 10000, in seconds since the epoch; scan cursors hold times from 0 to this one
 
 # To all workers: "1763748000.5 mail"; "1763748000.5!sync mail": only for that lane, all due; "1763748000.5 behind mail": a task
 # was returned; "0 *"; "advance <run>", of a workflow. To one worker: "now sync mail", "now sync *": look at once; "cancel";
@@ -44,17 +44,12 @@ def read_told(payload: str) -> Told | None:
         word = found["word"]
         if found["lane"] and not word.startswith("behind "):
             word = f"{found['lane']} {word}"
-        return Told(word, clamped(float(found["moment"])))
+        return Told(word, min(max(float(found["moment"]), 0.0), LATEST))
     if DIRECT.fullmatch(payload):
         return Told(payload)
     if found := ADVANCE.fullmatch(payload):
         return Told("advance", run=uuid.UUID(found["run"]))
     return None
-
-
-def clamped(moment: float) -> float:
-    """Return the nearest time that a scan cursor can hold, from 1970 to the year 10000."""
-    return min(max(moment, 0.0), LATEST)
 
 
 def read_ids(payload: str) -> list[uuid.UUID]:

@@ -7,6 +7,7 @@ members may overlap, because both decode to the same value.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from types import NoneType
 from typing import Any
 
@@ -82,15 +83,9 @@ def _optional_shape(name: str, some: Shape) -> Shape:
 
 
 def _union_values(members: Sequence[Shape]) -> tuple[Any, ...] | None:
-    found: list[Any] = []
-    for member in members:
-        if member is NONE:
-            found.append(None)
-        elif member.values is None:
-            return None
-        else:
-            found.extend(member.values)
-    return tuple(found)
+    values = [(None,) if member is NONE else member.values for member in members]
+    few = [each for each in values if each is not None]
+    return tuple(chain.from_iterable(few)) if len(few) == len(values) else None
 
 
 def clash(one: Shape, other: Shape) -> str | None:

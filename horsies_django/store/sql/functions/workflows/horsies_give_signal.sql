@@ -9,6 +9,9 @@ DECLARE
     SELECT s.id FROM horsies_workflow_nodes n CROSS JOIN LATERAL horsies_next_signal(p_workflow, n.signal, n.signal_key, false) AS s
     WHERE n.workflow_id = p_workflow AND n.number = p_number));
 BEGIN
+  IF v_signal IS NULL THEN
+    RETURN false;  -- a site that sends a run may not update signals
+  END IF;
   WITH taken AS (
     UPDATE horsies_workflow_signals s SET seen_at = coalesce(s.seen_at, p_now), used_at = p_now, node = p_number
     WHERE s.id = v_signal RETURNING s.data

@@ -25,11 +25,9 @@ def is_name(value: object, most: int) -> bool:
 
 def name_problem(what: str, value: object, most: int) -> str | None:
     """Return why a value is no name of 1 to ``most`` printable characters, None if it is one."""
-    return (
-        None
-        if is_name(value, most)
-        else f"{what} must be a str of 1 to {most} printable characters, not {shown(value, 80)}"
-    )
+    if is_name(value, most):
+        return None
+    return f"{what} must be a str of 1 to {most} printable characters, not {shown(value, 80)}"
 
 
 def shown(value: object, most: int = 100) -> str:

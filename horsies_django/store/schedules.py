@@ -14,7 +14,7 @@ from horsies_django.store.audit import tell_lost
 from horsies_django.store.base import Connection, execute, run
 from horsies_django.store.notify import channel_prefix
 
-SESSION = "horsies scheduler "  # and the host and process of the scheduler
+SESSION = "horsies scheduler"  # then a space and the host and process of the scheduler; release 0.1.0: nothing
 
 
 class Taken(NamedTuple):
@@ -145,9 +145,9 @@ class ScheduleStore:
         return [name for (name,) in run(self.connection, "schedules/declared", {"names": list(names)})]
 
     def schedulers(self) -> list[str]:
-        """Return the host and process of each scheduler that is connected, as ``web-1:4711``."""
+        """Return the host and process of each scheduler that is connected, as ``web-1:4711``; 0.1.0 gives none."""
         rows = run(self.connection, "schedules/schedulers", {"prefix": SESSION})
-        return [name.removeprefix(SESSION) for (name,) in rows]
+        return [name.removeprefix(f"{SESSION} ") for (name,) in rows]
 
     def gone(self, after: dt.timedelta, actor: str) -> list[str]:
         """Disable the schedules that no scheduler has had in its code for ``after``; return their names."""
@@ -159,4 +159,4 @@ class ScheduleStore:
 
 def session_name() -> str:
     """Return the name of the session of a scheduler in this process; PostgreSQL takes 63 bytes."""
-    return f"{SESSION}{socket.gethostname()[:37]}:{os.getpid()}"
+    return f"{SESSION} {socket.gethostname()[:37]}:{os.getpid()}"

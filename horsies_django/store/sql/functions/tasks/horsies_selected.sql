@@ -17,7 +17,6 @@ DECLARE
                                WHEN p_after ->> 0 = 'parked' THEN 'parked' ELSE 'claim' END;
   v_at timestamptz := CASE WHEN c_kind IN ('unsuccessful', 'finished') THEN greatest((p_after ->> 1)::timestamptz, p_since) END;
   v_id uuid := p_after ->> -1;
-  v_found int;
 BEGIN
   RETURN QUERY
   WITH entry AS MATERIALIZED (

@@ -121,6 +121,26 @@ def test_a_task_that_has_begun_keeps_its_key_until_it_is_final(claimer: Claimers
     assert end(worker, done(again)) == [later]
 
 
+@pytest.mark.parametrize(("most", "status", "stops"), [(0, "FAILED", "stop"), (9, "CANCELLED", None)])
+def test_a_snooze_that_ends_its_task_stops_the_key_only_if_the_task_has_failed(
+    claimer: Claimers, most: int, status: str, stops: str | None
+) -> None:
+    ordered()
+    worker = claimer()
+    (first,) = of("a")
+    (later,) = of("a")
+    (one,) = claim(worker)
+    Task.objects.filter(pk=first).update(snooze_count=0)
+    if status == "CANCELLED":
+        cancel(first)
+    begun = end(
+        worker, Outcome(one.id, one.generation, "SNOOZED", "null", "SNOOZED", retry={"seconds": 1, "most": most})
+    )
+    assert begun == [] if stops else [later]
+    ended = Task.objects.get(pk=first)
+    assert (ended.status, ended.order_stop) == (status, stops)
+
+
 def test_a_task_that_becomes_visible_late_waits_for_one_that_has_begun(claimer: Claimers, connect: Connect) -> None:
     """Naive: what was sent first comes before another one between two attempts of that."""
     ordered()

@@ -121,7 +121,7 @@ def test_the_short_pass_reads_tasks_through_their_indexes_and_sorts_only_what_it
         assert worker.run_pass(sync=4, async_=4, news="default", outcomes=complete(claims)).short
         settling, claiming = (
             next(text.partition("plan:")[2] for text in notices if f"{name} AS MATERIALIZED" in text)
-            for name in ("held", "found")
+            for name in ("ended", "found")
         )
         assert settling.count("using horsies_tasks_pkey") == 2, state
         assert "Nested Loop" not in settling, state  # of outcomes with outcomes: each with each

@@ -199,6 +199,15 @@ def test_a_task_that_cannot_be_sent_does_not_refuse_the_outcome_before_it(engine
     assert (statuses(handle)["b"], other.status()) == ("FAILED", "COMPLETED")
 
 
+def test_a_pass_sends_no_task_against_the_rules_of_its_table_for_a_node_that_a_stranger_wrote(engine: Engine) -> None:
+    """Naive: rows that a pass writes are not checked, so it sends what no later statement could bear."""
+    chain("a", "b").send()
+    (first,) = engine.take()
+    WorkflowNode.objects.filter(name="b").update(priority=0)
+    passed = engine.run_pass(5, [ended(first)])
+    assert (passed.landed, len(passed.in_runs), Task.objects.count()) == ({first.id}, 1, 1)
+
+
 def test_workers_are_told_of_what_a_pass_sent_and_did_not_claim(engine: Engine, connect: Connect) -> None:
     """Naive: all tasks that it sends are announced, so each hop wakes a worker for nothing; or none is, and one waits."""
     flow = Workflow("fan")

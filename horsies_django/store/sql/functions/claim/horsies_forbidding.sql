@@ -10,9 +10,8 @@ CREATE OR REPLACE FUNCTION horsies_forbidding(p_workflow uuid, p_node bigint) RE
   SELECT w.id FROM horsies_workflows w
   WHERE w.id = p_workflow AND CASE
     WHEN w.status IN ('PAUSED', 'CANCELLED') OR w.continued_as IS NOT NULL THEN true
-    WHEN w.status = 'COMPENSATING' THEN NOT EXISTS (
-      SELECT FROM horsies_workflow_nodes n WHERE n.workflow_id = w.id AND n.number = p_node AND n.kind = 'undo')
-    WHEN w.on_error = 'stop' AND w.error_code IS NOT NULL THEN NOT EXISTS (
-      SELECT FROM horsies_workflow_nodes n WHERE n.workflow_id = w.id AND n.number = p_node AND n.rule IN ('failed', 'finished'))
+    WHEN w.status = 'COMPENSATING' OR (w.on_error = 'stop' AND w.error_code IS NOT NULL) THEN NOT EXISTS (
+      SELECT FROM horsies_workflow_nodes n WHERE n.workflow_id = w.id AND n.number = p_node
+        AND CASE w.status WHEN 'COMPENSATING' THEN n.kind = 'undo' ELSE n.rule IN ('failed', 'finished') END)
     ELSE false END
 $$;

@@ -6,7 +6,8 @@
 -- Locks: task rows, skipping locked ones; see horsies_whole_pass. Index: horsies_tasks_claim, then the primary key.
 CREATE OR REPLACE FUNCTION horsies_pass(p_wanted horsies_wanted, p_outcomes jsonb, p_releases jsonb, p_starts jsonb, p_expired_leases boolean)
 RETURNS SETOF horsies_passed LANGUAGE plpgsql VOLATILE
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan
+SET horsies.pass = 'on' AS $$
 DECLARE
   v_settled record;
   v_plain boolean;

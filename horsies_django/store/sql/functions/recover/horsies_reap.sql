@@ -71,9 +71,7 @@ BEGIN
             BEGIN
               UPDATE horsies_tasks t
               SET status = 'FAILED', finished_at = v_now, error_code = 'WORKER_CRASHED',
-                  order_stop = CASE WHEN t.ordered THEN (
-                    SELECT l.partition_policy FROM horsies_limits l
-                    WHERE l.queue_name = t.queue_name AND l.partition_policy IN ('stop', 'cancel')) END,
+                  order_stop = horsies_order_stop(t),
                   result = horsies_error_result('WORKER_CRASHED', c_gone || '; its attempt could not be written: ' || SQLERRM)
               WHERE t.id = (v_outcome ->> 'id')::uuid AND t.claimed_by = v_dead.worker AND t.status = 'RUNNING';
               v_failed := v_failed || (v_outcome ->> 'id')::uuid;

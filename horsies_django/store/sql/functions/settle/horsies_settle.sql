@@ -37,6 +37,7 @@ BEGIN
     FROM jsonb_array_elements(p_outcomes) AS o LEFT JOIN LATERAL (
       SELECT jsonb_build_object(
         'due_at', r.due_at, 'final_code', CASE WHEN r.poison THEN 'POISON' END,
+        'order_stop', horsies_order_stop(t),
         'exception_class', nullif(left(concat_ws('.', e.exception ->> 'module', e.exception ->> 'type'), 1000), ''),
         'traceback', left(e.exception ->> 'traceback', 100000), 'site', left(e.exception ->> 'site', 1000),
         'site_line', substring(e.exception ->> 'line' FROM '^\d{1,9}$')::int) AS decision
@@ -48,7 +49,7 @@ BEGIN
       WHERE o.value ->> 'status' = 'FAILED' AND t.id = (o.value ->> 'id')::uuid AND t.claimed_by = p_worker AND t.status = 'RUNNING'
       FOR NO KEY UPDATE OF t SKIP LOCKED
     ) AS d ON true LEFT JOIN LATERAL (
-      SELECT horsies_snooze(t, o.value -> 'retry', v_now) AS decision FROM horsies_tasks t
+      SELECT horsies_snooze(t, o.value -> 'retry', v_now) || jsonb_build_object('order_stop', horsies_order_stop(t)) AS decision FROM horsies_tasks t
       WHERE o.value ->> 'status' = 'SNOOZED' AND t.id = (o.value ->> 'id')::uuid AND t.claimed_by = p_worker AND t.status = 'RUNNING'
         AND t.claim_generation = (o.value ->> 'generation')::int
       FOR NO KEY UPDATE OF t SKIP LOCKED
@@ -74,23 +75,18 @@ BEGIN
   WITH outcome AS MATERIALIZED (
     SELECT * FROM jsonb_to_recordset(p_outcomes) AS o (
       id uuid, generation int, status text, result text, error_code text, error_message text, child_pid int, crashed boolean,
-      due_at timestamptz, final_code text, exception_class text, traceback text, site text, site_line int)
-  ), held AS MATERIALIZED (
-    SELECT t.id, t.claim_generation, t.queue_name, t.partition_key, coalesce(t.attempts_before, 0) + t.retry_count + 1 AS attempt, t.started_at,
-           t.workflow_id, t.ordered
-    FROM horsies_tasks t
-    WHERE t.id = ANY (ARRAY(SELECT outcome.id FROM outcome)) AND t.claimed_by = p_worker AND t.status = 'RUNNING'
-    FOR NO KEY UPDATE SKIP LOCKED
+      due_at timestamptz, final_code text, order_stop text, exception_class text, traceback text, site text, site_line int)
   ), ended AS MATERIALIZED (
-    SELECT h.queue_name, h.partition_key, h.attempt, h.started_at, h.workflow_id, h.ordered, o.*
-    FROM held h JOIN outcome o ON o.id = h.id AND o.generation = h.claim_generation
+    SELECT t.queue_name, t.partition_key, coalesce(t.attempts_before, 0) + t.retry_count + 1 AS attempt, t.started_at, t.workflow_id, t.ordered, o.*
+    FROM horsies_tasks t JOIN outcome o ON o.id = t.id AND o.generation = t.claim_generation
+    WHERE t.id = ANY (ARRAY(SELECT outcome.id FROM outcome)) AND t.claimed_by = p_worker AND t.status = 'RUNNING'
+    FOR NO KEY UPDATE OF t SKIP LOCKED
   ), settled AS (
     UPDATE horsies_tasks t
     SET status = e.status, finished_at = v_now, next_retry_at = NULL,
         advanced_at = CASE WHEN e.workflow_id = ANY (v_plain) THEN v_now ELSE t.advanced_at END,
         error_code = coalesce(e.final_code, e.error_code),
-        order_stop = CASE WHEN e.ordered AND e.status = 'FAILED' THEN (
-          SELECT l.partition_policy FROM horsies_limits l WHERE l.queue_name = e.queue_name AND l.partition_policy IN ('stop', 'cancel')) END,
+        order_stop = CASE e.status WHEN 'FAILED' THEN e.order_stop END,
         result = CASE WHEN e.final_code = 'POISON' THEN horsies_error_result('POISON', 'processes died again and again while they ran this task: ' || e.error_message)::text
                    ELSE e.result END::horsies_json
     FROM ended e
@@ -109,10 +105,9 @@ BEGIN
          jsonb_object_agg(e.id, jsonb_build_object('code', e.final_code)) FILTER (WHERE e.final_code IS NOT NULL),
          count(e.workflow_id) > 0, bool_or(e.ordered),
          EXISTS (SELECT FROM horsies_waiters w WHERE w.expires_at > v_now),
-         NOT EXISTS (SELECT FROM horsies_limits l
-                     WHERE l.queue_name = ANY (ARRAY(SELECT held.queue_name::text FROM held) || ARRAY[p_news, '*'])
-                       AND NOT ((l.max_concurrency, l.local_limit, l.partition_max_concurrency, l.partition_local_limit) IS NULL))
-           AND (p_news IS NULL OR EXISTS (SELECT FROM horsies_limits l WHERE l.queue_name = p_news))
+         (SELECT coalesce(bool_and((l.max_concurrency, l.local_limit, l.partition_max_concurrency, l.partition_local_limit) IS NULL), true)
+            AND (p_news IS NULL OR coalesce(bool_or(l.queue_name = p_news), false))
+          FROM horsies_limits l WHERE l.queue_name = ANY (ARRAY(SELECT ended.queue_name::text FROM ended) || ARRAY[p_news, '*']))
            AND NOT EXISTS (SELECT FROM horsies_heartbeats b WHERE b.id = p_worker AND b.died_at IS NOT NULL)
   INTO v_ids, queues, keys, finals, v_decided, v_in_runs, v_ordered, v_waited, plain FROM ended e;
   IF v_waited THEN
@@ -125,9 +120,9 @@ BEGIN
   END IF;
   IF v_plain <> '{}' THEN
     BEGIN
-      v_set := set_config('horsies.quiet', 'on', true);
+      v_set := set_config('horsies.quiet', 'on', true) || set_config('horsies.pass', '', true);  -- a stranger may have written the nodes
       sent := horsies_advance_plain(v_plain, v_runs, v_numbers, p_max_bytes, p_channel, p_now);
-      v_set := set_config('horsies.quiet', '', true);
+      v_set := set_config('horsies.quiet', '', true) || set_config('horsies.pass', 'on', true);
     EXCEPTION WHEN SQLSTATE 'HW001' OR data_exception OR integrity_constraint_violation OR program_limit_exceeded OR plpgsql_error THEN
       UPDATE horsies_tasks t SET advanced_at = NULL WHERE t.id = ANY (v_tasks) AND t.workflow_id = ANY (v_plain);
       v_plain := '{}';  -- horsies_advance finds out which node cannot be sent

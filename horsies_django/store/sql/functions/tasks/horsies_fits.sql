@@ -1,6 +1,7 @@
--- Checks a row of tasks, for the table's only CHECK constraint. Raises check_violation with the violated rule, so that no row can make
--- later statements fail. The contents of options are checked when they are read, because they differ between releases.
--- Times must lie in the years that Python supports in every time zone: 2 to 9999, without the last days.
+-- Checks a row of tasks, for the table's only CHECK constraint, which calls it unless a pass writes the row (horsies.pass). Raises
+-- check_violation with the violated rule, so that no row can make later statements fail. The contents of options are checked when they are
+-- read, because they differ between releases. Times must lie in the years that Python supports in every time zone: 2 to 9999, without the
+-- last days.
 -- It is one function because PostgreSQL prepares every CHECK again for each statement: an INSERT of one row takes 34 us of CPU with it, 64
 -- with four CHECKs in SQL, 21 without any. It is plpgsql because a function in SQL would be inlined. It must not read tables: pg_dump
 -- restores it before them.

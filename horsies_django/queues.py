@@ -162,7 +162,7 @@ def skip(name: str, key: Mapping[str, Any], *, actor: str, reason: str, task: st
     except CodecError as error:
         raise QueueError(f"queue {name!r}: the key {dict(key)!r:.200} cannot be written as JSON: {error}") from error
     store = QueueStore(connections[config().database])
-    skipped = store.skip(name, written, task=task, actor=actor, reason=reason)
+    skipped = store.skip(None, name, written, task=task, actor=actor, reason=reason)
     if skipped is None:
         raise QueueError(
             f"no failed task stops the key {written:.200} of queue {name!r}; see 'horsies_queue show {name}'"

@@ -7,7 +7,7 @@ from django.db import migrations, models
 from horsies_django.models.fields import IntegerArray
 from horsies_django.store.schema import functions
 
-# What a pass writes fits: calling the function for it was a tenth of the pass. NOT VALID, because what is there was checked before.
+# What a pass writes fits: calling the function for it was a tenth of the pass. NOT VALID, because what is there was checked.
 TASKS_FIT = """
 ALTER TABLE horsies_tasks DROP CONSTRAINT horsies_tasks_fits, ADD CONSTRAINT horsies_tasks_fits CHECK (
   current_setting('horsies.pass', true) = 'on' OR horsies_fits(

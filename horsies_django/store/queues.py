@@ -57,10 +57,23 @@ class QueueStore(Store):
         tell_lost(lost, action, actor, name, reason)
         return changed
 
-    def skip(self, name: str, arguments: str, *, task: str | None, actor: str, reason: str) -> uuid.UUID | None:
-        """Give up the failed task that stops the partition of these arguments (JSON); return its id, None if none stops it."""
+    def skip(
+        self,
+        id_: uuid.UUID | None,
+        name: str | None,
+        arguments: str | None = None,
+        *,
+        task: str | None = None,
+        actor: str,
+        reason: str,
+    ) -> uuid.UUID | None:
+        """Give up a failed task that stops its partition: by its id, or by its queue, arguments (JSON) and name.
+
+        Return its id, None if none stops it.
+        """
         params = {
             "queue": name,
+            "id": id_,
             "arguments": arguments,
             "task": task,
             "actor": actor,
@@ -69,7 +82,7 @@ class QueueStore(Store):
         }
         skipped: uuid.UUID | None
         ((skipped, lost),) = run(self.connection, "horsies_skip_stopped", params)
-        tell_lost(lost, "queue.skip", actor, name, reason)
+        tell_lost(lost, "queue.skip", actor, name or str(id_), reason)
         return skipped
 
     def declared(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Operations on tasks that were sent: cancel, retry, copy. Used by handles, the admin and ``horsies_task``."""
+"""Operations on tasks that were sent: cancel, retry, copy, skip. Used by handles, the admin and ``horsies_task``."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from horsies_django.conf import config
 from horsies_django.core.errors import TaskNotRetryable
 from horsies_django.core.texts import refuse_who
 from horsies_django.store.notify import channel_prefix
+from horsies_django.store.queues import QueueStore
 from horsies_django.store.tasks import TaskStore
 from horsies_django.tasks.ids import uuid7
 
@@ -82,6 +83,21 @@ def copy(task_id: uuid.UUID, *, actor: str, reason: str | None = None) -> uuid.U
             raise TaskNotRetryable(f"task {task_id} {REFUSALS.get(verdict, IN_HAND).format(status=verdict)}")
         store.note(task_id, "task.copy", actor, reason, {"new": str(new)})
         return new
+
+
+def skip(task_id: uuid.UUID, *, actor: str, reason: str) -> bool:
+    """Give up a failed task that stops its key in an ordered queue, so that the next one starts; it stays as it is.
+
+    Return whether it stopped one. The operation is audited, for the queue and for the task. Raises ValueError for an actor or a
+    reason that cannot be stored.
+    """
+    refuse_who(ValueError, f"task {task_id} was not skipped", actor, reason)
+    alias = config().database
+    with transaction.atomic(using=alias):
+        skipped = QueueStore(connections[alias]).skip(task_id, None, actor=actor, reason=reason)
+        if skipped is not None:
+            TaskStore(connections[alias]).note(task_id, "task.skip", actor, reason, {})
+    return skipped is not None
 
 
 IN_HAND = "is {status}: it has not finished"

@@ -66,7 +66,7 @@ def cancel(*tasks: uuid.UUID) -> None:
 
 def skip(customer: Any) -> uuid.UUID | None:
     params = {
-        "queue": "default", "arguments": json.dumps({"customer_id": customer}), "task": None, "actor": "me",
+        "queue": "default", "id": None, "arguments": json.dumps({"customer_id": customer}), "task": None, "actor": "me",
         "reason": "broken data", "channel": channel_prefix(connection),
     }  # fmt: skip
     return run(connection, "horsies_skip_stopped", params)[0][0]

@@ -24,7 +24,7 @@ from tests.support.factories import HeartbeatFactory, TaskAttemptFactory, TaskFa
 
 pytestmark = pytest.mark.django_db
 
-VERBS = ("retry", "copy", "cancel", "kill", "redact")
+VERBS = ("retry", "skip", "copy", "cancel", "kill", "redact")
 WHY = "the bank is back"
 EVERYTHING = ("view_task", "operate_task", "view_payload")
 EVIL = "</p><script>alert(1)</script>"
@@ -257,6 +257,7 @@ def test_buttons_are_those_that_the_status_allows() -> None:
     run, later = uuid.uuid4(), now() + dt.timedelta(hours=1)
     expected: list[tuple[dict[str, Any], set[str]]] = [
         ({"status": "FAILED"}, {"retry", "copy", "redact"}),
+        ({"status": "FAILED", "order_stop": "stop"}, {"retry", "skip", "copy", "redact"}),
         ({"status": "CANCELLED"}, {"retry", "copy", "redact"}),
         ({"status": "EXPIRED"}, {"retry", "copy", "redact"}),
         ({"status": "COMPLETED"}, {"copy", "redact"}),

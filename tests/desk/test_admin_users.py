@@ -56,7 +56,7 @@ OF_ALL: dict[str, Statuses] = {  # the pages that each model has, for those with
     "": LOOK, "<path:object_id>/": (302, 302), "<path:object_id>/change/": READ_ONLY, "<path:object_id>/history/": LOOK,
 }  # fmt: skip
 FORMS = {  # the forms of a model, and what they need beside its view permission
-    "task": ({"retry", "copy", "cancel", "kill", "redact"}, "operate_task"),
+    "task": ({"retry", "skip", "copy", "cancel", "kill", "redact"}, "operate_task"),
     "queue": ({"override", "clear", "resume", "pause"}, "configure_queue"),
     "schedule": ({"run_now", "enable", "disable", "edit", "revert", "delete", "add"}, "configure_queue"),
     "workflowrun": ({"resume", "pause", "retry", "skip", "cancel", "approve", "reject"}, "operate_workflow"),
@@ -121,7 +121,7 @@ def tasks_with_payload() -> dict[str, Any]:
     waits = TaskFactory(**columns)
     counted(("mail", failed.task_name, "OH_NO", 5))
     every = [failed.pk, stops.pk, running.pk, parked.pk, done.pk, waits.pk]
-    return {"": every, "cancel": waits.pk, "kill": running.pk, "worker": worker.pk}
+    return {"": every, "skip": stops.pk, "cancel": waits.pk, "kill": running.pk, "worker": worker.pk}
 
 
 def schedules_with_payload() -> dict[str, Any]:

@@ -25,6 +25,7 @@ from horsies_django.testing import drain
 from tests.apps.project import tasks
 from tests.conftest import Claimer, limit, put
 from tests.desk.test_admin import body, client_with, page_of, table
+from tests.desk.test_admin_task import WHY, opened
 from tests.support.factories import TaskFactory, error, now
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -80,6 +81,22 @@ def test_the_values_of_a_key_are_those_of_the_arguments_in_any_type(key: Any) ->
     with pytest.raises(QueueError, match="no failed task stops the key"):
         queues.skip("mail", {"customer": "another"}, **WHO)
     assert queues.skip("mail", {"customer": key}, **WHO) == id_
+
+
+def test_the_button_of_the_failed_task_skips_it_once_and_says_so_in_both_histories(
+    claimer: Callable[..., Claimer],
+) -> None:
+    ordered()
+    failed, worker = stop(behind=2), claimer(mail=1)
+    boss = client_with("view_task", "operate_task", "view_auditentry")
+    given = opened(boss, "skip", Task.objects.get(pk=failed))
+    for _click in range(2):
+        boss.post(reverse("admin:horsies_task_skip", args=(failed,)), given)
+    assert len(worker.run_pass(sync=9).claims) == 1
+    skips = AuditEntry.objects.filter(action__endswith=".skip").order_by("pk")
+    assert list(skips.values_list("action", "subject", "reason")) == [
+        ("queue.skip", "mail", WHY), ("task.skip", str(failed), WHY),
+    ]  # fmt: skip
 
 
 def test_a_skip_of_a_rule_by_task_needs_the_task_and_one_by_all_arguments_takes_any_names() -> None:

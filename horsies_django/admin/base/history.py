@@ -47,6 +47,7 @@ ACTIONS = {
     "task.terminate": gettext_lazy("Terminated"),
     "task.retry": gettext_lazy("Run again"),
     "task.copy": gettext_lazy("Copied"),
+    "task.skip": gettext_lazy("Skipped"),
     "task.redact": gettext_lazy("Redacted"),
     "task.purge": gettext_lazy("Purged"),
     "task.delete": gettext_lazy("Deleted"),

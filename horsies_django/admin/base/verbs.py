@@ -166,6 +166,9 @@ VERBS: dict[str, dict[str, Verb]] = {
         "retry": of_task(
             "task.retry", _("Retry"), tasks.retry, can_retry,
             _("It runs again under its id, now. Its attempts are kept, and its retry policy begins anew.")),
+        "skip": of_task(
+            "task.skip", _("Skip"), tasks.skip, lambda row: row.order_stop == "stop",
+            _("Gives it up, so that the next task of its key starts. It stays failed."), needs_reason=True),
         "copy": of_task(
             "task.copy", _("Send a copy"), tasks.copy, is_kept,
             _("Sends it once more under a new id, with the same arguments and options, due now.")),

@@ -167,9 +167,7 @@ class Shown:
             task = self.page.link(self.request, Task, one.task_id, one.task_name)
             return [self.key(one.partition), task, age(one.since, self.now), f"{one.behind:,}" + "+" * one.behind_more]
 
-        note = _(
-            "Run a failed task again, or skip it with manage.py horsies_queue skip: then the tasks behind it start."
-        )
+        note = _("Retry a failed task on its page, or skip it: then the tasks behind it start.")
         if found and len(found) >= MANY:
             note = f"{_('Only the 100 keys stopped the longest are shown.')} {note}"
         heads = (_("Key"), _("Failed task"), _("Since"), _("Tasks behind it"))

@@ -1,8 +1,8 @@
-"""The indexes of release 0.2 on tasks and runs, which are built while tasks are sent and run."""
+"""The indexes of release 0.2, which are built while tasks are sent and run."""
 
 from __future__ import annotations
 
-from django.contrib.postgres.operations import AddIndexConcurrently
+from django.contrib.postgres.operations import AddIndexConcurrently, RemoveIndexConcurrently
 from django.db import migrations, models
 from django.db.models.functions import Least
 
@@ -50,4 +50,35 @@ class Migration(migrations.Migration):
                 name="horsies_workflows_halted",
             ),
         ),
+        AddIndexConcurrently(
+            "workflowedge",
+            models.Index(
+                fields=["downstream", "workflow_id"],
+                condition=models.Q(downstream__isnull=False),
+                name="horsies_workflow_edges_up",
+            ),
+        ),
+        RemoveIndexConcurrently("workflowedge", "horsies_workflow_edges_down"),
+        migrations.SeparateDatabaseAndState(
+            [
+                migrations.RunSQL(
+                    """
+                    CREATE UNIQUE INDEX CONCURRENTLY IF NOT EXISTS horsies_workflow_nodes_named
+                    ON horsies_workflow_nodes (name, workflow_id, added_by) WHERE name IS NOT NULL""",
+                    "DROP INDEX CONCURRENTLY IF EXISTS horsies_workflow_nodes_named",
+                    hints={"model_name": "workflownode"},
+                )
+            ],
+            [
+                migrations.AddConstraint(
+                    "workflownode",
+                    models.UniqueConstraint(
+                        fields=["name", "workflow_id", "added_by"],
+                        condition=models.Q(name__isnull=False),
+                        name="horsies_workflow_nodes_named",
+                    ),
+                )
+            ],
+        ),
+        migrations.RemoveConstraint("workflownode", "horsies_workflow_nodes_name"),
     ]

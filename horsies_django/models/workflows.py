@@ -159,7 +159,11 @@ class WorkflowNode(ReadOnlyRow):
         verbose_name_plural = _("nodes")
         default_permissions = ()
         constraints = (
-            models.UniqueConstraint(fields=["name", "workflow_id", "added_by"], name="horsies_workflow_nodes_name"),
+            models.UniqueConstraint(  # of all nodes; see the index of edges
+                fields=["name", "workflow_id", "added_by"],
+                condition=Q(name__isnull=False),
+                name="horsies_workflow_nodes_named",
+            ),
         )
         indexes = (
             models.Index(
@@ -253,7 +257,13 @@ class WorkflowEdge(ReadOnlyRow):
         verbose_name = _("edge")
         verbose_name_plural = _("edges")
         default_permissions = ()
-        indexes = (models.Index(fields=["downstream", "workflow_id"], name="horsies_workflow_edges_down"),)
+        indexes = (
+            models.Index(  # of all edges, but only questions about one of "downstream" can use it, whatever the statistics say
+                fields=["downstream", "workflow_id"],
+                condition=Q(downstream__isnull=False),
+                name="horsies_workflow_edges_up",
+            ),
+        )
 
     def __str__(self) -> str:
         return f"{self.upstream} -> {self.downstream}"

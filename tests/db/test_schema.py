@@ -73,7 +73,7 @@ INDEXES = """
     tasks_stopped tasks_unadvanced tasks_unsuccessful audit_subject schedules_next schedule_ticks_sent workers_started
     worker_states_worker
     heartbeats_parents heartbeats_worker send_keys_sent send_keys_task signals_keyed signals_run signals_unseen signals_unused
-    workflow_edges_down workflow_nodes_added workflow_nodes_due workflow_nodes_grown workflow_nodes_name
+    workflow_edges_up workflow_nodes_added workflow_nodes_due workflow_nodes_grown workflow_nodes_named
     workflow_nodes_open workflow_nodes_signal workflow_nodes_waits workflows_finished workflows_halted workflows_key
     workflows_name workflows_owed workflows_parent workflows_sent workflows_unfinished workflows_untold
 """
@@ -235,7 +235,7 @@ def test_the_printed_sql_of_the_migrations_makes_the_same_and_takes_it_back(befo
 
     def one_by_one(text: str) -> None:  # as psql runs them, so that indexes can be built concurrently
         for statement in text.split(";\n"):
-            if "INDEX CONCURRENTLY" in statement:
+            if "CONCURRENTLY" in statement or "ALTER TABLE" in statement:
                 sql(statement)
 
     names = ("0001", "0002", "0003")

@@ -1,6 +1,6 @@
 -- Adds nodes to a run for a running task, if this is still its current attempt. Returns the numbers of new nodes, NULL if a node of the run
 -- waits for the name of one of them, a gate for that of a signal or the reverse; no row: it is not the current attempt.
--- Locks: none but the new rows. Index: primary keys, horsies_workflow_nodes_name, horsies_workflow_nodes_signal.
+-- Locks: none but the new rows. Index: primary keys, horsies_workflow_nodes_named, horsies_workflow_nodes_signal.
 SELECT CASE WHEN NOT EXISTS (
          SELECT FROM jsonb_to_recordset(%(nodes)s::jsonb) AS a (signal text, kind text)
          JOIN horsies_workflow_nodes n ON n.workflow_id = t.workflow_id AND n.signal = a.signal AND (n.kind = 'gate') <> (a.kind = 'gate'))

@@ -66,10 +66,10 @@ BEGIN
     SELECT horsies_plain_runs(array_agg(t.workflow_id), array_agg(t.node),
                               array_agg(CASE WHEN o.status = 'COMPLETED' AND o.error_code IS NULL THEN t.id END), 200)
     INTO v_plain
-    FROM horsies_tasks t JOIN jsonb_to_recordset(p_outcomes) AS o (id uuid, generation int, status text, error_code text)
-      ON o.id = t.id AND o.generation = t.claim_generation
-    WHERE t.id = ANY (ARRAY(SELECT r.id FROM jsonb_to_recordset(p_outcomes) AS r (id uuid))) AND t.workflow_id IS NOT NULL
-      AND t.claimed_by = p_worker AND t.status = 'RUNNING';
+    FROM jsonb_to_recordset(p_outcomes) AS o (id uuid, generation int, status text, error_code text) CROSS JOIN LATERAL (
+      SELECT t.id, t.workflow_id, t.node FROM horsies_tasks t
+      WHERE t.id = o.id AND t.claim_generation = o.generation AND t.claimed_by = p_worker AND t.status = 'RUNNING' OFFSET 0) AS t
+    WHERE t.workflow_id IS NOT NULL;
   END IF;
 
   WITH outcome AS MATERIALIZED (
@@ -116,7 +116,7 @@ BEGIN
   END IF;
   IF v_in_runs THEN
     SELECT array_agg(t.workflow_id), array_agg(t.node), array_agg(t.id) INTO v_runs, v_numbers, v_tasks
-    FROM horsies_tasks t WHERE t.id = ANY (finals) AND t.workflow_id IS NOT NULL;
+    FROM (SELECT t.id, t.workflow_id, t.node FROM horsies_tasks t WHERE t.id = ANY (finals) OFFSET 0) AS t WHERE t.workflow_id IS NOT NULL;
   END IF;
   IF v_plain <> '{}' THEN
     BEGIN

@@ -4,7 +4,7 @@
 -- p_added_by, by a running task, all are ADDED: they are counted when the run is advanced, under its lock. A node whose name
 -- this adder has used already is not inserted again. Returns the numbers inserted.
 -- Values of inputs are in p_values. good_for counts from p_now.
--- Locks: none but the new rows. Index: horsies_workflow_nodes_name.
+-- Locks: none but the new rows. Index: horsies_workflow_nodes_named.
 CREATE OR REPLACE FUNCTION horsies_add_nodes(p_workflow uuid, p_added_by bigint, p_nodes jsonb, p_values jsonb, p_now timestamptz)
 RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -34,7 +34,7 @@ BEGIN
            n.signal, n.signal_key, n.signal_type, n.due_at, coalesce(n.is_wait, false), n.on_timeout, n.permission, n.undo, n.codec,
            CASE WHEN p_added_by < 0 AND (n.kind = 'input' OR n.rule = 'failed' AND n.after IS NULL) THEN v_now END
     FROM node n
-    ON CONFLICT (workflow_id, added_by, name) DO NOTHING
+    ON CONFLICT (workflow_id, added_by, name) WHERE name IS NOT NULL DO NOTHING
     RETURNING number
   ), connected AS (
     INSERT INTO horsies_workflow_edges (workflow_id, upstream, downstream, counts)

@@ -53,9 +53,8 @@ BEGIN
           finished_at = v_now, value = c.result -> 'ok', error = c.result #>> '{err,message}',
           error_code = CASE WHEN c.result #>> '{err,error_code}' IN ('WORKFLOW_FAILED', 'WORKFLOW_CANCELLED') THEN 'SUBWORKFLOW_FAILED'
                             ELSE c.result #>> '{err,error_code}' END
-      FROM horsies_workflows c
-      WHERE c.id = ANY (p_children) AND c.finished_at IS NOT NULL
-        AND n.workflow_id = c.parent_id AND n.number = c.parent_node AND n.task_id = c.id AND n.status = 'ENQUEUED'
+      FROM horsies_workflows c CROSS JOIN LATERAL horsies_address(c.parent_id, c.parent_node) AS a
+      WHERE c.id = ANY (p_children) AND c.finished_at IS NOT NULL AND n.ctid = a.address AND n.task_id = c.id AND n.status = 'ENQUEUED'
       RETURNING n.number
     )
     SELECT v_moved || array_agg(e.number) INTO v_moved FROM ended e;

@@ -1,12 +1,11 @@
 -- Moves runs on that horsies_plain_runs has returned (p_plain), in a few statements for all of them: of the nodes in p_numbers, of p_runs,
 -- those of these runs have completed; their downstream nodes are told, the tasks of those that became ready are sent, and runs of which
 -- nothing is left end. Raises an error if a task cannot be sent. Returns the queue of each task.
--- Each list is joined by nested loops into a primary key, whatever the statistics say.
 -- Moves nodes ENQUEUED, WAITING (timers) -> COMPLETED; PENDING -> ENQUEUED, with their tasks; runs as horsies_finish_run.
 -- Locks: none but the new rows; the caller holds the locks of the runs. Index: primary keys, horsies_workflow_nodes_open.
 CREATE OR REPLACE FUNCTION horsies_advance_plain(p_plain uuid[], p_runs uuid[], p_numbers bigint[], p_max_bytes int, p_channel text,
                                       p_now timestamptz) RETURNS text[]
-LANGUAGE plpgsql VOLATILE SET enable_nestloop = on SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET enable_nestloop = on AS $$
 DECLARE
   v_now timestamptz := coalesce(p_now, clock_timestamp());
   v_runs uuid[];
@@ -17,19 +16,21 @@ BEGIN
   WITH ended AS (
     UPDATE horsies_workflow_nodes n
     SET status = 'COMPLETED', finished_at = v_now, value = CASE n.kind WHEN 'timer' THEN 'null' ELSE n.value END
-    FROM unnest(p_runs, p_numbers) AS f (run, number)
-    WHERE f.run = ANY (p_plain) AND n.workflow_id = f.run AND n.number = f.number
+    FROM unnest(p_runs, p_numbers) AS f (run, number) CROSS JOIN LATERAL horsies_address(f.run, f.number) AS a
+    WHERE f.run = ANY (p_plain) AND n.ctid = a.address
     RETURNING n.workflow_id, n.number
   ), below AS MATERIALIZED (
     SELECT n.workflow_id, e.downstream AS number, count(*)::int AS many
-    FROM ended n LEFT JOIN horsies_workflow_edges e ON e.workflow_id = n.workflow_id AND e.upstream = n.number
+    FROM ended n LEFT JOIN LATERAL (
+      SELECT e.downstream FROM horsies_workflow_edges e WHERE e.workflow_id = n.workflow_id AND e.upstream = n.number OFFSET 0) AS e ON true
     GROUP BY n.workflow_id, e.downstream
   ), judged AS MATERIALIZED (
-    SELECT b.*, n.open = b.many AS ready, n.queue_name
-    FROM below b JOIN horsies_workflow_nodes n ON n.workflow_id = b.workflow_id AND n.number = b.number
+    SELECT b.*, n.ctid, n.open = b.many AS ready, n.queue_name
+    FROM below b CROSS JOIN LATERAL (
+      SELECT n.ctid, n.* FROM horsies_workflow_nodes n WHERE n.workflow_id = b.workflow_id AND n.number = b.number OFFSET 0) AS n
   ), waiting AS (
     UPDATE horsies_workflow_nodes n SET open = n.open - j.many, ok = n.ok + j.many
-    FROM judged j WHERE n.workflow_id = j.workflow_id AND n.number = j.number AND NOT j.ready
+    FROM judged j WHERE n.ctid = j.ctid AND NOT j.ready
   )
   SELECT coalesce(array_agg(j.workflow_id), '{}'), coalesce(array_agg(j.number), '{}'), coalesce(array_agg(j.queue_name::text), '{}'),
          ARRAY(SELECT b.workflow_id FROM below b WHERE b.number IS NULL)

@@ -6,9 +6,7 @@
 CREATE OR REPLACE FUNCTION horsies_close_maps(p_workflow uuid, p_numbers bigint[], p_now timestamptz, OUT moved bigint[])
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-  WITH maps AS MATERIALIZED (
-    SELECT p_workflow AS workflow_id, unnest(p_numbers) AS number
-  ), closed AS (
+  WITH closed AS (
     UPDATE horsies_workflow_nodes n
     SET status = CASE WHEN n.in_flight > 0 THEN 'ENQUEUED' WHEN n.items_bad = 0 THEN 'COMPLETED'
                       WHEN n.error_code IN ('WORKFLOW_CANCELLED', 'WORKFLOW_CONTINUED') THEN 'CANCELLED'
@@ -24,8 +22,8 @@ BEGIN
                   ELSE concat(n.items_bad, ' of ', CASE n.kind WHEN 'map' THEN n.total ELSE n.items_ok + n.items_bad END,
                               ' tasks did not complete', '; one of them: ' || n.error) END,
         total = CASE WHEN n.kind = 'undo' AND n.in_flight = 0 THEN n.items_ok + n.items_bad ELSE n.total END  -- some did not begin
-    FROM maps m
-    WHERE n.workflow_id = m.workflow_id AND n.number = m.number AND n.kind IN ('map', 'undo')
+    FROM unnest(p_numbers) AS m (number) CROSS JOIN LATERAL horsies_address(p_workflow, m.number) AS a
+    WHERE n.ctid = a.address AND n.kind IN ('map', 'undo')
       AND (n.status = 'READY' AND n.expanded >= n.total OR n.status = 'ENQUEUED' AND n.in_flight = 0)
     RETURNING n.number, n.finished_at
   )

@@ -14,7 +14,7 @@ DECLARE
   v_map record;
 BEGIN
   WITH open AS MATERIALIZED (
-    SELECT n.workflow_id, n.number FROM horsies_workflow_nodes n
+    SELECT n.ctid FROM horsies_workflow_nodes n
     WHERE n.workflow_id = p_run.id AND n.finished_at IS NULL AND n.status IN ('PENDING', 'READY', 'WAITING')
       AND n.kind <> 'undo' AND n.rule <> ALL (v_spared)
     LIMIT p_many
@@ -26,12 +26,12 @@ BEGIN
         error_code = CASE WHEN p_run.continued_as IS NULL THEN 'WORKFLOW_CANCELLED' ELSE 'WORKFLOW_CONTINUED' END,
         error = CASE WHEN p_run.continued_as IS NOT NULL THEN 'the run continued as another one'
                   WHEN v_spared = '{}' THEN 'the workflow was cancelled' ELSE 'the run stopped because a node failed' END
-    FROM open o WHERE n.workflow_id = o.workflow_id AND n.number = o.number
+    FROM open o WHERE n.ctid = o.ctid
     RETURNING n.number, n.finished_at
   )
   SELECT coalesce(array_agg(e.number) FILTER (WHERE e.finished_at IS NOT NULL), '{}'), count(*) = p_many INTO moved, more FROM ended e;
   v_tasks := ARRAY(
-    SELECT t.id FROM horsies_workflow_nodes n JOIN horsies_tasks t ON t.id = n.task_id
+    SELECT t.id FROM horsies_workflow_nodes n CROSS JOIN LATERAL (SELECT x.* FROM horsies_tasks x WHERE x.id = n.task_id OFFSET 0) AS t
     WHERE n.workflow_id = p_run.id AND n.finished_at IS NULL AND n.status = 'ENQUEUED' AND n.kind = 'task' AND n.rule <> ALL (v_spared)
       AND t.finished_at IS NULL AND (t.cancel_requested_at IS NULL OR t.status <> 'RUNNING')
     LIMIT p_many);

@@ -41,7 +41,8 @@ BEGIN
         FROM (SELECT u.number, s.place, CASE u.kind WHEN 'map' THEN coalesce(u.total, 0) ELSE 1 END AS width
               FROM jsonb_array_elements_text(coalesce(v_source -> 'nodes', jsonb_build_array(v_source -> 'node')))
                 WITH ORDINALITY AS s (number, place)
-              JOIN horsies_workflow_nodes u ON u.workflow_id = p_run.id AND u.number = s.number::bigint
+              CROSS JOIN LATERAL (
+                SELECT u.* FROM horsies_workflow_nodes u WHERE u.workflow_id = p_run.id AND u.number = s.number::bigint OFFSET 0) AS u
               WHERE v_list IS NULL AND v_source IS NOT NULL) AS n) AS u;
   v_total := coalesce(p_node.total, jsonb_array_length(v_list), v_parts.total);
   v_due := coalesce(p_node.due_at, v_start + p_node.delay);

@@ -49,12 +49,12 @@ BEGIN
       v_room := greatest(v_room - v_told.many, 0);
       v_owed := v_owed OR v_ending AND v_told.many > 0;
       IF v_run.status IN ('RUNNING', 'PAUSED') AND v_run.error_code IS NULL AND (v_told.failed OR v_told.refused) THEN
-        WITH final AS MATERIALIZED (SELECT p_workflow AS workflow_id, unnest(v_moved) AS number)
         SELECT min(n.number) AS number, min(coalesce(n.error_code, n.status)) AS code,
                bool_or(NOT EXISTS (SELECT FROM horsies_downstream(p_workflow, n.number) AS d
                                    WHERE d.rule = 'quorum' OR d.rule = 'all' AND d.allow_failed)) AS fatal
         INTO v_failed
-        FROM final f JOIN horsies_workflow_nodes n ON n.workflow_id = f.workflow_id AND n.number = f.number
+        FROM unnest(v_moved) AS f (number) CROSS JOIN LATERAL (
+          SELECT n.number, n.status, n.error_code FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.number = f.number OFFSET 0) AS n
         WHERE n.status IN ('FAILED', 'CANCELLED', 'EXPIRED');
         v_moved := '{}';
         v_run.error_node := coalesce(v_run.error_node, v_failed.number);

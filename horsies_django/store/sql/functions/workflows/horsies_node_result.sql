@@ -11,6 +11,7 @@ LANGUAGE sql STABLE AS $$
               WHEN n.finished_at IS NULL THEN horsies_error_result('RESULT_NOT_READY', 'node ' || n.name || ' has not finished')
               ELSE horsies_error_result(coalesce(n.error_code, n.status), coalesce(n.error, 'node ' || n.name || ' is ' || n.status)) END,
          coalesce(t.redacted_at IS NOT NULL, false)
-  FROM horsies_workflow_nodes n LEFT JOIN horsies_tasks t ON n.kind = 'task' AND t.id = n.task_id
+  FROM horsies_workflow_nodes n
+  LEFT JOIN LATERAL (SELECT t.finished_at, t.result, t.redacted_at FROM horsies_tasks t WHERE t.id = n.task_id OFFSET 0) AS t ON n.kind = 'task'
   WHERE n.workflow_id = p_workflow AND n.number = p_number
 $$;

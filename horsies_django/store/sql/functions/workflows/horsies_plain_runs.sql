@@ -4,10 +4,9 @@
 -- transaction holds, are left to horsies_advance. Before the lock it leaves out maps, and nodes with more than ten downstream ones: their
 -- tasks often end in numbers, which an advance takes together.
 -- p_tasks: the task of each node, NULL for a timer and for a task that did not complete.
--- Each list is joined by nested loops into a primary key, whatever the statistics say.
 -- Locks: rows of runs, skipping locked ones. Index: primary keys, horsies_workflow_nodes_added.
 CREATE OR REPLACE FUNCTION horsies_plain_runs(p_runs uuid[], p_numbers bigint[], p_tasks uuid[], p_many int) RETURNS uuid[] LANGUAGE plpgsql VOLATILE
-SET enable_nestloop = on SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET enable_nestloop = on AS $$
 DECLARE
   v_runs uuid[];
 BEGIN
@@ -16,7 +15,7 @@ BEGIN
     WHERE w.id = ANY (ARRAY(
         SELECT f.run
         FROM unnest(p_runs, p_numbers) AS f (run, number)
-        JOIN horsies_workflow_nodes n ON n.workflow_id = f.run AND n.number = f.number
+        CROSS JOIN LATERAL (SELECT n.kind FROM horsies_workflow_nodes n WHERE n.workflow_id = f.run AND n.number = f.number OFFSET 0) AS n
         CROSS JOIN LATERAL (SELECT count(*) AS many FROM (
           SELECT FROM horsies_workflow_edges e WHERE e.workflow_id = f.run AND e.upstream = f.number LIMIT 11) AS e) AS below
         GROUP BY f.run
@@ -29,14 +28,13 @@ BEGIN
   RETURN ARRAY(
     SELECT f.run
     FROM unnest(p_runs, p_numbers, p_tasks) AS f (run, number, task)
-    JOIN horsies_workflow_nodes n ON n.workflow_id = f.run AND n.number = f.number
-    LEFT JOIN horsies_workflow_edges e ON e.workflow_id = f.run AND e.upstream = f.number
-    LEFT JOIN horsies_workflow_nodes d ON d.workflow_id = e.workflow_id AND d.number = e.downstream
+    CROSS JOIN LATERAL (SELECT n.* FROM horsies_workflow_nodes n WHERE n.workflow_id = f.run AND n.number = f.number OFFSET 0) AS n
+    LEFT JOIN LATERAL horsies_downstream(f.run, f.number) AS d ON true
     WHERE f.run = ANY (v_runs)
     GROUP BY f.run
     HAVING count(*) <= p_many AND bool_and(
         coalesce(n.kind = 'task' AND n.status = 'ENQUEUED' AND n.task_id = f.task OR n.kind = 'timer' AND n.status = 'WAITING', false)
-        AND (e.downstream IS NULL OR d.kind = 'task' AND d.status = 'PENDING' AND d.rule = 'all' AND d.when_path IS NULL
+        AND (d.number IS NULL OR d.kind = 'task' AND d.status = 'PENDING' AND d.rule = 'all' AND d.when_path IS NULL
                                      AND d.delay IS NULL AND d.due_at IS NULL))
       AND NOT EXISTS (SELECT FROM horsies_workflow_nodes a WHERE a.workflow_id = f.run AND a.status = 'ADDED'));
 END

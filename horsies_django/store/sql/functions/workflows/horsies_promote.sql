@@ -23,13 +23,13 @@ BEGIN
   more := false;
   continued := false;
   IF p_limit > 0 THEN
-    WITH ready AS MATERIALIZED (  -- see horsies_propagate
-      SELECT n.workflow_id, n.number FROM horsies_workflow_nodes n
+    WITH ready AS MATERIALIZED (
+      SELECT n.ctid FROM horsies_workflow_nodes n
       WHERE n.workflow_id = p_run.id AND n.status = 'READY' AND n.is_wait AND n.finished_at IS NULL LIMIT p_limit
     ), begun AS (
       UPDATE horsies_workflow_nodes n
       SET status = 'WAITING', due_at = coalesce(n.due_at, v_now + n.delay), opening = n.opening + 1, decided_by = NULL
-      FROM ready r WHERE n.workflow_id = r.workflow_id AND n.number = r.number
+      FROM ready r WHERE n.ctid = r.ctid
       RETURNING n.number, n.signal IS NOT NULL AND n.kind <> 'gate' AS takes_signals
     )
     SELECT count(*) = p_limit, array_agg(b.number ORDER BY b.number) FILTER (WHERE b.takes_signals) INTO v_waits, v_signals FROM begun b;

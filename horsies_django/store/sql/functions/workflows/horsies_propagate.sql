@@ -8,8 +8,7 @@
 -- 'failed' and 'finished', which wait for every upstream node. With allow_failed, nodes that did not complete count like those that did.
 -- Moves PENDING, ADDED -> PENDING, READY, SKIPPED, ADDED; ADDED -> CANCELLED. many: how many it skipped or admitted. failed: whether one of
 -- p_moved failed. refused: whether a node with a quorum was skipped and some upstream nodes had failed.
--- Nodes are joined by run and number, both from a materialized list: with the run as a constant, a plan may read all its nodes each time.
--- Locks: the caller holds the lock of the run. Index: horsies_workflow_nodes_added, horsies_workflow_edges_down, primary keys.
+-- Locks: the caller holds the lock of the run. Index: horsies_workflow_nodes_added, horsies_workflow_edges_up, primary keys.
 CREATE OR REPLACE FUNCTION horsies_propagate(p_workflow uuid, p_moved bigint[], p_ending boolean, p_admits boolean, p_many int, p_now timestamptz,
                                   OUT failed boolean, OUT refused boolean, OUT many int)
 LANGUAGE plpgsql VOLATILE AS $$
@@ -24,25 +23,25 @@ BEGIN
   failed := false;
   WHILE v_moved <> '{}' OR v_admit > 0 LOOP
     WITH final AS MATERIALIZED (
-      SELECT u.workflow_id, u.number, u.status
-      FROM (SELECT p_workflow AS workflow_id, unnest(v_moved) AS number) AS f
-      JOIN horsies_workflow_nodes u ON u.workflow_id = f.workflow_id AND u.number = f.number
+      SELECT u.number, u.status FROM unnest(v_moved) AS f (number) CROSS JOIN LATERAL (
+        SELECT u.number, u.status FROM horsies_workflow_nodes u WHERE u.workflow_id = p_workflow AND u.number = f.number OFFSET 0) AS u
     ), added AS MATERIALIZED (
-      SELECT n.workflow_id, n.number FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.status = 'ADDED' LIMIT v_admit
+      SELECT n.number FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.status = 'ADDED' LIMIT v_admit
     ), counted AS MATERIALIZED (  -- told: what changes; admitted: what there is
-      SELECT e.workflow_id, e.downstream AS number, -count(*)::int AS open, false AS admitted,
+      SELECT e.downstream AS number, -count(*)::int AS open, false AS admitted,
              count(*) FILTER (WHERE e.counts AND f.status = 'COMPLETED')::int AS ok,
              count(*) FILTER (WHERE e.counts AND f.status <> 'COMPLETED')::int AS bad
-      FROM final f JOIN horsies_workflow_edges e ON e.workflow_id = f.workflow_id AND e.upstream = f.number
-      GROUP BY e.workflow_id, e.downstream
+      FROM final f CROSS JOIN LATERAL (
+        SELECT e.downstream, e.counts FROM horsies_workflow_edges e WHERE e.workflow_id = p_workflow AND e.upstream = f.number OFFSET 0) AS e
+      GROUP BY e.downstream
       UNION ALL
-      SELECT a.workflow_id, a.number, count(u.status) FILTER (WHERE u.finished_at IS NULL OR u.status = 'ADDED')::int, true,
+      SELECT a.number, count(u.status) FILTER (WHERE u.finished_at IS NULL OR u.status = 'ADDED')::int, true,
              count(*) FILTER (WHERE u.counts AND u.status = 'COMPLETED')::int,
              count(*) FILTER (WHERE u.counts AND u.finished_at IS NOT NULL AND u.status NOT IN ('COMPLETED', 'ADDED'))::int
-      FROM added a LEFT JOIN LATERAL horsies_upstream(a.workflow_id, a.number) AS u ON true
-      GROUP BY a.workflow_id, a.number
+      FROM added a LEFT JOIN LATERAL horsies_upstream(p_workflow, a.number) AS u ON true
+      GROUP BY a.number
     ), decided AS MATERIALIZED (
-      SELECT c.workflow_id, c.number, c.admitted, s.*, c.admitted OR v.verdict IS NOT NULL AS judged,
+      SELECT n.ctid, c.admitted, s.*, c.admitted OR v.verdict IS NOT NULL AS judged,
              CASE WHEN c.admitted AND NOT i.decides THEN 'CANCELLED'
                   WHEN v.verdict IS NULL THEN CASE WHEN i.decides THEN 'ADDED' ELSE n.status END
                   WHEN v.verdict = 'READY' AND n.when_path IS NOT NULL THEN
@@ -50,7 +49,8 @@ BEGIN
                   ELSE v.verdict END AS status,
              NOT p_ending AND v.verdict = 'SKIPPED' AND n.rule = 'quorum' AND horsies_has_failed_upstream(p_workflow, n.number) AS refused
       FROM counted c
-      JOIN horsies_workflow_nodes n ON n.workflow_id = c.workflow_id AND n.number = c.number AND (n.status = 'ADDED') = c.admitted
+      CROSS JOIN LATERAL (
+        SELECT n.ctid, n.* FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.number = c.number OFFSET 0) AS n
       CROSS JOIN LATERAL (SELECT CASE WHEN c.admitted THEN 0 ELSE n.open END + c.open AS open, CASE WHEN c.admitted THEN 0 ELSE n.ok END + c.ok AS ok,
                                  CASE WHEN c.admitted THEN 0 ELSE n.bad END + c.bad AS bad) AS s
       CROSS JOIN LATERAL (SELECT n.status IN ('PENDING', 'ADDED') AND (NOT p_ending OR n.kind = 'undo' OR n.rule IN ('failed', 'finished')) AS decides) AS i
@@ -64,13 +64,14 @@ BEGIN
         WHEN n.rule = 'failed' AND NOT horsies_has_failed_upstream(p_workflow, n.number) THEN 'SKIPPED'
         WHEN n.rule = 'succeeded' AND horsies_has_failed_upstream(p_workflow, n.number) THEN 'SKIPPED'
         ELSE 'READY' END AS verdict OFFSET 0) AS v
+      WHERE (n.status = 'ADDED') = c.admitted
     ), moved AS (
       UPDATE horsies_workflow_nodes n
       SET open = d.open, ok = d.ok, bad = d.bad, status = d.status,
           finished_at = CASE WHEN d.judged AND d.status IN ('SKIPPED', 'CANCELLED') THEN p_now WHEN NOT d.admitted THEN n.finished_at END,
           error_code = CASE WHEN NOT d.admitted THEN n.error_code WHEN d.status = 'CANCELLED' THEN 'WORKFLOW_ENDED' END,
           error = CASE WHEN NOT d.admitted THEN n.error WHEN d.status = 'CANCELLED' THEN 'the run had ended before this node was admitted' END
-      FROM decided d WHERE n.workflow_id = d.workflow_id AND n.number = d.number
+      FROM decided d WHERE n.ctid = d.ctid
       RETURNING n.number, d.judged AND d.status IN ('SKIPPED', 'CANCELLED') AS ended, d.admitted, d.refused
     )
     SELECT coalesce(array_agg(m.number) FILTER (WHERE m.ended), '{}'), count(*) FILTER (WHERE m.ended OR m.admitted),

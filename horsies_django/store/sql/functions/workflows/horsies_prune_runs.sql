@@ -29,7 +29,9 @@ BEGIN
     SELECT w.finished_at, t.ids INTO v_finished, v_tree
     FROM horsies_workflows w CROSS JOIN LATERAL (
       WITH RECURSIVE tree (id) AS (
-        SELECT w.id UNION ALL SELECT c.id FROM tree JOIN horsies_workflows c ON c.parent_id = tree.id
+        SELECT w.id
+        UNION ALL
+        SELECT c.id FROM tree CROSS JOIN LATERAL (SELECT c.id FROM horsies_workflows c WHERE c.parent_id = tree.id OFFSET 0) AS c
       )
       SELECT array_agg(tree.id) AS ids FROM tree) AS t
     WHERE w.finished_at >= v_finished AND w.finished_at < v_now - p_age AND w.parent_id IS NULL AND NOT t.ids && v_held

@@ -3,7 +3,7 @@
 -- replaced, stop no partition any more, and no node downstream is skipped but by a person; then nodes downstream that do not run again,
 -- also of p_moved, nodes that ended meanwhile, are told so.
 -- Moves none: the nodes are ADDED, with finished_at until they join.
--- Locks: task rows; the caller holds the lock of the run. Index: primary keys, horsies_tasks_node, horsies_workflow_edges_down.
+-- Locks: task rows; the caller holds the lock of the run. Index: primary keys, horsies_tasks_node, horsies_workflow_edges_up.
 CREATE OR REPLACE FUNCTION horsies_replace_tasks(p_workflow uuid, p_numbers bigint[], p_moved bigint[], p_many int) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -12,33 +12,33 @@ DECLARE
   v_keys text[];
 BEGIN
   WITH parts AS MATERIALIZED (
-    SELECT n.workflow_id, n.number, n.kind, n.undo IS NOT NULL AS undone, n.expanded AS until,
+    SELECT n.ctid, n.number, n.kind, n.undo IS NOT NULL AS undone, n.expanded AS until,
            greatest(n.expanded - greatest(p_many - sum(n.expanded) OVER (ORDER BY n.number) + n.expanded, 0), 0)::int AS since
-    FROM (SELECT p_workflow AS workflow_id, unnest(p_numbers) AS number) AS a  -- see horsies_propagate
-    JOIN horsies_workflow_nodes n ON n.workflow_id = a.workflow_id AND n.number = a.number
+    FROM unnest(p_numbers) AS a (number) CROSS JOIN LATERAL (
+      SELECT n.ctid, n.* FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.number = a.number OFFSET 0) AS n
   ), had AS MATERIALIZED (
-    SELECT p.workflow_id, p.number, p.since, t.id, t.node_index, t.order_stop, t.queue_name, t.partition_key, t.advanced_at IS NOT NULL AS counted,
+    SELECT p.ctid, p.number, p.since, t.id, t.ctid AS task, t.node_index, t.order_stop, t.queue_name, t.partition_key, t.advanced_at IS NOT NULL AS counted,
            p.kind IN ('map', 'undo') AND (t.status = 'COMPLETED' OR t.error_code IS NOT DISTINCT FROM 'TASK_SKIPPED') AS kept,
            p.undone AND t.status <> 'COMPLETED' AND horsies_has_begun(t.id, t.status, t.error_code) AS begun
     FROM parts p
     LEFT JOIN LATERAL (  -- not a join, which may read all tasks of the run for each node
-      SELECT x.* FROM horsies_tasks x
-      WHERE x.workflow_id = p.workflow_id AND x.node = p.number AND x.node_index >= p.since AND x.node_index < p.until OFFSET 0) AS t ON true
+      SELECT x.ctid, x.* FROM horsies_tasks x
+      WHERE x.workflow_id = p_workflow AND x.node = p.number AND x.node_index >= p.since AND x.node_index < p.until OFFSET 0) AS t ON true
   ), replaced AS (
-    UPDATE horsies_tasks t SET node = NULL, order_stop = NULL FROM had h WHERE t.id = h.id AND NOT h.kept
+    UPDATE horsies_tasks t SET node = NULL, order_stop = NULL FROM had h WHERE t.ctid = h.task AND NOT h.kept
   ), nodes AS MATERIALIZED (
-    SELECT h.workflow_id, h.number, h.since, count(*) FILTER (WHERE h.kept AND h.counted)::int AS ok,
+    SELECT h.ctid, h.since, count(*) FILTER (WHERE h.kept AND h.counted)::int AS ok,
            jsonb_object_agg(h.node_index, h.id) FILTER (WHERE h.begun) AS begun,
-           h.since = 0 AND NOT EXISTS (SELECT FROM horsies_downstream(h.workflow_id, h.number) AS d
+           h.since = 0 AND NOT EXISTS (SELECT FROM horsies_downstream(p_workflow, h.number) AS d
                                        WHERE d.status = 'SKIPPED' AND d.error_code IS DISTINCT FROM 'SKIPPED_BY_HAND') AS joins
-    FROM had h GROUP BY h.workflow_id, h.number, h.since
+    FROM had h GROUP BY h.ctid, h.number, h.since
   ), joined AS (
     UPDATE horsies_workflow_nodes n
     SET finished_at = CASE WHEN NOT h.joins THEN n.finished_at END, error_code = NULL, error = NULL,
         due_at = CASE WHEN n.delay IS NULL THEN n.due_at END,
         items_ok = n.items_ok + h.ok, expanded = h.since, task_id = CASE WHEN n.kind = 'workflow' THEN n.task_id END,
         undo = CASE WHEN h.begun IS NULL THEN n.undo ELSE jsonb_set(n.undo, '{begun}', coalesce(n.undo -> 'begun', '{}') || h.begun) END
-    FROM nodes h WHERE n.workflow_id = h.workflow_id AND n.number = h.number
+    FROM nodes h WHERE n.ctid = h.ctid
     RETURNING n.number, h.joins
   )
   SELECT coalesce(array_agg(j.number) FILTER (WHERE j.joins), '{}'), (SELECT array_agg(h.queue_name::text) FROM had h WHERE h.order_stop IS NOT NULL),
@@ -46,16 +46,15 @@ BEGIN
   INTO v_joined, v_queues, v_keys FROM joined j;
   PERFORM horsies_unpark_next(v_queues, v_keys, horsies_channel());
   WITH others AS MATERIALIZED (  -- nodes that keep their status
-    SELECT DISTINCT d.workflow_id, d.number
+    SELECT DISTINCT d.number
     FROM unnest(v_joined || p_moved) AS a (number) CROSS JOIN LATERAL horsies_downstream(p_workflow, a.number) AS d WHERE d.status <> 'ADDED'
   ), counted AS MATERIALIZED (
-    SELECT o.workflow_id, o.number, count(*) FILTER (WHERE u.finished_at IS NULL)::int AS open,
+    SELECT o.number, count(*) FILTER (WHERE u.finished_at IS NULL)::int AS open,
            count(*) FILTER (WHERE u.counts AND u.status = 'COMPLETED')::int AS ok,
            count(*) FILTER (WHERE u.counts AND u.finished_at IS NOT NULL AND u.status <> 'COMPLETED')::int AS bad
-    FROM others o CROSS JOIN LATERAL horsies_upstream(o.workflow_id, o.number) AS u
-    GROUP BY o.workflow_id, o.number
+    FROM others o CROSS JOIN LATERAL horsies_upstream(p_workflow, o.number) AS u GROUP BY o.number
   )
   UPDATE horsies_workflow_nodes n SET open = c.open, ok = c.ok, bad = c.bad
-  FROM counted c WHERE n.workflow_id = c.workflow_id AND n.number = c.number;
+  FROM counted c CROSS JOIN LATERAL horsies_address(p_workflow, c.number) AS a WHERE n.ctid = a.address;
 END
 $$;

@@ -5,10 +5,9 @@
 -- p_moved: nodes that ended meanwhile. Those that failed run again, too; horsies_propagate will decide about nodes that wait for one of
 -- them, when it admits them. begun: child runs are retried, as the last of all; a node that waits for others that run again gets a new run
 -- instead, because its inputs may change.
--- Nodes are joined as in horsies_propagate.
 -- Moves nodes FAILED, CANCELLED, EXPIRED, SKIPPED, PENDING -> ADDED, then ADDED -> ENQUEUED; child runs as horsies_begin_retry.
 -- Locks: task rows, rows of child runs; the caller holds the lock of the run. Index: primary keys, horsies_workflow_nodes_added,
--- horsies_workflow_edges_down.
+-- horsies_workflow_edges_up.
 CREATE OR REPLACE FUNCTION horsies_retry_part(p_run horsies_workflows, p_moved bigint[], p_many int, p_now timestamptz,
                                    OUT retrying bigint, OUT begun boolean)
 LANGUAGE plpgsql VOLATILE AS $$
@@ -37,11 +36,12 @@ BEGIN
   IF p_moved <> '{}' THEN
     UPDATE horsies_workflow_nodes n SET status = 'ADDED'
     FROM unnest(p_moved) AS f (number) CROSS JOIN LATERAL horsies_downstream(p_run.id, f.number) AS d
-    WHERE n.workflow_id = d.workflow_id AND n.number = d.number AND d.status = 'PENDING';
-    WITH final AS MATERIALIZED (SELECT p_run.id AS workflow_id, unnest(p_moved) AS number)
-    SELECT v_reached || coalesce(array_agg(n.number), '{}') INTO v_reached
-    FROM final f JOIN horsies_workflow_nodes n ON n.workflow_id = f.workflow_id AND n.number = f.number
-    WHERE n.status IN ('FAILED', 'CANCELLED', 'EXPIRED');
+    CROSS JOIN LATERAL horsies_address(p_run.id, d.number) AS a
+    WHERE n.ctid = a.address AND n.status = 'PENDING';
+    v_reached := v_reached || ARRAY(
+      SELECT f.number FROM unnest(p_moved) AS f (number) CROSS JOIN LATERAL (
+        SELECT n.status FROM horsies_workflow_nodes n WHERE n.workflow_id = p_run.id AND n.number = f.number OFFSET 0) AS n
+      WHERE n.status IN ('FAILED', 'CANCELLED', 'EXPIRED'));
   END IF;
   WITH RECURSIVE again (number) AS (
     SELECT unnest(v_reached)
@@ -51,28 +51,28 @@ BEGIN
   )
   SELECT coalesce(array_agg(l.number), '{}') INTO v_again  -- the LIMIT ends the search; it lets some be reached each time
   FROM (SELECT a.number FROM again a LIMIT greatest(p_many, cardinality(v_reached) + p_many / 2)) AS l;
-  WITH again AS MATERIALIZED (SELECT p_run.id AS workflow_id, unnest(v_again) AS number)
   UPDATE horsies_workflow_nodes n
   SET status = 'ADDED', items_ok = 0, items_bad = 0, in_flight = 0, expanded = CASE WHEN n.kind = 'map' THEN coalesce(n.total, 0) ELSE 1 END
-  FROM again a WHERE n.workflow_id = a.workflow_id AND n.number = a.number AND n.status <> 'ADDED';
+  FROM unnest(v_again) AS r (number) CROSS JOIN LATERAL horsies_address(p_run.id, r.number) AS a
+  WHERE n.ctid = a.address AND n.status <> 'ADDED';
   PERFORM horsies_replace_tasks(p_run.id, v_again, p_moved, p_many);
   IF retrying = c_all AND NOT EXISTS (
     SELECT FROM horsies_workflow_nodes n WHERE n.workflow_id = p_run.id AND n.status = 'ADDED' AND n.finished_at IS NOT NULL) THEN
     WITH others AS MATERIALIZED (
-      SELECT n.workflow_id, n.number FROM horsies_workflow_nodes n LEFT JOIN horsies_workflows c ON c.id = n.task_id
+      SELECT n.ctid FROM horsies_workflow_nodes n
+      LEFT JOIN LATERAL (SELECT c.finished_at FROM horsies_workflows c WHERE c.id = n.task_id OFFSET 0) AS c ON true
       WHERE n.workflow_id = p_run.id AND n.status = 'ADDED' AND n.kind = 'workflow' AND n.task_id IS NOT NULL
         AND (c.finished_at IS NULL OR EXISTS (SELECT FROM horsies_upstream(n.workflow_id, n.number) AS u WHERE u.status = 'ADDED'))
       LIMIT p_many
     )
-    UPDATE horsies_workflow_nodes n SET task_id = NULL FROM others o WHERE n.workflow_id = o.workflow_id AND n.number = o.number;
+    UPDATE horsies_workflow_nodes n SET task_id = NULL FROM others o WHERE n.ctid = o.ctid;
     GET DIAGNOSTICS v_many = ROW_COUNT;
     IF v_many < p_many THEN
       WITH kept AS MATERIALIZED (
-        SELECT n.workflow_id, n.number FROM horsies_workflow_nodes n
+        SELECT n.ctid FROM horsies_workflow_nodes n
         WHERE n.workflow_id = p_run.id AND n.status = 'ADDED' AND n.kind = 'workflow' AND n.task_id IS NOT NULL LIMIT p_many
       ), goes_on AS (
-        UPDATE horsies_workflow_nodes n SET status = 'ENQUEUED' FROM kept k WHERE n.workflow_id = k.workflow_id AND n.number = k.number
-        RETURNING n.task_id
+        UPDATE horsies_workflow_nodes n SET status = 'ENQUEUED' FROM kept k WHERE n.ctid = k.ctid RETURNING n.task_id
       )
       SELECT array_agg(g.task_id), count(*) INTO v_children, v_many FROM goes_on g;
       PERFORM horsies_begin_retry(v_children, p_now);

@@ -29,13 +29,13 @@ BEGIN
   SELECT p_workflow, r.source, r.number FROM reached r WHERE r.again
   ON CONFLICT DO NOTHING;
   WITH begun AS MATERIALIZED (
-    SELECT n.workflow_id, n.number, horsies_begun_total(p_workflow, n.undoes) AS total
+    SELECT n.ctid, horsies_begun_total(p_workflow, n.undoes) AS total
     FROM unnest(v_again) AS a (number) CROSS JOIN LATERAL (
-      SELECT n.* FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.number = a.number OFFSET 0) AS n
+      SELECT n.ctid, n.undoes FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.number = a.number OFFSET 0) AS n
   )
   UPDATE horsies_workflow_nodes n
   SET status = 'ADDED', total = b.total, expanded = b.total, in_flight = 0, items_ok = 0, items_bad = 0
-  FROM begun b WHERE n.workflow_id = b.workflow_id AND n.number = b.number;
+  FROM begun b WHERE n.ctid = b.ctid;
   PERFORM horsies_replace_tasks(p_workflow, v_again, '{}', 2147483647);
   UPDATE horsies_workflows w
   SET status = 'COMPENSATING', finished_at = NULL, error_code = CASE WHEN w.result #>> '{err,data,node}' IS NULL THEN 'WORKFLOW_CANCELLED'

@@ -19,23 +19,23 @@ BEGIN
     FOR NO KEY UPDATE SKIP LOCKED
   ), taken AS (
     UPDATE horsies_tasks t SET advanced_at = p_now WHERE t.id = ANY (ARRAY(SELECT d.id FROM done d))
-    RETURNING t.workflow_id, t.id, t.node, t.status, t.error_code, t.result #>> '{err,message}' AS message,
+    RETURNING t.id, t.node, t.status, t.error_code, t.result #>> '{err,message}' AS message,
               t.status <> 'CANCELLED' OR t.started_at IS NOT NULL OR t.retry_count > 0 OR t.snooze_count > 0 AS begun
   ), of_tasks AS (
     UPDATE horsies_workflow_nodes n
     SET status = CASE WHEN t.error_code = 'TASK_SKIPPED' THEN 'SKIPPED' ELSE t.status END, finished_at = p_now,
         error_code = t.error_code, error = t.message
-    FROM taken t
-    WHERE n.workflow_id = t.workflow_id AND n.number = t.node AND n.kind = 'task' AND n.task_id = t.id AND n.status = 'ENQUEUED'
+    FROM taken t CROSS JOIN LATERAL horsies_address(p_workflow, t.node) AS a
+    WHERE n.ctid = a.address AND n.kind = 'task' AND n.task_id = t.id AND n.status = 'ENQUEUED'
     RETURNING n.number
   ), of_maps AS (
     UPDATE horsies_workflow_nodes n
     SET in_flight = n.in_flight - c.many, items_ok = n.items_ok + c.many - c.bad, items_bad = n.items_bad + c.bad, error = coalesce(n.error, c.error)
-    FROM (SELECT t.workflow_id, t.node, count(*)::int AS many, (count(*) FILTER (WHERE t.bad))::int AS bad,
+    FROM (SELECT t.node, count(*)::int AS many, (count(*) FILTER (WHERE t.bad))::int AS bad,
                  min(concat_ws(': ', coalesce(t.error_code, t.status), t.message)) FILTER (WHERE t.bad AND t.begun) AS error
           FROM (SELECT t.*, t.status <> 'COMPLETED' AND t.error_code IS DISTINCT FROM 'TASK_SKIPPED' AS bad FROM taken t) AS t
-          GROUP BY t.workflow_id, t.node) AS c
-    WHERE n.workflow_id = c.workflow_id AND n.number = c.node AND n.kind IN ('map', 'undo') AND n.status IN ('READY', 'ENQUEUED')
+          GROUP BY t.node) AS c CROSS JOIN LATERAL horsies_address(p_workflow, c.node) AS a
+    WHERE n.ctid = a.address AND n.kind IN ('map', 'undo') AND n.status IN ('READY', 'ENQUEUED')
     RETURNING n.number
   )
   SELECT ARRAY(SELECT o.number FROM of_tasks o), ARRAY(SELECT o.number FROM of_maps o) INTO v_moved, v_maps;

@@ -46,7 +46,6 @@ BEGIN
       SELECT FROM horsies_next_signal(p_workflow, d.signal, d.signal_key, true) AS s WHERE s.sent_at < d.due_at)
     ORDER BY d.due_at);
   IF v_due <> '{}' THEN
-    WITH due AS MATERIALIZED (SELECT p_workflow AS workflow_id, unnest(v_due) AS number)  -- see horsies_propagate
     UPDATE horsies_workflow_nodes n
     SET finished_at = p_now, value = CASE WHEN n.on_timeout = 'complete' THEN 'null'::jsonb END,
         status = CASE n.on_timeout WHEN 'complete' THEN 'COMPLETED' WHEN 'skip' THEN 'SKIPPED' ELSE 'FAILED' END,
@@ -55,7 +54,7 @@ BEGIN
                   CASE WHEN n.kind = 'gate' THEN 'nobody decided in time'
                        WHEN n.items_ok > 0 THEN format('%s of %s signals %L came in time', n.items_ok, n.total, n.signal)
                        ELSE format('no signal %L came in time', n.signal) END END
-    FROM due d WHERE n.workflow_id = d.workflow_id AND n.number = d.number;
+    FROM unnest(v_due) AS d (number) CROSS JOIN LATERAL horsies_address(p_workflow, d.number) AS a WHERE n.ctid = a.address;
     moved := moved || v_due;
   END IF;
   more := cardinality(v_unseen) = p_many OR cardinality(v_due) = p_many;

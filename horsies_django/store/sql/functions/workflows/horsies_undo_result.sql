@@ -12,6 +12,7 @@ CREATE OR REPLACE FUNCTION horsies_undo_result(p_workflow uuid, p_result jsonb) 
            jsonb_agg(jsonb_build_object('node', n.name, 'error_code', coalesce(u.error_code, u.status)) ORDER BY u.finished_at, u.number)
              FILTER (WHERE u.status IN ('FAILED', 'CANCELLED', 'EXPIRED')) AS not_undone,
            string_agg(n.name, ', ' ORDER BY u.finished_at, u.number) FILTER (WHERE u.status IN ('FAILED', 'CANCELLED', 'EXPIRED')) AS names
-    FROM horsies_workflow_nodes u JOIN horsies_workflow_nodes n ON n.workflow_id = p_workflow AND n.number = u.undoes
+    FROM horsies_workflow_nodes u CROSS JOIN LATERAL (
+      SELECT n.name FROM horsies_workflow_nodes n WHERE n.workflow_id = u.workflow_id AND n.number = u.undoes OFFSET 0) AS n
     WHERE u.workflow_id = p_workflow AND u.kind = 'undo') AS e
 $$;

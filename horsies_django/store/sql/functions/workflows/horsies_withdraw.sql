@@ -19,14 +19,14 @@ BEGIN
     LIMIT p_many FOR UPDATE SKIP LOCKED
   ), withdrawn AS (
     DELETE FROM horsies_tasks t WHERE t.id = ANY (ARRAY(SELECT w.id FROM waiting w))
-    RETURNING t.workflow_id, t.node, t.node_index, t.queue_name, t.partition_key
+    RETURNING t.node, t.node_index, t.queue_name, t.partition_key
   ), counted AS (
-    SELECT w.workflow_id, w.node, min(w.node_index) AS first, count(*)::int AS many FROM withdrawn w GROUP BY w.workflow_id, w.node
+    SELECT w.node, min(w.node_index) AS first, count(*)::int AS many FROM withdrawn w GROUP BY w.node
   ), freed AS (
     UPDATE horsies_workflow_nodes n
     SET status = 'READY', task_id = NULL, expanded = CASE WHEN n.kind IN ('map', 'undo') THEN least(n.expanded, c.first) ELSE 0 END,
         in_flight = CASE WHEN n.kind IN ('map', 'undo') THEN n.in_flight - c.many ELSE 0 END
-    FROM counted c WHERE n.workflow_id = c.workflow_id AND n.number = c.node AND n.status IN ('READY', 'ENQUEUED')
+    FROM counted c CROSS JOIN LATERAL horsies_address(p_workflow, c.node) AS a WHERE n.ctid = a.address AND n.status IN ('READY', 'ENQUEUED')
   )
   SELECT coalesce((SELECT sum(c.many) FROM counted c), 0), array_agg(w.queue_name::text), array_agg(w.partition_key)
   INTO v_many, v_queues, v_keys FROM withdrawn w WHERE w.partition_key IS NOT NULL;

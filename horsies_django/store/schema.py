@@ -20,6 +20,7 @@ FUNCTIONS = {  # by name: the directory of its text
 FORMER = (
     "horsies_begin_waits",
     "horsies_begun_total",
+    "horsies_has_failed_upstream",
     "horsies_join_verdict",
     "horsies_replace_tasks",
     "horsies_retry_children",

@@ -47,7 +47,8 @@ BEGIN
                   WHEN v.verdict = 'READY' AND n.when_path IS NOT NULL THEN
                     CASE horsies_condition(p_workflow, n.when_node, n.when_path) WHEN true THEN 'READY' WHEN false THEN 'SKIPPED' ELSE 'PENDING' END
                   ELSE v.verdict END AS status,
-             NOT p_ending AND v.verdict = 'SKIPPED' AND n.rule = 'quorum' AND horsies_has_failed_upstream(p_workflow, n.number) AS refused
+             NOT p_ending AND v.verdict = 'SKIPPED' AND n.rule = 'quorum' AND EXISTS (
+               SELECT FROM horsies_upstream(p_workflow, n.number) AS u WHERE u.counts AND u.status IN ('FAILED', 'CANCELLED', 'EXPIRED')) AS refused
       FROM counted c
       CROSS JOIN LATERAL (
         SELECT n.ctid, n.* FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.number = c.number OFFSET 0) AS n
@@ -61,8 +62,8 @@ BEGIN
                                            OR s.open > n.branches - s.ok - s.bad THEN 'PENDING' ELSE 'READY' END
         WHEN n.rule = 'all' AND s.bad > 0 AND NOT n.allow_failed THEN 'SKIPPED'
         WHEN s.open > 0 THEN 'PENDING'
-        WHEN n.rule = 'failed' AND NOT horsies_has_failed_upstream(p_workflow, n.number) THEN 'SKIPPED'
-        WHEN n.rule = 'succeeded' AND horsies_has_failed_upstream(p_workflow, n.number) THEN 'SKIPPED'
+        WHEN n.rule IN ('failed', 'succeeded') AND (n.rule = 'succeeded') = EXISTS (
+          SELECT FROM horsies_upstream(p_workflow, n.number) AS u WHERE u.counts AND u.status IN ('FAILED', 'CANCELLED', 'EXPIRED')) THEN 'SKIPPED'
         ELSE 'READY' END AS verdict OFFSET 0) AS v
       WHERE (n.status = 'ADDED') = c.admitted
     ), moved AS (

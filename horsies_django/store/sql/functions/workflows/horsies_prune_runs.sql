@@ -15,7 +15,6 @@ DECLARE
   v_finished timestamptz := '-infinity';
   v_tree uuid[];
   v_ids uuid[];
-  v_count int;
   v_held uuid[] := ARRAY(SELECT t.workflow_id FROM horsies_tasks t WHERE t.order_stop IS NOT NULL AND t.workflow_id IS NOT NULL);
 BEGIN
   runs := 0;
@@ -42,18 +41,18 @@ BEGIN
     attempts := attempts + horsies_delete_tasks(v_ids);
     tasks := tasks + cardinality(v_ids);
     v_left := v_left - cardinality(v_ids);
-    DELETE FROM horsies_workflow_edges e WHERE e.ctid = ANY (ARRAY(
-      SELECT x.ctid FROM horsies_workflow_edges x WHERE x.workflow_id = ANY (v_tree) LIMIT v_left));
-    GET DIAGNOSTICS v_count = ROW_COUNT;
-    v_left := v_left - v_count;
-    DELETE FROM horsies_workflow_signals s WHERE s.id = ANY (ARRAY(
-      SELECT x.id FROM horsies_workflow_signals x WHERE x.workflow_id = ANY (v_tree) LIMIT v_left));
-    GET DIAGNOSTICS v_count = ROW_COUNT;
-    v_left := v_left - v_count;
-    DELETE FROM horsies_workflow_nodes n WHERE n.ctid = ANY (ARRAY(
-      SELECT x.ctid FROM horsies_workflow_nodes x WHERE x.workflow_id = ANY (v_tree) LIMIT v_left));
-    GET DIAGNOSTICS v_count = ROW_COUNT;
-    v_left := v_left - v_count;
+    WITH edges AS (
+      DELETE FROM horsies_workflow_edges e WHERE e.ctid = ANY (ARRAY(
+        SELECT x.ctid FROM horsies_workflow_edges x WHERE x.workflow_id = ANY (v_tree) LIMIT v_left)) RETURNING 1
+    ), signals AS (
+      DELETE FROM horsies_workflow_signals s WHERE s.id = ANY (ARRAY(
+        SELECT x.id FROM horsies_workflow_signals x WHERE x.workflow_id = ANY (v_tree) LIMIT v_left - (SELECT count(*) FROM edges))) RETURNING 1
+    ), nodes AS (
+      DELETE FROM horsies_workflow_nodes n WHERE n.ctid = ANY (ARRAY(
+        SELECT x.ctid FROM horsies_workflow_nodes x WHERE x.workflow_id = ANY (v_tree)
+        LIMIT v_left - (SELECT count(*) FROM edges) - (SELECT count(*) FROM signals))) RETURNING 1
+    )
+    SELECT v_left - (SELECT count(*) FROM edges) - (SELECT count(*) FROM signals) - (SELECT count(*) FROM nodes) INTO v_left;
     IF v_left > 0 THEN
       DELETE FROM horsies_workflows w WHERE w.id = ANY (v_tree);
       runs := runs + 1;

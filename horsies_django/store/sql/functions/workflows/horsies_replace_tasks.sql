@@ -17,15 +17,15 @@ BEGIN
     FROM unnest(p_numbers) AS a (number) CROSS JOIN LATERAL (
       SELECT n.ctid, n.* FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.number = a.number OFFSET 0) AS n
   ), had AS MATERIALIZED (
-    SELECT p.ctid, p.number, p.since, t.id, t.ctid AS task, t.node_index, t.order_stop, t.queue_name, t.partition_key, t.advanced_at IS NOT NULL AS counted,
+    SELECT p.ctid, p.number, p.since, t.id, t.node_index, t.order_stop, t.queue_name, t.partition_key, t.advanced_at IS NOT NULL AS counted,
            p.kind IN ('map', 'undo') AND (t.status = 'COMPLETED' OR t.error_code IS NOT DISTINCT FROM 'TASK_SKIPPED') AS kept,
            p.undone AND t.status <> 'COMPLETED' AND horsies_has_begun(t.id, t.status, t.error_code) AS begun
     FROM parts p
     LEFT JOIN LATERAL (  -- not a join, which may read all tasks of the run for each node
-      SELECT x.ctid, x.* FROM horsies_tasks x
+      SELECT x.* FROM horsies_tasks x
       WHERE x.workflow_id = p_workflow AND x.node = p.number AND x.node_index >= p.since AND x.node_index < p.until OFFSET 0) AS t ON true
   ), replaced AS (
-    UPDATE horsies_tasks t SET node = NULL, order_stop = NULL FROM had h WHERE t.ctid = h.task AND NOT h.kept
+    UPDATE horsies_tasks t SET node = NULL, order_stop = NULL WHERE t.id = ANY (ARRAY(SELECT h.id FROM had h WHERE NOT h.kept))
   ), nodes AS MATERIALIZED (
     SELECT h.ctid, h.since, count(*) FILTER (WHERE h.kept AND h.counted)::int AS ok,
            jsonb_object_agg(h.node_index, h.id) FILTER (WHERE h.begun) AS begun,
@@ -45,16 +45,15 @@ BEGIN
          (SELECT array_agg(h.partition_key) FROM had h WHERE h.order_stop IS NOT NULL)
   INTO v_joined, v_queues, v_keys FROM joined j;
   PERFORM horsies_unpark_next(v_queues, v_keys, horsies_channel());
-  WITH others AS MATERIALIZED (  -- nodes that keep their status
-    SELECT DISTINCT d.number
-    FROM unnest(v_joined || p_moved) AS a (number) CROSS JOIN LATERAL horsies_downstream(p_workflow, a.number) AS d WHERE d.status <> 'ADDED'
-  ), counted AS MATERIALIZED (
-    SELECT o.number, count(*) FILTER (WHERE u.finished_at IS NULL)::int AS open,
+  UPDATE horsies_workflow_nodes n SET open = c.open, ok = c.ok, bad = c.bad
+  FROM (SELECT DISTINCT d.number FROM unnest(v_joined || p_moved) AS j (number)
+        CROSS JOIN LATERAL horsies_downstream(p_workflow, j.number) AS d WHERE d.status <> 'ADDED') AS o  -- they keep their status
+  CROSS JOIN LATERAL (
+    SELECT count(*) FILTER (WHERE u.finished_at IS NULL)::int AS open,
            count(*) FILTER (WHERE u.counts AND u.status = 'COMPLETED')::int AS ok,
            count(*) FILTER (WHERE u.counts AND u.finished_at IS NOT NULL AND u.status <> 'COMPLETED')::int AS bad
-    FROM others o CROSS JOIN LATERAL horsies_upstream(p_workflow, o.number) AS u GROUP BY o.number
-  )
-  UPDATE horsies_workflow_nodes n SET open = c.open, ok = c.ok, bad = c.bad
-  FROM counted c CROSS JOIN LATERAL horsies_address(p_workflow, c.number) AS a WHERE n.ctid = a.address;
+    FROM horsies_upstream(p_workflow, o.number) AS u) AS c
+  CROSS JOIN LATERAL horsies_address(p_workflow, o.number) AS a
+  WHERE n.ctid = a.address;
 END
 $$;

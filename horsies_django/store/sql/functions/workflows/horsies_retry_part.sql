@@ -58,26 +58,20 @@ BEGIN
   PERFORM horsies_replace_tasks(p_run.id, v_again, p_moved, p_many);
   IF retrying = c_all AND NOT EXISTS (
     SELECT FROM horsies_workflow_nodes n WHERE n.workflow_id = p_run.id AND n.status = 'ADDED' AND n.finished_at IS NOT NULL) THEN
-    WITH others AS MATERIALIZED (
-      SELECT n.ctid FROM horsies_workflow_nodes n
+    WITH nested AS MATERIALIZED (  -- first those that get new runs: by what runs again, which those that go on then do
+      SELECT n.ctid, c.finished_at IS NULL OR EXISTS (SELECT FROM horsies_upstream(p_run.id, n.number) AS u WHERE u.status = 'ADDED') AS anew
+      FROM horsies_workflow_nodes n
       LEFT JOIN LATERAL (SELECT c.finished_at FROM horsies_workflows c WHERE c.id = n.task_id OFFSET 0) AS c ON true
       WHERE n.workflow_id = p_run.id AND n.status = 'ADDED' AND n.kind = 'workflow' AND n.task_id IS NOT NULL
-        AND (c.finished_at IS NULL OR EXISTS (SELECT FROM horsies_upstream(n.workflow_id, n.number) AS u WHERE u.status = 'ADDED'))
-      LIMIT p_many
+      ORDER BY anew DESC LIMIT p_many
+    ), moved AS (
+      UPDATE horsies_workflow_nodes n
+      SET status = CASE WHEN e.anew THEN 'ADDED' ELSE 'ENQUEUED' END, task_id = CASE WHEN NOT e.anew THEN n.task_id END
+      FROM nested e WHERE n.ctid = e.ctid RETURNING n.task_id
     )
-    UPDATE horsies_workflow_nodes n SET task_id = NULL FROM others o WHERE n.ctid = o.ctid;
-    GET DIAGNOSTICS v_many = ROW_COUNT;
-    IF v_many < p_many THEN
-      WITH kept AS MATERIALIZED (
-        SELECT n.ctid FROM horsies_workflow_nodes n
-        WHERE n.workflow_id = p_run.id AND n.status = 'ADDED' AND n.kind = 'workflow' AND n.task_id IS NOT NULL LIMIT p_many
-      ), goes_on AS (
-        UPDATE horsies_workflow_nodes n SET status = 'ENQUEUED' FROM kept k WHERE n.ctid = k.ctid RETURNING n.task_id
-      )
-      SELECT array_agg(g.task_id), count(*) INTO v_children, v_many FROM goes_on g;
-      PERFORM horsies_begin_retry(v_children, p_now);
-      begun := v_many > 0;
-    END IF;
+    SELECT array_agg(m.task_id) FILTER (WHERE m.task_id IS NOT NULL), count(*) INTO v_children, v_many FROM moved m;
+    PERFORM horsies_begin_retry(v_children, p_now);
+    begun := v_children IS NOT NULL;
     retrying := CASE WHEN v_many = p_many THEN c_all END;
   END IF;
   UPDATE horsies_workflows w SET retrying = horsies_retry_part.retrying WHERE w.id = p_run.id;

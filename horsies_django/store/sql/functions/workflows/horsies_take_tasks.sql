@@ -12,13 +12,13 @@ BEGIN
   IF v_tasks = '{}' THEN
     RETURN '{}';
   END IF;
-  WITH done AS MATERIALIZED (
-    SELECT t.id FROM horsies_tasks t
-    WHERE t.id = ANY (v_tasks) AND t.workflow_id IS NOT DISTINCT FROM p_workflow AND t.advanced_at IS NULL
-      AND t.status IN ('COMPLETED', 'FAILED', 'CANCELLED', 'EXPIRED')  -- "finished_at IS NOT NULL" may read all finished tasks there are
-    FOR NO KEY UPDATE SKIP LOCKED
-  ), taken AS (
-    UPDATE horsies_tasks t SET advanced_at = p_now WHERE t.id = ANY (ARRAY(SELECT d.id FROM done d))
+  WITH taken AS (
+    UPDATE horsies_tasks t SET advanced_at = p_now
+    WHERE t.id = ANY (ARRAY(
+      SELECT d.id FROM horsies_tasks d
+      WHERE d.id = ANY (v_tasks) AND d.workflow_id IS NOT DISTINCT FROM p_workflow AND d.advanced_at IS NULL
+        AND d.status IN ('COMPLETED', 'FAILED', 'CANCELLED', 'EXPIRED')  -- "finished_at IS NOT NULL" may read all finished tasks there are
+      FOR NO KEY UPDATE SKIP LOCKED))
     RETURNING t.id, t.node, t.status, t.error_code, t.result #>> '{err,message}' AS message,
               t.status <> 'CANCELLED' OR t.started_at IS NOT NULL OR t.retry_count > 0 OR t.snooze_count > 0 AS begun
   ), of_tasks AS (

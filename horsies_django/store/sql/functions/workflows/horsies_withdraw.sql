@@ -12,13 +12,13 @@ DECLARE
   v_queues text[];
   v_keys text[];
 BEGIN
-  WITH waiting AS MATERIALIZED (
-    SELECT t.id FROM horsies_tasks t
-    WHERE t.workflow_id = p_workflow AND t.node IS NOT NULL AND (p_number IS NULL OR t.node = p_number)
-      AND t.status = 'PENDING' AND t.retry_count = 0 AND coalesce(t.snooze_count, 0) = 0
-    LIMIT p_many FOR UPDATE SKIP LOCKED
-  ), withdrawn AS (
-    DELETE FROM horsies_tasks t WHERE t.id = ANY (ARRAY(SELECT w.id FROM waiting w))
+  WITH withdrawn AS (
+    DELETE FROM horsies_tasks t
+    WHERE t.id = ANY (ARRAY(
+      SELECT w.id FROM horsies_tasks w
+      WHERE w.workflow_id = p_workflow AND w.node IS NOT NULL AND (p_number IS NULL OR w.node = p_number)
+        AND w.status = 'PENDING' AND w.retry_count = 0 AND coalesce(w.snooze_count, 0) = 0
+      LIMIT p_many FOR UPDATE SKIP LOCKED))
     RETURNING t.node, t.node_index, t.queue_name, t.partition_key
   ), counted AS (
     SELECT w.node, min(w.node_index) AS first, count(*)::int AS many FROM withdrawn w GROUP BY w.node

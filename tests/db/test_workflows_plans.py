@@ -14,7 +14,6 @@ from django.db import connection
 
 from horsies_django import Workflow
 from horsies_django.models import Task, WorkflowNode, WorkflowRun
-from horsies_django.store.base import PLANS_SECONDS, forget_plans
 from horsies_django.store.retention import RetentionStore
 from horsies_django.workflows import operations
 from horsies_django.workflows.advancer import Advancer
@@ -347,7 +346,7 @@ def undone(engine: Engine) -> None:
 def test_what_is_done_for_a_run_reads_no_more_among_many_runs_that_wait(connect: Connect, state: str) -> None:
     """Naive: a plan of nearly empty tables joins a list with all nodes there are; 5,000 sleepers woke in 38 seconds.
 
-    A worker forgets its plans every ten seconds. Who sends, in a session of any age, keeps them.
+    Who sends, in a session of any age, keeps its plans.
     """
     fill(state, connect())
     connection.ensure_connection()
@@ -364,6 +363,5 @@ def test_what_is_done_for_a_run_reads_no_more_among_many_runs_that_wait(connect:
         others.append(tail(flow, [flow.sleep(100_000), flow.gate("open"), flow.signal("go"), late]))
     sent = [entries(engine.conn, flow.send) for flow in others]
     assert min(sent[-10:]) < min(sent[:10]) + 20
-    forget_plans(engine.conn, -PLANS_SECONDS)
     many = {act.__name__: min(entries(engine.conn, partial(act, engine)) for _ in range(2)) for act in acts}
     assert {name: (few[name], found) for name, found in many.items() if found > 3 * few[name] + 500} == {}

@@ -22,6 +22,7 @@ FORMER = (
     "horsies_begun_total",
     "horsies_has_failed_upstream",
     "horsies_join_verdict",
+    "horsies_part",
     "horsies_replace_tasks",
     "horsies_retry_children",
     "horsies_take_signal",

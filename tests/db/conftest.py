@@ -30,12 +30,12 @@ def aside(connect: Connect) -> Iterator[Aside]:
 @pytest.fixture
 def parts() -> Iterator[Parts]:
     """Give a function that says how many nodes and tasks of a run one transaction may end, skip, withdraw or retry."""
-    text = load("functions/workflows/horsies_part")
+    text = load("functions/workflows/horsies_move_run")
 
     def install(many: int) -> None:
-        assert "SELECT 1000 " in text
+        assert "v_part CONSTANT int := 1000;" in text
         with connection.cursor() as cursor:
-            cursor.execute(text.replace("SELECT 1000 ", f"SELECT {many} "))
+            cursor.execute(text.replace("int := 1000;", f"int := {many};"))
 
     yield install
     install(1000)

@@ -24,7 +24,7 @@ from tests.db.drives import MISCOUNTED, Engine
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-PART = 20  # instead of a thousand, see horsies_part
+PART = 20  # instead of a thousand, see horsies_move_run
 MANY = 50
 
 

@@ -1,6 +1,6 @@
 -- Moves a run on after some of its nodes became final: tells their downstream nodes, acts on failures as on_error says, sends the tasks of
 -- ready nodes, and ends the run if it is done. Sends at most p_limit tasks. After 20 ms it sends no more, and begins no more waits, which
--- end at once if their signals are there; but it does some. Of much else it does a part, see horsies_part: it ends, withdraws or lets go
+-- end at once if their signals are there; but it does some. Of much else it does a part, see v_part: it ends, withdraws or lets go
 -- nodes and tasks, decides about nodes, or does part of a retry, during which it sends nothing and decides about no node; owed_at says
 -- that something is left.
 -- many: tasks sent. more: something is left. finished: the run has ended. parent: its parent run. halted: 'stop' or 'pause' if a
@@ -16,7 +16,7 @@ DECLARE
   v_some boolean := false;
   v_run horsies_workflows;
   v_moved bigint[] := p_moved;
-  v_part int := horsies_part();
+  v_part CONSTANT int := 1000;  -- nodes, and tasks, that are ended, withdrawn, decided about or run again here
   v_room int := v_part;  -- for nodes that are skipped, or admitted
   v_told record;
   v_retried record;

@@ -78,11 +78,11 @@ class Member:
         if (step + self.number) % self.snapshot_steps == 0:
             memories = dict.fromkeys((child.id for child in self.children), 50.0)
             store.snapshot(self.id, load, memories, buffered=0, cpu_percent=1.0)
-        if (step + self.number) % self.reap_steps == 0:
+        if (step + self.number) % (60 * STEPS) == 0:
             self.reaper.note_served(conn)
-            if self.on_duty:
-                self.reaper.tick(conn)
-                self.overdue.tick(conn)
+        if (step + self.number) % self.reap_steps == 0 and self.on_duty:
+            self.reaper.tick(conn)
+            self.overdue.tick(conn)
 
 
 def cases(scale: float) -> Sequence[Case]:

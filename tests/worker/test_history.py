@@ -145,7 +145,7 @@ def test_a_worker_that_lives_writes_what_it_has_counted_every_minute(build: Buil
     thread = parts.maintenance
     thread.history.worker = thread.heartbeat.worker = WorkerFactory().pk
     parts.outbox.counts.settled([outcome()], {})
-    thread.count_at = 0.0
+    thread.jobs[-1].at = 0.0
     thread.start()
     try:
         wait_until(lambda: bool(written()), "it is written")

@@ -26,7 +26,7 @@ from horsies_django.tasks.ids import uuid7s
 from horsies_django.worker.engine.engine import EngineStatus
 from horsies_django.worker.maintenance import pruner as pruner_module
 from horsies_django.worker.maintenance.heartbeat import Snapshots
-from horsies_django.worker.maintenance.pruner import SMALLEST_BATCH, TICK_INTERVAL_SECONDS, Pruner
+from horsies_django.worker.maintenance.pruner import Pruner
 from horsies_django.worker.supervisor import Supervisor
 from tests.conftest import Claimer, limit, put, wait_until
 from tests.db.conftest import wait_for_waiting
@@ -155,7 +155,10 @@ def test_a_reaper_judges_only_after_its_own_beats_went_out_for_the_whole_thresho
     reaper.rescue(conn)
     assert Heartbeat.objects.get(pk=other).died_at is None
     heartbeat.unbroken_since = time.monotonic() - 60
-    heartbeat.missed()
+    lost = connect()
+    lost.close()
+    with pytest.raises(psycopg.OperationalError):
+        heartbeat.tick(lost)
     heartbeat.tick(conn)
     reaper.rescue(conn)
     assert Heartbeat.objects.get(pk=other).died_at is None
@@ -209,12 +212,12 @@ def test_only_a_worker_on_duty_rescues_and_it_takes_over_from_those_that_fall_si
     parts.worker = thread.heartbeat.worker = uuid7s(1)[0]
     register(parts.worker, conn)
     thread.heartbeat.unbroken_since = time.monotonic() - 60
-    assert thread.beat()
-    assert thread.reap()
+    for job in thread.jobs:
+        thread.attempt(job)
     assert Heartbeat.objects.get(pk=dead).died_at is None
     silence(older[2])
-    assert thread.beat()
-    assert thread.reap()
+    for job in thread.jobs:
+        thread.attempt(job)
     assert Heartbeat.objects.get(pk=dead).died_at is not None
     thread.disconnect()
 
@@ -261,10 +264,10 @@ def test_the_session_of_the_thread_forgets_its_plans_every_ten_seconds(parts: Su
     """Naive: workflows that wait are woken by a plan that reads all nodes there are, if the worker began with empty tables."""
     thread = parts.maintenance
     plan = with_a_bad_plan(thread.connected())
-    assert thread.note_served()
+    thread.attempt(thread.jobs[0])
     assert "Seq Scan" in plan()
     thread.planned_at -= PLANS_SECONDS
-    assert thread.note_served()
+    thread.attempt(thread.jobs[0])
     assert "Index" in plan()
     thread.disconnect()
 
@@ -362,12 +365,13 @@ def test_a_batch_that_takes_too_long_is_given_up_the_next_one_is_smaller_and_a_t
     conn.execute("SET statement_timeout = '100ms'")
     with other.transaction():
         other.execute("LOCK TABLE horsies_task_attempts IN ACCESS EXCLUSIVE MODE")
-        assert pruner.tick(conn) == TICK_INTERVAL_SECONDS
+        pruner.batch = 50
+        assert pruner.tick(conn) is None
         smaller = pruner.batch
-        assert smaller < SMALLEST_BATCH
+        assert smaller < 50
         assert "took too long" in log.text
-    monkeypatch.setattr(pruner_module, "TICK_SECONDS", 0.0)
-    assert pruner.tick(conn) == TICK_INTERVAL_SECONDS
+    monkeypatch.setattr(pruner_module, "TURN_SECONDS", 0.0)
+    assert pruner.tick(conn) is None
     assert Task.objects.count() == 60 - smaller, "the rest is left to the next tick"
     wait_until(lambda: over(pruner, conn), "a round is over")
     assert not Task.objects.exists()

@@ -123,7 +123,6 @@ class HeartbeatSender:
         self.watch = watch
         self.snapshots = Snapshots(worker, pid, snapshot_seconds)
         self.unbroken_since: float | None = None  # since when every heartbeat was sent in time, by the monotonic clock
-        self.tried_since: float | None = None  # since when the database has not answered
 
     def tick(self, connection: Any) -> bool:
         """Send one heartbeat. Returns False, without sending it, while the engine is stuck or if it was declared dead.
@@ -131,6 +130,7 @@ class HeartbeatSender:
         Raises psycopg.Error.
         """
         now, status = time.monotonic(), self.engine.status
+        unbroken_since, self.unbroken_since = self.unbroken_since, None
         if status.busy_since is not None and now - status.busy_since > STUCK_SECONDS:
             logger.error("the engine has been stuck for %.0f s; sending no heartbeat", now - status.busy_since)
             return False
@@ -152,32 +152,14 @@ class HeartbeatSender:
             TaskStore(connection).renew(self.worker, status.prefetched, self.engine.lease or timedelta())
         self.kill_timer.rearm(now)
         self.engine.trust(now + self.kill_timer.seconds)  # no other worker can declare this one dead until then
-        if self.unbroken_since is None:
-            self.unbroken_since = now
+        self.unbroken_since = now if unbroken_since is None else unbroken_since
         self.engine.outage.hasten()  # none need have been missed: an outage may be shorter than the time between two
         self.snapshots.tick(connection, children, memories, load, len(status.prefetched))
         return True
 
-    def missed(self) -> None:
-        """Note that a heartbeat was not sent."""
-        self.unbroken_since = None
-
     def unbroken_for(self, seconds: float) -> bool:
         """Whether every heartbeat of the last ``seconds`` was sent: only then may this worker declare others dead."""
         return self.unbroken_since is not None and time.monotonic() - self.unbroken_since >= seconds
-
-    def asked(self) -> None:
-        """Note that a statement was sent to the database on the connection of the heartbeats."""
-        if self.tried_since is None:
-            self.tried_since = time.monotonic()
-
-    def answered(self) -> None:
-        self.tried_since = None
-
-    def cut_off_for(self, seconds: float) -> bool:
-        """Whether the database has not answered the heartbeat for ``seconds``; safe from another thread."""
-        since = self.tried_since
-        return since is not None and time.monotonic() - since >= seconds
 
 
 def processes(members: Iterable[PoolProcess]) -> list[Process]:

@@ -12,8 +12,6 @@ from horsies_django.core.counts import Key, Total
 from horsies_django.store.history import HistoryStore
 from horsies_django.worker.process.counts import Counts
 
-HISTORY_SECONDS = 60.0
-
 
 class HistoryWriter:
     """``tick`` writes what is new. What was not confirmed is written again, as it was, so that it counts once."""
@@ -26,8 +24,8 @@ class HistoryWriter:
         self.known: dict[Key, Total] = {}  # the counts up to it
         self.since, self.covers = time.monotonic(), timedelta()  # since when it counts; how long what was sent took
 
-    def tick(self, connection: Any) -> bool:
-        """Write what was counted since the last time. Returns True. Raises psycopg.Error."""
+    def tick(self, connection: Any) -> None:
+        """Write what was counted since the last time. Raises psycopg.Error."""
         self.send(connection)
         now, counts = time.monotonic(), self.counts.read()
         self.sent = [new for total in counts if (new := total.minus(self.known.get(total[:3]))).n]
@@ -35,7 +33,6 @@ class HistoryWriter:
         self.covers, self.since = timedelta(seconds=now - self.since), now
         self.number += 1
         self.send(connection)
-        return True
 
     def send(self, connection: Any) -> None:
         if self.sent:

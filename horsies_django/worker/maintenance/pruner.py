@@ -2,8 +2,8 @@
 
 One runs in every worker, on the maintenance thread. A round consists of short ticks and ends when nothing is left to delete. Each
 batch is a statement and a transaction of its own. Rows differ in size by a factor of a million (a result may have megabytes), so
-batches start small and double only while they are fast: heartbeats are not delayed, and large rows are deleted, too. For why a
-round does not read all history, see ``store/sql/functions/tasks/horsies_prune.sql``.
+batches start with one row and double only while they are fast: heartbeats are not delayed, and large rows are deleted, too. For
+why a round does not read all history, see ``store/sql/functions/tasks/horsies_prune.sql``.
 """
 
 from __future__ import annotations
@@ -21,13 +21,11 @@ from horsies_django.conf import Retention
 from horsies_django.store.base import said
 from horsies_django.store.history import HOUR, MINUTE, HistoryStore
 from horsies_django.store.retention import Kept, OwnRetention, RetentionStore, kept_by
+from horsies_django.worker.maintenance import TURN_SECONDS
 
 logger = logging.getLogger("horsies.worker")
 
-TICK_SECONDS = 0.3
-TICK_INTERVAL_SECONDS = 1.0  # between the ticks of a round
-QUICK_SECONDS = 0.05
-SMALLEST_BATCH = 50
+QUICK_SECONDS = 0.05  # the next batch is larger after one that took less, and smaller after one that took twice as long
 
 # Deletes a batch of at most so many rows; returns the number of deleted rows by name, and whether there may be more
 Step = Callable[[RetentionStore, int], tuple[dict[str, int], bool]]
@@ -39,7 +37,7 @@ class Pruner:
     def __init__(self, retention: Retention, own: Callable[[], Iterable[int | bool]] = tuple) -> None:
         self.interval_seconds = float(retention.retention_sweep_interval_s)
         self.largest_batch = retention.retention_delete_batch_size
-        self.batch = min(SMALLEST_BATCH, self.largest_batch)
+        self.batch = 1
         self.own = own
         self.noted: set[int | bool] = set()
         self.steps = [*steps(retention), of_own()]
@@ -62,9 +60,9 @@ class Pruner:
             self.noted -= new
             raise
 
-    def tick(self, connection: Any) -> float:
-        """Delete for a short time, and return the seconds until the next tick. Raises psycopg.OperationalError."""
-        store, until = RetentionStore(connection), time.monotonic() + TICK_SECONDS
+    def tick(self, connection: Any) -> float | None:
+        """Delete for a short time; at the end of a round, return the seconds until the next. Raises psycopg.OperationalError."""
+        store, until = RetentionStore(connection), time.monotonic() + TURN_SECONDS
         while self.left:
             try:
                 if not self.delete(store, self.left[0]):
@@ -72,12 +70,12 @@ class Pruner:
             except psycopg.errors.QueryCanceled:
                 logger.warning("retention: a batch of %s rows took too long, the next one is smaller", self.batch)
                 self.batch = max(1, self.batch // 10)
-                return TICK_INTERVAL_SECONDS
+                return None
             except psycopg.ProgrammingError as error:  # a privilege is missing: the heartbeat must continue
                 logger.error("retention: rows cannot be deleted: %s", said(error))
                 self.left.pop(0)
             if self.left and time.monotonic() >= until:
-                return TICK_INTERVAL_SECONDS
+                return None
         if told := ", ".join(f"{name}: {count:,}" for name, count in self.counts.items() if count):
             logger.info("retention deleted %s", told)
         self.counts.clear()

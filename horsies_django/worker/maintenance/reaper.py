@@ -25,6 +25,7 @@ from horsies_django.core.counts import CRASHED, EXPIRED, OTHER
 from horsies_django.store.notify import channel_prefix
 from horsies_django.store.queues import NO_OVERRIDE, QueueStore
 from horsies_django.store.workers import Happened, WorkerStore
+from horsies_django.worker.maintenance import TURN_SECONDS
 from horsies_django.worker.process.counts import Counts
 from horsies_django.worker.process.logs import shown_name
 from horsies_django.worker.process.task_log import about_first, label, named, tell_expired
@@ -34,9 +35,6 @@ logger = logging.getLogger("horsies.worker")
 
 MANY = 1_000  # rows of a kind per statement
 REQUEST_SWEEP_SECONDS = 30.0
-INTERVAL_SECONDS = 1.0
-
-TURN_SECONDS = 0.3
 
 
 class Reaper:
@@ -59,14 +57,11 @@ class Reaper:
         self.tell = tell  # sends the signals
         self.counts = counts or Counts()
         self.request_sweep_at = time.monotonic() + REQUEST_SWEEP_SECONDS
-        self.served_at = 0.0
         self.refused: set[uuid.UUID] = set()  # tasks that were reported as refused
 
     def note_served(self, connection: Any) -> None:
-        """Record once a minute that this worker serves its queues. Raises psycopg.Error."""
-        if (now := time.monotonic()) >= self.served_at:
-            QueueStore(connection).served(self.queues)
-            self.served_at = now + 60.0
+        """Record that this worker serves its queues. Raises psycopg.Error."""
+        QueueStore(connection).served(self.queues)
 
     def tick(self, connection: Any) -> None:
         """Run one round. Raises psycopg.Error."""
@@ -135,7 +130,7 @@ class Reaper:
 
     def sweep(self, queues: QueueStore) -> None:
         """Bring waiting tasks in line with changed limits, for a short time."""
-        until = time.monotonic() + 0.3
+        until = time.monotonic() + TURN_SECONDS
         for name in queues.sweeps():
             while queues.sweep(name, MANY) and time.monotonic() < until:
                 pass
@@ -148,21 +143,19 @@ class OverdueWorkflows:
         self.advancer = advancer
         self.everything_at = 0.0  # when to look at all finished tasks that were not advanced
 
-    def tick(self, connection: Any) -> bool:
-        """Find what is owed to workflows, and advance them; return whether to continue at once. Raises psycopg.Error."""
+    def tick(self, connection: Any) -> float | None:
+        """Find what is owed to workflows, and advance them; return 0.0 to continue at once. Raises psycopg.Error."""
         store = self.advancer.store(connection, channel_prefix(connection))
         now = time.monotonic()
         until = now + TURN_SECONDS
         while self.advancer.wake(store):
             if time.monotonic() > until:
-                return True  # thousands wake at this moment
+                return 0.0  # thousands wake at this moment
         everything = now >= self.everything_at
         self.advancer.find(store, None if everything else timedelta(minutes=1), MANY)
         if everything:
-            took = time.monotonic() - now
-            self.everything_at = now + max(
-                30.0, 100 * took
-            )  # a hundredth of the time may be spent on looks at older tasks
+            # a hundredth of the time may be spent on looks at older tasks
+            self.everything_at = now + max(30.0, 100 * (time.monotonic() - now))
         while self.advancer.next_at <= time.monotonic() < until:
             self.advancer.turn(store, TURN_SECONDS)
-        return False
+        return None

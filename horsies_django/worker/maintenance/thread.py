@@ -8,6 +8,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import psycopg
@@ -15,15 +17,30 @@ import psycopg
 from horsies_django.store.base import forget_plans, said
 from horsies_django.store.notify import direct_connection
 from horsies_django.worker.maintenance.heartbeat import HeartbeatSender
-from horsies_django.worker.maintenance.history import HISTORY_SECONDS, HistoryWriter
-from horsies_django.worker.maintenance.pruner import TICK_INTERVAL_SECONDS, Pruner
-from horsies_django.worker.maintenance.reaper import INTERVAL_SECONDS, OverdueWorkflows, Reaper
+from horsies_django.worker.maintenance.history import HistoryWriter
+from horsies_django.worker.maintenance.pruner import Pruner
+from horsies_django.worker.maintenance.reaper import OverdueWorkflows, Reaper
 
 logger = logging.getLogger("horsies.worker")
 
+OFTEN_SECONDS = 1.0  # between two rounds of what is looked for often
+MINUTE_SECONDS = 60.0
+
+
+@dataclass
+class Job:
+    """What is done every ``seconds``, if it is ``wanted`` then; ``act`` may return after how many seconds instead."""
+
+    name: str
+    seconds: float
+    act: Callable[[psycopg.Connection[Any]], float | None]
+    wanted: Callable[[], bool] = lambda: True
+    at: float = 0.0  # when it is due, by the monotonic clock
+    at_the_end: bool = False  # whether it is done once more when the worker stops
+
 
 class MaintenanceThread(threading.Thread):
-    """Calls ``tick`` of heartbeat, reaper, overdue workflows and pruner, each at its interval, until ``stop``."""
+    """Does its jobs, each at its interval, until ``stop``."""
 
     def __init__(
         self,
@@ -39,100 +56,64 @@ class MaintenanceThread(threading.Thread):
         self.alias = alias
         self.heartbeat = heartbeat
         self.reaper = reaper
-        self.reap_seconds = reap_seconds
-        self.pruner = pruner
-        self.prune_at = 0.0
-        self.overdue = overdue
         self.history = history
-        self.count_at = time.monotonic() + HISTORY_SECONDS
+        first_count_at = time.monotonic() + MINUTE_SECONDS
+        self.jobs = [
+            Job("the heartbeat", heartbeat.interval_seconds, self.beat),
+            Job("the reaper's round", reap_seconds, reaper.tick, self.on_duty),
+            Job("recording which queues are served", MINUTE_SECONDS, reaper.note_served),
+            Job("advancing workflows", OFTEN_SECONDS, overdue.tick, self.on_duty),
+            Job("noting retentions", OFTEN_SECONDS, pruner.note, lambda: pruner.owes_note, at_the_end=True),
+            Job("pruning", OFTEN_SECONDS, pruner.tick),
+            Job("writing the history", MINUTE_SECONDS, history.tick, at=first_count_at, at_the_end=True),
+        ]
         self.connection: psycopg.Connection[Any] | None = None
         self.planned_at = 0.0
         self.ended = threading.Event()
         self.asked_since: float | None = None  # while it waits for the database, by the monotonic clock
+        self.unanswered_since: float | None = None  # since when the database has not answered at all
         self.failing: set[str] = set()  # what was logged as failed and has not succeeded since
 
     def run(self) -> None:
-        """Tick until stopped; errors are logged, and the next tick tries again on a new connection."""
-        beat_at = reap_at = advance_at = 0.0
-        while True:
-            now = time.monotonic()
-            if now >= beat_at:
-                beat_at = now + self.heartbeat.interval_seconds
-                if not self.attempt("the heartbeat", self.beat):
-                    self.heartbeat.missed()
-            if now >= reap_at:
-                reap_at = now + self.reap_seconds
-                self.attempt("the reaper's round", self.reap)
-                self.attempt("recording which queues are served", self.note_served)
-            if now >= advance_at:
-                advance_at = now + INTERVAL_SECONDS
-                if self.heartbeat.on_duty and self.attempt("advancing workflows", self.advance):
-                    advance_at = 0.0
-                self.note_retentions()
-            if now >= self.prune_at:
-                self.attempt("pruning", self.prune)
-            if now >= self.count_at:
-                self.count_at = now + HISTORY_SECONDS
-                self.attempt("writing the history", self.count)
-            due = min(beat_at, reap_at, advance_at, self.prune_at, self.count_at)
-            if self.ended.wait(max(0.0, due - time.monotonic())):
-                self.note_retentions()
-                self.attempt("writing the history", self.count)
-                self.disconnect()
-                return
+        """Do what is due until stopped; errors are logged, and the next time tries again on a new connection."""
+        while not self.ended.wait(max(0.0, min(job.at for job in self.jobs) - time.monotonic())):
+            for job in self.jobs:
+                if time.monotonic() >= job.at:
+                    self.attempt(job)
+        for job in self.jobs:
+            if job.at_the_end:
+                self.attempt(job)
+        self.disconnect()
 
-    def beat(self) -> bool:
-        return self.heartbeat.tick(self.connected())
+    def on_duty(self) -> bool:
+        return self.heartbeat.on_duty
 
-    def reap(self) -> bool:
-        """Run one round of the reaper, if this worker is on duty."""
-        if self.heartbeat.on_duty:
-            self.reaper.tick(self.connected())
-        return True
+    def beat(self, connection: psycopg.Connection[Any]) -> None:
+        self.heartbeat.tick(connection)
 
-    def note_served(self) -> bool:
-        """Record that this worker serves its queues."""
-        self.reaper.note_served(self.connected())
-        return True
-
-    def advance(self) -> bool:
-        """Advance overdue workflows; return whether to continue at once."""
-        return self.overdue.tick(self.connected())
-
-    def count(self) -> bool:
-        """Write what was counted to the history."""
-        return self.history.tick(self.connected())
-
-    def note_retentions(self) -> None:
-        """Record the ``keep_result`` of tasks that this worker has run."""
-        if self.pruner.owes_note:
-            self.attempt("noting retentions", lambda: self.pruner.note(self.connected()))
-
-    def prune(self) -> bool:
-        """Run one tick of the pruner."""
-        self.prune_at = time.monotonic() + TICK_INTERVAL_SECONDS
-        self.prune_at = time.monotonic() + self.pruner.tick(self.connected())
-        return True
-
-    def attempt(self, what: str, action: Any) -> bool:
-        """Run an action that uses the database, and return whether it succeeded."""
-        self.heartbeat.asked()
-        self.asked_since = time.monotonic()
+    def attempt(self, job: Job) -> None:
+        """Do a job if it is wanted, and set when it is due again."""
+        began = time.monotonic()
+        job.at = began + job.seconds
+        if not job.wanted():
+            return
+        self.asked_since = began
+        self.unanswered_since = self.unanswered_since or began
         try:
-            done = bool(action())
+            if (seconds := job.act(self.connected())) is not None:
+                job.at = began + seconds
         except psycopg.Error as error:
-            if what not in self.failing:
-                logger.warning("%s failed; trying again until it succeeds: %s", what, said(error))
-            self.failing.add(what)
+            if job.name not in self.failing:
+                logger.warning("%s failed; trying again until it succeeds: %s", job.name, said(error))
+            self.failing.add(job.name)
             self.disconnect()
-            return False
+            return
         finally:
             self.asked_since = None
-        self.heartbeat.answered()
-        if what in self.failing:
-            logger.info("%s succeeds again", what)
-            self.failing.remove(what)
-        return done
+        self.unanswered_since = None
+        if job.name in self.failing:
+            logger.info("%s succeeds again", job.name)
+            self.failing.remove(job.name)
 
     def connected(self) -> psycopg.Connection[Any]:
         """Return the connection, opening one if there is none. Raises psycopg.OperationalError."""

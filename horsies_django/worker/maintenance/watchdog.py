@@ -55,7 +55,8 @@ class Watchdog(threading.Thread):
             now = time.monotonic()
             # the timer of a worker that is cut off is rearmed when only a quarter of its time is left
             late = now > self.kill_timer.deadline - self.kill_timer.seconds / 4
-            if late and self.maintenance.heartbeat.cut_off_for(look) and not (self.kill and self.busy()):
+            cut_off = now - (self.maintenance.unanswered_since or now) >= look
+            if late and cut_off and not (self.kill and self.busy()):
                 self.kill_timer.rearm(now)
             self.close_silent_connections(now)
 

@@ -39,7 +39,7 @@ from horsies_django.worker.pool.pool import Pool
 from horsies_django.worker.pool.timeouts import StuckWatch, TimeLimits
 from horsies_django.worker.process.kill_timer import KillTimer
 from horsies_django.worker.process.options import WorkerOptions
-from horsies_django.worker.process.shutdown import Shutdown
+from horsies_django.worker.process.shutdown import STOP_SECONDS, Shutdown
 from horsies_django.worker.scheduler.scheduler import SchedulerLoop
 from horsies_django.worker.startup import (
     Start,
@@ -269,7 +269,7 @@ class Supervisor:
             self.watchdog.stop()
         if self.scheduler_loop is not None and self.scheduler_loop.is_alive():
             self.scheduler_loop.stop()
-            self.scheduler_loop.join(5)
+            self.scheduler_loop.join(STOP_SECONDS)
         self.outbox.receivers.stop()
         if self.maintenance.is_alive():
             self.maintenance.stop()

@@ -63,7 +63,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Slow:
 def test_lines_that_a_slow_log_cannot_take_are_counted_and_the_rest_is_written_in_order(
     slow: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logs, "MAX_WAITING", 2)
+    monkeypatch.setattr(logs, "MOST_WAITING", 2)
     with logs.relayed_logs():
         logger.info("line %s", 0)
         assert slow.arrived.wait(30)

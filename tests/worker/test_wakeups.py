@@ -15,7 +15,6 @@ from horsies_django.store.passes import Passed
 from horsies_django.worker.engine.scan_cursors import (
     HIGHEST,
     LAG_SECONDS,
-    LONGEST_SECONDS,
     PRIORITIES,
     SHARE,
     SLOW_OFTEN,
@@ -322,7 +321,7 @@ def test_once_in_a_while_a_pass_looks_everywhere_which_takes_a_small_part_of_the
     cursors.learn(passed(p5=NOW - 1), 5.0, WORTH_SECONDS)
     assert (cursors.forget_at, cursors.held) == (5.0 + cursors.every, {})
     assert lane(cursors, now=5.1)[1]["since"] == NOW - 1
-    for took, pause in ((0.1, 9.0), (1.0, SHARE), (100.0, LONGEST_SECONDS)):
+    for took, pause in ((0.1, 9.0), (1.0, SHARE)):
         now = cursors.forget_at
         cursors.text(now)
         cursors.learn(Passed(), now, took)

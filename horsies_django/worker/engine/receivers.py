@@ -34,12 +34,11 @@ from horsies_django.signals import (
 )
 from horsies_django.store.workers import Happened
 from horsies_django.tasks import registry
-from horsies_django.worker.process.logs import shown_name
+from horsies_django.worker.process.logs import MOST_WAITING, shown_name
+from horsies_django.worker.process.shutdown import STOP_SECONDS
 
 logger = logging.getLogger("horsies.signals")
 
-MOST_WAITING = 10_000  # events
-STOP_SECONDS = 5.0  # for the events that wait when the worker stops
 REPORT_SECONDS = 60.0  # between two reports of dropped events; a receiver that runs longer is reported
 RESCUED = ("failed", "retried", "returned")
 WORKER_GONE = "the worker that ran the task is gone"

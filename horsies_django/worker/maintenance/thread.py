@@ -20,6 +20,7 @@ from horsies_django.worker.maintenance.heartbeat import HeartbeatSender
 from horsies_django.worker.maintenance.history import HistoryWriter
 from horsies_django.worker.maintenance.pruner import Pruner
 from horsies_django.worker.maintenance.reaper import OverdueWorkflows, Reaper
+from horsies_django.worker.process.shutdown import STOP_SECONDS
 
 logger = logging.getLogger("horsies.worker")
 
@@ -131,7 +132,7 @@ class MaintenanceThread(threading.Thread):
     def stop(self) -> None:
         """End the thread and close its connection."""
         self.ended.set()
-        self.join(5)
+        self.join(STOP_SECONDS)
 
     def disconnect(self) -> None:
         """Close the connection, in any state."""

@@ -17,6 +17,7 @@ from horsies_django.store.notify import shut_down
 from horsies_django.worker.engine.engine import Engine
 from horsies_django.worker.maintenance.thread import MaintenanceThread
 from horsies_django.worker.process.kill_timer import KillTimer
+from horsies_django.worker.process.shutdown import STOP_SECONDS
 
 logger = logging.getLogger("horsies.worker")
 
@@ -88,4 +89,4 @@ class Watchdog(threading.Thread):
 
     def stop(self) -> None:
         self.ended.set()
-        self.join(5)
+        self.join(STOP_SECONDS)

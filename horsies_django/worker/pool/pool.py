@@ -22,12 +22,12 @@ from horsies_django.worker.pool.process import END_REASONS, Child, InProcess, Po
 from horsies_django.worker.pool.recycling import Recycling
 from horsies_django.worker.pool.timeouts import NO_LIMITS, TimeLimits, Timeouts
 from horsies_django.worker.process.options import WorkerOptions
+from horsies_django.worker.process.shutdown import STOP_SECONDS
 from horsies_django.worker.process.task_log import about_first, named
 
 logger = logging.getLogger("horsies.worker")
 
 DEATHS_BEFORE_READY = 3  # children in a row: the project is the likely cause, and the worker ends
-STOP_SECONDS = 5.0  # how long a child may take to end after its last task
 
 
 class Pool:

@@ -45,7 +45,6 @@ from horsies_django.worker.process.shutdown import send_or_end
 
 STANDING_SECONDS = 0.01
 STUCK_SECONDS = 0.05
-MOST = 256  # tasks per slot
 # Why children end: replaced after a number of tasks, for its memory, or for what a task did to its state; killed because a task
 # did not stop after its timeout or when it was cancelled; killed by anything else; or it ended by itself.
 END_REASONS = ("tasks", "memory", "state", TIMEOUT, CANCEL, "killed", "exited")
@@ -55,7 +54,7 @@ class RunAhead:
     """Decides how many tasks may be dispatched ahead per slot; ``prefetch`` limits their total, 0 allows none."""
 
     def __init__(self, prefetch: int = 0, slots: int = 1) -> None:
-        self.most = min(MOST, prefetch // slots)
+        self.most = prefetch // slots
         self.limited = False  # whether a cap left tasks waiting
         self.average: float | None = None  # seconds that recent tasks ran
 

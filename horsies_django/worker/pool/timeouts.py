@@ -2,7 +2,7 @@
 
 A task is first asked to stop, so that it can clean up. If it is still running after the grace period, its process is killed,
 and the other tasks in that process count as crashed. Deadlines are kept in a heap. Entries of tasks that ended remain in it, so
-it is cleaned when it contains many more entries than there are tasks.
+it is cleaned when it may contain twice as many entries as there are tasks.
 
 Nothing else would notice a stopped child (SIGSTOP, a debugger): the parent sends its heartbeats, so its tasks are not
 recovered.
@@ -30,8 +30,6 @@ from horsies_django.worker.process.logs import shown_name
 from horsies_django.worker.process.task_log import about, label
 
 logger = logging.getLogger("horsies.worker")
-
-FEW = 1_000  # entries, below which cleaning is not worthwhile
 
 
 class TimeLimits(NamedTuple):
@@ -68,7 +66,7 @@ class Deadlines:
     def __init__(self) -> None:
         self.heap: list[tuple[float, int, Place, str, bool]] = []
         self.order = itertools.count()
-        self.clean_above = FEW
+        self.clean_above = 0
 
     def add(self, at: float, place: Place, reason: str, *, kill: bool) -> None:
         """Add a deadline at ``at`` by the monotonic clock; ``kill``: kill the process instead of asking the task to stop."""
@@ -76,7 +74,7 @@ class Deadlines:
         if len(self.heap) > self.clean_above:
             self.heap = [entry for entry in self.heap if entry[2].occupied]
             heapq.heapify(self.heap)
-            self.clean_above = max(FEW, 2 * len(self.heap))
+            self.clean_above = 2 * len(self.heap)
 
     @property
     def next(self) -> float:

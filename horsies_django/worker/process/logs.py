@@ -36,7 +36,7 @@ OUTCOMES = {
 }
 RETRIED = "%s failed%s: %s; %s"
 FORMAT = "[%(asctime)s] [%(component)s] [%(levelname)s] %(context)s%(message)s"
-MAX_WAITING = 10_000  # lines that wait to be written; further ones are dropped and counted
+MOST_WAITING = 10_000  # lines, or events, that wait for a thread; further ones are dropped and counted
 LAST_LINES_SECONDS = 2.0
 NAME_CHARACTERS = 200
 # Characters that could forge or hide log lines: control characters, line separators, direction marks, and surrogates, which
@@ -179,7 +179,7 @@ class Relay(QueueHandler):
         return record  # unchanged, because it is not pickled
 
     def enqueue(self, record: logging.LogRecord) -> None:
-        if self.waiting.qsize() >= MAX_WAITING:
+        if self.waiting.qsize() >= MOST_WAITING:
             self.dropped += 1
             return
         if self.dropped:

@@ -31,6 +31,7 @@ logger = logging.getLogger("horsies.worker")
 ALWAYS = (signal.SIGTERM, signal.SIGINT)
 UNLESS_IGNORED = (signal.SIGHUP, signal.SIGQUIT)  # nohup and shells with background jobs ignore them on purpose
 WORKER_HANGS = "the worker hangs and is ended without its bookkeeping: other workers find its tasks and look after them"
+STOP_SECONDS = 5.0  # for a child, a thread, or the receivers of signals to end
 LAST_RESORT_SECONDS = 15.0  # longer than a shutdown takes, even if the database does not respond
 
 

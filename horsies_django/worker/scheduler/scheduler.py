@@ -52,8 +52,7 @@ logger = logging.getLogger("horsies.scheduler")
 
 MANY = 100  # schedules per round
 LONGEST_WAIT_SECONDS = 60.0
-LEFT_SECONDS = 5.0  # before the next try of a schedule that others may be able to send, or that failed for now
-BUSY_SECONDS = 0.25  # before the next try of a schedule that another scheduler holds
+LEFT_SECONDS = 1.0  # before the next try of a schedule that others hold or may be able to send, or that failed for now
 REFUSED = ("22", "23")  # classes of SQLSTATE: invalid values and violated constraints; trying again does not help
 GONE_AFTER = dt.timedelta(minutes=10)  # without such a record by any scheduler, while this one was connected
 
@@ -93,7 +92,7 @@ class Scheduler:
                 if taken := store.take(name):
                     self.fire(connection, taken, problem)
                 else:
-                    self.leave(name, BUSY_SECONDS)
+                    self.leave(name)
         except Exception as error:
             if connection.closed:
                 raise
@@ -183,9 +182,9 @@ class Scheduler:
         self.leave(taken.name)
         return True
 
-    def leave(self, name: str, seconds: float = LEFT_SECONDS) -> None:
+    def leave(self, name: str) -> None:
         """Skip a schedule for a while."""
-        self.left[name] = time.monotonic() + seconds
+        self.left[name] = time.monotonic() + LEFT_SECONDS
 
 
 def copies(task: NewTasks, first: dt.datetime, fire_times: dict[uuid.UUID, dt.datetime]) -> Iterator[NewTasks]:

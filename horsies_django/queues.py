@@ -181,7 +181,7 @@ def refuse_key(queue: Queue, key: Mapping[str, Any], task: str | None) -> None:
         raise QueueError(
             f"{said}: a key has a value for each argument of its rule ({wanted}), but these were given: {given}"
         )
-    if queue.partition_by_task and (problem := text_problem("task", task, 255)):
+    if queue.partition_by_task and (problem := text_problem("task", task)):
         raise QueueError(f"{said}: its rule is by task, so the name of the task is needed: {problem}")
     if not queue.partition_by_task and task is not None:
         raise QueueError(f"{said}: its rule is not by task, so a key has no task; leave out {task!r:.200}")

@@ -19,7 +19,7 @@ from horsies_django.core.errors import ScheduleError, TaskSendError
 from horsies_django.core.patterns import Cron, Daily, Every, Hourly, Monthly, Pattern, PatternError, Weekly
 from horsies_django.core.records import NewTasks
 from horsies_django.core.schedules import ScheduleConfig, as_texts, read_definition
-from horsies_django.core.texts import is_name, refuse_who, text_problem
+from horsies_django.core.texts import LONGEST, is_name, refuse_who, text_problem
 from horsies_django.models import Schedule
 from horsies_django.store.base import migrated
 from horsies_django.store.schedules import ScheduleStore
@@ -34,8 +34,6 @@ __all__ = [
     "Cron", "Daily", "Every", "Hourly", "Monthly", "Pattern", "PatternError", "ScheduleConfig", "Weekly",
     "change", "create", "declare", "declared", "delete", "disable", "enable", "problems", "revert", "run_now", "task_of",
 ]  # fmt: skip
-
-LONGEST_NAME = 255
 
 
 class Declared(NamedTuple):
@@ -101,8 +99,8 @@ def problems(name: str, definition: Mapping[str, Any], *, as_json: bool = False)
     if found and (problem := found.overtaking()):
         wrong.append(("jitter_ms", problem))
     broken = {key for key, _ in wrong}
-    if not is_name(name, LONGEST_NAME):
-        wrong.append(("name", f"must be 1 to {LONGEST_NAME} printable characters, not {name!r:.80}"))
+    if not is_name(name):
+        wrong.append(("name", f"must be 1 to {LONGEST} printable characters, not {name!r:.80}"))
     task_name, queue = definition.get("task"), definition.get("queue")
     if "queue" not in broken and queue is not None and queue not in config().queues:
         names = ", ".join(sorted(config().queues))
@@ -256,7 +254,7 @@ def _find(name: str) -> Schedule:
 
 
 def _row(name: str) -> Schedule | None:
-    if text_problem("name", name, LONGEST_NAME):
+    if text_problem("name", name):
         return None
     alias = config().database
     with migrated(connections[alias]):
@@ -266,7 +264,7 @@ def _row(name: str) -> Schedule | None:
 def _change(name: str, *, actor: str, reason: str | None = None, **how: Any) -> list[str]:
     refuse_who(ScheduleError, f"schedule {name!r:.200} was not changed", actor, reason)
     changed = None
-    if text_problem("name", name, LONGEST_NAME) is None:
+    if text_problem("name", name) is None:
         changed = ScheduleStore(connections[config().database]).change(name, actor=actor, reason=reason, **how)
     if changed is None:
         raise ScheduleError(f"there is no schedule {name!r}")

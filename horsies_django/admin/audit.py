@@ -31,9 +31,10 @@ from horsies_django.admin.base.html import (
     json_block,
     moment_field,
 )
-from horsies_django.admin.base.readonly import DEEPEST, NextPageMixin, ReadOnlyAdminMixin
+from horsies_django.admin.base.readonly import NextPageMixin, ReadOnlyAdminMixin
 from horsies_django.conf import config
 from horsies_django.models import AuditEntry, Queue, WorkflowRun
+from horsies_django.monitoring.workflows import DEEPEST
 
 if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[AuditEntry]

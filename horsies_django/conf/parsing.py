@@ -74,7 +74,7 @@ def _schedules(top: Section) -> Mapping[str, Mapping[str, Any]]:
     inner = top.inner("SCHEDULES", None, example)
     found = {}
     for name, definition in inner.values.items():
-        if not is_name(name, 255):
+        if not is_name(name):
             inner.report("E021", name, "This cannot be the name of a schedule.", "Write 1 to 255 printable characters.")
         elif not isinstance(definition, Mapping):
             inner.report("E001", name, must_be(definition, "a dict"), f"Write it as in {example}.")

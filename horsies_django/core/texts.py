@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-LONGEST_ACTOR = 255
+LONGEST = 255  # characters of names, keys and actors
 LONGEST_REASON = 10_000
 
 
-def text_problem(what: str, value: object, most: int) -> str | None:
+def text_problem(what: str, value: object, most: int = LONGEST) -> str | None:
     """Return why a value is no text of 1 to ``most`` characters that PostgreSQL can store, None if it is one."""
     if not isinstance(value, str) or not 1 <= len(value) <= most:
         return f"{what} must be a str of 1 to {most:,} characters, not {value!r:.80}"
@@ -18,12 +18,12 @@ def text_problem(what: str, value: object, most: int) -> str | None:
     return None
 
 
-def is_name(value: object, most: int) -> bool:
+def is_name(value: object, most: int = LONGEST) -> bool:
     """Return whether a value is a text of 1 to ``most`` printable characters."""
     return isinstance(value, str) and 1 <= len(value) <= most and value.isprintable()
 
 
-def name_problem(what: str, value: object, most: int) -> str | None:
+def name_problem(what: str, value: object, most: int = LONGEST) -> str | None:
     """Return why a value is no name of 1 to ``most`` printable characters, None if it is one."""
     if is_name(value, most):
         return None
@@ -39,7 +39,7 @@ def shown(value: object, most: int = 100) -> str:
 def refuse_who(error: type[Exception], refused: str, actor: object, reason: object) -> None:
     """Raise an error, which says what was ``refused``, for an actor or a reason that cannot be stored. There may be no reason."""
     problem = None if reason is None or reason == "" else text_problem("reason", reason, LONGEST_REASON)
-    if problem := text_problem("actor", actor, LONGEST_ACTOR) or problem:
+    if problem := text_problem("actor", actor) or problem:
         raise error(f"{refused}: {problem}")
 
 

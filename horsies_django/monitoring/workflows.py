@@ -21,7 +21,7 @@ from horsies_django.store.workflows import Progress
 from horsies_django.tasks import registry
 from horsies_django.workflows.database import reading
 
-DEEPEST = 100_000  # runs of an index that are searched for what the index does not have
+DEEPEST = 100_000  # lists show the newest rows, and no more than these are searched for what an index does not have
 RUNS = 1_000  # compared at a time
 
 
@@ -115,7 +115,7 @@ def keyed(alias: str, key: str) -> list[uuid.UUID]:
     To be read again by id, in an order that no index has: that of an index could tempt the planner to read all runs.
     """
     found = WorkflowRun.objects.using(alias).filter(key=key).values_list("pk", flat=True)
-    return [] if text_problem("key", key, 255) else list(found[:1_000])
+    return [] if text_problem("key", key) else list(found[:1_000])
 
 
 def newest(

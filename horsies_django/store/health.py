@@ -8,9 +8,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from horsies_django.store.base import Store, run
+from horsies_django.store.overviews import BOUND, PENDING_BOUND
 
-PARTITIONS_BOUND = 1_000
-HALTED_BOUND = 10_000  # halted runs, gates, and nodes that wait for a time
 MOST = 20  # of a kind of problems that are told
 
 
@@ -186,11 +185,11 @@ class HealthStore(Store):
 
     def halted_runs(self) -> list[HaltedRuns]:
         """Return the runs that go on only if somebody acts, by workflow and reason."""
-        return [HaltedRuns(*row) for row in run(self.connection, "horsies_halted_runs", {"many": HALTED_BOUND})]
+        return [HaltedRuns(*row) for row in run(self.connection, "horsies_halted_runs", {"many": PENDING_BOUND})]
 
     def waiting_gates(self) -> list[WaitingGates]:
         """Return the gates that wait for a decision, by workflow and name, the most first."""
-        return [WaitingGates(*row) for row in run(self.connection, "horsies_waiting_gates", {"many": HALTED_BOUND})]
+        return [WaitingGates(*row) for row in run(self.connection, "horsies_waiting_gates", {"many": PENDING_BOUND})]
 
     def unknown_tasks(self, queues: Iterable[str], grace: dt.timedelta, threshold: dt.timedelta) -> list[UnknownTask]:
         """Return the tasks that have been due for longer than ``grace`` and that no living worker of their queue knows."""
@@ -200,7 +199,7 @@ class HealthStore(Store):
 
     def parked_waits(self, queues: Iterable[str]) -> dict[str, float]:
         """Return how many seconds the oldest parked task of each queue has waited, among those of its first partitions."""
-        params = {"names": list(queues), "many": PARTITIONS_BOUND}
+        params = {"names": list(queues), "many": BOUND}
         return dict(run(self.connection, "horsies_parked_waits", params))
 
     def lost(self) -> list[LostRecord]:
@@ -209,7 +208,7 @@ class HealthStore(Store):
 
     def stopped(self, queues: Iterable[str]) -> dict[str, tuple[int, float]]:
         """Return how many partitions of each queue failed tasks stop, up to 1,001, and for how many seconds the first."""
-        params = {"names": list(queues), "bound": 1_000}
+        params = {"names": list(queues), "bound": BOUND}
         return {name: (many, seconds) for name, many, seconds in run(self.connection, "monitoring/stopped", params)}
 
     def waits(self, queues: Iterable[str]) -> dict[str, float]:
@@ -222,4 +221,4 @@ class HealthStore(Store):
 
     def runs(self) -> dict[str, int]:
         """Return how many of the 10,000 oldest unfinished workflow runs have each status."""
-        return dict(run(self.connection, "horsies_count_runs", {"bound": 10_000}))
+        return dict(run(self.connection, "horsies_count_runs", {"bound": PENDING_BOUND}))

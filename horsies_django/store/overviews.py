@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 from horsies_django.store.base import Store, run
 from horsies_django.store.queues import DECLARED
 
-PENDING_BOUND = 10_000
-PARKED_BOUND = 1_000
-BEHIND_BOUND = 1_000
+PENDING_BOUND = 10_000  # to which due tasks, runs and nodes are counted, and
+BOUND = 1_000  # other rows of a kind
 
 
 class QueueOverview(NamedTuple):
@@ -110,17 +109,17 @@ class OverviewStore(Store):
 
     def partitions(self, queue: str, many: int, *, claimed: bool) -> list[PartitionLoad]:
         """Return up to ``many`` partitions of a queue that hold permits, those with most tasks first."""
-        params = {"queue": queue, "many": many, "claimed": claimed, "bound": PARKED_BOUND}
+        params = {"queue": queue, "many": many, "claimed": claimed, "bound": BOUND}
         return [
-            PartitionLoad(key, held, limit, min(parked, PARKED_BOUND), parked > PARKED_BOUND)
+            PartitionLoad(key, held, limit, min(parked, BOUND), parked > BOUND)
             for key, held, limit, parked in run(self.connection, "monitoring/partitions", params)
         ]
 
     def keys(self, queue: str, many: int, *, stopped: bool) -> list[OrderedKey]:
         """Return up to ``many`` partitions of a queue with a policy: those that a failed task stops, or all, by key."""
-        params = {"queue": queue, "many": many, "stopped": stopped, "bound": BEHIND_BOUND}
+        params = {"queue": queue, "many": many, "stopped": stopped, "bound": BOUND}
         return [
-            OrderedKey(key, id_, name, status, since, min(behind, BEHIND_BOUND), behind > BEHIND_BOUND)
+            OrderedKey(key, id_, name, status, since, min(behind, BOUND), behind > BOUND)
             for key, id_, name, status, since, behind in run(self.connection, "monitoring/keys", params)
         ]
 
@@ -130,7 +129,7 @@ class OverviewStore(Store):
         ``claimed``: claims hold permits of the caps (hard mode). Workers without a heartbeat for ``threshold`` are left out.
         """
         # many: permit holders to return, at most; bound: tasks before this one are counted up to it
-        params = {"id": task_id, "claimed": claimed, "threshold": threshold, "many": 20, "bound": 1_000}
+        params = {"id": task_id, "claimed": claimed, "threshold": threshold, "many": 20, "bound": BOUND}
         return parsed(run(self.connection, "monitoring/explain", params)[0][0])
 
     def node_facts(self, workflow: uuid.UUID, number: int) -> dict[str, Any] | None:

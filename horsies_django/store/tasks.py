@@ -15,6 +15,7 @@ from horsies_django.store.base import Connection, Cursor, execute, executed, run
 from horsies_django.store.passes import Passed, claims_json, outcomes_json, passed_of
 
 NOTHING = Wanted()
+CHUNK = 5_000  # rows that one statement inserts: few round trips, and statements of a moderate size
 
 
 class Served:

@@ -10,8 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from horsies_django.store.base import Connection, Cursor, execute, executed, run
-
-ROOTS = 5_000  # first tasks of a run that the sender itself sends
+from horsies_django.store.tasks import CHUNK
 
 
 class Created(NamedTuple):
@@ -115,7 +114,7 @@ class WorkflowStore:
 
         One statement, which reads the channel itself. ``runs`` are JSON objects without nodes, ``nodes`` JSON lists.
         """
-        params = {"ids": list(ids), "runs": list(runs), "nodes": list(nodes), "limit": ROOTS if begin else None}
+        params = {"ids": list(ids), "runs": list(runs), "nodes": list(nodes), "limit": CHUNK if begin else None}
         params |= {"max_bytes": self.shared["max_bytes"], **self.clock}
         return [Created(*row) for row in run(self.connection, "workflows/send", params)]
 
@@ -126,7 +125,7 @@ class WorkflowStore:
 
     def begin(self, workflow: uuid.UUID) -> None:
         """Send the first tasks of a new run."""
-        self._change("horsies_begin_run", workflow=workflow, limit=ROOTS)
+        self._change("horsies_begin_run", workflow=workflow, limit=CHUNK)
 
     def advancing(
         self, workflow: uuid.UUID, tasks: Iterable[uuid.UUID], children: Iterable[uuid.UUID], limit: int

@@ -152,7 +152,7 @@ def _refuse_options(
     mapper: Mapper,
     timeout: object,
 ) -> None:
-    if problem := name_problem("a task's name", name, 255):
+    if problem := name_problem("a task's name", name):
         raise TaskDefinitionError(f"{origin[:300]}: {problem}")
     if queue is not None and (not isinstance(queue, str) or not queue):
         raise TaskDefinitionError(f"{origin}: queue must be the name of a queue (a str), not {queue!r}")

@@ -26,7 +26,7 @@ from horsies_django.core.records import NewTasks
 from horsies_django.core.unique import arguments_digest, key_digest
 from horsies_django.signals import task_sent
 from horsies_django.store.base import NotMigrated, not_migrated, said
-from horsies_django.store.tasks import Sent, SentOnce, TaskStore
+from horsies_django.store.tasks import CHUNK, Sent, SentOnce, TaskStore
 from horsies_django.tasks import registry
 from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.tasks.ids import uuid7, uuid7s
@@ -40,7 +40,6 @@ from horsies_django.tasks.options import (
 
 logger = logging.getLogger("horsies.send")
 
-CHUNK = 5_000  # rows per INSERT of send_many: few round trips, and statements of a moderate size
 CHUNK_CHARACTERS = 16_777_216  # of arguments per INSERT
 WARN_BYTES = 1_048_576
 _warned: set[str] = set()

@@ -95,7 +95,7 @@ def prepare(task: TaskDefinition, options: SendOptions, when: When | None) -> Ne
         raise refuse(f"{task.name}: {problem}")
     if when is not None and options.delay is not None:
         raise refuse(f"{task.name}: the time is given twice, as with_options(delay=...) and schedule(when): remove one")
-    if options.key is not None and (problem := text_problem("key", options.key, 255)):
+    if options.key is not None and (problem := text_problem("key", options.key)):
         raise refuse(f"{task.name}: {problem}")
     delay, due_at = due(task, "when", when) if options.delay is None else due(task, "delay", options.delay)
     good_until, good_for = deadline(task, options.good_until)

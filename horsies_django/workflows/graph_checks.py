@@ -16,11 +16,11 @@ MOST_LEVELS = 100  # PostgreSQL begins workflows in one another on one stack, wh
 
 def graph_problems(flow: Graph) -> Problems:
     """Yield what is wrong with a graph as a whole."""
-    if not is_name(flow.name, 255):
+    if not is_name(flow.name):
         yield f"a workflow's name must be a str of 1 to 255 printable characters, not {flow.name!r:.80}"
     if flow.on_error not in ON_ERROR:
         yield f"on_error must be 'fail', 'stop' or 'pause', not {flow.on_error!r:.80}"
-    if flow.key is not None and (problem := text_problem("key", flow.key, 255)):
+    if flow.key is not None and (problem := text_problem("key", flow.key)):
         yield problem
     many, until = flow.max_in_flight, flow.good_until
     if many is not None and (isinstance(many, bool) or not isinstance(many, int) or many < 1):

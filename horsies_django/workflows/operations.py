@@ -20,7 +20,7 @@ from horsies_django.core.codec.jsondata import write_json
 from horsies_django.core.codec.type_texts import problem
 from horsies_django.core.errors import TaskDefinitionError, WorkflowError
 from horsies_django.core.explanations import clock_time
-from horsies_django.core.texts import LONGEST_ACTOR, refuse_who, text_problem
+from horsies_django.core.texts import LONGEST, refuse_who, text_problem
 from horsies_django.store.tasks import TaskStore
 from horsies_django.store.workflows import WorkflowStore
 from horsies_django.tasks.options import simulated_now
@@ -140,7 +140,7 @@ def signal(run: uuid.UUID, name: str, data: Any = None, *, key: str | None = Non
     ``data`` is encoded by its own type, and has to fit the annotation of a node that can take it. Raises LookupError if there is
     no such run, or no node of it waits for the name, WorkflowError if the signal cannot be taken.
     """
-    given = [("name", name, 200), ("actor", actor, LONGEST_ACTOR), *([] if key is None else [("key", key, 255)])]
+    given = [("name", name, 200), ("actor", actor, LONGEST), *([] if key is None else [("key", key, LONGEST)])]
     if problem := next(filter(None, (text_problem(*one) for one in given)), None):
         raise WorkflowError(problem)
     text = encoded(name, data)

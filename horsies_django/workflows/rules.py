@@ -209,7 +209,7 @@ def signal(node: Node, name: Any, key: Any, annotation: Any, timeout: object, on
     if not is_name(name, 200):
         yield f"the name of a signal is a str of 1 to 200 printable characters, not {name!r:.80}"
         name = None
-    if key is not None and (problem := text_problem("key", key, 255)):
+    if key is not None and (problem := text_problem("key", key)):
         yield problem
     node.type = plain(annotation)
     yield from wait(node, timeout, on_timeout, signal=name, signal_key=key, signal_type=text_of(annotation))
@@ -217,7 +217,7 @@ def signal(node: Node, name: Any, key: Any, annotation: Any, timeout: object, on
 
 def gate(node: Node, permission: Any, timeout: object, on_timeout: object) -> Problems:
     """Let a node wait for a decision."""
-    if permission is not None and not (is_name(permission, 255) and all(permission.partition("."))):
+    if permission is not None and not (is_name(permission) and all(permission.partition("."))):
         yield f"permission must be a str like 'shop.approve', not {permission!r:.80}"
     node.type = dict[str, Any]
     yield from wait(node, timeout, on_timeout, signal=node.name, permission=permission)

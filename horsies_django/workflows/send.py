@@ -14,6 +14,7 @@ from django.db import DatabaseError, transaction
 from horsies_django.conf import config
 from horsies_django.core.errors import TaskSendErrorCode, WorkflowDefinitionError, WorkflowError
 from horsies_django.store.base import said
+from horsies_django.store.tasks import CHUNK
 from horsies_django.store.workflows import WorkflowStore
 from horsies_django.tasks import registry
 from horsies_django.tasks.enqueue import CHUNK_CHARACTERS, in_event_loop, taken
@@ -26,7 +27,6 @@ from horsies_django.workflows.nodes import Graph, T
 from horsies_django.workflows.results import codec_of, codecs_of
 
 S = TypeVar("S")
-CHUNK = 5_000  # nodes per INSERT
 _accepted: set[str] = set()
 
 

@@ -148,7 +148,7 @@ def test_an_until_that_somebody_changed_is_taken_as_it_was_written(boss: Client)
     [
         *(("max_concurrency", value) for value in ("many", "-1", "1.5", "1_000", "１２", "9" * 30, "0x10", "1000001", "nil")),
         ("local_limit", "0"), ("partition_max_concurrency", "0"), ("partition_local_limit", "<b>2</b>"),
-        ("max_concurrency", "a\x00b"), ("reason", ""), ("reason", "   "), ("reason", "x" * 1_001), ("reason", "a\x00b"),
+        ("max_concurrency", "a\x00b"), ("reason", ""), ("reason", "   "), ("reason", "x" * 10_001), ("reason", "a\x00b"),
         ("until", "tomorrow"), ("until", "0000-00-00T00:00"), ("until", "9999-12-31T23:59"), ("until", "10000-01-01T00:00"),
         # What the queue refuses is told above the form.
         ("__all__", ""), ("__all__", "2001-01-01T10:00"), ("__all__", "0001-01-02T00:00"),

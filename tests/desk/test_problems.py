@@ -380,7 +380,7 @@ def test_the_oldest_of_a_partition_counts_whatever_its_lane_and_priority_and_so_
         }
 
     assert waits() == {"default": 5}
-    monkeypatch.setattr("horsies_django.store.health.PARTITIONS_BOUND", 1)
+    monkeypatch.setattr("horsies_django.store.health.BOUND", 1)
     assert waits() == {"default": 1}, "of the first"
 
 

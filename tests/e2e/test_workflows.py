@@ -15,7 +15,7 @@ from django.db import connection, transaction
 
 from horsies_django import Workflow
 from horsies_django.models import Task, TaskAttempt, WorkflowNode
-from horsies_django.store.workflows import ROOTS
+from horsies_django.store.tasks import CHUNK
 from tests.apps.project import flows, tasks
 from tests.conftest import wait_until
 from tests.support.workers import Start, WorkerProcess, held_by, let_go
@@ -147,13 +147,13 @@ def finished(cursor: Any) -> int:
 
 def test_more_first_tasks_than_a_send_takes_are_sent_by_a_worker(worker: Start) -> None:
     flow = Workflow("roots")
-    for n in range(ROOTS + 300):
+    for n in range(CHUNK + 300):
         flow.add(tasks.anoop.with_options(queue="bulk"), name=str(n))
     handle = flow.send()
-    assert Task.objects.count() == ROOTS
+    assert Task.objects.count() == CHUNK
     worker("--processes=1").ready()
     wait_until(lambda: handle.status() == "COMPLETED", "all have run")
-    assert TaskAttempt.objects.count() == ROOTS + 300
+    assert TaskAttempt.objects.count() == CHUNK + 300
 
 
 @pytest.mark.boundary

@@ -32,14 +32,13 @@ from horsies_django.admin.base.refusals import answered, refusal
 from horsies_django.admin.base.verbs import ADD, VERBS, Verb
 from horsies_django.conf import config
 from horsies_django.core.errors import HorsiesError
+from horsies_django.core.texts import LONGEST_REASON
 from horsies_django.models import AuditEntry, Task
 
 if TYPE_CHECKING:
     Base = admin.ModelAdmin[Any]
 else:
     Base = object
-
-LONGEST_REASON = 1_000
 
 
 class Tool(NamedTuple):

@@ -28,6 +28,8 @@ from django.utils.translation import gettext_lazy
 
 from horsies_django.admin.base.refusals import answered
 from horsies_django.conf import config
+from horsies_django.monitoring.reading import STATEMENT_TIMEOUT_MS as TIMEOUT_MS
+from horsies_django.monitoring.workflows import DEEPEST
 from horsies_django.store.base import run
 
 if TYPE_CHECKING:
@@ -38,8 +40,6 @@ else:
 
 T = TypeVar("T")
 
-DEEPEST = 100_000  # lists show the newest rows, and no more than these
-TIMEOUT_MS = 3_000
 QUERY_CANCELED = "57014"
 
 

@@ -28,6 +28,7 @@ from horsies_django.core.patterns import EXAMPLES
 from horsies_django.core.schedules import CATCH_UP as POLICIES
 from horsies_django.core.schedules import KEYS, UNREADABLE, ScheduleConfig, read_definition
 from horsies_django.core.schedules import OVERLAP as OVERLAPS
+from horsies_django.core.texts import LONGEST
 from horsies_django.models import Schedule
 from horsies_django.monitoring.overview import as_object
 from horsies_django.tasks import registry
@@ -181,9 +182,7 @@ class EditForm(DefinitionForm):
 class AddForm(DefinitionForm):
     """Adds a schedule that the code does not declare."""
 
-    name = forms.CharField(
-        label=gettext_lazy("Name"), max_length=schedules.LONGEST_NAME, widget=forms.TextInput(attrs=WIDE)
-    )
+    name = forms.CharField(label=gettext_lazy("Name"), max_length=LONGEST, widget=forms.TextInput(attrs=WIDE))
 
     @property
     def named(self) -> str:

@@ -25,7 +25,6 @@ from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from horsies_django.admin.base.change_forms import LONGEST_REASON
 from horsies_django.admin.base.history import OF_TASKS
 from horsies_django.admin.base.html import parse_id
 from horsies_django.admin.base.readonly import read_bounded
@@ -33,6 +32,7 @@ from horsies_django.admin.base.refusals import answered, patiently, refusal
 from horsies_django.admin.base.verbs import VERBS
 from horsies_django.admin.tasks.listing import SelectionForm, address
 from horsies_django.conf import config
+from horsies_django.core.texts import LONGEST_REASON
 from horsies_django.models import Task
 from horsies_django.tasks import selection
 

@@ -12,7 +12,6 @@ from typing import Any
 from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
@@ -26,7 +25,6 @@ FRAME = re.compile(r'^([ |]*)File "([^"\n]*)", line \d+, in [^\n]*\n?(?:\1  [^\n
 LIBRARY = re.compile(r"[/\\](site-packages|dist-packages|lib[/\\]python3[^/\\]*)[/\\]|^<", re.IGNORECASE)
 ELSEWHERE = (sysconfig.get_path("stdlib"), str(Path(horsies_django.__file__).parent))
 OUTCOMES = {"COMPLETED": ("completed", "✓"), "SNOOZED": ("pending", "○"), "CANCELLED": ("cancelled", "⊘")}
-LONGEST_MESSAGE = 2_000
 
 
 def is_project(path: str) -> bool:
@@ -81,7 +79,7 @@ def error(attempt: TaskAttempt, visible: bool, *, unfolded: bool) -> SafeString:
     place = _("%(site)s, line %(line)s") % {"site": attempt.site, "line": attempt.site_line} if attempt.site else ""
     message = trace = SafeString("")
     if visible and attempt.error_message:
-        message = block(Truncator(attempt.error_message).chars(LONGEST_MESSAGE))
+        message = block(attempt.error_message)
     if visible and attempt.traceback:
         form = "<details{}><summary>{}</summary>{}</details>"
         trace = format_html(form, SafeString(" open") if unfolded else "", _("Traceback"), frames(attempt.traceback))

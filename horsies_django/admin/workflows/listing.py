@@ -22,7 +22,6 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext, gettext_lazy, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from horsies_django.admin.base.change_forms import LONGEST_REASON
 from horsies_django.admin.base.history import OF_WORKFLOWS
 from horsies_django.admin.base.html import NOTHING, parse_id
 from horsies_django.admin.base.readonly import NextPageMixin, read_bounded
@@ -33,6 +32,7 @@ from horsies_django.conf import config
 from horsies_django.core.errors import WorkflowError
 from horsies_django.core.kinds import kind_of
 from horsies_django.core.status import RUN_STATUSES
+from horsies_django.core.texts import LONGEST_REASON
 from horsies_django.models import WorkflowNode, WorkflowRun
 from horsies_django.monitoring import workflows
 from horsies_django.store.workflows import Progress

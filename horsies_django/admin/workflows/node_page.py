@@ -15,7 +15,6 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from horsies_django.admin.base.change_forms import LONGEST_REASON
 from horsies_django.admin.base.html import (
     MANY,
     NODE_PAGE,
@@ -34,6 +33,7 @@ from horsies_django.admin.base.reason_lines import Line, reason_line
 from horsies_django.admin.base.tables import Table
 from horsies_django.admin.workflows.nodes import LARGEST, badge_of, elements, first_rows, leads_to, upstream
 from horsies_django.admin.workflows.run_forms import RunPagesMixin, lacked
+from horsies_django.core.texts import LONGEST_REASON
 from horsies_django.models import WorkflowEdge, WorkflowNode
 from horsies_django.monitoring.explain import explain_node
 

@@ -59,30 +59,24 @@ class Start:
 
         Raises DatabaseGaveUp if RESILIENCE allows no further try, WorkerStartError for other database errors.
         """
-        backoff = Backoff(self.resilience)
-        while not self._done(action, connected, backoff):
-            pass
-
-    def _done(self, action: Callable[[], None], connected: bool, backoff: Backoff) -> bool:
-        try:
-            if connected and self.link.connection is None:
-                self.link.connect()
-            action()
-        except AWAY as error:
-            self.link.disconnect()
-            message = said(error)
-            if backoff.exhausted:
-                raise DatabaseGaveUp(
-                    f"the database {self.link.alias!r} cannot be reached and RESILIENCE allows no further try: {message}"
-                ) from error
+        backoff, alias = Backoff(self.resilience), self.link.alias
+        while True:
+            try:
+                if connected and self.link.connection is None:
+                    self.link.connect()
+                return action()
+            except AWAY as error:
+                self.link.disconnect()
+                message = said(error)
+                if backoff.exhausted:
+                    raise DatabaseGaveUp(
+                        f"the database {alias!r} cannot be reached and RESILIENCE allows no further try: {message}"
+                    ) from error
+            except psycopg.Error as error:
+                raise WorkerStartError(f"the database {alias!r} refuses this process: {said(error)}") from error
             wait = backoff.failed()
-            logger.warning("the database %r cannot be reached, next try in %.1f s: %s", self.link.alias, wait, message)
+            logger.warning("the database %r cannot be reached, next try in %.1f s: %s", alias, wait, message)
             self.stopping.wait(wait)
-        except psycopg.Error as error:
-            raise WorkerStartError(f"the database {self.link.alias!r} refuses this process: {said(error)}") from error
-        else:
-            return True
-        return False
 
 
 def insert_missing_queues(connection: Any, config: Config, queues: Iterable[str], actor: str) -> None:

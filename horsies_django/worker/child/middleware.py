@@ -37,17 +37,10 @@ state = State()
 
 
 def call(run: Run, task: TaskDefinition, args: Arguments, kwargs: Keywords) -> Any:
-    """Call a sync task within the middleware, and return what it returned."""
+    """Call a task within the middleware, and return what it returned, a coroutine if it is async."""
     if not state.paths:
         return task.function(*args, **kwargs)
-    return chain(state.paths, "sync")(run.current, args, kwargs)
-
-
-def acall(run: Run, task: TaskDefinition, args: Arguments, kwargs: Keywords) -> Any:
-    """Call an async task within the middleware, and return the coroutine."""
-    if not state.paths:
-        return task.function(*args, **kwargs)
-    return chain(state.paths, "async")(run.current, args, kwargs)
+    return chain(state.paths, task.lane)(run.current, args, kwargs)
 
 
 def load() -> None:

@@ -37,7 +37,7 @@ from horsies_django.tasks import registry, unsure
 from horsies_django.tasks.context import CurrentTask, running
 from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.worker.child.interrupts import CANCEL, TIMEOUT, Run
-from horsies_django.worker.child.middleware import acall, call
+from horsies_django.worker.child.middleware import call
 from horsies_django.workflows import growth  # noqa: F401 - current_task().workflow needs it
 
 logger = logging.getLogger("horsies.task")
@@ -102,7 +102,7 @@ def sync_reply(run: Run, kwargs: str) -> Reply:
             if task.lane == "sync":  # noqa: SIM108 - this line is part of each traceback
                 value = call(run, task, args, keywords)
             else:  # the function became async after it was sent
-                value = asyncio.run(acall(run, task, args, keywords))
+                value = asyncio.run(call(run, task, args, keywords))
         finally:  # a timeout at this moment is caught below like any other
             run.end()
     except BaseException as error:
@@ -121,7 +121,7 @@ async def async_reply(run: Run, kwargs: str) -> Reply:
         tell_start(run.current)
         run.begin()
         if task.lane == "async":
-            value = await acall(run, task, args, keywords)
+            value = await call(run, task, args, keywords)
         else:  # the function became sync after it was sent
             value = await sync_to_async(call)(run, task, args, keywords)
     except BaseException as error:

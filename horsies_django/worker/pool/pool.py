@@ -12,6 +12,7 @@ import selectors
 import time
 from collections import defaultdict
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from horsies_django.core.errors import WorkerStartError
@@ -191,15 +192,9 @@ class Pool:
     def _reap(self, member: Child) -> None:
         if member not in self.members:
             return
-        for lane in LANES:
-            self._hear_out(member, lane)
-        self._forget(member)
         how = member.how_it_ended()
         self.ended[member.end_reason] += 1
-        outcomes, releases = member.leftovers(how)
-        self.outcomes += outcomes
-        self.releases += releases
-        member.close()
+        outcomes, releases = self._bury(member, how)
         if self.ending:
             return
         if outcomes or releases or not member.dismissed:
@@ -218,20 +213,21 @@ class Pool:
                     f"{DEATHS_BEFORE_READY} children in a row ended before they were ready; the last one {how}"
                 )
 
-    def _hear_out(self, member: PoolProcess, lane: str) -> None:
-        """Read the last messages of a dead process."""
-        try:
-            self._talk(member, lane)
-        except (KeyError, ValueError):
-            return  # the channel is closed and no longer registered
-
-    def _forget(self, member: Child) -> None:
+    def _bury(self, member: PoolProcess, how: str) -> tuple[list[Outcome], list[Claim]]:
+        """Read the last messages of a process that ended, forget it, and return what became of the tasks that it held."""
+        if isinstance(member, Child):
+            for lane in LANES:
+                with suppress(KeyError, ValueError):  # the channel is closed and no longer registered
+                    self._talk(member, lane)
+            for descriptor in (*(member.channels[lane].fileno() for lane in LANES), member.death):
+                with suppress(KeyError):  # no longer registered
+                    self.selector.unregister(descriptor)
         self.members.remove(member)
-        for descriptor in (*(member.channels[lane].fileno() for lane in LANES), member.death):
-            try:
-                self.selector.unregister(descriptor)
-            except KeyError:
-                continue  # no longer registered
+        outcomes, releases = member.leftovers(how)
+        self.outcomes += outcomes
+        self.releases += releases
+        member.close()
+        return outcomes, releases
 
     # Stopping
 
@@ -240,17 +236,11 @@ class Pool:
         self.ending = True
         for member in self.members:
             member.end_lanes()
-            if isinstance(member, Child) and not member.ready:
+            if not member.ready:
                 member.kill()  # it still imports the project and reads no messages
         deadline = time.monotonic() + STOP_SECONDS
         for member in list(self.members):
-            if isinstance(member, Child):
-                member.join(max(0.0, deadline - time.monotonic()))
-                member.kill()
-                member.join()
-            else:
-                assert isinstance(member, InProcess)
-                member.thread.join(max(0.0, deadline - time.monotonic()))
+            member.end(max(0.0, deadline - time.monotonic()))
             member.close()
         self.members.clear()
 
@@ -258,16 +248,7 @@ class Pool:
         """Kill all processes now; the tasks that they run count as crashed."""
         self.ending = True
         for member in self.members:
-            if isinstance(member, Child):
-                member.kill()
+            member.kill()
         for member in list(self.members):
-            if isinstance(member, Child):
-                member.join()
-                for lane in LANES:
-                    self._hear_out(member, lane)
-                self._forget(member)
-            outcomes, releases = member.leftovers(reason)
-            self.outcomes += outcomes
-            self.releases += releases
-            member.close()
-        self.members.clear()
+            member.end(0.0)
+            self._bury(member, reason)

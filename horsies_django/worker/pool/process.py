@@ -187,6 +187,12 @@ class PoolProcess:
         for lane in LANES:
             self.channels[lane].send(None)
 
+    def end(self, seconds: float) -> None:
+        """Wait some seconds until the process has ended, at most."""
+
+    def kill(self) -> None:
+        """End the process at once, if it is one of its own."""
+
     def tell(self, reason: str, lane: str, number: int) -> None:
         """Ask a running task to stop, with the reason."""
         self.control.send((reason, lane, number))
@@ -250,10 +256,12 @@ class Child(PoolProcess):
         """
         return self.exit_code is None or (worker_started and self.exit_code == -signal.SIGKILL)
 
-    def join(self, seconds: float | None = None) -> None:
-        """Wait until the child has ended, or for some seconds."""
-        if wait_readable([self.death], seconds):
-            self.process.join()
+    def end(self, seconds: float) -> None:
+        """Wait some seconds until the child has ended, then kill it."""
+        if not wait_readable([self.death], seconds):
+            self.kill()
+            wait_readable([self.death], None)
+        self.process.join()
 
     def kill(self) -> None:
         with suppress(ProcessLookupError):
@@ -307,6 +315,9 @@ class InProcess(PoolProcess):
 
         self.thread = threading.Thread(target=serve, name="horsies-executor", daemon=True)
         self.thread.start()
+
+    def end(self, seconds: float) -> None:
+        self.thread.join(seconds)
 
     def _broke(self, error: BaseException) -> None:
         send_or_end(self.theirs[0], ("failed", repr(error)))

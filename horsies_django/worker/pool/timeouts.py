@@ -60,10 +60,12 @@ class Place(NamedTuple):
         return self.number in self.process.held[self.lane]
 
 
-class Deadlines:
-    """The deadlines of the running tasks of a pool."""
+class Timeouts:
+    """The deadlines of the tasks of a pool; ``members`` is the pool's own list of its processes."""
 
-    def __init__(self) -> None:
+    def __init__(self, members: Sequence[PoolProcess], limits: TimeLimits) -> None:
+        self.members = members
+        self.limits = limits
         self.heap: list[tuple[float, int, Place, str, bool]] = []
         self.order = itertools.count()
         self.clean_above = 0
@@ -78,7 +80,7 @@ class Deadlines:
 
     @property
     def next(self) -> float:
-        """The earliest deadline of a task that still runs; infinite if there is none."""
+        """When ``enforce`` is to be called next, by the monotonic clock: at the earliest deadline of a task that still runs."""
         while self.heap and not self.heap[0][2].occupied:
             heapq.heappop(self.heap)
         return self.heap[0][0] if self.heap else math.inf
@@ -89,37 +91,23 @@ class Deadlines:
             _, _, place, reason, kill = heapq.heappop(self.heap)
             yield place, reason, kill
 
-
-class Timeouts:
-    """The deadlines of the tasks of a pool; ``members`` is the pool's own list of its processes."""
-
-    def __init__(self, members: Sequence[PoolProcess], limits: TimeLimits) -> None:
-        self.members = members
-        self.limits = limits
-        self.deadlines = Deadlines()
-
-    @property
-    def next(self) -> float:
-        """When ``enforce`` is to be called next, by the monotonic clock."""
-        return self.deadlines.next
-
     def watch(self, member: PoolProcess, lane: str, first: int, claims: Iterable[Claim]) -> None:
         """Add the timeouts of dispatched claims, numbered from ``first``."""
         for number, claim in enumerate(claims, first):
             if (seconds := self.limits.timeout(claim.options)) is not None:
                 at = member.since[lane][number] + seconds
-                self.deadlines.add(at, Place(member, lane, number), TIMEOUT, kill=False)
+                self.add(at, Place(member, lane, number), TIMEOUT, kill=False)
 
     def enforce(self, now: float) -> None:
         """Ask tasks whose timeout has passed to stop; kill the processes of those that did not stop in the grace period."""
-        for place, reason, kill in self.deadlines.due(now):
+        for place, reason, kill in self.due(now):
             member = place.process
             if reason == TIMEOUT and member.is_ahead(place.lane, place.number):
                 member.since[place.lane][place.number] = now  # it has not begun: restart its timeout
                 self.watch(member, place.lane, place.number, [member.held[place.lane][place.number]])
             elif not kill:
                 member.tell(reason, place.lane, place.number)
-                self.deadlines.add(now + self.limits.grace, place, reason, kill=True)
+                self.add(now + self.limits.grace, place, reason, kill=True)
             else:
                 self._kill(place, reason)
 
@@ -145,7 +133,7 @@ class Timeouts:
                     member.tell(CANCEL, lane, number)
                     if terminate:
                         place = Place(member, lane, number)
-                        self.deadlines.add(time.monotonic() + self.limits.grace, place, CANCEL, kill=True)
+                        self.add(time.monotonic() + self.limits.grace, place, CANCEL, kill=True)
                     return
 
 

@@ -45,10 +45,11 @@ class Connection(Protocol):
 
 
 class Store:
-    """Runs statements on the given connection."""
+    """Runs statements on the given connection. Tests pass ``now`` in place of the database's clock."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, now: dt.datetime | None = None) -> None:
         self.connection = connection
+        self.now = now
 
 
 class OneCursor:

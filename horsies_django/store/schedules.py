@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from horsies_django.store.audit import tell_lost
-from horsies_django.store.base import Connection, execute, run
+from horsies_django.store.base import Store, execute, run
 from horsies_django.store.notify import channel_prefix
 
 SESSION = "horsies scheduler"  # then a space and the host and process of the scheduler; release 0.1.0: nothing
@@ -39,12 +39,8 @@ class Recent(NamedTuple):
     skipped: bool
 
 
-class ScheduleStore:
+class ScheduleStore(Store):
     """Runs the schedule statements on the given connection. Tests pass ``now`` in place of the database's clock."""
-
-    def __init__(self, connection: Connection, now: dt.datetime | None = None) -> None:
-        self.connection = connection
-        self.now = now
 
     def change(
         self,

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from horsies_django.core.records import Claim, Fence, NewTasks, Outcome, Wanted
 from horsies_django.store.audit import tell_lost
-from horsies_django.store.base import Connection, Cursor, execute, executed, run
+from horsies_django.store.base import Cursor, Store, execute, executed, run
 from horsies_django.store.passes import Passed, claims_json, outcomes_json, passed_of
 
 NOTHING = Wanted()
@@ -99,12 +99,8 @@ class StoredTask(NamedTuple):
     attempts: tuple[StoredAttempt, ...] = ()
 
 
-class TaskStore:
+class TaskStore(Store):
     """Runs the task statements on the given connection. Tests pass ``now`` in place of the database's clock in passes."""
-
-    def __init__(self, connection: Connection, now: datetime | None = None) -> None:
-        self.connection = connection
-        self.now = now
 
     def send(self, tasks: NewTasks, notified: int | None = None) -> int:
         """Insert the tasks and return the OID of their table; ``notified`` as in ``notify_throttle.Turn``."""

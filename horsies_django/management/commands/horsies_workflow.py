@@ -23,16 +23,17 @@ from horsies_django.monitoring.workflows import check_code
 from horsies_django.workflows import operations
 from horsies_django.workflows.handle import Change, get_workflow
 
-DECISIONS = {"approve": "let a gate of a run open", "reject": "let a gate of a run fail"}
+# Verbs: what each does, and what is said afterwards
+DECISIONS = {"approve": ("let a gate of a run open", "approved"), "reject": ("let a gate of a run fail", "rejected")}
 CONTROLS = {
-    "pause": "start no other node of a run; running tasks end",
-    "resume": "continue a paused run",
-    "cancel": "end a run; running tasks are asked to stop",
+    "pause": ("start no other node of a run; running tasks end", "is paused"),
+    "resume": ("continue a paused run", "runs again"),
+    "cancel": ("end a run; running tasks are asked to stop", "is cancelled"),
 }
 
 
 class Command(BaseCommand):
-    """Lists, shows, explains and changes runs; each verb has a method ``do_<verb>``."""
+    """Lists, shows, explains and changes runs; each verb that is in no table has a method ``do_<verb>``."""
 
     help = "List, inspect and change runs of workflows. Every change is audited."
 
@@ -71,7 +72,7 @@ class Command(BaseCommand):
         made.add_argument("--nodes", metavar="N", type=whole(0), default=500, help="the largest number of nodes (500)")
 
         verb("explain", "say why a node is not running, or what it is doing", node=True)
-        for name, help_ in CONTROLS.items():
+        for name, (help_, _) in CONTROLS.items():
             verb(name, help_, change=True)
         verb("retry", "run the failed nodes of a run again; keep what completed", change=True)
         verb("skip", "skip a node that has not begun", node=True, change=True)
@@ -82,12 +83,18 @@ class Command(BaseCommand):
             "--data", metavar="JSON", default="null", help="its data, the value of the node that takes it (null)"
         )
         made.add_argument("--key", metavar="KEY", help="its key, for nodes that wait for signals with this key")
-        for name, help_ in DECISIONS.items():
+        for name, (help_, _) in DECISIONS.items():
             verb(name, help_, change=True).add_argument("gate", metavar="GATE", help="the name of the gate")
 
     def handle(self, **options: Any) -> None:
         with refusing("horsies_workflow", HorsiesError, LookupError, ValueError):
-            getattr(self, f"do_{options['verb']}")(**options)
+            verb = options["verb"]
+            if verb in CONTROLS:
+                self.control(verb, options)
+            elif verb in DECISIONS:
+                self.decide(verb, options)
+            else:
+                getattr(self, f"do_{verb}")(**options)
 
     def do_list(self, **options: Any) -> None:
         found = workflows.runs(**{name: options[name] for name in ("status", "name", "key", "limit")})
@@ -127,15 +134,6 @@ class Command(BaseCommand):
         found = explain_node(options["run"], options["node"])
         self.stdout.write(as_json(found) if options["json"] else visible(str(found), keep="\n"))
 
-    def do_pause(self, **options: Any) -> None:
-        self.control("pause", "is paused", options)
-
-    def do_resume(self, **options: Any) -> None:
-        self.control("resume", "runs again", options)
-
-    def do_cancel(self, **options: Any) -> None:
-        self.control("cancel", "is cancelled", options)
-
     def do_retry(self, **options: Any) -> None:
         run = get_workflow(options["run"]).workflow_id
         operations.retry(run, actor=actor(), reason=options["reason"])
@@ -156,25 +154,19 @@ class Command(BaseCommand):
         operations.signal(run, options["name"], data, key=options["key"], actor=actor())
         self.tell(run, f"{run}: the signal {options['name']} is sent", True, options)
 
-    def do_approve(self, **options: Any) -> None:
-        self.decide(True, "approved", options)
+    def decide(self, verb: str, options: dict[str, Any]) -> None:
+        """Approve or reject a gate."""
+        run, gate = get_workflow(options["run"]).workflow_id, options["gate"]
+        operations.decide(run, gate, approved=verb == "approve", actor=actor(), reason=options["reason"])
+        self.tell(run, f"{run}: the gate {gate} is {DECISIONS[verb][1]}", True, options)
 
-    def do_reject(self, **options: Any) -> None:
-        self.decide(False, "rejected", options)
-
-    def decide(self, approved: bool, did: str, options: dict[str, Any]) -> None:
-        run = get_workflow(options["run"]).workflow_id
-        operations.decide(run, options["gate"], approved=approved, actor=actor(), reason=options["reason"])
-        self.tell(run, f"{run}: the gate {options['gate']} is {did}", True, options)
-
-    def control(self, verb: str, did: str, options: dict[str, Any]) -> None:
+    def control(self, verb: str, options: dict[str, Any]) -> None:
         """Pause, resume or cancel a run, and print whether its status changed."""
         handle = get_workflow(options["run"]).latest()
-        changed = operations.control(handle.workflow_id, verb, actor=actor(), reason=options["reason"])
-        text = (
-            f"{handle.workflow_id} {did}" if changed else f"Nothing changed: {handle.workflow_id} is {handle.status()}"
-        )
-        self.tell(handle.workflow_id, text, changed, options)
+        run = handle.workflow_id
+        changed = operations.control(run, verb, actor=actor(), reason=options["reason"])
+        text = f"{run} {CONTROLS[verb][1]}" if changed else f"Nothing changed: {run} is {handle.status()}"
+        self.tell(run, text, changed, options)
 
     def tell(self, run: uuid.UUID, text: str, changed: bool, options: dict[str, Any]) -> None:
         if options["json"]:

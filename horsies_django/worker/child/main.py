@@ -56,7 +56,7 @@ def main(
 def prepare(options: WorkerOptions, modules: list[str] | None, worker_pid: int) -> tuple[str, str]:
     """Make this process fit to run tasks and return its first message; with "ready" comes its memory, where that is limited."""
     from horsies_django.worker.process.logs import configure_logging
-    from horsies_django.worker.process.memory import own_memory_mb
+    from horsies_django.worker.process.memory import memory_mb
 
     failed = []
     if modules is not None:
@@ -78,7 +78,7 @@ def prepare(options: WorkerOptions, modules: list[str] | None, worker_pid: int) 
     if options.max_memory_per_child_mb is None:
         return "ready", ""
     gc.collect()
-    return "ready", str(own_memory_mb())
+    return "ready", str(memory_mb(os.getpid()))
 
 
 def end_in_time(obstacle: str) -> threading.Timer:

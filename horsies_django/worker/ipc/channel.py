@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import pickle
 import select
-import selectors
 import socket
 import struct
 from collections import deque
@@ -150,20 +149,19 @@ def memory_pair() -> tuple[MemoryChannel, MemoryChannel]:
 
 def wait_readable(files: Iterable[Any], seconds: float | None) -> bool:
     """Wait until one of ``files`` can be read or the time is over, None for ever; return whether one can be read."""
-    with selectors.DefaultSelector() as selector:
-        for file in files:
-            selector.register(file, selectors.EVENT_READ)
-        return bool(selector.select(seconds))
+    poll = select.poll()
+    for file in files:
+        poll.register(file, select.POLLIN)
+    return bool(poll.poll(None if seconds is None else 1_000 * seconds))
 
 
 def wait_receive(channel: Channel) -> list[Any]:
     """Wait for messages and return them. Raises EOFError if the other side is gone."""
-    poll = select.poll()
-    poll.register(channel.fileno(), select.POLLIN)
-    while True:
-        poll.poll()
-        if messages := channel.receive():
-            return messages
+    messages: list[Any] = []
+    while not messages:
+        wait_readable([channel], None)
+        messages = channel.receive()
+    return messages
 
 
 def send_all(channel: Channel, message: Any) -> None:

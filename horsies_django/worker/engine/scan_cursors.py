@@ -29,6 +29,7 @@ PRIORITIES = 16  # per queue and lane, the last ones found: a scan reads each of
 ANYWHERE: float | None = None
 SLOW_OFTEN = 20  # so many passes in a row may be slow: they make plans, or other processes use the CPUs
 SHARE = 20  # passes that read all dead entries take at most one part in so many of the time
+LONGEST_SECONDS = 60.0  # one that hung for minutes says nothing of the next
 WORTH_SECONDS = 0.003  # a pass without cursors is slow if it takes this long
 LAG_SECONDS = 0.1  # so far a cursor stays behind the clock: quiet sends (tasks/notify_throttle.py) commit in this time
 
@@ -129,7 +130,7 @@ class ScanCursors:
 
 def spacing(every: float, took: float) -> float:
     """Return the seconds until something that ``took`` so long is repeated: ``every``, or more if it takes too long."""
-    return max(every, SHARE * took)
+    return max(every, min(SHARE * took, LONGEST_SECONDS))
 
 
 def ranges(known: dict[int, float | None]) -> list[dict[str, Any]]:

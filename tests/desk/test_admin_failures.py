@@ -20,7 +20,7 @@ from horsies_django.models import Task
 from horsies_django.models.fields import aware
 from horsies_django.monitoring import failures as module
 from horsies_django.tasks import selection
-from tests.desk.test_admin import body, client_with, listed
+from tests.desk.test_admin import body, listed
 from tests.support.factories import TaskAttemptFactory, TaskFactory, now
 
 pytestmark = pytest.mark.django_db
@@ -144,29 +144,6 @@ def test_what_is_counted_together_has_no_link_and_a_group_that_is_gone_says_so(b
     page = body(boss, PAGE)
     assert [len(links(page, text)) for text in ("Show", "Retry all", re.escape(OTHER), "shop.pay")] == [0, 0, 0, 0]
     assert "They have been deleted, or retried." in body(boss, PAGE, task="shop.gone", code="OH_NO")
-
-
-@pytest.mark.parametrize(
-    ("permissions", "status", "message", "retry"),
-    [
-        (("view_task",), 200, False, False),
-        (("view_task", "view_payload"), 200, True, False),
-        (("view_task", "operate_task"), 200, False, True),
-        (("view_task", "operate_task", "view_payload"), 200, True, True),
-        (("operate_task", "view_payload", "view_queue"), 403, False, False),
-        ((), 403, False, False),
-    ],
-)
-def test_it_is_for_those_who_may_look_and_messages_for_those_who_may_see_payloads(
-    permissions: tuple[str, ...], status: int, message: bool, retry: bool
-) -> None:
-    fail("ValueError", PAY, kwargs={"to": "s3cret"}, result={"err": {"message": "s3cret"}}, partition_key="s3cret")
-    count("shop.pay", "OH_NO", 1)
-    response = client_with(*permissions).get(PAGE, {"task": "shop.pay", "code": "OH_NO"})
-    page = response.content.decode()
-    assert (response.status_code, "s3cret" in page, "Retry all" in page) == (status, message, retry)
-    assert ("ValueError" in page) == (status == 200)
-    assert Client().get(PAGE).status_code == 302
 
 
 def test_hostile_names_codes_and_messages_are_text(boss: Client) -> None:

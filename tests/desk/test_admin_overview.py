@@ -203,12 +203,6 @@ def test_a_user_sees_only_what_they_may_view(troubled: Any, codename: str) -> No
         assert not [link for link in links(html) if f"/horsies/{name.removeprefix('view_')}/" in link], name
 
 
-def test_who_may_view_nothing_gets_no_page(troubled: Any) -> None:
-    address = reverse("admin:app_list", args=("horsies",))
-    assert client_with("operate_task").get(address).status_code == 404
-    assert Client().get(address).status_code == 302
-
-
 @pytest.mark.urls("tests.support.backstage")
 def test_on_a_site_of_the_project_links_stay_there_and_its_pages_say_who_may_view_what(
     boss: Client, troubled: Any
@@ -254,13 +248,6 @@ def test_hostile_texts_arrive_as_text(boss: Client) -> None:
     for link in (reverse("admin:horsies_queue_change", args=(quote(short),)),):
         assert link in links(html)
         assert boss.get(link).status_code == 200
-
-
-def test_it_shows_no_keys_arguments_and_results(boss: Client, troubled: Any) -> None:
-    limit("mail", partition_by_args=["tenant"], partition_max_concurrency=1)
-    put(20, queue="mail", kwargs=['{"tenant": "s3cret"}'] * 20)
-    TaskFactory(status="FAILED", queue_name="mail", kwargs={"a": "s3cret"}, partition_key="s3cret")
-    assert "s3cret" not in seen(boss)
 
 
 # How it is read

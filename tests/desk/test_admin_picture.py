@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-import uuid
 from typing import Any
 from xml.etree import ElementTree
 
@@ -225,17 +224,6 @@ def test_only_what_is_known_is_said_to_be_live(boss: Client) -> None:
     live = body(boss, url(handle, "picture"), live="")
     assert "data-live" not in live
     assert 'data-part="note"' not in live
-
-
-def test_the_picture_is_for_those_who_may_see_runs(boss: Client) -> None:
-    handle = sent()
-    assert client_with("view_task").get(url(handle, "picture")).status_code == 403
-    client = client_with("view_workflowrun")
-    assert len(labels(client, handle)) == 2
-    assert "/pause/" not in body(client, url(handle, "picture"))
-    for id_ in (uuid.uuid4(), "x"):
-        response = boss.get(url(id_, "picture"), follow=True)
-        assert "There is no workflow run" in messages(response)[0]
 
 
 def test_a_run_that_is_too_large_is_shown_as_a_table_instead(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,17 +66,6 @@ def test_the_worker_that_holds_a_task_and_those_that_could_are_linked(boss: Clie
     assert page_of(gone) not in body(client_with("view_task"), page_of(waiting))
 
 
-def test_without_the_payload_permission_a_reason_does_not_tell_the_partition() -> None:
-    limit("mail", partition_by_args=["customer"], partition_max_concurrency=1)
-    columns = {"queue_name": "mail", "kwargs": {"customer": "s3cret"}, "partition_version": 1}
-    TaskFactory(status="RUNNING", partition_key='{"customer": "s3cret"}', **columns)
-    task = TaskFactory(parked=True, partition_key='{"customer": "s3cret"}', **columns)
-    plain, reader = client_with("view_task"), client_with("view_task", "view_payload")
-    assert "PARTITION_AT_LIMIT" in codes(plain, task)
-    assert "s3cret" not in body(plain, page_of(task))
-    assert "is at its limit: 1 of 1 permits are taken" in body(reader, page_of(task))
-
-
 @pytest.mark.django_db(transaction=True)
 def test_an_explanation_that_takes_too_long_is_given_up_and_the_page_stays(
     boss: Client, connect: Callable[[], Any], monkeypatch: pytest.MonkeyPatch

@@ -220,17 +220,6 @@ def test_a_queue_without_a_policy_reads_no_keys(boss: Client) -> None:
     assert table(html, "horsies-limits")[-1] == ["Policy of partitions", "–", "–", "–"]
 
 
-def test_without_the_payload_permission_a_reason_does_not_tell_the_key() -> None:
-    ordered()
-    stop(behind=1)
-    task = Task.objects.get(status="PENDING")
-    plain, reader = (client_with("view_task", *more) for more in ((), ("view_payload",)))
-    assert "BEHIND_IN_ORDER" in body(plain, page_of(task))
-    assert "Another task comes before it in its partition" in body(plain, page_of(task))
-    assert "acme" not in body(plain, page_of(task))
-    assert "and stops the key until it is retried or skipped" in body(reader, page_of(task))
-
-
 def test_a_key_that_is_stopped_is_told_once_with_its_partition_and_other_failures_are_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -7,16 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import Group
-from django.core.management import call_command
 
-from horsies_django import get_handle, schedules
 from horsies_django.backends.exceptions import WorkerCrashed
-from horsies_django.models import Task, TaskAttempt
-from horsies_django.tasks.operations import copy
-from tests.apps.errands import elsewhere, tasks
+from horsies_django.models import TaskAttempt
+from tests.apps.errands import tasks
 from tests.apps.errands.api import TaskResultStatus
-from tests.conftest import limit, put, wait_until
+from tests.conftest import wait_until
 from tests.support.workers import Start
 
 ERRANDS = {"DJANGO_SETTINGS_MODULE": "tests.settings.errands"}
@@ -82,54 +78,3 @@ def test_an_interrupt_gives_the_task_back_and_the_worker_goes_on(errands: Start)
     assert "given back, it runs again at" in running.log
     assert f"{result.id} path=tests.apps.errands.tasks.interrupted state=FAILED" not in running.log
     assert "[ERROR]" not in running.log
-
-
-def test_a_partition_by_the_name_of_an_argument_finds_it_among_positional_ones(transactional_db: None) -> None:
-    limit("mail", partition_by_args=["who"], partition_max_concurrency=1, partition_version=1)
-    sent = [tasks.mails.enqueue(who) for who in ("ann", "bob", "ann")]
-    keys = [Task.objects.get(pk=result.id).partition_key for result in sent]
-    assert keys[0] == keys[2] != keys[1]
-
-
-def test_a_schedule_sends_one_by_its_name(errands: Start, settings: Any) -> None:
-    hourly = {"task": tasks.add.module_path, "pattern": "every hour", "kwargs": {"a": 2}}
-    settings.HORSIES = {**settings.HORSIES, "SCHEDULES": {"sum": hourly}}
-    schedules.declare(actor="a test")
-    sent = schedules.run_now("sum", actor="a test")
-    errands("--processes=1")
-    result = finished(tasks.add.get_result(str(sent)))
-    assert (result.return_value, result.kwargs) == (2, {"a": 2})
-
-
-def test_one_that_failed_is_run_again_from_the_admin_or_the_shell(errands: Start) -> None:
-    """Naive: the copy has lost its backend, its form or its options."""
-    result = tasks.writes.using(priority=9).enqueue("staff")
-    Group.objects.create(name="staff")  # unique
-    errands("--processes=1")
-    assert finished(result).status == FAILED
-    Group.objects.all().delete()
-    get_handle(result.id).retry()
-    result.refresh()
-    assert finished(result).status == SUCCESSFUL
-    Group.objects.all().delete()
-    again = tasks.writes.get_result(str(copy(get_handle(result.id).task_id, actor="a test")))
-    assert finished(again).status == SUCCESSFUL
-    assert (again.task.priority, again.args) == (9, ["staff"])
-
-
-def test_a_row_that_names_a_module_which_exits_ends_no_worker_and_delays_no_other_task(errands: Start) -> None:
-    """Naive: the worker imports the module, and ends; or it leaves what it did not know when it started to others for minutes."""
-    process = errands("--processes=1")
-    (id_,) = put(name="tests.apps.errands.leaves.no_task")
-    wait_until(lambda: "unknown to this worker: tests.apps.errands.leaves.no_task" in process.log, "it is given back")
-    assert finished(elsewhere.far_away.enqueue(5)).return_value == 50
-    assert Task.objects.get(pk=id_).status == "PENDING"
-    assert process.stop() == 0
-
-
-def test_the_commands_show_them(transactional_db: None, capsys: pytest.CaptureFixture[str]) -> None:
-    result = tasks.add.using(priority=30).enqueue(1, b=2)
-    call_command("horsies_task", "show", result.id)
-    shown = capsys.readouterr().out
-    assert "71 (django.tasks: 30)" in shown
-    assert "tests.apps.errands.tasks.add" in shown

@@ -13,10 +13,7 @@ from django.test import override_settings
 from opentelemetry import trace
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from horsies_django import Workflow
-from horsies_django.models import Task
-from tests.apps.project import flows, tasks
-from tests.conftest import wait_until
+from tests.apps.project import tasks
 from tests.support.collector import Collector
 from tests.support.workers import Start, WorkerProcess
 
@@ -124,28 +121,6 @@ def test_an_attempt_is_a_span_with_the_facts_of_its_task(
     assert [one["status"] for one in (failed, afailed, first, second)] == [ERROR, ERROR, ERROR, 0]
     assert {one["parent"] for one in (failed, afailed, first, second, mailed)} == {parent}
     assert (alone["parent"].endswith("-"), alone["links"]) == (True, []), "a trace of its own"
-
-
-def test_the_trace_goes_on_in_what_tasks_send_and_in_the_nodes_of_workflows(
-    tracing: Start, collector: Collector
-) -> None:
-    process = tracing("--processes=1")
-    with span() as parent:
-        first = tasks.sends_more.send(1)
-        flow = Workflow("import")
-        one = flow.add(flows.number, 4)
-        each = flow.map(flows.plus, a=[1, 2], b=one)
-        flow.add(flows.number, 5, after=each)
-        run = flow.send()
-    assert first.get().is_ok()
-    assert run.get().is_ok()
-    wait_until(lambda: not Task.objects.exclude(status="COMPLETED").exists(), "all have run")
-    assert process.stop() == 0
-    own = {one["attributes"]["messaging.message.id"]: one for one in spans(collector)}
-    of_run = Task.objects.filter(workflow_id=run.workflow_id).values_list("pk", flat=True)
-    assert [own[str(pk)]["parent"] for pk in of_run] == [parent] * 4
-    sent = Task.objects.get(task_name=tasks.sends_more.name, kwargs={"count": 0})
-    assert own[str(sent.pk)]["parent"] == f"{parent.partition('-')[0]}-{own[str(first.task_id)]['id']}"
 
 
 def test_a_collector_that_does_not_answer_delays_the_end_of_a_process_by_seconds_only(

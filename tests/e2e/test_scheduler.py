@@ -18,8 +18,7 @@ from horsies_django.core.schedules import ScheduleConfig
 from horsies_django.models import AuditEntry, Schedule, ScheduleTick, Task
 from horsies_django.store.schedules import ScheduleStore
 from tests.conftest import wait_until
-from tests.e2e.test_outages_start import TRY, nowhere
-from tests.e2e.test_start import refused
+from tests.e2e.test_outages_start import TRY
 from tests.support.factories import now
 from tests.support.server import Server
 from tests.support.workers import SchedulerProcess, Start
@@ -116,27 +115,6 @@ def test_the_schedules_in_its_code_are_in_the_table_once_it_has_started_and_a_si
     assert process.stop() == 0
 
 
-DAILY = {"task": ADD, "pattern": "daily at 04:30"}
-
-
-@pytest.mark.parametrize(
-    ("schedules", "words"),
-    [
-        (
-            {"1": {**DAILY, "task": "no.such.task"}, "2": {**DAILY, "kwargs": {"no": 1}}, "3": {**DAILY, "queue": "mial"}},
-            ["no.such.task", "kwargs: ", "mial"],
-        ),
-        ({"one": {**DAILY, "pattern": "at teatime"}, "two": {**DAILY, "zone": "Mars"}}, ["at teatime", "Mars"]),
-    ],
-    ids=["what does not fit", "what cannot be"],
-)  # fmt: skip
-def test_what_cannot_be_declared_ends_the_start_and_all_of_it_is_told(
-    scheduler: StartScheduler, schedules: dict[str, dict[str, Any]], words: list[str]
-) -> None:
-    refused(scheduler(**code(**schedules)), *words)
-    assert not Schedule.objects.exists()
-
-
 def test_of_two_releases_side_by_side_the_one_that_started_last_is_right_and_they_do_not_fight(
     scheduler: StartScheduler,
 ) -> None:
@@ -153,19 +131,6 @@ def test_of_two_releases_side_by_side_the_one_that_started_last_is_right_and_the
     assert AuditEntry.objects.filter(action="schedule.declare", subject="tick").count() == 2
     sends("tick", more_than=len(fire_times("tick")) + 1)
     assert set(Task.objects.filter(sent_at__gt=since).values_list("task_name", flat=True)) == {ADD}
-    assert (old.stop(), new.stop()) == (0, 0)
-
-
-def test_a_task_that_only_one_of_two_knows_is_sent_by_that_one(scheduler: StartScheduler) -> None:
-    create(task=ADD, kwargs={"a": 1}, catch_up="all")
-    create("plain")
-    old = scheduler(HORSIES_TEST_OLD_CODE="1").ready()
-    sends("plain", more_than=1)
-    assert (fire_times(), row().error) == ([], None)
-    new = scheduler().ready()
-    found = sends(more_than=3)
-    assert found == [row().since.replace(microsecond=0) + (number + 1) * SECOND for number in range(len(found))]
-    assert row().error is None
     assert (old.stop(), new.stop()) == (0, 0)
 
 
@@ -281,24 +246,4 @@ def test_a_scheduler_that_starts_before_its_database_waits_for_it(scheduler: Sta
     process.ready()
     sends_more(server)
     assert process.stop() == 0
-    assert "Traceback" not in process.log
-
-
-def test_a_scheduler_that_waits_for_its_database_ends_at_the_first_signal(scheduler: StartScheduler) -> None:
-    process = scheduler(**nowhere(DB_RETRY_INITIAL_MS=60_000, DB_RETRY_MAX_MS=60_000))
-    wait_until(lambda: TRY in process.log, "it waits")
-    process.signal(signal.SIGTERM)
-    assert process.process.wait(20) == 0
-    assert "Stopped before it started" in process.log
-
-
-def test_a_scheduler_that_may_try_only_so_often_gives_up(scheduler: StartScheduler, server: Server) -> None:
-    few = {"HORSIES_TEST_RESILIENCE": json.dumps({"DB_RETRY_MAX_ATTEMPTS": 2})}
-    never = scheduler(**nowhere(DB_RETRY_MAX_ATTEMPTS=2))
-    process = scheduler(DATABASE_URL=server.url, **few).ready()
-    server.stop()
-    assert (never.wait(), process.wait()) == (1, 1)
-    assert "RESILIENCE allows no further try" in never.log
-    assert process.log.count("the database is not available, next try in") == 2
-    assert "the database is gone and RESILIENCE allows no further try" in process.log
     assert "Traceback" not in process.log

@@ -176,13 +176,3 @@ def test_a_task_that_is_cancelled_in_its_step_leaves_no_row(shared_worker: Any, 
     assert stepper.handle.cancel() == "REQUESTED"
     assert stepper.handle.get(timeout_ms=30_000).err_value.error_code == "TASK_CANCELLED"
     assert (stepper.rows(), stepper.recorded()) == ([], [])
-
-
-def test_async_tasks_take_their_steps_once_over_all_attempts(shared_worker: Any) -> None:
-    handles = [stepping.asteps.send(fails=2) for _ in range(5)]
-    for handle in handles:
-        _, outside, attempt = handle.get(timeout_ms=60_000).ok_value
-        assert (outside, attempt) == (1, 3)
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT count(*), count(DISTINCT task), max(attempt) FROM step_rows")
-        assert cursor.fetchone() == (5, 5, 1)

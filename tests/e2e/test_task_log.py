@@ -84,18 +84,6 @@ def test_a_failure_that_is_tried_again_is_one_line_and_only_the_last_one_has_a_t
     assert shared_worker.log.count("Traceback (most recent call last)") == 1
 
 
-def test_the_moment_of_a_retry_is_the_one_in_the_task_s_row(shared_worker: WorkerProcess) -> None:
-    for delay in (1_800, 200_000):
-        handle = tasks.asks_again.send(delay, None)
-        failed = rf".*{named(handle)} failed in .*: RETRY_REQUESTED: come back later; retry 1 of 1 at .*"
-        found = line(shared_worker, failed)
-        due = Task.objects.get(pk=handle.task_id).next_retry_at
-        assert due is not None
-        local = due.astimezone(dt.timezone(dt.timedelta(hours=3)))  # the settings' TIME_ZONE
-        assert found.endswith((f" at {local:%H:%M:%S}", f" at {local:%Y-%m-%d %H:%M:%S}"))
-        assert delay < 100_000 or f" at {local:%Y-%m-%d}" in found
-
-
 def test_an_error_that_was_returned_is_a_warning_without_its_data_and_a_cancelled_task_has_its_line_too(
     shared_worker: WorkerProcess,
 ) -> None:

@@ -155,37 +155,3 @@ def test_a_retry_that_is_due_runs_on_another_worker_while_its_own_is_busy(worker
     assert [workers[one.worker_id] for one in attempts] == [first.process.pid, second.process.pid]
     let_go("busy")
     assert busy.get(timeout_ms=30_000).is_ok()
-
-
-def test_a_policy_without_a_list_survives_a_crash_and_a_timeout_and_one_that_lists_timeouts_does(
-    shared_worker: WorkerProcess,
-) -> None:
-    again = RetryPolicy.fixed([0])
-    crash = tasks.dies_once.with_options(retry_policy=again).send("kill")
-    assert crash.get(timeout_ms=30_000).is_ok()
-    late = tasks.too_long_the_first_time.with_options(retry_policy=again).send()
-    assert late.get(timeout_ms=30_000).ok_value == 2
-    for handle, code in ((crash, "WORKER_CRASHED"), (late, "TASK_TIMEOUT")):
-        attempts = TaskAttempt.objects.filter(task_id=handle.task_id).order_by("attempt")
-        assert list(attempts.values_list("error_code", flat=True)) == [code, None]
-    assert tasks.too_long_the_first_time.send().get(timeout_ms=30_000).ok_value == 2
-
-
-def test_exceptions_of_both_lanes_are_tried_again_and_each_attempt_keeps_its_own(shared_worker: WorkerProcess) -> None:
-    """Naive: the result of an attempt that is retried is dropped, and its traceback with it."""
-    policies = [RetryPolicy.fixed([0]), RetryPolicy.fixed([0], auto_retry_for=[LookupError], jitter=False)]
-    sent = [(tasks.raises.with_options(retry_policy=one).send("it broke"), "it broke") for one in policies]
-    sent += [(tasks.araises.with_options(retry_policy=one).send(), "async") for one in policies]
-    for handle, said in sent:
-        assert handle.get(30_000).err_value.error_code == "UNHANDLED_ERROR"
-        attempts = handle.info().attempts  # type: ignore[union-attr]
-        assert [(one.attempt, one.exception_class) for one in attempts] == [
-            (1, "builtins.LookupError"), (2, "builtins.LookupError"),
-        ]  # fmt: skip
-        for one in attempts:
-            assert one.traceback.startswith("Traceback (most recent call last):\n")
-            assert one.traceback.endswith(f"LookupError: {said}\n")
-    fine = tasks.add.send(1)
-    assert fine.get(30_000).ok_value == 1
-    (attempt,) = fine.info().attempts  # type: ignore[union-attr]
-    assert (attempt.exception_class, attempt.traceback) == (None, None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import random
-from typing import Any
 
 import psutil
 import pytest
@@ -155,15 +154,6 @@ def test_code_is_told_of_the_claim_that_it_runs_under(shared_worker: WorkerProce
     sent_at = Task.objects.get(pk=handle.task_id).sent_at
     assert told == [str(handle.task_id), tasks.of_me.name, "default", "1", sent_at.isoformat()]
     assert current_task().sent_at is None, "no task runs here"
-
-
-@pytest.mark.parametrize("task", [tasks.snoozes, tasks.asnoozes])
-def test_a_task_that_snoozes_many_times_uses_one_attempt_and_one_row(shared_worker: WorkerProcess, task: Any) -> None:
-    handle = task.send(30, 0)
-    assert handle.get(timeout_ms=30_000).ok_value == 30
-    attempts = [(one.attempt, one.outcome) for one in handle.info().attempts]
-    assert attempts == [(1, "SNOOZED"), (1, "COMPLETED")]
-    assert Task.objects.get(pk=handle.task_id).claim_generation == 31
 
 
 @pytest.mark.promise("S1.8")

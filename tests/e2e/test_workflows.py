@@ -14,8 +14,7 @@ from django.contrib.auth.models import Group
 from django.db import connection, transaction
 
 from horsies_django import Workflow
-from horsies_django.models import Task, TaskAttempt, WorkflowNode
-from horsies_django.store.tasks import CHUNK
+from horsies_django.models import Task, WorkflowNode
 from tests.apps.project import flows, tasks
 from tests.conftest import wait_until
 from tests.support.workers import Start, WorkerProcess, held_by, let_go
@@ -52,20 +51,6 @@ def test_a_run_goes_on_after_its_worker_was_killed(worker: Start) -> None:
     assert not WorkflowNode.objects.filter(finished_at=None).exists()
 
 
-def test_what_no_engine_settles_is_found(shared_worker: WorkerProcess) -> None:
-    flow = Workflow("expires")
-    late = flow.add(tasks.noop.with_options(delay=3600, good_until=timedelta(seconds=1)))
-    other = flow.add(tasks.noop.with_options(delay=3600), name="by hand")
-    flow.returns(flow.add(flows.number, 5, after=[late, other], allow_failed=True))
-    handle = flow.send()
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "UPDATE horsies_tasks SET status = 'COMPLETED', finished_at = now(), result = '{\"ok\": null}' WHERE node = %s",
-            [other.number],
-        )
-    assert handle.get(timeout_ms=30_000).ok_value == 5
-
-
 def test_what_takes_the_maintenance_thread_too_long_is_advanced_by_the_engine(worker: Start, connect: Connect) -> None:
     """Naive: a run with very many nodes is tried again for ever, because each statement of that thread ends after a second."""
     process = worker("--processes=1").ready()
@@ -92,17 +77,6 @@ def waiting_for_a_lock(session: psycopg.Connection[Any]) -> list[str]:
     return [name for (name,) in found]
 
 
-def test_a_cancelled_run_stops_its_running_task(shared_worker: WorkerProcess) -> None:
-    flow = Workflow("cancel")
-    flow.add(flows.number, 1, after=flow.add(tasks.hold, "cancelled"))
-    handle = flow.send()
-    held_by("cancelled")
-    assert handle.cancel()
-    assert handle.get(timeout_ms=30_000).err_value.error_code == "WORKFLOW_CANCELLED"
-    let_go("cancelled")
-    wait_until(lambda: not WorkflowNode.objects.filter(finished_at=None).exists(), "its nodes have ended")
-
-
 def test_a_task_whose_child_process_died_before_it_began_does_not_start_while_its_run_is_paused(
     shared_worker: WorkerProcess,
 ) -> None:
@@ -122,38 +96,6 @@ def test_a_task_whose_child_process_died_before_it_began_does_not_start_while_it
     assert "1 given back" in shared_worker.log
     handle.resume()
     assert handle.get(timeout_ms=30_000).ok_value == 4
-
-
-def test_a_run_that_another_transaction_holds_is_advanced_soon_after(worker: Start) -> None:
-    flow = Workflow("held")
-    flow.returns(flow.add(flows.plus, flow.add(flows.number, 1)))
-    handle = flow.send()
-    with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute("SELECT FROM horsies_workflows FOR UPDATE")
-        worker("--processes=1", HORSIES_TEST_POLL_MS="60000").ready()
-        other = connection.copy()
-        try:
-            with other.cursor() as reader:
-                wait_until(lambda: finished(reader) == 1, "its first task has run")
-        finally:
-            other.close()
-    assert handle.get(timeout_ms=30_000).ok_value == 2
-
-
-def finished(cursor: Any) -> int:
-    cursor.execute("SELECT count(*) FROM horsies_tasks WHERE finished_at IS NOT NULL")
-    return int(cursor.fetchone()[0])
-
-
-def test_more_first_tasks_than_a_send_takes_are_sent_by_a_worker(worker: Start) -> None:
-    flow = Workflow("roots")
-    for n in range(CHUNK + 300):
-        flow.add(tasks.anoop.with_options(queue="bulk"), name=str(n))
-    handle = flow.send()
-    assert Task.objects.count() == CHUNK
-    worker("--processes=1").ready()
-    wait_until(lambda: handle.status() == "COMPLETED", "all have run")
-    assert TaskAttempt.objects.count() == CHUNK + 300
 
 
 @pytest.mark.boundary

@@ -87,11 +87,6 @@ def mails(who):  # type: ignore[no-untyped-def]
 
 
 @task()
-def writes(name):  # type: ignore[no-untyped-def]
-    Group.objects.create(name=name)
-
-
-@task()
 def breaks_transaction():  # type: ignore[no-untyped-def]
     with connection.cursor() as cursor:
         cursor.execute("SELECT no_such_column")

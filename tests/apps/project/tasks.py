@@ -324,13 +324,6 @@ def ignores_its_timeout() -> None:
             continue
 
 
-@task(timeout_ms=300, retry_policy=SOON)
-def too_long_the_first_time() -> int:
-    if current_task().attempt == 1:
-        time.sleep(3_600)
-    return current_task().attempt
-
-
 @task(timeout_ms=300)
 async def asleep_too_long() -> None:
     await asyncio.sleep(3_600)
@@ -410,15 +403,6 @@ def snoozes(times: int, seconds: float = 60, fails: bool = False) -> int:
         raise Snooze(seconds)
     if fails and current_task().attempt == 1:
         raise LookupError("not yet")
-    return done
-
-
-@task
-async def asnoozes(times: int, seconds: float) -> int:
-    done = await Group.objects.filter(name__startswith="snooze ").acount()
-    if done < times:
-        await Group.objects.acreate(name=f"snooze {done}")
-        raise Snooze(seconds)
     return done
 
 

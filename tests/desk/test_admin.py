@@ -11,17 +11,29 @@ from typing import Any
 import django
 import pytest
 from django.contrib import admin
+from django.contrib.admin.utils import quote
 from django.contrib.auth.models import Permission, User
 from django.db import connection
 from django.test import Client
 from django.urls import reverse
 
 from horsies_django.admin import TaskAdmin, register
+from horsies_django.admin.base.history import OF_QUEUES, OF_SCHEDULES, OF_TASKS, OF_WORKFLOWS
 from horsies_django.admin.base.html import STATUSES, span
+from horsies_django.admin.base.verbs import VERBS
 from horsies_django.core.status import Status
-from horsies_django.models import Heartbeat, Queue, Task, TaskAttempt, TaskStep, Worker
+from horsies_django.models import (
+    AuditEntry,
+    Heartbeat,
+    Queue,
+    Schedule,
+    Task,
+    TaskAttempt,
+    TaskStep,
+    Worker,
+    WorkflowRun,
+)  # fmt: skip
 from horsies_django.monitoring.health import examine
-from horsies_django.store import overviews
 from tests.support.factories import (
     HeartbeatFactory,
     TaskAttemptFactory,
@@ -233,28 +245,29 @@ def test_a_task_that_no_code_has_and_a_result_that_we_did_not_write_are_shown(bo
     assert "2026-02-30" in html
 
 
-def test_an_unknown_task_queue_or_worker_leads_to_the_index(boss: Client) -> None:
-    for address in (
-        url(Task, "change", uuid.uuid4()), url(Task, "change", "none"), url(Queue, "change", "none"),
-        url(Worker, "change", uuid.uuid4()), url(Worker, "change", "none"), url(Queue, "change", "a_00b"),
-    ):  # fmt: skip
-        assert boss.get(address)["Location"] == reverse("admin:index")
+NO_NAMES, NO_UUIDS = ("no such one", "a\x00b", "<b>x</b>", "a_00b"), (uuid.uuid4(), "none", "a_00b")
+MISSING: dict[type[Any], tuple[Any, ...]] = {
+    Queue: NO_NAMES, Schedule: NO_NAMES, Task: NO_UUIDS, WorkflowRun: NO_UUIDS, Worker: NO_UUIDS,
+    AuditEntry: ("0", "x", "9" * 30, "-1", "1_000"),
+}  # fmt: skip
 
 
-def test_queues_show_what_waits_and_runs_up_to_a_bound(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overviews, "PENDING_BOUND", 1_000)
-    TaskFactory.create_batch(1_001, queue_name="bulk")
-    TaskFactory.create_batch(3, queue_name="mail", status="RUNNING")
-    TaskFactory.create_batch(2, queue_name="mail")
-    TaskFactory.create_batch(4, queue_name="mail", status="COMPLETED")
-    response = boss.get(url(Queue))
-    views = [queue.overview for queue in response.context["cl"].result_list]
-    shown = {view.name: (view.pending, view.running) for view in views}
-    assert shown["mail"] == (2, 3)
-    assert shown["default"] == (0, 0)
-    assert '<td class="field-shown_pending">1,000+</td>' in response.content.decode()
-    html = body(boss, url(Queue, "change", "mail"))
-    assert f'<a href="{reverse(TASKS)}?queue=mail">' in html
+@pytest.mark.parametrize("model", MISSING)
+def test_a_row_that_is_not_there_is_said_to_be_missing_and_is_not_made(boss: Client, model: type[Any]) -> None:
+    before, given = model.objects.count(), {"reason": "why", "max_concurrency": "1"}
+    verbs = VERBS.get(
+        {Queue: OF_QUEUES, Schedule: OF_SCHEDULES, Task: OF_TASKS, WorkflowRun: OF_WORKFLOWS}.get(model, ""), {}
+    )
+    for id_ in MISSING[model]:
+        for page in {"change", *verbs, *(["picture"] if model is WorkflowRun else [])} - {"add"}:
+            address = url(model, page, quote(id_))
+            for response in (
+                boss.get(address, follow=True),
+                *([boss.post(address, given, follow=True)] * (page in verbs)),
+            ):
+                assert response.redirect_chain == [(reverse("admin:index"), 302)], address
+                assert list(response.context["messages"]), address
+    assert model.objects.count() == before
 
 
 def test_an_idle_worker_is_living_as_the_status_says_although_its_row_is_old(boss: Client) -> None:

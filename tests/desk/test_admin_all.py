@@ -17,6 +17,7 @@ from horsies_django.admin.tasks import all as module
 from horsies_django.models import AuditEntry, Task
 from horsies_django.tasks import selection
 from tests.desk.test_admin import body, client_with
+from tests.desk.test_operations import failures
 from tests.support.factories import TaskFactory, now
 from tests.support.refusing import refused
 
@@ -24,12 +25,6 @@ pytestmark = pytest.mark.django_db
 ALL = reverse("admin:horsies_task_all")
 LIST = reverse("admin:horsies_task_changelist")
 OPERATOR = ("view_task", "operate_task")
-
-
-def failures(count: int, **columns: Any) -> list[Task]:
-    values = {"status": "FAILED", "error_code": "OH_NO", "finished_at": now() - dt.timedelta(hours=1), **columns}
-    found: list[Task] = TaskFactory.create_batch(count, **values)
-    return found
 
 
 def hidden(page: str) -> str:

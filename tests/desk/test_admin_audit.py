@@ -67,9 +67,6 @@ def test_an_address_that_asks_for_nonsense_leads_back(boss: Client) -> None:
         assert (response.status_code, response["Location"]) == (302, reverse(LIST) + "?e=1")
     for lookup in ("actor", "reason__contains", "after__override_by", "id__gte"):
         assert boss.get(reverse(LIST), {lookup: "x"}).status_code == 400
-    for id_ in ("0", "x", "9" * 30, "-1", "1_000"):
-        address = reverse("admin:horsies_auditentry_change", args=(id_,))
-        assert boss.get(address)["Location"] == reverse("admin:index")
 
 
 @pytest.mark.parametrize(

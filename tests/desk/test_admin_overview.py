@@ -29,7 +29,7 @@ from tests.apps.project import flows
 from tests.conftest import limit, put
 from tests.desk.test_admin import body, client_with
 from tests.desk.test_admin_hostile import EVIL
-from tests.support.factories import HeartbeatFactory, TaskFactory, WorkerFactory, now
+from tests.support.factories import TaskFactory, WorkerFactory, living_worker, now
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -101,11 +101,9 @@ def troubled(transactional_db: None) -> dict[str, Any]:
     run, gate = flow.send(), other.send()
     drain(raise_errors=False)
     put(3, queue="mail")
-    worker = WorkerFactory(hostname="web-9", pid=77, queues=["default"])
-    HeartbeatFactory(id=worker.pk, worker_id=worker.pk, role="claimer", sent_at=now() - HOUR)
+    worker = living_worker(hostname="web-9", pid=77, beat={"sent_at": now() - HOUR})
     TaskFactory(status="RUNNING", claimed_by=worker.pk)
-    living = WorkerFactory(hostname="web-1", pid=12, queues=["default", "bulk"])
-    HeartbeatFactory(id=living.pk, worker_id=living.pk, role="claimer")
+    living_worker("default", "bulk", hostname="web-1", pid=12)
     definition = {"task": "shop.night", "pattern": "0 3 * * *", "zone": "UTC"}
     Schedule.objects.bulk_create([Schedule(name="night", changes=definition, next_at=now() - HOUR)])
     counted(("mail", "shop.pay", "CARD", 25), ("mail", "shop.pay", COMPLETED, 115), ("mail", "", CLAIMED, 100))
@@ -222,8 +220,7 @@ def test_hostile_texts_arrive_as_text(boss: Client) -> None:
     Queue.objects.create(name=short)
     queues.pause(short, actor=EVIL, reason=EVIL)
     TaskFactory(queue_name=short)
-    worker = WorkerFactory(hostname=EVIL, pid=7)
-    HeartbeatFactory(id=worker.pk, worker_id=worker.pk, role="claimer", sent_at=now() - HOUR)
+    worker = living_worker(hostname=EVIL, pid=7, beat={"sent_at": now() - HOUR})
     TaskFactory(status="RUNNING", claimed_by=worker.pk)
     row = Schedule(name=EVIL, next_at=now() - HOUR, error=EVIL, error_at=now())
     Schedule.objects.bulk_create([row])

@@ -24,7 +24,8 @@ from horsies_django.testing import drain
 from tests.apps.project import flows
 from tests.desk.test_admin import body, client_with
 from tests.desk.test_admin_speed import rows_read
-from tests.desk.test_admin_workflows import ENDLESS, EVIL, failed, messages, node_url, sent, table, url
+from tests.desk.test_admin_workflows import ENDLESS, EVIL, messages, node_url, table, url
+from tests.support.runs import failed, sent
 
 pytestmark = pytest.mark.django_db
 SVG = "{http://www.w3.org/2000/svg}"

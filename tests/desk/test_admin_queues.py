@@ -24,7 +24,7 @@ from tests.conftest import limit
 from tests.desk.test_admin import body, client_with, page_of, table
 from tests.desk.test_admin_overview import counted
 from tests.desk.test_admin_speed import queries
-from tests.support.factories import AuditEntryFactory, HeartbeatFactory, TaskFactory, WorkerFactory, now
+from tests.support.factories import AuditEntryFactory, HeartbeatFactory, TaskFactory, living_worker, now
 from tests.support.refusing import refused
 
 pytestmark = pytest.mark.django_db
@@ -63,15 +63,6 @@ def test_the_ways_to_change_a_queue_show_for_those_who_may_and_as_it_stands() ->
     queues.override("mail", {"max_concurrency": 1}, actor="ada", reason=WHY)
     assert offered(keeper) == {"override", "clear", "resume"}
     assert offered(viewer) == set()
-
-
-def test_looking_at_a_form_changes_nothing(boss: Client) -> None:
-    queues.override("mail", {"max_concurrency": 1}, actor="ada", reason=WHY)
-    before = Queue.objects.values().get(name="mail")
-    for verb in VERBS:
-        for method in (boss.get, boss.head):
-            assert method(url(verb), {"max_concurrency": "1", "reason": "just looking"}).status_code == 200
-    assert Queue.objects.values().get(name="mail") == before
 
 
 @pytest.mark.promise("S4.18")
@@ -189,20 +180,6 @@ def test_a_queue_is_paused_resumed_and_its_override_cleared(boss: Client) -> Non
     assert AuditEntry.objects.filter(actor="boss").count() == 3
 
 
-def test_what_others_changed_while_the_form_was_open_is_told_and_the_last_write_holds(boss: Client) -> None:
-    seen = boss.get(url("override")).context["seen"]
-    queues.override("mail", {"max_concurrency": 9}, actor="ada", reason="more")
-    values = {"seen": seen, "max_concurrency": "4", "reason": WHY}
-    others, mine = messages(boss.post(url("override"), values, follow=True))
-    assert others == (
-        "While the form was open, ada also changed queue mail: Overridden; concurrency (override): – → 9. "
-        "The last change applies.",
-        "warning",
-    )
-    assert mine == ("Queue mail: Overridden; concurrency (override): 9 → 4.", "success")
-    assert Queue.objects.get(name="mail").override == {"max_concurrency": 4}
-
-
 def test_a_change_that_the_audit_cannot_record_is_made_and_the_user_is_told_both(boss: Client) -> None:
     with refused("horsies_audit", event="INSERT"):
         (said,) = messages(boss.post(url("pause"), {"reason": WHY}, follow=True))
@@ -215,15 +192,6 @@ def test_a_form_that_lost_its_place_is_taken_all_the_same(boss: Client) -> None:
         response = boss.post(url("pause"), {"seen": seen, "reason": repr(seen)}, follow=True)
         assert [level for _text, level in messages(response)] == ["success"]
         assert Queue.objects.get(name="mail").paused_reason == repr(seen)
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_a_queue_that_is_not_there_leads_to_the_index_and_is_not_made(boss: Client, verb: str) -> None:
-    for name in ("no such queue", "a\x00b", "<b>x</b>", "a_00b"):
-        values = {"max_concurrency": "1", "reason": WHY}
-        for response in (boss.get(url(verb, name)), boss.post(url(verb, name), values)):
-            assert (response.status_code, response["Location"]) == (302, reverse("admin:index"))
-    assert not AuditEntry.objects.exclude(actor="migrate").exists()
 
 
 @pytest.mark.parametrize("name", ["a/b", "a_2Fb", "50%_25", "import_50", "q/pause", "?x=1#y", "schlüssel"])
@@ -285,13 +253,6 @@ def test_a_database_role_without_the_rights_is_an_error_on_the_form(boss: Client
 # How queues stand
 
 
-def serve(*names: str, **columns: Any) -> Any:
-    """Return a living worker that serves queues."""
-    worker = WorkerFactory(queues=list(names), **columns)
-    Heartbeat.objects.bulk_create([Heartbeat(id=worker.pk, worker_id=worker.pk, role="claimer", pid=worker.pid)])
-    return worker
-
-
 @pytest.mark.promise("S4.23")
 def test_the_list_shows_the_limits_in_force_and_whence_they_come(boss: Client) -> None:
     limit("mail", max_concurrency=8, partition_by_task=True, partition_max_concurrency=2)
@@ -319,7 +280,7 @@ def test_the_cluster_stands_first_if_it_has_something_to_say(boss: Client, colum
 
 
 def test_queues_with_work_and_no_worker_stand_out(boss: Client) -> None:
-    serve("mail")
+    living_worker("mail")
     TaskFactory(queue_name="mail")
     assert "horsies-silent" not in body(boss, reverse(LIST))
     TaskFactory(queue_name="bulk")
@@ -356,7 +317,7 @@ def test_a_queue_shows_declared_override_and_what_holds_side_by_side(boss: Clien
 
 def test_a_queue_shows_who_holds_each_permit() -> None:
     limit("mail", partition_by_args=["customer"], partition_max_concurrency=2)
-    alive, silent = serve("mail", hostname="web-1", pid=11), serve("mail", hostname="web-2", pid=22)
+    alive, silent = living_worker("mail", hostname="web-1", pid=11), living_worker("mail", hostname="web-2", pid=22)
     Heartbeat.objects.filter(pk=silent.pk).update(died_at=now())
     since = now() - dt.timedelta(hours=2, minutes=30)
     held = TaskFactory(
@@ -413,6 +374,7 @@ def test_a_queue_shows_what_waits_by_name_and_for_how_long_the_oldest(boss: Clie
     assert first[:2] == ["a. mail", "3"]
     assert second[:2] == ["b. &lt;mail&gt;", "2"]
     assert second[2].startswith("7 min")
+    assert f'<a href="{reverse("admin:horsies_task_changelist")}?queue=mail">' in html
 
 
 def test_a_queue_shows_its_last_day_as_a_chart_with_figures(boss: Client) -> None:

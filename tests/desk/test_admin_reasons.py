@@ -17,7 +17,7 @@ from horsies_django.admin.tasks import sections
 from horsies_django.models import Queue
 from tests.conftest import limit
 from tests.desk.test_admin import body, client_with, page_of
-from tests.support.factories import TaskAttemptFactory, TaskFactory, WorkerFactory, error, now
+from tests.support.factories import TaskFactory, WorkerFactory, now
 
 pytestmark = pytest.mark.django_db
 
@@ -111,26 +111,3 @@ def test_the_arguments_of_a_plain_task_are_shown_by_name(codec: str, kwargs: Any
 def test_the_priority_of_django_tasks_is_shown_beside_ours() -> None:
     assert "101 (django.tasks: 0)" in body(reader(), page_of(TaskFactory(codec="plain", priority=101)))
     assert "(django.tasks" not in body(reader(), page_of(TaskFactory(priority=100)))
-
-
-def test_a_traceback_of_an_attempt_is_folded_and_only_for_those_who_may_see_payloads() -> None:
-    """Naive: whoever may see the task sees its tracebacks, which have values of users in them; or they bury the page."""
-    task = TaskFactory(status="FAILED", result=error("BROKEN"), error_code="BROKEN")
-    trace = "Traceback <most recent call last>:\nValueError: ann@example.org\n"
-    TaskAttemptFactory(
-        task_id=task.pk,
-        error_code="BROKEN",
-        error_message="no",
-        exception_class="a.B",
-        traceback=trace,
-        site="shop/tasks.py in pay",
-        site_line=87,
-    )
-    TaskAttemptFactory(task_id=task.pk, attempt=2)
-    page = body(reader(), page_of(task))
-    folded = re.findall(r"<details><summary>Traceback</summary>(.*?)</details>", page, re.DOTALL)
-    assert [text_of(one) for one in folded] == [trace]
-    hidden = body(client_with("view_task"), page_of(task))
-    assert "shop/tasks.py in pay, line 87" in hidden
-    assert "ann@example.org" not in hidden
-    assert "<details><summary>Traceback" not in hidden

@@ -19,7 +19,6 @@ from django.urls import reverse
 
 from horsies_django import schedules
 from horsies_django.admin.base import readonly
-from horsies_django.core.status import Status
 from horsies_django.models import AuditEntry, Schedule, ScheduleTick, Task
 from horsies_django.store.base import load
 from horsies_django.store.notify import direct_connection
@@ -287,17 +286,6 @@ def test_a_schedule_that_does_not_fire_says_so_and_an_error_stands_out(boss: Cli
         assert text in html
 
 
-def test_a_schedule_shows_its_last_fire_times_and_their_tasks(boss: Client) -> None:
-    make()
-    sent = fired("report", [status.value for status in Status])
-    html = body(boss, url("change"))
-    for task in sent:
-        assert f'<a href="{page_of(task)}">{task.pk}</a>' in html
-    plain = body(client_with("view_schedule"), url("change"))
-    assert str(sent[0].pk) in plain
-    assert page_of(sent[0]) not in plain
-
-
 def test_a_schedule_shows_what_holds_and_where_the_code_says_another_thing(boss: Client) -> None:
     declare(good_for_ms=60_000)
     schedules.change("report", {"priority": 3, "queue": "bulk"}, actor="ada", reason=WHY)
@@ -374,14 +362,6 @@ def test_what_the_code_declares_is_not_deleted_and_what_the_admin_made_has_nothi
     make("made", priority=4)
     assert url("revert", "made") not in body(boss, url("change", "made"))
     assert "there is nothing to revert to" in str(post(boss, "revert", "made").context["form"].non_field_errors())
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_a_schedule_that_is_not_there_leads_to_the_index_and_is_not_made(boss: Client, verb: str) -> None:
-    for name in ("no such schedule", "a\x00b", "<b>x</b>"):
-        for response in (boss.get(url(verb, name)), boss.post(url(verb, name), {"reason": WHY})):
-            assert (response.status_code, response["Location"]) == (302, reverse("admin:index"))
-    assert not Schedule.objects.exists()
 
 
 @pytest.mark.parametrize("name", ["a/b", "add", "a_2Fb", "50%_25", "q/edit", "?x=1#y", "schlüssel"])

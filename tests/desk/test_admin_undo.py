@@ -12,7 +12,8 @@ from horsies_django.models import WorkflowNode, WorkflowRun
 from horsies_django.testing import drain
 from tests.apps.project import flows
 from tests.desk.test_admin_workflows import body, listed, node_url, table, url
-from tests.desk.test_workflow_command import lines, machine, run
+from tests.desk.test_workflow_command import machine, run
+from tests.support.commands import lines
 
 pytestmark = pytest.mark.django_db
 

@@ -29,14 +29,7 @@ from tests.apps.project import flows, tasks
 from tests.conftest import limit
 from tests.desk.test_admin_overview import counted
 from tests.desk.test_admin_schedules import declare
-from tests.support.factories import (
-    AuditEntryFactory,
-    HeartbeatFactory,
-    TaskAttemptFactory,
-    TaskFactory,
-    WorkerFactory,
-    error,
-)  # fmt: skip
+from tests.support.factories import AuditEntryFactory, TaskAttemptFactory, TaskFactory, error, living_worker
 
 pytestmark = pytest.mark.django_db
 
@@ -100,8 +93,7 @@ def tasks_with_payload() -> dict[str, Any]:
     limit(
         "mail", partition_by_args=["customer"], partition_max_concurrency=1, partition_policy="stop", max_concurrency=5
     )
-    worker = WorkerFactory(queues=["mail", "default"])
-    HeartbeatFactory(id=worker.pk, worker_id=worker.pk, role="claimer")
+    worker = living_worker("mail", "default")
     columns: dict[str, Any] = {
         "queue_name": "mail", "kwargs": {"customer": PAYLOAD}, "options": {"metadata": PAYLOAD, "note": PAYLOAD},
         "partition_key": KEY, "partition_version": 1,

@@ -28,6 +28,7 @@ from horsies_django.testing import drain
 from tests.apps.project import flows
 from tests.desk.test_admin import body, client_with, table
 from tests.support.factories import TaskFactory
+from tests.support.runs import failed, sent
 
 pytestmark = pytest.mark.django_db
 
@@ -50,21 +51,6 @@ def listed(client: Client, **query: str) -> list[uuid.UUID]:
     response = client.get(reverse(RUNS), query)
     assert response.status_code == 200, response.headers
     return [run.pk for run in response.context["cl"].result_list]
-
-
-def sent(name: str = "book", key: str | None = None, **options: Any) -> Any:
-    """Send a chain of two nodes whose second one has not run."""
-    flow = Workflow(name, key=key, **options)
-    flow.add(flows.plus, flow.add(flows.number, 1))
-    return flow.send()
-
-
-def failed(secret: int = 471147114711) -> Any:
-    flow = Workflow("fails")
-    flow.add(flows.plus, flow.add(flows.broken, secret))
-    handle = flow.send()
-    drain(raise_errors=False)
-    return handle
 
 
 def messages(response: Any) -> list[str]:
@@ -243,18 +229,13 @@ def test_nodes_are_filtered_by_status_and_shown_some_at_a_time(boss: Client, mon
         assert len(table(body(boss, url(handle), **query), "horsies-nodes")) == 2
 
 
-def test_a_run_that_does_not_exist_is_said_to_be_missing(boss: Client) -> None:
-    for id_ in (uuid.uuid4(), "x", "a_00b"):
-        for address in (url(id_), node_url(id_, 0), url(id_, "pause")):
-            response = boss.get(address, follow=True)
-            assert response.status_code == 200
-            assert messages(response)
+# The page of a node
+
+
+def test_a_node_that_does_not_exist_is_said_to_be_missing(boss: Client) -> None:
     handle = sent()
     for number in (7, 2**70):
         assert "There is no node" in messages(boss.get(node_url(handle, number), follow=True))[0]
-
-
-# The page of a node
 
 
 def test_a_node_says_why_it_does_not_run_and_links_its_neighbours(boss: Client) -> None:

@@ -20,7 +20,7 @@ from horsies_django import RetryPolicy, TaskSendError, Workflow, queues
 from horsies_django.models import Task
 from horsies_django.tasks import operations
 from horsies_django.testing import adrain, drain, immediate, open_gate, signal, travel
-from tests.apps.project import flows, tasks
+from tests.apps.project import tasks
 
 
 class Rolled(Exception):  # noqa: N818 - what a test raises to leave a transaction
@@ -306,32 +306,9 @@ class InATransactionTestCase(Both, TransactionTestCase):
 
 
 @pytest.mark.django_db
-def test_it_works_with_the_db_fixture() -> None:
-    with immediate():
-        assert tasks.add.send(1).get(0).ok_value == 1
-
-
-@pytest.mark.django_db(transaction=True)
-def test_it_works_with_the_transactional_db_fixture() -> None:
-    with immediate(), transaction.atomic():
-        handle = tasks.add.send(1)
-    assert handle.get(0).ok_value == 1
-
-
-@pytest.mark.django_db
 def test_a_refused_send_is_refused_as_ever() -> None:
     with immediate(), pytest.raises(TaskSendError, match="missing a required argument"):
         tasks.add.send()  # type: ignore[call-arg]
-
-
-@pytest.mark.django_db
-def test_a_workflow_that_fails_is_undone() -> None:
-    flow = Workflow("book")
-    flow.add(flows.broken, after=flow.add(flows.charge, 1, undo=flows.refund))
-    with immediate(raise_errors=False):
-        handle = flow.send()
-    assert handle.status() == "FAILED"
-    assert Task.objects.filter(task_name=flows.refund.name, status="COMPLETED").count() == 1
 
 
 @pytest.mark.django_db

@@ -21,11 +21,12 @@ from horsies_django.testing import drain
 from tests.apps.project import flows
 from tests.conftest import limit
 from tests.desk.test_admin_overview import counted
-from tests.support.factories import HeartbeatFactory, TaskAttemptFactory, TaskFactory, WorkerFactory, now
+from tests.support.factories import HeartbeatFactory, TaskAttemptFactory, TaskFactory, living_worker, now
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 MOST = 4  # pages until the answer
+SERVED = ("default", "mail", "bulk")
 MINUTE, HOUR = dt.timedelta(minutes=1), dt.timedelta(hours=1)
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "incidents.md"
 ANSWERED = {
@@ -76,18 +77,12 @@ def person(boss: Client) -> Iterator[Any]:
     summary.summaries.kept.clear()
 
 
-def living(**values: Any) -> Any:
-    worker = WorkerFactory(queues=["default", "mail", "bulk"], **values)
-    HeartbeatFactory(id=worker.pk, worker_id=worker.pk, role="claimer", pid=worker.pid)
-    return worker
-
-
 def test_the_page_of_incidents_has_the_incidents_that_are_walked_here() -> None:
     assert set(re.findall(r"^## (.*)$", PAGE.read_text(), re.MULTILINE)) >= ANSWERED
 
 
 def test_mail_is_late(person: Any) -> None:
-    worker = living(hostname="web-1", pid=77)
+    worker = living_worker(*SERVED, hostname="web-1", pid=77)
     limit("mail", max_concurrency=1)
     TaskFactory(task_name="shop.slow", queue_name="mail", status="RUNNING", claimed_by=worker.pk)
     TaskFactory(task_name="shop.mail", queue_name="mail", sent_at=now() - HOUR)
@@ -125,7 +120,7 @@ def test_a_nights_failures(person: Any) -> None:
 
 
 def test_one_tenant_floods_the_queue(person: Any) -> None:
-    worker = living()
+    worker = living_worker(*SERVED)
     limit("mail", partition_by_args=["customer"], partition_max_concurrency=1)
     of_acme = {"queue_name": "mail", "partition_key": '{"customer": "acme"}', "partition_version": 1}
     TaskFactory(status="RUNNING", claimed_by=worker.pk, **of_acme)
@@ -136,7 +131,7 @@ def test_one_tenant_floods_the_queue(person: Any) -> None:
 
 
 def test_a_task_kills_its_processes(person: Any) -> None:
-    worker = living(hostname="web-7", pid=12)
+    worker = living_worker(*SERVED, hostname="web-7", pid=12)
     task = TaskFactory(task_name="shop.eats", status="FAILED", error_code="WORKER_CRASHED", claimed_by=worker.pk)
     TaskAttemptFactory(task_id=task.pk, error_code="WORKER_CRASHED", worker_id=worker.pk, child_pid=4711)
     counted(("default", "shop.eats", "CRASHED", 2), ("default", "shop.eats", "WORKER_CRASHED", 1))
@@ -148,7 +143,7 @@ def test_a_task_kills_its_processes(person: Any) -> None:
 
 
 def test_a_worker_grows(person: Any) -> None:
-    worker = living(hostname="web-3", pid=33, memory_usage_mb=80, children_memory_mb=912)
+    worker = living_worker(*SERVED, hostname="web-3", pid=33, memory_usage_mb=80, children_memory_mb=912)
     task = TaskFactory(task_name="shop.eats", status="RUNNING", claimed_by=worker.pk)
     HeartbeatFactory(worker_id=worker.pk, pid=34, holding=[str(task.pk)], memory_mb=912)
     someone = person()
@@ -159,7 +154,7 @@ def test_a_worker_grows(person: Any) -> None:
 
 
 def test_a_deploy_removed_a_task(person: Any) -> None:
-    living(task_names=["shop.here"])
+    living_worker(*SERVED, task_names=["shop.here"])
     TaskFactory(task_name="shop.gone", sent_at=now() - HOUR)
     someone = person()
     someone.sees("shop.gone")

@@ -22,7 +22,7 @@ from horsies_django.monitoring.health import ProblemCode
 from horsies_django.monitoring.reading import CACHED_SECONDS
 from tests.apps.project import tasks
 from tests.conftest import Claimer, limit, put, wait_until
-from tests.support.factories import HeartbeatFactory, TaskFactory, WorkerFactory, now
+from tests.support.factories import TaskFactory, WorkerFactory, living_worker, now
 from tests.support.metrics import Metrics, agree, promtool
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -99,9 +99,7 @@ def test_of_the_whole_cluster_there_are_only_limit_and_pause_so_that_a_sum_count
 
 def test_workers_count_by_their_state_and_one_that_is_long_gone_is_none(client: Client) -> None:
     for silent in (0, 0, 300):
-        worker = WorkerFactory()
-        sent_at = now() - dt.timedelta(seconds=silent)
-        HeartbeatFactory(id=worker.id, worker_id=worker.id, role="claimer", sent_at=sent_at)
+        living_worker(beat={"sent_at": now() - dt.timedelta(seconds=silent)})
     WorkerFactory(stopped_at=now())
     WorkerFactory(stopped_at=now() - dt.timedelta(hours=1))
     expected = {"living": 2, "stale": 1, "dead": 0, "stopped": 1}
@@ -194,10 +192,6 @@ def test_many_who_ask_at_once_wait_for_one_reading(connect: Callable[[], psycopg
         thread.join(30)
     assert len(opened) == 1
     assert texts == [texts[0]] * 5
-
-
-def test_who_may_not_see_the_status_may_not_see_the_metrics(client: Client) -> None:
-    assert client.get(reverse("horsies:metrics")).status_code == 401
 
 
 def test_while_the_database_cannot_be_read_it_is_503_and_what_was_read_before_is_not_shown(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import io
 import itertools
 import json
 from collections.abc import Callable
@@ -15,14 +14,13 @@ from typing import Any
 import psycopg
 import pytest
 from django.conf import settings as project
-from django.core.management import call_command
 from django.db import connection, transaction
 from django.test import Client
 from django.urls import reverse
 
 from horsies_django import Workflow, queues, schedules
 from horsies_django.core.counts import BOUNDS, Total
-from horsies_django.models import Schedule, Task, Worker, WorkflowNode, WorkflowRun
+from horsies_django.models import Schedule, Task, WorkflowNode, WorkflowRun
 from horsies_django.monitoring.health import ProblemCode, Severity, examine, problems
 from horsies_django.store.health import HealthStore
 from horsies_django.store.history import HistoryStore
@@ -31,7 +29,8 @@ from horsies_django.testing import drain, travel
 from horsies_django.worker.scheduler.scheduler import Scheduler
 from tests.apps.project import flows
 from tests.conftest import Claimer, limit, put, wait_until
-from tests.support.factories import HeartbeatFactory, ScheduleTickFactory, TaskFactory, WorkerFactory, now
+from tests.support.commands import ran
+from tests.support.factories import ScheduleTickFactory, TaskFactory, WorkerFactory, living_worker, now
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -46,12 +45,8 @@ def told(boss: Client) -> Told:
     """Give a function that asks both doors and returns the problems that they tell."""
 
     def both(*words: str, failing: bool | None = None) -> list[dict[str, Any]]:
-        out, code = io.StringIO(), 0
-        try:
-            call_command("horsies_status", "--json", *words, stdout=out)
-        except SystemExit as end:
-            code = int(end.code or 0)
-        printed, answer = json.loads(out.getvalue()), boss.get(reverse("horsies:status"))
+        code, out, _ = ran("horsies_status", "--json", *words)
+        printed, answer = json.loads(out), boss.get(reverse("horsies:status"))
         found: list[dict[str, Any]] = printed["problems"]
         keys = ("code", "severity", "subject", "advice")
         assert [[one[key] for key in keys] for one in json.loads(answer.content)["problems"]] == [
@@ -80,18 +75,11 @@ def age(found: dict[str, Any]) -> dt.timedelta:
     return dt.datetime.now(dt.UTC) - dt.datetime.fromisoformat(found["since"])
 
 
-def serving(*names: str, **columns: Any) -> Worker:
-    """Put a living worker into the tables."""
-    worker: Worker = WorkerFactory(queues=list(names), **columns)
-    HeartbeatFactory(id=worker.id, worker_id=worker.id, role="claimer")
-    return worker
-
-
 # All and none
 
 
 def test_a_busy_system_without_faults_has_no_problem(told: Told, claimer: Callable[..., Claimer], count: Count) -> None:
-    serving("default", "mail", "bulk", task_names=[NOOP, "tests.nothing", "tests.apps.project.flows.number"])
+    living_worker("default", "mail", "bulk", task_names=[NOOP, "tests.nothing", "tests.apps.project.flows.number"])
     limit("mail", partition_by_args=["tenant"], partition_max_concurrency=1)
     put(20, queue="mail", kwargs=[f'{{"tenant": {n % 2}}}' for n in range(20)])
     busy = claimer(mail=1)
@@ -110,7 +98,7 @@ def test_a_busy_system_without_faults_has_no_problem(told: Told, claimer: Callab
 
 
 def test_warnings_alone_fail_only_if_they_are_asked_for(told: Told) -> None:
-    serving("default")
+    living_worker("default")
     TaskFactory(sent_at=now() - 16 * MINUTE)
     assert only(told("--fail-on=warning", failing=True), "WAITS_TOO_LONG")["severity"] == "warning"
     assert codes(told("--fail-on=critical", failing=False)) == ["WAITS_TOO_LONG"]
@@ -329,7 +317,7 @@ def test_a_task_that_ends_three_children_is_told_by_both_and_one_whose_worker_di
 
 
 def test_a_task_that_waits_for_15_minutes_is_told_by_both(told: Told) -> None:
-    serving("default")
+    living_worker("default")
     TaskFactory(sent_at=now() - 14 * MINUTE)
     assert told() == []
     TaskFactory(sent_at=now() - 16 * MINUTE)
@@ -349,7 +337,7 @@ def test_a_partition_that_waits_at_a_limit_is_told_by_both_without_its_value(
     busy = claimer(default=1, mail=1)
     busy.run_pass(sync=9)
     busy.run_pass(sync=9)
-    serving("default", "mail")
+    living_worker("default", "mail")
     parked = Task.objects.filter(parked=True)
     assert {task.queue_name for task in parked} == {"default", "mail"}
     parked.update(enqueued_at=now() - 14 * MINUTE)
@@ -388,11 +376,10 @@ def test_the_oldest_of_a_partition_counts_whatever_its_lane_and_priority_and_so_
 def test_tasks_that_no_living_worker_of_their_queue_knows_are_told_by_both_after_their_grace(
     told: Told, reason: str
 ) -> None:
-    serving("default", task_names=["shop.pay"], wire=1)
-    serving("mail", task_names=["shop.gone"])
+    living_worker("default", task_names=["shop.pay"], wire=1)
+    living_worker("mail", task_names=["shop.gone"])
     if reason == "silent":
-        silent = WorkerFactory(task_names=["shop.gone"])
-        HeartbeatFactory(id=silent.id, worker_id=silent.id, role="claimer", sent_at=now() - HOUR)
+        living_worker(task_names=["shop.gone"], beat={"sent_at": now() - HOUR})
     sent_at = now() - (4 if reason == "young" else 6) * MINUTE
     name = "shop.pay" if reason in ("known", "newer") else "shop.gone"
     options = {"wire": 99} if reason == "newer" else None
@@ -522,7 +509,7 @@ def test_a_schedule_whose_last_two_tasks_failed_is_told_by_both(told: Told, cloc
     assert 6 * HOUR <= age(found) < 7 * HOUR
     clockwork.at(begin + 5 * HOUR)
     rest()
-    serving("default")
+    living_worker("default")
     assert codes(told()) == ["SCHEDULED_TASKS_FAIL"], "the next one has not ended yet"
     fire(5, "CANCELLED")
     assert told() == []
@@ -542,7 +529,7 @@ def test_fire_times_that_were_left_out_are_told_by_both_for_a_day(told: Told, cl
         Schedule.objects.update(changes={"task": "shop.gone", "pattern": "every hour"})
     clockwork.at(begin + (1 if how in ("cannot", "punctual") else 3) * HOUR)
     rest()
-    serving("default")
+    living_worker("default")
     if how == "cannot":
         Schedule.objects.update(changes={"task": NOOP, "pattern": "every hour"}, error=None)
     found = told()
@@ -596,7 +583,7 @@ def test_a_run_that_was_not_undone_is_told_by_both_until_it_is_retried(told: Tol
     found = only(told(), "RUNS_STAND_STILL")
     assert found["text"] == f"1 run of workflow order was not undone completely, first {handle.workflow_id}"
     assert age(found) < MINUTE
-    serving("default")
+    living_worker("default")
     handle.retry()
     assert told() == []
 

@@ -19,7 +19,7 @@ from horsies_django.models import AuditEntry, Queue, QueueLimits
 from horsies_django.monitoring import overview
 from horsies_django.store.notify import channel_prefix
 from horsies_django.worker.maintenance.reaper import Reaper
-from tests.conftest import Claimer, limit, put, wait_until
+from tests.conftest import Claimer, limit, put
 from tests.settings import HORSIES
 from tests.support.factories import TaskFactory
 
@@ -366,32 +366,25 @@ def overridden(name: str) -> bool:
 
 
 @pytest.mark.promise("S4.19")
-def test_an_override_ends_when_its_time_is_over(connect: Connect) -> None:
-    queues.override("mail", {"max_concurrency": 3}, actor="ann", reason="sale", until=soon(milliseconds=500))
-    queues.override("bulk", {"max_concurrency": 3}, actor="ann", reason="sale", until=soon(hours=1))
-    conn, reaping = connect(), reaper(None)
-    wait_until(lambda: reaping.tick(conn) or not overridden("mail"), "the override ends")
-    assert (in_force("mail"), in_force("bulk")) == (None, 3)
-    entry = AuditEntry.objects.get(action="queue.expire")
-    assert (entry.actor, entry.subject, entry.reason) == ("reaper", "mail", "its time was over")
-    assert entry.before["override"] == {"max_concurrency": 3}
-    assert entry.before["override_by"] == "ann"
-
-
-@pytest.mark.promise("S4.19")
-def test_an_override_ends_when_no_worker_has_served_its_queue_for_long_unless_the_settings_say_never(
+def test_an_override_ends_with_its_time_or_when_nobody_served_its_queue_for_long_unless_the_settings_say_never(
     connect: Connect,
 ) -> None:
-    for name in ("mail", "bulk", "twin"):
-        queues.override(name, {"max_concurrency": 3}, actor="ann", reason="sale")
+    for name in ("mail", "bulk", "twin", "default"):
+        until = soon(hours=1) if name in ("twin", "default") else None
+        queues.override(name, {"max_concurrency": 3}, actor="ann", reason="sale", until=until)
     with connection.cursor() as cursor:
         cursor.execute(
-            "UPDATE horsies_queues SET override_at = now() - interval '8 days' WHERE name IN ('mail', 'bulk')"
+            "UPDATE horsies_queues SET override_at = now() - interval '8 days' WHERE name IN ('mail', 'bulk');"
+            "UPDATE horsies_queues SET override_until = now() WHERE name = 'default'"
         )
     conn, own = connect(), reaper(dt.timedelta(days=7), "mail")
     reaper(None, "mail").tick(conn)
-    assert overridden("bulk")
+    assert (in_force("default"), in_force("bulk")) == (None, 3)
+    entry = AuditEntry.objects.get(action="queue.expire")
+    assert (entry.actor, entry.subject, entry.reason) == ("reaper", "default", "its time was over")
+    assert (entry.before["override"], entry.before["override_by"]) == ({"max_concurrency": 3}, "ann")
     own.note_served(conn)
     own.tick(conn)
-    assert (overridden("mail"), overridden("bulk"), overridden("twin")) == (True, False, True)
-    assert AuditEntry.objects.get(action="queue.expire").reason == "no worker served the queue for 7 days, 0:00:00"
+    assert [overridden(name) for name in ("mail", "bulk", "twin")] == [True, False, True]
+    why = "no worker served the queue for 7 days, 0:00:00"
+    assert AuditEntry.objects.filter(action="queue.expire").latest("id").reason == why

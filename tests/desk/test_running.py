@@ -32,7 +32,7 @@ from horsies_django.tasks import registry
 from horsies_django.testing import drain
 from horsies_django.worker.child.run_task import describe
 from tests.apps.project import flows, tasks, unspeakable
-from tests.desk.test_operations import operator
+from tests.desk.test_admin import client_with
 
 pytestmark = pytest.mark.django_db
 
@@ -315,7 +315,7 @@ def test_a_value_that_is_not_kept_is_not_stored_and_its_handle_still_says_that_t
         assert one.get(0).is_ok()
         assert one.get(0).ok_value is None
     assert handle.info().status == "COMPLETED"
-    client = operator("view_task", "view_payload")
+    client = client_with("view_task", "view_payload")
     shown = client.get(reverse("admin:horsies_task_change", args=(handle.task_id,))).content.decode()
     assert "not kept" in shown
 

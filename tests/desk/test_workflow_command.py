@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
-import io
 import json
 import uuid
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError
 
 from horsies_django import Results, TaskResult, Workflow  # noqa: F401 - parameters name them
 from horsies_django.models import AuditEntry, Task, WorkflowNode, WorkflowRun
@@ -20,38 +19,11 @@ from horsies_django.tasks.definition import define
 from horsies_django.tasks.registry import ImportProblem
 from horsies_django.testing import drain
 from tests.apps.project import flows
+from tests.support.commands import command, lines, ran
+from tests.support.runs import failed, sent
 
 pytestmark = pytest.mark.django_db
-
-
-def run(*words: Any) -> str:
-    """Run the command here and return what it printed."""
-    out = io.StringIO()
-    call_command("horsies_workflow", *map(str, words), stdout=out, stderr=out)
-    return out.getvalue()
-
-
-def machine(*words: Any) -> Any:
-    return json.loads(run(*words, "--json"))
-
-
-def sent(name: str = "book", key: str | None = None, **options: Any) -> Any:
-    """Send a chain of two nodes whose second one has not run."""
-    flow = Workflow(name, key=key, **options)
-    flow.add(flows.plus, flow.add(flows.number, 1))
-    return flow.send()
-
-
-def failed() -> Any:
-    flow = Workflow("fails")
-    flow.add(flows.plus, flow.add(flows.broken, 4711))
-    handle = flow.send()
-    drain(raise_errors=False)
-    return handle
-
-
-def lines(text: str) -> list[str]:
-    return [" ".join(line.split()) for line in text.splitlines()]
+run, machine, refusal = command("horsies_workflow")
 
 
 def ids(*words: Any) -> list[str]:
@@ -257,13 +229,8 @@ LONG_AGO = "2026-01-01T00:00Z"
 
 
 def check(*words: str) -> tuple[int, str]:
-    """Run the command here; return its exit code and what it printed."""
-    out = io.StringIO()
-    try:
-        call_command("horsies_workflow", "check", *words, stdout=out, stderr=out)
-    except SystemExit as end:
-        return int(end.code or 0), out.getvalue()
-    return 0, out.getvalue()
+    """Return the exit code of the check, and what it printed."""
+    return ran("horsies_workflow", "check", *words)[:2]
 
 
 def problems() -> list[dict[str, Any]]:
@@ -288,16 +255,9 @@ def deploy(monkeypatch: pytest.MonkeyPatch) -> Deploy:
     return change
 
 
-def chain(name: str = "chain", **constants: Any) -> Any:
-    """Send a run whose second node takes the result of the first."""
-    flow = Workflow(name)
-    flow.add(flows.plus, flow.add(flows.number, 1), **constants)
-    return flow.send()
-
-
 def test_runs_that_fit_are_counted_and_the_exit_code_is_0(deploy: Deploy) -> None:
     assert check() == (0, "0 nodes of 0 runs fit the code.\n")
-    chain(b=5)
+    sent(b=5)
     inner = Workflow("inner")
     inner.add(flows.plus, inner.input("a", int))
     flow = Workflow("all kinds")
@@ -320,7 +280,7 @@ def test_a_workflow_that_has_started_counts_once_and_a_node_that_undoes_by_what_
     flow.add(inner)
     flow.send()
     assert check() == (0, "1 node of 2 runs fits the code.\n")
-    chain()
+    sent()
     WorkflowNode.objects.filter(name="plus").update(kind="undo", kwargs={}, inputs=None)
     assert check() == (0, "2 nodes of 3 runs fit the code.\n")
 
@@ -344,7 +304,7 @@ def test_a_workflow_that_has_started_counts_once_and_a_node_that_undoes_by_what_
 def test_a_change_that_fails_waiting_nodes_is_found(
     deploy: Deploy, code: str | None, kind: str, argument: str | None, said: str
 ) -> None:
-    first, second = chain(b=5), chain("other", b=6)
+    first, second = sent(b=5), sent("other", b=6)
     deploy(PLUS, code)
     (found,) = problems()
     assert said in found.pop("problem")
@@ -390,11 +350,11 @@ def test_the_elements_of_a_map_and_the_nodes_of_a_workflow_that_has_not_started_
 
 
 def test_a_task_that_would_undo_a_node_has_to_fit_also_after_the_node(deploy: Deploy) -> None:
-    handle = chain()
+    handle = sent()
     drain(until=None, raise_errors=False)
     assert handle.status() == "COMPLETED"
-    chain("skipped").skip("plus")
-    handle = chain()
+    sent("skipped").skip("plus")
+    handle = sent()
     rows = WorkflowNode.objects.filter(name="plus")
     rows.update(undo={"task": NUMBER, "queue": "default", "parameters": ["n"]})
     rows.filter(workflow_id=handle.workflow_id).update(status="COMPLETED", finished_at=LONG_AGO)
@@ -422,11 +382,11 @@ def test_a_queue_that_is_gone_is_told(settings: Any) -> None:
 
 
 def test_what_has_ended_is_not_compared(deploy: Deploy) -> None:
-    chain().cancel()
-    ended = chain()
+    sent().cancel()
+    ended = sent()
     drain()
     assert ended.status() == "COMPLETED"
-    half = chain()
+    half = sent()
     WorkflowNode.objects.filter(workflow_id=half.workflow_id, name="number").update(
         status="COMPLETED", finished_at=LONG_AGO
     )
@@ -437,7 +397,7 @@ def test_what_has_ended_is_not_compared(deploy: Deploy) -> None:
 def test_runs_are_read_in_chunks_and_one_problem_stays_one(deploy: Deploy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workflows, "RUNS", 2)
     for place in range(5):
-        chain(f"run {place}", **({"b": place} if place % 2 else {}))
+        sent(f"run {place}", **({"b": place} if place % 2 else {}))
     flow = Workflow("two groups")
     flow.add(flows.plus, 1)
     flow.add(flows.plus, 1, b=2)

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import datetime as dt
-import io
 import json
 import uuid
 from typing import Any
 
 import pytest
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError
 
 from horsies_django import explain, queues
 from horsies_django.models import Worker
 from tests.apps.project import tasks
 from tests.conftest import limit, put, wait_until
+from tests.support.commands import command
 from tests.support.workers import Start, held_by, let_go
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-def run(*words: str) -> str:
-    """Run the command here and return what it printed."""
-    out = io.StringIO()
-    call_command("horsies_explain", *words, stdout=out)
-    return out.getvalue()
+run, machine, refusal = command("horsies_explain")
 
 
 def test_it_prints_every_reason_on_a_line_with_its_code() -> None:

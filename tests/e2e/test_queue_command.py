@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import getpass
-import io
 import json
 import os
 import socket
@@ -14,7 +13,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.core.management import CommandError, call_command
 from django.test import override_settings
 
 from horsies_django.models import AuditEntry, Queue, Task
@@ -22,24 +20,15 @@ from horsies_django.monitoring.overview import aware
 from tests.apps.project import tasks
 from tests.conftest import Claimer, put, wait_until
 from tests.settings import HORSIES
-from tests.support.factories import HeartbeatFactory, WorkerFactory
+from tests.support.commands import command
+from tests.support.factories import living_worker
 from tests.support.workers import ROOT, Start, database_url
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 ACTOR = f"shell:{getpass.getuser()}@{socket.gethostname()}"
+run, machine, refusal = command("horsies_queue")
 Claimers = Callable[..., Claimer]
-
-
-def run(*words: str) -> str:
-    """Run the command here and return what it printed."""
-    out = io.StringIO()
-    call_command("horsies_queue", *words, stdout=out, stderr=out)
-    return out.getvalue()
-
-
-def machine(*words: str) -> Any:
-    return json.loads(run(*words, "--json"))
 
 
 def line(text: str, start: str) -> str:
@@ -54,8 +43,7 @@ def test_the_list_shows_limits_and_counts_of_every_queue_without_a_verb_too(clai
     run("pause", "bulk")
     put(3, queue="mail", kwargs=['{"to": "ann"}', '{"to": "ann"}', '{"to": "bob"}'])
     claimer(mail=1).run_pass(sync=9)
-    worker = WorkerFactory(queues=["mail"])
-    HeartbeatFactory(id=worker.id, worker_id=worker.id, role="claimer")
+    living_worker("mail")
     listed = run()
     assert listed == run("list")
     assert line(listed, "mail") == "mail 1 2, 1 per partition 5 5, 1 per partition 2 0 1 2 1"
@@ -179,9 +167,7 @@ def test_pause_resume_override_clear_and_sync() -> None:
 )
 def test_what_cannot_be_is_refused_with_what_to_do(words: list[str], message: str) -> None:
     entries = AuditEntry.objects.count()
-    with pytest.raises(CommandError) as caught:
-        run(*words)
-    assert message in str(caught.value)
+    assert message in refusal(*words)
     assert AuditEntry.objects.count() == entries
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import io
 import json
 import os
 import signal
@@ -16,7 +15,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError
 from django.db import connection
 
 from example_project.postgres import SETTINGS, _free_port, private_cluster, stop_server
@@ -26,6 +25,7 @@ from tests.apps.project import tasks
 from tests.conftest import put, wait_until
 from tests.e2e.test_roles import SENDING, as_role, grant, url_of
 from tests.e2e.test_roles import roles as roles
+from tests.support.commands import ran
 from tests.support.factories import TaskFactory, WorkerFactory, now
 from tests.support.fresh import manage
 from tests.support.workers import ROOT, Start, database_url, held_by, let_go
@@ -35,12 +35,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 def run(*words: str) -> tuple[int, str]:
     """Run the command here and return its exit code and what it printed."""
-    out, code = io.StringIO(), 0
-    try:
-        call_command("horsies_status", *words, stdout=out)
-    except SystemExit as end:
-        code = int(end.code or 0)
-    return code, out.getvalue()
+    return ran("horsies_status", *words)[:2]
 
 
 def fails_in_one_line(done: subprocess.CompletedProcess[str], words: str) -> bool:

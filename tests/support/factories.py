@@ -79,6 +79,13 @@ class HeartbeatFactory(RowFactory):
     sent_at = factory.LazyFunction(now)
 
 
+def living_worker(*queues: str, beat: dict[str, Any] | None = None, **columns: Any) -> Any:
+    """Write a worker that serves queues, and its heartbeat: of this moment, unless ``beat`` says otherwise."""
+    worker = WorkerFactory(queues=list(queues or ["default"]), **columns)
+    HeartbeatFactory(id=worker.pk, worker_id=worker.pk, role="claimer", pid=worker.pid, **beat or {})
+    return worker
+
+
 class TaskFactory(RowFactory):
     """A pending task, or one of any other status, sent a moment ago."""
 

@@ -215,6 +215,36 @@ def test_no_value_in_the_address_of_a_list_is_an_error_of_the_server(boss: Clien
             assert boss.get(f"{address}?{parameter}={value}").status_code in (200, 302), (parameter, value[:20])
 
 
+NOT_OFFERED: dict[str, list[dict[str, str]]] = {
+    "task": [{"p": page} for page in ("0", "-3", "2001", str(10**30))],
+    "auditentry": [{"action": "drop"}, {"subject": "a\x00b"}, {"p": "0"}, {"p": "2001"}],
+    "workflowrun": [{"status": "SLEEPING"}, {"child": "2"}, {"name": "a\x00"}],
+    "schedule": [{"state": "lost"}],
+    "worker": [{"state": "odd"}],
+}
+LOOKUPS = {
+    "task": (
+        "kwargs__password__startswith", "result__err__message__contains", "partition_key", "options", "id__gte", "lane"
+    ),
+    "auditentry": ("actor", "reason__contains", "after__override_by", "id__gte"),
+    "workflowrun": ("result__has_key",),
+}  # fmt: skip
+
+
+def test_an_address_that_asks_for_nonsense_leads_back_to_the_list_and_no_lookup_finds_payload(boss: Client) -> None:
+    workflows("short")  # without runs there is no filter by their names
+    for model, queries in NOT_OFFERED.items():
+        address = reverse(f"admin:horsies_{model}_changelist")
+        for query in queries:
+            response = boss.get(address, query)
+            assert (response.status_code, response["Location"]) == (302, f"{address}?e=1"), (model, query)
+        for lookup in LOOKUPS.get(model, ()):
+            assert boss.get(address, {lookup: "s"}).status_code == 400, (model, lookup)
+    for nonsense in ("x", f"{uuid7()}:x", f"{uuid7()}:{10**30}", "a\x00"):
+        page = boss.get(reverse("admin:horsies_task_changelist"), {"workflow": nonsense})
+        assert (page.status_code, list(page.context["cl"].result_list)) == (200, [])
+
+
 @pytest.mark.parametrize("value", NO_NUMBERS, ids=lambda value: value[:20])
 def test_no_value_in_the_address_of_a_run_is_an_error_of_the_server(boss: Client, value: str) -> None:
     """Naive: Python refuses to make a number of 5,000 digits."""

@@ -235,7 +235,6 @@ def test_schedules_say_why_they_do_not_fire_and_are_found_by_state_and_name_and_
     assert body(boss, reverse(LIST)).count("Missed fire times</span>") == 1
     assert found(q="the BOARD") == ["report for the board"]
     assert found(q="tasks.noop") == ["tidy"]
-    assert boss.get(reverse(LIST), {"state": "lost"}).status_code == 302
 
 
 def test_the_list_says_which_schedulers_run_and_when_one_last_had_the_schedules_of_the_code(boss: Client) -> None:

@@ -19,6 +19,7 @@ from horsies_django.models import AuditEntry, Task
 from horsies_django.tasks import operations
 from tests.conftest import limit
 from tests.desk.test_admin import body, client_with, page_of, table
+from tests.desk.test_admin_workflows import messages
 from tests.support.factories import (
     HeartbeatFactory,
     TaskAttemptFactory,
@@ -47,10 +48,6 @@ def ago(**how: float) -> Any:
 def headline(client: Client, task: Any) -> str:
     (found,) = re.findall(r'<p class="horsies-headline">(.*?)</p>', body(client, page_of(task)), re.DOTALL)
     return html.unescape(re.sub(r"<[^>]+>", "", found))
-
-
-def told(response: Any) -> list[str]:
-    return [str(message) for message in response.context["messages"]]
 
 
 def opened(client: Client, verb: str, task: Any) -> dict[str, Any]:
@@ -290,7 +287,7 @@ def test_each_button_acts_with_the_user_and_the_reason_and_returns_to_the_task()
     for verb, task, action, columns in cases:
         response = act(client, verb, task)
         assert response.redirect_chain == [(page_of(task), 302)], (verb, response.content)
-        assert len(told(response)) == 1
+        assert len(messages(response)) == 1
         assert Task.objects.filter(pk=task.pk, **columns).exists(), verb
         entry = AuditEntry.objects.get(subject=str(task.pk))
         assert (entry.actor, entry.action, entry.reason) == (response.context["user"].get_username(), action, WHY)
@@ -312,7 +309,7 @@ def test_a_redaction_needs_a_reason(boss: Client) -> None:
 def test_a_task_in_hand_is_not_retried_and_the_form_says_why(boss: Client) -> None:
     response = act(boss, "retry", TaskFactory(status="RUNNING"))
     assert "it has not finished" in response.content.decode()
-    assert "nothing was changed" in told(act(boss, "cancel", failed()))[0]
+    assert "nothing was changed" in messages(act(boss, "cancel", failed()))[0]
     assert not AuditEntry.objects.filter(action__startswith="task.").exists()
 
 
@@ -324,7 +321,7 @@ def test_a_form_acts_once_and_on_the_task_as_it_was_seen(boss: Client) -> None:
         response = boss.post(url("copy", task), given, follow=True)
         assert response.redirect_chain == [(page_of(task), 302)]
         assert Task.objects.filter(copy_of=task.pk).count() == 1, clicks
-    (message,) = told(response)
+    (message,) = messages(response)
     assert message.startswith("Nothing was done, because the task has changed")
     assert message.endswith("boss: Copied.")
 
@@ -335,13 +332,15 @@ def test_a_form_acts_once_and_on_the_task_as_it_was_seen(boss: Client) -> None:
         status="FAILED", error_code="BROKE", finished_at=now(), started_at=now(), claimed_by=uuid.uuid4(), claimed_at=now(),
         result=error("BROKE"),
     )  # fmt: skip
-    assert "Nothing was done" in told(boss.post(url("retry", task), given, follow=True))[0]
+    assert "Nothing was done" in messages(boss.post(url("retry", task), given, follow=True))[0]
     assert Task.objects.get(pk=task.pk).status == "FAILED"
 
     task = TaskFactory(status="RUNNING")
     given = opened(boss, "cancel", task)
     operations.cancel([task.pk], actor="ada")
-    assert told(boss.post(url("cancel", task), given, follow=True))[0].endswith("it is RUNNING now. ada: Cancelled.")
+    assert messages(boss.post(url("cancel", task), given, follow=True))[0].endswith(
+        "it is RUNNING now. ada: Cancelled."
+    )
     assert "This field is required." in boss.post(url("retry", failed()), {"reason": WHY}).content.decode()
 
 

@@ -330,14 +330,3 @@ def test_tasks_that_were_sent_before_their_queue_became_ordered_run() -> None:
     queues.change("mail", {"partition_by_args": ["a"], "partition_policy": "stop"}, actor="ann")
     assert drain() == 3
     assert [handle.get(0).ok_value for handle in handles] == [1, 2, 3]
-
-
-@pytest.mark.django_db
-def test_equal_tasks_of_a_transaction_are_one_run() -> None:
-    merging = {"partition_by_args": [], "partition_by_task": True, "partition_policy": "coalesce"}
-    queues.change("mail", merging, actor="ann")
-    with immediate():
-        with transaction.atomic():
-            handles = [tasks.note.with_options(queue="mail").send("once") for _ in range(3)]
-        assert [handle.get(0).is_ok() for handle in handles] == [True] * 3
-    assert names() == ["once"]

@@ -161,14 +161,6 @@ def problems(client: Client) -> dict[tuple[str, str], float]:
     }
 
 
-def test_the_database_is_read_once_in_five_seconds_however_many_ask(client: Client) -> None:
-    before = scraped(client).text
-    put(3)
-    assert ask(client).content.decode() == before
-    expire()
-    assert ask(client).content.decode() != before
-
-
 def test_many_who_ask_at_once_wait_for_one_reading(connect: Callable[[], psycopg.Connection[Any]]) -> None:
     """Naive: each finds the metrics too old, and a slow database gets as many readers as there are scrapers."""
     begun, opened, texts = list[int](), list[int](), list[bytes]()

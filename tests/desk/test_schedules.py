@@ -213,11 +213,3 @@ def test_a_schedule_that_is_gone_from_the_code_or_was_never_there_can_be_deleted
     written = AuditEntry.objects.filter(action="schedule.delete").values_list("subject", "actor", "reason", "after")
     assert sorted(written) == [(name, "ann", "not needed", {}) for name in ("by hand", "nightly")]
     assert AuditEntry.objects.filter(action="schedule.delete", before__contains=NIGHTLY).count() == 2
-
-
-@pytest.mark.parametrize(
-    "verb", [schedules.enable, schedules.disable, schedules.revert, schedules.run_now, schedules.delete]
-)
-def test_a_schedule_that_does_not_exist_is_named(verb: Callable[..., Any]) -> None:
-    with pytest.raises(ScheduleError, match="there is no schedule 'nowhere'"):
-        verb("nowhere", actor="ann")

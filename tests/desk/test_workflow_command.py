@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.core.management import CommandError
 
 from horsies_django import Results, TaskResult, Workflow  # noqa: F401 - parameters name them
 from horsies_django.models import AuditEntry, Task, WorkflowNode, WorkflowRun
@@ -57,8 +56,7 @@ def test_the_list_is_narrowed_by_status_name_and_key() -> None:
     ):
         assert ids(*words) == [str(handle.workflow_id) for handle in found]
     assert run("list", "--name=nothing") == "There are no such runs.\n"
-    with pytest.raises(CommandError, match="invalid choice"):
-        run("list", "--status=SLEEPING")
+    assert "invalid choice" in refusal("list", "--status=SLEEPING")
 
 
 def test_a_search_without_an_index_looks_no_farther_back_than_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,8 +135,7 @@ def test_pause_resume_skip_and_cancel_say_whether_anything_changed_and_are_audit
         (("skip", id_, "nothing"), "no node 'nothing'"),
         (("retry", id_), "none of its nodes has failed"),
     ]:
-        with pytest.raises(CommandError, match=problem):
-            run(*words)
+        assert problem in refusal(*words)
     assert run("cancel", id_) == f"{id_} is cancelled.\n"
     assert handle.status() == "CANCELLED"
 
@@ -147,10 +144,8 @@ def test_pause_resume_skip_and_cancel_say_whether_anything_changed_and_are_audit
 def test_a_run_that_does_not_exist_is_named(verb: str) -> None:
     more = ["0"] if verb in ("explain", "skip") else []
     id_ = uuid.uuid4()
-    with pytest.raises(CommandError, match=f"horsies_workflow: there is no workflow run {id_}"):
-        run(verb, id_, *more)
-    with pytest.raises(CommandError, match="UUID"):
-        run(verb, "book", *more)
+    assert f"horsies_workflow: there is no workflow run {id_}" in refusal(verb, id_, *more)
+    assert "UUID" in refusal(verb, "book", *more)
 
 
 def waiting() -> Any:
@@ -219,8 +214,7 @@ def test_a_signal_and_decisions_continue_a_run() -> None:
 )
 def test_a_signal_or_a_decision_that_nobody_waits_for_is_refused(words: tuple[str, ...], problem: str) -> None:
     verb, *rest = words
-    with pytest.raises(CommandError, match=problem):
-        run(verb, waiting().workflow_id, *rest)
+    assert problem in refusal(verb, waiting().workflow_id, *rest)
 
 
 PLUS, NUMBER, TOTAL = flows.plus.name, flows.number.name, flows.total_list.name
@@ -422,5 +416,4 @@ def test_both_ends_of_the_constants_of_a_group_are_decoded(deploy: Deploy) -> No
 def test_a_tasks_module_that_cannot_be_imported_is_not_taken_for_missing_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = [ImportProblem("shop.tasks", ValueError("not today"))]
     monkeypatch.setattr(registry, "autodiscover", lambda: broken)
-    with pytest.raises(CommandError, match=r"shop.tasks cannot be imported: ValueError\('not today'\)"):
-        check()
+    assert "shop.tasks cannot be imported: ValueError('not today')" in refusal("check")

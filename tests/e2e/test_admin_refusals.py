@@ -16,7 +16,7 @@ from horsies_django import Workflow, schedules
 from horsies_django.admin.base import refusals
 from horsies_django.models import AuditEntry, Task
 from tests.apps.project import tasks
-from tests.e2e.test_roles import CONTROLLING, FLOWING, OPERATING, SENDING, as_role, grant, own
+from tests.e2e.test_roles import OPERATING, SENDING, as_role, grant, own
 from tests.e2e.test_roles import roles as roles
 from tests.support.factories import HeartbeatFactory, TaskAttemptFactory, TaskFactory, WorkerFactory
 
@@ -153,22 +153,6 @@ def a_run() -> Any:
     flow = Workflow("flow")
     flow.add(tasks.noop, name="second", after=flow.add(tasks.noop, name="first"))
     return flow.send()
-
-
-def test_a_workflow_is_changed_under_the_grants_of_the_page_and_not_without(roles: None, boss: Client) -> None:
-    grant_site()
-    run = a_run()
-    as_role("site")
-    assert "permission denied for table" in change(boss, run, "pause")
-    as_role(None)
-    assert run.status() == "RUNNING"
-    grant(FLOWING, CONTROLLING)
-    as_role("site")
-    for verb, data in (("pause", {}), ("resume", {}), ("skip", {"node": "second"}), ("cancel", {}), ("retry", {})):
-        assert "permission denied" not in change(boss, run, verb, **data), verb
-    as_role(None)
-    actions = AuditEntry.objects.filter(action__startswith="workflow.").order_by("pk").values_list("action", flat=True)
-    assert list(actions) == [f"workflow.{verb}" for verb in ("pause", "resume", "skip", "cancel", "retry")]
 
 
 @pytest.mark.parametrize("statement_timeout", [False, True])

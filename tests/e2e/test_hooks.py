@@ -149,33 +149,21 @@ def test_tasks_of_a_dead_worker_are_told_by_the_worker_that_rescues_them(hooked:
     assert str(lost.task_id) not in {note["task_id"] for note in notes.all("task_finished")}
 
 
-def test_receivers_that_raise_lose_no_task_and_no_other_receiver(hooked: Hooked, notes: Notes) -> None:
-    for name in (*IN_PARENT, "child_started", "child_stopping"):
-        notes.order(name, "raise")
-    process = hooked("--processes=1").ready()
-    handles = [tasks.add.send(n) for n in range(20)]
-    assert [handle.get().unwrap() for handle in handles] == list(range(20))
-    assert len(notes.come(20, "task_finished")) == 20
-    assert process.stop() == 0
-    assert len(notes.all("child_stopping")) == 1
-    for name in ("task_started", "task_finished", "child_started", "child_stopping"):
-        assert f'of {name} raised LookupError("the project\'s receiver")' in process.log
-    assert "partial of task_finished" in process.log
-
-
 @pytest.mark.parametrize("options", KINDS, ids=" ".join)
-def test_receivers_that_exit_end_neither_their_process_nor_their_thread(
-    hooked: Hooked, notes: Notes, options: tuple[str, ...]
+@pytest.mark.parametrize(("harm", "said"), [("raise", "raised LookupError"), ("exit", "SystemExit: 3")])
+def test_receivers_that_raise_or_exit_end_neither_their_process_nor_their_thread(
+    hooked: Hooked, notes: Notes, options: tuple[str, ...], harm: str, said: str
 ) -> None:
     for name in ("task_finished", "child_started", "child_stopping"):
-        notes.order(name, "exit")
+        notes.order(name, harm)
     process = hooked(*options).ready()
     for n in range(3):
         assert tasks.add.send(n).get().unwrap() == n
     assert len(notes.come(3, "task_started")) == 3
     assert process.stop() == 0
-    assert process.log.count("SystemExit: 3") == 5
-    assert Task.objects.filter(status="COMPLETED").count() == 3
+    goes_on = harm == "raise"  # the other receivers of the same signal
+    assert (len(notes.all("task_finished")), len(notes.all("child_stopping"))) == (3 * goes_on, goes_on)
+    assert process.log.count(said) == 5, "three tasks, and the begin and the end of the child"
 
 
 def test_a_receiver_that_hangs_stops_neither_heartbeats_nor_tasks_nor_the_end(hooked: Hooked, notes: Notes) -> None:

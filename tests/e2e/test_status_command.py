@@ -16,7 +16,6 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 from django.core.management import CommandError
-from django.db import connection
 
 from example_project.postgres import SETTINGS, _free_port, private_cluster, stop_server
 from horsies_django.models import Task
@@ -185,19 +184,6 @@ def status() -> list[dict[str, Any]]:
     """Return the workers as the command shows them to machines."""
     found: list[dict[str, Any]] = json.loads(run("--json")[1])["workers"]
     return found
-
-
-def test_a_database_that_is_read_only_by_default_is_named() -> None:
-    with connection.cursor() as cursor:
-        name = connection.settings_dict["NAME"]
-        cursor.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
-        try:
-            done = manage("horsies_status")
-        finally:
-            cursor.execute(f'ALTER DATABASE "{name}" RESET default_transaction_read_only')
-    assert (done.returncode, done.stderr) == (1, "")
-    assert "the primary, read-only" in done.stdout
-    assert "  READ_ONLY: the database is read-only, by default_transaction_read_only" in done.stdout
 
 
 def test_a_standby_answers_with_what_was_replicated_to_it_and_is_named() -> None:

@@ -45,17 +45,6 @@ def test_the_next_task_finds_the_process_as_the_first_one_did_and_the_worker_end
     assert process.stop() == 0, process.log
 
 
-def test_a_child_whose_state_a_task_changed_is_replaced_but_only_once_a_minute(worker: Start) -> None:
-    process = worker("--processes=1").ready()
-    first, _ = look("nothing")
-    assert wreck("directory") is None
-    second, _ = look("nothing")
-    assert second != first
-    assert wreck("handlers") is None
-    assert look("nothing")[0] == second
-    wait_until(lambda: process.log.count("changed process state") == 2, "the log tells of both")
-
-
 @WHERE
 def test_a_task_that_prints_to_an_output_that_broke_goes_on(worker: Start, options: tuple[str, ...]) -> None:
     """Naive: once the disk is full, or the reader of a pipe has gone, each task that prints fails."""

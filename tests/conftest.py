@@ -28,6 +28,8 @@ from tests.support.deadlines import wait_until as wait_until
 
 registry.sure.add("benchmarks.load.tasks")  # tests of benchmarks import it; its workers do, too
 
+Connect = Callable[[], psycopg.Connection[Any]]
+
 KEPT: set[str] = set()  # tables that keep their rows while a worker lives on from test to test
 WRITTEN = """
 SELECT format('%%I.%%I', n.nspname, c.relname), pg_relation_size(c.oid) <= 65536
@@ -68,7 +70,7 @@ def quick_flush() -> Iterator[None]:
 
 
 @pytest.fixture
-def connect(transactional_db: None) -> Iterator[Callable[[], psycopg.Connection[Any]]]:
+def connect(transactional_db: None) -> Iterator[Connect]:
     """Give a function that opens further connections to the test database."""
     opened: list[psycopg.Connection[Any]] = []
 
@@ -99,8 +101,11 @@ class Claimer:
         return self.store.run_pass(self.id, self.channel, self.served, wanted, **owed)
 
 
+Claimers = Callable[..., Claimer]
+
+
 @pytest.fixture
-def claimer(connect: Callable[[], Any]) -> Callable[..., Claimer]:
+def claimer(connect: Connect) -> Claimers:
     """Give a function that makes claimers, each on a connection of its own."""
     return lambda **queues: Claimer(connect(), **queues)
 

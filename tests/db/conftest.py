@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -12,11 +14,13 @@ from django.db import connection
 
 from horsies_django.store.base import load
 from horsies_django.store.workers import WorkerStore
-from tests.conftest import Claimer, wait_until
+from tests.conftest import Claimer, put, wait_until
+from tests.conftest import Claimers as Claimers
+from tests.conftest import Connect as Connect
+from tests.db.drives import Engine, Hand
 
 Aside = Callable[..., Future[Any]]
-Claimers = Callable[..., Claimer]
-Connect = Callable[[], psycopg.Connection[Any]]
+Engines = Callable[[], Engine]
 Parts = Callable[[int], None]
 
 
@@ -25,6 +29,24 @@ def aside(connect: Connect) -> Iterator[Aside]:
     """Give a function that runs another one in a thread."""
     with ThreadPoolExecutor(8) as pool:
         yield pool.submit
+
+
+@pytest.fixture
+def engines(connect: Connect) -> Engines:
+    """Give a function that makes engines, each on a connection of its own."""
+    return lambda: Engine(connect())
+
+
+@pytest.fixture
+def engine(engines: Engines) -> Engine:
+    """Give an engine, reduced to its statements."""
+    return engines()
+
+
+@pytest.fixture
+def hand(engine: Engine) -> Hand:
+    """Give one whose tasks end by name."""
+    return Hand(engine)
 
 
 @pytest.fixture
@@ -39,6 +61,11 @@ def parts() -> Iterator[Parts]:
 
     yield install
     install(1000)
+
+
+def tenant(name: str, count: int = 1, **columns: Any) -> list[uuid.UUID]:
+    """Send tasks of a tenant."""
+    return put(count, kwargs=[json.dumps({"tenant": name})] * count, **columns)
 
 
 def wait_for_waiting(watcher: psycopg.Connection[Any], waiting: psycopg.Connection[Any]) -> None:

@@ -6,7 +6,6 @@ Moments are moved by plain updates, never waited for.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -22,7 +21,7 @@ from horsies_django.store.passes import Passed
 from horsies_django.store.tasks import Served, TaskStore
 from horsies_django.store.workers import Load, WaiterStore, WorkerStore
 from horsies_django.tasks.ids import uuid7
-from tests.conftest import limit, wait_until
+from tests.conftest import Connect, limit, wait_until
 from tests.db.life import CAPS, MAX_CRASHES, MAX_SNOOZES, TENANT_CAP, Attempt, Life, Model
 
 LEASE = timedelta(hours=1)
@@ -85,7 +84,7 @@ class Seat:
 class Lives:
     """Several sessions on one database: workers, somebody with transactions of their own, and one who only looks."""
 
-    def __init__(self, connect: Callable[[], psycopg.Connection[Any]]) -> None:
+    def __init__(self, connect: Connect) -> None:
         self.seats = [Seat(connect(), uuid.uuid4()) for _ in range(3)]
         self.somebody = connect()
         self.looker = connect()

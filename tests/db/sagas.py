@@ -9,12 +9,9 @@ from __future__ import annotations
 import json
 import uuid
 from collections import defaultdict
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-
-import psycopg
 
 from horsies_django import RetryPolicy, Workflow, WorkflowError
 from horsies_django.core.records import Claim, Outcome
@@ -25,6 +22,7 @@ from horsies_django.workflows.advancer import Advancer
 from horsies_django.workflows.growth import workflow_of
 from horsies_django.workflows.nodes import Node
 from tests.apps.project import flows
+from tests.conftest import Connect
 from tests.db.drives import MAX_BYTES, TABLES, Engine, ended
 from tests.db.graphs import Dice
 from tests.db.lives import THRESHOLD
@@ -61,7 +59,7 @@ class Record:
 class Saga:
     """One run, driven at random. ``step`` does something; ``finish`` does what is left; ``judge`` checks the end."""
 
-    def __init__(self, connect: Callable[[], psycopg.Connection[Any]], engines: int = 2) -> None:
+    def __init__(self, connect: Connect, engines: int = 2) -> None:
         self.looker = connect()
         self.engines = [Engine(connect()) for _ in range(engines)]
         self.claims: dict[Engine, list[tuple[Claim, Spot]]] = {}

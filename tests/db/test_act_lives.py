@@ -16,7 +16,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
-import psycopg
 import pytest
 from django.db import connection, connections
 
@@ -29,7 +28,7 @@ from horsies_django.tasks.redaction import redact
 from horsies_django.tasks.selection import act_on, act_on_all, matching
 from tests.apps.errands import tasks as errands
 from tests.apps.errands.api import TaskResultStatus, exceptions
-from tests.conftest import Claimer, limit, put
+from tests.conftest import Claimer, Claimers, Connect, limit, put
 from tests.db.test_order import cancel, claim, failed
 from tests.db.test_pass import done
 from tests.db.test_unique import of_order
@@ -37,7 +36,6 @@ from tests.support.factories import TaskFactory, now
 from tests.support.sizes import examples
 
 pytestmark = pytest.mark.django_db(transaction=True)
-Connect = Callable[[], psycopg.Connection[Any]]
 QUEUES = {"default": 100, "mail": 100, "bulk": 100}
 RETURNS = """
 CREATE TABLE returns (id uuid);
@@ -184,7 +182,7 @@ class Night:
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(examples(12, 60)))
 def test_each_is_retried_at_most_once_whatever_else_happens_and_what_is_counted_is_true(
-    seed: int, claimer: Callable[..., Claimer], connect: Connect, monkeypatch: pytest.MonkeyPatch,
+    seed: int, claimer: Claimers, connect: Connect, monkeypatch: pytest.MonkeyPatch,
     returned: Callable[[], Counter[uuid.UUID]],
 ) -> None:  # fmt: skip
     """Naive: a task that fails again is taken once more, or the second person's act counts what the first one did."""

@@ -19,8 +19,8 @@ from horsies_django.tasks.operations import retry
 from horsies_django.tasks.redaction import redact
 from tests.conftest import limit, put
 from tests.db.conftest import Claimers, Connect, heard
-from tests.db.test_order import cancel, claim, end, failed, insert
-from tests.db.test_pass import done
+from tests.db.test_order import cancel, claim, end, insert
+from tests.db.test_pass import done, failed
 from tests.support.factories import now
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import psycopg
 import pytest
 from asgiref.sync import async_to_sync
 from django.db import connection
@@ -19,19 +17,12 @@ from horsies_django.testing import drain
 from horsies_django.workflows.growth import workflow_of
 from horsies_django.workflows.handle import WorkflowHandle
 from tests.apps.project import flows
-from tests.conftest import wait_until
+from tests.conftest import Connect, wait_until
 from tests.db.conftest import Aside
-from tests.db.drives import MAX_BYTES, Engine
-from tests.db.test_workflow_scenarios import Hand, statuses
+from tests.db.drives import MAX_BYTES, Hand
+from tests.db.test_workflows import statuses
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-Connect = Callable[[], psycopg.Connection[Any]]
-
-
-@pytest.fixture
-def hand(connect: Connect) -> Hand:
-    return Hand(Engine(connect()))
 
 
 def second(**options: Any) -> Workflow:

@@ -12,15 +12,16 @@ from django.db import connection, transaction
 
 from horsies_django import explain
 from horsies_django.core.explanations import ReasonCode
-from horsies_django.core.records import Claim, Outcome
 from horsies_django.models import Heartbeat, Task, Worker
 from horsies_django.store.overviews import OverviewStore
 from horsies_django.store.queues import QueueStore
 from horsies_django.store.workers import WorkerStore
 from tests.conftest import Claimer, limit, put
-from tests.db.conftest import Claimers, Connect
+from tests.db.conftest import Claimers, Connect, tenant
+from tests.db.test_pass import failed
 from tests.db.test_statements import complete, explained, states
-from tests.support.factories import HeartbeatFactory, TaskFactory, WorkerFactory, now
+from tests.support import factories
+from tests.support.factories import HeartbeatFactory, TaskFactory, now
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -49,19 +50,13 @@ def holders(id_: uuid.UUID, code: str) -> list[uuid.UUID]:
 
 
 def serving(*queues: str, slots: int = 9, **columns: Any) -> Worker:
-    shape = {"processes": 1, "threads": slots, "async_concurrency": slots, "queues": list(queues) or ["default"]}
-    worker = WorkerFactory(**{**shape, **columns})
-    HeartbeatFactory(id=worker.id, worker_id=worker.id, role="claimer")
-    return worker
+    shape = {"processes": 1, "threads": slots, "async_concurrency": slots}
+    return factories.serving(*queues or ["default"], **{**shape, **columns})
 
 
 def living(worker: Claimer, **columns: Any) -> Claimer:
     serving(*worker.served.queues, id=worker.id, **columns)
     return worker
-
-
-def tenant(name: str, count: int = 1, **columns: Any) -> list[uuid.UUID]:
-    return put(count, kwargs=[f'{{"tenant": "{name}"}}'] * count, **columns)
 
 
 def test_a_task_that_nothing_holds_up_is_next_and_an_explanation_locks_nothing(claimer: Claimers) -> None:
@@ -239,11 +234,6 @@ def test_a_partition_that_is_full_in_each_worker_is_at_its_limit(claimer: Claime
     )
 
 
-def failing(claim: Claim, **rest: Any) -> Outcome:
-    result = '{"err": {"error_code": "BROKEN", "message": "", "data": null, "exception": null}}'
-    return Outcome(claim.id, claim.generation, "FAILED", result, error_code="BROKEN", error_message="broken", **rest)
-
-
 def test_the_task_that_comes_first_in_its_partition_is_named_with_what_it_does(claimer: Claimers) -> None:
     """Naive: the partition is said to be at its limit, or to have a permit that is free now."""
     limit("default", partition_by_args=["tenant"], partition_policy="stop")
@@ -266,12 +256,12 @@ def test_the_task_that_comes_first_in_its_partition_is_named_with_what_it_does(c
     assert does() == "it is PENDING."
     claim = next(one for one in worker.run_pass(sync=9).claims if one.id == first)
     assert does() == "it is RUNNING since ."
-    worker.run_pass(outcomes=[failing(claim, retry=3_600)])
+    worker.run_pass(outcomes=[failed(claim, retry=3_600)])
     assert does() == "it waits for its next attempt until ."
     assert codes(first) == ["RETRY_WAITING"]
     Task.objects.filter(pk=first).update(enqueued_at=now(), next_retry_at=None)
     (again,) = worker.run_pass(sync=9).claims
-    worker.run_pass(outcomes=[failing(again)])
+    worker.run_pass(outcomes=[failed(again)])
     assert does() == "it is FAILED since  and stops the key until it is retried or skipped."
     found = details(second, "BEHIND_IN_ORDER")
     assert (found["task_id"], found["status"], found["order_stop"], found["queue"]) == (

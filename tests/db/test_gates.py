@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
 from typing import Any
 
-import psycopg
 import pytest
 from django.contrib.auth.models import AnonymousUser, User
 from django.core.exceptions import PermissionDenied
@@ -18,12 +16,11 @@ from horsies_django.testing import drain, open_gate
 from horsies_django.workflows import operations
 from horsies_django.workflows.database import writing
 from tests.apps.project import flows
-from tests.conftest import wait_until
+from tests.conftest import Connect, wait_until
 from tests.db.conftest import Aside
 
 pytestmark = pytest.mark.django_db
 
-Connect = Callable[[], psycopg.Connection[Any]]
 HOUR = dt.timedelta(hours=1)
 ALREADY = r"the gate 'legal' of run .* was already decided by ada at \d\d:\d\d:\d\d: {}"
 

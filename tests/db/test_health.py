@@ -21,19 +21,12 @@ from horsies_django.store.health import HealthStore
 from tests.apps.project.tasks import noop
 from tests.conftest import limit, put, wait_until
 from tests.db.conftest import Aside, Connect
-from tests.support.factories import HeartbeatFactory, TaskFactory, WorkerFactory, now
+from tests.support.factories import TaskFactory, WorkerFactory, now, serving
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 THRESHOLD = dt.timedelta(seconds=10)
 AGO = dt.timedelta(minutes=5)
-
-
-def serving(*names: str, silent: dt.timedelta = dt.timedelta(0), **columns: Any) -> Worker:
-    """Put a worker into the tables whose last beat lies some time ago."""
-    worker = WorkerFactory(queues=list(names), seen_at=now() - silent, **columns)
-    HeartbeatFactory(id=worker.id, worker_id=worker.id, role="claimer", sent_at=now() - silent)
-    return worker
 
 
 def queue(name: str) -> QueueHealth:

@@ -6,7 +6,6 @@ import datetime as dt
 import random
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -21,11 +20,10 @@ from horsies_django.store.base import now
 from horsies_django.store.health import HealthStore
 from horsies_django.store.history import HistoryStore
 from horsies_django.testing import drain
-from tests.conftest import wait_until
+from tests.conftest import Connect, wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-Connect = Callable[[], psycopg.Connection[Any]]
 Key = tuple[int, dt.datetime, str, str, str]
 MINUTE, HOUR = dt.timedelta(minutes=1), dt.timedelta(hours=1)
 INTO = "INSERT INTO horsies_history (width, at, queue, task, result, n, seconds, buckets)"

@@ -9,7 +9,6 @@ from contextlib import closing, contextmanager
 from datetime import timedelta
 from typing import Any
 
-import psycopg
 import pytest
 from django.db import connection, connections, transaction
 from django.utils import timezone
@@ -28,12 +27,11 @@ from horsies_django.workflows import send as workflow_send
 from horsies_django.workflows.advancer import Advancer
 from tests.apps.errands import tasks as errands
 from tests.apps.project import tasks
-from tests.conftest import limit
+from tests.conftest import Connect, limit
 from tests.support.factories import TaskFactory
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-Connect = Callable[[], psycopg.Connection[Any]]
 Hear = Callable[[], list[str]]
 
 

@@ -26,11 +26,10 @@ from horsies_django.store.notify import direct_connection
 from horsies_django.tasks import operations
 from tests.apps.connector.base import INSTANCE
 from tests.apps.project import tasks
-from tests.conftest import wait_until
+from tests.conftest import Connect, wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-Connect = Callable[[], psycopg.Connection[Any]]
 NAME = "horsies test of opening"
 OPEN = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s"
 

@@ -24,7 +24,7 @@ from tests.apps.project import flows
 from tests.conftest import Claimer, limit, put
 from tests.db.conftest import Claimers, Connect
 from tests.db.test_caps_partitions import customers, of, parked, started, sweep
-from tests.db.test_pass import done
+from tests.db.test_pass import done, failed
 from tests.db.test_workflows_limits import settle
 from tests.support.factories import now
 
@@ -33,11 +33,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 def ordered(policy: str = "stop", **columns: Any) -> None:
     limit("default", partition_by_args=["customer_id"], partition_policy=policy, **columns)
-
-
-def failed(claim: Claim, **rest: Any) -> Outcome:
-    result = json.dumps({"err": {"error_code": "BROKEN", "message": "", "data": None, "exception": None}})
-    return Outcome(claim.id, claim.generation, "FAILED", result, error_code="BROKEN", error_message="broken", **rest)
 
 
 def claim(worker: Claimer, slots: int = 9, async_: int = 9, **owed: Any) -> list[Claim]:

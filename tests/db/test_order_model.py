@@ -17,8 +17,8 @@ from horsies_django.models import Task
 from horsies_django.store.queues import QueueStore
 from tests.conftest import Claimer, limit, put
 from tests.db.conftest import Claimers
-from tests.db.test_order import cancel, claim, failed, retry, skip
-from tests.db.test_pass import done
+from tests.db.test_order import cancel, claim, retry, skip
+from tests.db.test_pass import done, failed
 from tests.support.factories import now
 from tests.support.sizes import examples
 

@@ -3,41 +3,25 @@
 from __future__ import annotations
 
 import datetime as dt
-import uuid
-from collections.abc import Callable
 from typing import Any
 
-import psycopg
 import pytest
 from django.db import connection
 
 from horsies_django.models import Task
 from horsies_django.store.base import text_of
 from horsies_django.store.overviews import OrderedKey, OverviewStore, PartitionLoad, PermitHolder, QueueOverview
-from tests.conftest import Claimer, limit, put
+from tests.conftest import Claimers, Connect, limit, put
+from tests.db.conftest import tenant
 from tests.db.test_statements import complete, explained
-from tests.support.factories import HeartbeatFactory, TaskFactory, WorkerFactory
+from tests.support.factories import HeartbeatFactory, TaskFactory, serving
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-Claimers = Callable[..., Claimer]
-Connect = Callable[[], psycopg.Connection[Any]]
 
 
 def overview(name: str, **options: Any) -> QueueOverview:
     (found,) = OverviewStore(connection).queues([name], **{"claimed": True, **options})
     return found
-
-
-def serving(*queues: str, **columns: Any) -> Any:
-    """Put a living worker into the tables."""
-    worker = WorkerFactory(queues=list(queues), **columns)
-    HeartbeatFactory(id=worker.id, worker_id=worker.id, role="claimer")
-    return worker
-
-
-def tenant(name: str, count: int = 1, **columns: Any) -> list[uuid.UUID]:
-    return put(count, kwargs=[f'{{"tenant": "{name}"}}'] * count, **columns)
 
 
 @pytest.mark.promise("S4.23")
@@ -163,8 +147,7 @@ def test_a_slot_names_its_task_worker_child_and_partition_and_whether_it_lives_t
     worker, dead, gone = claimer(), claimer(), claimer()
     for one in (worker, worker, dead, gone):
         one.run_pass(sync=1)
-    WorkerFactory(id=worker.id, hostname="web-7")
-    HeartbeatFactory(id=worker.id, worker_id=worker.id, role="claimer")
+    serving(id=worker.id, hostname="web-7")
     HeartbeatFactory(worker_id=worker.id, role="runner", pid=4242, holding=[str(ids[1])])
     HeartbeatFactory(id=dead.id, worker_id=dead.id, role="claimer", died_at=dt.datetime.now(dt.UTC))
     first, second, *others = OverviewStore(connection).permits("default", 10)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from typing import Any
 
 import pytest
@@ -15,13 +16,17 @@ from horsies_django.models import Task, TaskAttempt
 from horsies_django.store.tasks import Held
 from tests.conftest import put
 from tests.db.conftest import Claimers, Connect, heard, impatient
-from tests.support.factories import TaskAttemptFactory, TaskFactory
+from tests.support.factories import TaskAttemptFactory, TaskFactory, error
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def done(claim: Claim, status: str = "COMPLETED", **columns: Any) -> Outcome:
     return Outcome(claim.id, claim.generation, status, '{"ok": 1}', child_pid=42, **columns)
+
+
+def failed(claim: Claim, code: str = "BROKEN", **columns: Any) -> Outcome:
+    return Outcome(claim.id, claim.generation, "FAILED", json.dumps(error(code)), code, "broken", **columns)
 
 
 def aware(**delta: float) -> dt.datetime:

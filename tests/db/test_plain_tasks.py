@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -30,13 +29,12 @@ from horsies_django.tasks.redaction import redact
 from horsies_django.testing import drain
 from horsies_django.worker.engine.unknown_tasks import UnknownTasks
 from tests.apps.project import plain, tasks
-from tests.conftest import Claimer, limit, put, send_plain
+from tests.conftest import Claimers, limit, put, send_plain
 from tests.support.factories import TaskAttemptFactory, TaskFactory, WorkerFactory, error
 from tests.support.sizes import examples
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-Claimers = Callable[..., Claimer]
 Plain = dict[str, TaskDefinition]
 
 

@@ -20,7 +20,7 @@ from horsies_django.models import Heartbeat, Pruning, ScheduleTick, Task, TaskAt
 from horsies_django.store.notify import channel_prefix
 from horsies_django.store.retention import Kept, OwnRetention, RetentionStore, kept_by
 from horsies_django.store.selections import Selection, SelectionStore
-from tests.conftest import put
+from tests.conftest import Connect, put
 from tests.db.test_statements import entries_read, explained
 from tests.support.factories import (
     FINISHED,
@@ -36,7 +36,6 @@ from tests.support.factories import (
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-Connect = Callable[[], psycopg.Connection[Any]]
 HOUR = dt.timedelta(hours=1)
 DAY = dt.timedelta(days=1)
 EVERYTHING = Kept((), others=True, age=DAY)

@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from django.db import connection
@@ -18,15 +16,16 @@ from horsies_django.core.options import options_text
 from horsies_django.core.records import Claim, Outcome
 from horsies_django.core.retry import USUAL, RetryPolicy, class_names
 from horsies_django.models import Task, TaskAttempt
-from tests.conftest import Claimer, put
+from tests.conftest import Claimer, Claimers, put
 from tests.db.conftest import Aside, Connect, wait_for_waiting
+from tests.db.test_pass import failed
 from tests.support.models.retry import Failure, decide
 from tests.support.sizes import examples
 
 NOW = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
-CODES = ["MAIL_DOWN", "WORKER_CRASHED", "OTHER"]
+CODES = ["BROKEN", "WORKER_CRASHED", "OTHER"]
 CLASSES = [OSError, ConnectionError, LookupError]
-POLICY = RetryPolicy.fixed([60, 300], auto_retry_for=["MAIL_DOWN"], jitter=False)
+POLICY = RetryPolicy.fixed([60, 300], auto_retry_for=["BROKEN"], jitter=False)
 
 pauses = st.floats(0, 1_000)
 some_codes = st.just(USUAL) | st.lists(st.sampled_from([*CODES, *CLASSES]), unique=True)
@@ -108,18 +107,13 @@ def test_jitter_moves_a_pause_by_up_to_a_quarter_and_never_beyond_the_longest(db
         assert min(390, 1.2 * pause) <= high <= min(390, 1.25 * pause)
 
 
-def fail(claim: Claim, code: str = "MAIL_DOWN", **columns: Any) -> Outcome:
-    result = json.dumps({"err": {"error_code": code, "message": "no", "data": None, "exception": None}})
-    return Outcome(claim.id, claim.generation, "FAILED", result, code, "no", **columns)
-
-
 def take(worker: Claimer) -> Claim:
     (claim,) = worker.run_pass(sync=1).claims
     return claim
 
 
 @pytest.fixture
-def worker(claimer: Callable[..., Claimer]) -> Claimer:
+def worker(claimer: Claimers) -> Claimer:
     return claimer()
 
 
@@ -128,7 +122,7 @@ def test_a_failed_attempt_leaves_a_row_and_a_task_that_waits_for_the_next(worker
     (id_,) = put(max_retries=2, options=options_text(POLICY, None))
     claim = take(worker)
     assert claim.attempt == 1
-    passed = worker.run_pass(sync=1, outcomes=[fail(claim)])
+    passed = worker.run_pass(sync=1, outcomes=[failed(claim)])
     assert passed.landed == {id_}
     assert passed.due_in is not None
     assert 0 < passed.due_in <= 60
@@ -138,12 +132,12 @@ def test_a_failed_attempt_leaves_a_row_and_a_task_that_waits_for_the_next(worker
     assert task.claimed_by is task.error_code is task.result is None
     assert task.next_retry_at == task.enqueued_at == attempt.finished_at + dt.timedelta(seconds=60)
     assert (attempt.attempt, attempt.outcome, attempt.will_retry) == (1, "FAILED", True)
-    assert attempt.error_code == "MAIL_DOWN"
+    assert attempt.error_code == "BROKEN"
     assert attempt.started_at <= attempt.finished_at
 
 
 def test_the_last_attempt_keeps_its_own_error_and_attempts_count_without_gaps(worker: Claimer) -> None:
-    policy = RetryPolicy.fixed([0, 0], auto_retry_for=["MAIL_DOWN"])
+    policy = RetryPolicy.fixed([0, 0], auto_retry_for=["BROKEN"])
     (id_,) = put(max_retries=2, options=options_text(policy, None))
     for number in (1, 2, 3):
         claim = take(worker)
@@ -151,33 +145,33 @@ def test_the_last_attempt_keeps_its_own_error_and_attempts_count_without_gaps(wo
         worker.run_pass(releases=[claim])  # given back: no attempt is used
         claim = take(worker)
         assert claim.attempt == number
-        worker.run_pass(outcomes=[fail(claim)])
+        worker.run_pass(outcomes=[failed(claim)])
     task = Task.objects.get(pk=id_)
     attempts = TaskAttempt.objects.filter(task_id=id_).order_by("attempt")
-    assert (task.status, task.error_code, task.retry_count, task.next_retry_at) == ("FAILED", "MAIL_DOWN", 2, None)
+    assert (task.status, task.error_code, task.retry_count, task.next_retry_at) == ("FAILED", "BROKEN", 2, None)
     assert [(one.attempt, one.will_retry) for one in attempts] == [(1, True), (2, True), (3, False)]
 
 
 def test_a_row_whose_policy_an_older_sender_stored_without_a_list_keeps_what_it_meant_then(worker: Claimer) -> None:
     stored = {"strategy": "fixed", "intervals": [0], "jitter": False, "most": None, "codes": []}
     put(2, max_retries=1, options=json.dumps({"wire": 1, "retry": stored}))
-    failed, again = worker.run_pass(sync=2).claims
+    first, again = worker.run_pass(sync=2).claims
     raised = {"classes": class_names(OSError())}
-    worker.run_pass(outcomes=[fail(failed, **raised), fail(again, **raised, retry=True)])
-    assert [Task.objects.get(pk=claim.id).status for claim in (failed, again)] == ["FAILED", "PENDING"]
+    worker.run_pass(outcomes=[failed(first, **raised), failed(again, **raised, retry=True)])
+    assert [Task.objects.get(pk=claim.id).status for claim in (first, again)] == ["FAILED", "PENDING"]
 
 
 def test_a_retry_after_the_deadline_is_none(worker: Claimer) -> None:
     until = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=30)
     (id_,) = put(max_retries=2, options=options_text(POLICY, None), good_until=until)
-    worker.run_pass(outcomes=[fail(take(worker))])
+    worker.run_pass(outcomes=[failed(take(worker))])
     assert Task.objects.get(pk=id_).status == "FAILED"
 
 
 def test_a_late_outcome_of_an_attempt_that_is_being_retried_lands_nowhere(worker: Claimer) -> None:
-    (id_,) = put(max_retries=2, options=options_text(RetryPolicy.fixed([0], auto_retry_for=["MAIL_DOWN"]), None))
+    (id_,) = put(max_retries=2, options=options_text(RetryPolicy.fixed([0], auto_retry_for=["BROKEN"]), None))
     first = take(worker)
-    worker.run_pass(outcomes=[fail(first)])
+    worker.run_pass(outcomes=[failed(first)])
     second = take(worker)
     assert second.generation > first.generation
     done = Outcome(id_, first.generation, "COMPLETED", '{"ok": 1}')
@@ -190,7 +184,7 @@ def test_a_task_whose_process_dies_again_and_again_is_poison_and_not_retried(wor
     policy = RetryPolicy.fixed([0] * 9, auto_retry_for=["WORKER_CRASHED"])
     (id_,) = put(max_retries=9, options=options_text(policy, None))
     for _ in range(3):
-        crash = fail(take(worker), "WORKER_CRASHED", crashed=True)
+        crash = failed(take(worker), "WORKER_CRASHED", crashed=True)
         worker.run_pass(outcomes=[crash], max_crashes=3)
     task = Task.objects.get(pk=id_)
     assert (task.status, task.error_code, task.retry_count) == ("FAILED", "POISON", 2)
@@ -208,7 +202,7 @@ def test_waiting_callers_are_not_told_of_a_failure_that_is_retried(worker: Claim
     listener = worker.conn
     listener.execute(f'LISTEN "{worker.channel}_done"')
     listener.execute(f'LISTEN "{worker.channel}_new"')
-    worker.run_pass(outcomes=[fail(take(worker))])
+    worker.run_pass(outcomes=[failed(take(worker))])
     heard = {notification.channel.removeprefix(worker.channel) for notification in listener.notifies(timeout=0)}
     assert heard == {"_new"}
 
@@ -224,10 +218,10 @@ def test_a_failure_whose_row_is_let_go_between_decision_and_write_keeps_its_retr
     holds_attempts.execute("LOCK TABLE horsies_task_attempts IN SHARE MODE")  # they can be read, and not be written
     holds_row.execute("BEGIN")
     holds_row.execute("SELECT FROM horsies_tasks WHERE id = %s FOR UPDATE", [claim.id])
-    passing = aside(lambda: worker.run_pass(outcomes=[fail(claim)]))
+    passing = aside(lambda: worker.run_pass(outcomes=[failed(claim)]))
     wait_for_waiting(watcher, worker.conn)
     holds_row.execute("COMMIT")
     holds_attempts.execute("COMMIT")
     assert passing.result(30).landed == set()
-    assert worker.run_pass(outcomes=[fail(claim)]).landed == {claim.id}
+    assert worker.run_pass(outcomes=[failed(claim)]).landed == {claim.id}
     assert Task.objects.get().status == "PENDING"

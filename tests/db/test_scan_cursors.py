@@ -17,7 +17,7 @@ from horsies_django.store.tasks import TaskStore
 from horsies_django.store.workers import WorkerStore
 from horsies_django.tasks.ids import uuid7
 from horsies_django.worker.engine.scan_cursors import LAG_SECONDS
-from tests.conftest import Claimer, limit, put, wait_until
+from tests.conftest import Claimer, Claimers, Connect, limit, put, wait_until
 from tests.db.conftest import Aside, wait_for_waiting
 from tests.db.sighted import POLL_SECONDS, Sighted
 from tests.db.test_pass import aware, done
@@ -25,7 +25,6 @@ from tests.db.test_statements import complete, entries
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-Connect = Callable[[], psycopg.Connection[Any]]
 Sights = Callable[..., Sighted]
 BATCH = 50
 INDEXES = ("horsies_tasks_claim", "horsies_tasks_holding")
@@ -71,7 +70,7 @@ def drain(worker: Claimer, count: int) -> dict[str, int]:
 
 @pytest.mark.parametrize("cap", [None, 10 * BATCH])
 def test_a_pass_reads_no_more_entries_the_more_tasks_have_passed_under_an_old_transaction(
-    sighted: Sights, claimer: Callable[..., Claimer], connect: Connect, cap: int | None
+    sighted: Sights, claimer: Claimers, connect: Connect, cap: int | None
 ) -> None:
     limit("default", max_concurrency=cap)
     worker, blind = sighted(), claimer()

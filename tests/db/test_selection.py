@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import psycopg
 import pytest
 from django.db import connection
 
@@ -22,13 +21,12 @@ from horsies_django.tasks import selection as module
 from horsies_django.tasks.redaction import redact
 from horsies_django.tasks.selection import act, act_on_all, matching, preview
 from tests.apps.project import tasks
-from tests.conftest import Claimer, limit, put
+from tests.conftest import Claimers, Connect, limit, put
 from tests.db.test_statements import explained
 from tests.support.factories import FINISHED, TaskAttemptFactory, TaskFactory, now
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-Connect = Callable[[], psycopg.Connection[Any]]
 WHO = {"actor": "ada", "reason": "a night"}
 STATUSES = ("PENDING", "CLAIMED", "RUNNING", *FINISHED)
 LATER = dt.timedelta(days=1)
@@ -159,9 +157,7 @@ def test_a_list_looks_at_the_newest_entries_of_its_own_time_and_says_whether_the
 
 
 @pytest.mark.parametrize("status", ["UNSUCCESSFUL", "FINISHED", "PENDING", "RUNNING"])
-def test_a_page_reads_no_more_of_its_index_than_it_may(
-    claimer: Callable[..., Claimer], connect: Connect, status: str
-) -> None:
+def test_a_page_reads_no_more_of_its_index_than_it_may(claimer: Claimers, connect: Connect, status: str) -> None:
     """Naive: each page begins at the first entry again, so that 300,000 tasks are read 600 times."""
     kinds: dict[str, Any] = {"status": {"UNSUCCESSFUL": "FAILED", "FINISHED": "COMPLETED"}.get(status, status)}
     TaskFactory.create_batch(600, **kinds)

@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from typing import Any
 
-import psycopg
 import pytest
 from asgiref.sync import async_to_sync
 from django.apps import apps
@@ -29,12 +28,10 @@ from horsies_django.tasks import enqueue, options, registry
 from horsies_django.tasks.handle import TaskHandle
 from horsies_django.tasks.ids import Clockwork, uuid7
 from tests.apps.project import tasks
-from tests.conftest import Claimer
+from tests.conftest import Claimers, Connect
 from tests.support import refusing
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-Connect = Callable[[], psycopg.Connection[Any]]
 
 
 @pytest.mark.promise("S3.1", "S3.4")
@@ -353,7 +350,7 @@ def test_a_delay_and_a_good_until_count_from_the_send_and_not_from_the_start_of_
 
 
 def test_a_task_whose_time_until_it_is_good_is_over_expires_and_one_without_a_delay_is_due_at_once(
-    claimer: Callable[..., Claimer],
+    claimer: Claimers,
 ) -> None:
     short = tasks.add.with_options(good_until=dt.timedelta(microseconds=1)).send(1)
     long = tasks.add.with_options(good_until=HOUR).send(1)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-import psycopg
 import pytest
 from django.db import connection, connections, transaction
 
@@ -17,11 +15,10 @@ from horsies_django.store.retention import RetentionStore
 from horsies_django.tasks import redaction
 from horsies_django.testing import drain
 from tests.apps.project import tasks
-from tests.conftest import wait_until
+from tests.conftest import Connect, wait_until
 from tests.db.conftest import Aside
 
 pytestmark = pytest.mark.django_db(transaction=True)
-Connect = Callable[[], psycopg.Connection[Any]]
 once = tasks.add.with_options(key="evt_1")
 BLOCKED = (
     "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND pg_blocking_pids(pid) <> '{}')"

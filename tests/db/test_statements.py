@@ -16,8 +16,8 @@ from horsies_django.store.base import discard, load
 from horsies_django.store.health import HealthStore
 from horsies_django.store.queues import QueueStore
 from horsies_django.store.workers import WorkerStore
-from tests.conftest import Claimer, limit, put
-from tests.support.factories import HeartbeatFactory, TaskFactory, WorkerFactory
+from tests.conftest import Claimer, Connect, limit, put
+from tests.support.factories import TaskFactory, serving
 from tests.support.statements import FUNCTIONS, STATEMENTS
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -28,7 +28,6 @@ CALLS = {
     "tasks/send_once",
     "tasks/send_timed",
 }  # their parameters have the types of the only function of that name
-Connect = Callable[[], psycopg.Connection[Any]]
 
 
 @pytest.mark.parametrize("name", sorted(STATEMENTS.keys() - COMMANDS))
@@ -180,9 +179,8 @@ def test_whether_the_last_task_has_finished_is_read_through_primary_keys(connect
 
 def test_the_problems_read_what_grows_through_its_indexes(claimer: Any, connect: Connect) -> None:
     limit("default", partition_by_args=["tenant"], partition_max_concurrency=1)
-    serving = claimer()
-    WorkerFactory(id=serving.id, queues=["default"], task_names=["tests.other"])
-    HeartbeatFactory(id=serving.id, worker_id=serving.id, role="claimer")
+    worker = claimer()
+    serving("default", id=worker.id, task_names=["tests.other"])
     admin = connect()
     columns = "workflow_id, number, name, kind, status, task_name, queue_name, lane, priority, due_at"
     for statement in (

@@ -17,15 +17,15 @@ from horsies_django.core.retry import RetryPolicy
 from horsies_django.models import Task, TaskStep
 from horsies_django.store.retention import RetentionStore
 from horsies_django.tasks.redaction import redact
-from tests.conftest import Claimer, put
+from tests.conftest import Claimer, Claimers, Connect, put
 from tests.db.conftest import Aside
+from tests.db.test_pass import failed
 from tests.db.test_retention import DAY, EVERYTHING, finished
 from tests.db.test_statements import explained
 from tests.support.points import StepGate
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-Claimers = Callable[..., Claimer]
 AGAIN = RetryPolicy.fixed([0] * 5, auto_retry_for=["WORKER_CRASHED"], jitter=False)
 
 
@@ -47,9 +47,7 @@ def sent() -> None:
 
 def crash(worker: Claimer, claim: Claim) -> bool:
     """Let the attempt end as a crash; return whether that could be written."""
-    error = '{"err": {"error_code": "WORKER_CRASHED"}}'
-    outcome = Outcome(claim.id, claim.generation, "FAILED", error, "WORKER_CRASHED", crashed=True)
-    return claim.id in worker.run_pass(outcomes=[outcome]).landed
+    return claim.id in worker.run_pass(outcomes=[failed(claim, "WORKER_CRASHED", crashed=True)]).landed
 
 
 def make(name: str) -> str:
@@ -80,7 +78,7 @@ def aside_(aside: Aside) -> Aside:
 
 
 @pytest.fixture
-def gate(connect: Callable[[], Any]) -> Iterator[StepGate]:
+def gate(connect: Connect) -> Iterator[StepGate]:
     made = StepGate(connect())
     yield made
     made.remove()
@@ -198,7 +196,7 @@ def record(*tasks: Any) -> None:
     )
 
 
-def test_steps_are_deleted_with_their_tasks_and_those_of_others_stay(connect: Callable[[], Any]) -> None:
+def test_steps_are_deleted_with_their_tasks_and_those_of_others_stay(connect: Connect) -> None:
     old, young = finished(2 * DAY, 2), finished(DAY / 2)
     record(*old, *young)
     assert RetentionStore(connect()).prune_tasks(EVERYTHING, 50).tasks == 2

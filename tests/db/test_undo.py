@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
-import psycopg
 import pytest
 from django.db import connection
 
@@ -18,15 +17,10 @@ from horsies_django.testing import drain
 from horsies_django.workflows.growth import workflow_of
 from horsies_django.workflows.handle import WorkflowHandle
 from tests.apps.project import flows
-from tests.db.drives import Engine
-from tests.db.test_workflow_scenarios import Hand, statuses
+from tests.db.drives import Hand
+from tests.db.test_workflows import statuses
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture
-def hand(connect: Callable[[], psycopg.Connection[Any]]) -> Hand:
-    return Hand(Engine(connect()))
 
 
 def chain(*names: str, undo: Any = flows.unact, **options: Any) -> Workflow:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-import psycopg
 import pytest
 from django.db import connection, transaction
 from django.db.models.functions import Now
@@ -19,12 +17,11 @@ from horsies_django.models import SendKey, Task
 from horsies_django.store.retention import Kept, RetentionStore
 from horsies_django.tasks import redaction, registry
 from horsies_django.testing import drain, fail_next
-from tests.conftest import Claimer, put, wait_until
+from tests.conftest import Claimers, Connect, put, wait_until
 from tests.db.conftest import Aside
 from tests.db.test_send_keys import BLOCKED, sent_aside
 
 pytestmark = pytest.mark.django_db(transaction=True)
-Connect = Callable[[], psycopg.Connection[Any]]
 
 
 @task(name="tests.whole", unique=True)
@@ -52,7 +49,7 @@ def same(first: TaskHandle[Any], second: TaskHandle[Any]) -> bool:
     return not second.is_new
 
 
-def test_a_duplicate_is_not_sent_while_the_first_one_has_not_finished(claimer: Callable[..., Claimer]) -> None:
+def test_a_duplicate_is_not_sent_while_the_first_one_has_not_finished(claimer: Claimers) -> None:
     first = whole.send(1, 2)
     assert first.is_new
     assert same(first, whole.send(1, b=2))
@@ -74,7 +71,7 @@ def test_only_the_named_arguments_count() -> None:
     assert first.get(0).ok_value == "one"
 
 
-def test_until_its_start_it_counts_while_it_was_never_claimed(claimer: Callable[..., Claimer]) -> None:
+def test_until_its_start_it_counts_while_it_was_never_claimed(claimer: Claimers) -> None:
     first = waiting.send(1)
     assert same(first, waiting.send(1))
     worker = claimer()

@@ -5,21 +5,18 @@ from __future__ import annotations
 import datetime as dt
 import re
 import uuid
-from collections.abc import Callable
 from typing import Any
 
-import psycopg
 import pytest
 
 from horsies_django.core.records import Wanted
 from horsies_django.models import Task
-from tests.conftest import Claimer, limit, put
+from tests.conftest import Claimer, Claimers, Connect, limit, put
 from tests.db.test_statements import entries, explained, states
-from tests.support.factories import HeartbeatFactory, WorkerFactory, now
+from tests.support.factories import now, serving
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-Claimers = Callable[..., Claimer]
 GRACE = dt.timedelta(minutes=5)
 KNOWN, STRANGE = "shop.tasks.old", "shop.tasks.new"
 
@@ -32,8 +29,7 @@ def old(claimer: Claimers) -> Claimer:
 
 def knowing(worker: Claimer, **columns: Any) -> Claimer:
     """Give a claimer its rows."""
-    WorkerFactory(id=worker.id, queues=worker.served.queues, **{"task_names": [KNOWN], "wire": 1, **columns})
-    HeartbeatFactory(id=worker.id, worker_id=worker.id, role="claimer")
+    serving(*worker.served.queues, id=worker.id, **{"task_names": [KNOWN], "wire": 1, **columns})
     return worker
 
 
@@ -89,9 +85,7 @@ def test_the_permit_of_what_is_given_back_goes_to_what_the_worker_knows(old: Cla
     assert Task.objects.filter(status="PENDING").count() == 1
 
 
-def test_a_worker_that_leaves_all_that_waits_wakes_nobody(
-    old: Claimer, connect: Callable[[], psycopg.Connection[Any]]
-) -> None:
+def test_a_worker_that_leaves_all_that_waits_wakes_nobody(old: Claimer, connect: Connect) -> None:
     limit("default", max_concurrency=2)
     put(3, name=STRANGE)
     met = old.run_pass(sync=2).claims
@@ -126,7 +120,7 @@ def test_tasks_of_a_full_partition_that_nobody_here_knows_hide_nothing(old: Clai
 
 
 def test_leaving_tasks_out_reads_the_index_of_what_can_be_claimed_and_never_sorts(
-    claimer: Claimers, connect: Callable[[], psycopg.Connection[Any]]
+    claimer: Claimers, connect: Connect
 ) -> None:
     for state in states(connect(), name=STRANGE):
         worker = knowing(claimer())

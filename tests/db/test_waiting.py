@@ -26,12 +26,11 @@ from horsies_django.store.tasks import Found
 from horsies_django.tasks import result_listener
 from horsies_django.tasks.result_listener import ResultListener, Update
 from tests.apps.project import tasks
-from tests.conftest import Claimer, put, wait_until
+from tests.conftest import Claimer, Claimers, put, wait_until
 from tests.support.payloads import HOSTILE, sendable
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-Claimers = Callable[..., Claimer]
 Wait = Callable[[Any], Future[TaskResult[Any]]]
 
 

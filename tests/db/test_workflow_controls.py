@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
-from typing import Any
 
-import psycopg
 import pytest
 from django.db import connection
 
@@ -17,16 +14,10 @@ from horsies_django.tasks.definition import define
 from horsies_django.tasks.redaction import redact
 from horsies_django.testing import drain
 from tests.apps.project import flows
-from tests.db.drives import Engine
-from tests.db.test_workflow_scenarios import Hand
+from tests.db.drives import Hand
 from tests.db.test_workflows import statuses
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def hand(connect: Callable[[], psycopg.Connection[Any]]) -> Hand:
-    return Hand(Engine(connect()))
 
 
 def chain() -> Workflow:

@@ -16,15 +16,10 @@ from horsies_django.monitoring.explain import NodeExplanation, explain_node
 from horsies_django.store.overviews import OverviewStore
 from horsies_django.testing import drain
 from tests.apps.project import flows
-from tests.support.factories import HeartbeatFactory, WorkerFactory, now
+from tests.db.test_workflows import run
+from tests.support.factories import now, serving
 
 pytestmark = pytest.mark.django_db
-
-
-def alive() -> None:
-    """Put a living worker into the tables."""
-    worker = WorkerFactory(queues=["default"])
-    HeartbeatFactory(id=worker.pk, worker_id=worker.pk, role="claimer")
 
 
 def told(handle: Any, node: str | int) -> NodeExplanation:
@@ -41,12 +36,6 @@ def only(handle: Any, node: str | int) -> tuple[str, str]:
     """Return the code and the text of the one reason."""
     (found,) = told(handle, node).reasons
     return found.code.value, found.text
-
-
-def run(flow: Workflow) -> Any:
-    handle = flow.send()
-    drain(raise_errors=False)
-    return handle
 
 
 def test_a_node_waits_for_the_upstream_nodes_that_are_open() -> None:
@@ -104,7 +93,7 @@ def test_a_paused_run_says_who_paused_it_and_why_or_which_failure() -> None:
 
 
 def test_a_full_run_says_its_limit_and_a_map_how_much_of_it_was_sent() -> None:
-    alive()
+    serving("default")
     flow = Workflow("full", max_in_flight=2)
     flow.map(flows.plus, a=[1, 2, 3, 4])
     flow.add(flows.number, 1, after=flow.gate("opens later"))
@@ -144,7 +133,7 @@ def test_a_node_that_is_ready_was_added_or_is_a_run_says_what_it_needs() -> None
         status="READY"
     )  # as when the sender's share of promotions was used up
     assert only(handle, "plus")[0] == "NO_WORKER"
-    alive()
+    serving("default")
     assert only(handle, "plus")[0] == "READY"
     code, text = only(handle, "late")
     assert (code, text.startswith("Node 'number' added it.")) == ("NOT_ADMITTED", True)
@@ -253,7 +242,7 @@ def test_a_node_that_waits_says_for_what_and_until_when() -> None:
     flow.gate("look")
     handle = run(flow)
     assert codes(handle, "paid") == ["WAITING_FOR_SIGNAL", "NO_WORKER"]
-    alive()
+    serving("default")
     at = r"(\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d"  # with the day before midnight
     permitted = "It waits for the decision of a person who has the permission shop.approve"
     for name, code, text in (

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
-import psycopg
 import pytest
 from django.db import connection
 
@@ -15,6 +13,7 @@ from horsies_django.models import Task, WorkflowNode
 from horsies_django.testing import drain
 from horsies_django.workflows.growth import workflow_of
 from tests.apps.project import flows
+from tests.conftest import Connect
 from tests.db.test_workflows import run, statuses
 
 pytestmark = pytest.mark.django_db
@@ -112,7 +111,7 @@ def test_a_second_attempt_that_adds_another_node_under_a_name_is_told_on_the_run
 
 
 def test_what_a_task_added_before_an_outage_stays_and_its_next_attempt_adds_the_rest(
-    connect: Callable[[], psycopg.Connection[Any]], monkeypatch: pytest.MonkeyPatch
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def outage() -> None:
         with connection.cursor() as cursor:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import psycopg
 import pytest
 
 from horsies_django import Workflow, WorkflowDefinitionError, current_task, explain_node, quorum, task
@@ -13,21 +11,10 @@ from horsies_django.models import WorkflowNode
 from horsies_django.testing import drain
 from horsies_django.workflows.nodes import Node
 from tests.apps.project import flows
-from tests.db.drives import Engine
-from tests.db.test_workflow_scenarios import Hand, statuses
+from tests.db.drives import Hand
+from tests.db.test_workflows import run, statuses
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def hand(connect: Callable[[], psycopg.Connection[Any]]) -> Hand:
-    return Hand(Engine(connect()))
-
-
-def run(flow: Workflow) -> Any:
-    handle = flow.send()
-    drain(raise_errors=False)
-    return handle
 
 
 @task

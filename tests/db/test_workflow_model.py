@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import psycopg
 import pytest
 
+from tests.conftest import Connect
 from tests.db.conftest import Parts
 from tests.db.drives import LIMIT, Drive
 from tests.db.sagas import Saga
@@ -23,8 +23,6 @@ pytestmark = [
     pytest.mark.thorough,
     pytest.mark.parametrize("part", [1_000, 2]),
 ]
-
-Connect = Callable[[], psycopg.Connection[Any]]
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,6 @@ import datetime as dt
 from collections.abc import Callable
 from typing import Any
 
-import psycopg
 import pytest
 from django.db.models import Count
 from django.utils import timezone
@@ -19,8 +18,9 @@ from horsies_django.testing import drain
 from horsies_django.workflows import operations
 from horsies_django.workflows.handle import WorkflowHandle
 from tests.apps.project import flows
+from tests.conftest import Connect
 from tests.db.conftest import Parts
-from tests.db.drives import MISCOUNTED, Engine
+from tests.db.drives import Engine, miscounted
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -31,11 +31,6 @@ MANY = 50
 @pytest.fixture(autouse=True)
 def small_parts(parts: Parts) -> None:
     parts(PART)
-
-
-@pytest.fixture
-def engine(connect: Callable[[], psycopg.Connection[Any]]) -> Engine:
-    return Engine(connect())
 
 
 def chain(many: int = MANY, **options: Any) -> Workflow:
@@ -125,10 +120,6 @@ def take(engine: Engine) -> dict[str, Claim]:
 
 def status(name: str) -> str:
     return WorkflowNode.objects.get(name=name).status
-
-
-def miscounted(engine: Engine) -> list[Any]:
-    return engine.conn.execute(MISCOUNTED).fetchall()  # type: ignore[arg-type]
 
 
 # a cancel and a stop
@@ -255,9 +246,7 @@ def test_a_pause_withdraws_tasks_in_parts_and_a_resume_sends_them_again(
     assert counted(Task, handle) == {"PENDING": MANY}
 
 
-def test_a_resume_lets_go_in_parts_what_a_pause_held_back(
-    engine: Engine, connect: Callable[[], psycopg.Connection[Any]]
-) -> None:
+def test_a_resume_lets_go_in_parts_what_a_pause_held_back(engine: Engine, connect: Connect) -> None:
     """Naive: one statement for all of them; or those after the first part stay due in the year 9999; or each part reads all, to
     wake workers; or a pause before all was let go does not stop the parts, and a second resume does not finish them."""
     listener = connect()
@@ -303,7 +292,7 @@ def test_a_retry_reaches_what_was_skipped_in_parts(engine: Engine, build: Callab
     assert largest_part(engine, handle, skipped) <= 1.5 * PART
     assert counted(WorkflowNode, handle) == {"ENQUEUED": 1, "PENDING": MANY - 1}
     assert WorkflowRun.objects.get().retrying is None
-    assert miscounted(engine) == []
+    assert miscounted() == []
     engine.settle(*engine.take(1))
     engine.advance()
     assert counted(WorkflowNode, handle)["COMPLETED"] == 1
@@ -386,7 +375,7 @@ def test_a_cancel_ends_a_retry_and_a_later_retry_runs_everything(
     handle.retry()
     engine.advance()
     assert counted(WorkflowNode, handle).keys() == ({"ENQUEUED", "PENDING"} if build is chain else {"ENQUEUED"})
-    assert miscounted(engine) == []
+    assert miscounted() == []
 
 
 def test_a_cancel_ends_a_retry_of_a_run_that_is_then_undone(engine: Engine, parts: Parts) -> None:
@@ -459,7 +448,7 @@ def test_what_ends_during_a_retry_is_told_after_it_and_what_fails_runs_again(eng
     assert (status(bad.name), status("late"), status("slow")) == ("ENQUEUED", "ENQUEUED", "COMPLETED")
     assert (status("both"), status("after late"), status(last.name)) == ("PENDING", "PENDING", "PENDING")
     assert (status("after slow"), status("gate"), status("decided")) == ("ENQUEUED", "COMPLETED", "PENDING")
-    assert miscounted(engine) == []
+    assert miscounted() == []
     engine.run_all()
     assert handle.status() == "COMPLETED"
 
@@ -523,7 +512,7 @@ def test_what_waits_for_a_failed_node_is_skipped_in_parts(engine: Engine) -> Non
     assert 0 < skipped(handle) <= PART
     assert [owed.workflow for owed in engine.workflows.owed(None, 9)] == [handle.workflow_id] * 2
     assert largest_part(engine, handle, skipped) <= PART
-    assert miscounted(engine) == []
+    assert miscounted() == []
     assert counted(WorkflowNode, handle) == {"FAILED": 1, "SKIPPED": MANY - 1, "ENQUEUED": 1}
     engine.run_all()
     assert handle.progress() == (MANY + 1, 1, 1, MANY - 1, 0)
@@ -547,7 +536,7 @@ def test_a_failure_halts_the_run_at_once_though_not_all_is_skipped(engine: Engin
     engine.advance()
     engine.settle(claims["other"], code="TASK_CANCELLED" if on_error == "stop" else None)
     engine.advance()
-    assert miscounted(engine) == []
+    assert miscounted() == []
     if on_error == "pause":
         assert (handle.status(), skipped(handle), status("after other")) == ("PAUSED", 20, "READY")
         handle.resume()

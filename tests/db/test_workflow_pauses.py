@@ -7,12 +7,11 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import psycopg
 import pytest
 from django.db import connection
 
 from horsies_django import Workflow
-from horsies_django.core.records import Claim, Outcome, Wanted
+from horsies_django.core.records import Claim, Wanted
 from horsies_django.models import Task, WorkflowNode, WorkflowRun
 from horsies_django.monitoring.explain import explain
 from horsies_django.store.health import HealthStore
@@ -20,16 +19,15 @@ from horsies_django.store.workers import WorkerStore
 from horsies_django.testing import drain
 from horsies_django.workflows.handle import WorkflowHandle
 from tests.apps.project import flows
-from tests.conftest import Claimer, limit, put
+from tests.conftest import Claimer, Claimers, Connect, limit, put
+from tests.db.conftest import heard
 from tests.db.drives import Engine
 from tests.db.graphs import AGAIN
 from tests.db.test_elections import Team
-from tests.db.test_pass import done
+from tests.db.test_pass import done, failed
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-Claimers = Callable[..., Claimer]
-Connect = Callable[[], psycopg.Connection[Any]]
 EVERYWHERE = [{"low": 1, "high": 32_767}]
 
 
@@ -56,8 +54,7 @@ def one(name: str = "one", **options: Any) -> WorkflowHandle[Any]:
 
 def again(worker: Claimer, *claims: Claim) -> None:
     """Let tasks fail and be retried at once."""
-    error = json.dumps({"err": {"error_code": "AGAIN", "message": "no", "data": None, "exception": None}})
-    worker.run_pass(outcomes=[Outcome(claim.id, claim.generation, "FAILED", error, "AGAIN") for claim in claims])
+    worker.run_pass(outcomes=[failed(claim, "AGAIN") for claim in claims])
 
 
 def left_over(worker: Claimer) -> WorkflowHandle[Any]:
@@ -71,12 +68,6 @@ def left_over(worker: Claimer) -> WorkflowHandle[Any]:
 
 def alter(handle: WorkflowHandle[Any], **columns: Any) -> None:
     WorkflowRun.objects.filter(pk=handle.workflow_id).update(**columns)
-
-
-def heard(listener: psycopg.Connection[Any]) -> list[str]:
-    """Return what was said until now."""
-    listener.execute("NOTIFY nobody")
-    return [item.payload for item in listener.notifies(timeout=0)]
 
 
 @pytest.mark.parametrize("claim", [whole, short, ahead])

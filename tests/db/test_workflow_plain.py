@@ -7,7 +7,6 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-import psycopg
 import pytest
 from django.db.models.functions import Now
 
@@ -17,20 +16,13 @@ from horsies_django.models import Task, WorkflowNode, WorkflowRun
 from horsies_django.tasks.context import CurrentTask
 from horsies_django.workflows.growth import workflow_of
 from tests.apps.project import flows
+from tests.conftest import Connect
 from tests.db.conftest import heard
-from tests.db.drives import Engine, ended
+from tests.db.drives import Engine, ended, miscounted
 from tests.db.test_statements import explained
-from tests.db.test_workflow_races import miscounted
 from tests.db.test_workflows import statuses
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-Connect = Callable[[], psycopg.Connection[Any]]
-
-
-@pytest.fixture
-def engine(connect: Connect) -> Engine:
-    return Engine(connect())
 
 
 def chain(*names: str, **options: Any) -> Workflow:

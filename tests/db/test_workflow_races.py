@@ -7,7 +7,6 @@ is read from pg_blocking_pids.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -22,9 +21,9 @@ from horsies_django.tasks.context import CurrentTask
 from horsies_django.workflows.advancer import Debt
 from horsies_django.workflows.growth import RunningWorkflow, workflow_of
 from tests.apps.project import flows
-from tests.conftest import wait_until
-from tests.db.conftest import Aside, wait_for_waiting
-from tests.db.drives import MISCOUNTED, Engine
+from tests.conftest import Connect, wait_until
+from tests.db.conftest import Aside, Engines, wait_for_waiting
+from tests.db.drives import Engine, miscounted
 from tests.db.graphs import AGAIN
 from tests.db.lives import THRESHOLD
 from tests.db.test_workflows import statuses
@@ -32,27 +31,10 @@ from tests.support.refusing import refused
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-Connect = Callable[[], psycopg.Connection[Any]]
-
-
-@pytest.fixture
-def engine(connect: Connect) -> Callable[[], Engine]:
-    """Give a function that makes engines, each on a connection of its own."""
-    return lambda: Engine(connect())
-
-
-Engines = Callable[[], Engine]
-
 
 def inside(claim: Claim) -> RunningWorkflow:
     """Return the workflow as the code of a claimed task sees it."""
     return workflow_of(CurrentTask(claim))
-
-
-def miscounted() -> list[Any]:
-    with connection.cursor() as cursor:
-        cursor.execute(MISCOUNTED)
-        return list(cursor.fetchall())
 
 
 def chain() -> Workflow:
@@ -85,9 +67,9 @@ def taken(engine: Engine) -> dict[str, Claim]:
 # the counters of nodes
 
 
-def test_a_node_added_after_its_upstream_node_finished_does_not_count_it_twice(engine: Engines) -> None:
+def test_a_node_added_after_its_upstream_node_finished_does_not_count_it_twice(engines: Engines) -> None:
     """Naive: the run is advanced for a finished node, admits one that waits for it and counts it, then tells it of it again."""
-    one = engine()
+    one = engines()
     handle = single().send()
     (grows,) = one.take()
     growing = inside(grows)
@@ -104,9 +86,9 @@ def test_a_node_added_after_its_upstream_node_finished_does_not_count_it_twice(e
     assert set(statuses(handle).values()) == {"COMPLETED"}
 
 
-def test_a_condition_waits_for_its_node_although_the_quorum_is_met(engine: Engines) -> None:
+def test_a_condition_waits_for_its_node_although_the_quorum_is_met(engines: Engines) -> None:
     """Naive: the condition is looked at when the quorum is met. The value is not there yet, and who is first decides."""
-    one = engine()
+    one = engines()
     flow = Workflow("gated")
     fast, slow = flow.add(flows.act, name="fast"), flow.add(flows.act, name="slow")
     flow.add(flows.act, name="yes", after=[fast, slow], join="any", when=slow.matches("$ == 1"))
@@ -121,9 +103,9 @@ def test_a_condition_waits_for_its_node_although_the_quorum_is_met(engine: Engin
     assert statuses(handle) == {"fast": "COMPLETED", "slow": "COMPLETED", "yes": "COMPLETED", "no": "SKIPPED"}
 
 
-def test_a_child_that_failed_again_before_its_first_end_was_noted_is_told_to_its_parent(engine: Engines) -> None:
+def test_a_child_that_failed_again_before_its_first_end_was_noted_is_told_to_its_parent(engines: Engines) -> None:
     """Naive: whoever advanced the parent then notes that the child was told, though a retry has run it once more meanwhile."""
-    one, two = engine(), engine()
+    one, two = engines(), engines()
     flow = Workflow("parent")
     flow.add(flows.act, after=flow.add(single()), name="after")
     handle = flow.send()
@@ -138,16 +120,16 @@ def test_a_child_that_failed_again_before_its_first_end_was_noted_is_told_to_its
     two.settle(*two.take(), code="BROKEN")
     two.advance_run(run, Task.objects.values_list("id", flat=True), [], 9)
     one.workflows.mark_advanced([run])  # of its first end
-    engine().advance()
+    engines().advance()
     assert (statuses(handle), handle.status()) == ({"child": "FAILED", "after": "SKIPPED"}, "FAILED")
 
 
 # two engines
 
 
-def test_two_engines_that_advance_one_run_send_its_next_task_once(engine: Engines) -> None:
+def test_two_engines_that_advance_one_run_send_its_next_task_once(engines: Engines) -> None:
     """Naive: no lock of the run, or one that waits. Both would send the second task, or one engine would stand still."""
-    one, two = engine(), engine()
+    one, two = engines(), engines()
     two.conn.execute("SET lock_timeout = '5s'")
     handle = chain().send()
     one.goes_on = None
@@ -164,9 +146,9 @@ def test_two_engines_that_advance_one_run_send_its_next_task_once(engine: Engine
     assert handle.status() == "COMPLETED"
 
 
-def test_an_engine_that_found_a_run_busy_counts_its_task_later(engine: Engines) -> None:
+def test_an_engine_that_found_a_run_busy_counts_its_task_later(engines: Engines) -> None:
     """Naive: what a busy run was owed is forgotten. The holder's snapshot does not have the sibling, and nobody counts it."""
-    one, two = engine(), engine()
+    one, two = engines(), engines()
     flow = Workflow("join")
     flow.add(flows.act, after=[flow.add(flows.act, name=name) for name in "ab"], name="end")
     handle = flow.send()
@@ -187,10 +169,10 @@ def rows() -> list[Any]:
 
 @pytest.mark.parametrize("table", ["edges", "nodes", "tasks"])
 def test_an_advance_that_is_killed_in_the_middle_leaves_nothing_half_done(
-    engine: Engines, connect: Connect, aside: Aside, table: str
+    engines: Engines, connect: Connect, aside: Aside, table: str
 ) -> None:
     """Naive: several transactions. A lock of a table stops the advance before it reads the edges, or writes nodes or tasks."""
-    one, two, holder = engine(), engine(), connect()
+    one, two, holder = engines(), engines(), connect()
     handle = chain().send()
     (first,) = one.take()
     one.goes_on = None
@@ -247,10 +229,10 @@ def test_a_second_sender_of_a_key_waits_for_the_first_and_sends_only_if_that_one
 
 
 def test_a_task_that_starts_or_ends_while_its_run_is_paused_counts_and_nothing_follows_before_resume(
-    engine: Engines,
+    engines: Engines,
 ) -> None:
     """Naive: a pause that waits for the worker's rows, or that takes them back. The settle and the claim are still open."""
-    one = engine()
+    one = engines()
     flow = Workflow("paused", max_in_flight=2)
     for name in "ab":
         flow.add(flows.act, after=flow.add(flows.act, name=name), name=f"{name}-next")
@@ -274,10 +256,10 @@ def test_a_task_that_starts_or_ends_while_its_run_is_paused_counts_and_nothing_f
 
 
 def test_a_cancel_and_a_settle_of_the_same_task_do_not_deadlock_and_the_first_decides(
-    engine: Engines, connect: Connect, aside: Aside
+    engines: Engines, connect: Connect, aside: Aside
 ) -> None:
     """Naive: the settle waits for the run's row, too, in the other order. The cancel is open when the task completes."""
-    one, two = engine(), engine()
+    one, two = engines(), engines()
     handle = chain().send()
     (first,) = one.take()
     with one.conn.transaction():
@@ -290,9 +272,9 @@ def test_a_cancel_and_a_settle_of_the_same_task_do_not_deadlock_and_the_first_de
     assert Task.objects.count() == 2
 
 
-def test_a_skip_leaves_a_task_alone_that_a_worker_has_just_claimed(engine: Engines) -> None:
+def test_a_skip_leaves_a_task_alone_that_a_worker_has_just_claimed(engines: Engines) -> None:
     """Naive: the skip waits for the claim and then takes the row of a running task away."""
-    one = engine()
+    one = engines()
     handle = chain().send()
     with one.conn.transaction():
         (first,) = one.take()
@@ -303,9 +285,9 @@ def test_a_skip_leaves_a_task_alone_that_a_worker_has_just_claimed(engine: Engin
     assert set(statuses(handle).values()) == {"COMPLETED"}
 
 
-def test_a_child_is_not_left_paused_when_its_parent_was_resumed_before_it(engine: Engines) -> None:
+def test_a_child_is_not_left_paused_when_its_parent_was_resumed_before_it(engines: Engines) -> None:
     """Naive: on_error pauses the run, somebody resumes it, and only then the engine comes to pause the children."""
-    one = engine()
+    one = engines()
     handle = parent_of(single(), "bad", on_error="pause")
     bad = taken(one)["bad"]
     one.settle(bad, code="BROKEN")
@@ -319,10 +301,10 @@ def test_a_child_is_not_left_paused_when_its_parent_was_resumed_before_it(engine
 
 @pytest.mark.parametrize(("on_error", "status"), [("stop", "CANCELLED"), ("pause", "PAUSED")])
 def test_runs_inside_follow_their_parent_although_the_engine_died_that_was_to_tell_them(
-    engine: Engines, on_error: str, status: str
+    engines: Engines, on_error: str, status: str
 ) -> None:
     """Naive: only the engine's memory leads from the run that stopped to the runs inside."""
-    one, child = engine(), Workflow("child")
+    one, child = engines(), Workflow("child")
     child.add(chain())
     child.add(flows.act, child.add(flows.act, name="early"), name="late")
     handle = parent_of(child, "bad", on_error=on_error)
@@ -332,15 +314,15 @@ def test_runs_inside_follow_their_parent_although_the_engine_died_that_was_to_te
     one.start()
     inner = WorkflowRun.objects.filter(parent_id__isnull=False)
     assert set(inner.values_list("status", flat=True)) == {"RUNNING"}
-    two = engine()
+    two = engines()
     two.advancer.owe([(WorkflowNode.objects.get(name="early").workflow_id, uuid.uuid4())])  # any reason will do
     two.advance()
     assert set(inner.values_list("status", flat=True)) == {status}
 
 
-def test_a_parent_keeps_what_its_child_is_owed_when_both_are_advanced_in_one_round_trip(engine: Engines) -> None:
+def test_a_parent_keeps_what_its_child_is_owed_when_both_are_advanced_in_one_round_trip(engines: Engines) -> None:
     """Naive: the end of the child is noted for the parent, and then the parent's turn is crossed off with it."""
-    one = engine()
+    one = engines()
     handle = parent_of(single(), "other")
     claims = taken(one)
     one.settle(claims["inner"])
@@ -351,10 +333,10 @@ def test_a_parent_keeps_what_its_child_is_owed_when_both_are_advanced_in_one_rou
 
 
 def test_an_error_after_the_commit_of_an_advance_puts_the_run_off_and_the_engine_lives(
-    engine: Engines, caplog: pytest.LogCaptureFixture
+    engines: Engines, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Naive: the run is crossed off already, and the engine ends with a KeyError when it puts the run off."""
-    one = engine()
+    one = engines()
     handle = parent_of(single())
     one.settle(*one.take())
     with refused("horsies_workflows", event="UPDATE OF advanced_at"):
@@ -362,7 +344,7 @@ def test_an_error_after_the_commit_of_an_advance_puts_the_run_off_and_the_engine
         one.advancer.turn(one.workflows)
     assert f"workflow run {handle.workflow_id} could not be advanced; trying again: refused" in caplog.text
     assert one.advancer.owed[handle.workflow_id].at > 0
-    engine().advance()
+    engines().advance()
     assert handle.status() == "COMPLETED"
     assert not WorkflowRun.objects.filter(parent_id__isnull=False, advanced_at__isnull=True).exists()
 
@@ -370,9 +352,9 @@ def test_an_error_after_the_commit_of_an_advance_puts_the_run_off_and_the_engine
 # growth
 
 
-def test_an_attempt_that_was_given_up_adds_nothing(engine: Engines) -> None:
+def test_an_attempt_that_was_given_up_adds_nothing(engines: Engines) -> None:
     """Naive: no fence. A stopped worker wakes up and adds nodes although another attempt of its task has begun."""
-    one, two = engine(), engine()
+    one, two = engines(), engines()
     flow = Workflow("zombie")
     flow.add(flows.act.with_options(retry_policy=AGAIN), name="grows")
     handle = flow.send()
@@ -393,9 +375,9 @@ def test_an_attempt_that_was_given_up_adds_nothing(engine: Engines) -> None:
 
 
 @pytest.mark.parametrize("end", ["CANCELLED", "COMPLETED"])
-def test_nodes_committed_after_the_end_of_the_run_are_cancelled(engine: Engines, end: str) -> None:
+def test_nodes_committed_after_the_end_of_the_run_are_cancelled(engines: Engines, end: str) -> None:
     """Naive: nobody looks at the run again, and they stay open for ever; or their tasks run."""
-    one = engine()
+    one = engines()
     handle = single().send()
     (claim,) = one.take()
     with transaction.atomic():

@@ -4,66 +4,23 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Callable
 from typing import Any
 
-import psycopg
 import pytest
 from django.db import transaction
 
 from horsies_django import Batch, Workflow, WorkflowDefinitionError, WorkflowError, quorum
-from horsies_django.core.records import Claim
 from horsies_django.models import Task, WorkflowNode, WorkflowRun
 from horsies_django.testing import drain
 from horsies_django.workflows import advancer
 from horsies_django.workflows.handle import WorkflowHandle
 from tests.apps.project import flows
-from tests.db.drives import Engine
+from tests.db.drives import Hand
 from tests.db.graphs import AGAIN
 from tests.db.test_workflows import statuses
 from tests.support.refusing import refused
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-class Hand:
-    """An engine whose tasks end by name, one by one or together."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        self.claims: dict[str, Claim] = {}
-
-    def take(self) -> set[str]:
-        """Claim all tasks; return the names of those that run now."""
-        claims = {claim.id: claim for claim in self.engine.take()}
-        for node in WorkflowNode.objects.filter(task_id__in=claims):
-            self.claims[node.name] = claims[node.task_id]
-        for task in Task.objects.filter(id__in=claims.keys() - {claim.id for claim in self.claims.values()}):
-            self.claims[f"element {task.node_index}"] = claims[task.id]
-        return {*self.claims}
-
-    def send(self, flow: Workflow) -> WorkflowHandle:
-        """Send a run and claim its first tasks."""
-        handle = flow.send()
-        self.take()
-        return handle
-
-    def end(self, *names: str, value: Any = 1, code: str | None = None) -> None:
-        """Let tasks end that run, and advance."""
-        self.engine.settle(*(self.claims.pop(name) for name in names), value=value, code=code)
-        self.engine.advance()
-
-    def finish(self) -> None:
-        """Let all other tasks complete."""
-        self.engine.settle(*self.claims.values())
-        self.claims.clear()
-        self.engine.run_all()
-
-
-@pytest.fixture
-def hand(connect: Callable[[], psycopg.Connection[Any]]) -> Hand:
-    """Give an engine, reduced to its statements."""
-    return Hand(Engine(connect()))
 
 
 def tasks_of(handle: WorkflowHandle) -> int:

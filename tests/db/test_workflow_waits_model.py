@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
 from typing import Any
 
-import psycopg
 import pytest
 
 from horsies_django import Workflow, WorkflowError
@@ -14,6 +12,7 @@ from horsies_django.models import WorkflowNode, WorkflowSignal
 from horsies_django.tasks.options import simulated_now
 from horsies_django.workflows.advancer import Advancer
 from horsies_django.workflows.handle import WorkflowHandle
+from tests.conftest import Connect
 from tests.db.drives import MAX_BYTES, MISCOUNTED, TABLES, Engine
 from tests.db.graphs import Dice
 from tests.support.models.waits import Line, Sent, Waiter
@@ -172,7 +171,7 @@ class Waits:
 
 
 @pytest.mark.thorough
-def test_signals_and_timeouts_end_waits_as_the_model_says(connect: Callable[[], psycopg.Connection[Any]]) -> None:
+def test_signals_and_timeouts_end_waits_as_the_model_says(connect: Connect) -> None:
     looker, engines = connect(), [Engine(connect()) for _ in range(2)]
     before = simulated_now.get()
     try:

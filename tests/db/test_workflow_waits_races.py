@@ -6,7 +6,6 @@ import datetime as dt
 from collections.abc import Callable
 from typing import Any
 
-import psycopg
 import pytest
 from django.db import connection, transaction
 
@@ -17,24 +16,15 @@ from horsies_django.worker.maintenance.reaper import OverdueWorkflows
 from horsies_django.workflows.advancer import WAKING, Advancer
 from horsies_django.workflows.nodes import Node
 from tests.apps.project import flows
-from tests.conftest import Claimer
-from tests.db.conftest import Aside, wait_for_waiting
-from tests.db.drives import MAX_BYTES, MISCOUNTED, Engine
+from tests.conftest import Claimers, Connect
+from tests.db.conftest import Aside, Engines, wait_for_waiting
+from tests.db.drives import MAX_BYTES, Engine, miscounted
 from tests.db.test_statements import explained
 from tests.db.test_workflows import statuses
 from tests.db.test_workflows_plans import full_scans
 from tests.support.refusing import refused
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-Connect = Callable[[], psycopg.Connection[Any]]
-Engines = Callable[[], Engine]
-
-
-@pytest.fixture
-def engine(connect: Connect) -> Engines:
-    """Give a function that makes engines, each on a connection of its own."""
-    return lambda: Engine(connect())
 
 
 def waiting(**options: Any) -> Any:
@@ -47,12 +37,6 @@ def waiting(**options: Any) -> Any:
 def let_time_pass() -> None:
     """Let the time of everything that waits be over."""
     WorkflowNode.objects.exclude(due_at=None).update(due_at=dt.datetime.now(dt.UTC))
-
-
-def miscounted() -> list[Any]:
-    with connection.cursor() as cursor:
-        cursor.execute(MISCOUNTED)
-        return list(cursor.fetchall())
 
 
 def sleeping(many: int) -> list[Any]:
@@ -69,9 +53,9 @@ def signal_elsewhere(handle: Any, data: int) -> None:
         connection.close()
 
 
-def test_two_signals_at_once_for_one_wait_are_taken_by_one_and_kept(engine: Engines, aside: Aside) -> None:
+def test_two_signals_at_once_for_one_wait_are_taken_by_one_and_kept(engines: Engines, aside: Aside) -> None:
     """Naive: each engine gives its signal to the node, and the second value replaces the first, or both are marked as taken."""
-    one, two = engine(), engine()
+    one, two = engines(), engines()
     handle = waiting()
     with transaction.atomic():
         handle.signal("go", 1)
@@ -85,9 +69,9 @@ def test_two_signals_at_once_for_one_wait_are_taken_by_one_and_kept(engine: Engi
     assert Task.objects.count() == 1
 
 
-def test_a_signal_that_is_sent_does_not_wait_for_an_advance_and_is_found_after_it(engine: Engines) -> None:
+def test_a_signal_that_is_sent_does_not_wait_for_an_advance_and_is_found_after_it(engines: Engines) -> None:
     """Naive: the sender locks the run, or the advance marks signals as seen that it did not see."""
-    one, two = engine(), engine()
+    one, two = engines(), engines()
     handle = waiting()
     with one.conn.transaction():
         assert not one.advance_run(handle.workflow_id, [], [], 9).busy
@@ -99,10 +83,10 @@ def test_a_signal_that_is_sent_does_not_wait_for_an_advance_and_is_found_after_i
 
 
 def test_a_signal_that_commits_in_the_middle_of_an_advance_is_not_marked_as_seen(
-    engine: Engines, connect: Connect, aside: Aside
+    engines: Engines, connect: Connect, aside: Aside
 ) -> None:
     """Naive: all unseen signals are marked at the end. The advance stands still after it has read the signals."""
-    one, holder = engine(), connect()
+    one, holder = engines(), connect()
     handle = waiting()
     handle.signal("go", 1)
     with holder.transaction():
@@ -117,9 +101,9 @@ def test_a_signal_that_commits_in_the_middle_of_an_advance_is_not_marked_as_seen
 
 
 @pytest.mark.parametrize("in_time", [True, False])
-def test_of_a_timeout_and_a_signal_at_the_same_moment_exactly_one_wins(engine: Engines, in_time: bool) -> None:
+def test_of_a_timeout_and_a_signal_at_the_same_moment_exactly_one_wins(engines: Engines, in_time: bool) -> None:
     """Naive: the signal completes the node, and the timeout fails it, or the signal is taken by a node that has failed."""
-    one, two = engine(), engine()
+    one, two = engines(), engines()
     handle = waiting(timeout=1_000)
     if in_time:
         handle.signal("go", 1)
@@ -134,9 +118,9 @@ def test_of_a_timeout_and_a_signal_at_the_same_moment_exactly_one_wins(engine: E
     assert (WorkflowSignal.objects.get().used_at is not None) == in_time
 
 
-def test_a_cancel_and_a_signal_at_once_leave_nothing_that_waits(engine: Engines, aside: Aside) -> None:
+def test_a_cancel_and_a_signal_at_once_leave_nothing_that_waits(engines: Engines, aside: Aside) -> None:
     """Naive: the signal wakes a node of a run that has ended, or is looked for for ever."""
-    one = engine()
+    one = engines()
     handle = waiting()
     with transaction.atomic():
         handle.cancel()
@@ -150,9 +134,9 @@ def test_a_cancel_and_a_signal_at_once_leave_nothing_that_waits(engine: Engines,
 # many that wake together
 
 
-def test_two_workers_that_wake_runs_share_them_and_each_sends_its_task_once(engine: Engines) -> None:
+def test_two_workers_that_wake_runs_share_them_and_each_sends_its_task_once(engines: Engines) -> None:
     """Naive: the second worker waits for the runs that the first one holds, or finds only those."""
-    one, two = engine(), engine()
+    one, two = engines(), engines()
     two.conn.execute("SET lock_timeout = '5s'")
     handles = sleeping(WAKING + 10)
     let_time_pass()
@@ -164,17 +148,17 @@ def test_two_workers_that_wake_runs_share_them_and_each_sends_its_task_once(engi
     assert miscounted() == []
 
 
-def test_a_run_that_cannot_be_woken_does_not_keep_the_others_asleep(engine: Engines) -> None:
+def test_a_run_that_cannot_be_woken_does_not_keep_the_others_asleep(engines: Engines) -> None:
     """Naive: one error rolls back all that wake together, each second again."""
     handles = sleeping(5)
     let_time_pass()
     with refused("horsies_workflow_nodes", f"new.workflow_id = '{handles[2].workflow_id}'"):
-        OverdueWorkflows(Advancer(MAX_BYTES)).tick(engine().conn)
+        OverdueWorkflows(Advancer(MAX_BYTES)).tick(engines().conn)
     woken = [statuses(handle)["sleep"] for handle in handles]
     assert woken == ["COMPLETED", "COMPLETED", "WAITING", "COMPLETED", "COMPLETED"]
 
 
-def test_runs_inside_and_their_parents_are_told_what_a_timeout_ended(engine: Engines) -> None:
+def test_runs_inside_and_their_parents_are_told_what_a_timeout_ended(engines: Engines) -> None:
     """Naive: what was woken together is not told on, and one of them waits for months."""
     child, waits = Workflow("child"), Workflow("waits")
     child.sleep(1_000)
@@ -185,7 +169,7 @@ def test_runs_inside_and_their_parents_are_told_what_a_timeout_ended(engine: Eng
     stops.signal("go", timeout=1_000)
     first, second = goes_on.send(), stops.send()
     let_time_pass()
-    one, overdue = engine(), OverdueWorkflows(Advancer(MAX_BYTES))
+    one, overdue = engines(), OverdueWorkflows(Advancer(MAX_BYTES))
     overdue.tick(one.conn)
     assert statuses(first) == {"child": "COMPLETED", "after": "ENQUEUED"}
     for _ in range(2):
@@ -223,11 +207,11 @@ WOKEN: list[Callable[[Workflow, Node, Node, Node], object]] = [
 ]
 
 
-def test_runs_that_wake_together_end_like_those_that_are_advanced_one_by_one(engine: Engines) -> None:
+def test_runs_that_wake_together_end_like_those_that_are_advanced_one_by_one(engines: Engines) -> None:
     """Naive: what is done for many at once forgets a join, a condition, a limit, a pause, or a node that only waits."""
 
     def ends(wake: Callable[[Engine], object]) -> list[Any]:
-        one, handles = engine(), []
+        one, handles = engines(), []
         for number, build in enumerate(WOKEN):
             flow = Workflow(f"wakes {number}", max_in_flight=1 if number == 1 else None)
             build(flow, flow.sleep(1_000), flow.add(flows.act, name="first"), flow.add(flows.act, name="second"))
@@ -256,9 +240,9 @@ def test_runs_that_wake_together_end_like_those_that_are_advanced_one_by_one(eng
     assert ends(together) == ends(Engine.advance)
 
 
-def test_a_worker_that_is_told_of_a_signal_advances_the_run_unless_another_one_has_done_it(engine: Engines) -> None:
+def test_a_worker_that_is_told_of_a_signal_advances_the_run_unless_another_one_has_done_it(engines: Engines) -> None:
     """Naive: every worker of a large fleet advances, and locks, each run that gets a signal."""
-    one, two = engine(), engine()
+    one, two = engines(), engines()
     handle = waiting()
     handle.signal("go", 1)
     for each in (one, two):
@@ -318,9 +302,7 @@ def test_an_idle_tick_reads_as_little_with_thousands_of_sleeping_runs_as_with_no
 
 
 @pytest.mark.parametrize("analyze", [True, False], ids=["large", "stale"])
-def test_waits_are_begun_found_and_ended_through_indexes(
-    claimer: Callable[..., Claimer], connect: Connect, analyze: bool
-) -> None:
+def test_waits_are_begun_found_and_ended_through_indexes(claimer: Claimers, connect: Connect, analyze: bool) -> None:
     put_to_sleep(connect, 3_000, analyze=analyze)
     worker = claimer()
     engine = Engine(worker.conn)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,12 +11,10 @@ from horsies_django import RetryPolicy, Workflow
 from horsies_django.models import Task
 from horsies_django.workflows.advancer import Advancer
 from tests.apps.project import flows
-from tests.conftest import Claimer, limit
+from tests.conftest import Claimer, Claimers, limit
 from tests.db.drives import ended
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-Claimers = Callable[..., Claimer]
 
 
 def settle(worker: Claimer, claims: list[Any], values: list[Any], code: str | None = None) -> None:

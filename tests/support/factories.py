@@ -151,6 +151,13 @@ class TaskAttemptFactory(RowFactory):
     child_pid = factory.LazyFunction(os.getpid)
 
 
+def serving(*queues: str, silent: dt.timedelta = dt.timedelta(0), **columns: Any) -> Worker:
+    """Make a worker of these queues, whose last beat lies some time ago."""
+    worker: Worker = WorkerFactory(queues=list(queues), seen_at=now() - silent, **columns)
+    HeartbeatFactory(id=worker.id, worker_id=worker.id, role="claimer", sent_at=now() - silent)
+    return worker
+
+
 class WorkerStateFactory(RowFactory):
     """How some worker was a moment ago."""
 

@@ -7,7 +7,7 @@ import json
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -26,13 +26,12 @@ from horsies_django.worker.maintenance.history import HistoryWriter
 from horsies_django.worker.maintenance.pruner import Pruner
 from horsies_django.worker.process.counts import MOST_CODES, MOST_TASKS, Counts
 from tests.apps.project import tasks
-from tests.conftest import Claimer, put, wait_until
+from tests.conftest import Claimers, Connect, put, wait_until
 from tests.support.factories import WorkerFactory
 from tests.worker.conftest import Build
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-Connect = Callable[[], psycopg.Connection[Any]]
 MINUTE = dt.timedelta(minutes=1)
 
 
@@ -191,7 +190,7 @@ def test_a_worker_counts_what_its_tasks_become_and_how_long_they_had_been_due(bu
 
 @pytest.mark.parametrize(("most", "once", "again"), [(5, "WORKER_CRASHED", "CRASHED"), (1, "POISON", "POISON")])
 def test_the_reaper_counts_what_it_rescues_under_the_code_with_which_it_ended(
-    build: Build, connect: Connect, claimer: Callable[..., Claimer], most: int, once: str, again: str
+    build: Build, connect: Connect, claimer: Claimers, most: int, once: str, again: str
 ) -> None:
     """Naive: a task that ended its workers again and again is counted as one crash among others."""
     parts = build(replace(config(), recovery=Recovery(max_crashes=most)), started=False)

@@ -6,7 +6,7 @@ import logging
 import selectors
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -20,13 +20,11 @@ from horsies_django import Workflow
 from horsies_django.conf import Resilience
 from horsies_django.store.notify import Listener, channel_prefix
 from horsies_django.worker.engine.listener import ANSWER_SECONDS, QUIET_SECONDS, NotificationListener
-from tests.conftest import put, wait_until
+from tests.conftest import Connect, put, wait_until
 from tests.db.sighted import Sighted
 from tests.support.payloads import HOSTILE, sendable
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-Connect = Callable[[], psycopg.Connection[Any]]
 
 
 class Listening:
@@ -68,7 +66,7 @@ class Listening:
 
 
 @pytest.fixture
-def listening(connect: Callable[[], psycopg.Connection[Any]]) -> Iterator[Listening]:
+def listening(connect: Connect) -> Iterator[Listening]:
     made = Listening(connect())
     made.tick()
     assert made.woken == 1  # what was sent before made no noise here

@@ -7,7 +7,6 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
@@ -28,7 +27,7 @@ from horsies_django.worker.maintenance import pruner as pruner_module
 from horsies_django.worker.maintenance.heartbeat import Snapshots
 from horsies_django.worker.maintenance.pruner import Pruner
 from horsies_django.worker.supervisor import Supervisor
-from tests.conftest import Claimer, limit, put, wait_until
+from tests.conftest import Claimers, Connect, limit, put, wait_until
 from tests.db.conftest import wait_for_waiting
 from tests.db.test_retention import DAY, finished
 from tests.db.test_statements import entries_read
@@ -38,7 +37,6 @@ from tests.worker.test_outbox import with_a_bad_plan
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-Connect = Callable[[], psycopg.Connection[Any]]
 LONG_AGO = timedelta(hours=1)
 THRESHOLD_MS = 2_000
 
@@ -223,7 +221,7 @@ def test_only_a_worker_on_duty_rescues_and_it_takes_over_from_those_that_fall_si
 
 
 def test_what_a_dead_worker_held_is_rescued_once_and_nothing_it_writes_lands(
-    parts: Supervisor, connect: Connect, claimer: Callable[..., Claimer], caplog: pytest.LogCaptureFixture
+    parts: Supervisor, connect: Connect, claimer: Claimers, caplog: pytest.LogCaptureFixture
 ) -> None:
     dead = claimer()
     register(dead.id, dead.conn)

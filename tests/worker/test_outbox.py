@@ -27,13 +27,11 @@ from horsies_django.worker.engine.outbox import Outbox
 from horsies_django.worker.engine.pass_runner import ENOUGH, GATHER_SECONDS, PassRunner
 from horsies_django.worker.engine.scan_cursors import SLOW_OFTEN
 from horsies_django.worker.engine.unknown_tasks import UnknownTasks
-from tests.conftest import put
+from tests.conftest import Connect, put
 from tests.support.factories import WorkerFactory, now
 from tests.support.refusing import refused
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-Connect = Callable[[], psycopg.Connection[Any]]
 
 
 @contextmanager

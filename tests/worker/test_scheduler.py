@@ -25,12 +25,11 @@ from horsies_django.store.schedules import ScheduleStore
 from horsies_django.worker.engine.outage import DatabaseGaveUp
 from horsies_django.worker.scheduler.scheduler import LONGEST_WAIT_SECONDS, Scheduler, SchedulerLoop
 from tests.apps.project import tasks
-from tests.conftest import wait_until
+from tests.conftest import Connect, wait_until
 from tests.support.factories import TaskFactory
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-Connect = Callable[[], psycopg.Connection[Any]]
 SECOND, DAY = dt.timedelta(seconds=1), dt.timedelta(days=1)
 NOON = dt.datetime(2027, 3, 1, 12, tzinfo=dt.UTC)
 
@@ -359,7 +358,6 @@ def test_a_schedule_that_ran_ahead_with_a_wrong_clock_goes_on_when_it_is_enabled
     assert fire_times() == [since.replace(microsecond=0) + 2 * SECOND, *ahead]
 
 
-Connect = Callable[[], psycopg.Connection[Any]]
 FOR_LONG = 300.0
 PATIENCE_SECONDS = 30.0
 

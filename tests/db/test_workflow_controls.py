@@ -29,17 +29,6 @@ def chain() -> Workflow:
 # controls
 
 
-def test_a_run_that_stops_before_a_worker_took_a_task_ends_at_once() -> None:
-    flow = Workflow("stops", on_error="stop")
-    flow.map(flows.plus, a=flow.add(flows.anything, "no list"))
-    flow.add(flows.number, 1, after=flow.add(flows.number, 1))
-    other = flow.add(flows.number, 2, after=flow.add(flows.number.with_options(delay=3600), 1, name="later"))
-    handle = flow.send()
-    drain(raise_errors=False)
-    assert handle.status() == "FAILED"
-    assert statuses(handle)["later"] == statuses(handle)[other.name] == "CANCELLED"
-
-
 def test_a_node_that_was_skipped_by_hand_stays_skipped_when_the_run_is_retried() -> None:
     flow = Workflow("skip")
     first = flow.add(flows.odd_fails, 1)

@@ -16,7 +16,6 @@ from horsies_django.workflows import advancer
 from horsies_django.workflows.handle import WorkflowHandle
 from tests.apps.project import flows
 from tests.db.drives import Hand
-from tests.db.graphs import AGAIN
 from tests.db.test_workflows import statuses
 from tests.support.refusing import refused
 
@@ -25,26 +24,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 def tasks_of(handle: WorkflowHandle) -> int:
     return Task.objects.filter(workflow_id=handle.workflow_id).count()
-
-
-def test_every_node_runs_once_and_after_its_upstream_nodes() -> None:
-    """Naive: a join is sent by each of its upstream nodes, or by none. In turn: a fan, a chain, layers, nodes alone."""
-    flow = Workflow("shapes")
-    root = flow.add(flows.number, 1)
-    node = flow.add(flows.total, [flow.add(flows.plus, root, b=place) for place in range(20)])
-    for _ in range(20):
-        node = flow.add(flows.plus, node)
-    flow.returns(node)
-    above = [node, root]
-    for _ in range(4):
-        above = [flow.add(flows.number, n, after=above) for n in range(4)]
-    flow.add(flows.number, 1)
-    handle = flow.send()
-    assert drain() == len(flow.nodes) == tasks_of(handle)
-    assert (handle.status(), handle.get(0).ok_value) == ("COMPLETED", 20 + sum(range(20)) + 20)
-    started = dict(Task.objects.values_list("node", "started_at"))
-    finished = dict(Task.objects.values_list("node", "finished_at"))
-    assert all(finished[up] <= started[node.number] for node in flow.nodes for up in node.upstream)
 
 
 # any and quorum
@@ -101,28 +80,6 @@ def test_a_quorum_that_conditions_made_impossible_is_no_failure(on_error: str) -
 # failures
 
 
-def test_a_skip_goes_down_every_branch_and_stops_at_nodes_that_allow_failures() -> None:
-    flow = Workflow("cascade")
-    bad = flow.add(flows.broken, name="bad")
-    node = bad
-    for place in range(3):
-        node = flow.add(flows.number, 1, after=node, name=f"skipped {place}")
-    itself = flow.add(flows.skips)
-    flow.add(flows.plus, itself)
-    flow.add(flows.describe, itself, allow_failed=True, name="told")
-    saved = flow.add(flows.describe, bad, allow_failed=True, name="recovery")
-    either = flow.add(flows.number, 2, after=[node, saved], join="any", name="either")
-    flow.returns(flow.add(flows.plus, either, name="end"))
-    flow.add(flows.number, 3, after=[either, node], name="both")
-    handle = flow.send()
-    drain(raise_errors=False)
-    skipped = {name for name, status in statuses(handle).items() if status == "SKIPPED"}
-    assert skipped == {"skipped 0", "skipped 1", "skipped 2", "both", "skips", "plus"}
-    found = handle.results()
-    assert (found["recovery"].ok_value, found["told"].ok_value) == ("err UNHANDLED_ERROR", "err TASK_SKIPPED")
-    assert (handle.status(), handle.get(0).ok_value) == ("COMPLETED", 3)
-
-
 def test_a_second_failure_keeps_the_error_of_the_first(hand: Hand) -> None:
     flow = Workflow("two failures", on_error="pause")
     for name in "ab":
@@ -133,59 +90,6 @@ def test_a_second_failure_keeps_the_error_of_the_first(hand: Hand) -> None:
     assert handle.status() == "PAUSED"
     handle.resume()
     assert handle.get(0).err_value.data == {"node": "b", "error_code": "FIRST"}
-
-
-# pause, resume, cancel
-
-
-def test_resume_ends_a_run_whose_nodes_have_all_ended_meanwhile(hand: Hand) -> None:
-    """Naive: it ends while it is paused, or nothing is left that could end it."""
-    flow = Workflow("done")
-    flow.add(flows.act, name="only")
-    handle = hand.send(flow)
-    handle.pause()
-    hand.end("only")
-    assert handle.status() == "PAUSED"
-    handle.resume()
-    assert handle.status() == "COMPLETED"
-    assert hand.engine.workflows.owed(None, 9) == []
-
-
-def test_a_cancel_leaves_no_node_to_start_and_no_task_to_claim(hand: Hand) -> None:
-    """Naive: what waits for a retry or in a buffer of a worker is run after all."""
-    flow = Workflow("cancel", max_in_flight=3)
-    first = flow.add(flows.act.with_options(retry_policy=AGAIN), name="tried")
-    flow.add(flows.act, name="running")
-    flow.add(flows.act, after=first, name="pending")
-    flow.map(flows.act, value=[1, 2, 3], name="map")
-    handle = hand.send(flow)
-    hand.end("tried", code="AGAIN")
-    assert handle.cancel()
-    assert hand.engine.take() == []
-    assert set(Task.objects.values_list("status", flat=True)) <= {"CANCELLED", "RUNNING"}
-    assert Task.objects.filter(status="RUNNING", cancel_requested_at=None).count() == 0
-    hand.engine.settle(*hand.claims.values(), code="TASK_CANCELLED")
-    hand.engine.advance()
-    assert set(statuses(handle).values()) == {"CANCELLED"}
-    assert hand.engine.workflows.owed(None, 9) == []
-    assert not handle.cancel()
-
-
-def test_what_completes_after_a_stop_stays_completed(hand: Hand) -> None:
-    """Naive: a stopped run writes CANCELLED over a node whose task was quicker, or waits for it for ever."""
-    flow = Workflow("stop", on_error="stop")
-    for name in "abc":
-        flow.add(flows.act, after=flow.add(flows.act, name=name), name=f"{name}-next")
-    handle = hand.send(flow)
-    hand.end("a", code="BROKEN")
-    assert handle.status() == "RUNNING"
-    hand.end("b")
-    hand.end("c", code="TASK_CANCELLED")
-    assert statuses(handle) == {
-        "a": "FAILED", "a-next": "SKIPPED", "b": "COMPLETED", "b-next": "CANCELLED", "c": "CANCELLED", "c-next": "CANCELLED"
-    }  # fmt: skip
-    assert handle.get(0).err_value.data["node"] == "a"
-    assert tasks_of(handle) == 3
 
 
 # runs in runs
@@ -234,29 +138,6 @@ def test_a_failed_child_that_pauses_is_resumed_and_retried_with_its_parent(hand:
     assert hand.take() == ({"bad"} if verb == "retry" else set())
     hand.finish()
     assert (handle.status(), statuses(handle)) == ("COMPLETED", {"child": ended, "end": "COMPLETED"})
-
-
-def test_a_retried_child_waits_for_the_nodes_before_it_and_starts_anew(hand: Hand) -> None:
-    """Naive: the child goes on at once, with the arguments that it had, while the node that gives them runs again."""
-    child = Workflow("child")
-    value = child.input("value", Any)
-    child.add(flows.act, value, name="inner")
-    flow = Workflow("parent")
-    bad = flow.add(flows.act, name="bad")
-    flow.add(child, value=[bad], after=bad, allow_failed=True, name="child")
-    handle = hand.send(flow)
-    hand.end("bad", code="BROKEN")
-    assert hand.take() == {"inner"}
-    assert hand.claims["inner"].kwargs == '{"value": []}'
-    hand.end("inner", code="BROKEN")
-    handle.retry()
-    assert statuses(handle) == {"bad": "ENQUEUED", "child": "PENDING"}
-    assert hand.take() == {"bad"}
-    hand.end("bad", value=5)
-    assert hand.take() == {"inner"}
-    assert hand.claims["inner"].kwargs == '{"value": [5]}'
-    hand.finish()
-    assert (handle.status(), statuses(handle)["child"]) == ("COMPLETED", "COMPLETED")
 
 
 def test_a_retry_of_a_paused_run_goes_on_with_the_runs_inside_it_at_any_depth(hand: Hand) -> None:
@@ -347,23 +228,6 @@ def test_whatever_ends_a_task_is_found_once(hand: Hand, columns: dict[str, Any],
     assert hand.engine.workflows.owed(None, 9) == []
     hand.engine.run_all()
     assert (handle.status(), tasks_of(handle)) == ("COMPLETED", 2)
-
-
-def test_the_end_of_a_child_that_nobody_told_its_parent_is_found(hand: Hand) -> None:
-    """Naive: the engine that ended the child dies before it advances the parent."""
-    handle = hand.send(nested())
-    hand.end("a")
-    hand.take()
-    hand.engine.settle(hand.claims.pop("b"))
-    for _ in range(2):  # the end of the inner run, and of the middle one
-        for row in hand.engine.workflows.owed(None, 9):
-            children = [row.child] if row.child else []
-            hand.engine.advance_run(row.workflow, [row.task] if row.task else [], children, 9)
-            hand.engine.workflows.mark_advanced(children)
-    assert WorkflowRun.objects.filter(finished_at=None).count() == 1
-    hand.engine.advancer.owed.clear()
-    hand.engine.advance()
-    assert statuses(handle) == {"middle": "COMPLETED", "end": "ENQUEUED"}
 
 
 def test_ready_nodes_that_a_turn_left_are_found_page_by_page(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,52 +43,6 @@ def test_a_result_becomes_an_argument() -> None:
 
 
 @pytest.mark.parametrize(
-    ("join", "expected"),
-    [
-        ("all", "SKIPPED"),
-        ("any", "COMPLETED"),
-        (quorum(1), "COMPLETED"),
-        (quorum(2), "COMPLETED"),
-        (quorum(3), "SKIPPED"),
-    ],
-)
-def test_joins(join: Any, expected: str) -> None:
-    flow = Workflow("joins")
-    ok = [flow.add(flows.number, n) for n in range(2)]
-    bad = flow.add(flows.broken)
-    flow.add(flows.number, 7, after=[*ok, bad], join=join, name="end")
-    handle = run(flow)
-    assert statuses(handle)["end"] == expected
-    assert handle.status() == ("COMPLETED" if expected == "COMPLETED" else "FAILED")
-
-
-def test_a_failure_skips_what_depends_on_it_and_independent_branches_finish() -> None:
-    flow = Workflow("branches")
-    bad = flow.add(flows.broken)
-    second = flow.add(flows.plus, bad, name="second")
-    flow.add(flows.plus, second, name="third")
-    flow.add(flows.number, 1, name="other")
-    handle = run(flow)
-    assert statuses(handle) == {"broken": "FAILED", "second": "SKIPPED", "third": "SKIPPED", "other": "COMPLETED"}
-    error = handle.get(0).err_value
-    assert (error.error_code, error.data) == ("WORKFLOW_FAILED", {"node": "broken", "error_code": "UNHANDLED_ERROR"})
-
-
-def test_conditions_look_at_values() -> None:
-    flow = Workflow("when")
-    page = flow.add(flows.page, "en", 12)
-    flow.add(flows.number, 1, when=page.matches('$.language == "en" && $.pages > 10'), name="yes")
-    no = flow.add(flows.number, 1, when=page.matches('$.language == "de"'), name="no")
-    flow.add(flows.number, 1, when=page.matches("$.missing == 1"), name="missing")
-    flow.add(flows.number, 1, after=no, name="after no")
-    handle = run(flow)
-    assert statuses(handle) == {
-        "page": "COMPLETED", "yes": "COMPLETED", "no": "SKIPPED", "missing": "SKIPPED", "after no": "SKIPPED"
-    }  # fmt: skip
-    assert handle.status() == "COMPLETED"
-
-
-@pytest.mark.parametrize(
     "path",
     [
         '$.language.datetime() < "2026-01-01T00:00:00+00".datetime()',  # a date has no time zone
@@ -106,19 +60,6 @@ def test_a_condition_that_raises_in_spite_of_silent_is_false(path: str) -> None:
     drain()
     assert statuses(handle) == {"page": "COMPLETED", "when": "SKIPPED"}
     assert handle.status() == "COMPLETED"
-
-
-def test_a_workflow_is_a_node() -> None:
-    child = Workflow("child")
-    a = child.input("a", int)
-    child.returns(child.add(flows.plus, a, b=a))
-    flow = Workflow("parent")
-    first = flow.add(flows.number, 3)
-    node = flow.add(child, a=first)
-    flow.returns(flow.add(flows.plus, node))
-    handle = run(flow)
-    assert handle.get(0).ok_value == 7
-    assert WorkflowRun.objects.filter(parent_id=handle.workflow_id, status="COMPLETED").count() == 1
 
 
 def test_a_handle_leads_to_the_runs_inside_it_at_any_time() -> None:

@@ -180,26 +180,105 @@ class Hand:
         self.engine.run_all()
 
 
-class Drive:
-    """One run, driven at random. ``step`` does something; ``finish`` does what is left; ``judge`` compares with the model."""
+class Driven:
+    """A run that engines drive at random: ``step`` does something, and ``finish`` what is left."""
 
-    def __init__(self, connect: Connect, engines: int = 2) -> None:
+    STEPS: dict[str, float]  # what may be done, and how often
+    dice: Dice
+    handle: WorkflowHandle
+
+    def __init__(self, connect: Connect, max_bytes: int, engines: int = 2) -> None:
         self.looker = connect()
-        self.engines = [Engine(connect(), LIMIT) for _ in range(engines)]
+        self.engines = [Engine(connect(), max_bytes) for _ in range(engines)]
+        self.done: list[str] = []
 
-    def begin(self, seed: int, size: int, **how: Any) -> None:
-        """Send a random workflow into empty tables. The settings must have the same MAX_PAYLOAD_BYTES."""
+    def clear(self) -> None:
+        """Empty the tables, and let all engines begin anew."""
         with self.looker.transaction():
             for table in TABLES:
                 self.looker.execute(f"DELETE FROM horsies_{table}")
-            self.looker.execute("ALTER SEQUENCE horsies_workflow_node_numbers RESTART")  # plans depend on numbers
-        self.seed = seed
-        self.dice = Dice(f"{seed}")
         for engine in self.engines:
             engine.start()
+        self.done = []
+
+    def rows(self, query: str, params: Sequence[Any] | None = None) -> list[Any]:
+        return self.looker.execute(query, params).fetchall()
+
+    def step(self) -> None:
+        """Do something."""
+        what = self.dice.choices([*self.STEPS], [*self.STEPS.values()])[0]
+        self.done.append(what)
+        getattr(self, what)(self.dice.choice(self.engines))
+        self.check()
+
+    def advance(self, engine: Engine) -> None:
+        """Advance what is due."""
+        engine.advancer.turn(engine.workflows)
+
+    def find(self, engine: Engine) -> None:
+        """Look into the tables for what is owed."""
+        engine.advancer.find(engine.workflows, None, self.dice.choice([1, 3, 1_000]))
+
+    def hold(self, engine: Engine) -> None:
+        """Let an engine advance in a transaction that stays open while others try, and may be rolled back."""
+        commits = self.dice.chance(0.5)
+        with engine.conn.transaction(force_rollback=not commits):
+            for run, debt in [*engine.advancer.owed.items()]:
+                assert not engine.advance_run(run, debt.tasks, debt.children, 3).busy
+                for other in self.engines:
+                    assert other is engine or other.advance_run(run, [], [], 3).busy
+        if not commits and self.dice.chance(0.5):
+            engine.advancer = Advancer(engine.max_bytes)  # it died, and remembers nothing
+
+    def finish(self) -> None:
+        """Do what is left, without further faults."""
+        for _ in range(300):
+            self.resume()
+            for engine in self.engines:
+                self.work(engine, all_=True)
+                engine.advancer.find(engine.workflows, None, 1_000)
+                self.advance(engine)
+            self.check()
+            busy = any(engine.claims or engine.advancer.owed for engine in self.engines)
+            if not busy and not self.rows("SELECT FROM horsies_workflows w WHERE w.finished_at IS NULL"):
+                return
+        raise AssertionError(f"stuck as {self.handle.status()}: {self.left()}")
+
+    def work(self, engine: Engine, *, all_: bool = False) -> None:
+        """Run a pass: some tasks, or all, are settled, and others claimed. The ids may get lost before the engine advances."""
+        raise NotImplementedError
+
+    def resume(self) -> None:
+        """Let the run go on."""
+        self.handle.resume()
+
+    def check(self) -> None:
+        """Check what holds after each step."""
+
+    def left(self) -> list[Any]:
+        """Return what has not ended."""
+        raise NotImplementedError
+
+
+class Drive(Driven):
+    """One run of a random graph. ``judge`` compares with the model."""
+
+    STEPS = {
+        "work": 12, "advance": 6, "find": 2, "repeat": 1, "hold": 2, "control": 2, "skip": 1, "die": 0.4, "cancel_task": 0.4,
+        "give_back": 0.6, "retry": 0.8,
+    }  # fmt: skip
+
+    def __init__(self, connect: Connect) -> None:
+        super().__init__(connect, LIMIT)
+
+    def begin(self, seed: int, size: int, **how: Any) -> None:
+        """Send a random workflow into empty tables. The settings must have the same MAX_PAYLOAD_BYTES."""
+        self.clear()
+        self.looker.execute("ALTER SEQUENCE horsies_workflow_node_numbers RESTART")  # plans depend on numbers
+        self.seed = seed
+        self.dice = Dice(f"{seed}")
         self.plans: dict[Place, Plan] = {}
         self.fates: dict[Place, Fate] = {}  # what became of tasks against their plan
-        self.done: list[str] = []
         self.retried = False
         self.attempts: Counter[uuid.UUID] = Counter()
         self.settled: set[uuid.UUID] = set()
@@ -272,9 +351,6 @@ class Drive:
                     real(spot.over), real(spot.source), None, spot.retries, constant, spot.delayed))  # fmt: skip
             yield
 
-    def rows(self, query: str, params: Sequence[Any] | None = None) -> list[Any]:
-        return self.looker.execute(query, params).fetchall()
-
     def row(self, task: uuid.UUID) -> Any:
         query = """SELECT t.status, t.workflow_id, t.node, t.node_index, w.status FROM horsies_tasks t
                    JOIN horsies_workflows w ON w.id = t.workflow_id WHERE t.id = %s"""
@@ -290,19 +366,7 @@ class Drive:
 
     # what engines do
 
-    def step(self) -> None:
-        """Do something."""
-        what = self.dice.choices(
-            [self.work, self.advance, self.find, self.repeat, self.hold, self.control, self.skip, self.die,
-             self.cancel_task, self.give_back, self.retry],
-            [12, 6, 2, 1, 2, 2, 1, 0.4, 0.4, 0.6, 0.8],
-        )[0]  # fmt: skip
-        self.done.append(what.__name__)
-        what(self.dice.choice(self.engines))
-        self.check()
-
     def work(self, engine: Engine, *, all_: bool = False) -> None:
-        """Run a pass: some tasks are settled, others are claimed. The ids may get lost before the engine advances."""
         self.note_renewed()
         outcomes, kept = [], []
         for claim, place in engine.claims:
@@ -359,14 +423,6 @@ class Drive:
         early = early or number in run.decided  # before a retry of the nodes whose values it takes
         assert found == expected or (spot.kind == "task" and early), (found, expected, spot)
 
-    def advance(self, engine: Engine) -> None:
-        """Advance what is due."""
-        engine.advancer.turn(engine.workflows)
-
-    def find(self, engine: Engine) -> None:
-        """Look into the tables for what is owed."""
-        engine.advancer.find(engine.workflows, None, self.dice.choice([1, 3, 1_000]))
-
     def repeat(self, engine: Engine) -> None:
         """Advance a run once more, with tasks that it has long taken into account."""
         run = self.dice.choice([*self.paths])
@@ -376,20 +432,6 @@ class Drive:
         debt.tasks |= {row[0] for row in tasks}
         debt.children |= {row[0] for row in children}
         self.advance(engine)
-
-    def hold(self, engine: Engine) -> None:
-        """Let an engine advance in a transaction that stays open while another one tries, and may be rolled back."""
-        others = [each for each in self.engines if each is not engine]
-        commits = self.dice.chance(0.5)
-        with engine.conn.transaction(force_rollback=not commits):
-            owed = {run for run, debt in engine.advancer.owed.items()}
-            for run, debt in [*engine.advancer.owed.items()]:
-                assert not engine.advance_run(run, debt.tasks, debt.children, 3).busy
-            for other in others:
-                for run in owed:
-                    assert other.advance_run(run, [], [], 3).busy
-        if not commits and self.dice.chance(0.5):
-            engine.advancer = Advancer(LIMIT)  # it died, and remembers nothing
 
     # what people do
 
@@ -553,21 +595,6 @@ class Drive:
         WHERE n.delay IS NOT NULL AND n.due_at IS NOT NULL"""
         for run, number, due in self.rows(delays):
             assert self.dues.setdefault((run, number), due) == due, "a delay begins anew"
-
-    def finish(self) -> None:
-        """Do what is left, without further faults."""
-        for _ in range(300):
-            self.resume()
-            for engine in self.engines:
-                self.work(engine, all_=True)
-                engine.advancer.find(engine.workflows, None, 1_000)
-                self.advance(engine)
-            self.check()
-            busy = any(engine.claims or engine.advancer.owed for engine in self.engines)
-            open_ = "SELECT FROM horsies_workflows w WHERE w.finished_at IS NULL"
-            if not busy and not self.rows(open_):
-                return
-        raise AssertionError(f"stuck: {self.left()}")
 
     def left(self) -> list[Any]:
         """Return what has not ended."""

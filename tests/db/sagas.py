@@ -18,12 +18,11 @@ from horsies_django.core.records import Claim, Outcome
 from horsies_django.store.workers import WorkerStore
 from horsies_django.tasks.context import CurrentTask
 from horsies_django.workflows import operations
-from horsies_django.workflows.advancer import Advancer
 from horsies_django.workflows.growth import workflow_of
 from horsies_django.workflows.nodes import Node
 from tests.apps.project import flows
 from tests.conftest import Connect
-from tests.db.drives import MAX_BYTES, TABLES, Engine, ended
+from tests.db.drives import MAX_BYTES, Driven, Engine, ended
 from tests.db.graphs import Dice
 from tests.db.lives import THRESHOLD
 
@@ -56,30 +55,27 @@ class Record:
         return self.completed or self.unknown
 
 
-class Saga:
-    """One run, driven at random. ``step`` does something; ``finish`` does what is left; ``judge`` checks the end."""
+class Saga(Driven):
+    """One run whose nodes have undos. ``judge`` checks the end."""
 
-    def __init__(self, connect: Connect, engines: int = 2) -> None:
-        self.looker = connect()
-        self.engines = [Engine(connect()) for _ in range(engines)]
-        self.claims: dict[Engine, list[tuple[Claim, Spot]]] = {}
+    STEPS = {
+        "work": 12, "advance": 6, "find": 2, "hold": 2, "die": 0.5, "control": 1, "retry": 2, "skip": 0.4, "cancel": 0.15,
+        "grow": 0.5,
+    }  # fmt: skip
+
+    def __init__(self, connect: Connect) -> None:
+        super().__init__(connect, MAX_BYTES)
 
     def begin(self, seed: int, size: int) -> None:
         """Send a random workflow into empty tables."""
-        with self.looker.transaction():
-            for table in TABLES:
-                self.looker.execute(f"DELETE FROM horsies_{table}")
+        self.clear()
         self.dice = Dice(f"saga {seed}")
-        for engine in self.engines:
-            engine.start()
-            self.claims[engine] = []
         self.below: dict[int, set[int]] = defaultdict(set)  # node -> those that wait for it, and that it added
         self.undoable: set[int] = set()
         self.records: dict[tuple[int, int], Record] = defaultdict(Record)
         self.undone: dict[tuple[int, int], str | None] = {}  # the code with which the undo of an element ended
         self.skipped: set[int] = set()  # nodes whose undo was skipped by hand
         self.cancelled = False
-        self.done: list[str] = []
         self.handle = self.build(size).send()
 
     def build(self, size: int) -> Workflow:
@@ -104,19 +100,9 @@ class Saga:
 
     # what engines do
 
-    def step(self) -> None:
-        what = self.dice.choices(
-            [self.work, self.advance, self.find, self.hold, self.die, self.control, self.retry, self.skip,
-             self.cancel, self.grow],
-            [12, 6, 2, 2, 0.5, 1, 2, 0.4, 0.15, 0.5],
-        )[0]  # fmt: skip
-        self.done.append(what.__name__)
-        what(self.dice.choice(self.engines))
-
     def work(self, engine: Engine, *, all_: bool = False) -> None:
-        """Run a pass: some tasks end, others are claimed. The ids may get lost before the engine advances."""
         kept, outcomes, ends = [], [], []
-        for claim, spot in self.claims[engine]:
+        for claim, spot in engine.claims:
             if not all_ and self.dice.chance(0.4):
                 kept.append((claim, spot))
                 continue
@@ -129,7 +115,7 @@ class Saga:
         assert passed.landed == {each.id for each in outcomes}
         for claim, spot, code, value in ends:
             self.note(claim.id, spot, code, value)
-        self.claims[engine] = kept
+        engine.claims = kept
         for claim in passed.claims:
             self.take(engine, claim)
         if not self.dice.chance(0.2):
@@ -155,10 +141,10 @@ class Saga:
         JOIN horsies_workflow_nodes n ON n.workflow_id = t.workflow_id AND n.number = t.node WHERE t.id = %s"""
         node, element, undoes = self.looker.execute(query, [claim.id]).fetchone()  # type: ignore[misc]
         spot = Spot(node if undoes is None else undoes, element, undoes is not None)
-        self.claims[engine].append((claim, spot))
+        engine.claims.append((claim, spot))
         if not spot.undo:
             return
-        running = [each for claims in self.claims.values() for _, each in claims if not each.undo]
+        running = [each for other in self.engines for _, each in other.claims if not each.undo]
         assert not running, ("an undo runs beside tasks of the run", spot, running)
         record = self.records[spot.number, spot.element]
         assert spot.number in self.undoable
@@ -178,36 +164,17 @@ class Saga:
             left += new
         return found
 
-    def advance(self, engine: Engine) -> None:
-        engine.advancer.turn(engine.workflows)
-
-    def find(self, engine: Engine) -> None:
-        """Look into the tables for what is owed."""
-        engine.advancer.find(engine.workflows, None, self.dice.choice([1, 3, 1_000]))
-
-    def hold(self, engine: Engine) -> None:
-        """Let an engine advance in a transaction that may be rolled back, while another one tries."""
-        commits = self.dice.chance(0.5)
-        with engine.conn.transaction(force_rollback=not commits):
-            for run, debt in [*engine.advancer.owed.items()]:
-                assert not engine.advance_run(run, debt.tasks, debt.children, 3).busy
-                for other in self.engines:
-                    assert other is engine or other.advance_run(run, [], [], 3).busy
-        if not commits and self.dice.chance(0.5):
-            engine.advancer = Advancer(MAX_BYTES)  # it died, and remembers nothing
-
     def die(self, engine: Engine) -> None:
         """Let an engine die with its tasks running, and another one rescue them."""
         self.looker.execute("UPDATE horsies_heartbeats SET died_at = now() WHERE id = %s", [engine.id])
         WorkerStore(self.looker).reap(THRESHOLD, judge=False, many=1_000)
-        for claim, spot in self.claims[engine]:
+        for claim, spot in engine.claims:
             self.note(claim.id, spot, "WORKER_CRASHED", None)
-        self.claims[engine] = []
         engine.start()
 
     def grow(self, engine: Engine) -> None:
         """Let a running task add a node that can be undone."""
-        own = [(claim, spot) for claim, spot in self.claims[engine] if not spot.undo]
+        own = [(claim, spot) for claim, spot in engine.claims if not spot.undo]
         if not own:
             return
         claim, spot = self.dice.choice(own)
@@ -250,19 +217,6 @@ class Saga:
         self.cancelled = self.handle.cancel() or self.cancelled
 
     # what must hold
-
-    def finish(self) -> None:
-        """Do what is left, without further faults."""
-        for _ in range(300):
-            self.handle.resume()
-            for engine in self.engines:
-                self.work(engine, all_=True)
-                engine.advancer.find(engine.workflows, None, 1_000)
-                self.advance(engine)
-            busy = any(self.claims.values()) or any(engine.advancer.owed for engine in self.engines)
-            if not busy and self.handle.status() in ("COMPLETED", "FAILED", "CANCELLED"):
-                return
-        raise AssertionError(f"stuck as {self.handle.status()}: {self.left()}")
 
     def left(self) -> list[Any]:
         """Return the nodes and tasks that have not ended."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.db import connection
+from django.db import connection, connections
 
 from horsies_django.store.base import load
 from horsies_django.store.workers import WorkerStore
@@ -26,9 +26,16 @@ Parts = Callable[[int], None]
 
 @pytest.fixture
 def aside(connect: Connect) -> Iterator[Aside]:
-    """Give a function that runs another one in a thread."""
+    """Give a function that runs another one in a thread, and closes the connections that Django has opened in it."""
+
+    def run(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        try:
+            return call(*args, **kwargs)
+        finally:
+            connections.close_all()
+
     with ThreadPoolExecutor(8) as pool:
-        yield pool.submit
+        yield lambda *args, **kwargs: pool.submit(run, *args, **kwargs)
 
 
 @pytest.fixture
@@ -72,6 +79,12 @@ def wait_for_waiting(watcher: psycopg.Connection[Any], waiting: psycopg.Connecti
     """Return when the session of ``waiting`` waits for a lock."""
     query, pid = "SELECT cardinality(pg_blocking_pids(%s)) > 0", waiting.info.backend_pid
     wait_until(lambda: watcher.execute(query, [pid]).fetchone()[0], "a session waits for a lock")
+
+
+def wait_for_anybody(watcher: psycopg.Connection[Any]) -> None:
+    """Return when a session of this database waits for a lock."""
+    query = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND pg_blocking_pids(pid) <> '{}'"
+    wait_until(lambda: watcher.execute(query).fetchall(), "a session waits for a lock")
 
 
 def impatient(worker: Claimer) -> Claimer:

@@ -29,6 +29,7 @@ from horsies_django.tasks.selection import act_on, act_on_all, matching
 from tests.apps.errands import tasks as errands
 from tests.apps.errands.api import TaskResultStatus, exceptions
 from tests.conftest import Claimer, Claimers, Connect, limit, put
+from tests.db.conftest import Aside
 from tests.db.test_order import cancel, claim, failed
 from tests.db.test_pass import done
 from tests.db.test_unique import of_order
@@ -234,33 +235,22 @@ def test_each_is_retried_at_most_once_whatever_else_happens_and_what_is_counted_
 
 
 def test_two_people_who_retry_the_same_night_at_the_same_time_retry_each_task_once(
-    monkeypatch: pytest.MonkeyPatch, returned: Callable[[], Counter[uuid.UUID]]
+    monkeypatch: pytest.MonkeyPatch, returned: Callable[[], Counter[uuid.UUID]], aside: Aside
 ) -> None:
     """Naive: both read the same page, the second one waits for the first one's locks, and retries all of them again."""
     monkeypatch.setattr(selection, "BATCH", 20)
     tasks = TaskFactory.create_batch(200, status="FAILED", error_code="OH_NO", finished_at=now() - timedelta(seconds=1))
-    verdicts: list[dict[str, int]] = []
     ready = threading.Barrier(3)
 
-    def retry(clicks: bool) -> None:
+    def retry(clicks: bool) -> list[dict[str, int]]:
         ready.wait()
-        try:
-            if clicks:
-                verdicts.extend(
-                    act_on([task.pk for task in tasks[start:][:20]], "retry", actor="bob")
-                    for start in range(0, 200, 20)
-                )
-            else:
-                verdicts.extend(step.verdicts for step in act_on_all(matching("FAILED"), "retry", actor="ada"))
-        finally:
-            connections.close_all()
+        if clicks:
+            pages = ([task.pk for task in tasks[start:][:20]] for start in range(0, 200, 20))
+            return [act_on(page, "retry", actor="bob") for page in pages]
+        return [step.verdicts for step in act_on_all(matching("FAILED"), "retry", actor="ada")]
 
-    people = [threading.Thread(target=retry, args=(clicks,)) for clicks in (False, False, True)]
-    for one in people:
-        one.start()
-    for one in people:
-        one.join()
-    told = sum((Counter(each) for each in verdicts), Counter())
+    people = [aside(retry, clicks) for clicks in (False, False, True)]
+    told = sum((Counter(each) for one in people for each in one.result()), Counter())
     assert told["RETRIED"] == sum(returned().values())
     assert set(returned().values()) == {1}
     [*act_on_all(matching("FAILED"), "retry", actor="ada")]

@@ -10,7 +10,7 @@ import datetime as dt
 from typing import Any
 
 import pytest
-from django.db import connection, connections
+from django.db import connection
 
 from horsies_django.models import Task
 from horsies_django.queues import change
@@ -135,15 +135,9 @@ def test_a_new_cap_waits_for_a_pass_and_all_later_ones_obey(claimer: Claimers, c
     put(9)
     first, second, watcher = claimer(), claimer(), connect()
 
-    def cap() -> list[str]:
-        try:
-            return change("default", {"max_concurrency": 2}, actor="a test")
-        finally:
-            connections.close_all()
-
     with first.conn.transaction():
         assert len(first.run_pass(sync=1).claims) == 1
-        changing = aside(cap)
+        changing = aside(change, "default", {"max_concurrency": 2}, actor="a test")
         waiting = "SELECT pid FROM pg_locks WHERE NOT granted AND relation = 'horsies_limits'::regclass"
         wait_until(lambda: watcher.execute(waiting).fetchone(), "the change waits for the pass")
         other = aside(second.run_pass, sync=9)

@@ -17,8 +17,8 @@ from horsies_django.testing import drain
 from horsies_django.workflows.growth import workflow_of
 from horsies_django.workflows.handle import WorkflowHandle
 from tests.apps.project import flows
-from tests.conftest import Connect, wait_until
-from tests.db.conftest import Aside
+from tests.conftest import Connect
+from tests.db.conftest import Aside, wait_for_anybody
 from tests.db.drives import MAX_BYTES, Hand
 from tests.db.test_workflows import statuses
 
@@ -241,21 +241,15 @@ def test_a_control_that_waited_while_the_run_continued_changes_the_last_run(
 ) -> None:
     flow = Workflow("first")
     flow.continue_as(third(), after=flow.add(flows.act, name="one"))
-    handle, looker = flow.send(), connect()
+    handle = flow.send()
     hand.take()
     tasks = [task for _, task in hand.engine.settle(hand.claims.pop("one")).in_runs]
-
-    def cancel() -> bool:
-        try:
-            return handle.cancel()
-        finally:
-            connection.close()
 
     with hand.engine.conn.transaction():
         while hand.engine.advance_run(handle.workflow_id, tasks).more:
             pass  # a slow machine puts some of it off
-        changed = aside(cancel)
-        wait_until(lambda: looker.execute("SELECT 1 FROM pg_locks WHERE NOT granted").fetchone(), "it waits for it")
+        changed = aside(handle.cancel)
+        wait_for_anybody(connect())
     assert changed.result()
     assert handle.latest().status() == "CANCELLED"
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import AnonymousUser, User
 from django.core.exceptions import PermissionDenied
-from django.db import connection, transaction
+from django.db import transaction
 
 from horsies_django import Workflow, WorkflowDefinitionError, WorkflowError, current_task, get_workflow, task
 from horsies_django.models import AuditEntry, WorkflowNode, WorkflowSignal
@@ -16,8 +16,8 @@ from horsies_django.testing import drain, open_gate
 from horsies_django.workflows import operations
 from horsies_django.workflows.database import writing
 from tests.apps.project import flows
-from tests.conftest import Connect, wait_until
-from tests.db.conftest import Aside
+from tests.conftest import Connect
+from tests.db.conftest import Aside, wait_for_anybody
 
 pytestmark = pytest.mark.django_db
 
@@ -246,18 +246,11 @@ def test_of_several_open_gates_of_one_name_one_is_decided_by_its_number() -> Non
 
 @pytest.mark.django_db(transaction=True)
 def test_a_decision_waits_for_another_one_and_is_told_that_it_came_second(connect: Connect, aside: Aside) -> None:
-    handle, looker = gated(), connect()
-
-    def reject() -> None:
-        try:
-            handle.reject("legal", actor="bob")
-        finally:
-            connection.close()
-
+    handle = gated()
     with transaction.atomic():
         get_workflow(handle.workflow_id).approve("legal", actor="ada")
-        second = aside(reject)
-        wait_until(lambda: looker.execute("SELECT 1 FROM pg_locks WHERE NOT granted").fetchone(), "the other one waits")
+        second = aside(handle.reject, "legal", actor="bob")
+        wait_for_anybody(connect())
     with pytest.raises(WorkflowError, match=ALREADY.format("approved")):
         second.result()
     assert gate(handle).status == "COMPLETED"

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group
-from django.db import connection
 
 from horsies_django import CurrentTask, StaleAttempt, StepError
 from horsies_django.core.options import options_text
@@ -65,19 +64,6 @@ def refused(worker: Claimer, claim: Claim) -> None:
 
 
 @pytest.fixture
-def aside_(aside: Aside) -> Aside:
-    """Give the same, with Django's connection of the thread closed at the end."""
-
-    def run(call: Callable[..., Any], *args: Any) -> Any:
-        try:
-            return call(*args)
-        finally:
-            connection.close()
-
-    return lambda call, *args: aside(run, call, *args)
-
-
-@pytest.fixture
 def gate(connect: Connect) -> Iterator[StepGate]:
     made = StepGate(connect())
     yield made
@@ -86,7 +72,7 @@ def gate(connect: Connect) -> Iterator[StepGate]:
 
 @pytest.mark.parametrize("atomic", [True, False])
 def test_a_step_of_an_attempt_that_was_given_up_in_its_middle_is_not_recorded(
-    claimer: Claimers, aside_: Aside, atomic: bool
+    claimer: Claimers, aside: Aside, atomic: bool
 ) -> None:
     """The zombie has run the function, the present attempt runs it and commits, then the zombie comes to its record."""
     sent()
@@ -100,7 +86,7 @@ def test_a_step_of_an_attempt_that_was_given_up_in_its_middle_is_not_recorded(
         assert go.wait(30)
         return name
 
-    running = aside_(lambda: code_of(zombie, old).step("make", slow, "a", atomic=atomic))
+    running = aside(lambda: code_of(zombie, old).step("make", slow, "a", atomic=atomic))
     assert inside.wait(30)
     assert crash(zombie, old)
     new = claimed(other)
@@ -132,14 +118,14 @@ def test_only_the_present_attempt_takes_a_step_also_after_it_was_asked_to_stop(c
 
 @pytest.mark.parametrize("place", ["record", "commit"])
 def test_a_task_is_not_given_to_another_worker_while_a_step_of_it_is_being_committed(
-    claimer: Claimers, aside_: Aside, gate: StepGate, place: str
+    claimer: Claimers, aside: Aside, gate: StepGate, place: str
 ) -> None:
     """Else the next attempt would look for the step before it is there, and take it again."""
     sent()
     zombie, other = claimer(default=100), claimer(default=100)
     old = claimed(zombie)
     gate.close(place)
-    running = aside_(lambda: code_of(zombie, old).step("make", make, "a"))
+    running = aside(lambda: code_of(zombie, old).step("make", make, "a"))
     gate.held()
     assert not crash(zombie, old)
     gate.open()
@@ -150,7 +136,7 @@ def test_a_task_is_not_given_to_another_worker_while_a_step_of_it_is_being_commi
 
 
 def test_the_same_name_twice_at_once_is_recorded_once_and_the_other_call_rolled_back(
-    claimer: Claimers, aside_: Aside
+    claimer: Claimers, aside: Aside
 ) -> None:
     sent()
     worker = claimer(default=100)
@@ -162,7 +148,7 @@ def test_the_same_name_twice_at_once_is_recorded_once_and_the_other_call_rolled_
         make(f"{name} {threading.get_ident()}")
         return name
 
-    running = [aside_(lambda: current.step("make", both, "a")) for _ in range(2)]
+    running = [aside(lambda: current.step("make", both, "a")) for _ in range(2)]
     errors = [one.exception(30) for one in running]
     assert sorted(type(error) for error in errors if error) == [StepError]
     assert "has been recorded meanwhile" in str(next(error for error in errors if error))

@@ -17,9 +17,9 @@ from horsies_django.models import SendKey, Task
 from horsies_django.store.retention import Kept, RetentionStore
 from horsies_django.tasks import redaction, registry
 from horsies_django.testing import drain, fail_next
-from tests.conftest import Claimers, Connect, put, wait_until
-from tests.db.conftest import Aside
-from tests.db.test_send_keys import BLOCKED, sent_aside
+from tests.conftest import Claimers, Connect, put
+from tests.db.conftest import Aside, wait_for_anybody
+from tests.db.test_send_keys import sent_aside
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -119,28 +119,20 @@ def test_a_retry_holds_again_and_is_refused_while_another_one_is_the_same_work()
 def test_send_many_sends_each_once_and_two_senders_do_not_wait_for_each_other(aside: Aside) -> None:
     """Naive: they take the same digests in opposite orders, and PostgreSQL ends one of them."""
     calls = [{"a": number % 50} for number in range(100)]
-    there, back = aside(lambda: many(calls)), aside(lambda: many(calls[::-1]))
+    there, back = aside(whole.send_many, calls), aside(whole.send_many, calls[::-1])
     found = [*there.result(60), *back.result(60)]
-    assert sum(found) == Task.objects.count() == 50
-
-
-def many(calls: list[dict[str, int]]) -> list[bool]:
-    try:
-        return [handle.is_new for handle in whole.send_many(calls)]
-    finally:
-        connection.close()
+    assert sum(handle.is_new for handle in found) == Task.objects.count() == 50
 
 
 @pytest.mark.parametrize("commits", [True, False])
 def test_a_second_sender_waits_for_one_who_takes_over_the_digest_of_a_task_that_ended(
     aside: Aside, connect: Connect, commits: bool
 ) -> None:
-    watcher = connect()
     whole.send(1, 2).cancel()
     with transaction.atomic():
         first = whole.send(1, 2)
         second = sent_aside(aside, whole)
-        wait_until(lambda: watcher.execute(BLOCKED).fetchone()[0], "the second one waits")
+        wait_for_anybody(connect())
         transaction.set_rollback(not commits)
     id_, is_new = second.result(30)
     assert is_new is not commits

@@ -22,7 +22,7 @@ from horsies_django.workflows.advancer import Debt
 from horsies_django.workflows.growth import RunningWorkflow, workflow_of
 from tests.apps.project import flows
 from tests.conftest import Connect, wait_until
-from tests.db.conftest import Aside, Engines, wait_for_waiting
+from tests.db.conftest import Aside, Engines, wait_for_anybody, wait_for_waiting
 from tests.db.drives import Engine, miscounted
 from tests.db.graphs import AGAIN
 from tests.db.lives import THRESHOLD
@@ -206,19 +206,10 @@ def test_a_second_sender_of_a_key_waits_for_the_first_and_sends_only_if_that_one
         flow.key = "book 7"
         return flow.send()
 
-    def elsewhere() -> tuple[Any, bool]:
-        try:
-            return send(), Task.objects.count() == 1
-        finally:
-            connection.close()
-
-    waiting = """SELECT count(*) FROM pg_stat_activity
-                 WHERE datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0"""
-    watcher = connect()
     with transaction.atomic():
         first = send()
-        second = aside(elsewhere)
-        wait_until(lambda: watcher.execute(waiting).fetchall()[0][0], "the second sender waits")
+        second = aside(lambda: (send(), Task.objects.count() == 1))
+        wait_for_anybody(connect())
         transaction.set_rollback(not commits)
     other, alone = second.result()
     assert (other == first, alone) == (commits, True)

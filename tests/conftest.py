@@ -110,6 +110,13 @@ def claimer(connect: Connect) -> Claimers:
     return lambda **queues: Claimer(connect(), **queues)
 
 
+def sql(text: str, params: Any = None) -> list[Any]:
+    """Run a statement on Django's connection, and return its rows."""
+    with connection.cursor() as cursor:
+        cursor.execute(text, params)
+        return cursor.fetchall() if cursor.description else []
+
+
 def limit(name: str, **columns: Any) -> None:
     """Set columns of a queue's row by the statement that changes queues; the row is made if need be."""
     QueueStore(connection).configure(name, columns, action="queue.set", actor="a test", create=True)

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
-from django.db import connection
 
 from horsies_django import Workflow, WorkflowError
 from horsies_django.core.records import Claim, Outcome, Wanted
@@ -30,7 +29,7 @@ from horsies_django.workflows.advancer import Advancer
 from horsies_django.workflows.growth import workflow_of
 from horsies_django.workflows.handle import WorkflowHandle
 from horsies_django.workflows.nodes import Node
-from tests.conftest import Connect
+from tests.conftest import Connect, sql
 from tests.db.graphs import Dice, acting, add, build, graph_of, spot_of
 from tests.db.lives import THRESHOLD
 from tests.support.models.workflows import BAD, FINAL, LARGE, Fate, Graph, Path, Place, Run, Spot, too_large
@@ -733,9 +732,7 @@ class Drive(Driven):
 
 def miscounted() -> list[Any]:
     """Return the nodes whose counters are not what their upstream nodes say."""
-    with connection.cursor() as cursor:
-        cursor.execute(MISCOUNTED)
-        return list(cursor.fetchall())
+    return list(sql(MISCOUNTED))
 
 
 def differences(found: Mapping[Any, Any], expected: Mapping[Any, Any]) -> dict[Any, Any]:

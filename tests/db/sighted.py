@@ -6,15 +6,13 @@ import selectors
 import time
 from typing import Any
 
-from django.db import connection
-
 from horsies_django.conf import Resilience
 from horsies_django.core.records import Wanted
 from horsies_django.store.notify import Listener
 from horsies_django.store.passes import Passed
 from horsies_django.worker.engine.listener import NotificationListener
 from horsies_django.worker.engine.scan_cursors import SLOW_OFTEN, WORTH_SECONDS, ScanCursors
-from tests.conftest import Claimer, wait_until
+from tests.conftest import Claimer, sql, wait_until
 
 POLL_SECONDS = 3_600.0  # so that no poll finds what a notification should have told
 
@@ -58,8 +56,7 @@ class Sighted(Claimer):
     def catch_up(self) -> None:
         """Take what was said so far: notifications arrive in the order of their commits, so one of our own comes last."""
         before = len(self.heard)
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_notify(%s, '0 everything')", [f"{self.channel}_new"])
+        sql("SELECT pg_notify(%s, '0 everything')", [f"{self.channel}_new"])
         wait_until(
             lambda: self.hears_more() > before or not self.notifications.healthy, "what was said so far has arrived"
         )

@@ -28,7 +28,7 @@ from horsies_django.tasks.redaction import redact
 from horsies_django.tasks.selection import act_on, act_on_all, matching
 from tests.apps.errands import tasks as errands
 from tests.apps.errands.api import TaskResultStatus, exceptions
-from tests.conftest import Claimer, Claimers, Connect, limit, put
+from tests.conftest import Claimer, Claimers, Connect, limit, put, sql
 from tests.db.conftest import Aside
 from tests.db.test_order import cancel, claim, failed
 from tests.db.test_pass import done
@@ -66,9 +66,7 @@ def returned(transactional_db: None) -> Iterator[Callable[[], Counter[uuid.UUID]
     """Return how often each finished task came back so far."""
 
     def read() -> Counter[uuid.UUID]:
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT id FROM returns")
-            return Counter(id_ for (id_,) in cursor.fetchall())
+        return Counter(id_ for (id_,) in sql("SELECT id FROM returns"))
 
     with connection.cursor() as cursor:
         cursor.execute(RETURNS)
@@ -78,9 +76,7 @@ def returned(transactional_db: None) -> Iterator[Callable[[], Counter[uuid.UUID]
 
 def ends(id_: uuid.UUID) -> list[str | None]:
     """Return the error code of each end of a task so far, None for a completion."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT code FROM ends WHERE id = %s ORDER BY number", [id_])
-        return [code for (code,) in cursor.fetchall()]
+    return [code for (code,) in sql("SELECT code FROM ends WHERE id = %s ORDER BY number", [id_])]
 
 
 def waited(id_: uuid.UUID) -> TaskResult[Any]:

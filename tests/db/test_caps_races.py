@@ -10,12 +10,11 @@ import datetime as dt
 from typing import Any
 
 import pytest
-from django.db import connection
 
 from horsies_django.models import Task
 from horsies_django.queues import change
 from horsies_django.store.workers import Load, WorkerStore
-from tests.conftest import Claimer, limit, put, wait_until
+from tests.conftest import Claimer, limit, put, sql, wait_until
 from tests.db.conftest import Aside, Claimers, Connect, impatient, register, wait_for_waiting
 from tests.db.test_pass import done
 
@@ -163,9 +162,7 @@ SELECT max(t.together) FROM (
 
 
 def most(queue: str, query: str = MOST) -> int:
-    with connection.cursor() as cursor:
-        cursor.execute(query, {"queue": queue})
-        return int(cursor.fetchone()[0])
+    return int(sql(query, {"queue": queue})[0][0])
 
 
 @pytest.mark.promise("S0.19", "S1.47", "S4.8")

@@ -16,7 +16,7 @@ from horsies_django.models import Task
 from horsies_django.store.base import run
 from horsies_django.testing import captured_tasks, drain
 from tests.apps.project import flows
-from tests.conftest import limit, put
+from tests.conftest import limit, put, sql
 from tests.db.conftest import Claimers
 from tests.db.test_pass import done
 
@@ -28,9 +28,7 @@ UNREADABLE = {"NUL": '"\\u0000"', "surrogate": '"\\ud800"', "huge": "1" + "0" * 
 
 
 def texts() -> list[Any]:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT kwargs::text, result::text FROM horsies_tasks ORDER BY id")
-        return cursor.fetchall()
+    return sql("SELECT kwargs::text, result::text FROM horsies_tasks ORDER BY id")
 
 
 def test_keys_keep_their_order_and_floats_stay_floats_from_the_send_to_the_result() -> None:

@@ -8,12 +8,11 @@ import uuid
 from datetime import timedelta
 
 import pytest
-from django.db import connection
 
 from horsies_django.core.records import Wanted
 from horsies_django.store.base import load
 from horsies_django.store.tasks import Served
-from tests.conftest import Claimer, limit, put
+from tests.conftest import Claimer, limit, put, sql
 from tests.db.conftest import Claimers, Connect, heard
 from tests.db.test_statements import complete, explained
 
@@ -27,9 +26,8 @@ SELECT 'queue-' || number, 1 + number %% 3, %(cap)s, false, 0 FROM generate_seri
 
 def queues(count: int, cap: int | None = None) -> list[str]:
     """Have so many queues, with three priorities, and return their names."""
-    with connection.cursor() as cursor:
-        cursor.execute("DELETE FROM horsies_limits WHERE queue_name <> '*'")
-        cursor.execute(QUEUES, {"count": count, "cap": cap})
+    sql("DELETE FROM horsies_limits WHERE queue_name <> '*'")
+    sql(QUEUES, {"count": count, "cap": cap})
     return [f"queue-{number}" for number in range(count)]
 
 

@@ -27,7 +27,7 @@ from horsies_django.workflows import send as workflow_send
 from horsies_django.workflows.advancer import Advancer
 from tests.apps.errands import tasks as errands
 from tests.apps.project import tasks
-from tests.conftest import Connect, limit
+from tests.conftest import Connect, limit, sql
 from tests.support.factories import TaskFactory
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -107,11 +107,10 @@ def test_every_other_way_to_insert_is_announced(hear: Hear, clock: list[float]) 
     assert hear() == ["!sync default"]
     TaskFactory()
     assert hear() == ["!sync default"]
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO horsies_tasks (id, task_name, queue_name, lane, kwargs) "
-            "VALUES (gen_random_uuid(), 'by.hand', 'mail', 'sync', '{}')"
-        )
+    sql(
+        "INSERT INTO horsies_tasks (id, task_name, queue_name, lane, kwargs) "
+        "VALUES (gen_random_uuid(), 'by.hand', 'mail', 'sync', '{}')"
+    )
     assert hear() == ["!sync mail"]
 
 

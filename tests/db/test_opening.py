@@ -26,7 +26,7 @@ from horsies_django.store.notify import direct_connection
 from horsies_django.tasks import operations
 from tests.apps.connector.base import INSTANCE
 from tests.apps.project import tasks
-from tests.conftest import Connect, wait_until
+from tests.conftest import Connect, sql, wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -180,11 +180,9 @@ MIGRATE = "run 'python manage.py migrate'$"
 @pytest.fixture
 def unmigrated() -> Iterator[None]:
     """Have Django's connection look into an empty schema."""
-    with connection.cursor() as cursor:
-        cursor.execute("CREATE SCHEMA nothing; SET search_path = nothing")
+    sql("CREATE SCHEMA nothing; SET search_path = nothing")
     yield
-    with connection.cursor() as cursor:
-        cursor.execute("RESET search_path; DROP SCHEMA nothing")
+    sql("RESET search_path; DROP SCHEMA nothing")
 
 
 SENDS: dict[str, Callable[[], Any]] = {

@@ -29,7 +29,7 @@ from horsies_django.tasks.redaction import redact
 from horsies_django.testing import drain
 from horsies_django.worker.engine.unknown_tasks import UnknownTasks
 from tests.apps.project import plain, tasks
-from tests.conftest import Claimers, limit, put, send_plain
+from tests.conftest import Claimers, limit, put, send_plain, sql
 from tests.support.factories import TaskAttemptFactory, TaskFactory, WorkerFactory, error
 from tests.support.sizes import examples
 
@@ -106,8 +106,7 @@ def test_a_change_of_the_rule_finds_new_keys_for_plain_tasks(
 def test_a_claim_computes_the_key_of_a_plain_task_whose_rule_is_old(plain_tasks: Plain, claimer: Claimers) -> None:
     id_ = send_plain(plain_tasks["greet"], "Ann")
     same = send_plain(plain_tasks["greet"], name="Ann")
-    with connection.cursor() as cursor:
-        cursor.execute("UPDATE horsies_tasks SET partition_version = NULL, partition_key = NULL")
+    sql("UPDATE horsies_tasks SET partition_version = NULL, partition_key = NULL")
     limit("default", partition_by_args=["name"], partition_max_concurrency=1)
     assert [claim.id for claim in claimer().run_pass(sync=9).claims] == [id_]
     (reason,) = (one for one in explain(same).reasons if one.code == "PARTITION_AT_LIMIT")
@@ -128,10 +127,8 @@ CALLS = st.fixed_dictionaries(
 )
 
 
-def sql(stored: Any) -> Any:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT horsies_named_arguments(%s::jsonb)", [json.dumps(stored)])
-        return json.loads(cursor.fetchone()[0])
+def named(stored: Any) -> Any:
+    return json.loads(sql("SELECT horsies_named_arguments(%s::jsonb)", [json.dumps(stored)])[0][0])
 
 
 @settings(
@@ -143,8 +140,8 @@ def test_the_database_and_the_admin_name_the_same_arguments_and_no_stored_json_m
     db: None, call: dict[str, Any], stored: Any
 ) -> None:
     """Naive: jsonb_array_elements() raises for what is no array, and one row stops all claims of its queue."""
-    assert sql(call) == named_arguments(call)
-    assert isinstance(sql(stored), dict)
+    assert named(call) == named_arguments(call)
+    assert isinstance(named(stored), dict)
 
 
 def test_a_worker_of_the_release_before_leaves_plain_tasks_to_others(plain_tasks: Plain, claimer: Claimers) -> None:

@@ -16,7 +16,7 @@ from horsies_django.core.options import options_text
 from horsies_django.core.records import Claim, Outcome
 from horsies_django.core.retry import USUAL, RetryPolicy, class_names
 from horsies_django.models import Task, TaskAttempt
-from tests.conftest import Claimer, Claimers, put
+from tests.conftest import Claimer, Claimers, put, sql
 from tests.db.conftest import Aside, Connect, wait_for_waiting
 from tests.db.test_pass import failed
 from tests.support.models.retry import Failure, decide
@@ -94,15 +94,13 @@ def test_the_database_decides_as_the_pure_rule_does(
 
 def test_jitter_moves_a_pause_by_up_to_a_quarter_and_never_beyond_the_longest(db: None) -> None:
     policy = RetryPolicy.exponential(base_seconds=100, max_retries=9, max_delay_seconds=390)
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT n, min(p), max(p) FROM (SELECT n, extract(epoch FROM (horsies_retry_decision("
-            "NULL, %s, n, 9, NULL, false, 'X', '[]', 'true', false, 0, to_timestamp(0))).due_at) AS p "
-            "FROM generate_series(0, 2) AS n, generate_series(1, 1000)) AS drawn GROUP BY n ORDER BY n",
-            [options_text(policy, None)],
-        )
-        spans = [(float(low), float(high)) for _, low, high in cursor.fetchall()]
-    for pause, (low, high) in zip((100, 200, 400), spans, strict=True):
+    drawn = sql(
+        "SELECT n, min(p)::float8, max(p)::float8 FROM (SELECT n, extract(epoch FROM (horsies_retry_decision("
+        "NULL, %s, n, 9, NULL, false, 'X', '[]', 'true', false, 0, to_timestamp(0))).due_at) AS p "
+        "FROM generate_series(0, 2) AS n, generate_series(1, 1000)) AS drawn GROUP BY n ORDER BY n",
+        [options_text(policy, None)],
+    )
+    for pause, (_, low, high) in zip((100, 200, 400), drawn, strict=True):
         assert 0.75 * pause <= low < 0.8 * pause
         assert min(390, 1.2 * pause) <= high <= min(390, 1.25 * pause)
 
@@ -195,10 +193,7 @@ def test_a_task_whose_process_dies_again_and_again_is_poison_and_not_retried(wor
 
 def test_waiting_callers_are_not_told_of_a_failure_that_is_retried(worker: Claimer) -> None:
     put(max_retries=1, options=options_text(POLICY, None))
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO horsies_waiters (id, expires_at) VALUES (gen_random_uuid(), now() + interval '1 min')"
-        )
+    sql("INSERT INTO horsies_waiters (id, expires_at) VALUES (gen_random_uuid(), now() + interval '1 min')")
     listener = worker.conn
     listener.execute(f'LISTEN "{worker.channel}_done"')
     listener.execute(f'LISTEN "{worker.channel}_new"')

@@ -22,7 +22,7 @@ from horsies_django.checks import check_schema
 from horsies_django.models import Queue, Task, TaskAttempt
 from horsies_django.testing import drain
 from tests.apps.project import tasks
-from tests.conftest import put
+from tests.conftest import put, sql
 from tests.support.everything import EVERYTHING
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -122,12 +122,6 @@ CREATE FUNCTION horsies_send(p_one int) RETURNS int LANGUAGE sql AS 'SELECT 1';
 CREATE FUNCTION horsies_fits(p_one int) RETURNS int LANGUAGE sql AS 'SELECT 1';
 CREATE OR REPLACE FUNCTION horsies_announce() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''an older one''; END';
 """
-
-
-def sql(text: str) -> list[Any]:
-    with connection.cursor() as cursor:
-        cursor.execute(text)
-        return cursor.fetchall() if cursor.description else []
 
 
 def made() -> set[Any]:

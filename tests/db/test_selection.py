@@ -21,7 +21,7 @@ from horsies_django.tasks import selection as module
 from horsies_django.tasks.redaction import redact
 from horsies_django.tasks.selection import act, act_on_all, matching, preview
 from tests.apps.project import tasks
-from tests.conftest import Claimers, Connect, limit, put
+from tests.conftest import Claimers, Connect, limit, put, sql
 from tests.db.test_statements import explained
 from tests.support.factories import FINISHED, TaskAttemptFactory, TaskFactory, now
 
@@ -298,7 +298,7 @@ def refusals() -> Iterator[Any]:
     yield pytest.param(lambda: matching("FAILED", partition="x"), "name the queue", id="partition")
 
 
-@pytest.mark.parametrize(("ask", "words"), refusals())
+@pytest.mark.parametrize(("ask", "words"), [*refusals()])
 def test_what_cannot_be_meant_is_refused_in_words(ask: Callable[[], Any], words: str) -> None:
     failures(1)
     with pytest.raises(ValueError, match=re.escape(words)):
@@ -310,10 +310,7 @@ def test_a_part_of_a_name_stands_for_the_known_names_that_have_it() -> None:
     noop = tasks.noop.name
     assert matching("FAILED", name=noop).names == [noop]
     assert set(matching("FAILED", name="project.tasks.ra").names or ()) >= {tasks.raises.name}
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO horsies_history VALUES (3600, now(), 'default', 'gone.from_the_code', 'COMPLETED', 1, 0, '{}')"
-        )
+    sql("INSERT INTO horsies_history VALUES (3600, now(), 'default', 'gone.from_the_code', 'COMPLETED', 1, 0, '{}')")
     assert matching("FAILED", name="from_the").names == ["from_the", "gone.from_the_code"], (
         "the text may be a name, too"
     )

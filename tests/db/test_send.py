@@ -28,7 +28,7 @@ from horsies_django.tasks import enqueue, options, registry
 from horsies_django.tasks.handle import TaskHandle
 from horsies_django.tasks.ids import Clockwork, uuid7
 from tests.apps.project import tasks
-from tests.conftest import Claimers, Connect
+from tests.conftest import Claimers, Connect, sql
 from tests.support import refusing
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -262,9 +262,7 @@ def test_a_database_that_is_gone_may_be_sent_to_again_and_one_that_cannot_take_t
     with refusing.refused("horsies_tasks", event="INSERT", code="22P05"), pytest.raises(TaskSendError) as caught:
         tasks.add.send(1)
     assert (caught.value.code, caught.value.retryable) == ("VALIDATION_FAILED", False)
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_backend_pid()")
-        connect().execute("SELECT pg_terminate_backend(%s)", cursor.fetchone())
+    connect().execute("SELECT pg_terminate_backend(%s)", sql("SELECT pg_backend_pid()")[0])
     with pytest.raises(TaskSendError) as caught:
         tasks.add.send(1)
     assert (caught.value.code, caught.value.retryable) == ("ENQUEUE_FAILED", True)
@@ -274,8 +272,7 @@ def test_a_database_that_is_gone_may_be_sent_to_again_and_one_that_cannot_take_t
 def test_what_the_database_says_comes_without_the_statement_and_its_arguments(connect: Connect) -> None:
     with connect().transaction() as other, pytest.raises(TaskSendError) as caught, transaction.atomic():
         other.connection.execute("LOCK TABLE horsies_tasks IN SHARE MODE")
-        with connection.cursor() as cursor:
-            cursor.execute("SET LOCAL lock_timeout = '100ms'")
+        sql("SET LOCAL lock_timeout = '100ms'")
         tasks.echo.send("a secret")
     assert caught.value.message == "the database did not accept the task: canceling statement due to lock timeout"
 
@@ -318,9 +315,7 @@ def row(handle: TaskHandle[Any]) -> Task:
 
 
 def clock() -> dt.datetime:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT clock_timestamp()")
-        found: dt.datetime = cursor.fetchone()[0]
+    found: dt.datetime = sql("SELECT clock_timestamp()")[0][0]
     return found
 
 
@@ -328,8 +323,7 @@ def clock() -> dt.datetime:
 def late_in_a_transaction() -> Iterator[None]:
     """Run in a transaction that is older than what is done in it."""
     with transaction.atomic():
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_sleep(0.05)")
+        sql("SELECT pg_sleep(0.05)")
         yield
 
 

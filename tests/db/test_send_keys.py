@@ -15,7 +15,7 @@ from horsies_django.store.retention import RetentionStore
 from horsies_django.tasks import redaction
 from horsies_django.testing import drain
 from tests.apps.project import tasks
-from tests.conftest import Connect
+from tests.conftest import Connect, sql
 from tests.db.conftest import Aside, wait_for_anybody
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -122,9 +122,7 @@ def test_a_sender_that_waits_for_too_long_is_told_to_try_again(aside: Aside, set
         with pytest.raises(TaskSendError) as caught:
             sent_aside(aside, once).result(30)
     assert (caught.value.code, caught.value.retryable) == ("ENQUEUE_FAILED", True)
-    with connection.cursor() as cursor:
-        cursor.execute("SHOW lock_timeout")
-        assert cursor.fetchall() == [("0",)], "the session has its own again"
+    assert sql("SHOW lock_timeout") == [("0",)], "the session has its own again"
 
 
 def test_many_senders_of_one_key_send_one_task(aside: Aside) -> None:

@@ -17,6 +17,7 @@ from horsies_django.testing import drain
 from horsies_django.workflows.growth import workflow_of
 from horsies_django.workflows.handle import WorkflowHandle
 from tests.apps.project import flows
+from tests.conftest import sql
 from tests.db.drives import Hand
 from tests.db.test_workflows import statuses
 
@@ -254,15 +255,11 @@ def test_a_run_that_is_cancelled_before_anything_began_ends_at_once(hand: Hand) 
 def slow_begin() -> Iterator[None]:
     """Let the server take longer to find what is to be undone than an advance may take to send."""
     name, begin = "horsies_begin_undo", "FUNCTION horsies_begin_undo(p_workflow uuid)"
-    with connection.cursor() as cursor:
-        cursor.execute(f"ALTER FUNCTION {name} RENAME TO begin_undo")
-        cursor.execute(
-            f"CREATE {begin} RETURNS int LANGUAGE sql VOLATILE AS 'SELECT begin_undo(p_workflow) FROM pg_sleep(0.05)'"
-        )
+    sql(f"ALTER FUNCTION {name} RENAME TO begin_undo")
+    sql(f"CREATE {begin} RETURNS int LANGUAGE sql VOLATILE AS 'SELECT begin_undo(p_workflow) FROM pg_sleep(0.05)'")
     yield
-    with connection.cursor() as cursor:
-        cursor.execute(f"DROP {begin}")
-        cursor.execute(f"ALTER FUNCTION begin_undo RENAME TO {name}")
+    sql(f"DROP {begin}")
+    sql(f"ALTER FUNCTION begin_undo RENAME TO {name}")
 
 
 @pytest.mark.usefixtures("slow_begin")
@@ -527,8 +524,7 @@ def test_nodes_are_added_and_undone_in_a_run_that_has_the_next_numbers_of_the_se
     flow.add(flows.broken, after=flow.add(flows.grows, 3, after=paid, name="second"))
     handle = flow.send()
     for name in ("none", "go"):
-        with connection.cursor() as cursor:
-            cursor.execute("ALTER SEQUENCE horsies_workflow_node_numbers RESTART")
+        sql("ALTER SEQUENCE horsies_workflow_node_numbers RESTART")
         if name == "go":
             handle.signal("go")
         drain(raise_errors=False)

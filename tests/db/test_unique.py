@@ -17,7 +17,7 @@ from horsies_django.models import SendKey, Task
 from horsies_django.store.retention import Kept, RetentionStore
 from horsies_django.tasks import redaction, registry
 from horsies_django.testing import drain, fail_next
-from tests.conftest import Claimers, Connect, put
+from tests.conftest import Claimers, Connect, put, sql
 from tests.db.conftest import Aside, wait_for_anybody
 from tests.db.test_send_keys import sent_aside
 
@@ -152,8 +152,7 @@ def test_digests_go_with_their_tasks_and_with_redaction() -> None:
 
 def prune() -> int:
     """Delete the finished tasks, and return how many these were."""
-    with connection.cursor() as cursor:
-        cursor.execute("UPDATE horsies_tasks SET finished_at = finished_at - interval '2 days'")
+    sql("UPDATE horsies_tasks SET finished_at = finished_at - interval '2 days'")
     return RetentionStore(connection).prune_tasks(Kept((), others=True, age=timedelta(days=1)), 10).tasks
 
 

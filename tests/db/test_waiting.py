@@ -26,7 +26,7 @@ from horsies_django.store.tasks import Found
 from horsies_django.tasks import result_listener
 from horsies_django.tasks.result_listener import ResultListener, Update
 from tests.apps.project import tasks
-from tests.conftest import Claimer, Claimers, put, wait_until
+from tests.conftest import Claimer, Claimers, put, sql, wait_until
 from tests.support.payloads import HOSTILE, sendable
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -42,11 +42,8 @@ def finish(worker: Claimer, status: str = "COMPLETED", result: str = '{"ok": 3}'
 
 
 def connections_of(name: str) -> int:
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = %s", [name]
-        )
-        return int(cursor.fetchone()[0])
+    query = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = %s"
+    return len(sql(query, [name]))
 
 
 @pytest.fixture
@@ -140,11 +137,10 @@ def test_many_who_wait_share_one_connection_and_each_gets_its_own_result(claimer
 
 def cut(condition: str) -> None:
     """Cut connections, as a server does that ends."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() "
-            f"AND backend_type = 'client backend' AND pid <> pg_backend_pid() AND {condition}"
-        )
+    sql(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() "
+        f"AND backend_type = 'client backend' AND pid <> pg_backend_pid() AND {condition}"
+    )
 
 
 @pytest.mark.parametrize("which", ["application_name = 'horsies waiting'", "true"], ids=["waiting", "all others"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 
 import pytest
-from django.db import connection
 
 from horsies_django import Workflow, WorkflowError, get_workflow
 from horsies_django.models import Task, WorkflowNode, WorkflowRun
@@ -14,6 +13,7 @@ from horsies_django.tasks.definition import define
 from horsies_django.tasks.redaction import redact
 from horsies_django.testing import drain
 from tests.apps.project import flows
+from tests.conftest import sql
 from tests.db.drives import Hand
 from tests.db.test_workflows import statuses
 
@@ -118,8 +118,7 @@ def test_a_deadline_that_passes_during_a_pause_lets_nothing_run_after_it() -> No
     flow.add(flows.number, 1)
     handle = flow.send()
     assert handle.pause()
-    with connection.cursor() as cursor:
-        cursor.execute("UPDATE horsies_workflows SET good_until = now() - interval '1 second'")
+    sql("UPDATE horsies_workflows SET good_until = now() - interval '1 second'")
     assert handle.resume()
     assert drain() == 0
     assert statuses(handle) == {"number": "EXPIRED"}

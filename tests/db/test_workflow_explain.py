@@ -16,6 +16,7 @@ from horsies_django.monitoring.explain import NodeExplanation, explain_node
 from horsies_django.store.overviews import OverviewStore
 from horsies_django.testing import drain
 from tests.apps.project import flows
+from tests.conftest import sql
 from tests.db.test_workflows import run
 from tests.support.factories import now, serving
 
@@ -199,11 +200,10 @@ def test_what_does_not_exist_is_named() -> None:
     with pytest.raises(ValueError, match="UUID"):
         explain_node("x", "number")
     WorkflowNode.objects.filter(name="number").update(added_by=5)
-    with connection.cursor() as cursor:
-        cursor.execute(
-            'INSERT INTO horsies_workflow_nodes SELECT (jsonb_populate_record(n, \'{"number": 9, "added_by": 6}\')).*'
-            " FROM horsies_workflow_nodes n"
-        )
+    sql(
+        'INSERT INTO horsies_workflow_nodes SELECT (jsonb_populate_record(n, \'{"number": 9, "added_by": 6}\')).*'
+        " FROM horsies_workflow_nodes n"
+    )
     with pytest.raises(LookupError, match="several nodes named 'number'"):
         explain_node(handle.workflow_id, "number")
     assert explain_node(handle.workflow_id, "9").number == 9

@@ -19,7 +19,7 @@ from horsies_django.store.workers import WorkerStore
 from horsies_django.testing import drain
 from horsies_django.workflows.handle import WorkflowHandle
 from tests.apps.project import flows
-from tests.conftest import Claimer, Claimers, Connect, limit, put
+from tests.conftest import Claimer, Claimers, Connect, limit, put, sql
 from tests.db.conftest import heard
 from tests.db.drives import Engine
 from tests.db.graphs import AGAIN
@@ -167,9 +167,7 @@ def test_scans_do_not_meet_the_retries_of_a_paused_run(claimer: Claimers) -> Non
     Task.objects.update(parked=True)
     assert handle.pause()
     due = "SELECT count(*) FROM horsies_tasks WHERE status = 'PENDING' AND (parked OR enqueued_at <= now() + interval '9 years')"
-    with connection.cursor() as cursor:
-        cursor.execute(due)
-        assert cursor.fetchall() == [(0,)]
+    assert sql(due) == [(0,)]
     handle.resume()
     task = Task.objects.get()
     assert (task.enqueued_at, task.parked, task.retry_count) == (task.next_retry_at, False, 1)
@@ -242,8 +240,7 @@ def test_what_a_run_has_left_when_it_ended_does_not_start(claimer: Claimers, col
 
 def test_the_tasks_of_a_run_that_was_deleted_by_hand_start(claimer: Claimers) -> None:
     handle = one()
-    with connection.cursor() as cursor:
-        cursor.execute("DELETE FROM horsies_workflows WHERE id = %s", [handle.workflow_id])
+    sql("DELETE FROM horsies_workflows WHERE id = %s", [handle.workflow_id])
     assert len(whole(claimer())) == 1
 
 

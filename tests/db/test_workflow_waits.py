@@ -30,6 +30,7 @@ from horsies_django.tasks.ids import uuid7
 from horsies_django.testing import drain, open_gate
 from horsies_django.workflows.advancer import LIMIT, Advancer
 from tests.apps.project import flows
+from tests.conftest import sql
 from tests.db.test_workflows import statuses
 
 pytestmark = pytest.mark.django_db
@@ -516,8 +517,7 @@ def test_signals_and_waits_are_deleted_with_their_run(by_hand: bool) -> None:
     handle = flow.send()
     handle.signal("go", 1)
     if by_hand:
-        with connection.cursor() as cursor:
-            cursor.execute("DELETE FROM horsies_workflows")
+        sql("DELETE FROM horsies_workflows")
         drain(until=2 * DAY)
     else:
         handle.signal("go", 2)

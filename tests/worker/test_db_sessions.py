@@ -15,6 +15,7 @@ from django.db.transaction import TransactionManagementError
 from horsies_django.worker.child import db_sessions
 from horsies_django.worker.child.db_sessions import OneThread
 from tests.apps.project import traps
+from tests.conftest import sql
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -151,9 +152,7 @@ def test_statements_that_the_driver_prepared_run_again_after_the_session_was_res
         backends = set()
         for ready in (False, True, True, True):
             db_sessions.before_task()
-            with connection.cursor() as cursor:
-                cursor.execute("SELECT pg_backend_pid()")
-                backends.add(cursor.fetchone()[0])
+            backends.add(sql("SELECT pg_backend_pid()")[0][0])
             if ready:  # the first one prepares nothing with threshold 2
                 assert [Group.objects.filter(name="next").count() for _ in range(4)] == [1] * 4
             db_sessions.after_task()

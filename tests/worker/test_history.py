@@ -26,7 +26,7 @@ from horsies_django.worker.maintenance.history import HistoryWriter
 from horsies_django.worker.maintenance.pruner import Pruner
 from horsies_django.worker.process.counts import MOST_CODES, MOST_TASKS, Counts
 from tests.apps.project import tasks
-from tests.conftest import Claimers, Connect, put, wait_until
+from tests.conftest import Claimers, Connect, put, sql, wait_until
 from tests.support.factories import WorkerFactory
 from tests.worker.conftest import Build
 
@@ -199,8 +199,7 @@ def test_the_reaper_counts_what_it_rescues_under_the_code_with_which_it_ended(
     put(1, name="shop.again", max_retries=1, options=json.dumps({"wire": 1, "retry": retry}))
     put(1, name="shop.late", queue="mail", good_until=dt.datetime.now(dt.UTC) - MINUTE)
     claimer().run_pass(sync=2)
-    with connection.cursor() as cursor:
-        cursor.execute("UPDATE horsies_tasks SET claimed_at = claimed_at - interval '1 hour'")
+    sql("UPDATE horsies_tasks SET claimed_at = claimed_at - interval '1 hour'")
     parts.maintenance.reaper.rescue(connect())
     assert counted(parts.outbox.counts) == {
         ("default", "shop.once", once): 1,

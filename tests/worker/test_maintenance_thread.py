@@ -14,7 +14,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.db import connection
 
 from horsies_django.conf import Recovery, Retention, config
 from horsies_django.core.records import Wanted
@@ -27,7 +26,7 @@ from horsies_django.worker.maintenance import pruner as pruner_module
 from horsies_django.worker.maintenance.heartbeat import Snapshots
 from horsies_django.worker.maintenance.pruner import Pruner
 from horsies_django.worker.supervisor import Supervisor
-from tests.conftest import Claimers, Connect, limit, put, wait_until
+from tests.conftest import Claimers, Connect, limit, put, sql, wait_until
 from tests.db.conftest import wait_for_waiting
 from tests.db.test_retention import DAY, finished
 from tests.db.test_statements import entries_read
@@ -51,9 +50,7 @@ def parts(build: Build) -> Supervisor:
 
 def up_for(span: timedelta) -> bool:
     """Whether the server started longer ago than ``span``."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_postmaster_start_time() < clock_timestamp() - %s", [span])
-        return bool(cursor.fetchone()[0])
+    return bool(sql("SELECT pg_postmaster_start_time() < clock_timestamp() - %s", [span])[0][0])
 
 
 def register(worker: uuid.UUID, conn: Any) -> None:
@@ -72,8 +69,7 @@ def registered(conn: Any, count: int) -> list[uuid.UUID]:
 
 def silence(worker: uuid.UUID, ago: timedelta = LONG_AGO) -> None:
     """Let a worker's last beat lie long ago."""
-    with connection.cursor() as cursor:
-        cursor.execute("UPDATE horsies_heartbeats SET sent_at = sent_at - %s WHERE id = %s", [ago, worker])
+    sql("UPDATE horsies_heartbeats SET sent_at = sent_at - %s WHERE id = %s", [ago, worker])
 
 
 def test_a_beat_renews_the_row_and_the_trust_in_it_unless_the_engine_is_stuck(
@@ -179,8 +175,7 @@ def test_the_three_oldest_workers_that_are_heard_are_on_duty(connect: Connect) -
     silence(workers[1])
     assert on_duty(conn, [*workers[:1], *workers[2:]]) == [0, 1, 2]  # without it: the fourth moves up
     assert on_duty(conn, workers) == [0, 1, 2]
-    with connection.cursor() as cursor:
-        cursor.execute("UPDATE horsies_heartbeats SET died_at = now() WHERE id = %s", [workers[0]])
+    sql("UPDATE horsies_heartbeats SET died_at = now() WHERE id = %s", [workers[0]])
     assert on_duty(conn, workers) == [1, 2, 3]
     for worker in workers[1:4]:
         WorkerStore(conn).stop(worker)
@@ -279,11 +274,8 @@ def test_an_override_ends_at_its_time_or_when_nobody_has_served_the_queue_for_lo
     limit("mail", max_concurrency=5, **override, override_until="2020-01-01T00:00:00Z")
     limit("bulk", max_concurrency=5, **override)
     limit("twin", max_concurrency=5, **override)
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "UPDATE horsies_queues SET override_at = now() - interval '30 days' WHERE name IN ('bulk', 'twin')"
-        )
-        cursor.execute("UPDATE horsies_queues SET served_at = now() - interval '1 day' WHERE name = 'twin'")
+    sql("UPDATE horsies_queues SET override_at = now() - interval '30 days' WHERE name IN ('bulk', 'twin')")
+    sql("UPDATE horsies_queues SET served_at = now() - interval '1 day' WHERE name = 'twin'")
     parts.maintenance.reaper.tick(connect())
     in_force = dict(QueueLimits.objects.values_list("queue_name", "max_concurrency"))
     assert {name: in_force[name] for name in ("mail", "bulk", "twin")} == {"mail": 5, "bulk": 5, "twin": 1}

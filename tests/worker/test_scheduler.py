@@ -12,7 +12,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.db import connection
 
 from horsies_django import schedules
 from horsies_django.conf import config
@@ -25,7 +24,7 @@ from horsies_django.store.schedules import ScheduleStore
 from horsies_django.worker.engine.outage import DatabaseGaveUp
 from horsies_django.worker.scheduler.scheduler import LONGEST_WAIT_SECONDS, Scheduler, SchedulerLoop
 from tests.apps.project import tasks
-from tests.conftest import Connect, wait_until
+from tests.conftest import Connect, sql, wait_until
 from tests.support.factories import TaskFactory
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -62,8 +61,7 @@ def make(name: str = "a schedule", *, since: dt.datetime = NOON, **definition: A
     schedules.create(
         name, {"task": "tests.apps.project.tasks.noop", "pattern": "every minute", **definition}, actor="a test"
     )
-    with connection.cursor() as cursor:
-        cursor.execute("UPDATE horsies_schedules SET since = %s, next_at = %s WHERE name = %s", [since, since, name])
+    sql("UPDATE horsies_schedules SET since = %s, next_at = %s WHERE name = %s", [since, since, name])
 
 
 def fire_times(name: str = "a schedule") -> list[dt.datetime]:
@@ -193,8 +191,7 @@ def test_an_overlap_is_seen_when_it_was_allowed_until_now_and_a_task_that_was_pr
     Task.objects.filter(pk=ScheduleTick.objects.earliest("fire_at").task_id).delete()
     assert schedules.change("a schedule", {"overlap": "skip"}, actor="ann") == ["overlap"]
     clockwork.at(NOON + 180 * SECOND)
-    with connection.cursor() as cursor:
-        cursor.execute("DELETE FROM horsies_tasks")
+    sql("DELETE FROM horsies_tasks")
     clockwork.at(NOON + 240 * SECOND)
     assert sent() == [(60, True), (120, True), (180, False), (240, True)]
 
@@ -203,9 +200,8 @@ def test_a_fire_time_that_was_sent_is_not_sent_again_though_its_row_was_pruned(c
     make()
     clockwork.at(NOON)
     clockwork.at(NOON + 60 * SECOND)
-    with connection.cursor() as cursor:
-        cursor.execute("DELETE FROM horsies_schedule_ticks")
-        cursor.execute("UPDATE horsies_schedules SET next_at = %s", [NOON])
+    sql("DELETE FROM horsies_schedule_ticks")
+    sql("UPDATE horsies_schedules SET next_at = %s", [NOON])
     clockwork.at(NOON + 61 * SECOND)
     assert Task.objects.count() == 1
 
@@ -214,8 +210,7 @@ def test_what_the_code_declares_is_written_again_when_its_row_was_lost(settings:
     definition = {"task": tasks.noop.name, "pattern": "every minute"}
     settings.HORSIES = {**settings.HORSIES, "SCHEDULES": {"a schedule": definition}}
     schedules.declare(actor="a scheduler")
-    with connection.cursor() as cursor:
-        cursor.execute("DELETE FROM horsies_schedules")
+    sql("DELETE FROM horsies_schedules")
     schedules.declare(actor="a scheduler")
     assert row().next_at is not None
     assert row().declared_in == "HORSIES['SCHEDULES']['a schedule']"
@@ -275,13 +270,12 @@ def test_a_definition_is_read_as_it_was_written() -> None:
 
 def test_ten_thousand_schedules_cost_nothing_while_none_is_due(clockwork: Clockwork) -> None:
     """The statement itself is explained, as a scheduler runs it: it reads the index up to now, and not what comes later."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO horsies_schedules (name, changes, next_at) "
-            "SELECT 'nr. ' || n, '{}', %s + n * interval '1 s' FROM generate_series(1, 10000) AS n",
-            [NOON + DAY],
-        )
-        cursor.execute("ANALYZE horsies_schedules")
+    sql(
+        "INSERT INTO horsies_schedules (name, changes, next_at) "
+        "SELECT 'nr. ' || n, '{}', %s + n * interval '1 s' FROM generate_series(1, 10000) AS n",
+        [NOON + DAY],
+    )
+    sql("ANALYZE horsies_schedules")
     explain = "EXPLAIN (ANALYZE, VERBOSE, FORMAT JSON) " + load("schedules/due")
     for moment in (None, NOON):  # the clock of the database, and one of ours
         asked = {"now": moment, "many": 100, "but": ["unknown"]}

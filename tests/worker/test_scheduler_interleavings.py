@@ -13,11 +13,11 @@ from typing import Any, cast
 
 import psycopg
 import pytest
-from django.db import connection
 
 from horsies_django.models import Schedule, ScheduleTick, Task
 from horsies_django.worker.scheduler.scheduler import Scheduler
 from tests.apps.project import tasks
+from tests.conftest import sql
 from tests.support.sizes import CI
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -125,13 +125,12 @@ class Stepper:
 
 def fill(count: int, pattern: str = "every 1 second", overlap: str = "allow") -> None:
     """Make schedules that are in force since noon."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO horsies_schedules (name, changes, since, next_at) "
-            "SELECT 'nr. ' || n, jsonb_build_object('task', %s::text, 'pattern', %s::text, 'catch_up', 'all', 'most', 1000, "
-            "'overlap', %s::text), %s, %s FROM generate_series(1, %s) AS n",
-            [tasks.noop.name, pattern, overlap, NOON, NOON, count],
-        )
+    sql(
+        "INSERT INTO horsies_schedules (name, changes, since, next_at) "
+        "SELECT 'nr. ' || n, jsonb_build_object('task', %s::text, 'pattern', %s::text, 'catch_up', 'all', 'most', 1000, "
+        "'overlap', %s::text), %s, %s FROM generate_series(1, %s) AS n",
+        [tasks.noop.name, pattern, overlap, NOON, NOON, count],
+    )
 
 
 def orders(steppers: list[Stepper], now: dt.datetime, seen: list[tuple[int, ...]]) -> Iterator[list[int]]:
@@ -203,11 +202,8 @@ def test_a_round_within_another_sends_one_of_two_fire_times_that_must_not_overla
 
 def afresh() -> None:
     """Forget what was sent; the first fire time is due."""
-    with connection.cursor() as cursor:
-        cursor.execute("DELETE FROM horsies_schedule_ticks; DELETE FROM horsies_tasks")
-        cursor.execute(
-            "UPDATE horsies_schedules SET last_fire_at = NULL, next_fire_at = NULL, next_at = %s", [NOON + SECOND]
-        )
+    sql("DELETE FROM horsies_schedule_ticks; DELETE FROM horsies_tasks")
+    sql("UPDATE horsies_schedules SET last_fire_at = NULL, next_fire_at = NULL, next_at = %s", [NOON + SECOND])
 
 
 def finish(stepper: Stepper) -> None:

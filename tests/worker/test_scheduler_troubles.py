@@ -16,6 +16,7 @@ from horsies_django.core.patterns.kinds import EXAMPLES
 from horsies_django.core.schedules import Timing
 from horsies_django.models import Schedule, ScheduleTick, Task
 from horsies_django.worker.scheduler.scheduler import LEFT_SECONDS, LONGEST_WAIT_SECONDS
+from tests.conftest import sql
 from tests.support import refusing
 from tests.worker.test_scheduler import NOON, SECOND, Clockwork, Connect, fire_times, make, row
 from tests.worker.test_scheduler import clockwork as clockwork
@@ -27,10 +28,7 @@ GRACE = dt.timedelta(minutes=5)
 
 def damage(definition: str, name: str = "a schedule") -> None:
     """Leave a schedule as the code of another release might, which no code of this one accepts."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "UPDATE horsies_schedules SET changes = changes || %s::jsonb WHERE name = %s", [definition, name]
-        )
+    sql("UPDATE horsies_schedules SET changes = changes || %s::jsonb WHERE name = %s", [definition, name])
 
 
 def test_a_schedule_that_cannot_be_sent_holds_up_no_other_and_says_so_when_nobody_could(clockwork: Clockwork) -> None:

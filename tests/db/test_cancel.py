@@ -13,10 +13,9 @@ from horsies_django.core.records import Wanted
 from horsies_django.core.status import TERMINAL
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.store.tasks import TaskStore
-from horsies_django.store.workers import WaiterStore
 from horsies_django.tasks import operations
 from tests.conftest import Claimer, put
-from tests.db.conftest import Aside, Claimers, Connect, heard, impatient, wait_for_waiting
+from tests.db.conftest import Aside, Claimers, Connect, impatient, wait_for_waiting
 from tests.db.test_caps_soft import LEASE
 from tests.db.test_pass import done
 from tests.support.factories import FINISHED, TaskFactory
@@ -93,32 +92,6 @@ def test_a_cancel_of_what_is_over_changes_nothing() -> None:
     before = list(Task.objects.order_by("id").values())
     assert operations.cancel(ids, terminate=True) == dict.fromkeys(ids, "FINISHED")
     assert list(Task.objects.order_by("id").values()) == before
-
-
-def test_a_cancelled_task_that_goes_back_never_starts_and_is_announced(worker: Claimer, connect: Connect) -> None:
-    (id_,) = put()
-    WaiterStore(connect()).register(uuid.uuid4(), LEASE)
-    listener = connect()
-    listener.execute(f'LISTEN "{worker.channel}_done"')
-    (claim,) = worker.run_pass(sync=1).claims
-    assert operations.cancel([id_]) == {id_: "REQUESTED"}
-    passed = worker.run_pass(sync=1, releases=[claim])
-    assert (passed.landed, passed.claims) == ({id_}, [])
-    task = row(id_)
-    assert (task.status, task.error_code, task.claimed_by) == ("CANCELLED", "TASK_CANCELLED", None)
-    assert heard(listener) == [str(id_)]
-    assert not TaskAttempt.objects.filter(task_id=id_).exists()
-
-
-def test_what_its_worker_finished_after_a_cancel_overtook_it_lands_nowhere(worker: Claimer) -> None:
-    """The task was given back and cancelled while it waited; the first claim's outcome comes too late."""
-    (id_,) = put()
-    (claim,) = worker.run_pass(sync=1).claims
-    worker.run_pass(releases=[claim])
-    operations.cancel([id_])
-    assert worker.run_pass(outcomes=[done(claim)]).landed == set()
-    assert row(id_).status == "CANCELLED"
-    assert not TaskAttempt.objects.filter(task_id=id_).exists()
 
 
 def test_cancels_of_the_same_tasks_in_any_order_never_deadlock(worker: Claimer, connect: Connect, aside: Aside) -> None:

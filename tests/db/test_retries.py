@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from horsies_django.core.options import options_text
-from horsies_django.core.records import Claim, Outcome
+from horsies_django.core.records import Claim
 from horsies_django.core.retry import USUAL, RetryPolicy, class_names
 from horsies_django.models import Task, TaskAttempt
 from tests.conftest import Claimer, Claimers, put, sql
@@ -134,22 +134,6 @@ def test_a_failed_attempt_leaves_a_row_and_a_task_that_waits_for_the_next(worker
     assert attempt.started_at <= attempt.finished_at
 
 
-def test_the_last_attempt_keeps_its_own_error_and_attempts_count_without_gaps(worker: Claimer) -> None:
-    policy = RetryPolicy.fixed([0, 0], auto_retry_for=["BROKEN"])
-    (id_,) = put(max_retries=2, options=options_text(policy, None))
-    for number in (1, 2, 3):
-        claim = take(worker)
-        assert claim.attempt == number
-        worker.run_pass(releases=[claim])  # given back: no attempt is used
-        claim = take(worker)
-        assert claim.attempt == number
-        worker.run_pass(outcomes=[failed(claim)])
-    task = Task.objects.get(pk=id_)
-    attempts = TaskAttempt.objects.filter(task_id=id_).order_by("attempt")
-    assert (task.status, task.error_code, task.retry_count, task.next_retry_at) == ("FAILED", "BROKEN", 2, None)
-    assert [(one.attempt, one.will_retry) for one in attempts] == [(1, True), (2, True), (3, False)]
-
-
 def test_a_row_whose_policy_an_older_sender_stored_without_a_list_keeps_what_it_meant_then(worker: Claimer) -> None:
     stored = {"strategy": "fixed", "intervals": [0], "jitter": False, "most": None, "codes": []}
     put(2, max_retries=1, options=json.dumps({"wire": 1, "retry": stored}))
@@ -157,25 +141,6 @@ def test_a_row_whose_policy_an_older_sender_stored_without_a_list_keeps_what_it_
     raised = {"classes": class_names(OSError())}
     worker.run_pass(outcomes=[failed(first, **raised), failed(again, **raised, retry=True)])
     assert [Task.objects.get(pk=claim.id).status for claim in (first, again)] == ["FAILED", "PENDING"]
-
-
-def test_a_retry_after_the_deadline_is_none(worker: Claimer) -> None:
-    until = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=30)
-    (id_,) = put(max_retries=2, options=options_text(POLICY, None), good_until=until)
-    worker.run_pass(outcomes=[failed(take(worker))])
-    assert Task.objects.get(pk=id_).status == "FAILED"
-
-
-def test_a_late_outcome_of_an_attempt_that_is_being_retried_lands_nowhere(worker: Claimer) -> None:
-    (id_,) = put(max_retries=2, options=options_text(RetryPolicy.fixed([0], auto_retry_for=["BROKEN"]), None))
-    first = take(worker)
-    worker.run_pass(outcomes=[failed(first)])
-    second = take(worker)
-    assert second.generation > first.generation
-    done = Outcome(id_, first.generation, "COMPLETED", '{"ok": 1}')
-    assert worker.run_pass(outcomes=[done]).landed == set()
-    assert Task.objects.get(pk=id_).status == "RUNNING"
-    assert worker.run_pass(outcomes=[done._replace(generation=second.generation)]).landed == {id_}
 
 
 def test_a_task_whose_process_dies_again_and_again_is_poison_and_not_retried(worker: Claimer) -> None:
@@ -189,17 +154,6 @@ def test_a_task_whose_process_dies_again_and_again_is_poison_and_not_retried(wor
     assert task.result["err"]["error_code"] == "POISON"
     last = TaskAttempt.objects.get(task_id=id_, attempt=3)
     assert (last.outcome, last.error_code, last.will_retry) == ("WORKER_FAILURE", "WORKER_CRASHED", False)
-
-
-def test_waiting_callers_are_not_told_of_a_failure_that_is_retried(worker: Claimer) -> None:
-    put(max_retries=1, options=options_text(POLICY, None))
-    sql("INSERT INTO horsies_waiters (id, expires_at) VALUES (gen_random_uuid(), now() + interval '1 min')")
-    listener = worker.conn
-    listener.execute(f'LISTEN "{worker.channel}_done"')
-    listener.execute(f'LISTEN "{worker.channel}_new"')
-    worker.run_pass(outcomes=[failed(take(worker))])
-    heard = {notification.channel.removeprefix(worker.channel) for notification in listener.notifies(timeout=0)}
-    assert heard == {"_new"}
 
 
 def test_a_failure_whose_row_is_let_go_between_decision_and_write_keeps_its_retry(

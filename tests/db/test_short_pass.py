@@ -161,26 +161,22 @@ def test_a_limit_of_a_queue_that_it_touches_makes_it_a_whole_one(claimer: Claime
 
 
 @pytest.mark.parametrize(
-    "asked",
+    ("asked", "many"),
     [
-        {"releases": [NOBODYS]},
-        {"starts": [NOBODYS]},
-        {"expired_leases": True},
-        {"grace": dt.timedelta(1)},
-        {"cursors": "{}"},
+        ({"releases": [NOBODYS]}, 2),
+        ({"starts": [NOBODYS]}, 2),
+        ({"expired_leases": True}, 2),
+        ({"grace": dt.timedelta(1)}, 2),
+        ({"cursors": "{}"}, 2),
+        ({"wanted": Wanted(2, prefetch=1, lease=dt.timedelta(minutes=1))}, 2),
+        ({"wanted": Wanted(2, batch=1)}, 1),
+        ({"wanted": Wanted(2, total=1)}, 1),
     ],
 )
-def test_what_only_a_whole_pass_does_makes_it_one(claimer: Claimers, asked: dict[str, Any]) -> None:
-    put()
-    passed = claimer().run_pass(sync=1, news="default", **asked)
-    assert (passed.short, len(passed.claims)) == (False, 1)
-
-
-@pytest.mark.parametrize("bound", [{"prefetch": 1, "lease": dt.timedelta(minutes=1)}, {"batch": 1}, {"total": 1}])
-def test_a_buffer_or_a_bound_of_claims_makes_it_a_whole_one(claimer: Claimers, bound: dict[str, Any]) -> None:
+def test_what_only_a_whole_pass_does_makes_it_one(claimer: Claimers, asked: dict[str, Any], many: int) -> None:
     put(3)
-    passed = claimer().run_pass(wanted=Wanted(sync=2, **bound), news="default")
-    assert (passed.short, len(passed.claims)) == (False, 2 if "prefetch" in bound else 1)
+    passed = claimer().run_pass(sync=2, news="default", **asked)
+    assert (passed.short, len(passed.claims)) == (False, many)
 
 
 OBSTACLES = {

@@ -13,6 +13,7 @@ import pytest
 from django.db import connection, connections
 
 from horsies_django.store.base import load
+from horsies_django.store.queues import QueueStore
 from horsies_django.store.workers import WorkerStore
 from tests.conftest import Claimer, put, wait_until
 from tests.conftest import Claimers as Claimers
@@ -73,6 +74,12 @@ def parts() -> Iterator[Parts]:
 def tenant(name: str, count: int = 1, **columns: Any) -> list[uuid.UUID]:
     """Send tasks of a tenant."""
     return put(count, kwargs=[json.dumps({"tenant": name})] * count, **columns)
+
+
+def sweep(many: int = 1_000) -> None:
+    """Sweep the default queue until nothing is left to do."""
+    while QueueStore(connection).sweep("default", many):
+        pass
 
 
 def wait_for_waiting(watcher: psycopg.Connection[Any], waiting: psycopg.Connection[Any]) -> None:

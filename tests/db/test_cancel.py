@@ -61,16 +61,6 @@ def test_a_cancel_that_waits_ends_the_task_after_it_got_the_row_and_not_when_it_
     assert requested == finished
 
 
-def test_a_claim_amid_a_cancel_neither_waits_nor_gets_the_task(worker: Claimer, connect: Connect) -> None:
-    kept, cancelled = put(2)
-    somebody = connect()
-    with somebody.transaction():
-        assert TaskStore(somebody).cancel([cancelled], worker.channel, terminate=False) == {cancelled: "CANCELLED"}
-        assert [claim.id for claim in worker.run_pass(sync=2).claims] == [kept]
-    assert not worker.run_pass(sync=2).claims
-    assert row(cancelled).status == "CANCELLED"
-
-
 @pytest.mark.parametrize("how", ["waits", "is claimed ahead"])
 def test_a_cancel_ends_what_has_not_started_and_its_claim_starts_nothing(worker: Claimer, how: str) -> None:
     (id_,) = put()

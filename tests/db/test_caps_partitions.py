@@ -21,7 +21,7 @@ from horsies_django.store.tasks import TaskStore
 from horsies_django.store.workers import WorkerStore
 from horsies_django.tasks.ids import uuid7
 from tests.conftest import Claimer, limit, put, wait_until
-from tests.db.conftest import Aside, Claimers, Connect, heard, impatient, register, wait_for_waiting
+from tests.db.conftest import Aside, Claimers, Connect, heard, impatient, register, sweep, wait_for_waiting
 from tests.db.test_pass import done
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -50,11 +50,6 @@ def settled(*claims: Claim) -> dict[str, list[Outcome]]:
 
 def by(*names: str, most: int | None = 1, **columns: Any) -> None:
     limit("default", partition_by_args=list(names), partition_max_concurrency=most, **columns)
-
-
-def sweep(many: int = 1_000) -> None:
-    while QueueStore(connection).sweep("default", many):
-        pass
 
 
 @pytest.mark.promise("S4.9", "S4.10", "S4.12", "S4.13", "S4.20", "S4.22")

@@ -14,10 +14,9 @@ from horsies_django import explain
 from horsies_django.core.explanations import ReasonCode
 from horsies_django.models import Heartbeat, Task, Worker
 from horsies_django.store.overviews import OverviewStore
-from horsies_django.store.queues import QueueStore
 from horsies_django.store.workers import WorkerStore
 from tests.conftest import Claimer, limit, put
-from tests.db.conftest import Claimers, Connect, tenant
+from tests.db.conftest import Claimers, Connect, sweep, tenant
 from tests.db.test_pass import failed
 from tests.db.test_statements import complete, explained, states
 from tests.support import factories
@@ -300,8 +299,7 @@ def test_a_queue_that_waits_for_the_order_of_its_waiting_tasks_says_so(claimer: 
     limit("default", partition_by_args=["tenant"], partition_policy="stop")
     assert worker.run_pass(sync=9).claims == []
     assert codes(id_) == ["ORDER_PENDING"]
-    while QueueStore(connection).sweep("default", 10):
-        pass
+    sweep(many=10)
     assert codes(id_) == ["NEXT"]
     assert len(worker.run_pass(sync=9).claims) == 1
 

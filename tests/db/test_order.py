@@ -22,8 +22,8 @@ from horsies_django.tasks.redaction import redact
 from horsies_django.workflows.advancer import Advancer
 from tests.apps.project import flows
 from tests.conftest import Claimer, limit, put
-from tests.db.conftest import Claimers, Connect
-from tests.db.test_caps_partitions import customers, of, parked, started, sweep
+from tests.db.conftest import Claimers, Connect, sweep
+from tests.db.test_caps_partitions import customers, of, parked, started
 from tests.db.test_pass import done, failed
 from tests.db.test_workflows_limits import settle
 from tests.support.factories import now

@@ -10,13 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from django.db import connection
 
 from horsies_django.core.records import Claim
 from horsies_django.models import Task
-from horsies_django.store.queues import QueueStore
 from tests.conftest import Claimer, limit, put
-from tests.db.conftest import Claimers
+from tests.db.conftest import Claimers, sweep
 from tests.db.test_order import cancel, claim, retry, skip
 from tests.db.test_pass import done, failed
 from tests.support.factories import now
@@ -192,8 +190,7 @@ class World:
         if self.policy != "coalesce":
             self.policy = self.random.choice(["stop", "continue", "cancel"])
             self.declare()
-            while QueueStore(connection).sweep("default", 1_000):
-                pass
+            sweep()
 
     def compare(self) -> None:
         rows = {row.pk: row for row in Task.objects.all()}

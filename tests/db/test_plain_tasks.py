@@ -18,7 +18,6 @@ from horsies_django.core.codec.plain import named_arguments
 from horsies_django.core.options import read_options
 from horsies_django.core.records import Outcome
 from horsies_django.models import Schedule, Task, TaskAttempt
-from horsies_django.store.queues import QueueStore
 from horsies_django.store.tasks import TaskStore
 from horsies_django.tasks import registry
 from horsies_django.tasks.definition import TaskDefinition, define
@@ -30,6 +29,7 @@ from horsies_django.testing import drain
 from horsies_django.worker.engine.unknown_tasks import UnknownTasks
 from tests.apps.project import plain, tasks
 from tests.conftest import Claimers, limit, put, send_plain, sql
+from tests.db.conftest import sweep
 from tests.support.factories import TaskAttemptFactory, TaskFactory, WorkerFactory, error
 from tests.support.sizes import examples
 
@@ -96,8 +96,7 @@ def test_a_change_of_the_rule_finds_new_keys_for_plain_tasks(
     worker = claimer()
     assert len(worker.run_pass(sync=9).claims) == 1, "the other one is parked"
     limit("default", **rule)
-    while QueueStore(connection).sweep("default", 10):
-        pass
+    sweep(many=10)
     later = send_plain(plain_tasks["greet"], "Ann", "hi")
     assert {row(id_).partition_key for id_ in (*ids, later)} == {expected}
     assert worker.run_pass(sync=9).claims == []

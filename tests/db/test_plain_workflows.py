@@ -9,17 +9,16 @@ from typing import Any
 
 import pytest
 from django.core.management import call_command
-from django.db import connection
 
 from horsies_django import Workflow, WorkflowDefinitionError, explain_node
 from horsies_django.models import Task, WorkflowNode
-from horsies_django.store.queues import QueueStore
 from horsies_django.tasks import registry
 from horsies_django.tasks.definition import TaskDefinition, define
 from horsies_django.tasks.options import SendOptions
 from horsies_django.testing import drain, open_gate
 from tests.apps.project import flows, plain
 from tests.conftest import limit
+from tests.db.conftest import sweep
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -107,8 +106,7 @@ def test_a_partition_counts_plain_tasks_that_are_promoted_or_found_by_a_sweep(pl
     flow.map(plain_tasks["double"].name, n=flow.add(plain_tasks["listed"].name, [7]))
     flow.send()
     limit("default", partition_by_args=["n"], partition_max_concurrency=1)
-    while QueueStore(connection).sweep("default", 10):
-        pass
+    sweep(many=10)
     drain()
     doubles = Task.objects.filter(task_name=plain_tasks["double"].name).order_by("pk")
     assert list(doubles.values_list("partition_key", flat=True)) == ['{"n": 9}', '{"n": 7}']

@@ -65,19 +65,6 @@ def values(handle: Any) -> dict[str, Any]:
 # elements that were skipped
 
 
-def test_results_leave_out_skipped_elements_as_list_arguments_do() -> None:
-    """Naive: they are None in results(), so the lists of a map and of the map over it are of different lengths."""
-    flow = Workflow("evens")
-    even = flow.map(flows.odd_skips, n=[0, 1, 2, 3, 4])
-    double = flow.map(flows.plus, a=even, b=10)
-    flow.add(gather, even, name="list")
-    flow.add(gather, double, name="list of the second")
-    handle = run(flow)
-    assert values(handle) == {
-        "odd_skips": [0, 2, 4], "plus": [10, 12, 14], "list": [0, 2, 4], "list of the second": [10, 12, 14]
-    }  # fmt: skip
-
-
 def test_failed_elements_are_failures_in_progress_and_passed_over_ones_are_not() -> None:
     """Naive: the elements that the second map passed over count as failed once it has ended, and as open until then."""
     flow = Workflow("evens")
@@ -301,21 +288,6 @@ def test_a_child_whose_output_was_skipped_skips_its_node(how: str) -> None:
     reason = explain_node(handle.workflow_id, "child").reasons[0]
     said = "It was skipped because the node that its run returns was skipped."
     assert (reason.code, reason.text) == ("SKIPPED_ITSELF", said)
-
-
-def test_a_run_whose_output_failed_has_failed_although_the_failure_was_handled() -> None:
-    """Naive: it is COMPLETED without a value, and None is what its parent gets."""
-    child = Workflow("handled")
-    bad = child.add(flows.broken)
-    child.add(flows.describe, bad, allow_failed=True)
-    child.add(flows.charge, 1)
-    child.returns(bad)
-    alone = run(child)
-    assert (alone.status(), code_of(alone)) == ("FAILED", "UNHANDLED_ERROR")
-    assert values(alone) == {"describe": "err UNHANDLED_ERROR", "charge": 1001}
-    handle = run(inside(child, allow_failed=True))
-    assert statuses(handle) == {"child": "FAILED", "taker": "COMPLETED"}
-    assert (handle.status(), code_of(handle)) == ("FAILED", "UNHANDLED_ERROR")
 
 
 def test_a_run_whose_output_was_redacted_has_failed() -> None:

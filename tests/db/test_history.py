@@ -24,7 +24,6 @@ from tests.conftest import Connect, wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-Key = tuple[int, dt.datetime, str, str, str]
 MINUTE, HOUR = dt.timedelta(minutes=1), dt.timedelta(hours=1)
 INTO = "INSERT INTO horsies_history (width, at, queue, task, result, n, seconds, buckets)"
 SPANS = [(HOUR, 60, MINUTE, 1), (2 * HOUR, 24, MINUTE, 5), (24 * HOUR, 24, HOUR, 1), (168 * HOUR, 56, HOUR, 3)]

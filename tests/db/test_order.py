@@ -94,28 +94,6 @@ def test_a_pass_without_a_slot_for_the_lane_of_the_first_task_starts_no_later_on
     assert [one.id for one in claim(worker, 0, 9)] == [first]
 
 
-@pytest.mark.parametrize("how", ["retry", "snooze", "given back"])
-def test_a_task_that_has_begun_keeps_its_key_until_it_is_final(claimer: Claimers, how: str) -> None:
-    """Naive: later ones run while it waits for its retry, as graphile's named queues let them."""
-    ordered()
-    worker = claimer()
-    (first,) = of("a", max_retries=2)
-    (later,) = of("a")
-    (one,) = claim(worker)
-    if how == "retry":
-        assert end(worker, failed(one, retry=3_600)) == []
-    elif how == "snooze":
-        snoozed = Outcome(one.id, one.generation, "SNOOZED", "null", "SNOOZED", retry={"seconds": 3_600, "most": 9})
-        assert end(worker, snoozed) == []
-    else:
-        worker.run_pass(releases=[one])
-    assert Task.objects.get(pk=later).status == "PENDING"
-    Task.objects.filter(pk=first).update(enqueued_at=now())
-    (again,) = claim(worker)
-    assert again.id == first
-    assert end(worker, done(again)) == [later]
-
-
 @pytest.mark.parametrize(("most", "status", "stops"), [(0, "FAILED", "stop"), (9, "CANCELLED", None)])
 def test_a_snooze_that_ends_its_task_stops_the_key_only_if_the_task_has_failed(
     claimer: Claimers, most: int, status: str, stops: str | None
@@ -134,38 +112,6 @@ def test_a_snooze_that_ends_its_task_stops_the_key_only_if_the_task_has_failed(
     assert begun == [] if stops else [later]
     ended = Task.objects.get(pk=first)
     assert (ended.status, ended.order_stop) == (status, stops)
-
-
-def test_a_task_that_becomes_visible_late_waits_for_one_that_has_begun(claimer: Claimers, connect: Connect) -> None:
-    """Naive: what was sent first comes before another one between two attempts of that."""
-    ordered()
-    worker, sender = claimer(), connect()
-    with sender.transaction():
-        early = insert(sender, '{"customer_id": "a"}')
-        (later,) = of("a", max_retries=1)
-        (one,) = claim(worker)
-        assert one.id == later
-    assert end(worker, failed(one, retry=3_600)) == []
-    assert claim(worker) == []
-    Task.objects.filter(pk=later).update(enqueued_at=now())
-    (again,) = claim(worker)
-    assert again.id == later
-    assert end(worker, done(again)) == [early]
-
-
-def test_a_clock_set_back_and_ids_of_a_client_do_not_turn_the_order(claimer: Claimers) -> None:
-    ordered()
-    worker = claimer()
-    ids = [uuid.UUID(int=number) for number in (9, 3, 6)]
-    for number, one in enumerate(ids):
-        of("a", ids=[one], now=now() - dt.timedelta(hours=number))
-    sent = list(Task.objects.order_by("sent_at").values_list("pk", flat=True))
-    assert sent == ids
-    found = []
-    while claims := claim(worker):
-        found += [one.id for one in claims]
-        worker.run_pass(outcomes=[done(one) for one in claims])
-    assert found == ids
 
 
 @pytest.mark.parametrize("policy", ["stop", "continue", "cancel"])

@@ -7,10 +7,9 @@ import re
 from typing import Any
 
 import pytest
-from django.db import transaction
 
 from horsies_django import Batch, Workflow, WorkflowDefinitionError, WorkflowError, quorum
-from horsies_django.models import Task, WorkflowNode, WorkflowRun
+from horsies_django.models import Task, WorkflowRun
 from horsies_django.testing import drain
 from horsies_django.workflows import advancer
 from horsies_django.workflows.handle import WorkflowHandle
@@ -95,33 +94,6 @@ def test_a_second_failure_keeps_the_error_of_the_first(hand: Hand) -> None:
 # runs in runs
 
 
-def nested() -> Workflow:
-    inner = Workflow("inner")
-    inner.add(flows.act, after=inner.add(flows.act, name="a"), name="b")
-    middle = Workflow("middle")
-    middle.add(inner, name="inner")
-    outer = Workflow("outer")
-    outer.add(flows.act, after=outer.add(middle, name="middle"), name="end")
-    return outer
-
-
-def test_pause_resume_and_cancel_reach_children_of_children(hand: Hand) -> None:
-    handle = nested().send()
-    assert handle.pause()
-    assert set(WorkflowRun.objects.values_list("status", flat=True)) == {"PAUSED"}
-    assert hand.take() == set()
-    assert handle.resume()
-    assert hand.take() == {"a"}
-    hand.finish()
-    assert set(WorkflowRun.objects.values_list("status", flat=True)) == {"COMPLETED"}
-    other = nested().send()
-    assert other.cancel()
-    assert hand.engine.take() == []
-    hand.engine.advance()
-    cancelled = set(WorkflowNode.objects.filter(status="CANCELLED").values_list("name", flat=True))
-    assert cancelled == {"a", "b", "inner", "middle", "end"}
-
-
 @pytest.mark.parametrize(("verb", "ended"), [("resume", "FAILED"), ("retry", "COMPLETED")])
 def test_a_failed_child_that_pauses_is_resumed_and_retried_with_its_parent(hand: Hand, verb: str, ended: str) -> None:
     """Naive: the parent is not paused itself, and none of its nodes has failed, so both do nothing and it waits for ever."""
@@ -188,16 +160,6 @@ def test_workflows_that_contain_one_another_are_refused() -> None:
     itself.add(itself)
     with pytest.raises(WorkflowDefinitionError, match="itself"):
         itself.send()
-
-
-# sending
-
-
-def test_a_send_that_is_rolled_back_leaves_nothing() -> None:
-    with transaction.atomic():
-        nested().send()
-        transaction.set_rollback(True)
-    assert not any(model.objects.exists() for model in (Task, WorkflowRun, WorkflowNode))
 
 
 # recovery

@@ -8,7 +8,7 @@ import uuid
 from typing import Any
 
 import pytest
-from django.db import connection, transaction
+from django.db import connection
 
 from horsies_django.core.errors import TaskNotRetryable
 from horsies_django.core.records import Outcome
@@ -20,7 +20,7 @@ from horsies_django.tasks.redaction import redact
 from tests.conftest import limit, put
 from tests.db.conftest import Claimers, Connect, heard
 from tests.db.test_order import cancel, claim, end, insert
-from tests.db.test_pass import done, failed
+from tests.db.test_pass import done
 from tests.support.factories import now
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -39,20 +39,6 @@ def merged() -> dict[uuid.UUID, uuid.UUID]:
     return dict(Task.objects.filter(error_code="MERGED").values_list("pk", "merged_into"))
 
 
-def test_equal_tasks_that_wait_are_one_run_and_answered_by_it(claimer: Claimers) -> None:
-    worker = claimer()
-    ids = equal(5)
-    (other,) = equal(1, "b")
-    one, two = sorted(claim(worker), key=lambda claim: claim.id == other)
-    assert two.id == other
-    assert merged() == {id_: one.id for id_ in ids if id_ != one.id}
-    handles = [get_handle(id_) for id_ in ids]
-    assert {str(handle.get(0).err_value.error_code) for handle in handles} == {"WAIT_TIMEOUT"}
-    assert end(worker, done(one), done(two)) == []
-    assert [handle.get(0).ok_value for handle in handles] == [1] * 5
-    assert Task.objects.filter(status="COMPLETED").count() == 2
-
-
 def test_what_is_sent_while_one_runs_is_one_run_that_begins_after_the_last_commit(
     claimer: Claimers, connect: Connect
 ) -> None:
@@ -67,31 +53,6 @@ def test_what_is_sent_while_one_runs_is_one_run_that_begins_after_the_last_commi
         assert len(merged()) == 1
     (three,) = claim(worker, outcomes=[done(two)])
     assert three.id == late
-
-
-def test_a_send_that_is_rolled_back_leaves_the_others(claimer: Claimers) -> None:
-    worker = claimer()
-    with pytest.raises(RuntimeError, match="back"), transaction.atomic():
-        equal()
-        raise RuntimeError("back")
-    (kept,) = equal()
-    assert [one.id for one in claim(worker)] == [kept]
-
-
-def test_a_retry_holds_its_key_and_is_the_run_for_what_came_meanwhile(claimer: Claimers) -> None:
-    """Naive: an equal task runs between two attempts, or waits until the retry has run."""
-    worker = claimer()
-    (first,) = equal(max_retries=1)
-    (one,) = claim(worker)
-    assert end(worker, failed(one, retry=3_600)) == []
-    (second,) = equal()
-    assert claim(worker) == []
-    Task.objects.filter(pk=first).update(enqueued_at=now())
-    (again,) = claim(worker)
-    assert (again.id, merged()) == (first, {second: first})
-    (third,) = equal()
-    assert end(worker, failed(again)) == [third], "exhausted: the next one runs"
-    assert get_handle(second).get(0).err_value.error_code == "BROKEN"
 
 
 @pytest.mark.parametrize("cancelled", [False, True])

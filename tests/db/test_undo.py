@@ -148,18 +148,6 @@ def test_the_elements_of_a_map_that_began_are_undone(hand: Hand) -> None:
     assert (handle.progress().failed, handle.progress().open) == (3, 0)
 
 
-def test_a_node_that_did_not_begin_is_not_undone(hand: Hand) -> None:
-    flow = Workflow("waits", on_error="stop")
-    flow.add(flows.act.with_options(delay=60), name="late", undo=flows.unact)
-    flow.add(flows.act.with_options(delay=60, good_until=timedelta(days=1)), name="later", undo=flows.unact)
-    flow.add(flows.act, name="bad")
-    handle = flow.send()
-    go(hand, "bad", code="BROKEN")
-    assert (handle.status(), undos(handle)) == ("FAILED", {})
-    assert statuses(handle) == {"late": "CANCELLED", "later": "CANCELLED", "bad": "FAILED"}
-    assert "undone" not in handle.get(0).err_value.data
-
-
 # the order
 
 

@@ -272,17 +272,6 @@ def test_the_callbacks_of_a_stopped_batch_run_but_that_of_success(hand: Hand) ->
 # growth
 
 
-def test_every_element_of_a_map_adds_nodes_of_its_own() -> None:
-    """Naive: names are unique by node, so all elements of a map after the first add nothing."""
-    flow = Workflow("map grows")
-    flow.map(flows.grows, n=[2, 0, 3])
-    handle = flow.send()
-    drain()
-    assert handle.status() == "COMPLETED"
-    added = Task.objects.filter(task_name__endswith=".number").values_list("kwargs__n", flat=True)
-    assert sorted(added) == [0, 0, 1, 1, 2]
-
-
 def test_a_map_that_keeps_more_elements_than_may_be_in_flight_is_retried(hand: Hand) -> None:
     """Naive: the first elements have their tasks already, so nothing is sent, and nothing leads to the others."""
     flow = Workflow("kept", max_in_flight=2)

@@ -295,29 +295,6 @@ def test_a_user_needs_the_permission_of_a_gate() -> None:
 # timeouts
 
 
-@pytest.mark.parametrize(
-    ("on_timeout", "status", "after", "run"),
-    [
-        ("fail", "FAILED", "SKIPPED", "FAILED"),
-        ("skip", "SKIPPED", "SKIPPED", "COMPLETED"),
-        ("complete", "COMPLETED", "COMPLETED", "COMPLETED"),
-    ],
-)
-@pytest.mark.parametrize("kind", ["signal", "gate"])
-def test_a_wait_that_times_out(kind: str, on_timeout: str, status: str, after: str, run: str) -> None:
-    flow = Workflow("times out")
-    wait = getattr(flow, kind)("go", timeout=DAY, on_timeout=on_timeout)
-    flow.add(flows.anything, wait, name="after")
-    handle = flow.send()
-    drain(until=DAY - MINUTE)
-    assert statuses(handle)["go"] == "WAITING"
-    drain(until=2 * DAY)
-    assert (statuses(handle), handle.status()) == ({"go": status, "after": after}, run)
-    if status == "FAILED":
-        assert handle.results()["go"].err_value.error_code == "WAIT_TIMED_OUT"
-        assert handle.get(0).err_value.data["error_code"] == "WAIT_TIMED_OUT"
-
-
 @pytest.mark.parametrize("early", [True, False])
 def test_a_signal_wins_over_a_timeout_if_it_was_sent_in_time_however_late_the_run_is_advanced(early: bool) -> None:
     flow = Workflow("race")

@@ -140,6 +140,22 @@ def test_a_failed_task_stops_its_key_or_lets_it_go_on_or_cancels_the_rest(claime
         assert started(worker) == [new]
 
 
+def test_what_is_sent_after_the_failure_is_not_cancelled_though_what_was_sent_before_is_only_now(
+    claimer: Claimers, connect: Connect
+) -> None:
+    ordered("cancel")
+    worker, other = claimer(), connect()
+    _bad, held = of(*"aa")
+    (one,) = claim(worker)
+    with other.transaction():
+        other.execute("SELECT FROM horsies_tasks WHERE id = %s FOR UPDATE", [held])
+        assert end(worker, failed(one)) == []
+        (new,) = of("a")
+    sweep()
+    assert Task.objects.get(pk=held).error_code == "ORDER_CANCELLED"
+    assert started(worker) == [new]
+
+
 @pytest.mark.parametrize("how", ["cancel", "expire", "skip", "delete"])
 def test_what_is_not_run_lets_the_next_one_start(claimer: Claimers, how: str) -> None:
     """Naive: only who settles looks for the next one, so keys stand still for up to half a minute."""
@@ -163,27 +179,6 @@ def test_what_is_not_run_lets_the_next_one_start(claimer: Claimers, how: str) ->
         Task.objects.filter(pk=first).delete()
         sweep()
     assert started(worker) == [second]
-
-
-def test_a_failed_task_that_is_retried_comes_before_those_sent_later_and_several_in_their_old_order(
-    claimer: Claimers,
-) -> None:
-    """Naive: retried ones run in parallel, as those of River did, or in the order of the clicks."""
-    ordered("continue")
-    worker = claimer()
-    ids = of(*"aaaa")
-    for _ in range(3):
-        (one,) = claim(worker)
-        worker.run_pass(outcomes=[failed(one)])
-    assert Task.objects.filter(status="FAILED").count() == 3
-    for task in reversed(ids[:3]):
-        assert retry(task) == "RETRIED"
-    found = []
-    while claims := claim(worker):
-        assert len(claims) == 1
-        found.append(claims[0].id)
-        worker.run_pass(outcomes=[done(claims[0])])
-    assert found == ids
 
 
 def test_a_stopped_key_starts_again_with_the_task_that_stopped_it(claimer: Claimers) -> None:

@@ -156,6 +156,21 @@ def test_what_is_sent_after_the_failure_is_not_cancelled_though_what_was_sent_be
     assert started(worker) == [new]
 
 
+def test_what_was_sent_before_the_failed_task_and_became_visible_after_its_start_is_not_cancelled(
+    claimer: Claimers, connect: Connect
+) -> None:
+    ordered("cancel")
+    worker, sender = claimer(), connect()
+    with sender.transaction():
+        early = insert(sender, '{"customer_id": "a"}')
+        (later,) = of("a")
+        (one,) = claim(worker)
+    assert one.id == later
+    end(worker, failed(one))
+    started(worker)
+    assert Task.objects.get(pk=early).status == "RUNNING"
+
+
 @pytest.mark.parametrize("how", ["cancel", "expire", "skip", "delete"])
 def test_what_is_not_run_lets_the_next_one_start(claimer: Claimers, how: str) -> None:
     """Naive: only who settles looks for the next one, so keys stand still for up to half a minute."""

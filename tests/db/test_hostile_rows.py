@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+import psycopg
 import pytest
 from django.contrib.auth.models import User
 from django.db import IntegrityError, connection, transaction
@@ -20,7 +21,7 @@ from horsies_django.conf import Recovery
 from horsies_django.core.records import Wanted
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.worker.maintenance.reaper import Reaper
-from tests.conftest import limit, put
+from tests.conftest import Claimer, limit, put
 from tests.db.conftest import Claimers, Connect
 from tests.db.test_pass import done
 from tests.support.factories import TaskAttemptFactory, TaskFactory
@@ -61,6 +62,15 @@ def test_a_row_that_no_statement_could_bear_is_refused_by_a_rule(rule: str, colu
     (id_,) = put()
     with pytest.raises(IntegrityError, match=f'violates "horsies_tasks_{rule}": '), transaction.atomic():
         change(id_, **{column: value})
+
+
+def test_a_pass_in_a_transaction_leaves_the_rules_to_what_follows_in_it(connect: Connect) -> None:
+    """Naive: rows that a pass writes are not checked, nor are those that others write after it, as in a test that drains."""
+    (id_,) = put()
+    conn = connect()
+    with pytest.raises(psycopg.errors.CheckViolation, match='violates "horsies_tasks_priority": '), conn.transaction():
+        assert len(Claimer(conn).run_pass(sync=1).claims) == 1
+        conn.execute("UPDATE horsies_tasks SET priority = 0 WHERE id = %s", [id_])
 
 
 def test_the_longest_key_of_a_partition_fits_into_its_indexes(claimer: Claimers) -> None:

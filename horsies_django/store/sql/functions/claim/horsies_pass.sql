@@ -6,8 +6,7 @@
 -- Locks: task rows, skipping locked ones; see horsies_whole_pass. Index: horsies_tasks_claim, then the primary key.
 CREATE OR REPLACE FUNCTION horsies_pass(p_wanted horsies_wanted, p_outcomes jsonb, p_releases jsonb, p_starts jsonb, p_expired_leases boolean)
 RETURNS SETOF horsies_passed LANGUAGE plpgsql VOLATILE
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan
-SET horsies.pass = 'on' AS $$
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
   v_settled record;
   v_plain boolean;
@@ -19,6 +18,7 @@ DECLARE
   v_claimed text[];
   v_count int;
   v_row horsies_passed;
+  v_set text := set_config('horsies.pass', 'on', true);  -- see horsies_fits
 BEGIN
   IF p_outcomes IS NOT NULL THEN
     v_settled := horsies_settle(p_wanted.worker, p_outcomes, p_wanted.max_crashes, p_wanted.channel, p_wanted.news, p_wanted.max_bytes, p_wanted.now);
@@ -89,5 +89,6 @@ BEGIN
   IF NOT p_wanted.durable THEN
     PERFORM set_config('synchronous_commit', 'off', true);
   END IF;
+  v_set := set_config('horsies.pass', '', true);
 END
 $$;

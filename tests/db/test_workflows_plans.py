@@ -364,4 +364,5 @@ def test_what_is_done_for_a_run_reads_no_more_among_many_runs_that_wait(connect:
     sent = [entries(engine.conn, flow.send) for flow in others]
     assert min(sent[-10:]) < min(sent[:10]) + 20
     many = {act.__name__: min(entries(engine.conn, partial(act, engine)) for _ in range(2)) for act in acts}
-    assert {name: (few[name], found) for name, found in many.items() if found > 3 * few[name] + 500} == {}
+    assert max(few.values()) < 1_000, "of 500 runs with 10,000 nodes that have ended"
+    assert {name: (few[name], found) for name, found in many.items() if found > 2 * few[name] + 300} == {}

@@ -51,7 +51,7 @@ SELECT count(*) FROM horsies_tasks t WHERE t.status = 'COMPLETED' AND t.task_nam
 AND NOT EXISTS (SELECT FROM oracle_runs r WHERE r.number = (t.kwargs ->> 'number')::int AND r.ended_at IS NOT NULL)
 """
 STOPPED = """
-SELECT horsies_skip_stopped('line', t.partition_key::json, NULL, 'storm', 'it goes on', horsies_channel())
+SELECT horsies_skip_stopped('line', NULL, t.partition_key::json, NULL, 'storm', 'it goes on', horsies_channel())
 FROM horsies_tasks t WHERE t.queue_name = 'line' AND t.order_stop = 'stop'
 """
 ANSWERS = """

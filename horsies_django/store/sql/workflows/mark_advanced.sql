@@ -2,6 +2,6 @@
 -- again after a retry, only after the parent was advanced.
 -- Locks: the rows of the runs. Index: primary keys.
 UPDATE horsies_workflows run SET advanced_at = clock_timestamp()
-WHERE run.id = ANY (%(ids)s::uuid[]) AND run.finished_at IS NOT NULL AND NOT EXISTS (
-  SELECT FROM horsies_workflow_nodes n
-  WHERE n.workflow_id = run.parent_id AND n.number = run.parent_node AND n.task_id = run.id AND n.status = 'ENQUEUED')
+WHERE run.id = ANY (%(ids)s::uuid[]) AND run.finished_at IS NOT NULL AND (
+  SELECT n.task_id = run.id AND n.status = 'ENQUEUED' FROM horsies_workflow_nodes n  -- an EXISTS may become a join with all nodes
+  WHERE n.workflow_id = run.parent_id AND n.number = run.parent_node) IS NOT TRUE

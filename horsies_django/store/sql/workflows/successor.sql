@@ -3,6 +3,8 @@
 WITH RECURSIVE chain (id, next, place) AS (
   SELECT w.id, w.continued_as, 0 FROM horsies_workflows w WHERE w.id = %(workflow)s::uuid
   UNION ALL
-  SELECT w.id, w.continued_as, c.place + 1 FROM chain c JOIN horsies_workflows w ON w.id = c.next WHERE %(last)s::boolean
+  SELECT w.id, w.continued_as, c.place + 1 FROM chain c CROSS JOIN LATERAL (
+    SELECT w.id, w.continued_as FROM horsies_workflows w WHERE w.id = c.next OFFSET 0) AS w  -- a join may read all runs
+  WHERE %(last)s::boolean
 )
 SELECT CASE WHEN %(last)s::boolean THEN c.id ELSE c.next END FROM chain c ORDER BY c.place DESC LIMIT 1

@@ -16,9 +16,10 @@ DECLARE
   v_woken uuid[];
 BEGIN
   v_runs := ARRAY(
-    SELECT w.id FROM horsies_workflow_nodes n JOIN horsies_workflows w ON w.id = n.workflow_id
+    SELECT w.id FROM horsies_workflow_nodes n CROSS JOIN LATERAL (  -- as a join, it may read all runs for each node
+      SELECT r.id FROM horsies_workflows r WHERE r.id = n.workflow_id FOR NO KEY UPDATE SKIP LOCKED) AS w
     WHERE n.status = 'WAITING' AND n.finished_at IS NULL AND n.due_at <= v_now
-    ORDER BY n.due_at LIMIT p_many FOR NO KEY UPDATE OF w SKIP LOCKED);
+    ORDER BY n.due_at LIMIT p_many);
   SELECT array_agg(n.workflow_id), array_agg(n.number) INTO v_waiting, v_numbers FROM horsies_workflow_nodes n
   WHERE n.workflow_id = ANY (v_runs) AND n.status = 'WAITING' AND n.is_wait AND n.finished_at IS NULL AND n.due_at <= v_now;
   v_woken := horsies_plain_runs(v_waiting, v_numbers, NULL, p_limit);

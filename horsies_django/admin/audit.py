@@ -34,7 +34,7 @@ from horsies_django.admin.base.html import (
 from horsies_django.admin.base.readonly import NextPageMixin, ReadOnlyAdminMixin
 from horsies_django.conf import config
 from horsies_django.models import AuditEntry, Queue, WorkflowRun
-from horsies_django.monitoring.workflows import DEEPEST
+from horsies_django.monitoring.reading import DEEPEST
 
 if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[AuditEntry]

@@ -13,6 +13,7 @@ from horsies_django.conf import config
 from horsies_django.store.notify import direct_connection
 
 STATEMENT_TIMEOUT_MS = 3_000
+DEEPEST = 100_000  # lists show the newest rows, and no more than these are searched for what an index does not have
 CACHED_SECONDS = 5.0
 
 T = TypeVar("T")

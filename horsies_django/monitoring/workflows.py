@@ -17,11 +17,11 @@ from horsies_django.core.status import UNFINISHED_RUNS
 from horsies_django.core.texts import text_problem
 from horsies_django.models import WorkflowNode, WorkflowRun, WorkflowSignal
 from horsies_django.monitoring.fitting import Misfit, misfits
+from horsies_django.monitoring.reading import DEEPEST
 from horsies_django.store.workflows import Progress
 from horsies_django.tasks import registry
 from horsies_django.workflows.database import reading
 
-DEEPEST = 100_000  # lists show the newest rows, and no more than these are searched for what an index does not have
 RUNS = 1_000  # compared at a time
 
 

@@ -173,7 +173,7 @@ def test_it_costs_the_same_few_queries_for_many_and_gives_up_with_advice(
         fail(f"E{number}", PAY)
         count(f"shop.{number}", "OH_NO", 1)
     assert cost() == few <= 14
-    monkeypatch.setattr(readonly, "TIMEOUT_MS", 1)
+    monkeypatch.setattr(readonly, "STATEMENT_TIMEOUT_MS", 1)
     monkeypatch.setattr(selection, "DEEPEST", 1)
     with connection.cursor() as cursor:
         cursor.execute(

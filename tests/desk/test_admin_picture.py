@@ -243,7 +243,7 @@ def test_a_run_that_is_too_large_is_shown_as_a_table_instead(boss: Client, monke
 def test_reading_that_takes_too_long_is_given_up(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     handle = sent()
     monkeypatch.setattr(cards, "_read", lambda *_of: sql(ENDLESS))
-    monkeypatch.setattr(readonly, "TIMEOUT_MS", 50)
+    monkeypatch.setattr(readonly, "STATEMENT_TIMEOUT_MS", 50)
     html = body(boss, url(handle, "picture"))
     assert "was stopped" in html
     assert 'class="horsies-drawing"' not in html

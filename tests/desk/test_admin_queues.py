@@ -411,7 +411,7 @@ def test_a_queue_shows_its_last_twenty_changes_and_no_others(boss: Client) -> No
 def test_numbers_that_take_too_long_are_given_up_and_the_pages_stay(
     boss: Client, connect: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readonly, "TIMEOUT_MS", 100)
+    monkeypatch.setattr(readonly, "STATEMENT_TIMEOUT_MS", 100)
     keeper = connect()
     with keeper.transaction():
         keeper.execute("LOCK TABLE horsies_tasks IN ACCESS EXCLUSIVE MODE")

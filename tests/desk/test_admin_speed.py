@@ -212,7 +212,7 @@ def test_waiting_tasks_are_listed_in_the_order_in_which_they_start_those_of_a_fu
 
 
 def test_a_list_that_takes_too_long_is_given_up_with_advice(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readonly, "TIMEOUT_MS", 1)
+    monkeypatch.setattr(readonly, "STATEMENT_TIMEOUT_MS", 1)
     fill(finished=50_000)
     with connection.cursor() as cursor:
         cursor.execute("SELECT current_setting('statement_timeout'), current_setting('enable_seqscan')")

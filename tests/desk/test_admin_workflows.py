@@ -488,7 +488,7 @@ def test_pages_cost_the_same_few_queries_for_many_runs_and_nodes_as_for_few(boss
 def test_counting_that_takes_too_long_leaves_the_progress_out(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     handle = sent()
     monkeypatch.setattr(workflows, "progress", lambda _ids: connection.cursor().execute(ENDLESS))
-    monkeypatch.setattr(readonly, "TIMEOUT_MS", 50)
+    monkeypatch.setattr(readonly, "STATEMENT_TIMEOUT_MS", 50)
     assert "The progress is missing" in body(boss, reverse(RUNS))
     assert "<progress" not in body(boss, url(handle))
 
@@ -502,7 +502,7 @@ def test_nodes_are_shown_without_their_number_if_counting_them_takes_too_long(
     handle = sent()
     monkeypatch.setattr(nodes, "PAGE", 1)
     monkeypatch.setattr(nodes, "Count", Endless)
-    monkeypatch.setattr(readonly, "TIMEOUT_MS", 300)
+    monkeypatch.setattr(readonly, "STATEMENT_TIMEOUT_MS", 300)
     html = body(boss, url(handle))
     assert [row[1] for row in table(html, "horsies-nodes")] == ["number"]
     assert '<a rel="next" href="?nodes=&amp;from=1#horsies-nodes">' in html

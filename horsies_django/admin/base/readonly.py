@@ -28,8 +28,7 @@ from django.utils.translation import gettext_lazy
 
 from horsies_django.admin.base.refusals import answered
 from horsies_django.conf import config
-from horsies_django.monitoring.reading import STATEMENT_TIMEOUT_MS as TIMEOUT_MS
-from horsies_django.monitoring.workflows import DEEPEST
+from horsies_django.monitoring.reading import DEEPEST, STATEMENT_TIMEOUT_MS
 from horsies_django.store.base import run
 
 if TYPE_CHECKING:
@@ -44,9 +43,9 @@ QUERY_CANCELED = "57014"
 
 
 def read_bounded(alias: str, read: Callable[[], T], timeout_ms: int | None = None) -> T | None:
-    """Return what ``read`` returns, or None if one of its statements takes longer than ``timeout_ms`` (or ``TIMEOUT_MS``)."""
+    """Return what ``read`` returns, or None if one of its statements takes longer than ``timeout_ms``, or 3 s."""
     try:
-        with _bounds(alias, timeout_ms or TIMEOUT_MS):
+        with _bounds(alias, timeout_ms or STATEMENT_TIMEOUT_MS):
             return read()
     except OperationalError as error:
         if getattr(error.__cause__, "sqlstate", None) != QUERY_CANCELED:

@@ -49,7 +49,7 @@ COLUMNS = ("name", "key", "status", "sent_at", "finished_at", "error_code", "par
 HALTED = Q(status="PAUSED") | Q(error_code="COMPENSATION_FAILED")  # the condition of an index
 LOOKED_AT_FIRST: str | Promise = _("Only the newest 1,000 halted runs and the first 1,000 waiting nodes were searched.")
 
-# The number is workflows.DEEPEST; it is part of the text so that translators can format it.
+# The number is DEEPEST; it is part of the text so that translators can format it.
 LOOKED_AT_NEWEST: str | Promise = _("Only the newest 100,000 runs were searched.")
 NOT_COUNTED: str | Promise = _("The progress is missing, because counting took longer than three seconds.")
 

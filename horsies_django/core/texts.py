@@ -44,8 +44,8 @@ def refuse_who(error: type[Exception], refused: str, actor: object, reason: obje
 
 
 def amount(count: int, noun: str, more: bool = False) -> str:
-    """Return "1 task" or "3 tasks"; ``more``: "more than 3 tasks"."""
-    return f"{'more than ' if more else ''}{count:,} {noun}{'' if count == 1 else 's'}"
+    """Return "1 task" or "3 tasks"; ``more``: "at least 3 tasks"."""
+    return f"{'at least ' if more else ''}{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def close_to(name: str, names: Iterable[str]) -> str:

@@ -41,7 +41,7 @@ __all__ = [
 
 BATCH = 500  # tasks in a transaction
 READ = 10_000  # entries of an index for one batch
-DEEPEST = 30_000  # entries of an index that a list reads, and tasks in a preview
+DEEPEST = 30_000  # entries of an index that a page reads, and tasks in a preview
 EXAMPLES = 5
 UNSUCCESSFUL, FINISHED = "UNSUCCESSFUL", "FINISHED"
 GROUPS = {UNSUCCESSFUL: sorted(FINAL - {Status.COMPLETED.value}), FINISHED: sorted(FINAL)}
@@ -151,7 +151,7 @@ def newest(chosen: Selection, rows: QuerySet[Task] | None = None) -> tuple[Query
 
 
 class Preview(NamedTuple):
-    """How many tasks an act would concern, up to 30,000 (``more``: there are more), by name and code, and some of them."""
+    """How many tasks an act would concern, up to 30,000 (``more``: or more), by name and code, and some of them."""
 
     many: int
     more: bool
@@ -159,14 +159,16 @@ class Preview(NamedTuple):
     examples: list[Selected]
 
 
-def preview(selection: Selection) -> Preview:
-    """Return what an act on a selection would concern. Reads, without locks."""
+def preview(selection: Selection, *, first: bool = False) -> Preview:
+    """Return what an act on a selection would concern. Reads, without locks. ``first``: only 30,000 entries of the index."""
     store = SelectionStore(connections[config().database])
     found: list[Selected] = []
     after, more = None, True
     while more and len(found) < DEEPEST:
         page, after = store.page(selection, after, many=DEEPEST - len(found), read=DEEPEST)
         found, more = found + page, after is not None
+        if first:
+            break
     kinds = Counter((task.task_name, task.error_code) for task in found)
     return Preview(len(found), more, [(*kind, many) for kind, many in kinds.most_common()], found[:EXAMPLES])
 

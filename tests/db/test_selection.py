@@ -328,6 +328,7 @@ def test_a_preview_counts_by_name_and_code_and_shows_some(monkeypatch: pytest.Mo
     failures(1, task_name="shop.late", finished_at=now())
     late = preview(matching("FAILED", name="shop.late"))
     assert late[:3] == (1, False, [("shop.late", "OH_NO", 1)]), "behind nine others"
+    assert preview(matching("FAILED", name="shop.late"), first=True)[:2] == (0, True), "a page reads the first entries"
     limit("mail", partition_by_args=[], partition_max_concurrency=1)
     put(2, queue="default")
     TaskFactory(queue_name="mail", parked=True, partition_key="x")

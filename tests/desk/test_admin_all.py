@@ -78,6 +78,19 @@ def test_an_act_that_takes_long_shows_how_far_it_is_and_goes_on_or_stops(
     assert len({entry.after["act"] for entry in AuditEntry.objects.filter(action="task.retry")}) == 1
 
 
+def test_a_page_counts_the_first_entries_of_an_index_and_an_act_reads_all(
+    boss: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Naive: nothing can be done to tasks that are behind those that were counted."""
+    monkeypatch.setattr(selection, "DEEPEST", 2)
+    failures(3, task_name="shop.pay")
+    failures(1, task_name="shop.late", finished_at=now())
+    page = body(boss, ALL, status="FAILED", name="shop.late")
+    assert '<h2 id="horsies-found">At least 0 tasks</h2>' in page
+    assert "<li>RETRIED: 1</li>" in posted(boss, page, verb="retry").content.decode()
+    assert statuses() == {"FAILED": 3, "PENDING": 1}
+
+
 @pytest.mark.parametrize(
     ("status", "verb", "permissions", "allowed"),
     [

@@ -137,7 +137,7 @@ class AllMixin(Base):
         if not form.is_bound or not form.is_valid():
             return self._answer(request, form=form)
         chosen = selection.as_of_now(form.selected)
-        found = read_bounded(config().database, lambda: selection.preview(chosen))
+        found = read_bounded(config().database, lambda: selection.preview(chosen, first=True))
         if found is None:
             form.add_error(None, _("Counting them took longer than three seconds. Describe fewer."))
             return self._answer(request, form=form)

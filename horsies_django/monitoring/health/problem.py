@@ -21,6 +21,33 @@ MANY_FAILURES, SHARE = 20, 0.1  # in 15 minutes
 ENDED_CHILD = (CRASHED, OperationalErrorCode.WORKER_CRASHED, OperationalErrorCode.POISON)
 FINAL = (COMPLETED, RETURNED, CANCELLED, EXPIRED)
 START = "start 'manage.py horsies_scheduler' or a worker with --with-scheduler"
+# What to do, by the code of a problem; {} is what the problem names
+ADVICE = {
+    "READ_ONLY": "point DATABASES to the primary, or make the database writable",
+    "BLOCKED": "let it finish, or if its work may be lost, run {}",
+    "NOTIFY_QUEUE": "a listening session has a transaction open: find the oldest one in pg_stat_activity and end it",
+    "CONNECTIONS": "lower --threads, CONN_MAX_AGE and CHILD_CONN_MAX_AGE, pool connections, or raise max_connections",
+    "XMIN_HELD": "{}",
+    "STALE_WORKER": "any live worker recovers them: start one, or see in its log why it does not",
+    "NO_LIVING_WORKER": "start one that serves it, as in 'manage.py horsies_worker --queues={}'",
+    "NO_SCHEDULER": START,
+    "SCHEDULE_LATE": f"{START}, or read in its log why it does not send it",
+    "SCHEDULE_FAILS": "correct it in the code or in the admin",
+    "RECORD_LOST": "remove what the error names; what the record is about was done, and the log has more",
+    "ORDER_STOPPED": "retry or skip them; 'manage.py horsies_queue show {}' lists them",
+    "WAITS_TOO_LONG": (
+        "start more workers, or raise the limit that holds it back; 'manage.py horsies_explain ID' shows the reason"
+    ),
+    "PARTITION_WAITS": "raise the limit of partitions, or send less; 'manage.py horsies_queue show {}' lists full partitions",
+    "FAILURES": "see their errors in the admin or with 'manage.py horsies_task list --status FAILED', and correct the task",
+    "CRASHES": "see the worker's log for what killed them: memory, a C extension, or os._exit",
+    "UNKNOWN_TASK": "start a worker whose code has the task, or cancel them",
+    "SCHEDULED_TASKS_FAIL": "see their errors in the admin or with 'manage.py horsies_task list', and correct the task",
+    "FIRE_TIMES_MISSED": (
+        "see in the scheduler's log which; send what is needed with 'manage.py horsies_schedule run', or set 'catch_up'"
+    ),
+    "RUNS_STAND_STILL": "{}",
+}
 REMEDIES = {
     "transaction": "if its work may be lost, run SELECT pg_terminate_backend({})",
     "prepared transaction": "if it is abandoned, run ROLLBACK PREPARED",
@@ -63,9 +90,10 @@ class ProblemCode(enum.StrEnum):
     @property
     def severity(self) -> Severity:
         """Return how severe problems of this kind are."""
-        codes = list(ProblemCode)
-        warning = codes.index(self) >= codes.index(ProblemCode.ORDER_STOPPED)
-        return Severity.WARNING if warning else Severity.CRITICAL
+        return Severity.CRITICAL if RANK[self] < RANK[ProblemCode.ORDER_STOPPED] else Severity.WARNING
+
+
+RANK = {code: place for place, code in enumerate(ProblemCode)}
 
 
 class Problem(NamedTuple):
@@ -89,12 +117,14 @@ def problems(health: Health, *, max_wait_seconds: float | None = MAX_WAIT_SECOND
     """
     parts = (of_server, of_blockers, of_xmin, of_lost, of_workers, of_schedules, of_counts, of_unknown, of_workflows)
     found = [*of_queues(health, max_wait_seconds), *(one for part in parts for one in part(health))]
-    codes = list(ProblemCode)
-    return sorted(found, key=lambda one: (codes.index(one.code), one.since.timestamp() if one.since else 0.0))
+    return sorted(found, key=lambda one: (RANK[one.code], one.since.timestamp() if one.since else 0.0))
 
 
-def problem(code: ProblemCode, subject: str, text: str, advice: str, since: dt.datetime | None = None) -> Problem:
-    """Return a problem with the severity of its code."""
+def problem(
+    code: ProblemCode, subject: str, text: str, since: dt.datetime | None = None, named: object = ""
+) -> Problem:
+    """Return a problem with the severity of its code, and its advice, in which ``named`` stands."""
+    advice = ADVICE[code].format(named)
     return Problem(code, code.severity, subject, None if since is None else aware(since), text, advice)
 
 
@@ -114,45 +144,31 @@ def of_server(health: Health) -> Iterator[Problem]:
     database = health.database
     if database.read_only:
         why = "because it is a replica" if database.in_recovery else "by default_transaction_read_only"
-        yield problem(
-            ProblemCode.READ_ONLY,
-            "database",
-            f"the database is read-only, {why}: no task can be sent, claimed or finished",
-            "point DATABASES to the primary, or make the database writable",
-        )
+        text = f"the database is read-only, {why}: no task can be sent, claimed or finished"
+        yield problem(ProblemCode.READ_ONLY, "database", text)
     if database.notify_queue > 0.5:
-        yield problem(
-            ProblemCode.NOTIFY_QUEUE,
-            "database",
-            f"PostgreSQL's notification queue is {database.notify_queue:.0%} full; when it is full, transactions that send tasks "
-            "cannot commit",
-            "a listening session has a transaction open: find the oldest one in pg_stat_activity and end it",
-        )
+        full = f"PostgreSQL's notification queue is {database.notify_queue:.0%} full"
+        text = f"{full}; when it is full, transactions that send tasks cannot commit"
+        yield problem(ProblemCode.NOTIFY_QUEUE, "database", text)
     if database.connections > 0.9 * database.max_connections:
-        yield problem(
-            ProblemCode.CONNECTIONS,
-            "database",
-            f"{database.connections} of {database.max_connections} connections are in use, and soon workers and sites cannot "
-            "connect",
-            "lower --threads, CONN_MAX_AGE and CHILD_CONN_MAX_AGE, pool connections, or raise max_connections",
-        )
+        used = f"{database.connections} of {database.max_connections} connections are in use"
+        text = f"{used}, and soon workers and sites cannot connect"
+        yield problem(ProblemCode.CONNECTIONS, "database", text)
 
 
 def of_blockers(health: Health) -> Iterator[Problem]:
     for one in health.blockers:
-        prepared = one.pid is None
-        who = f"prepared transaction {one.name!r}" if prepared else f"process {one.pid} ({one.name!r})"
+        who, end = f"process {one.pid} ({one.name!r})", f"SELECT pg_terminate_backend({one.pid})"
+        if one.pid is None:
+            who, end = f"prepared transaction {one.name!r}", "ROLLBACK PREPARED"
         age = "" if one.seconds is None else f" for {span(one.seconds)}"
-        end = "ROLLBACK PREPARED" if prepared else f"SELECT pg_terminate_backend({one.pid})"
-        yield problem(
-            ProblemCode.BLOCKED,
-            f"table {one.table}",
-            f"{who} has had a transaction open{age} that {'holds' if one.granted else 'waits for'} the lock {one.mode} on "
-            f"{one.table}, for which workers have to wait"
-            + ("" if health.complete else ", as this check did until it was cancelled"),
-            f"let it finish, or if its work may be lost, run {end}",
-            health.ago(one.seconds),
+        does = "holds" if one.granted else "waits for"
+        told = "" if health.complete else ", as this check did until it was cancelled"
+        text = (
+            f"{who} has had a transaction open{age} that {does} the lock {one.mode} on {one.table}, for which workers "
+            f"have to wait{told}"
         )
+        yield problem(ProblemCode.BLOCKED, f"table {one.table}", text, health.ago(one.seconds), end)
 
 
 def of_xmin(health: Health) -> Iterator[Problem]:
@@ -161,40 +177,27 @@ def of_xmin(health: Health) -> Iterator[Problem]:
         least = 10_000_000 if one.seconds is None else 1_000
         if one.transactions > least and (one.seconds is None or one.seconds > 3_600.0):
             minutes = "" if one.seconds is None else f"{one.seconds / 60:,.0f} minutes, "
-            yield problem(
-                ProblemCode.XMIN_HELD,
-                f"{one.kind} {one.pid or one.name}",
-                f"{named(one)} has kept dead rows from being removed for {minutes}{one.transactions:,} transactions, and claims "
-                "slow down",
-                REMEDIES[one.kind].format(one.pid),
-                health.ago(one.seconds),
-            )
+            dead = f"{named(one)} has kept dead rows from being removed"
+            text = f"{dead} for {minutes}{one.transactions:,} transactions, and claims slow down"
+            subject, remedy = f"{one.kind} {one.pid or one.name}", REMEDIES[one.kind].format(one.pid)
+            yield problem(ProblemCode.XMIN_HELD, subject, text, health.ago(one.seconds), remedy)
 
 
 def of_lost(health: Health) -> Iterator[Problem]:
     for one in health.lost:
-        audit = one.kind == "audit"
-        what = f"the audit entry {one.what!r}" if audit else f"a snapshot of worker {one.what}"
-        yield problem(
-            ProblemCode.RECORD_LOST,
-            "audit" if audit else f"worker {one.what}",
-            f"{what} could not be written {one.seconds_ago:,.0f} s ago: {one.error}",
-            "remove what the error names; what the record is about was done, and the log has more",
-            health.ago(one.seconds_ago),
-        )
+        what, subject = f"a snapshot of worker {one.what}", f"worker {one.what}"
+        if one.kind == "audit":
+            what, subject = f"the audit entry {one.what!r}", "audit"
+        text = f"{what} could not be written {one.seconds_ago:,.0f} s ago: {one.error}"
+        yield problem(ProblemCode.RECORD_LOST, subject, text, health.ago(one.seconds_ago))
 
 
 def of_workers(health: Health) -> Iterator[Problem]:
     for one in health.workers:
         if one.holds and one.state != "living":
-            name = f"worker {one.hostname}:{one.pid}"
-            yield problem(
-                ProblemCode.STALE_WORKER,
-                name,
-                f"{name} is {one.state}, was last seen {one.silent_seconds:,.0f} s ago, and holds {amount(one.holds, 'task')}",
-                "any live worker recovers them: start one, or see in its log why it does not",
-                one.seen_at,
-            )
+            name, silent = f"worker {one.hostname}:{one.pid}", f"{one.silent_seconds:,.0f} s"
+            text = f"{name} is {one.state}, was last seen {silent} ago, and holds {amount(one.holds, 'task')}"
+            yield problem(ProblemCode.STALE_WORKER, name, text, one.seen_at)
 
 
 def of_queues(health: Health, max_wait_seconds: float | None) -> Iterator[Problem]:
@@ -207,39 +210,19 @@ def of_queues(health: Health, max_wait_seconds: float | None) -> Iterator[Proble
             continue
         name, waits, parked = f"queue {queue.name}", queue.oldest_seconds, queue.partition_seconds
         if queue.pending and not queue.workers:
-            yield problem(
-                ProblemCode.NO_LIVING_WORKER,
-                name,
-                f"{name} has {amount(queue.pending, 'task', queue.pending_more)} due and no live worker",
-                f"start one that serves it, as in 'manage.py horsies_worker --queues={queue.name}'",
-                health.ago(waits),
-            )
+            text = f"{name} has {amount(queue.pending, 'task', queue.pending_more)} due and no live worker"
+            yield problem(ProblemCode.NO_LIVING_WORKER, name, text, health.ago(waits), queue.name)
         if queue.stopped_seconds is not None:
-            yield problem(
-                ProblemCode.ORDER_STOPPED,
-                name,
-                f"failed tasks stop {amount(min(queue.stopped, 1_000), 'key', queue.stopped > 1_000)} of {name}, the first for "
-                f"{queue.stopped_seconds:,.0f} s",
-                f"retry or skip them; 'manage.py horsies_queue show {queue.name}' lists them",
-                health.ago(queue.stopped_seconds),
-            )
+            keys = amount(min(queue.stopped, 1_000), "key", queue.stopped > 1_000)
+            text = f"failed tasks stop {keys} of {name}, the first for {queue.stopped_seconds:,.0f} s"
+            yield problem(ProblemCode.ORDER_STOPPED, name, text, health.ago(queue.stopped_seconds), queue.name)
         if waits is not None and waits > most:
-            yield problem(
-                ProblemCode.WAITS_TOO_LONG,
-                name,
-                f"a due task of {name} has been waiting for {span(waits)}, longer than {span(most)}",
-                "start more workers, or raise the limit that holds it back; 'manage.py horsies_explain ID' shows the reason",
-                health.ago(waits),
-            )
+            text = f"a due task of {name} has been waiting for {span(waits)}, longer than {span(most)}"
+            yield problem(ProblemCode.WAITS_TOO_LONG, name, text, health.ago(waits))
         if parked is not None and parked > most:
-            yield problem(
-                ProblemCode.PARTITION_WAITS,
-                name,
-                f"a due task of {name} whose partition is at its limit has been waiting for {span(parked)}, longer than "
-                f"{span(most)}",
-                f"raise the limit of partitions, or send less; 'manage.py horsies_queue show {queue.name}' lists full partitions",
-                health.ago(parked),
-            )
+            which = f"a due task of {name} whose partition is at its limit"
+            text = f"{which} has been waiting for {span(parked)}, longer than {span(most)}"
+            yield problem(ProblemCode.PARTITION_WAITS, name, text, health.ago(parked), queue.name)
 
 
 def of_schedules(health: Health) -> Iterator[Problem]:
@@ -247,29 +230,14 @@ def of_schedules(health: Health) -> Iterator[Problem]:
     yield from _of_schedulers(health)
     for one in health.schedules:
         if one.error is not None:
-            yield problem(
-                ProblemCode.SCHEDULE_FAILS,
-                f"schedule {one.name}",
-                f"the schedule {one.name!r} could not send its task: {one.error}",
-                "correct it in the code or in the admin",
-                one.error_at,
-            )
+            text = f"the schedule {one.name!r} could not send its task: {one.error}"
+            yield problem(ProblemCode.SCHEDULE_FAILS, f"schedule {one.name}", text, one.error_at)
         if one.missed_at is not None:
-            yield problem(
-                ProblemCode.FIRE_TIMES_MISSED,
-                f"schedule {one.name}",
-                f"the schedule {one.name!r} missed fire times in the last 24 hours",
-                "see in the scheduler's log which; send what is needed with 'manage.py horsies_schedule run', or set 'catch_up'",
-                one.missed_at,
-            )
-    for failing in health.failing_schedules:
-        yield problem(
-            ProblemCode.SCHEDULED_TASKS_FAIL,
-            f"schedule {failing.name}",
-            f"the last two tasks {failing.task_name} that the schedule {failing.name!r} sent failed",
-            "see their errors in the admin or with 'manage.py horsies_task list', and correct the task",
-            failing.since,
-        )
+            text = f"the schedule {one.name!r} missed fire times in the last 24 hours"
+            yield problem(ProblemCode.FIRE_TIMES_MISSED, f"schedule {one.name}", text, one.missed_at)
+    for name, task_name, since in health.failing_schedules:
+        text = f"the last two tasks {task_name} that the schedule {name!r} sent failed"
+        yield problem(ProblemCode.SCHEDULED_TASKS_FAIL, f"schedule {name}", text, since)
 
 
 def _of_schedulers(health: Health) -> Iterator[Problem]:
@@ -278,23 +246,13 @@ def _of_schedulers(health: Health) -> Iterator[Problem]:
     # a scheduler records once a minute which schedules its code declares
     if health.declared_schedules and (kept_at is None or silent > 180):
         told = "loaded them" if kept_at is None else f"had them in its code for {span(silent)}"
-        yield problem(
-            ProblemCode.NO_SCHEDULER,
-            "schedules",
-            f"the code declares {amount(health.declared_schedules, 'schedule')}, but no scheduler has {told}",
-            START,
-            kept_at,
-        )
+        text = f"the code declares {amount(health.declared_schedules, 'schedule')}, but no scheduler has {told}"
+        yield problem(ProblemCode.NO_SCHEDULER, "schedules", text, kept_at)
     late = [(one.name, one.late_seconds) for one in health.schedules if (one.late_seconds or 0) > LATE.total_seconds()]
     for name, seconds in late[:1]:
         others = f" (and {len(late) - 1} more)" if len(late) > 1 else ""
-        yield problem(
-            ProblemCode.SCHEDULE_LATE,
-            f"schedule {name}",
-            f"the schedule {name!r}{others} is overdue by {span(seconds or 0)}",
-            f"{START}, or read in its log why it does not send it",
-            health.ago(seconds),
-        )
+        text = f"the schedule {name!r}{others} is overdue by {span(seconds or 0)}"
+        yield problem(ProblemCode.SCHEDULE_LATE, f"schedule {name}", text, health.ago(seconds))
 
 
 def of_counts(health: Health) -> Iterator[Problem]:
@@ -304,32 +262,24 @@ def of_counts(health: Health) -> Iterator[Problem]:
     for task, n, _ in _failing(health.day, 3, 1.0):  # all in a day
         told.setdefault(task, f"all {amount(n, 'task')} {task} of the last 24 hours failed")
     for task, text in list(told.items())[:MOST]:
-        yield problem(
-            ProblemCode.FAILURES,
-            f"task {task}",
-            text,
-            "see their errors in the admin or with 'manage.py horsies_task list --status FAILED', and correct the task",
-        )
+        yield problem(ProblemCode.FAILURES, f"task {task}", text)
     crashes = Counter[str]()
     for one in health.lately:
         if one.result in ENDED_CHILD:
             crashes[one.task] += sum(one.buckets)  # attempts that ended with their worker have no duration
     for task, n in crashes.most_common(MOST):
         if n >= 3:  # in 15 minutes
-            yield problem(
-                ProblemCode.CRASHES,
-                f"task {task}",
-                f"tasks {task} ended {n:,} child processes in the last 15 minutes",
-                "see the worker's log for what killed them: memory, a C extension, or os._exit",
-            )
+            text = f"tasks {task} ended {n:,} child processes in the last 15 minutes"
+            yield problem(ProblemCode.CRASHES, f"task {task}", text)
 
 
 def _failing(totals: Sequence[Total], least: int, share: float) -> list[tuple[str, int, int]]:
     """Return the tasks with so many final failures that are such a share of all outcomes, and both numbers; the worst first."""
     failures, outcomes = Counter[str](), Counter[str]()
     for one in totals:
-        failures[one.task] += one.n if one.failed else 0
-        outcomes[one.task] += one.n if one.failed or one.result in FINAL else 0
+        if one.failed or one.result in FINAL:
+            failures[one.task] += one.n * one.failed
+            outcomes[one.task] += one.n
     return [
         (task, n, outcomes[task]) for task, n in failures.most_common() if n >= least and n >= share * outcomes[task]
     ]
@@ -337,27 +287,19 @@ def _failing(totals: Sequence[Total], least: int, share: float) -> list[tuple[st
 
 def of_unknown(health: Health) -> Iterator[Problem]:
     for one in health.unknown_tasks[:MOST]:
-        yield problem(
-            ProblemCode.UNKNOWN_TASK,
-            f"task {one.task_name}",
-            f"{amount(one.many, 'due task')} {one.task_name} of queue {one.queue} wait, and no live worker of the queue knows "
-            "them: they will fail with WORKER_RESOLUTION_ERROR",
-            "start a worker whose code has the task, or cancel them",
-            one.since,
+        text = (
+            f"{amount(one.many, 'due task')} {one.task_name} of queue {one.queue} wait, and no live worker of the queue "
+            "knows them: they will fail with WORKER_RESOLUTION_ERROR"
         )
+        yield problem(ProblemCode.UNKNOWN_TASK, f"task {one.task_name}", text, one.since)
 
 
 def of_workflows(health: Health) -> Iterator[Problem]:
     """Yield the workflows with runs that go on only if somebody acts."""
     for one in health.halted_runs[:MOST]:
-        text, advice = _halted(one)
-        yield problem(
-            ProblemCode.RUNS_STAND_STILL,
-            f"workflow {one.name}",
-            f"{amount(one.many, 'run')} of workflow {one.name} {text}, first {one.run}",
-            advice,
-            one.since,
-        )
+        told, advice = _halted(one)
+        text = f"{amount(one.many, 'run')} of workflow {one.name} {told}, first {one.run}"
+        yield problem(ProblemCode.RUNS_STAND_STILL, f"workflow {one.name}", text, one.since, advice)
 
 
 def _halted(halted: HaltedRuns) -> tuple[str, str]:

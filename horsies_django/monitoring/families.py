@@ -8,29 +8,32 @@ from itertools import accumulate
 from typing import Any
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from horsies_django.core.counts import BOUNDS
 
 BOUND_TEXTS = ["+Inf" if bound == math.inf else str(bound) for bound in BOUNDS]
-
-
 Figures = Mapping[Any, float]  # by the value of the label, or a tuple of those of the labels
+Kind = type[GaugeMetricFamily] | type[CounterMetricFamily]
 
 
-def gauge(name: str, text: str, labels: Sequence[str], figures: Figures) -> Metric:
-    """Return a gauge with a value for each figure."""
-    return filled(GaugeMetricFamily(name, text, labels=labels), figures)
-
-
-def counter(name: str, text: str, labels: Sequence[str], figures: Figures) -> Metric:
-    """Return a counter with a value for each figure."""
-    return filled(CounterMetricFamily(name, text, labels=labels), figures)
-
-
-def filled(family: GaugeMetricFamily | CounterMetricFamily, figures: Figures) -> Metric:
+def gauge(name: str, text: str, labels: Sequence[str], figures: Figures, kind: Kind = GaugeMetricFamily) -> Metric:
+    """Return a gauge, or another ``kind``, with a value for each figure."""
+    family = kind(name, text, labels=labels)
     for key, figure in figures.items():
         family.add_metric((key,) if isinstance(key, str) else key, figure)
     return family
+
+
+class Families(Collector):
+    """Families of metrics, for ``generate_latest``."""
+
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self.families = families
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the families."""
+        return self.families
 
 
 def histogram(

@@ -8,11 +8,10 @@ from contextlib import AbstractContextManager
 
 from prometheus_client import generate_latest
 from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
 
 from horsies_django.core.queues import CLUSTER
 from horsies_django.core.status import UNFINISHED_RUNS
-from horsies_django.monitoring.families import gauge
+from horsies_django.monitoring.families import Families, gauge
 from horsies_django.monitoring.health import Health, ProblemCode, examine, problems
 from horsies_django.monitoring.reading import Cached
 from horsies_django.store.base import Connection
@@ -21,28 +20,24 @@ from horsies_django.store.health import HealthStore
 WORKER_STATES = ("living", "stale", "dead", "stopped")
 
 
-class SiteCollector(Collector):
-    """Reads the state of the system on a connection. Raises the errors of the driver."""
+def of_site(connection: Connection) -> Iterator[Metric]:
+    """Yield each family of metrics; only the problems, if the tables could not be read because of a lock.
 
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield each family of metrics; only the problems, if the tables could not be read because of a lock."""
-        health, store = examine(self.connection), HealthStore(self.connection)
-        found = Counter((one.code, one.severity) for one in problems(health))
-        codes = {(code, code.severity): found[code, code.severity] for code in ProblemCode}
-        yield gauge("horsies_problem", "Problems that need attention.", ("code", "severity"), codes)
-        if not health.complete:
-            return
-        yield from of_queues(health)
-        states = Counter(worker.state for worker in health.workers)
-        workers = {state: states[state] for state in WORKER_STATES}
-        yield gauge("horsies_workers", "Workers; those that ended, for ten minutes.", ("state",), workers)
-        name, text = "horsies_schedule_next_fire_timestamp_seconds", "When schedules fire next."
-        yield gauge(name, text, ("schedule",), store.fire_times())
-        runs = dict.fromkeys(UNFINISHED_RUNS, 0) | store.runs()
-        yield gauge("horsies_workflow_runs", "Unfinished workflow runs, up to 10,000.", ("status",), runs)
+    Raises the errors of the driver.
+    """
+    health, store = examine(connection), HealthStore(connection)
+    found = Counter((one.code, one.severity) for one in problems(health))
+    codes = {(code, code.severity): found[code, code.severity] for code in ProblemCode}
+    yield gauge("horsies_problem", "Problems that need attention.", ("code", "severity"), codes)
+    if not health.complete:
+        return
+    yield from of_queues(health)
+    workers = dict.fromkeys(WORKER_STATES, 0) | Counter(worker.state for worker in health.workers)
+    yield gauge("horsies_workers", "Workers; those that ended, for ten minutes.", ("state",), workers)
+    name, text = "horsies_schedule_next_fire_timestamp_seconds", "When schedules fire next."
+    yield gauge(name, text, ("schedule",), store.fire_times())
+    runs = dict.fromkeys(UNFINISHED_RUNS, 0) | store.runs()
+    yield gauge("horsies_workflow_runs", "Unfinished workflow runs, up to 10,000.", ("status",), runs)
 
 
 def of_queues(health: Health) -> Iterator[Metric]:
@@ -58,9 +53,8 @@ def of_queues(health: Health) -> Iterator[Metric]:
     name, text = "horsies_queue_oldest_due_timestamp_seconds", "Since when the oldest due task has been due."
     yield gauge(name, text, labels, oldest)
     yield gauge("horsies_queue_running_tasks", "Tasks that run.", labels, running)
-    yield gauge(
-        "horsies_queue_limit_tasks", "Tasks of the queue that may run at once; none: any number.", labels, limits
-    )
+    text = "Tasks of the queue that may run at once; none: any number."
+    yield gauge("horsies_queue_limit_tasks", text, labels, limits)
     yield gauge("horsies_queue_paused", "1: the queue is paused.", labels, paused)
 
 
@@ -72,6 +66,6 @@ def rendered(connect: Callable[[], AbstractContextManager[Connection]]) -> bytes
 
     def make() -> bytes:
         with connect() as connection:
-            return generate_latest(SiteCollector(connection))
+            return generate_latest(Families(of_site(connection)))
 
     return texts.read("", make)

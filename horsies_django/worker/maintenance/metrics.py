@@ -8,13 +8,12 @@ import threading
 from collections.abc import Iterator
 
 from prometheus_client import generate_latest
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
+from prometheus_client.metrics_core import CounterMetricFamily, Metric
 
 from horsies_django import __version__
 from horsies_django.core.counts import CLAIMED, Total
 from horsies_django.core.queues import LANES
-from horsies_django.monitoring.families import counter, gauge, histogram
+from horsies_django.monitoring.families import Families, gauge, histogram
 from horsies_django.worker.engine.engine import Engine
 from horsies_django.worker.pool.process import Child
 from horsies_django.worker.process.memory import memory_bytes
@@ -30,40 +29,33 @@ def rendered(engine: Engine) -> bytes:
         sys.setswitchinterval(SWITCH_SECONDS)
         try:
             totals = engine.outbox.counts.read()
-            return generate_latest(WorkerCollector(engine, totals)) + histograms(engine, totals).encode()
+            return generate_latest(Families(of_worker(engine, totals))) + histograms(engine, totals).encode()
         finally:
             sys.setswitchinterval(before)
 
 
-class WorkerCollector(Collector):
-    """Reads what the parts of a worker count, from any thread. Nothing is counted here."""
-
-    def __init__(self, engine: Engine, totals: list[Total]) -> None:
-        self.engine = engine
-        self.totals = totals
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield each family of metrics but the histograms."""
-        engine, status = self.engine, self.engine.status
-        results = {total[:3]: total.n for total in self.totals if total.result != CLAIMED}
-        text = "Attempts that ended, and tasks that expired."
-        yield counter("horsies_tasks", text, ("queue", "task", "result"), results)
-        slots = {lane: engine.pool.options.slots(lane) for lane in LANES}
-        # tasks that are dispatched ahead of a free slot do not count
-        used = {"sync": min(status.running_sync, slots["sync"]), "async": min(status.running_async, slots["async"])}
-        yield gauge("horsies_slots", "Tasks that may run at once.", ("lane",), slots)
-        yield gauge("horsies_slots_used", "Tasks that run.", ("lane",), used)
-        yield counter("horsies_children_ended", "Child processes that ended.", ("reason",), engine.pool.ended)
-        children = [memory_bytes(member.pid) for member in status.members if isinstance(member, Child)]
-        memory = {"worker": memory_bytes(os.getpid()), "children": sum(children)}
-        yield gauge(
-            "horsies_resident_memory_bytes", "Resident memory; processes share a part of it.", ("role",), memory
-        )
-        largest = {(): max(children, default=0)}
-        yield gauge("horsies_children_resident_memory_max_bytes", "Resident memory of the largest child.", (), largest)
-        unwritten = {(): engine.outbox.unwritten}
-        yield gauge("horsies_unwritten_outcomes", "Outcomes that the database has not stored yet.", (), unwritten)
-        yield gauge("horsies_worker_info", "The version of the worker.", ("version",), {__version__: 1})
+def of_worker(engine: Engine, totals: list[Total]) -> Iterator[Metric]:
+    """Yield each family of metrics but the histograms: what the parts of a worker have counted, read from any thread."""
+    status = engine.status
+    results = {total[:3]: total.n for total in totals if total.result != CLAIMED}
+    text, labels = "Attempts that ended, and tasks that expired.", ("queue", "task", "result")
+    yield gauge("horsies_tasks", text, labels, results, CounterMetricFamily)
+    slots = {lane: engine.pool.options.slots(lane) for lane in LANES}
+    # tasks that are dispatched ahead of a free slot do not count
+    used = {"sync": min(status.running_sync, slots["sync"]), "async": min(status.running_async, slots["async"])}
+    yield gauge("horsies_slots", "Tasks that may run at once.", ("lane",), slots)
+    yield gauge("horsies_slots_used", "Tasks that run.", ("lane",), used)
+    text, ended = "Child processes that ended.", engine.pool.ended
+    yield gauge("horsies_children_ended", text, ("reason",), ended, CounterMetricFamily)
+    children = [memory_bytes(member.pid) for member in status.members if isinstance(member, Child)]
+    memory, largest = {"worker": memory_bytes(os.getpid()), "children": sum(children)}, max(children, default=0)
+    text = "Resident memory; processes share a part of it."
+    yield gauge("horsies_resident_memory_bytes", text, ("role",), memory)
+    text = "Resident memory of the largest child."
+    yield gauge("horsies_children_resident_memory_max_bytes", text, (), {(): largest})
+    text = "Outcomes that the database has not stored yet."
+    yield gauge("horsies_unwritten_outcomes", text, (), {(): engine.outbox.unwritten})
+    yield gauge("horsies_worker_info", "The version of the worker.", ("version",), {__version__: 1})
 
 
 def histograms(engine: Engine, totals: list[Total]) -> str:

@@ -49,16 +49,12 @@ def for_monitoring(view: View) -> View:
         try:
             if permitted(request):
                 return view(request)
-            known = request.user.is_authenticated if hasattr(request, "user") else False
+            if hasattr(request, "user") and request.user.is_authenticated:
+                return JsonResponse({"error": "This needs the permission horsies.view_queue."}, status=403)
         except (psycopg.Error, Error):
             return unavailable(request, JsonResponse(UNREACHABLE))
-        if known:
-            return JsonResponse({"error": "This needs the permission horsies.view_queue."}, status=403)
-        refused = JsonResponse(
-            {"error": "This needs a token, or a user with the permission horsies.view_queue."}, status=401
-        )
-        refused["WWW-Authenticate"] = "Bearer"
-        return refused
+        said = {"error": "This needs a token, or a user with the permission horsies.view_queue."}
+        return JsonResponse(said, status=401, headers={"WWW-Authenticate": "Bearer"})
 
     # Without a transaction, which could not be opened while the database is away; nor a redirect to the page of the login.
     return require_safe(never_cache(login_not_required(transaction.non_atomic_requests(answer))))

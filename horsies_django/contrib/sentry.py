@@ -29,10 +29,7 @@ NEXT = re.compile(
     r"|During handling of the above exception, another exception occurred:)\n\n", re.MULTILINE,
 )  # fmt: skip
 # A frame, and its line of source, if there is one. Those of an exception group itself have a bar before them.
-FRAME = re.compile(
-    r'^(?P<bar>(?:  \| )?)  File "(.+)", line (\d+), in (.+)(?:\n(?P=bar) {4}(\S.*))?$',
-    re.MULTILINE,
-)
+FRAME = re.compile(r'^(?P<bar>(?:  \| )?)  File "(.+)", line (\d+), in (.+)(?:\n(?P=bar) {4}(\S.*))?$', re.MULTILINE)
 LAST_LINE = re.compile(r"^(?:  \| )?([\w.<>]+)(?:: (.*))?$", re.MULTILINE)  # the class of an exception, and its text
 TRACE = re.compile(r"\b([0-9a-f]{32})-([0-9a-f]{16})\b")  # in "sentry-trace", and in the "traceparent" of OpenTelemetry
 INSTALLED = re.compile(r"[\\/](?:site|dist)-packages[\\/]")
@@ -139,8 +136,7 @@ def exceptions_of(values: dict[str, Any], listed: tuple[str, ...]) -> list[dict[
 def described(path: str, message: str, frames: list[re.Match[str]], listed: tuple[str, ...]) -> dict[str, Any]:
     module, _, name = path.rpartition(".")
     found: dict[str, Any] = {"type": name, "value": message, "mechanism": {"type": "horsies", "handled": False}}
-    if module and module != "builtins":
-        found["module"] = module
+    found["module"] = None if module in ("", "builtins") else module
     if frames:
         found["stacktrace"] = {"frames": [frame_of(frame, listed) for frame in frames]}
     return found

@@ -31,21 +31,14 @@ def misfits(calls: OpenCalls, queues: Collection[str]) -> Iterator[Misfit]:
     task = registry.find(calls.task)
     if task is not None and calls.codec != task.codec:
         form = "typed arguments by name" if task.codec is None else "the arguments of django.tasks"
-        yield Misfit(
-            "OTHER_FORM", None, f"it takes {form} now, and they are written for what it was before",
-            "Keep the former task under this name until these runs have ended",
-        )  # fmt: skip
+        wrong = f"it takes {form} now, and they are written for what it was before"
+        yield Misfit("OTHER_FORM", None, wrong, "Keep the former task under this name until these runs have ended")
     if calls.queue not in queues:
-        yield Misfit(
-            "UNDECLARED_QUEUE", None, f"the queue {calls.queue!r} is not declared, so no worker serves it",
-            "Keep it in HORSIES['QUEUES'] until these runs have ended",
-        )  # fmt: skip
+        wrong = f"the queue {calls.queue!r} is not declared, so no worker serves it"
+        yield Misfit("UNDECLARED_QUEUE", None, wrong, "Keep it in HORSIES['QUEUES'] until these runs have ended")
     if task is None:
-        close = close_to(calls.task, registry.names())
-        yield Misfit(
-            "UNKNOWN_TASK", None, f"there is no task of this name{close}",
-            f"Keep one until these runs have ended: @task(name={calls.task!r})",
-        )  # fmt: skip
+        wrong = f"there is no task of this name{close_to(calls.task, registry.names())}"
+        yield Misfit("UNKNOWN_TASK", None, wrong, f"Keep one until these runs have ended: @task(name={calls.task!r})")
     else:
         yield from of_names(task, calls.given)
         yield from of_values(task, calls.given, calls.constants)

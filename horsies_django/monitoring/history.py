@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from horsies_django.core.counts import BOUNDS
@@ -48,12 +48,8 @@ def of_queue(found: Mapping[str, Sequence[Step]], queue: str) -> list[Step]:
     return [together(each) for each in zip(*counted, strict=True)]
 
 
-def together(steps: Sequence[Step]) -> Step:
+def together(steps: Iterable[Step]) -> Step:
     """Return the sum of steps."""
-    completed, failed = sum(step.completed for step in steps), sum(step.failed for step in steps)
-    return Step(completed, failed, added(*(step.waits for step in steps)), added(*(step.runs for step in steps)))
-
-
-def added(*histograms: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the sum of histograms."""
-    return tuple(map(sum, zip(*histograms, strict=True)))
+    completed, failed, *histograms = zip(Step(), *steps, strict=True)
+    waits, runs = (tuple(map(sum, zip(*each, strict=True))) for each in histograms)
+    return Step(sum(completed), sum(failed), waits, runs)

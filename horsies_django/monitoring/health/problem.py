@@ -14,7 +14,7 @@ from horsies_django.core.queues import CLUSTER
 from horsies_django.core.texts import amount
 from horsies_django.models.fields import aware
 from horsies_django.monitoring.health.state import LATE, Health
-from horsies_django.store.health import MOST, HaltedRuns, XminHolder
+from horsies_django.store.health import MOST, XminHolder
 
 MAX_WAIT_SECONDS = 900.0
 MANY_FAILURES, SHARE = 20, 0.1  # in 15 minutes
@@ -297,18 +297,15 @@ def of_unknown(health: Health) -> Iterator[Problem]:
 def of_workflows(health: Health) -> Iterator[Problem]:
     """Yield the workflows with runs that go on only if somebody acts."""
     for one in health.halted_runs[:MOST]:
-        told, advice = _halted(one)
+        was, has = ("was", "has a gate") if one.many == 1 else ("were", "have gates")
+        show = f"'manage.py horsies_workflow show {one.run}'"
+        told, advice = f"{was} paused by a failure", f"see what failed with {show}, then retry, skip or cancel"
+        if one.reason == "not undone":
+            told = f"{was} not undone completely"
+            advice = f"see what is left with {show}, and retry the run, which undoes the rest"
+        elif one.until is not None:  # of a gate
+            until = aware(one.until).isoformat(sep=" ", timespec="minutes")
+            told = f"{has} that will soon time out, the next at {until}"
+            advice = "have somebody approve or reject in the admin"
         text = f"{amount(one.many, 'run')} of workflow {one.name} {told}, first {one.run}"
         yield problem(ProblemCode.RUNS_STAND_STILL, f"workflow {one.name}", text, one.since, advice)
-
-
-def _halted(halted: HaltedRuns) -> tuple[str, str]:
-    was = "was" if halted.many == 1 else "were"
-    if halted.reason == "gate" and halted.until is not None:
-        until = aware(halted.until).isoformat(sep=" ", timespec="minutes")
-        has = "has a gate" if halted.many == 1 else "have gates"
-        return f"{has} that will soon time out, the next at {until}", "have somebody approve or reject in the admin"
-    show = f"'manage.py horsies_workflow show {halted.run}'"
-    if halted.reason == "paused":
-        return f"{was} paused by a failure", f"see what failed with {show}, then retry, skip or cancel"
-    return f"{was} not undone completely", f"see what is left with {show}, and retry the run, which undoes the rest"

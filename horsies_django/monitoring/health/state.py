@@ -146,16 +146,12 @@ def _queues(store: HealthStore, queues: Sequence[QueueOverview], workers: Sequen
     parked = store.parked_waits(queue.name for queue in queues if _limits_partitions(queue))
     found = []
     for queue in queues:
-        everywhere, most = queue.name == CLUSTER, queue.effective["max_concurrency"]
-        living = sum(one.state == "living" and (everywhere or queue.name in one.queues) for one in workers)
-        oldest = max(waits.values(), default=None) if everywhere else waits.get(queue.name)
-        stopped, stopped_seconds = stops.get(queue.name, (0, None))
-        found.append(
-            QueueHealth(
-                queue.name, most, queue.running, queue.claimed, queue.pending, queue.pending_more, oldest, most == 0, living,
-                stopped, stopped_seconds, parked.get(queue.name),
-            )
-        )  # fmt: skip
+        name, most = queue.name, queue.effective["max_concurrency"]
+        living = sum(one.state == "living" and (name == CLUSTER or name in one.queues) for one in workers)
+        oldest = max(waits.values(), default=None) if name == CLUSTER else waits.get(name)
+        held, pending = (queue.running, queue.claimed), (queue.pending, queue.pending_more)
+        stopped: tuple[int, float | None] = stops.get(name, (0, None))
+        found.append(QueueHealth(name, most, *held, *pending, oldest, most == 0, living, *stopped, parked.get(name)))
     return found
 
 

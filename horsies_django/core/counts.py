@@ -18,7 +18,9 @@ RETRIED = "RETRIED"  # it failed, and the task runs again
 CRASHED = "CRASHED"  # its process died, and the task runs again
 CLAIMED = "CLAIMED"  # no result: claims of a queue, under the name "", with how long they had been due
 NO_FAILURE = frozenset({COMPLETED, RETURNED, CANCELLED, EXPIRED, RETRIED, CRASHED, CLAIMED})
-OTHER = "(other)"  # tasks, or codes of a task, beyond the number of those that are counted one by one
+OTHER = (
+    "(other)"  # tasks, or codes of a task, beyond the number of those that are counted one by one; codes of NO_FAILURE
+)
 
 Key = tuple[str, str, str]  # queue, task, result
 
@@ -81,4 +83,5 @@ def result_of(outcome: Outcome, decided: Mapping[str, Any]) -> str | None:
         return CRASHED if outcome.crashed else RETRIED
     if status == CANCELLED:
         return CANCELLED
-    return RETURNED if outcome.returned else decided.get("code") or outcome.error_code or OTHER
+    code: str = decided.get("code") or outcome.error_code or OTHER
+    return RETURNED if outcome.returned else OTHER if code in NO_FAILURE else code

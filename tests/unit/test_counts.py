@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from horsies_django.core.counts import BOUNDS, Total, bucket, quantile, result_of
+from horsies_django.core.counts import BOUNDS, NO_FAILURE, OTHER, Total, bucket, quantile, result_of
+from horsies_django.core.errors import code_problem
 from horsies_django.core.records import SNOOZED, Outcome
 
 AGAIN = {"retry": 1, "of": 3, "at": 0.0}
@@ -38,6 +39,15 @@ def test_each_way_in_which_an_attempt_ends_is_counted_as_one_result(
         uuid.uuid4(), 1, result="{}", error_code=None if outcome["status"] == "COMPLETED" else "OH_NO", **outcome
     )
     assert result_of(made, decided) == result
+
+
+@pytest.mark.parametrize("code", sorted(NO_FAILURE))
+def test_a_failure_with_the_code_of_another_result_is_a_failure_all_the_same(code: str) -> None:
+    """Naive: a task that fails with EXPIRED is told by no problem, and one that fails with CLAIMED counts as a claim."""
+    assert code_problem(code) is None, "projects may use it"
+    result = result_of(Outcome(uuid.uuid4(), 1, "FAILED", "{}", error_code=code), {})
+    assert result == OTHER
+    assert Total("q", "t", result, 1, 0.0, ()).failed
 
 
 def test_only_the_codes_of_final_failures_are_failures() -> None:

@@ -80,7 +80,7 @@ def find_node(run: uuid.UUID, node: str | int) -> int:
     found: list[int] = []
     if text_problem("node", node, 200) is None:
         found = list(nodes.filter(name=node).order_by("number").values_list("number", flat=True)[:2])
-    if not found and str(node).isdecimal() and int(node) < 2**63:
+    if not found and str(node).isdecimal() and len(str(node)) < 20 and int(node) < 2**63:
         found = list(nodes.filter(number=int(node)).values_list("number", flat=True))
     if len(found) == 1:
         return found[0]

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
+import psycopg
 from prometheus_client import generate_latest
 from prometheus_client.metrics_core import Metric
 
@@ -58,14 +59,23 @@ def of_queues(health: Health) -> Iterator[Metric]:
     yield gauge("horsies_queue_paused", "1: the queue is paused.", labels, paused)
 
 
-texts: Cached[bytes] = Cached()
+texts: Cached[bytes | psycopg.Error] = Cached()
 
 
 def rendered(connect: Callable[[], AbstractContextManager[Connection]]) -> bytes:
-    """Return the metrics as text, read on a new connection if need be. Raises the errors of the driver."""
+    """Return the metrics as text, read on a new connection if need be. Raises the errors of the driver.
 
-    def make() -> bytes:
-        with connect() as connection:
-            return generate_latest(Families(of_site(connection)))
+    An error is kept like a text: else those who waited for it would all try again, one after another.
+    """
 
-    return texts.read("", make)
+    def make() -> bytes | psycopg.Error:
+        try:
+            with connect() as connection:
+                return generate_latest(Families(of_site(connection)))
+        except psycopg.Error as error:
+            return error
+
+    found = texts.read("", make)
+    if isinstance(found, psycopg.Error):
+        raise found
+    return found

@@ -186,6 +186,33 @@ def test_many_who_ask_at_once_wait_for_one_reading(connect: Callable[[], psycopg
     assert texts == [texts[0]] * 5
 
 
+def test_those_who_waited_for_a_reading_that_failed_do_not_try_again_one_after_another() -> None:
+    """Naive: each of them waits for all before it, and while the database is away scrapers take more and more threads."""
+    begun, opened, refused = list[int](), list[int](), list[int]()
+    answers = threading.Event()
+
+    def away() -> psycopg.Connection[Any]:
+        opened.append(1)
+        assert answers.wait(30)
+        raise psycopg.OperationalError("nobody listens")
+
+    def read() -> None:
+        begun.append(1)
+        with pytest.raises(psycopg.OperationalError, match="nobody listens"):
+            metrics.rendered(away)
+        refused.append(1)
+
+    threads = [threading.Thread(target=read) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: len(begun) == 5 and opened, "all ask")
+    answers.set()
+    for thread in threads:
+        thread.join(30)
+    assert len(opened) == 1
+    assert len(refused) == 5
+
+
 def test_while_the_database_cannot_be_read_it_is_503_and_what_was_read_before_is_not_shown(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -119,17 +119,17 @@ def context_of(metadata: Any) -> dict[str, str]:
 
 def exceptions_of(values: dict[str, Any], listed: tuple[str, ...]) -> list[dict[str, Any]]:
     """Return the exception with which a task failed, after its causes, as far as the text of the traceback has them."""
-    *causes, last = NEXT.split(values["traceback"] or "")
-    found = []
-    for text in causes:
-        frames = [*FRAME.finditer(text)]
-        if frames and (line := LAST_LINE.search(text, frames[-1].end())):
-            found.append(described(line[1], line[2] or "", frames, listed))
     path, message = values["exception_class"] or values["error_code"], values["error_message"] or ""
-    # "Refused: no such order", unless the task has a code and a message of its own
-    name, _, text = message.partition(": ")
-    if not f".{path}".endswith(f".{name}"):
-        text = message
+    text, traced = message, values["traceback"] or ""
+    name, _, rest = message.partition(": ")
+    if f".{path}".endswith(f".{name}"):  # "Refused: no such order"; a task may have a code and a message of its own
+        text, traced = rest, traced.rpartition(message)[0] or traced  # a text may quote another traceback
+    *causes, last = NEXT.split(traced)
+    found = []
+    for cause in causes:
+        frames = [*FRAME.finditer(cause)]
+        if frames and (line := LAST_LINE.search(cause, frames[-1].end())):
+            found.append(described(line[1], line[2] or "", frames, listed))
     return [*found, described(path, text, [*FRAME.finditer(last)], listed)]
 
 

@@ -180,6 +180,25 @@ def test_the_end_of_a_long_text_is_enough_and_what_is_no_traceback_is_no_frame()
     assert "stacktrace" not in exceptions("<traceback not available: TypeError>")[0]
 
 
+def test_a_traceback_in_the_text_of_an_exception_is_not_its_own() -> None:
+    """Naive: what a program printed is taken for frames and causes, and all its callers are one group, or one without frames."""
+    printed = "".join(traceback.format_exception(caught(while_handling)))
+
+    def run() -> None:
+        raise RuntimeError(f"the program failed:\n{printed}")
+
+    def run_again() -> None:
+        try:
+            run()
+        except RuntimeError as error:
+            raise LookupError("no") from error
+
+    (found,) = exceptions(caught(run))
+    assert (found["type"], functions(found)) == ("RuntimeError", ["caught", "run"])
+    assert found["value"].endswith(printed)
+    assert functions(exceptions(caught(run_again))[-1]) == ["caught", "run_again"]
+
+
 def test_a_failure_without_frames_is_grouped_by_task_and_code_and_others_as_sentry_does() -> None:
     event = sentry.event_of(told(error_code="WORKER_CRASHED", error_message="the process was killed by SIGKILL"))
     (found,) = event["exception"]["values"]

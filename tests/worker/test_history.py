@@ -17,7 +17,7 @@ import pytest
 from django.db import connection
 
 from horsies_django.conf import Recovery, Retention, config
-from horsies_django.core.counts import OTHER, Total
+from horsies_django.core.counts import CLAIMED, OTHER, Total
 from horsies_django.core.records import Claim, Outcome
 from horsies_django.models import History, Task, TaskAttempt, Worker
 from horsies_django.store.history import HistoryStore
@@ -58,11 +58,13 @@ def writer(transactional_db: None) -> HistoryWriter:
 
 def test_names_and_codes_without_end_are_counted_as_others() -> None:
     counts = Counts()
+    counts.claimed([Claim(uuid7(), 1, "sync", "task0", "{}", queue_name="default")])
     counts.settled([outcome(f"task{number}") for number in range(MOST_TASKS + 20)], {})
     counts.settled([outcome("task0", f"CODE_{number}") for number in range(MOST_CODES + 20)], {})
     counts.settled([outcome("task0", "CODE_3"), outcome("task0"), outcome(f"task{MOST_TASKS + 7}")], {})
     found = counted(counts)
-    assert len(found) == MOST_TASKS + 1 + MOST_CODES + 1
+    assert len(found) == 1 + MOST_TASKS + 1 + MOST_CODES + 1
+    assert found["default", "", CLAIMED] == 1, "which are no task"
     assert (found["default", OTHER, "COMPLETED"], found["default", "task0", OTHER]) == (21, 20)
     assert (found["default", "task0", "CODE_3"], found["default", "task0", "COMPLETED"]) == (2, 2)
 

@@ -33,7 +33,7 @@ class Counts:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.entries: dict[Key, list[Any]] = {}  # n, seconds, and a number for each bucket
-        self.codes: defaultdict[str, set[str]] = defaultdict(set)  # by task
+        self.codes = defaultdict[str, set[str]](set, {"": set()})  # by task, and "" for claims
 
     def settled(self, outcomes: Iterable[Outcome], decided: Mapping[str, Any]) -> None:
         """Count attempts whose outcome was written; for ``decided`` see ``horsies_settle``."""
@@ -77,7 +77,7 @@ class Counts:
     def _counted_as(self, key: Key) -> Key:
         """Return the key under which a new one is counted: what the project names without end would fill memory and table."""
         queue, task, result = key
-        if task not in self.codes and len(self.codes) >= MOST_TASKS:
+        if task not in self.codes and len(self.codes) > MOST_TASKS:
             task = OTHER
         codes = self.codes[task]
         if result not in NO_FAILURE:

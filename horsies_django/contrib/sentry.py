@@ -83,8 +83,7 @@ def report(**values: Any) -> None:
     client = sentry_sdk.get_client()
     if client.get_integration(HorsiesIntegration) is None:
         return
-    options = client.options
-    listed = (*(options["in_app_include"] or ()), *(options["in_app_exclude"] or ()))
+    listed = (*(client.options["in_app_include"] or ()), *(client.options["in_app_exclude"] or ()))
     with sentry_sdk.isolation_scope() as scope:
         scope.clear_breadcrumbs()  # of other tasks
         sentry_sdk.capture_event(event_of(values, listed))

@@ -32,9 +32,9 @@ def explain(task_id: uuid.UUID | str) -> Explanation:
     """
     id_ = TaskHandle(task_id).task_id
     conf = config()
-    claims_hold_permits = not conf.prefetch_buffer
     store, limits = OverviewStore(connections[conf.database]), timing(conf)
-    facts = store.facts(id_, claimed=claims_hold_permits, threshold=limits.threshold)
+    # claims hold permits, but not of tasks that are prefetched
+    facts = store.facts(id_, claimed=not conf.prefetch_buffer, threshold=limits.threshold)
     if facts is None:
         raise LookupError(
             f"there is no task {id_} in the database {conf.database!r}: never sent, rolled back, or deleted since"

@@ -13,11 +13,12 @@ from django.conf import settings as project
 from django.contrib.auth.models import AnonymousUser, Permission, User
 from django.core import mail
 from django.db import connection
+from django.http import HttpRequest, HttpResponse
 from django.test import Client, RequestFactory
 from django.urls import reverse
 
 from horsies_django.conf import parse
-from horsies_django.views import permitted, status
+from horsies_django.views import for_monitoring, status
 from tests.conftest import put
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -31,6 +32,12 @@ Nothing = Callable[..., Any]
 @pytest.fixture
 def token(settings: Any) -> None:
     settings.HORSIES = {**project.HORSIES, "MONITORING_TOKEN": TOKEN}
+
+
+@for_monitoring
+def nothing(request: HttpRequest) -> HttpResponse:
+    """Answer with nothing."""
+    return HttpResponse()
 
 
 def ask(client: Client, **headers: str) -> tuple[int, dict[str, Any]]:
@@ -53,7 +60,7 @@ def test_the_token_opens_without_a_query_and_no_other_word_does(
     def opens(header: str) -> bool:
         request = RequestFactory().get("/", headers={"Authorization": header})
         request.user = AnonymousUser()
-        return permitted(request)
+        return nothing(request).status_code == 200
 
     with django_assert_num_queries(0):
         assert opens(f"Bearer {TOKEN}")
@@ -73,7 +80,7 @@ def test_the_token_opens_without_a_query_and_no_other_word_does(
 
 def test_without_a_token_in_the_settings_no_token_is_accepted_and_none_is_no_token() -> None:
     for header in ("Bearer", "Bearer ", "Bearer x"):
-        assert not permitted(RequestFactory().get("/", headers={"Authorization": header}))
+        assert nothing(RequestFactory().get("/", headers={"Authorization": header})).status_code == 401
 
 
 def test_strangers_get_401_and_users_without_the_permission_403_and_neither_a_detail(

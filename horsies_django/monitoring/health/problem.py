@@ -162,12 +162,9 @@ def of_blockers(health: Health) -> Iterator[Problem]:
         if one.pid is None:
             who, end = f"prepared transaction {one.name!r}", "ROLLBACK PREPARED"
         age = "" if one.seconds is None else f" for {span(one.seconds)}"
-        does = "holds" if one.granted else "waits for"
+        lock = f"{'holds' if one.granted else 'waits for'} the lock {one.mode} on {one.table}"
         told = "" if health.complete else ", as this check did until it was cancelled"
-        text = (
-            f"{who} has had a transaction open{age} that {does} the lock {one.mode} on {one.table}, for which workers "
-            f"have to wait{told}"
-        )
+        text = f"{who} has had a transaction open{age} that {lock}, for which workers have to wait{told}"
         yield problem(ProblemCode.BLOCKED, f"table {one.table}", text, health.ago(one.seconds), end)
 
 
@@ -287,10 +284,8 @@ def _failing(totals: Sequence[Total], least: int, share: float) -> list[tuple[st
 
 def of_unknown(health: Health) -> Iterator[Problem]:
     for one in health.unknown_tasks[:MOST]:
-        text = (
-            f"{amount(one.many, 'due task')} {one.task_name} of queue {one.queue} wait, and no live worker of the queue "
-            "knows them: they will fail with WORKER_RESOLUTION_ERROR"
-        )
+        waiting = f"{amount(one.many, 'due task')} {one.task_name} of queue {one.queue} wait"
+        text = f"{waiting}, and no live worker of the queue knows them: they will fail with WORKER_RESOLUTION_ERROR"
         yield problem(ProblemCode.UNKNOWN_TASK, f"task {one.task_name}", text, one.since)
 
 

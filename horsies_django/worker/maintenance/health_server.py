@@ -131,11 +131,12 @@ class HealthRequestHandler(BaseHTTPRequestHandler):
         path, engine = self.path.partition("?")[0], self.server.engine()
         if path in JUDGES:
             reasons = JUDGES[path](engine)
-            record: dict[str, object] = {"ok": not reasons, "reasons": reasons, "worker": str(engine.outbox.worker)}
-            record |= {"version": __version__, "dropped_signals": engine.outbox.receivers.dropped}
-            self.reply_record(503 if reasons else 200, record)
+            about = {"version": __version__, "dropped_signals": engine.outbox.receivers.dropped}
+            record = {"ok": not reasons, "reasons": reasons, "worker": str(engine.outbox.worker), **about}
+            self.reply(503 if reasons else 200, json.dumps(record).encode())
         elif path != METRICS:
-            self.reply_record(404, {"error": f"there are only {', '.join(JUDGES)} and {METRICS}"})
+            error = f"there are only {', '.join(JUDGES)} and {METRICS}"
+            self.reply(404, json.dumps({"error": error}).encode())
         elif find_spec("prometheus_client") is None:
             self.reply(501, NO_METRICS.encode(), "text/plain; charset=utf-8")
         else:
@@ -145,11 +146,7 @@ class HealthRequestHandler(BaseHTTPRequestHandler):
 
     do_HEAD = do_GET
 
-    def reply_record(self, status: int, record: dict[str, object]) -> None:
-        """Send a record as JSON."""
-        self.reply(status, json.dumps(record).encode(), "application/json")
-
-    def reply(self, status: int, body: bytes, content_type: str) -> None:
+    def reply(self, status: int, body: bytes, content_type: str = "application/json") -> None:
         """Send an answer; HEAD gets only the headers."""
         self.send_response(status)
         self.send_header("Content-Type", content_type)
@@ -181,10 +178,8 @@ def serving_health(options: WorkerOptions, engine: Callable[[], Engine]) -> Iter
             "Free it, or choose another one for each worker of this host"
         ) from error
     host, port = server.server_address[:2]
-    logger.info(
-        "Health requests are answered at http://%s/live and /ready, metrics at /metrics",
-        f"[{host!s}]:{port}" if ":" in str(host) else f"{host!s}:{port}",
-    )
+    where = f"[{host!s}]" if ":" in str(host) else host
+    logger.info("Health requests are answered at http://%s:%s/live and /ready, metrics at /metrics", where, port)
     thread = threading.Thread(target=server.serve_forever, name="horsies-health", daemon=True)
     thread.start()
     try:

@@ -11,6 +11,7 @@ from horsies_django.store.base import Store, run
 from horsies_django.store.overviews import BOUND, PENDING_BOUND
 
 MOST = 20  # of a kind of problems that are told
+MOST_WORKERS = 500  # that are listed
 
 
 class WorkerHealth(NamedTuple):
@@ -160,7 +161,8 @@ class HealthStore(Store):
 
     def workers(self, threshold: dt.timedelta) -> list[WorkerHealth]:
         """Return workers that are living or ended recently; stale ones sent no heartbeat for ``threshold``."""
-        params = {"threshold": threshold, "recent": dt.timedelta(minutes=10), "many": 500}  # recent: ended not long ago
+        ended = dt.timedelta(minutes=10)  # not longer ago
+        params = {"threshold": threshold, "recent": ended, "many": MOST_WORKERS}
         return [WorkerHealth(*row) for row in run(self.connection, "monitoring/workers", params)]
 
     def blockers(self, older: dt.timedelta | None) -> list[Blocker]:

@@ -121,6 +121,23 @@ def test_due_tasks_whose_only_worker_is_silent_have_no_living_worker_even_if_nob
     assert codes(examine(connection)) == []
 
 
+def test_a_queue_whose_workers_are_beyond_those_that_are_listed_has_them_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Naive: with more than 500 workers, queues of those whose host comes last by name seem to have none."""
+    for module in ("store.health", "monitoring.health.state"):
+        monkeypatch.setattr(f"horsies_django.{module}.MOST_WORKERS", 2)
+    for host in ("a", "b"):
+        serving("mail", hostname=host)
+    put(1)
+    assert codes(examine(connection)) == ["NO_LIVING_WORKER"]
+    serving("default", hostname="c")
+    health = examine(connection)
+    assert [one.hostname for one in health.workers] == ["a", "b"]
+    assert {one.name: one.workers for one in health.queues} == {"mail": 2, "bulk": 0, "twin": 0, "default": 1}
+    assert codes(health) == []
+
+
 def test_a_long_wait_is_a_problem_only_when_asked_for_and_not_in_a_pause() -> None:
     serving("default")
     TaskFactory(sent_at=now() - AGO)

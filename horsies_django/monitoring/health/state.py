@@ -16,6 +16,7 @@ from horsies_django.core.counts import Total
 from horsies_django.core.queues import CLUSTER
 from horsies_django.store.base import Connection
 from horsies_django.store.health import (
+    MOST_WORKERS,
     Blocker,
     DatabaseHealth,
     FailingSchedule,
@@ -148,6 +149,8 @@ def _queues(store: HealthStore, queues: Sequence[QueueOverview], workers: Sequen
     for queue in queues:
         name, most = queue.name, queue.effective["max_concurrency"]
         living = sum(one.state == "living" and (name == CLUSTER or name in one.queues) for one in workers)
+        if len(workers) == MOST_WORKERS:  # there may be more, of which only the queues know
+            living = max(living, queue.workers)
         oldest = max(waits.values(), default=None) if name == CLUSTER else waits.get(name)
         held, pending = (queue.running, queue.claimed), (queue.pending, queue.pending_more)
         stopped: tuple[int, float | None] = stops.get(name, (0, None))

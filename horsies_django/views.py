@@ -24,8 +24,6 @@ from horsies_django.monitoring.reading import connected
 
 UNREACHABLE = {"healthy": False, "error": "The database cannot be read: 'manage.py horsies_status' says why."}
 
-View = Callable[[HttpRequest], HttpResponse]
-
 
 def bears_token(request: HttpRequest) -> bool:
     """Return whether a request bears HORSIES["MONITORING_TOKEN"], which is compared in constant time."""
@@ -34,7 +32,7 @@ def bears_token(request: HttpRequest) -> bool:
     return bool(token) and scheme.lower() == "bearer" and constant_time_compare(given.strip(), token)
 
 
-def for_monitoring(view: View) -> View:
+def for_monitoring(view: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest], HttpResponse]:
     """Let a view answer only permitted requests; others get 401 or 403, or 503 if the database cannot say whether they are."""
 
     @functools.wraps(view)

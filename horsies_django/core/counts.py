@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from horsies_django.core.records import SNOOZED, Outcome
@@ -61,15 +62,12 @@ def quantile(buckets: Sequence[int], share: float) -> float | None:
 
     None without values; the last bound if it is in the bucket that has no end.
     """
-    rank, low = share * sum(buckets), 0.0
+    rank, sums = share * sum(buckets), list(accumulate(buckets))
     if not rank:
         return None
-    for count, high in zip(buckets, BOUNDS, strict=True):
-        if count and rank <= count:
-            return low if high == math.inf else low + (high - low) * rank / count
-        rank -= count
-        low = high if high < math.inf else low
-    return low
+    place = bisect_left(sums, rank)
+    low, high = BOUNDS[place - 1] if place else 0.0, BOUNDS[place]
+    return low if high == math.inf else high - (high - low) * (sums[place] - rank) / buckets[place]
 
 
 def result_of(outcome: Outcome, decided: Mapping[str, Any]) -> str | None:

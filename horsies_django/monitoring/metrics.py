@@ -18,8 +18,6 @@ from horsies_django.monitoring.reading import Cached
 from horsies_django.store.base import Connection
 from horsies_django.store.health import HealthStore
 
-WORKER_STATES = ("living", "stale", "dead", "stopped")
-
 
 def of_site(connection: Connection) -> Iterator[Metric]:
     """Yield each family of metrics; only the problems, if the tables could not be read because of a lock.
@@ -33,7 +31,8 @@ def of_site(connection: Connection) -> Iterator[Metric]:
     if not health.complete:
         return
     yield from of_queues(health)
-    workers = dict.fromkeys(WORKER_STATES, 0) | Counter(worker.state for worker in health.workers)
+    states = Counter(worker.state for worker in health.workers)
+    workers = {state: states[state] for state in ("living", "stale", "dead", "stopped")}
     yield gauge("horsies_workers", "Workers; those that ended, for ten minutes.", ("state",), workers)
     name, text = "horsies_schedule_next_fire_timestamp_seconds", "When schedules fire next."
     yield gauge(name, text, ("schedule",), store.fire_times())

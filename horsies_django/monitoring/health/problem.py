@@ -120,12 +120,10 @@ def problems(health: Health, *, max_wait_seconds: float | None = MAX_WAIT_SECOND
     return sorted(found, key=lambda one: (RANK[one.code], one.since.timestamp() if one.since else 0.0))
 
 
-def problem(
-    code: ProblemCode, subject: str, text: str, since: dt.datetime | None = None, named: object = ""
-) -> Problem:
-    """Return a problem with the severity of its code, and its advice, in which ``named`` stands."""
-    advice = ADVICE[code].format(named)
-    return Problem(code, code.severity, subject, None if since is None else aware(since), text, advice)
+def problem(code: ProblemCode, subject: str, text: str, since: dt.datetime | None = None, what: str = "") -> Problem:
+    """Return a problem with the severity and the advice of its code; ``what`` stands in the advice."""
+    since = None if since is None else aware(since)
+    return Problem(code, code.severity, subject, since, text, ADVICE[code].format(what))
 
 
 def span(seconds: float) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from horsies_django.conf import Config, config
+from horsies_django.worker.ipc.channel import Channel
 from horsies_django.worker.maintenance.health_server import serving_health
 from horsies_django.worker.process.options import WorkerOptions
 from horsies_django.worker.supervisor import Supervisor
@@ -51,3 +52,9 @@ def parts(build: Build) -> Iterator[Supervisor]:
         made.engine.trusted_until = math.inf
         made.engine.publish()
         yield made
+
+
+def channel_pair() -> tuple[Channel, Channel]:
+    """Return both ends of a channel."""
+    here, there = socket.socketpair()
+    return Channel(here), Channel(there)

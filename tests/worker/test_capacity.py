@@ -33,13 +33,13 @@ from horsies_django.worker.engine.outage import (
     DatabaseGaveUp,
     Outage,
 )
-from horsies_django.worker.ipc.channel import memory_pair
 from horsies_django.worker.pool.process import STANDING_SECONDS, PoolProcess, RunAhead
 from horsies_django.worker.pool.recycling import Recycling
 from horsies_django.worker.pool.timeouts import TimeLimits, Timeouts
 from horsies_django.worker.process.backoff import Backoff
 from horsies_django.worker.process.memory import Gauge
 from horsies_django.worker.process.options import WorkerOptions, refuse_impossible
+from tests.worker.conftest import channel_pair
 
 SOFT = Config(prefetch_buffer=4, claim_lease_ms=5_000)
 LEASE = timedelta(seconds=5)
@@ -138,7 +138,7 @@ def test_the_time_of_a_task_does_not_run_while_it_stands_in_line_and_runs_everyw
     lane: str, count: int, told: bool
 ) -> None:
     member = PoolProcess(WorkerOptions(queues=(), processes=1))
-    ours = [memory_pair() for _ in range(3)]
+    ours = [channel_pair() for _ in range(3)]
     member.channels = {"sync": ours[0][0], "async": ours[1][0]}
     member.control, heard, member.started = ours[2][0], ours[2][1], [0, 0]
     handed = claims(*[lane] * count)
@@ -155,7 +155,7 @@ def a_run() -> SyncRun:
 
 
 def test_a_cancel_that_comes_before_its_task_begins_is_heard_when_it_does_and_forgotten_once_it_is_over() -> None:
-    control, others, mine = Control(memory_pair()[0]), a_run(), a_run()
+    control, others, mine = Control(channel_pair()[0]), a_run(), a_run()
     control.hear(CANCEL, "sync", 7)
     control.enter("sync", 6, others)
     control.enter("sync", 7, mine)
@@ -259,7 +259,7 @@ def test_while_many_children_run_their_last_tasks_the_others_get_another_life(ch
 def test_that_a_child_is_full_comes_before_the_reply_for_which_the_worker_may_send_it_another_task(
     lane: Any, name: str, reply: str
 ) -> None:
-    (ours, theirs), (_, control) = memory_pair(), memory_pair()
+    (ours, theirs), (_, control) = channel_pair(), channel_pair()
     full = lane(theirs, [0, 0], Control(control), Gauge(1))
     kwargs = '{"a": 1}' if name == "add" else "{}"
     ours.send([(1, Claim(uuid.uuid4(), 1, "sync", f"tests.apps.project.tasks.{name}", kwargs).packed(), "")])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import pickle
+import selectors
 import socket
 import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,8 +17,12 @@ import pytest
 from horsies_django.core.records import Claim
 from horsies_django.worker.child.executor import AsyncLane
 from horsies_django.worker.child.interrupts import Control
-from horsies_django.worker.ipc.channel import HEADER, Channel, SocketChannel, memory_pair, send_all, wait_receive
+from horsies_django.worker.ipc.channel import HEADER, send_all, wait_receive
+from horsies_django.worker.pool.pool import Pool
+from horsies_django.worker.pool.process import InProcess
 from horsies_django.worker.process.memory import Gauge
+from horsies_django.worker.process.options import WorkerOptions
+from tests.worker.conftest import channel_pair
 
 
 def test_what_prints_after_the_reader_of_its_output_has_gone_goes_on(tmp_path: Path) -> None:
@@ -36,17 +40,8 @@ def test_what_prints_after_the_reader_of_its_output_has_gone_goes_on(tmp_path: P
     assert (done.returncode, done.stderr, told.read_text()) == (0, "z\n", "went on")
 
 
-Pair = Callable[[], tuple[Channel, Channel]]
-
-
-def socket_pair() -> tuple[SocketChannel, SocketChannel]:
-    here, there = socket.socketpair()
-    return SocketChannel(here), SocketChannel(there)
-
-
-@pytest.mark.parametrize("pair", [socket_pair, memory_pair])
-def test_messages_arrive_whole_in_order_and_before_the_end_of_the_other_side(pair: Pair) -> None:
-    here, there = pair()
+def test_messages_arrive_whole_in_order_and_before_the_end_of_the_other_side() -> None:
+    here, there = channel_pair()
     assert here.receive() == there.receive() == []
     for number in range(100):
         here.send([(number, "x" * number)])
@@ -60,7 +55,7 @@ def test_messages_arrive_whole_in_order_and_before_the_end_of_the_other_side(pai
 
 
 def test_a_sender_does_not_wait_for_a_receiver_that_does_not_read() -> None:
-    here, there = socket_pair()
+    here, there = channel_pair()
     big = "x" * 4_000_000
     here.send(big)
     assert not here.flush()  # the rest is kept, the sender goes on
@@ -75,7 +70,7 @@ def test_a_sender_does_not_wait_for_a_receiver_that_does_not_read() -> None:
 
 
 def test_sending_to_a_peer_that_is_gone_raises_nothing() -> None:
-    here, there = socket_pair()
+    here, there = channel_pair()
     there.close()
     here.send("nobody hears this")
     assert here.flush()
@@ -88,7 +83,7 @@ from django.conf import settings
 settings.configure(DATABASES={}, INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "horsies_django"])
 django.setup()
 from horsies_django import task
-from horsies_django.worker.ipc.channel import SocketChannel
+from horsies_django.worker.ipc.channel import Channel
 from horsies_django.worker.child.main import give_up
 from horsies_django.worker.child.executor import Executor
 
@@ -97,7 +92,7 @@ def endless() -> None:
     print("it runs", flush=True)
     threading.Event().wait()
 
-lanes = [SocketChannel(socket.socket(fileno=int(number))) for number in sys.argv[2:]]
+lanes = [Channel(socket.socket(fileno=int(number))) for number in sys.argv[2:]]
 Executor(*lanes, int(sys.argv[1]), [0, 0], give_up).run()
 """
 
@@ -127,8 +122,21 @@ def test_a_child_ends_in_the_middle_of_a_sync_task_when_its_pipes_do(threads: in
             child.kill()
 
 
+def test_what_a_worker_without_children_leaves_behind_when_it_starts_anew_does_not_end_it_later() -> None:
+    """Naive: its lanes find their channels closed, and take that for a worker that hangs."""
+    with selectors.DefaultSelector() as selector:
+        pool = Pool(WorkerOptions(("default",), processes=0), selector)
+        pool.start()
+        (member,) = pool.members
+        assert isinstance(member, InProcess)
+        pool.kill("belonged to a worker that was declared dead")
+        member.thread.join(30)
+    assert not member.thread.is_alive()
+    assert not [one for one in threading.enumerate() if isinstance(one, threading.Timer)]
+
+
 def test_a_loop_whose_worker_was_gone_before_it_ran_does_not_end_as_if_all_were_done() -> None:
-    (ours, theirs), (_, control) = memory_pair(), memory_pair()
+    (ours, theirs), (_, control) = channel_pair(), channel_pair()
     lane = AsyncLane(theirs, [0, 0], Control(control), Gauge(None))
     ours.close()
     with pytest.raises(EOFError):

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import MutableSequence
 
 from horsies_django.worker.child import bootstrap
-from horsies_django.worker.ipc.channel import SocketChannel, send_all
+from horsies_django.worker.ipc.channel import Channel, send_all
 from horsies_django.worker.process.options import WorkerOptions
 
 logger = logging.getLogger("horsies.worker")
@@ -30,7 +30,7 @@ def main(
 
     ``modules`` are the other modules whose tasks the worker knows, for a fresh interpreter; None: the project is loaded.
     """
-    channel = SocketChannel(sync)
+    channel = Channel(sync)
     bootstrap.keep_out_of_the_way()
     bootstrap.outlive_output()
     try:
@@ -45,7 +45,7 @@ def main(
     from horsies_django.worker.child.interrupts import listen_for_interrupts
 
     listen_for_interrupts()
-    lanes = (channel, SocketChannel(async_), SocketChannel(control))
+    lanes = (channel, Channel(async_), Channel(control))
     Executor(*lanes, options.threads, started, give_up, options.max_memory_per_child_mb).run()
     timer = end_in_time("a receiver of child_stopping has not returned")
     lifecycle.stopping(worker_pid)

@@ -1,8 +1,4 @@
-"""Messages between the engine and a lane of an executor. Sending never blocks.
-
-A ``SocketChannel`` connects two processes; a ``MemoryChannel`` connects two threads of one process and passes the objects
-themselves. Both have a ``fileno`` that is readable when ``receive`` has messages.
-"""
+"""Messages between the engine and a lane of an executor, also if that runs in a thread of the same process."""
 
 from __future__ import annotations
 
@@ -12,25 +8,14 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any
 
 HEADER = struct.Struct("!I")
 READ_BYTES = 1 << 18
-WAKE = b"."
 
 
-class Channel(Protocol):
-    """The interface of both channels. ``receive`` raises EOFError if the other side is gone."""
-
-    def fileno(self) -> int: ...
-    def send(self, message: Any) -> None: ...
-    def flush(self) -> bool: ...
-    def receive(self) -> list[Any]: ...
-    def close(self) -> None: ...
-
-
-class SocketChannel:
-    """Pickled messages in length-prefixed frames over one end of a socket pair."""
+class Channel:
+    """Pickled messages in length-prefixed frames over one end of a socket pair. Sending never blocks."""
 
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(False)
@@ -64,7 +49,7 @@ class SocketChannel:
         return True
 
     def receive(self) -> list[Any]:
-        """Return the complete messages that have arrived."""
+        """Return the complete messages that have arrived. Raises EOFError if there is none and the other side is gone."""
         ended = False
         while True:
             try:
@@ -97,54 +82,6 @@ class SocketChannel:
 
     def close(self) -> None:
         self.end.close()
-
-
-class MemoryChannel:
-    """Two deques, and a socket pair to wake the other side; messages are not pickled or copied."""
-
-    def __init__(self, inbox: deque[Any], outbox: deque[Any], end: socket.socket) -> None:
-        end.setblocking(False)
-        self.inbox = inbox
-        self.outbox = outbox
-        self.end = end
-
-    def fileno(self) -> int:
-        return self.end.fileno()
-
-    def send(self, message: Any) -> None:
-        self.outbox.append(message)
-        try:
-            self.end.send(WAKE)
-        except (BlockingIOError, OSError):
-            return  # full: earlier wake-ups are pending; closed: there is no receiver
-
-    def flush(self) -> bool:
-        return True
-
-    def receive(self) -> list[Any]:
-        try:
-            ended = not self.end.recv(READ_BYTES)
-        except (BlockingIOError, InterruptedError):
-            ended = False
-        except OSError:
-            ended = True
-        messages = []
-        while self.inbox:
-            messages.append(self.inbox.popleft())
-        if ended and not messages:
-            raise EOFError
-        return messages
-
-    def close(self) -> None:
-        self.end.close()
-
-
-def memory_pair() -> tuple[MemoryChannel, MemoryChannel]:
-    """Return the two ends of a channel within this process."""
-    here, there = socket.socketpair()
-    to_there: deque[Any] = deque()
-    to_here: deque[Any] = deque()
-    return MemoryChannel(to_here, to_there, here), MemoryChannel(to_there, to_here, there)
 
 
 def wait_readable(files: Iterable[Any], seconds: float | None) -> bool:

@@ -38,10 +38,10 @@ from horsies_django.worker.child.run_task import (
     cancelled,
     failed,
 )
-from horsies_django.worker.ipc.channel import Channel, SocketChannel, memory_pair, wait_readable
+from horsies_django.worker.ipc.channel import Channel, wait_readable
 from horsies_django.worker.pool.launch import ForkedProcess, Forker, start_interpreter
 from horsies_django.worker.process.options import WorkerOptions
-from horsies_django.worker.process.shutdown import send_or_end
+from horsies_django.worker.process.shutdown import LAST_RESORT_SECONDS, end_hanging
 
 STANDING_SECONDS = 0.01
 STUCK_SECONDS = 0.05
@@ -76,8 +76,6 @@ class PoolProcess:
 
     pid: int
     started: MutableSequence[int]
-    channels: dict[str, Channel]
-    control: Channel
 
     def __init__(self, options: WorkerOptions) -> None:
         self.id = uuid4()
@@ -97,6 +95,13 @@ class PoolProcess:
         self.lifetime = math.inf  # how many tasks it may take in all
         self.taken = 0
         self.condemned: dict[tuple[str, int], str] = {}  # the tasks because of which it is killed, and why
+
+    def connect(self) -> list[socket.socket]:
+        """Open the channels to the process, and return its ends: one for each lane, and that for control."""
+        pairs = [socket.socketpair() for _ in (*LANES, "control")]
+        *lanes, self.control = (Channel(ours) for ours, _ in pairs)
+        self.channels = dict(zip(LANES, lanes, strict=True))
+        return [theirs for _, theirs in pairs]
 
     def free(self, lane: str) -> int:
         """Return how many more tasks of ``lane`` this process can take now."""
@@ -208,15 +213,12 @@ class Child(PoolProcess):
     def __init__(self, options: WorkerOptions, forker: Forker | None, lifetime: float = math.inf) -> None:
         super().__init__(options)
         self.lifetime = lifetime
-        pairs = [socket.socketpair() for _ in (*LANES, "control")]
-        theirs = [pair[1] for pair in pairs]
+        theirs = self.connect()
         self.process: Any = spawned(options, theirs) if forker is None else ForkedProcess(forker, theirs)
         for end in theirs:
             end.close()
         self.pid = self.process.pid
         self.started = self.process.started
-        self.channels = {lane: SocketChannel(pair[0]) for lane, pair in zip(LANES, pairs, strict=False)}
-        self.control = SocketChannel(pairs[-1][0])
         self.death = self._watch()
         self.exit_code: int | None = None
 
@@ -294,13 +296,12 @@ class InProcess(PoolProcess):
         from horsies_django.worker.child import lifecycle, middleware
         from horsies_django.worker.child.executor import Executor
 
-        pairs = [memory_pair() for _ in (*LANES, "control")]
         self.pid = os.getpid()
         self.started = [0] * len(LANES)
-        self.channels = {lane: pair[0] for lane, pair in zip(LANES, pairs, strict=False)}
-        self.control = pairs[-1][0]
-        self.theirs = [pair[1] for pair in pairs]
-        executor = Executor(self.theirs[0], self.theirs[1], self.theirs[2], options.threads, self.started, self._broke)
+        self.closed = False
+        sync, async_, control = map(Channel, self.connect())
+        self.answers = sync
+        executor = Executor(sync, async_, control, options.threads, self.started, self._broke)
 
         def serve() -> None:
             try:
@@ -309,7 +310,7 @@ class InProcess(PoolProcess):
                 self._broke(error)
                 return
             lifecycle.started(self.pid)
-            self.theirs[0].send(("ready", ""))
+            sync.send(("ready", ""))
             executor.run()
             lifecycle.stopping(self.pid)
 
@@ -319,8 +320,21 @@ class InProcess(PoolProcess):
     def end(self, seconds: float) -> None:
         self.thread.join(seconds)
 
+    def close(self) -> None:
+        self.closed = True
+        super().close()
+
     def _broke(self, error: BaseException) -> None:
-        send_or_end(self.theirs[0], ("failed", repr(error)))
+        """Tell the engine, and end this process if that does not hear it: a task may have closed the sockets."""
+        if not self.closed:
+            self.answers.send(("failed", repr(error)))
+            timer = threading.Timer(LAST_RESORT_SECONDS, self._end_unheard)
+            timer.daemon = True
+            timer.start()
+
+    def _end_unheard(self) -> None:
+        if not self.closed:
+            end_hanging()
 
 
 def killed_for(reason: str) -> Reply:

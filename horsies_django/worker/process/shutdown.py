@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import reduce
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 from horsies_django.core.errors import StopRequested
-from horsies_django.worker.ipc.channel import MemoryChannel, wait_readable
+from horsies_django.worker.ipc.channel import wait_readable
 from horsies_django.worker.process.logs import end_process
 
 logger = logging.getLogger("horsies.worker")
@@ -146,8 +146,7 @@ class Shutdown:
                 break
             if not self.bell.recv(100):
                 return  # closed: the worker has stopped
-        logger.critical(self.final_message)
-        end_process(1)
+        end_hanging(self.final_message)
 
 
 def heard(urgency: int, number: int) -> int:
@@ -163,19 +162,7 @@ def take(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> 
     return {number: signal.signal(number, handler) for number in numbers}
 
 
-def send_or_end(channel: MemoryChannel, message: Any) -> None:
-    """Send a final message to another thread, and end this process if it is not received in time.
-
-    The message says that tasks can no longer be run. A task may have closed the sockets that wake the other thread.
-    """
-    channel.send(message)
-    timer = threading.Timer(LAST_RESORT_SECONDS, end_if_untaken, [channel, message])
-    timer.daemon = True
-    timer.start()
-
-
-def end_if_untaken(channel: MemoryChannel, message: Any) -> None:
-    """End this process if a message has not been received."""
-    if message in channel.outbox:
-        logger.critical(WORKER_HANGS)
-        end_process(1)
+def end_hanging(message: str = WORKER_HANGS) -> NoReturn:
+    """End this process, which hangs."""
+    logger.critical(message)
+    end_process(1)

@@ -10,9 +10,8 @@ limit, before the reply, after which another task may come, and ``("altered", No
 depend on. Numbers increase per lane. ``started[lane]`` is the number of the last task whose user code may have begun; it is in
 shared memory, where the parent reads it if this process dies.
 
-The event loop of a lane, which keeps running even if user code interferes with it.
-
-All async tasks of a process share one loop. What a task may do to it, and what follows:
+All async tasks of a process share one event loop, which keeps running even if user code interferes with it. What a task may do
+to it, and what follows:
 
 - It cancels all tasks (``asyncio.all_tasks()``). The lane itself is not a task: callbacks receive jobs and send replies, and a
   private future ends it. Tasks that were cancelled before they began are started again (``AsyncLane``).
@@ -62,83 +61,6 @@ logger = logging.getLogger("horsies.worker")
 
 SYNC, ASYNC = 0, 1
 Job = tuple[int, tuple[Any, ...], str]
-
-
-class LaneLoop:
-    """A loop that calls ``receive`` when the channel has messages, and both ``receive`` and ``send`` every second.
-
-    ``others`` are further channels that this process requires. ``altered`` is called when a task has removed the reader.
-    """
-
-    def __init__(
-        self,
-        channel: Channel,
-        others: Sequence[Channel],
-        receive: Callable[[], None],
-        send: Callable[[], None],
-        altered: Callable[[], None],
-    ) -> None:
-        self.runner = asyncio.Runner()
-        self.loop: Any = self.runner.get_loop()
-        self.channel = channel
-        self.receive = receive
-        self.send = send
-        self.altered = altered
-        self.ended: asyncio.Future[None] = self.loop.create_future()
-        # Callbacks added by a task would otherwise run in the context of that task.
-        self.context = contextvars.copy_context()
-        self.descriptors = {one.fileno(): identity(one.fileno()) for one in (channel, *others)}
-        fork_guard.keep_loop_from_copies(self.loop)
-
-    def run(self) -> None:
-        """Run until ``end``. Raises the error passed to ``end``, and OSError or RuntimeError if the loop cannot continue."""
-        self.context.run(self.loop.add_reader, self.channel.fileno(), self.receive)
-        self.context.run(self._watch)
-        while not self.ended.done():
-            try:
-                self.loop.run_until_complete(self.ended)
-            except (SystemExit, KeyboardInterrupt, RuntimeError) as error:
-                if self.ended.done() or self.loop.is_closed():
-                    raise
-                logger.error("a task stopped the event loop with %r; running it again", error)
-        self.ended.result()  # raises an error passed to end() before the loop ran
-        self.loop.remove_reader(self.channel.fileno())
-
-    def close(self) -> None:
-        """Cancel the remaining tasks of the loop, and close it."""
-        self.runner.close()
-
-    def start(self, coroutine: Any) -> asyncio.Task[None]:
-        """Run a coroutine in a context of its own, without the task factory that user code may have set."""
-        return asyncio.Task(coroutine, loop=self.loop, context=self.context.copy())
-
-    def end(self, error: BaseException | None = None) -> None:
-        """Make ``run`` return, or raise ``error``."""
-        if self.ended.done():
-            return
-        if error is None:
-            self.ended.set_result(None)
-        else:
-            self.ended.set_exception(error)
-
-    def call_soon(self, call: Callable[[], None]) -> None:
-        """Call something in the next iteration of the loop."""
-        self.loop.call_soon(call, context=self.context)
-
-    def _watch(self) -> None:
-        self.loop.call_later(1.0, self._watch)
-        if any(identity(number) != known for number, known in self.descriptors.items()):
-            self.end(OSError("a task closed a file descriptor that this process requires"))
-            return
-        try:
-            if not self.loop.remove_reader(self.channel.fileno()):
-                self.altered()
-            self.loop.add_reader(self.channel.fileno(), self.receive)
-        except (OSError, ValueError) as error:
-            self.end(error)
-            return
-        self.receive()
-        self.send()
 
 
 def identity(number: int) -> tuple[int, int] | None:
@@ -223,7 +145,7 @@ class AsyncLane:
 
     Any task may cancel all others of the loop (``asyncio.all_tasks()``), including those that have not begun. So the reply does
     not depend on ``_run`` reaching its end: a job stays in ``running`` until it has a reply, and if its asyncio task ends
-    without one, the job is started again or fails.
+    without one, the job is started again or fails. ``others`` are further channels that this process requires.
     """
 
     def __init__(
@@ -235,28 +157,68 @@ class AsyncLane:
         others: Sequence[Channel] = (),
     ) -> None:
         self.channel = channel
-        self.others = others
         self.started = started
         self.control = control
         self.gauge = gauge
+        self.descriptors = {one.fileno(): identity(one.fileno()) for one in (channel, *others)}
         self.replies: list[tuple[int, tuple[Any, ...], float]] = []
         self.running: dict[asyncio.Task[None], Job] = {}
         self.ending = False
         self.orm = db_sessions.executor()
 
     def serve(self) -> None:
-        """Run jobs in an event loop in this thread until the lane ends. Raises EOFError if the parent is gone."""
-        self.lane_loop = LaneLoop(self.channel, self.others, self._receive, self._flush, self._altered)
-        self.lane_loop.run()
+        """Run jobs in an event loop in this thread until the lane ends.
+
+        Raises EOFError if the parent is gone, and OSError or RuntimeError if the loop cannot continue.
+        """
+        runner = asyncio.Runner()
+        self.loop: Any = runner.get_loop()
+        self.ended: asyncio.Future[None] = self.loop.create_future()
+        # Callbacks added by a task would otherwise run in the context of that task.
+        self.context = contextvars.copy_context()
+        fork_guard.keep_loop_from_copies(self.loop)
+        self.context.run(self.loop.add_reader, self.channel.fileno(), self._receive)
+        self.context.run(self._watch)
+        while not self.ended.done():
+            try:
+                self.loop.run_until_complete(self.ended)
+            except (SystemExit, KeyboardInterrupt, RuntimeError) as error:
+                if self.ended.done() or self.loop.is_closed():
+                    raise
+                logger.error("a task stopped the event loop with %r; running it again", error)
+        self.ended.result()  # raises an error with which it ended before the loop ran
+        self.loop.remove_reader(self.channel.fileno())
         flush_all(self.channel)
         self.orm.close()
-        self.lane_loop.close()
+        runner.close()  # cancels the remaining tasks of the loop
+
+    def _end(self, error: BaseException) -> None:
+        """Make ``serve`` raise ``error``."""
+        if not self.ended.done():
+            self.ended.set_exception(error)
+
+    def _watch(self) -> None:
+        """Do each second what the loop may have missed, and restore what a task has removed."""
+        self.loop.call_later(1.0, self._watch)
+        if any(identity(number) != known for number, known in self.descriptors.items()):
+            self._end(OSError("a task closed a file descriptor that this process requires"))
+            return
+        try:
+            if not self.loop.remove_reader(self.channel.fileno()):
+                logger.warning("a task removed the readers of the event loop; restored")
+                self.channel.send(("altered", None))
+            self.loop.add_reader(self.channel.fileno(), self._receive)
+        except (OSError, ValueError) as error:
+            self._end(error)
+            return
+        self._receive()
+        self._flush()
 
     def _receive(self) -> None:
         try:
             messages = self.channel.receive()
         except EOFError as error:
-            self.lane_loop.end(error)
+            self._end(error)
             return
         for message in messages:
             if message is None:
@@ -268,7 +230,8 @@ class AsyncLane:
             self.started[ASYNC] = message[-1][0]
 
     def _start(self, job: Job) -> None:
-        task = self.lane_loop.start(self._run(job))
+        """Run a job in a context of its own, without the task factory that user code may have set."""
+        task = asyncio.Task(self._run(job), loop=self.loop, context=self.context.copy())
         self.running[task] = job
         task.add_done_callback(self._over)
 
@@ -279,7 +242,7 @@ class AsyncLane:
         own_decimals()
         if self.orm.connected:
             await self._on_orm_thread(db_sessions.before_task)
-        run = AsyncRun(CurrentTask(claim, worker), self.lane_loop.loop)
+        run = AsyncRun(CurrentTask(claim, worker), self.loop)
         self.control.enter("async", number, run)
         reply = await run_async(run, claim.kwargs)
         del self.control.runs["async", number]
@@ -291,7 +254,7 @@ class AsyncLane:
     async def _on_orm_thread(self, call: Callable[[], None]) -> None:
         """Call this in Django's thread for async code; wait until it has returned, even if the task is cancelled."""
         try:
-            called = self.lane_loop.loop.run_in_executor(self.orm, call)
+            called = self.loop.run_in_executor(self.orm, call)
         except RuntimeError:
             return  # a task has shut it down, so no task can use it
         while not called.done():
@@ -314,7 +277,7 @@ class AsyncLane:
     def _answer(self, task: asyncio.Task[None], number: int, reply: Reply, seconds: float) -> None:
         del self.running[task]
         if not self.replies:
-            self.lane_loop.call_soon(self._flush)
+            self.loop.call_soon(self._flush, context=self.context)
         self.replies.append((number, tuple(reply), seconds))
         if len(self.replies) == 64:  # replies per message: the engine settles these while further tasks run
             self._flush()
@@ -324,7 +287,8 @@ class AsyncLane:
     def _end_if_done(self) -> None:
         if not self.running:
             self._flush()
-            self.lane_loop.end()
+            if not self.ended.done():
+                self.ended.set_result(None)
 
     def _flush(self) -> None:
         replies, self.replies = self.replies, []
@@ -333,15 +297,11 @@ class AsyncLane:
                 self.channel.send(("full", full))
             self.channel.send(("done", replies))
         if not self.channel.flush():
-            self.lane_loop.loop.add_writer(self.channel.fileno(), self._flush_more)
-
-    def _altered(self) -> None:
-        logger.warning("a task removed the readers of the event loop; restored")
-        self.channel.send(("altered", None))
+            self.loop.add_writer(self.channel.fileno(), self._flush_more)
 
     def _flush_more(self) -> None:
         if self.channel.flush():
-            self.lane_loop.loop.remove_writer(self.channel.fileno())
+            self.loop.remove_writer(self.channel.fileno())
 
 
 class Executor:
@@ -368,13 +328,13 @@ class Executor:
 
     def run(self) -> None:
         """Serve both lanes until they end. If a lane fails, ``on_failure`` is called in its thread."""
+        lanes = {"horsies-loop": self.async_lane.serve}
+        lanes |= {f"horsies-thread-{number}": self._serve_sync for number in range(1, self.threads)}
         others = [
-            threading.Thread(target=self._guarded, args=(self.async_lane.serve,), name="horsies-loop", daemon=True),
+            threading.Thread(target=self._guarded, args=(serve,), name=name, daemon=True)
+            for name, serve in lanes.items()
         ]
         threading.Thread(target=self.control.serve, name="horsies-control", daemon=True).start()
-        for number in range(1, self.threads):
-            name = f"horsies-thread-{number}"
-            others.append(threading.Thread(target=self._guarded, args=(self._serve_sync,), name=name, daemon=True))
         for thread in others:
             thread.start()
         self._guarded(self._serve_sync)

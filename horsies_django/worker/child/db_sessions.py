@@ -103,18 +103,14 @@ def keep_connections(seconds: int) -> None:
 
 def before_task() -> None:
     """Do what Django does before a request: close connections that are broken or past their age. Never raises."""
-    if may_be_open(thread.wrappers.values()):
-        for wrapper in connections.all(initialized_only=True):
-            tidy(wrapper, again=False)
-        if settings.DEBUG:
-            reset_queries()
+    after_task(again=False)
 
 
-def after_task() -> None:
+def after_task(*, again: bool = True) -> None:
     """Close or reset the connections of this thread after a task. Never raises."""
     if may_be_open(thread.wrappers.values()):
         for wrapper in connections.all(initialized_only=True):
-            tidy(wrapper, again=True)
+            tidy(wrapper, again=again)
         if settings.DEBUG:
             reset_queries()
 

@@ -52,16 +52,11 @@ class Run:
         self.active = False
 
     def interrupt(self, reason: str) -> None:
-        """Ask the task to stop. Thread-safe; does nothing if it has ended."""
+        """Ask the task to stop, which may be about to begin. Thread-safe; does nothing if it has ended."""
         if reason == CANCEL:
             self.current.cancel_requested = True
-        if self.reason is None and self.active:
+        if self.reason is None:
             self.break_in(reason)
-
-    def expect(self, reason: str) -> None:
-        """Record the same request before user code begins."""
-        if reason == CANCEL:
-            self.current.cancel_requested = True
 
     def break_in(self, reason: str) -> None:
         """Interrupt user code, if this kind of run can."""
@@ -113,10 +108,6 @@ class AsyncRun(Run):
     def break_in(self, reason: str) -> None:
         self.loop.call_soon_threadsafe(self._cancel, reason)
 
-    def expect(self, reason: str) -> None:
-        super().expect(reason)
-        self.break_in(reason)
-
     def _cancel(self, reason: str) -> None:
         if self.active and self.reason is None and self.task is not None:
             self.reason = reason
@@ -157,7 +148,7 @@ class Control:
         self.runs[lane, number] = run
         if self.early:
             if reason := self.early.pop((lane, number), None):
-                run.expect(reason)
+                run.interrupt(reason)
             for other in [key for key in list(self.early) if key[0] == lane and key[1] + LONG_OVER < number]:
                 self.early.pop(other, None)
 

@@ -7,21 +7,12 @@ from __future__ import annotations
 
 import logging
 import os
+from functools import partial
 
 from horsies_django.signals import HorsiesSignal, child_started, child_stopping
 from horsies_django.worker.child import db_sessions
 
 logger = logging.getLogger("horsies.signals")
-
-
-def started(worker_pid: int) -> None:
-    """Call the receivers of ``child_started``."""
-    tell(child_started, worker_pid)
-
-
-def stopping(worker_pid: int) -> None:
-    """Call the receivers of ``child_stopping``."""
-    tell(child_stopping, worker_pid)
 
 
 def tell(signal: HorsiesSignal, worker_pid: int) -> None:
@@ -32,3 +23,7 @@ def tell(signal: HorsiesSignal, worker_pid: int) -> None:
         except BaseException:  # such as SystemExit
             logger.exception("a receiver of %s ended the others", signal.name)
         db_sessions.after_task()
+
+
+started = partial(tell, child_started)
+stopping = partial(tell, child_stopping)

@@ -93,6 +93,25 @@ def test_a_memory_limit_below_what_a_child_takes_at_its_start_is_refused_and_one
     assert near.log.count("children will be replaced often") == 1
 
 
+def test_children_that_grow_beside_long_tasks_do_not_pile_up(worker: Start) -> None:
+    """Naive: each of them is replaced at once, until the fork server has no room for another, and the worker ends."""
+    refused = worker("--processes=1", "--max-memory-per-child-mb=10")
+    assert refused.wait() == 1
+    assert (least := re.search(r"is not above the (\d+) MB", refused.log))
+    process = worker("--processes=1", f"--max-memory-per-child-mb={int(least[1]) + 25}", "--loglevel=INFO").ready()
+    long = []
+    for number in range(13):
+        long.append(tasks.ahold.send(str(number)))
+        held_by(str(number))
+        assert tasks.eats.send(40).get(timeout_ms=30_000).is_ok()
+    assert process.log.count("MB; replacing it") == 5
+    for number in range(13):
+        let_go(str(number))
+    assert all(handle.get(timeout_ms=30_000).is_ok() for handle in long)
+    wait_until(lambda: process.log.count("MB; replacing it") == 6, "the last one is replaced once there is room")
+    assert process.stop() == 0
+
+
 def test_a_worker_without_children_refuses_what_only_children_can_do() -> None:
     with pytest.raises(CommandError, match="--processes=1 or more"):
         call_command("horsies_worker", "--processes=0", "--max-memory-per-child-mb=500")

@@ -229,8 +229,8 @@ def test_a_count_of_zero_and_a_worker_without_children_replace_nobody(processes:
 
 
 def test_of_the_children_that_tasks_altered_one_a_minute_is_replaced() -> None:
-    recycling, _ = pool(2)
-    assert [recycling.replaces_altered(START + second) for second in (0, 1, 59.9, 60, 61)] == [
+    recycling, children = pool(2)
+    assert [recycling.replaces_altered(children, START + second) for second in (0, 1, 59.9, 60, 61)] == [
         True,
         False,
         False,
@@ -245,6 +245,7 @@ def test_while_many_children_run_their_last_tasks_the_others_get_another_life(ch
     retired = [child(recycling, WorkerOptions(queues=("default",), processes=1), START) for _ in range(5)]
     for other in retired:
         other.replaced = True
+    assert not recycling.replaces_altered([one, *retired], START)
     one.taken = 100
     assert recycling.due([one, *retired], START + 3_600) == []
     assert one.free("sync") == 1

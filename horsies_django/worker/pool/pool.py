@@ -120,8 +120,7 @@ class Pool:
             if not member.dispatch(lane, batch):
                 self._watch(member, lane, selectors.EVENT_READ | selectors.EVENT_WRITE)
             self.timeouts.watch(member, lane, first, batch)
-        for member in self.recycling.due(self.members, time.monotonic()):
-            self._retire(member, "tasks")  # after the last batch, because this ends its lanes
+        self._recycle()  # after the last batch, because this ends lanes
 
     @property
     def stuck_at(self) -> float:
@@ -134,6 +133,12 @@ class Pool:
             for member in self.members:
                 if now >= member.stuck_at:
                     member.call_back()
+
+    def _recycle(self) -> None:
+        for member in self.recycling.due(self.members, time.monotonic()):
+            if member.full_mb is not None:
+                logger.info("child %s has reached %.0f MB; replacing it", member.pid, member.full_mb)
+            self._retire(member, "tasks" if member.full_mb is None else "memory")
 
     def _retire(self, member: PoolProcess, why: str) -> None:
         """Let a child end after its present tasks, for a reason of ``END_REASONS``, and start its successor at once."""
@@ -171,10 +176,10 @@ class Pool:
             elif kind == "back":
                 self.releases += [member.take_off(lane, number) for number in payload]
             elif kind == "full":
-                logger.info("child %s has reached %.0f MB; replacing it", member.pid, payload)
-                self._retire(member, "memory")
+                member.full_mb = payload
+                self._recycle()
             elif kind == "altered":
-                if self._stays(member) and self.recycling.replaces_altered(time.monotonic()):
+                if self._stays(member) and self.recycling.replaces_altered(self.members, time.monotonic()):
                     logger.info("a task changed the state of child %s; replacing it", member.pid)
                     self._retire(member, "state")
             else:

@@ -46,29 +46,33 @@ class Recycling:
     def due(self, members: Sequence[PoolProcess], now: float) -> list[PoolProcess]:
         """Return the children to replace now, by the monotonic clock; they end after their present tasks.
 
-        While too many replaced children still run their last tasks, the lifetime of the others is extended. Otherwise long
-        async tasks would make children pile up: one more for every ``most`` tasks that end.
+        While too many replaced children still run their last tasks, the lifetime of the others is extended, and those that
+        have reached their memory limit go on. Otherwise long async tasks would make children pile up.
         """
         found: list[PoolProcess] = []
         for member in members:
-            if member.replaced or not self._has_had_its_tasks(member, now):
+            if member.replaced or not (member.full_mb is not None or self._has_had_its_tasks(member, now)):
                 continue
-            # so many replaced children may still run their last tasks
-            if sum(one.replaced for one in members) + len(found) >= self.processes + 4:
-                member.lifetime += self.most
+            if self._crowded(members, len(found)):
+                if member.taken >= member.lifetime:
+                    member.lifetime += self.most
                 continue
             found.append(member)
             self.next_at = now + LEAST_SECONDS / self.processes
         return found
+
+    def _crowded(self, members: Sequence[PoolProcess], more: int = 0) -> bool:
+        """Whether so many replaced children still run their last tasks that no other child is replaced."""
+        return sum(one.replaced for one in members) + more >= self.processes + 4
 
     def _has_had_its_tasks(self, member: PoolProcess, now: float) -> bool:
         if self.exact or not self.most or not self.processes:
             return member.taken >= member.lifetime
         return member.taken >= self.most and now >= max(member.ready_at + LEAST_SECONDS, self.next_at)
 
-    def replaces_altered(self, now: float) -> bool:
+    def replaces_altered(self, members: Sequence[PoolProcess], now: float) -> bool:
         """Whether a child of which a task changed the state is replaced, by the monotonic clock: one a minute at most."""
-        if now < self.altered_next_at:
+        if now < self.altered_next_at or self._crowded(members):
             return False
         self.altered_next_at = now + LEAST_SECONDS
         return True

@@ -107,12 +107,12 @@ EDITS = (
         "a passing error amid a poisoned batch makes a completed task FAILED",
         "horsies_django/worker/engine/outbox.py",
         """\
-                if (error.sqlstate or "")[:2] not in POISON:
-                    raise
-                logger.error("the outcome of task %s cannot be stored: %s", outcome.id, said(error))
+            if (error.sqlstate or "")[:2] not in POISON:
+                raise
+            return error
 """,
         """\
-                logger.error("the outcome of task %s cannot be stored: %s", outcome.id, said(error))
+            return error
 """,
         ("tests/worker/test_outbox.py::test_a_time_limit_amid_a_poisoned_batch_makes_no_completed_task_a_failure",),
     ),

@@ -23,7 +23,6 @@ from horsies_django.worker.process.logs import OUTCOMES, Formatter, choose_color
 from horsies_django.worker.process.options import WorkerOptions
 from horsies_django.worker.process.task_log import (
     MANY,
-    Summary,
     TaskLog,
     label,
     named,
@@ -244,40 +243,40 @@ def failed(**reply: Any) -> Outcome:
 
 
 def test_as_many_tasks_as_a_second_may_have_lines_have_one_each_and_nothing_is_counted() -> None:
-    summary = Summary()
-    assert len(summary.take(done(MANY - 1), 10.0)) == MANY - 1
-    assert len(summary.take(done(1), 10.9)) == 1
-    assert summary.due == float("inf")
-    assert len(summary.take(done(MANY), 11.0)) == MANY  # another second
-    assert summary.due == float("inf")
+    log = TaskLog()
+    assert len(log.take(done(MANY - 1), 10.0)) == MANY - 1
+    assert len(log.take(done(1), 10.9)) == 1
+    assert log.summary_at == float("inf")
+    assert len(log.take(done(MANY), 11.0)) == MANY  # another second
+    assert log.summary_at == float("inf")
 
 
 def test_what_exceeds_a_second_is_counted_and_told_when_it_is_over_by_ten_names() -> None:
-    summary = Summary()
-    assert len(summary.take(done(MANY + 1_300), 10.0)) == MANY
-    assert summary.take(done(100, "shop.tasks.ship"), 10.5) == []
-    assert summary.due == 11.0
-    assert summary.tell(11.25) == ("1,400 tasks completed in 1.2 s: shop.tasks.pack 1,300, shop.tasks.ship 100")
-    assert summary.due == float("inf")
+    log = TaskLog()
+    assert len(log.take(done(MANY + 1_300), 10.0)) == MANY
+    assert log.take(done(100, "shop.tasks.ship"), 10.5) == []
+    assert log.summary_at == 11.0
+    assert log.summary(11.25) == ("1,400 tasks completed in 1.2 s: shop.tasks.pack 1,300, shop.tasks.ship 100")
+    assert log.summary_at == float("inf")
     for number in range(13):
-        summary.take(done(13 - number, f"t{number:02}"), 11.5)
-    line = summary.tell(12.5)
+        log.take(done(13 - number, f"t{number:02}"), 11.5)
+    line = log.summary(12.5)
     assert line.startswith("91 tasks completed in 1.2 s: t00 13, t01 12, ")
     assert line.endswith("t09 4, and 6 of 3 more names")
 
 
 def test_after_a_busy_second_the_next_is_only_counted_and_after_one_that_was_not_lines_are_back() -> None:
-    summary = Summary()
-    summary.take(done(MANY + 1), 10.0)
-    summary.tell(11.0)
-    assert summary.take(done(MANY), 11.5) == []  # no more than a second may have, but that is not known yet
-    assert summary.tell(12.0).startswith("200 tasks completed in 1.0 s: ")
-    assert len(summary.take(done(MANY + 1), 12.5)) == MANY
-    summary.tell(13.0)
-    assert len(summary.take(done(1), 72.0)) == 1, "after an idle minute"
-    summary.take(done(MANY * 3), 72.1)
-    summary.tell(77.0)  # the worker was stopped meanwhile: 600 in 5 s
-    assert len(summary.take(done(1), 77.5)) == 1
+    log = TaskLog()
+    log.take(done(MANY + 1), 10.0)
+    log.summary(11.0)
+    assert log.take(done(MANY), 11.5) == []  # no more than a second may have, but that is not known yet
+    assert log.summary(12.0).startswith("200 tasks completed in 1.0 s: ")
+    assert len(log.take(done(MANY + 1), 12.5)) == MANY
+    log.summary(13.0)
+    assert len(log.take(done(1), 72.0)) == 1, "after an idle minute"
+    log.take(done(MANY * 3), 72.1)
+    log.summary(77.0)  # the worker was stopped meanwhile: 600 in 5 s
+    assert len(log.take(done(1), 77.5)) == 1
 
 
 def test_what_is_counted_last_is_told_when_the_worker_ends_and_without_info_nothing_is(

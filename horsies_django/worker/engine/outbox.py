@@ -237,34 +237,29 @@ class Outbox:
         passed.returned += [claim.id for claim in untold if states[claim.id] in ("lost", "settled", "retried")]
 
     def _settle_singly(self, outcomes: list[Outcome]) -> None:
+        """Settle outcomes one by one: a failure replaces a refused result; if that is refused too, it is tried again later."""
         for outcome in outcomes:
-            try:
-                passed = self._pass(outcomes=[outcome])
-            except psycopg.Error as error:
-                if (error.sqlstate or "")[:2] not in POISON:
-                    raise
+            if error := self._refusal(outcome):
                 logger.error("the outcome of task %s cannot be stored: %s", outcome.id, said(error))
                 message = f"the database refused the result (SQLSTATE {error.sqlstate})"
                 reply = failed(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message)
-                outcome = outcome._replace(**reply._asdict())
-                self.outcomes[0] = outcome
-                if (settled := self._settle_refused(outcome)) is None:
-                    continue
-                passed = settled
-            self._remove_written([outcome], [], passed)
+                self.outcomes[0] = outcome._replace(**reply._asdict())
+                if error := self._refusal(self.outcomes[0]):
+                    line = "its failure cannot be stored either, task %s stays as it is: %s"
+                    logger.error(line, outcome.id, said(error))
+                    self.locked.append(self.outcomes.pop(0))
+                    self.locked_until = time.monotonic() + 30.0
 
-    def _settle_refused(self, outcome: Outcome) -> Passed | None:
-        """Settle the failure that replaces a refused result; if that is refused too, try again later."""
+    def _refusal(self, outcome: Outcome) -> psycopg.Error | None:
+        """Settle one outcome; return why the database refuses it. Raises psycopg.Error for other problems."""
         try:
-            return self._pass(outcomes=[outcome])
+            passed = self._pass(outcomes=[outcome])
         except psycopg.Error as error:
             if (error.sqlstate or "")[:2] not in POISON:
                 raise
-            logger.error("its failure cannot be stored either, task %s stays as it is: %s", outcome.id, said(error))
-            self.locked.append(self.outcomes.pop(0))
-            # then an outcome that the database refused even as a failure is tried again
-            self.locked_until = time.monotonic() + 30.0
-            return None
+            return error
+        self._remove_written([outcome], [], passed)
+        return None
 
     def compare(self, known: set[uuid.UUID]) -> list[Held]:
         """Return this worker's tasks in the database; release those not in ``known``: claims whose reply was lost."""

@@ -55,7 +55,7 @@ class ScanCursors:
 
     def handlers(self) -> dict[str, Act]:
         """Return the handlers of notifications by name; each takes the time in the notification."""
-        acts: dict[str, Act] = {CLUSTER: self._on_cluster}
+        acts: dict[str, Act] = {CLUSTER: self.start_over}
         for queue in self.queues:
             acts[queue] = partial(self._on_tasks, queue, None)
             for lane in LANES:
@@ -67,11 +67,8 @@ class ScanCursors:
         self.lower(queue, moment)
         self.tell([queue], lane)
 
-    def _on_cluster(self, _moment: float) -> None:
-        self.start_over()
-
-    def start_over(self) -> None:
-        """Scan everything: notifications may have been missed."""
+    def start_over(self, _moment: float = 0.0) -> None:
+        """Scan everything: the limits of the cluster have changed, or notifications may have been missed."""
         self.forget()
         self.tell(self.queues, None)
 

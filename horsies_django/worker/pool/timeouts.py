@@ -16,7 +16,7 @@ import logging
 import math
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import psutil
@@ -85,12 +85,6 @@ class Timeouts:
             heapq.heappop(self.heap)
         return self.heap[0][0] if self.heap else math.inf
 
-    def due(self, now: float) -> Iterator[tuple[Place, str, bool]]:
-        """Remove and yield the due deadlines: place, reason, and whether to kill."""
-        while self.next <= now:
-            _, _, place, reason, kill = heapq.heappop(self.heap)
-            yield place, reason, kill
-
     def watch(self, member: PoolProcess, lane: str, first: int, claims: Iterable[Claim]) -> None:
         """Add the timeouts of dispatched claims, numbered from ``first``."""
         for number, claim in enumerate(claims, first):
@@ -100,7 +94,8 @@ class Timeouts:
 
     def enforce(self, now: float) -> None:
         """Ask tasks whose timeout has passed to stop; kill the processes of those that did not stop in the grace period."""
-        for place, reason, kill in self.due(now):
+        while self.next <= now:
+            _, _, place, reason, kill = heapq.heappop(self.heap)
             member = place.process
             if reason == TIMEOUT and member.is_ahead(place.lane, place.number):
                 member.since[place.lane][place.number] = now  # it has not begun: restart its timeout

@@ -43,10 +43,13 @@ class Known(Protocol):
 
 
 class TaskLog:
-    """Logs the outcomes of tasks; ``tick`` logs the summary of those that were counted."""
+    """Logs the outcomes of tasks. Completed ones beyond the first of a second are counted; ``tick`` logs the summary of these."""
 
     def __init__(self) -> None:
-        self.summary = Summary()
+        self.began = -math.inf  # when the second that is counted began, by the monotonic clock
+        self.seen = 0
+        self.busy = False  # whether the second before had more than MANY
+        self.counted: Counter[str] = Counter()  # how many of each name have no line
 
     def settled(self, outcomes: Sequence[Outcome], decided: Mapping[str, Any] = NOTHING) -> None:
         """Log outcomes that were written; ``decided`` is the decision of the database on failed ones, by id."""
@@ -56,38 +59,8 @@ class TaskLog:
                 if outcome.status != "COMPLETED":
                     tell_failure(outcome, decided.get(str(outcome.id), NOTHING))
         if completed and logger.isEnabledFor(logging.INFO):
-            for outcome in self.summary.take(completed, time.monotonic()):
+            for outcome in self.take(completed, time.monotonic()):
                 logger.info("%s completed%s", label(outcome), spent(outcome), extra=about(outcome))
-
-    @property
-    def summary_at(self) -> float:
-        """When ``tick`` has something to log, by the monotonic clock."""
-        return self.summary.due
-
-    def tick(self, now: float) -> None:
-        """Log the summary once its second is over."""
-        if now >= self.summary.due:
-            logger.info("%s", self.summary.tell(now))
-
-    def close(self) -> None:
-        """Log the last summary."""
-        if self.summary.counted:
-            logger.info("%s", self.summary.tell(time.monotonic()))
-
-
-class Summary:
-    """Counts completed tasks by the second, and decides which of them have a line of their own."""
-
-    def __init__(self) -> None:
-        self.began = -math.inf  # when the second that is counted began, by the monotonic clock
-        self.seen = 0
-        self.busy = False  # whether the second before had more than MANY
-        self.counted: Counter[str] = Counter()  # how many of each name have no line
-
-    @property
-    def due(self) -> float:
-        """When the summary is due; infinite if nothing was counted."""
-        return self.began + 1 if self.counted else math.inf
 
     def take(self, completed: Sequence[Outcome], now: float) -> Sequence[Outcome]:
         """Return the outcomes that are logged individually, and count the others."""
@@ -98,7 +71,22 @@ class Summary:
         self.counted.update(map(TASK_NAME, completed[own:]))
         return completed[:own]
 
-    def tell(self, now: float) -> str:
+    @property
+    def summary_at(self) -> float:
+        """When ``tick`` has something to log, by the monotonic clock; infinite if nothing was counted."""
+        return self.began + 1 if self.counted else math.inf
+
+    def tick(self, now: float) -> None:
+        """Log the summary once its second is over."""
+        if now >= self.summary_at:
+            logger.info("%s", self.summary(now))
+
+    def close(self) -> None:
+        """Log the last summary."""
+        if self.counted:
+            logger.info("%s", self.summary(time.monotonic()))
+
+    def summary(self, now: float) -> str:
         """Return the summary, with the most frequent names first, and begin the next second."""
         most = self.counted.most_common(NAMED)
         names = [f"{shown_name(name)} {many:,}" for name, many in most]

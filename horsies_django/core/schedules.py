@@ -84,9 +84,6 @@ def due(timing: Timing, last: dt.datetime | None, now: dt.datetime) -> Due:
 
 def newest(timing: Timing, begin: dt.datetime, until: dt.datetime, most: int) -> list[dt.datetime]:
     """Return the last ``most`` fire times in (``begin``, ``until``], without iterating over all of them."""
-    if most == 1:
-        fire_time = timing.pattern.latest(begin, until, timing.since)
-        return [] if fire_time is None else [fire_time]
     span = most * SECOND
     while True:
         since = max(begin, until - span)

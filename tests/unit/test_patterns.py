@@ -25,7 +25,7 @@ from horsies_django.core.patterns import (
     Weekly,
     parse,
 )
-from horsies_django.core.schedules import CATCH_UP, PUNCTUAL, CatchUp, Due, Timing, due
+from horsies_django.core.schedules import CATCH_UP, PUNCTUAL, CatchUp, Due, Timing, due, newest
 from tests.support.sizes import examples
 
 OLD_WORDS = metadata.version("cron-descriptor").startswith("1.")  # it would say "only on Monday"
@@ -104,7 +104,7 @@ def check(pattern: Pattern, shows: Shows, window: tuple[str, dt.datetime, dt.dat
     _, after, until = window
     expected = reference(shows, pattern.zone, after, until, both=both)
     assert list(pattern.fire_times(after, until, NOBODY_ASKS)) == expected
-    assert pattern.latest(after, until, NOBODY_ASKS) == (expected[-1] if expected else None)
+    assert newest(Timing("", pattern, NOBODY_ASKS), after, until, 1) == expected[-1:]
 
 
 TIMES = st.times().map(lambda time: time.replace(second=0, microsecond=0))
@@ -212,8 +212,8 @@ def test_the_latest_of_three_days_of_seconds_is_found_at_once() -> None:
             asked.append(after)
             return super().next(after, anchor)
 
-    until = utc("2027-01-04T00:00")
-    assert Counting(seconds=1).latest(utc("2027-01-01T00:00"), until, utc("2027-01-01T00:00")) == until
+    begin, until = utc("2027-01-01T00:00"), utc("2027-01-04T00:00")
+    assert newest(Timing("", Counting(seconds=1), begin), begin, until, 1) == [until]
     assert len(asked) < 30
 
 

@@ -53,21 +53,6 @@ class Pattern(ABC):
         text = str(self)
         return text[:1].upper() + text[1:]
 
-    def latest(self, after: dt.datetime, until: dt.datetime, anchor: dt.datetime) -> dt.datetime | None:
-        """Return the last fire time in (``after``, ``until``], or None; found by bisection, not by iterating over all of them."""
-        known = self.next(after, anchor)
-        if known is None or known > until:
-            return None
-        end = until.replace(microsecond=0)
-        while known < end:
-            middle = known + (end - known) // (2 * SECOND) * SECOND
-            fire_time = self.next(middle, anchor)
-            if fire_time is None or fire_time > until:
-                end = middle
-            else:
-                known = fire_time
-        return known
-
     def coming(self, after: dt.datetime, count: int, anchor: dt.datetime) -> list[dt.datetime]:
         """Return the first ``count`` fire times after ``after``, or all of them if there are fewer."""
         found: list[dt.datetime] = []
@@ -106,7 +91,7 @@ class WallPattern(Pattern):
             if change is not None:
                 at = change
                 local = local_time(at, zone) - SECOND
-            elif not self.both and fire_time.astimezone(zone).fold:
+            elif fire_time.astimezone(zone).fold and not self.both:
                 at, local = fire_time, found
             else:
                 return fire_time

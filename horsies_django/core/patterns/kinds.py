@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 from horsies_django.core.patterns.base import DAY, SECOND, Pattern, PatternError, WallPattern, check_number
 
@@ -110,7 +109,11 @@ class Cron(WallPattern):
 
     @property
     def both(self) -> bool:
-        return _goes_on(self.expression)
+        """Whether it repeats: its minute or hour begins with a star, or it lists all hours."""
+        from croniter import croniter
+
+        minute, hour, *_ = self.expression.split()
+        return "*" in (minute[0], hour[0]) or len(set(croniter.expand(self.expression)[0][1])) == 24
 
     def _follow(self, local: dt.datetime) -> dt.datetime | None:
         from croniter import CroniterBadDateError, croniter
@@ -266,15 +269,6 @@ def _time(value: dt.time | str) -> dt.time:
 
 def _time_text(time: dt.time) -> str:
     return time.isoformat("seconds" if time.second else "minutes")
-
-
-@lru_cache(maxsize=1_000)
-def _goes_on(expression: str) -> bool:
-    """Whether a cron string repeats: its minute or hour begins with a star, or it lists all hours."""
-    from croniter import croniter
-
-    minute, hour, *_ = expression.split()
-    return "*" in (minute[0], hour[0]) or len(set(croniter.expand(expression)[0][1])) == 24
 
 
 def parse(text: str, zone: str = "UTC") -> Pattern:

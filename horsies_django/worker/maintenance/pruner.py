@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -29,6 +30,7 @@ QUICK_SECONDS = 0.05  # the next batch is larger after one that took less, and s
 
 # Deletes a batch of at most so many rows; returns the number of deleted rows by name, and whether there may be more
 Step = Callable[[RetentionStore, int], tuple[dict[str, int], bool]]
+Prune = Callable[[RetentionStore, timedelta, int], int]  # deletes so many rows of that age
 
 
 class Pruner:
@@ -40,7 +42,7 @@ class Pruner:
         self.batch = 1
         self.own = own
         self.noted: set[int | bool] = set()
-        self.steps = [*steps(retention), of_own()]
+        self.steps: list[Step] = [*steps(retention), partial(prune_own, [])]
         self.left = list(self.steps)  # of the current round
         self.counts: Counter[str] = Counter()
 
@@ -98,9 +100,10 @@ class Pruner:
 def steps(retention: Retention) -> list[Step]:
     """Return the steps of a round: one for each kind of record that is not kept for ever."""
     by_queue = {queue: span(hours) for queue, hours in retention.queue_retention_hours.items()}
-    found = [of_tasks(kept) for kept in kept_by(span(retention.terminal_record_retention_hours), by_queue)]
-    if (age := span(retention.terminal_record_retention_hours)) is not None:
-        found.append(of_runs(age))
+    terminal = span(retention.terminal_record_retention_hours)
+    found: list[Step] = [partial(prune_tasks, kept) for kept in kept_by(terminal, by_queue)]
+    if terminal is not None:
+        found.append(partial(prune_runs, terminal))
     for name, hours, prune in (
         ("fire times of schedules", retention.terminal_record_retention_hours, RetentionStore.prune_ticks),
         ("keys of sends", retention.key_hours, RetentionStore.prune_keys),
@@ -111,58 +114,43 @@ def steps(retention: Retention) -> list[Step]:
         ("hours of the history", retention.history_hours, prune_history(HOUR)),
     ):
         if (age := span(hours)) is not None:
-            found.append(of_rows(name, age, prune))
+            found.append(partial(prune_rows, name, age, prune))
     return found
 
 
-def of_tasks(kept: Kept) -> Step:
-    """Return the step that deletes the finished tasks of some queues."""
-
-    def step(store: RetentionStore, many: int) -> tuple[dict[str, int], bool]:
-        pruned = store.prune_tasks(kept, many)
-        return {"tasks": pruned.tasks, "attempts": pruned.attempts}, pruned.more
-
-    return step
+def prune_tasks(kept: Kept | OwnRetention, store: RetentionStore, many: int) -> tuple[dict[str, int], bool]:
+    """Delete the finished tasks of some queues, or with the same ``keep_result``."""
+    pruned = store.prune_tasks(kept, many)
+    return {"tasks": pruned.tasks, "attempts": pruned.attempts}, pruned.more
 
 
-def of_own() -> Step:
-    """Return the step that deletes tasks with a ``keep_result``, those of one after the other."""
-    left: list[OwnRetention] = []
-
-    def step(store: RetentionStore, many: int) -> tuple[dict[str, int], bool]:
-        if not left:
-            left.extend(sorted(store.own_retentions()))
-        if not left:
-            return {}, False
-        pruned = store.prune_tasks(left[0], many)
-        if not pruned.more:
-            left.pop(0)
-        return {"tasks": pruned.tasks, "attempts": pruned.attempts}, bool(left)
-
-    return step
+def prune_own(left: list[OwnRetention], store: RetentionStore, many: int) -> tuple[dict[str, int], bool]:
+    """Delete tasks with a ``keep_result``, those of one after the other; ``left`` are those of this round."""
+    if not left:
+        left.extend(sorted(store.own_retentions()))
+    if not left:
+        return {}, False
+    deleted, more = prune_tasks(left[0], store, many)
+    if not more:
+        left.pop(0)
+    return deleted, bool(left)
 
 
-def of_runs(age: timedelta) -> Step:
-    """Return the step that deletes finished workflow runs, with their tasks."""
-
-    def step(store: RetentionStore, many: int) -> tuple[dict[str, int], bool]:
-        runs, tasks, attempts, more = store.prune_runs(age, many)
-        return {"workflow runs": runs, "tasks": tasks, "attempts": attempts}, more
-
-    return step
+def prune_runs(age: timedelta, store: RetentionStore, many: int) -> tuple[dict[str, int], bool]:
+    """Delete finished workflow runs, with their tasks."""
+    runs, tasks, attempts, more = store.prune_runs(age, many)
+    return {"workflow runs": runs, "tasks": tasks, "attempts": attempts}, more
 
 
-def of_rows(name: str, age: timedelta, prune: Callable[[RetentionStore, timedelta, int], int]) -> Step:
-    """Return the step that deletes rows of one table; a batch that was not full is the last one."""
-
-    def step(store: RetentionStore, many: int) -> tuple[dict[str, int], bool]:
-        count = prune(store, age, many)
-        return {name: count}, count >= many
-
-    return step
+def prune_rows(
+    name: str, age: timedelta, prune: Prune, store: RetentionStore, many: int
+) -> tuple[dict[str, int], bool]:
+    """Delete rows of one table; a batch that was not full is the last one."""
+    count = prune(store, age, many)
+    return {name: count}, count >= many
 
 
-def prune_history(width: int) -> Callable[[RetentionStore, timedelta, int], int]:
+def prune_history(width: int) -> Prune:
     """Return the function that deletes old rows of the history of one width."""
     return lambda store, age, many: HistoryStore(store.connection).prune(width, age, many)
 

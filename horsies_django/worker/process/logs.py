@@ -13,7 +13,7 @@ import queue
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import copy
 from logging.handlers import QueueHandler, QueueListener
@@ -44,39 +44,29 @@ NAME_CHARACTERS = 200
 UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
-class Palette:
-    """Colors lines; ``style`` is a style of Django."""
-
-    def __init__(self, style: Any) -> None:
-        self.style = style
-
-    def paint(self, record: logging.LogRecord, text: str) -> str:
-        """Return the text of a record with colors. The text has no control characters of its own."""
-        if (role := LEVELS.get(record.levelname)) is not None:
-            text = text.replace(f"[{record.levelname}]", f"[{self._role(role)(record.levelname)}]", 1)
-        if record.name != "horsies.task" or record.msg not in OUTCOMES or not isinstance(record.args, tuple):
-            return text
-        words, role = OUTCOMES[record.msg]
-        label = str(record.args[0])
-        if record.msg == RETRIED:  # when it is retried is the end of the line
-            before, retry, after = text.rpartition(str(record.args[-1]))
-            text = f"{before}{self._role(role)(retry)}{after}"
-        return text.replace(f"{label} {words}", f"{label} {self._role(role)(words)}", 1)
-
-    def _role(self, name: str) -> Callable[[str], str]:
-        paint: Callable[[str], str] = getattr(self.style, name)
-        return paint
+def paint(palette: Any, record: logging.LogRecord, text: str) -> str:
+    """Return the text of a record with the colors of a palette. The text has no control characters of its own."""
+    if (role := LEVELS.get(record.levelname)) is not None:
+        text = text.replace(f"[{record.levelname}]", f"[{getattr(palette, role)(record.levelname)}]", 1)
+    if record.name != "horsies.task" or record.msg not in OUTCOMES or not isinstance(record.args, tuple):
+        return text
+    words, role = OUTCOMES[record.msg]
+    colored, label = getattr(palette, role), str(record.args[0])
+    if record.msg == RETRIED:  # when it is retried is the end of the line
+        before, retry, after = text.rpartition(str(record.args[-1]))
+        text = f"{before}{colored(retry)}{after}"
+    return text.replace(f"{label} {words}", f"{label} {colored(words)}", 1)
 
 
-def palette_for(stream: TextIO) -> Palette | None:
-    """Return the palette for a stream; None: no colors, as for a pipe or a file.
+def palette_for(stream: TextIO) -> Any:
+    """Return the palette for a stream, a style of Django; None: no colors, as for a pipe or a file.
 
     NO_COLOR turns colors off, FORCE_COLOR turns them on without a terminal; ``--no-color`` and ``--force-color`` set them.
     """
     if os.environ.get("NO_COLOR"):
         return None
     if os.environ.get("FORCE_COLOR") or (stream.isatty() and os.environ.get("TERM") != "dumb"):
-        return Palette(make_style(os.environ.get("DJANGO_COLORS", "")))
+        return make_style(os.environ.get("DJANGO_COLORS", ""))
     return None
 
 
@@ -113,7 +103,7 @@ class Formatter(logging.Formatter):
     outcomes.
     """
 
-    def __init__(self, palette: Palette | None = None) -> None:
+    def __init__(self, palette: Any = None) -> None:
         super().__init__(FORMAT, datefmt="%H:%M:%S")
         self.palette = palette
 
@@ -123,7 +113,7 @@ class Formatter(logging.Formatter):
             context = "{task_name} {task_id} (attempt {attempt}): ".format(**record.__dict__)
         record.__dict__.update(component=component, context=context)
         text = "\n    ".join(one_line(line.replace("\t", "    ")) for line in super().format(record).split("\n"))
-        return text if self.palette is None else self.palette.paint(record, text)
+        return text if self.palette is None else paint(self.palette, record, text)
 
 
 def configure_logging(level: str) -> None:

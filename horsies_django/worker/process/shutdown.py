@@ -17,7 +17,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import reduce
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
@@ -55,9 +55,9 @@ class Shutdown:
 
     def __enter__(self) -> Shutdown:
         self.wakeup, self.waker = socket.socketpair()
-        self.bell, self.ringer = socket.socketpair()
-        for end in (self.wakeup, self.waker, self.ringer):
+        for end in (self.wakeup, self.waker):
             end.setblocking(False)
+        self.over = threading.Event()
         self.thread: threading.Thread | None = None
         self.handlers = take(self._note)
         self.wakeup_before = signal.set_wakeup_fd(self.waker.fileno(), warn_on_full_buffer=False)
@@ -70,10 +70,10 @@ class Shutdown:
         signal.set_wakeup_fd(self.wakeup_before)
         for number, handler in self.handlers.items():
             signal.signal(number, signal.SIG_IGN if self.ends_process else handler)
-        self.ringer.close()
+        self.over.set()
         if self.thread is not None:
             self.thread.join()
-        for end in (self.wakeup, self.waker, self.bell):
+        for end in (self.wakeup, self.waker):
             end.close()
 
     def end_if_it_hangs(self) -> None:
@@ -84,7 +84,7 @@ class Shutdown:
     def forget(self) -> None:
         """Release what belongs to the original, in a forked copy."""
         signal.set_wakeup_fd(-1)
-        for end in (self.wakeup, self.waker, self.bell, self.ringer):
+        for end in (self.wakeup, self.waker):
             end.close()
 
     @contextmanager
@@ -131,22 +131,16 @@ class Shutdown:
         if urgency > 1:
             take(signal.SIG_IGN)
         self.deadlines.setdefault(urgency, time.monotonic() + (0.0 if urgency > 1 else self.timeout))
-        with suppress(BlockingIOError):  # full of earlier wake-ups; a signal handler must not raise here
-            self.ringer.send(b".")
         self.on_stop()
         if self.interrupts:
             self.interrupts = False
             raise StopRequested
 
     def _wait_for_the_end(self) -> None:
-        while True:
+        while not self.over.wait(1.0):
             deadline = self.deadline()
-            patience = None if deadline is None else max(0.0, deadline + LAST_RESORT_SECONDS - time.monotonic())
-            if not wait_readable([self.bell], patience):
-                break
-            if not self.bell.recv(100):
-                return  # closed: the worker has stopped
-        end_hanging(self.final_message)
+            if deadline is not None and time.monotonic() >= deadline + LAST_RESORT_SECONDS:
+                end_hanging(self.final_message)
 
 
 def heard(urgency: int, number: int) -> int:

@@ -81,14 +81,7 @@ class TaskSendErrorCode(ErrorCode):
     DUPLICATE = "DUPLICATE"
 
 
-FAMILIES: tuple[type[ErrorCode], ...] = (
-    OperationalErrorCode,
-    ContractCode,
-    RetrievalCode,
-    OutcomeCode,
-    WorkflowCode,
-    TaskSendErrorCode,
-)
+FAMILIES: tuple[type[ErrorCode], ...] = tuple(ErrorCode.__subclasses__())
 RESERVED: frozenset[str] = frozenset(code.value for family in FAMILIES for code in family)
 
 

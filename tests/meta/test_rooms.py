@@ -31,7 +31,7 @@ LATE_IMPORTS = {
     "horsies_django/conf/__init__.py": 1,  # without any psycopg this module of Django's raises
     "horsies_django/core/codec/models.py": 1,  # pydantic takes long to import, and most processes never need it
     "horsies_django/core/codec/signatures.py": 1,  # annotationlib is new in Python 3.14
-    "horsies_django/core/patterns/kinds.py": 4,  # croniter takes long to import, and most processes never need it
+    "horsies_django/core/patterns.py": 4,  # croniter takes long to import, and most processes never need it
     "horsies_django/management/commands/horsies_dev.py": 1,  # Windows has no worker, and gets a message
     "horsies_django/tasks/handle.py": 1,  # tasks are imported before the models are ready
     "horsies_django/tasks/purging.py": 2,  # the same

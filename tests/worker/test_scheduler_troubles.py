@@ -12,7 +12,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from horsies_django import schedules
-from horsies_django.core.patterns.kinds import EXAMPLES
+from horsies_django.core.patterns import EXAMPLES
 from horsies_django.core.schedules import Timing
 from horsies_django.models import Schedule, ScheduleTick, Task
 from horsies_django.worker.scheduler.scheduler import LEFT_SECONDS, LONGEST_WAIT_SECONDS

@@ -23,7 +23,6 @@ from typing import (
 )
 
 from horsies_django.core.codec.advice import advice, is_model, name_of
-from horsies_django.core.codec.choices import enum_shape, literal_shape, scalar_key
 from horsies_django.core.codec.errors import CodecError
 from horsies_django.core.codec.jsondata import MAX_DEPTH, too_deep
 from horsies_django.core.codec.models import (
@@ -36,7 +35,7 @@ from horsies_django.core.codec.models import (
     pydantic_text_shape,
 )
 from horsies_django.core.codec.objects import Fields, TypedFields, dict_shape, list_shape, row_shape, tuple_shape
-from horsies_django.core.codec.scalars import SCALARS, path_shape
+from horsies_django.core.codec.scalars import SCALARS, enum_shape, literal_shape, path_shape, scalar_key
 from horsies_django.core.codec.shapes import ANY, Record, Shape
 from horsies_django.core.codec.unions import clash, union_shape
 from horsies_django.core.errors import TaskDefinitionError

@@ -11,9 +11,8 @@ from itertools import chain
 from types import NoneType
 from typing import Any
 
-from horsies_django.core.codec.choices import scalar_key
 from horsies_django.core.codec.errors import CodecError, misfit
-from horsies_django.core.codec.scalars import FLOAT, INT, NONE
+from horsies_django.core.codec.scalars import FLOAT, INT, NONE, scalar_key
 from horsies_django.core.codec.shapes import Record, Shape, passes
 
 WORDS: dict[type, str] = {

@@ -65,13 +65,6 @@ class Reply(NamedTuple):
     classes: tuple[str, ...] = ()
 
 
-class Refused(Exception):  # noqa: N818 - carries a Reply out of the steps before user code
-    """The task cannot be run here."""
-
-    def __init__(self, reply: Reply) -> None:
-        self.reply = reply
-
-
 def run_sync(run: Run, kwargs: str) -> Reply:
     """Run a task in the sync lane. Never raises."""
     try:
@@ -90,10 +83,10 @@ async def run_async(run: Run, kwargs: str) -> Reply:
 
 def sync_reply(run: Run, kwargs: str) -> Reply:
     """Run a task in the sync lane. May raise errors of user code, see ``untold``."""
-    try:
-        task, args, keywords = resolve(run.current, kwargs)
-    except Refused as refused:
-        return refused.reply
+    found = resolve(run.current, kwargs)
+    if isinstance(found, Reply):
+        return found
+    task, args, keywords = found
     running.set(run.current)
     try:
         try:
@@ -112,10 +105,10 @@ def sync_reply(run: Run, kwargs: str) -> Reply:
 
 async def async_reply(run: Run, kwargs: str) -> Reply:
     """Run a task in the async lane. May raise errors of user code, see ``untold``."""
-    try:
-        task, args, keywords = resolve(run.current, kwargs)
-    except Refused as refused:
-        return refused.reply
+    found = resolve(run.current, kwargs)
+    if isinstance(found, Reply):
+        return found
+    task, args, keywords = found
     running.set(run.current)
     try:
         tell_start(run.current)
@@ -136,22 +129,20 @@ def tell_start(current: CurrentTask) -> None:
         logger.debug("%s %s starts, attempt %s", current.name, current.task_id, current.attempt)
 
 
-def resolve(current: CurrentTask, kwargs: str) -> tuple[TaskDefinition, list[Any], dict[str, Any]]:
-    """Return the task and its arguments. Raises Refused."""
+def resolve(current: CurrentTask, kwargs: str) -> tuple[TaskDefinition, list[Any], dict[str, Any]] | Reply:
+    """Return the task and its arguments, or the reply for one that cannot be run here."""
     name = current.name
     task = registry.find(name)
     if task is None:
-        raise Refused(
-            failed(
-                OperationalErrorCode.WORKER_RESOLUTION_ERROR,
-                f"this worker knows no task named {name!r}: deploy its code here, or, if its module is not imported, "
-                f"{unsure.advice([name.rpartition('.')[0] or name])}",
-            )
+        return failed(
+            OperationalErrorCode.WORKER_RESOLUTION_ERROR,
+            f"this worker knows no task named {name!r}: deploy its code here, or, if its module is not imported, "
+            f"{unsure.advice([name.rpartition('.')[0] or name])}",
         )
     try:
         args, keywords = task.arguments.decode(kwargs)
     except CodecError as error:
-        raise Refused(failed(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, f"stored arguments: {error}")) from error
+        return failed(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, f"stored arguments: {error}")
     return task, args, keywords
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import psycopg
 from django.db import DatabaseError, InterfaceError, OperationalError, connections
@@ -27,23 +27,13 @@ from horsies_django.store.queues import QueueStore
 from horsies_django.tasks import registry, unsure
 from horsies_django.worker.engine.engine import Engine
 from horsies_django.worker.engine.outage import DatabaseGaveUp
-from horsies_django.worker.process.backoff import Backoff
+from horsies_django.worker.process.backoff import Backoff, Link
 from horsies_django.worker.process.logs import shown_name
 from horsies_django.worker.process.shutdown import Shutdown
 
 logger = logging.getLogger("horsies.worker")
 
 AWAY = (*AWAY_ERRORS, OperationalError, InterfaceError)
-
-
-class Link(Protocol):
-    """A part that starts with a connection: the outbox of a worker, the loop of a scheduler."""
-
-    alias: str
-    connection: psycopg.Connection[Any] | None
-
-    def connect(self) -> object: ...
-    def disconnect(self) -> None: ...
 
 
 class Start:

@@ -255,7 +255,7 @@ class Supervisor:
     def write_last_outcomes(self) -> None:
         """Write what the processes that were ended have left, without claiming anything."""
         self.outbox.outcomes += self.pool.outcomes
-        self.outbox.releases += [*self.pool.releases, *self.engine.prefetched.clear()]
+        self.outbox.releases += [*self.pool.releases, *self.engine.prefetched.values()]
         try:
             self.engine.comparison.settle()
         except psycopg.Error as error:

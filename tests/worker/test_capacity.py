@@ -95,9 +95,7 @@ def test_the_first_that_came_fill_the_free_slots_of_their_lanes() -> None:
     assert buffer.first({"sync": 1, "async": 5}) == [first, third]
     assert len(buffer) == 4
     assert buffer.take([third.id, uuid.uuid4(), first.id]) == [third, first]
-    assert list(buffer.snapshot()) == [second, fourth]
-    assert buffer.clear() == [second, fourth]
-    assert len(buffer) == 0
+    assert list(buffer.values()) == [second, fourth]
 
 
 def learned(prefetch: int, slots: int, *durations: float) -> RunAhead:
@@ -244,7 +242,7 @@ def test_while_many_children_run_their_last_tasks_the_others_get_another_life(ch
     recycling, (one,) = pool(1, chosen)
     retired = [child(recycling, WorkerOptions(queues=("default",), processes=1), START) for _ in range(5)]
     for other in retired:
-        other.replaced = True
+        other.retired_for = "tasks"
     assert not recycling.replaces_altered([one, *retired], START)
     one.taken = 100
     assert recycling.due([one, *retired], START + 3_600) == []

@@ -39,7 +39,7 @@ def orm() -> Iterator[OneThread]:
 
 
 def seen() -> bool:
-    return db_sessions.may_be_open(db_sessions.thread.wrappers.values())
+    return db_sessions.may_be_open(db_sessions.wrappers_here().values())
 
 
 def note() -> None:
@@ -57,13 +57,16 @@ def test_a_connection_is_seen_in_the_wrapper_itself(elsewhere: Elsewhere) -> Non
         db_sessions.after_task()
         return [*looks, seen()]
 
-    assert elsewhere(lambda: db_sessions.thread.wrappers) is not db_sessions.UNKNOWN
+    assert elsewhere(db_sessions.wrappers_here) is not db_sessions.UNKNOWN
     assert elsewhere(look) == [False, False, True, False, True, False]
 
 
-def test_django_is_asked_where_its_wrappers_cannot_be_seen(elsewhere: Elsewhere) -> None:
+def test_django_is_asked_where_its_wrappers_cannot_be_seen(
+    elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(db_sessions, "wrappers_here", lambda: db_sessions.UNKNOWN)
+
     def leave() -> tuple[bool, Any]:
-        db_sessions.thread.wrappers = db_sessions.UNKNOWN
         traps.begun_by_hand()
         db_sessions.before_task()
         return seen(), connection.connection

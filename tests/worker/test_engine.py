@@ -142,7 +142,7 @@ def test_a_prefetched_task_whose_claim_was_lost_leaves_the_buffer(here: Here) ->
     two = here.send("two")
     here.until(lambda: status(two) == "CLAIMED")
     here.reconnects()
-    assert set(here.engine.prefetched.claims) == {two}
+    assert set(here.engine.prefetched) == {two}
     lose(two, NEVER_CLAIMED)
     here.reconnects()
     assert not here.engine.prefetched

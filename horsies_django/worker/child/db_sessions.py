@@ -31,7 +31,6 @@ Other changes of the session last until an async task of the process ends.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -70,16 +69,6 @@ def wrappers_here() -> Wrappers:
         return UNKNOWN
 
 
-class Thread(threading.local):
-    """The wrappers of the calling thread."""
-
-    def __init__(self) -> None:
-        self.wrappers = wrappers_here()
-
-
-thread = Thread()
-
-
 def may_be_open(wrappers: Iterable[Any]) -> bool:
     """Whether a wrapper holds a connection (open, broken or not fully set up) or has an unfinished ``atomic``."""
     for wrapper in wrappers:
@@ -108,7 +97,7 @@ def before_task() -> None:
 
 def after_task(*, again: bool = True) -> None:
     """Close or reset the connections of this thread after a task. Never raises."""
-    if may_be_open(thread.wrappers.values()):
+    if may_be_open(wrappers_here().values()):
         for wrapper in connections.all(initialized_only=True):
             tidy(wrapper, again=again)
         if settings.DEBUG:
@@ -122,7 +111,7 @@ def drop_unfit(opened_beside: Sequence[Any] | None = None) -> bool:
     failed while Django set them up. With the setting ``AUTOCOMMIT: False``, an open transaction is normal. Never raises.
     """
     left_open = False
-    if may_be_open(thread.wrappers.values()):
+    if may_be_open(wrappers_here().values()):
         for wrapper in connections.all(initialized_only=True):
             if wrapper.settings_dict["AUTOCOMMIT"] and is_left_open(wrapper):
                 left_open = True
@@ -216,7 +205,7 @@ class OneThread(ThreadPoolExecutor):
         return super().submit(self._look_after, call, *args, **kwargs)
 
     def _look_after(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        before = [getattr(wrapper, "connection", None) for wrapper in thread.wrappers.values()]
+        before = [getattr(wrapper, "connection", None) for wrapper in wrappers_here().values()]
         try:
             result = call(*args, **kwargs)
         except BaseException:
@@ -225,7 +214,7 @@ class OneThread(ThreadPoolExecutor):
         else:
             left_open = drop_unfit()
         finally:
-            self.connected = may_be_open(thread.wrappers.values())
+            self.connected = may_be_open(wrappers_here().values())
         if left_open:
             raise TransactionManagementError(LEFT_OPEN)
         return result

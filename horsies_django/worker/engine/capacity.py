@@ -59,34 +59,21 @@ def capacity(config: Config, options: WorkerOptions) -> Capacity:
     return Capacity(most, options.max_claim_batch, config.prefetch_buffer, lease, durable)
 
 
-class Prefetched:
-    """The waiting claims, in the order of their arrival."""
-
-    def __init__(self) -> None:
-        self.claims: dict[uuid.UUID, Claim] = {}
-
-    def __len__(self) -> int:
-        return len(self.claims)
+class Prefetched(dict[uuid.UUID, Claim]):
+    """The waiting claims by id, in the order of their arrival."""
 
     def add(self, claims: Iterable[Claim]) -> None:
-        self.claims.update((claim.id, claim) for claim in claims)
+        self.update((claim.id, claim) for claim in claims)
 
     def first(self, slots: dict[str, int]) -> list[Claim]:
         """Return the claims that would fill the free slots of each lane, without removing them."""
         left = dict(slots)
         found = []
-        for claim in self.claims.values():
+        for claim in self.values():
             if left[claim.lane] > 0:
                 left[claim.lane] -= 1
                 found.append(claim)
         return found
 
     def take(self, ids: Iterable[uuid.UUID]) -> list[Claim]:
-        return [self.claims.pop(id_) for id_ in ids if id_ in self.claims]
-
-    def snapshot(self) -> tuple[Claim, ...]:
-        return tuple(self.claims.values())
-
-    def clear(self) -> list[Claim]:
-        claims, self.claims = list(self.claims.values()), {}
-        return claims
+        return [self.pop(id_) for id_ in ids if id_ in self]

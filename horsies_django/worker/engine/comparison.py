@@ -49,10 +49,10 @@ class Comparison:
         if self.doubtful:
             self._refuse_lost()
             self.settle()
-        held = self.outbox.compare(self.pool.held() | set(self.prefetched.claims))
+        held = self.outbox.compare(self.pool.held() | set(self.prefetched))
         if self.doubtful:
             claims = {(task.id, task.generation) for task in held}
-            waiting = self.prefetched.snapshot()
+            waiting = self.prefetched.values()
             self.prefetched.take([claim.id for claim in waiting if (claim.id, claim.generation) not in claims])
             self.doubtful = False
         for task in held:

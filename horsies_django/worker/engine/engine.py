@@ -74,7 +74,6 @@ class Engine:
     ) -> None:
         self.pool = pool
         self.capacity = capacity
-        self.lease = capacity.lease
         self.prefetched = Prefetched()
         self.outbox = outbox
         self.poll_seconds = resilience.notify_poll_interval_ms / 1000
@@ -152,7 +151,7 @@ class Engine:
         """Publish the state of the engine, which waits from now on, for other threads."""
         self.status = EngineStatus(
             None, self.outbox.connection, bool(self.outage.backoff.failures), STARTED in self.announced, self.stopping,
-            tuple(self.pool.members), self.pool.running("sync"), self.pool.running("async"), self.prefetched.snapshot(),
+            tuple(self.pool.members), self.pool.running("sync"), self.pool.running("async"), tuple(self.prefetched.values()),
             self.notifications.healthy and not self.stopping and not self.until_empty,
         )  # fmt: skip
 
@@ -227,7 +226,7 @@ class Engine:
         self.pool.outcomes, self.pool.releases = [], []
         self.outbox.check_bound()
         if self.stopping:
-            self.outbox.releases += self.prefetched.clear()
+            self.outbox.releases += self.prefetched.take(list(self.prefetched))
 
     def _pass(self, now: float) -> None:
         starts, slots = self._starts(), self._slots()
@@ -249,13 +248,13 @@ class Engine:
         self.outage.over()
         if leases:
             # in soft mode it looks each second for claims whose lease ended
-            self.leases_at = now + spacing(1.0 if self.lease else self.poll_seconds, time.monotonic() - now)
+            self.leases_at = now + spacing(1.0 if self.capacity.lease else self.poll_seconds, time.monotonic() - now)
         if passed.dead:
             self.disown()
         self.prefetched.take(passed.returned)
         self.outbox.expired(self.prefetched.take(passed.expired))
         self.pool.dispatch(self.outbox.started(self.prefetched.take(passed.started) + passed.claims))
-        if any(claim.id in self.prefetched.claims for claim in starts):
+        if any(claim.id in self.prefetched for claim in starts):
             self.start_at = now + LOCKED_RETRY_SECONDS
         self.prefetched.add(passed.prefetched)
         self.pool.run_ahead.limited = self.wakeups.limited

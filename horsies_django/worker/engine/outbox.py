@@ -23,6 +23,7 @@ from horsies_django.store.tasks import NOTHING, Held, Served, TaskStore
 from horsies_django.worker.child.run_task import failed
 from horsies_django.worker.engine.receivers import Receivers
 from horsies_django.worker.engine.unknown_tasks import unreadable
+from horsies_django.worker.process.backoff import Link
 from horsies_django.worker.process.counts import Counts
 from horsies_django.worker.process.task_log import Known, TaskLog, named, tell_expired
 
@@ -36,7 +37,7 @@ POISON = ("22", "23", "27", "44", "54", "P0")
 TOO_MUCH = ("40", "53", "55", "57014")  # a conflict, resources, a lock, a timeout: a smaller batch may succeed
 
 
-class Outbox:
+class Outbox(Link):
     """Holds outcomes and releases until they are written, and runs the pass."""
 
     def __init__(
@@ -56,7 +57,6 @@ class Outbox:
         self.prepare = prepare
         self.max_crashes = max_crashes
         self.max_bytes = max_bytes
-        self.connection: psycopg.Connection[Any] | None = None
         self.cursor = OneCursor()
         self.planned_at = 0.0
         self.channel = ""
@@ -99,17 +99,12 @@ class Outbox:
     def due(self, now: float) -> bool:
         return bool(self.outcomes or self.releases or (self.locked and now >= self.locked_until))
 
-    def connect(self) -> None:
+    def connect(self) -> psycopg.Connection[Any]:
         """Open the connection. Raises psycopg.OperationalError."""
         self.connection = direct_connection(self.alias, application_name="horsies engine", prepare=self.prepare)
         self.channel = channel_prefix(self.connection)
         self.planned_at = time.monotonic()
-
-    def disconnect(self) -> None:
-        """Close the connection, in any state."""
-        if self.connection is not None:
-            self.connection.close()
-            self.connection = None
+        return self.connection
 
     def run_pass(self, wanted: Wanted = NOTHING, starts: Sequence[Claim] = (), **asked: Any) -> Passed:
         """Settle outcomes, release claims, start ``starts``, and claim what is wanted; see ``TaskStore.run_pass``.

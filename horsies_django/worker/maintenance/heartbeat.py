@@ -149,7 +149,7 @@ class HeartbeatSender:
             return False
         self.engine.elect(beaten.place if status.listens else 0)
         if status.prefetched:
-            TaskStore(connection).renew(self.worker, status.prefetched, self.engine.lease or timedelta())
+            TaskStore(connection).renew(self.worker, status.prefetched, self.engine.capacity.lease or timedelta())
         self.kill_timer.rearm(now)
         self.engine.trust(now + self.kill_timer.seconds)  # no other worker can declare this one dead until then
         self.unbroken_since = now if unbroken_since is None else unbroken_since

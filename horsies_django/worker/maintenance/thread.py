@@ -20,6 +20,7 @@ from horsies_django.worker.maintenance.heartbeat import HeartbeatSender
 from horsies_django.worker.maintenance.history import HistoryWriter
 from horsies_django.worker.maintenance.pruner import Pruner
 from horsies_django.worker.maintenance.reaper import OverdueWorkflows, Reaper
+from horsies_django.worker.process.backoff import Link
 from horsies_django.worker.process.shutdown import STOP_SECONDS
 
 logger = logging.getLogger("horsies.worker")
@@ -40,7 +41,7 @@ class Job:
     at_the_end: bool = False  # whether it is done once more when the worker stops
 
 
-class MaintenanceThread(threading.Thread):
+class MaintenanceThread(threading.Thread, Link):
     """Does its jobs, each at its interval, until ``stop``."""
 
     def __init__(
@@ -68,7 +69,6 @@ class MaintenanceThread(threading.Thread):
             Job("pruning", OFTEN_SECONDS, pruner.tick),
             Job("writing the history", MINUTE_SECONDS, history.tick, at=first_count_at, at_the_end=True),
         ]
-        self.connection: psycopg.Connection[Any] | None = None
         self.planned_at = 0.0
         self.ended = threading.Event()
         self.asked_since: float | None = None  # while it waits for the database, by the monotonic clock
@@ -118,24 +118,18 @@ class MaintenanceThread(threading.Thread):
 
     def connected(self) -> psycopg.Connection[Any]:
         """Return the connection, opening one if there is none. Raises psycopg.OperationalError."""
-        if self.connection is None:
-            self.connection = direct_connection(
-                self.alias,
-                application_name="horsies maintenance",
-                prepare=True,
-                statement_timeout_ms=1_000,
-            )
-            self.planned_at = time.monotonic()
-        self.planned_at = forget_plans(self.connection, self.planned_at)
+        connection = self.connection or self.connect()
+        self.planned_at = forget_plans(connection, self.planned_at)
+        return connection
+
+    def connect(self) -> psycopg.Connection[Any]:
+        self.connection = direct_connection(
+            self.alias, application_name="horsies maintenance", prepare=True, statement_timeout_ms=1_000
+        )
+        self.planned_at = time.monotonic()
         return self.connection
 
     def stop(self) -> None:
         """End the thread and close its connection."""
         self.ended.set()
         self.join(STOP_SECONDS)
-
-    def disconnect(self) -> None:
-        """Close the connection, in any state."""
-        if self.connection is not None:
-            self.connection.close()
-            self.connection = None

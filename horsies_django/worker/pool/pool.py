@@ -144,8 +144,7 @@ class Pool:
         """Let a child end after its present tasks, for a reason of ``END_REASONS``, and start its successor at once."""
         if not self._stays(member):
             return
-        member.dismissed = member.replaced = True
-        member.retired_for = why
+        member.dismissed, member.retired_for = True, why
         member.end_lanes()
         self._add_child()
 
@@ -204,7 +203,7 @@ class Pool:
             return
         if outcomes or releases or not member.dismissed:
             self._report(member, how, outcomes, releases)
-        if not member.replaced and not self.stopping:
+        if not member.retired_for and not self.stopping:
             self._add_child()
 
     def _report(self, member: Child, how: str, outcomes: list[Outcome], released: list[Claim]) -> None:

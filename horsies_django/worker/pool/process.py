@@ -82,9 +82,8 @@ class PoolProcess:
         self.ready = False
         self.ready_at = math.inf  # by the monotonic clock
         self.dismissed = False  # told to end, so its end is expected
-        self.replaced = False  # a successor has been started already
         self.full_mb: float | None = None  # its memory when it reached the limit
-        self.retired_for = ""  # why it was replaced
+        self.retired_for = ""  # why it was replaced: a successor has been started already
         self.slots = {"sync": options.threads, "async": options.async_concurrency}
         self.held: dict[str, dict[int, Claim]] = {lane: {} for lane in LANES}
         self.since: dict[str, dict[int, float]] = {lane: {} for lane in LANES}  # when each was dispatched

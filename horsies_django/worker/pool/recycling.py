@@ -51,7 +51,7 @@ class Recycling:
         """
         found: list[PoolProcess] = []
         for member in members:
-            if member.replaced or not (member.full_mb is not None or self._has_had_its_tasks(member, now)):
+            if member.retired_for or not (member.full_mb is not None or self._has_had_its_tasks(member, now)):
                 continue
             if self._crowded(members, len(found)):
                 if member.taken >= member.lifetime:
@@ -63,7 +63,7 @@ class Recycling:
 
     def _crowded(self, members: Sequence[PoolProcess], more: int = 0) -> bool:
         """Whether so many replaced children still run their last tasks that no other child is replaced."""
-        return sum(one.replaced for one in members) + more >= self.processes + 4
+        return sum(bool(one.retired_for) for one in members) + more >= self.processes + 4
 
     def _has_had_its_tasks(self, member: PoolProcess, now: float) -> bool:
         if self.exact or not self.most or not self.processes:

@@ -1,10 +1,30 @@
-"""The wait before the next try to reach the database."""
+"""What the threads of a worker have in common that work on a connection of their own, and the wait before they try again."""
 
 from __future__ import annotations
 
 import random
+from typing import Any
+
+import psycopg
 
 from horsies_django.conf import Resilience
+
+
+class Link:
+    """Whoever has a direct connection to the database ``alias``; None while there is none."""
+
+    alias: str
+    connection: psycopg.Connection[Any] | None = None
+
+    def connect(self) -> psycopg.Connection[Any]:
+        """Open the connection. Raises psycopg.Error."""
+        raise NotImplementedError
+
+    def disconnect(self) -> None:
+        """Close the connection, in any state."""
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
 
 
 class Backoff:

@@ -45,7 +45,7 @@ from horsies_django.store.tasks import TaskStore
 from horsies_django.tasks.ids import uuid7s
 from horsies_django.worker.engine.outage import DatabaseGaveUp
 from horsies_django.worker.ipc.channel import wait_readable
-from horsies_django.worker.process.backoff import Backoff
+from horsies_django.worker.process.backoff import Backoff, Link
 from horsies_django.worker.process.logs import one_line, shown_name
 
 logger = logging.getLogger("horsies.scheduler")
@@ -197,7 +197,7 @@ def copies(task: NewTasks, first: dt.datetime, fire_times: dict[uuid.UUID, dt.da
         yield task._replace(ids=some, kwargs=task.kwargs * len(some), good_until=good_until)
 
 
-class SchedulerLoop(threading.Thread):
+class SchedulerLoop(threading.Thread, Link):
     """Runs the scheduler's rounds until ``stop``, which any thread or signal handler may call.
 
     With ``gives_up`` it ends if the database is unavailable for longer than RESILIENCE allows. ``wakeup`` becomes readable when a
@@ -215,7 +215,6 @@ class SchedulerLoop(threading.Thread):
         self.scheduler = Scheduler(dt.timedelta(milliseconds=config.unknown_task_grace_ms))
         self.backoff = Backoff(config.resilience)
         self.poll_seconds = config.resilience.notify_poll_interval_ms / 1000
-        self.connection: psycopg.Connection[Any] | None = None
         self.channel = ""  # of changed schedules; a pooler may deliver other channels too
         self.names: list[str] = []  # of the schedules in the code
         self.signed_at = -math.inf  # by the monotonic clock
@@ -313,12 +312,6 @@ class SchedulerLoop(threading.Thread):
         self.channel = f"{channel_prefix(connection)}_schedules"
         connection.execute(f"LISTEN {self.channel}")
         return connection
-
-    def disconnect(self) -> None:
-        """Close the connection, whatever state it is in."""
-        if self.connection is not None:
-            self.connection.close()
-            self.connection = None
 
     def stop(self) -> None:
         """End the loop after what it is sending now."""

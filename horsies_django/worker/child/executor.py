@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import decimal
 import logging
 import os
 import threading
@@ -41,7 +42,7 @@ from horsies_django.core.records import Claim
 from horsies_django.tasks.context import CurrentTask
 from horsies_django.worker.child import db_sessions, fork_guard
 from horsies_django.worker.child.interrupts import AsyncRun, Control, SyncRun
-from horsies_django.worker.child.process_state import ProcessState, own_decimals
+from horsies_django.worker.child.process_state import ProcessState
 from horsies_django.worker.child.run_task import (
     Reply,
     run_async,
@@ -239,7 +240,7 @@ class AsyncLane:
         number, fields, worker = job
         claim = Claim.unpacked(fields)
         began = time.monotonic()
-        own_decimals()
+        decimal.setcontext(decimal.getcontext().copy())  # a copied context shares the object
         if self.orm.connected:
             await self._on_orm_thread(db_sessions.before_task)
         run = AsyncRun(CurrentTask(claim, worker), self.loop)

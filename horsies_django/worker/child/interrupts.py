@@ -122,11 +122,6 @@ def on_interrupt(number: int, frame: FrameType | None) -> None:
         raise TaskTimeout
 
 
-def listen_for_interrupts() -> None:
-    """Install the signal handler; in the main thread."""
-    signal.signal(INTERRUPT, on_interrupt)
-
-
 def raise_in(thread: int, error: type[BaseException] | None) -> None:
     """Make CPython raise an exception in another thread; None discards one that it has not raised yet."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import signal
 import socket
 import threading
 import traceback
@@ -42,9 +43,9 @@ def main(
         return
     from horsies_django.worker.child import lifecycle
     from horsies_django.worker.child.executor import Executor
-    from horsies_django.worker.child.interrupts import listen_for_interrupts
+    from horsies_django.worker.child.interrupts import INTERRUPT, on_interrupt
 
-    listen_for_interrupts()
+    signal.signal(INTERRUPT, on_interrupt)
     lanes = (channel, Channel(async_), Channel(control))
     Executor(*lanes, options.threads, started, give_up, options.max_memory_per_child_mb).run()
     timer = end_in_time("a receiver of child_stopping has not returned")

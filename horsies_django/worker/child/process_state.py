@@ -108,11 +108,6 @@ def name_of(number: int) -> str:
         return f"signal {number}"
 
 
-def own_decimals() -> None:
-    """Give a coroutine its own decimal context, because a copied context shares the object of ``getcontext()``."""
-    decimal.setcontext(decimal.getcontext().copy())
-
-
 def current_directory() -> str | None:
     try:
         return os.getcwd()

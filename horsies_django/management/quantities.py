@@ -1,13 +1,15 @@
-"""Types of command-line options that are numbers, durations and times, with error messages; and who runs a command."""
+"""Types of command-line options that are numbers, durations, times and JSON, with error messages; and who runs a command."""
 
 from __future__ import annotations
 
 import datetime as dt
 import getpass
+import json
 import re
 import socket
 from argparse import ArgumentTypeError
 from collections.abc import Callable
+from typing import Any
 
 UNITS = {"w": "weeks", "d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
 
@@ -82,6 +84,14 @@ def megabytes(text: str) -> float:
     if not 0 < value < 10_000_000:
         raise ArgumentTypeError(f"{text!r} is not a number of megabytes")
     return value
+
+
+def read_json(option: str, text: str) -> Any:
+    """Return the value of an option that takes JSON. Raises ValueError."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{option} must be JSON: {error}") from error
 
 
 def actor() -> str:

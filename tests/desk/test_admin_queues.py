@@ -134,6 +134,12 @@ def test_an_until_that_somebody_changed_is_taken_as_it_was_written(boss: Client)
         assert (local.strftime("%FT%T") if local else "") == written
 
 
+@pytest.mark.parametrize("held", ["9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00+14:00", "9999-12-31T23:59", "x"])
+def test_an_until_that_the_form_cannot_have_been_opened_with_is_not_kept(boss: Client, held: str) -> None:
+    post(boss, "override", max_concurrency="5", until="2037-01-02T03:04:05", until_held=held, reason=WHY)
+    assert Queue.objects.filter(name="mail", override_until__year=2037).exists()
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [

@@ -531,6 +531,7 @@ def test_all_that_is_wrong_is_told_at_once_each_at_its_field(boss: Client) -> No
     [
         ("task", "os.remove"), ("task", "tests.no_such_task"), ("queue", "nowhere"), ("catch_up", "some"), ("overlap", "some"),
         ("kwargs", "[1]"), ("kwargs", '{"to": 5}'), ("kwargs", '"to"'), ("pattern", "now and then"), ("pattern", "x" * 201),
+        ("kwargs", "[" * 100_000), ("kwargs", f'{{"to": {"1" * 5_000}}}'), ("kwargs", '{"to": "\\ud800"}'),
         ("pattern", "every " + "9" * 150 + " minutes"), ("zone", ""), ("zone", "../../etc/passwd"), ("zone", "a\x00b"),
         ("priority", "0"), ("priority", "9" * 400), ("most", "0"), ("jitter_ms", ""), ("reason", "   "),
     ],

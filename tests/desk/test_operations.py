@@ -250,6 +250,14 @@ def test_fifty_ticked_tasks_are_one_statement_and_one_entry_of_the_audit() -> No
     assert Task.objects.filter(copy_of__isnull=False, status="PENDING").count() == 50
 
 
+def test_an_action_is_on_the_ticked_tasks_only_and_passes_over_what_is_no_id() -> None:
+    client = client_with("view_task", "operate_task")
+    ticked, other = (tasks.noop.schedule(dt.timedelta(hours=1)) for _ in range(2))
+    for ids in (["7", "\x00"], ["7", str(ticked.task_id)]):
+        client.post(LIST, {"action": "cancel_tasks", "_selected_action": ids, "select_across": "1"})
+    assert (status(ticked), status(other)) == ("CANCELLED", "PENDING")
+
+
 def test_a_task_that_runs_for_very_long_stands_out_in_the_list(settings: Any) -> None:
     TaskFactory(status="RUNNING", started_at=now() - dt.timedelta(minutes=61))
     client = client_with("view_task")
@@ -499,6 +507,7 @@ def test_waiting_running_and_finished_tasks_are_cancelled_terminated_and_redacte
     [
         ("send {}.ad", "there is no task named 'tests.apps.project.tasks.ad'; did you mean"),
         ("send {}.add --kwargs {{", "--kwargs must be JSON"),
+        ("send {}.add --kwargs " + "[" * 100_000, "--kwargs must be JSON"),
         ("send {}.add --kwargs [1]", "--kwargs must be a JSON object"),
         ("send {}.add", "missing a required argument: 'a'"),
         ('send {}.add --kwargs {{"a":"x"}}', "expected int"),

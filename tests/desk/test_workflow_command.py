@@ -207,6 +207,7 @@ def test_a_signal_and_decisions_continue_a_run() -> None:
     ("words", "problem"),
     [
         (("signal", "paid", "--data", "{"), "--data must be JSON"),
+        (("signal", "paid", "--data", "[" * 100_000), "--data must be JSON"),
         (("signal", "pay"), "waits for the signal 'pay'; its signals are 'paid', 'sent'"),
         (("approve", "paid"), "is not a gate but a signal"),
         (("reject", "now"), "its gates are 'approve', 'look'"),

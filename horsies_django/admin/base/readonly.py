@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from django.contrib import admin
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.utils import quote
 from django.contrib.admin.views.main import PAGE_VAR, ChangeList
@@ -26,6 +27,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy
 
+from horsies_django.admin.base.html import parse_id
 from horsies_django.admin.base.refusals import answered
 from horsies_django.conf import config
 from horsies_django.monitoring.reading import DEEPEST, STATEMENT_TIMEOUT_MS
@@ -191,6 +193,14 @@ class ReadOnlyAdminMixin(Base):
         """Read from the alias of the queue, and add ``read_at``, the database's clock, from which ages are computed."""
         rows: QuerySet[Any] = super().get_queryset(request).using(config().database).annotate(read_at=Now())
         return rows
+
+    def response_action(self, request: HttpRequest, queryset: QuerySet[Any], *args: Any, **how: Any) -> Any:
+        """Act on the ticked rows only, as no page has a link to tick all that match; pass over what is not the id of a row."""
+        post = request.POST.copy()
+        post.setlist(ACTION_CHECKBOX_NAME, [id_ for id_ in post.getlist(ACTION_CHECKBOX_NAME) if parse_id(id_)])
+        post["select_across"] = "0"
+        request.POST = post  # type: ignore[assignment]
+        return super().response_action(request, queryset, *args, **how)
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         """Return the change list class of the ModelAdmin, combined with ``change_list_mixin``."""

@@ -79,10 +79,12 @@ class EndInput(forms.DateTimeInput):
 
 
 def _moment(text: object) -> dt.datetime | None:
+    """Return the datetime in a text, None if there is none, or none that also exists in all other time zones."""
     try:
-        return parse_datetime(str(text))
+        found = parse_datetime(str(text))
     except ValueError:
         return None
+    return found if found and dt.MINYEAR < found.year < dt.MAXYEAR else None
 
 
 def _shown(moment: dt.datetime) -> dt.datetime:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from django import forms
 from django.contrib import messages
+from django.forms.fields import InvalidJSONInput
 from django.http import HttpRequest, HttpResponse
 from django.utils.functional import Promise
 from django.utils.text import capfirst
@@ -41,6 +42,19 @@ HIDDEN = gettext_lazy(
 )
 
 
+class ArgumentsField(forms.JSONField):
+    """A JSON object. What cannot be read is an error of the form, which shows it as it was entered."""
+
+    def to_python(self, value: Any) -> Any:
+        try:
+            return super().to_python(value)
+        except (ValueError, RecursionError):  # too many digits, or nested too deeply
+            raise forms.ValidationError(self.error_messages["invalid"], code="invalid") from None
+
+    def bound_data(self, data: Any, initial: Any) -> Any:
+        return InvalidJSONInput(data or "")
+
+
 class DefinitionForm(ChangeForm):
     """A schedule's definition, a field for each key; hidden inputs keep the values that the form was opened with."""
 
@@ -56,7 +70,7 @@ class DefinitionForm(ChangeForm):
         widget=forms.TextInput(attrs=WIDE),
         help_text=gettext_lazy("An IANA name, such as Europe/Istanbul. Times of day are local times of this zone."),
     )
-    kwargs = forms.JSONField(
+    kwargs = ArgumentsField(
         show_hidden_initial=True,
         required=False,
         widget=forms.Textarea(attrs={"rows": 4, "class": "vLargeTextField", "spellcheck": "false"}),

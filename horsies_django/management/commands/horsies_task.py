@@ -14,7 +14,7 @@ from horsies_django.core.errors import HorsiesError
 from horsies_django.core.results import TaskResult
 from horsies_django.core.texts import close_to
 from horsies_django.management.acts import OF_MANY, act, add_act, add_selection, described, is_of_many
-from horsies_django.management.quantities import actor, duration, seconds, whole
+from horsies_django.management.quantities import actor, duration, read_json, seconds, whole
 from horsies_django.management.refusals import refusing
 from horsies_django.management.reports import layout
 from horsies_django.management.reports.task import as_json, as_text, task_table
@@ -36,10 +36,7 @@ CANCELLED = {
 def send(name: str, kwargs: str, options: SendOptions) -> TaskHandle[Any]:
     """Send a task with arguments in JSON, checked as in any send. Raises LookupError, ValueError and TaskSendError."""
     task = find(name)
-    try:
-        given = json.loads(kwargs)
-    except ValueError as error:
-        raise ValueError(f"--kwargs must be JSON: {error}") from error
+    given = read_json("--kwargs", kwargs)
     if not isinstance(given, dict):
         raise ValueError("""--kwargs must be a JSON object of arguments by name, as in '{"user_id": 7}'""")
     args, by_name = task.arguments.decode(arguments_text(task, given, True))

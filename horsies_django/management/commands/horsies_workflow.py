@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import uuid
 from argparse import ArgumentParser
@@ -13,7 +12,7 @@ from django.core.management.base import BaseCommand
 
 from horsies_django.core.errors import HorsiesError
 from horsies_django.core.status import RUN_STATUSES
-from horsies_django.management.quantities import actor, whole
+from horsies_django.management.quantities import actor, read_json, whole
 from horsies_django.management.refusals import refusing
 from horsies_django.management.reports import workflow as report
 from horsies_django.management.reports.layout import as_json, visible
@@ -147,10 +146,7 @@ class Command(BaseCommand):
 
     def do_signal(self, **options: Any) -> None:
         run = get_workflow(options["run"]).workflow_id
-        try:
-            data = json.loads(options["data"])
-        except ValueError as error:
-            raise ValueError(f"--data must be JSON: {error}") from error
+        data = read_json("--data", options["data"])
         operations.signal(run, options["name"], data, key=options["key"], actor=actor())
         self.tell(run, f"{run}: the signal {options['name']} is sent", True, options)
 

@@ -28,8 +28,10 @@ from horsies_django.admin.base.html import (
     LONGEST_CELL,
     NOTHING,
     block,
+    field,
     json_block,
     moment_field,
+    row_field,
 )
 from horsies_django.admin.base.readonly import NextPageMixin, ReadOnlyAdminMixin
 from horsies_django.conf import config
@@ -142,22 +144,6 @@ class AuditAdminMixin(ReadOnlyAdminMixin):
         entry: AuditEntry = with_subject(self, request, found)
         return entry
 
-    at_ = moment_field(AuditEntry, "at")
-
-    @admin.display(description=gettext_lazy("action"))
-    def shown_action(self, obj: AuditEntry) -> str:
-        return shown_action(obj)
-
-    @admin.display(description=gettext_lazy("subject"))
-    def shown_subject(self, obj: Any) -> SafeString | str:
-        """Return the subject, as linked by ``with_subject``."""
-        subject: SafeString | str = obj.linked_subject
-        return subject
-
-    @admin.display(description=gettext_lazy("changes"))
-    def shown_changes(self, obj: AuditEntry) -> str:
-        return "; ".join(changes(obj)) or NOTHING
-
     @admin.display(description=gettext_lazy("reason"))
     def shown_reason(self, obj: Any) -> str:
         return str(Truncator(shown_reason(obj, obj.payload_visible) or NOTHING).chars(LONGEST_CELL))
@@ -166,18 +152,19 @@ class AuditAdminMixin(ReadOnlyAdminMixin):
     def whole_reason(self, obj: Any) -> SafeString | str:
         return block(shown_reason(obj, obj.payload_visible)) if obj.reason else NOTHING
 
-    @admin.display(description=gettext_lazy("before"))
-    def shown_before(self, obj: AuditEntry) -> SafeString | str:
-        return self._columns(obj, obj.before)
+    at_ = moment_field(AuditEntry, "at")
+    shown_action = row_field(gettext_lazy("action"), lambda entry: shown_action(entry))
+    shown_subject = field("linked_subject", gettext_lazy("subject"))
+    shown_changes = row_field(gettext_lazy("changes"), lambda entry: "; ".join(changes(entry)) or NOTHING)
+    shown_before = row_field(gettext_lazy("before"), lambda entry: columns(entry, entry.before))
+    shown_after = row_field(gettext_lazy("after"), lambda entry: columns(entry, entry.after))
 
-    @admin.display(description=gettext_lazy("after"))
-    def shown_after(self, obj: AuditEntry) -> SafeString | str:
-        return self._columns(obj, obj.after)
 
-    def _columns(self, obj: Any, columns: object) -> SafeString | str:
-        if isinstance(columns, dict) and obj.action.startswith(OF_SCHEDULES) and not obj.payload_visible:
-            columns = without_arguments(columns)
-        return NOTHING if columns is None else json_block(columns)
+def columns(entry: Any, found: object) -> SafeString | str:
+    """Return the columns of an entry as JSON; the arguments of a schedule only if the user may see payloads."""
+    if isinstance(found, dict) and entry.action.startswith(OF_SCHEDULES) and not entry.payload_visible:
+        found = without_arguments(found)
+    return NOTHING if found is None else json_block(found)
 
 
 class AuditAdmin(AuditAdminMixin, ModelAdmin):

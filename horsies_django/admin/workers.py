@@ -21,8 +21,10 @@ from horsies_django.admin.base.html import (
     NOTHING,
     age,
     badge,
+    field,
     moment,
     moment_field,
+    row_field,
     span,
 )
 from horsies_django.admin.base.readonly import ReadOnlyAdminMixin
@@ -120,15 +122,6 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
             tables.append(Table("states", _("Snapshots"), heads, shots))
         return {"tables": tables}
 
-    @admin.display(description=gettext_lazy("worker"))
-    def shown_worker(self, obj: Worker) -> str:
-        return str(obj)
-
-    @admin.display(description=gettext_lazy("state"))
-    def shown_state(self, obj: Any) -> SafeString:
-        """Return whether the worker is living, stale, dead or stopped."""
-        return badge(*LIFE[obj.state])
-
     @admin.display(description=gettext_lazy("queues"))
     def shown_queues(self, obj: Worker) -> str:
         return ", ".join(str(name) for name in obj.queues) if isinstance(obj.queues, list) else str(obj.queues)
@@ -140,24 +133,15 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
         slots = {"sync": processes * obj.threads, "async": processes * obj.async_concurrency}
         return _("%(sync)d sync, %(async)d async") % slots
 
-    @admin.display(description=gettext_lazy("running"))
-    def shown_running(self, obj: Worker) -> str:
-        """Return how many tasks it was running at its last heartbeat."""
-        return running(obj)
-
-    @admin.display(description=gettext_lazy("memory"))
-    def shown_memory(self, obj: Worker) -> str:
-        return memory(obj)
-
-    @admin.display(description=gettext_lazy("started"))
-    def uptime(self, obj: Any) -> SafeString:
-        """Return how long ago it started."""
-        return age(obj.started_at, obj.read_at)
-
     @admin.display(description=gettext_lazy("last seen"))
     def last_seen(self, obj: Any) -> SafeString:
         return age(obj.beat_at or obj.stopped_at or obj.seen_at, obj.read_at)
 
+    shown_worker = row_field(gettext_lazy("worker"), str)
+    shown_state = field("state", gettext_lazy("state"), lambda state: badge(*LIFE[state]))
+    shown_running = row_field(gettext_lazy("running"), lambda worker: running(worker))  # at its last heartbeat
+    shown_memory = row_field(gettext_lazy("memory"), lambda worker: memory(worker))
+    uptime = row_field(gettext_lazy("started"), lambda worker: age(worker.started_at, worker.read_at))
     started = moment_field(Worker, "started_at")
     seen = moment_field(Worker, "seen_at")
     stopped = moment_field(Worker, "stopped_at")

@@ -15,7 +15,7 @@ from django.urls import reverse
 
 from horsies_django import Workflow
 from horsies_django.admin.base import readonly
-from horsies_django.admin.workflows.nodes import SHAPES
+from horsies_django.admin.base.html import SHAPES
 from horsies_django.admin.workflows.picture import cards
 from horsies_django.admin.workflows.picture.cards import clock
 from horsies_django.core.status import NODE_STATUSES, RUN_STATUSES

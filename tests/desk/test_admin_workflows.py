@@ -19,8 +19,8 @@ from django.urls import reverse
 from horsies_django import Workflow, quorum
 from horsies_django.admin import WorkflowAdmin
 from horsies_django.admin.base import readonly
+from horsies_django.admin.base.html import SHAPES
 from horsies_django.admin.workflows import node_page, nodes
-from horsies_django.admin.workflows.nodes import SHAPES
 from horsies_django.core.status import NODE_STATUSES, RUN_STATUSES
 from horsies_django.models import AuditEntry, Task, WorkflowNode, WorkflowRun
 from horsies_django.monitoring import workflows

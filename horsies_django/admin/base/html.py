@@ -18,6 +18,7 @@ from django.db.models import Model
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.functional import Promise
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
@@ -39,6 +40,17 @@ STATUSES = {
     Status.FAILED: ("✕", gettext_lazy("Failed")),
     Status.CANCELLED: ("⊘", gettext_lazy("Cancelled")),
     Status.EXPIRED: ("◷", gettext_lazy("Expired")),
+}
+# The same with those that only a run or a node has
+SHAPES: dict[str, tuple[str, str | Promise]] = {
+    **{status.value: shape for status, shape in STATUSES.items()},
+    "PAUSED": ("‖", gettext_lazy("Paused")),
+    "COMPENSATING": ("↶", gettext_lazy("Compensating")),
+    "ADDED": ("+", gettext_lazy("Added")),
+    "READY": ("◔", gettext_lazy("Ready")),
+    "WAITING": ("◌", gettext_lazy("Waiting")),
+    "ENQUEUED": ("◐", gettext_lazy("Sent")),
+    "SKIPPED": ("↷", gettext_lazy("Skipped")),
 }
 FEW = 5  # things named in one line
 LAST = 20  # of what goes on and on, the newest
@@ -64,11 +76,8 @@ def breakable(name: str) -> SafeString:
 
 def status_badge(status: str) -> SafeString:
     """Return a badge for a status, including one that only a newer version knows."""
-    try:
-        shape, text = STATUSES[Status(status)]
-    except ValueError:
-        return badge("unknown", "?", status)
-    return badge(status, shape, text)
+    shape, text = SHAPES.get(status, ("?", status))
+    return badge(status if status in SHAPES else "unknown", shape, text)
 
 
 def span(value: dt.timedelta) -> str:
@@ -122,21 +131,23 @@ def away(value: dt.datetime, now: dt.datetime) -> str:
 def moment_field(model: type[Model], name: str) -> Callable[[Any, Any], SafeString | str]:
     """Return a display method for a datetime column; the rows need ``read_at``, the database's clock."""
 
-    @admin.display(description=model._meta.get_field(name).verbose_name)  # type: ignore[union-attr]
-    def shown(self: Any, obj: Any) -> SafeString | str:
-        return moment(getattr(obj, name), obj.read_at)
-
-    return shown
+    description = model._meta.get_field(name).verbose_name  # type: ignore[union-attr]
+    return row_field(description, lambda row: moment(getattr(row, name), row.read_at))
 
 
-def linked_field(name: str, description: Any) -> Callable[[Any, Any], Any]:
-    """Return a display method for an attribute that ``get_object`` sets, usually a link."""
+def row_field(description: Any, form: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return a display method for what ``form`` makes of a row."""
+    return admin.display(lambda _page, row: form(row), description=description)
 
-    @admin.display(description=description)
-    def shown(self: Any, obj: Any) -> Any:
-        return getattr(obj, name)
 
-    return shown
+def field(name: str, description: Any, form: Callable[[Any], Any] = lambda value: value) -> Callable[[Any, Any], Any]:
+    """Return a display method for what ``form`` makes of an attribute of a row, unless that is empty."""
+
+    def shown(row: Any) -> Any:
+        value = getattr(row, name)
+        return NOTHING if value is None or value == "" else form(value)
+
+    return row_field(description, shown)
 
 
 def block(text: str) -> SafeString:

@@ -27,7 +27,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy
 
-from horsies_django.admin.base.html import parse_id
+from horsies_django.admin.base.html import parse_id, payload_note, row_field
 from horsies_django.admin.base.refusals import answered
 from horsies_django.conf import config
 from horsies_django.monitoring.reading import DEEPEST, STATEMENT_TIMEOUT_MS
@@ -169,9 +169,8 @@ class ReadOnlyAdminMixin(Base):
         """Return what the template of a row's page needs for its sections below the fields."""
         return {}
 
-    @admin.display(description=gettext_lazy("id"))
-    def shown_id(self, obj: Any) -> SafeString:
-        return format_html('<code class="horsies-id">{}</code>', obj.pk)
+    shown_id = row_field(gettext_lazy("id"), lambda row: format_html('<code class="horsies-id">{}</code>', row.pk))
+    hidden_payload = row_field(gettext_lazy("hidden"), lambda _row: payload_note())
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Return False: only the queue's own statements add rows."""

@@ -34,6 +34,7 @@ from horsies_django.admin.base.html import (
     badge,
     breakable,
     moment_field,
+    row_field,
     seconds,
     status_badge,
     worker_links,
@@ -253,11 +254,6 @@ class QueueAdminMixin(ChangeMixin, ReadOnlyAdminMixin):
             "tools": self.tools(request, obj),
         }
 
-    @admin.display(description=gettext_lazy("name"))
-    def shown_name(self, obj: Queue) -> str:
-        """Return the name; the row of the cluster has a text instead."""
-        return str(obj)
-
     @admin.display(description=gettext_lazy("priority (1 is served first)"))
     def shown_priority(self, obj: Any) -> Any:
         if obj.name == CLUSTER:
@@ -269,15 +265,6 @@ class QueueAdminMixin(ChangeMixin, ReadOnlyAdminMixin):
         """Return the effective limits, with badges if they are not the declared ones."""
         badges = format_html_join("", " {}", ((one,) for one in states(obj)))
         return format_html("{}{}", levels(obj.overview.effective) if obj.overview else NOTHING, badges)
-
-    @admin.display(description=gettext_lazy("running"))
-    def shown_running(self, obj: Any) -> str:
-        return _count(obj, "running")
-
-    @admin.display(description=gettext_lazy("claimed"))
-    def shown_claimed(self, obj: Any) -> str:
-        """Return the number of tasks that are claimed but not started."""
-        return _count(obj, "claimed")
 
     @admin.display(description=gettext_lazy("pending"))
     def shown_pending(self, obj: Any) -> str:
@@ -303,6 +290,9 @@ class QueueAdminMixin(ChangeMixin, ReadOnlyAdminMixin):
         query = "" if obj.name == CLUSTER else f"?{urlencode({'queue': obj.name})}"
         return format_html('<a href="{}{}">{}</a>', address, query, _("Show"))
 
+    shown_name = row_field(gettext_lazy("name"), str)  # the row of the cluster has a text instead
+    shown_running = row_field(gettext_lazy("running"), lambda queue: _count(queue, "running"))
+    shown_claimed = row_field(gettext_lazy("claimed"), lambda queue: _count(queue, "claimed"))  # but not started
     created = moment_field(Queue, "created_at")
     updated = moment_field(Queue, "updated_at")
     served = moment_field(Queue, "served_at")

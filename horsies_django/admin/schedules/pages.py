@@ -36,6 +36,7 @@ from horsies_django.admin.base.html import (
     breakable,
     moment,
     moment_field,
+    row_field,
     status_badge,
 )
 from horsies_django.admin.base.readonly import NextPageMixin, read_bounded
@@ -357,10 +358,6 @@ class ScheduleAdminMixin(EditMixin):
         ago = format_html('<span class="horsies-quiet horsies-below">{}</span>', age(obj.runs[0].sent_at, obj.read_at))
         return format_html("{}<br>{}", obj.linked_last, ago)
 
-    @admin.display(description=gettext_lazy("last runs"))
-    def shown_runs(self, obj: Any) -> SafeString | str:
-        return bar(obj.runs or [], obj.reading.zone)
-
     @admin.display(description=gettext_lazy("defined in"))
     def shown_declared(self, obj: Schedule) -> SafeString | str:
         """Return where the schedule is declared, with a mark if changes override that."""
@@ -369,6 +366,7 @@ class ScheduleAdminMixin(EditMixin):
         mark = badge("overridden", "✎", _("Changed")) if changed_keys(obj) else ""
         return format_html("{} {}", breakable(obj.declared_in), mark)
 
+    shown_runs = row_field(gettext_lazy("last runs"), lambda row: bar(row.runs or [], row.reading.zone))
     in_force = moment_field(Schedule, "since")
     last_declared = moment_field(Schedule, "declared_at")
     gone = moment_field(Schedule, "gone_at")

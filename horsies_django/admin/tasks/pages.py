@@ -19,9 +19,10 @@ from horsies_django.admin.base.html import (
     age,
     badge,
     breakable,
-    linked_field,
+    field,
     moment_field,
     parse_id,
+    row_field,
     span,
     status_badge,
     with_workers,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 else:
     ModelAdmin = admin.ModelAdmin
 
+LANES = {"async": gettext_lazy("async function"), "sync": gettext_lazy("sync function")}
 PAYLOAD_COLUMNS = ("kwargs", "options", "result", "partition_key")
 
 
@@ -79,14 +81,13 @@ class TaskAdminMixin(
         tasks = self.get_queryset(request)
         if self.has_view_payload_permission(request):
             tasks = tasks.defer(None)
-        task: Task | None = tasks.filter(pk=id_).first()
+        task: Any = tasks.filter(pk=id_).first()
         if task:
             with_workers(self, request, [task], "claimed_by")
-            queue = task.queue_name
-            setattr(task, "shown_queue", self.link(request, Queue, queue, queue))  # noqa: B010 - no column
+            task.linked_queue = self.link(request, Queue, task.queue_name, task.queue_name)
             with_copies(self, request, task)
             self.with_place(request, task)
-        return task
+        return task  # type: ignore[no-any-return]
 
     def get_fieldsets(self, request: HttpRequest, obj: Task | None = None) -> Any:
         """Return the fields of the page for this user."""
@@ -140,29 +141,6 @@ class TaskAdminMixin(
             "tools": self.tools(request, obj),
         }
 
-    @admin.display(description=gettext_lazy("status"))
-    def shown_status(self, obj: Task) -> SafeString:
-        return status_badge(obj.status)
-
-    @admin.display(description=gettext_lazy("name"))
-    def shown_name(self, obj: Task) -> SafeString:
-        """Return the name, which may wrap after dots and underscores."""
-        return breakable(obj.task_name)
-
-    @admin.display(description=gettext_lazy("queue"))
-    def shown_queue(self, obj: Task) -> str:
-        return obj.queue_name
-
-    @admin.display(description=gettext_lazy("queue"))
-    def linked_queue(self, obj: Task) -> str:
-        """Return the queue, as linked by ``get_object``."""
-        return getattr(obj, "shown_queue", obj.queue_name)
-
-    @admin.display(description=gettext_lazy("when"))
-    def shown_when(self, obj: Any) -> SafeString:
-        """Return the time since it finished, or else since it was sent."""
-        return age(obj.finished_at or obj.sent_at, obj.read_at)
-
     @admin.display(description=gettext_lazy("wait"))
     def shown_wait(self, obj: Any) -> str:
         """Return how long the last attempt had been due when it started, or has been due."""
@@ -189,34 +167,27 @@ class TaskAdminMixin(
             return text if longest is None or taken < dt.timedelta(milliseconds=longest) else badge("full", "■", text)
         return NOTHING
 
-    @admin.display(description=gettext_lazy("error code"))
-    def shown_error_code(self, obj: Task) -> str:
-        """Return the error code, which contains no payload."""
-        return obj.error_code or NOTHING
-
     @admin.display(description=gettext_lazy("retries"))
     def shown_retries(self, obj: Task) -> str:
         """Return the number of retries made and allowed."""
         return _("%(made)d of %(allowed)d") % {"made": obj.retry_count, "allowed": obj.max_retries}
-
-    @admin.display(description=gettext_lazy("runs as"))
-    def runs_as(self, obj: Task) -> str:
-        """Return the kind of function: sync or async."""
-        return _("async function") if obj.lane == "async" else _("sync function")
-
-    @admin.display(description=gettext_lazy("priority"))
-    def priority_(self, obj: Task) -> str:
-        """Return the priority; of a task of django.tasks also as it counts."""
-        return shown_priority(obj.priority, obj.codec)
 
     @admin.display(description=gettext_lazy("waiting for a permit of its partition"), boolean=True)
     def waits_for_permit(self, obj: Task) -> bool:
         """Whether the task is set aside until its partition is below its limit."""
         return obj.parked
 
-    linked_original = linked_field("linked_original", gettext_lazy("copy of"))
-    linked_copies = linked_field("linked_copies", gettext_lazy("run again as"))
-    listed_worker = linked_field("shown_worker", gettext_lazy("worker"))
+    shown_status = field("status", gettext_lazy("status"), status_badge)
+    shown_name = field("task_name", gettext_lazy("name"), breakable)
+    shown_queue = field("queue_name", gettext_lazy("queue"))
+    shown_when = row_field(gettext_lazy("when"), lambda task: age(task.finished_at or task.sent_at, task.read_at))
+    shown_error_code = field("error_code", gettext_lazy("error code"))  # contains no payload
+    runs_as = field("lane", gettext_lazy("runs as"), LANES.get)
+    priority_ = row_field(gettext_lazy("priority"), lambda task: shown_priority(task.priority, task.codec))
+    linked_queue = field("linked_queue", gettext_lazy("queue"))
+    linked_original = field("linked_original", gettext_lazy("copy of"))
+    linked_copies = field("linked_copies", gettext_lazy("run again as"))
+    listed_worker = field("shown_worker", gettext_lazy("worker"))
     sent = moment_field(Task, "sent_at")
     eligible = moment_field(Task, "enqueued_at")
     good_until_ = moment_field(Task, "good_until")

@@ -23,11 +23,11 @@ from horsies_django.admin.base.html import (
     PATIENCE_MS,
     absolute,
     block,
+    field,
     json_block,
-    linked_field,
     moment_field,
     node_link,
-    payload_note,
+    row_field,
     status_badge,
 )
 from horsies_django.admin.base.readonly import read_bounded
@@ -103,11 +103,6 @@ class PayloadMixin(Base):
 
     redacted = moment_field(Task, "redacted_at")
 
-    @admin.display(description=gettext_lazy("hidden"))
-    def hidden_payload(self, obj: Task) -> SafeString:
-        """Return a note about the required permission."""
-        return payload_note()
-
     @admin.display(description=gettext_lazy("arguments"))
     def shown_arguments(self, obj: Task) -> SafeString:
         return json_block(obj.kwargs if obj.codec is None else named_arguments(obj.kwargs))
@@ -127,22 +122,10 @@ class PayloadMixin(Base):
         error, exception = _error(obj), _exception(obj)
         return block(str(error.get("message") or exception.get("repr") or error.get("error_code") or NOTHING))
 
-    @admin.display(description=gettext_lazy("error data"))
-    def shown_error_data(self, obj: Task) -> SafeString:
-        return json_block(_error(obj).get("data"))
-
-    @admin.display(description=gettext_lazy("traceback"))
-    def shown_traceback(self, obj: Task) -> SafeString:
-        return frames(str(_exception(obj).get("traceback")))
-
-    @admin.display(description=gettext_lazy("options"))
-    def shown_options(self, obj: Task) -> SafeString:
-        """Return the options with which the task was sent, but its metadata."""
-        return json_block(_other_options(obj))
-
-    @admin.display(description=gettext_lazy("metadata"))
-    def shown_metadata(self, obj: Task) -> SafeString:
-        return json_block(_metadata(obj))
+    shown_error_data = row_field(gettext_lazy("error data"), lambda task: json_block(_error(task).get("data")))
+    shown_traceback = row_field(gettext_lazy("traceback"), lambda task: frames(str(_exception(task).get("traceback"))))
+    shown_options = row_field(gettext_lazy("options"), lambda task: json_block(_other_options(task)))
+    shown_metadata = row_field(gettext_lazy("metadata"), lambda task: json_block(_metadata(task)))
 
 
 def _error(obj: Task) -> dict[str, Any]:
@@ -194,9 +177,9 @@ class PlaceMixin(Base):
             else node_link(page, request, run, task.node, node.name)
         )
 
-    linked_run = linked_field("linked_run", gettext_lazy("run"))
-    linked_node = linked_field("linked_node", gettext_lazy("node"))
-    shown_element = linked_field("node_index", gettext_lazy("element of the map"))  # from 0
+    linked_run = field("linked_run", gettext_lazy("run"))
+    linked_node = field("linked_node", gettext_lazy("node"))
+    shown_element = field("node_index", gettext_lazy("element of the map"))  # from 0
 
 
 def with_copies(page: Any, request: HttpRequest, task: Any) -> None:

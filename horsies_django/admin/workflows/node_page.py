@@ -27,11 +27,12 @@ from horsies_django.admin.base.html import (
     node_link,
     payload_note,
     span,
+    status_badge,
 )
 from horsies_django.admin.base.readonly import read_bounded
 from horsies_django.admin.base.reason_lines import Line, reason_line
 from horsies_django.admin.base.tables import Table
-from horsies_django.admin.workflows.nodes import LARGEST, badge_of, elements, first_rows, leads_to, upstream
+from horsies_django.admin.workflows.nodes import LARGEST, elements, first_rows, leads_to, upstream
 from horsies_django.admin.workflows.run_forms import RunPagesMixin, lacked
 from horsies_django.core.texts import LONGEST_REASON
 from horsies_django.models import WorkflowEdge, WorkflowNode
@@ -98,7 +99,7 @@ def facts(page: Any, request: HttpRequest, run: Any, node: WorkflowNode) -> list
 
     on = linked(node.when_node, _("on node %(n)s") % {"n": node.when_node})
     found: list[tuple[str, Any]] = [
-        (_("Status"), badge_of(node.status)),
+        (_("Status"), status_badge(node.status)),
         (_("Number"), node.number),
         (_("Kind"), _(node.kind)),
         (_("Task"), node.task_name and breakable(node.task_name)),
@@ -169,7 +170,7 @@ def neighbours(page: Any, request: HttpRequest, run: Any, titled: tuple[str, str
         return list(nodes.filter(number__in=numbers).values_list("number", "name", "status"))
 
     def row(one: Any) -> list[Any]:
-        return [one[0], node_link(page, request, run.pk, *one[:2]), badge_of(one[2])]
+        return [one[0], node_link(page, request, run.pk, *one[:2]), status_badge(one[2])]
 
     heads = (_("Number"), _("Name"), _("Status"))
     return Table(*titled, heads, *first_rows(read_bounded(alias, read), row))

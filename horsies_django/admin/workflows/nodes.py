@@ -12,23 +12,22 @@ from urllib.parse import urlencode
 from django.db.models import Count
 from django.http import HttpRequest
 from django.urls import reverse
-from django.utils.functional import Promise
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
 
 from horsies_django.admin.base.html import (
     MANY,
     NOTHING,
-    STATUSES,
+    SHAPES,
     badge,
     block,
     breakable,
     json_block,
     moment,
     node_link,
+    status_badge,
 )
 from horsies_django.admin.base.readonly import read_bounded
 from horsies_django.admin.base.tables import Table, rows_or_none
@@ -38,17 +37,6 @@ from horsies_django.models import Task, WorkflowNode, WorkflowRun, WorkflowSigna
 from horsies_django.monitoring import workflows
 from horsies_django.store.workflows import Progress
 
-# status -> a symbol and its name; a run and a node have some in common with a task
-SHAPES: dict[str, tuple[str, str | Promise]] = {
-    **{status.value: shape for status, shape in STATUSES.items()},
-    "PAUSED": ("‖", gettext_lazy("Paused")),
-    "COMPENSATING": ("↶", gettext_lazy("Compensating")),
-    "ADDED": ("+", gettext_lazy("Added")),
-    "READY": ("◔", gettext_lazy("Ready")),
-    "WAITING": ("◌", gettext_lazy("Waiting")),
-    "ENQUEUED": ("◐", gettext_lazy("Sent")),
-    "SKIPPED": ("↷", gettext_lazy("Skipped")),
-}
 CURRENT = SafeString(' aria-current="true"')
 PAGE = 500
 LARGEST = 2**63 - 1
@@ -58,12 +46,6 @@ COLUMNS = (
     "items_bad", "task_id", "finished_at", "error_code",
 )  # fmt: skip
 SHOWN = ("number", "name", "status", "permission", "due_at", "decided_by", "finished_at")
-
-
-def badge_of(status: str) -> SafeString:
-    """Return a badge for the status of a run or node, including one that only a newer version knows."""
-    shape, text = SHAPES.get(status, ("?", status))
-    return badge(status if status in SHAPES else "unknown", shape, text)
 
 
 def progress_of(run: Any) -> Progress | None:
@@ -125,8 +107,9 @@ def node_row(page: Any, request: HttpRequest, node: WorkflowNode, visible: bool)
     error = Truncator(node.error or "").chars(LONGEST_ERROR) if visible else ""
     return [
         node.number, link(node.name), _(node.kind), breakable(node.task_name) if node.task_name else NOTHING,
-        format_html("{} {}", badge_of(node.status), "" if node.finished_at else link(_("Why?"))), leads_to(page, request, node),
-        upstream(node), elements(node), format_html("{}{}", node.error_code or NOTHING, block(error) if error else ""),
+        format_html("{} {}", status_badge(node.status), "" if node.finished_at else link(_("Why?"))),
+        leads_to(page, request, node), upstream(node), elements(node),
+        format_html("{}{}", node.error_code or NOTHING, block(error) if error else ""),
     ]  # fmt: skip
 
 
@@ -199,7 +182,14 @@ def gate_table(page: Any, request: HttpRequest, run: Any, found: list[WorkflowNo
     def row(gate: WorkflowNode) -> list[Any]:
         name = node_link(page, request, run.pk, gate.number, gate.name)
         until, finished = moment(gate.due_at, run.read_at), moment(gate.finished_at, run.read_at)
-        return [name, badge_of(gate.status), gate.permission or NOTHING, until, gate.decided_by or NOTHING, finished]
+        return [
+            name,
+            status_badge(gate.status),
+            gate.permission or NOTHING,
+            until,
+            gate.decided_by or NOTHING,
+            finished,
+        ]
 
     heads = (_("Name"), _("Status"), _("Permission"), _("Waits until"), _("Decided by"), _("Finished"))
     return Table("gates", _("Gates"), heads, *first_rows(found, row))

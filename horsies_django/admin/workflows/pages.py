@@ -18,12 +18,13 @@ from horsies_django.admin.base.html import (
     NOTHING,
     age,
     breakable,
+    field,
     json_block,
-    linked_field,
     moment_field,
     node_link,
     parse_id,
-    payload_note,
+    row_field,
+    status_badge,
 )
 from horsies_django.admin.base.readonly import ReadOnlyAdminMixin, read_bounded
 from horsies_django.admin.workflows.listing import (
@@ -36,7 +37,6 @@ from horsies_django.admin.workflows.listing import (
 )
 from horsies_django.admin.workflows.node_page import NodePageMixin
 from horsies_django.admin.workflows.nodes import (
-    badge_of,
     node_links,
     node_table,
     progress_bar,
@@ -140,10 +140,6 @@ class WorkflowAdminMixin(NodePageMixin, PicturePageMixin, RunActionsMixin, ReadO
             "tools": [picture, *self.tools(request, obj)],
         }
 
-    @admin.display(description=gettext_lazy("status"))
-    def shown_status(self, obj: WorkflowRun) -> SafeString:
-        return badge_of(obj.status)
-
     @admin.display(description=gettext_lazy("name"))
     def shown_name(self, obj: WorkflowRun) -> SafeString:
         """Return the name, and below it whether the run is a node of another one."""
@@ -151,48 +147,24 @@ class WorkflowAdminMixin(NodePageMixin, PicturePageMixin, RunActionsMixin, ReadO
             return breakable(obj.name)
         return format_html('{}<br><span class="horsies-quiet">{}</span>', breakable(obj.name), _("node of another run"))
 
-    @admin.display(description=gettext_lazy("key"))
-    def shown_key(self, obj: WorkflowRun) -> str:
-        return obj.key or NOTHING
-
-    @admin.display(description=gettext_lazy("progress"))
-    def shown_progress(self, obj: Any) -> SafeString | str:
-        """Return the progress, as counted for the whole page."""
-        return progress_bar(obj.progress)
-
-    @admin.display(description=gettext_lazy("sent"))
-    def shown_sent(self, obj: Any) -> SafeString | str:
-        return format_html(_("{} ago"), age(obj.sent_at, obj.read_at))
-
     @admin.display(description=gettext_lazy("finished"))
     def shown_finished(self, obj: Any) -> SafeString | str:
         return format_html(_("{} ago"), age(obj.finished_at, obj.read_at)) if obj.finished_at else NOTHING
 
-    @admin.display(description=gettext_lazy("error code"))
-    def shown_error_code(self, obj: WorkflowRun) -> str:
-        """Return the error code, which contains no payload."""
-        return obj.error_code or NOTHING
-
-    @admin.display(description=gettext_lazy("tasks in flight at most"))
-    def shown_in_flight(self, obj: WorkflowRun) -> str:
-        return NOTHING if obj.max_in_flight is None else f"{obj.max_in_flight:,}"
-
-    @admin.display(description=gettext_lazy("hidden"))
-    def hidden_payload(self, obj: WorkflowRun) -> SafeString:
-        """Return a note about the required permission."""
-        return payload_note()
-
-    @admin.display(description=gettext_lazy("result"))
-    def shown_result(self, obj: WorkflowRun) -> SafeString | str:
-        return NOTHING if obj.result is None else json_block(obj.result)
-
-    shown_waits = linked_field("waits_for", gettext_lazy("waits for"))
-    shown_tasks = linked_field("linked_tasks", gettext_lazy("tasks"))
-    shown_failure = linked_field("linked_failure", gettext_lazy("failed node"))
-    shown_parent = linked_field("linked_parent", gettext_lazy("parent"))
-    shown_before = linked_field("linked_before", gettext_lazy("continues"))
-    shown_after = linked_field("linked_after", gettext_lazy("continued as"))
-    shown_output = linked_field("linked_output", gettext_lazy("output node"))
+    shown_status = field("status", gettext_lazy("status"), status_badge)
+    shown_key = field("key", gettext_lazy("key"))
+    shown_progress = row_field(gettext_lazy("progress"), lambda run: progress_bar(run.progress))
+    shown_sent = row_field(gettext_lazy("sent"), lambda run: format_html(_("{} ago"), age(run.sent_at, run.read_at)))
+    shown_error_code = field("error_code", gettext_lazy("error code"))  # contains no payload
+    shown_in_flight = field("max_in_flight", gettext_lazy("tasks in flight at most"), "{:,}".format)
+    shown_result = field("result", gettext_lazy("result"), json_block)
+    shown_waits = field("waits_for", gettext_lazy("waits for"))
+    shown_tasks = field("linked_tasks", gettext_lazy("tasks"))
+    shown_failure = field("linked_failure", gettext_lazy("failed node"))
+    shown_parent = field("linked_parent", gettext_lazy("parent"))
+    shown_before = field("linked_before", gettext_lazy("continues"))
+    shown_after = field("linked_after", gettext_lazy("continued as"))
+    shown_output = field("linked_output", gettext_lazy("output node"))
     sent = moment_field(WorkflowRun, "sent_at")
     finished = moment_field(WorkflowRun, "finished_at")
     good_until_ = moment_field(WorkflowRun, "good_until")

@@ -16,9 +16,8 @@ from django.utils.functional import Promise
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
-from horsies_django.admin.base.html import span
+from horsies_django.admin.base.html import SHAPES, span
 from horsies_django.admin.base.readonly import read_bounded
-from horsies_django.admin.workflows.nodes import SHAPES
 from horsies_django.admin.workflows.picture.geometry import HEIGHT, WIDTH, Box, Edge
 from horsies_django.core.kinds import TASK, kind_of
 from horsies_django.models import Task, WorkflowEdge, WorkflowNode, WorkflowRun

@@ -10,8 +10,8 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils.translation import gettext as _
 
-from horsies_django.admin.base.html import LAST, node_link, node_url
-from horsies_django.admin.workflows.nodes import badge_of, node_table, progress_bar, progress_of
+from horsies_django.admin.base.html import LAST, node_link, node_url, status_badge
+from horsies_django.admin.workflows.nodes import node_table, progress_bar, progress_of
 from horsies_django.admin.workflows.picture.cards import (
     MOST_EDGES,
     MOST_NODES,
@@ -60,7 +60,7 @@ class PicturePageMixin(RunPagesMixin):
         context: dict[str, Any] = {
             "run": run,
             "live": run.finished_at is None,
-            "status": badge_of(run.status),
+            "status": status_badge(run.status),
             "progress": progress_bar(progress_of(run)),
             "gates": [] if graph is None else self._gates(request, graph),
             "graph": graph,

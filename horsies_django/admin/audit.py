@@ -33,7 +33,7 @@ from horsies_django.admin.base.html import (
     moment_field,
     row_field,
 )
-from horsies_django.admin.base.readonly import NextPageMixin, ReadOnlyAdminMixin
+from horsies_django.admin.base.readonly import ChosenFilter, NextPageMixin, ReadOnlyAdminMixin
 from horsies_django.conf import config
 from horsies_django.models import AuditEntry, Queue, WorkflowRun
 from horsies_django.monitoring.reading import DEEPEST
@@ -47,22 +47,12 @@ else:
 LOOKED_AT_NEWEST: str | Promise = gettext_lazy("Only the newest 100,000 entries were searched.")
 
 
-class ActionFilter(admin.SimpleListFilter):
+class ActionFilter(ChosenFilter):
     """Entries of one kind."""
 
     title = gettext_lazy("action")
     parameter_name = "action"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """Return all actions, whether or not there are entries for them."""
-        return list(ACTIONS.items())
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[AuditEntry]) -> QuerySet[AuditEntry]:
-        """Filter by the action. Raises IncorrectLookupParameters for an unknown one."""
-        value = self.value()
-        if value is not None and value not in ACTIONS:
-            raise IncorrectLookupParameters(repr(value))
-        return queryset.filter(action=value) if value else queryset
+    offered = tuple(ACTIONS.items())  # whether or not there are entries for them
 
 
 class SubjectFilter(admin.SimpleListFilter):
@@ -90,10 +80,9 @@ class AuditListMixin(NextPageMixin):
     def source(self) -> QuerySet[AuditEntry]:
         """Return the filtered entries in the order of an index, limited to the newest ones where the filter needs it."""
         entries: QuerySet[AuditEntry] = self.queryset
-        chosen = {type(item): item.value() for item in self.filter_specs if isinstance(item, admin.SimpleListFilter)}
-        if self.query or chosen.get(SubjectFilter):
+        if self.query or self.chosen(SubjectFilter):
             return entries.order_by("-at", "-pk")
-        if chosen.get(ActionFilter):
+        if self.chosen(ActionFilter):
             self.note = LOOKED_AT_NEWEST
             last = AuditEntry.objects.using(entries.db).order_by("-pk").values("pk")[DEEPEST - 1 : DEEPEST]
             entries = entries.filter(pk__gte=Coalesce(Subquery(last), Value(uuid.UUID(int=0))))
@@ -104,13 +93,13 @@ class AuditListMixin(NextPageMixin):
         return [with_subject(self.model_admin, request, row) for row in rows]
 
 
-def with_subject(page: Any, request: HttpRequest, entry: Any) -> Any:
+def with_subject(page: Any, request: HttpRequest, entry: Any) -> AuditEntry:
     """Set ``linked_subject`` of an entry, a link if the user may see that page, else text; and whether they may see payloads."""
     model = next((model for prefix, model in SUBJECTS.items() if entry.action.startswith(prefix)), None)
     text = entry.subject if model in (None, WorkflowRun) else str(model(name=entry.subject))
     entry.linked_subject = page.link(request, model, entry.subject, text) if model else text
     entry.payload_visible = request.user.has_perm("horsies.view_payload")
-    return entry
+    return entry  # type: ignore[no-any-return]
 
 
 class AuditAdminMixin(ReadOnlyAdminMixin):
@@ -120,7 +109,7 @@ class AuditAdminMixin(ReadOnlyAdminMixin):
     list_display = ("at_", "actor", "shown_action", "shown_subject", "shown_changes", "shown_reason")
     list_display_links = ("at_",)
     list_filter = (ActionFilter, SubjectFilter)
-    search_fields = ("subject",)  # shows the box; get_search_results does the search
+    search_fields = ("subject",)  # shows the box; searched() does the search
     search_help_text = gettext_lazy(
         "Enter the full name of a queue or schedule, or the full id of a task or workflow run."
     )
@@ -130,19 +119,13 @@ class AuditAdminMixin(ReadOnlyAdminMixin):
         (gettext_lazy("Change"), {"fields": ("shown_before", "shown_after")}),
     )
 
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[AuditEntry], search_term: str
-    ) -> tuple[QuerySet[AuditEntry], bool]:
+    def searched(self, rows: QuerySet[AuditEntry], term: str) -> QuerySet[AuditEntry]:
         """Search for the exact subject, which is indexed."""
-        return (queryset.filter(subject=search_term.strip()) if search_term else queryset), False
+        return rows.filter(subject=term)
 
-    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> AuditEntry | None:
-        """Return the entry with its subject. Only users who may see payloads see the arguments of a schedule."""
-        found: Any = super().get_object(request, object_id, from_field)
-        if found is None:
-            return None
-        entry: AuditEntry = with_subject(self, request, found)
-        return entry
+    def complete(self, request: HttpRequest, row: AuditEntry) -> None:
+        """Add its subject. Only users who may see payloads see the arguments of a schedule."""
+        with_subject(self, request, row)
 
     @admin.display(description=gettext_lazy("reason"))
     def shown_reason(self, obj: Any) -> str:

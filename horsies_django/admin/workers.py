@@ -7,8 +7,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
-from django.contrib.admin.options import IncorrectLookupParameters
-from django.db.models import CharField, DurationField, F, Func, OuterRef, QuerySet, Subquery, Value
+from django.db.models import CharField, DurationField, F, Func, OuterRef, Q, QuerySet, Subquery, Value
 from django.http import HttpRequest
 from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
@@ -27,7 +26,7 @@ from horsies_django.admin.base.html import (
     row_field,
     span,
 )
-from horsies_django.admin.base.readonly import ReadOnlyAdminMixin
+from horsies_django.admin.base.readonly import ChosenFilter, ReadOnlyAdminMixin
 from horsies_django.admin.base.tables import Table
 from horsies_django.conf import config
 from horsies_django.models import Heartbeat, Task, Worker, WorkerState
@@ -47,23 +46,15 @@ LIFE = {
 }
 
 
-class StateFilter(admin.SimpleListFilter):
+class StateFilter(ChosenFilter):
     """Workers that have stopped, or have not."""
 
     title = gettext_lazy("state")
     parameter_name = "state"
+    offered = (("on", gettext_lazy("Not stopped")), ("off", gettext_lazy("Stopped")))
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        return [("on", gettext_lazy("Not stopped")), ("off", gettext_lazy("Stopped"))]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Worker]) -> QuerySet[Worker]:
-        """Filter by the state. Raises IncorrectLookupParameters for an unknown one."""
-        value = self.value()
-        if value is None:
-            return queryset
-        if value not in {"on", "off"}:
-            raise IncorrectLookupParameters(repr(value))
-        return queryset.filter(stopped_at__isnull=value == "on")
+    def condition(self, value: str) -> Q:
+        return Q(stopped_at__isnull=value == "on")
 
 
 class WorkerAdminMixin(ReadOnlyAdminMixin):

@@ -493,6 +493,19 @@ def test_counting_that_takes_too_long_leaves_the_progress_out(boss: Client, monk
     assert "<progress" not in body(boss, url(handle))
 
 
+@pytest.mark.django_db(transaction=True)
+def test_runs_that_need_somebody_are_not_said_to_be_none_if_finding_them_takes_too_long(
+    boss: Client, connect: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readonly, "STATEMENT_TIMEOUT_MS", 50)
+    keeper = connect()
+    with keeper.transaction():
+        keeper.execute("LOCK TABLE horsies_workflow_nodes IN ACCESS EXCLUSIVE MODE")
+        html = body(boss, reverse(RUNS), needs="1")
+    assert "Nothing to show" not in html
+    assert "took longer than three seconds and was not loaded" in html
+
+
 def test_nodes_are_shown_without_their_number_if_counting_them_takes_too_long(
     boss: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

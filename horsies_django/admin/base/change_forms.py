@@ -6,19 +6,19 @@ The last change applies; the user is shown what others changed while the form wa
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
 
 from django import forms
-from django.contrib import admin, messages
+from django.contrib import messages
 from django.contrib.admin.helpers import AdminForm
 from django.contrib.admin.utils import quote, unquote
 from django.core.exceptions import PermissionDenied
-from django.db import DatabaseError, connections, transaction
-from django.db.models import Model, QuerySet, UUIDField
+from django.db import DatabaseError
+from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
 from django.urls import path, reverse
 from django.utils.functional import Promise
 from django.utils.html import format_html
@@ -28,17 +28,13 @@ from django.utils.translation import gettext_lazy
 
 from horsies_django.admin.base.history import ACTIONS, changes, entries_of, shown_action
 from horsies_django.admin.base.html import LAST, parse_id
-from horsies_django.admin.base.refusals import answered, refusal
+from horsies_django.admin.base.readonly import ReadOnlyAdminMixin
+from horsies_django.admin.base.refusals import refusal
 from horsies_django.admin.base.verbs import ADD, VERBS, Verb
 from horsies_django.conf import config
 from horsies_django.core.errors import HorsiesError
 from horsies_django.core.texts import LONGEST_REASON
 from horsies_django.models import AuditEntry, Task
-
-if TYPE_CHECKING:
-    Base = admin.ModelAdmin[Any]
-else:
-    Base = object
 
 
 class Tool(NamedTuple):
@@ -78,7 +74,7 @@ class ChangeForm(forms.Form):
         return self.verb.run(self.row.pk, *given, **who, **how, reason=self.cleaned_data["reason"] or None)
 
 
-class ChangeMixin(Base):
+class ChangeMixin(ReadOnlyAdminMixin):
     """Adds the change forms of a row to its page."""
 
     subjects: ClassVar[str]  # prefix of the audit actions on such rows, by which VERBS has theirs
@@ -93,29 +89,13 @@ class ChangeMixin(Base):
         """Whether the user may see such rows, and do this to them."""
         return self.has_view_permission(request) and request.user.has_perms(VERBS[self.subjects][verb].permissions)
 
-    def changed_row(self, request: HttpRequest, name: str) -> Model | None:
-        """Return the row of a form, None if there is none."""
-        key = parse_id(name) if isinstance(self.opts.pk, UUIDField) else None if "\x00" in name else name
-        return None if key is None else self.get_queryset(request).filter(pk=key).first()
-
     def get_urls(self) -> list[Any]:
-        own = [
-            path(f"{'' if verb == ADD else '<path:object_id>/'}{verb}/", self._wrapped(verb), name=self._page(verb))
-            for verb in VERBS[self.subjects]
-        ]
+        """Add the forms. A change blocks all passes until it commits, so each runs in a transaction of its own."""
+        own = []
+        for verb in VERBS[self.subjects]:
+            view = self.view_of(partial(self.configure_view, name=verb), atomic=False)
+            own.append(path(f"{'' if verb == ADD else '<path:object_id>/'}{verb}/", view, name=self._page(verb)))
         return [*own, *super().get_urls()]
-
-    def _wrapped(self, verb: str) -> Callable[..., HttpResponse]:
-        def view(request: HttpRequest, object_id: str | None = None) -> HttpResponse:
-            return answered(self, request, lambda: self.configure_view(request, object_id, verb))
-
-        wrapped: Any = self.admin_site.admin_view(view)
-        # A change blocks all passes until it commits, and may have to be retried, so it runs in a transaction of its own and not
-        # in that of the request (ATOMIC_REQUESTS).
-        for alias in connections:
-            wrapped = transaction.non_atomic_requests(using=alias)(wrapped)
-        view_: Callable[..., HttpResponse] = wrapped
-        return view_
 
     def _page(self, page: str) -> str:
         return f"{self.opts.app_label}_{self.opts.model_name}_{page}"
@@ -135,18 +115,16 @@ class ChangeMixin(Base):
     def list_url(self) -> str:
         return reverse(f"admin:{self._page('changelist')}", current_app=self.admin_site.name)
 
-    def configure_view(self, request: HttpRequest, object_id: str | None, name: str) -> HttpResponse:
+    def configure_view(self, request: HttpRequest, object_id: str | None = None, *, name: str) -> HttpResponse:
         """Show a form or make its change; without an id, create a row. Raises PermissionDenied."""
         if not self.may(request, name):
             raise PermissionDenied
         row: Any = self.model()
         if object_id is not None:
-            row = self.changed_row(request, unquote(object_id))
+            row = self.find(request, unquote(object_id))
             if row is None:
                 text = _("There is no %(kind)s “%(name)s”.")
-                told = {"kind": self.opts.verbose_name, "name": unquote(object_id)}
-                self.message_user(request, text % told, messages.WARNING)
-                return HttpResponseRedirect(reverse("admin:index", current_app=self.admin_site.name))
+                return self.home(request, text % {"kind": self.opts.verbose_name, "name": unquote(object_id)})
         posted = request.method == "POST"
         seen = parse_id(request.POST.get("seen", "")) if posted else None
         if seen is None:
@@ -182,7 +160,7 @@ class ChangeMixin(Base):
             self.message_user(request, text % name, messages.INFO)
             return
         if isinstance(found, uuid.UUID):
-            task = self.link(request, Task, found, str(found))  # type: ignore[attr-defined]
+            task = self.link(request, Task, found, str(found))
             text = format_html(_("{} {}: a task was sent, {}."), name["Kind"], form.row, task)
             self.message_user(request, text, messages.SUCCESS)
             return
@@ -202,21 +180,17 @@ class ChangeMixin(Base):
             self.message_user(request, done % {**name, "did": did}, messages.WARNING)
 
     def _form_page(self, request: Any, form: ChangeForm, seen: uuid.UUID, adds: bool) -> HttpResponse:
+        title = form.verb.label if adds else f"{form.verb.label}: {form.row}"
         context = {
-            **self.admin_site.each_context(request),
-            "title": form.verb.label if adds else f"{form.verb.label}: {form.row}",
-            "opts": self.opts,
             "add": adds,
             "original": None if adds else form.row,
             "has_view_permission": True,
-            "media": self.media,
             "form": form,
             "adminform": AdminForm(form, form.fieldsets, {}),  # type: ignore[arg-type]
             "seen": seen,
             "back_url": self.list_url() if adds else self.url_of(form.row),
         }
-        request.current_app = self.admin_site.name
-        return TemplateResponse(request, "admin/horsies/configure.html", context)
+        return self.shown(request, "configure", title, context)
 
     def _entries(self, row: Model) -> QuerySet[AuditEntry]:
         return entries_of(config().database, row.pk, self.subjects)

@@ -11,16 +11,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.utils import quote
 from django.contrib.admin.views.main import PAGE_VAR, ChangeList
 from django.core.paginator import Paginator
 from django.db import OperationalError, connections, transaction
-from django.db.models import Model, QuerySet
+from django.db.models import Model, Q, QuerySet, UUIDField
 from django.db.models.functions import Now
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.functional import Promise
 from django.utils.html import format_html
@@ -99,6 +100,11 @@ class NextPageMixin(Listing):
         self.show_admin_actions = bool(self.result_list)
         self.paginator = Paginator(self.result_list, self.list_per_page)
 
+    def chosen(self, kind: type[admin.SimpleListFilter]) -> str | None:
+        """Return the value of a filter, None if there is none."""
+        value: str | None = next((item.value() for item in self.filter_specs if isinstance(item, kind)), None)
+        return value
+
     def source(self) -> QuerySet[Any]:
         """Return the ordered rows. Called inside ``read_bounded``; may query the database."""
         rows: QuerySet[Any] = self.queryset
@@ -124,10 +130,32 @@ class NextPageMixin(Listing):
         return self.get_query_string({PAGE_VAR: self.page_num + 1}) if self.has_older else None
 
 
+class ChosenFilter(admin.SimpleListFilter):
+    """A filter whose value has to be one of those offered."""
+
+    offered: Sequence[tuple[str, Any]] = ()
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Sequence[tuple[str, Any]]:
+        return self.offered
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """Filter the rows. Raises IncorrectLookupParameters for a value that is not offered."""
+        value = self.value()
+        if value is None:
+            return queryset
+        if value not in dict(self.lookup_choices):
+            raise IncorrectLookupParameters(repr(value))
+        return queryset.filter(self.condition(value))
+
+    def condition(self, value: str) -> Q:
+        return Q((self.parameter_name or "", value))
+
+
 class ReadOnlyAdminMixin(Base):
     """Base of all pages: rows cannot be added, changed or deleted, and only the declared filters filter."""
 
     actions: Any = None
+    payload_columns: tuple[str, ...] = ()  # read only for the page of a row, and for those who may see payload
     change_list_mixin: ClassVar[type[NextPageMixin]] = NextPageMixin
     list_per_page = 50
     show_full_result_count = False
@@ -165,6 +193,59 @@ class ReadOnlyAdminMixin(Base):
         response: HttpResponse = super().render_change_form(request, context, add, change, form_url, obj)
         return response
 
+    def view_of(self, view: Callable[..., HttpResponse], *, atomic: bool = True) -> Any:
+        """Return a view for users of this site, which explains refusals; ``atomic``: in the transaction of the request."""
+
+        def shown(request: HttpRequest, **of: Any) -> HttpResponse:
+            return answered(self, request, lambda: view(request, **of))
+
+        wrapped: Any = self.admin_site.admin_view(shown)
+        for alias in () if atomic else connections:
+            wrapped = transaction.non_atomic_requests(using=alias)(wrapped)
+        return wrapped
+
+    def shown(
+        self, request: Any, template: str, title: str | Promise, context: dict[str, Any], status: int | None = None
+    ) -> HttpResponse:
+        """Return a page that is neither a list nor that of a row."""
+        request.current_app = self.admin_site.name
+        about = {"title": title, "opts": self.opts, "media": self.media}
+        context = {**self.admin_site.each_context(request), **about, **context}
+        return TemplateResponse(request, f"admin/horsies/{template}.html", context, status=status)
+
+    def home(self, request: HttpRequest, text: str) -> HttpResponse:
+        """Return to the index of the admin, and say there why."""
+        self.message_user(request, text, messages.WARNING)
+        return HttpResponseRedirect(reverse("admin:index", current_app=self.admin_site.name))
+
+    def find(self, request: HttpRequest, object_id: str, *, whole: bool = False) -> Any:
+        """Return the row of an address, None if there is none; the ``whole`` row if the user may see payload."""
+        key = parse_id(object_id) if isinstance(self.opts.pk, UUIDField) else object_id
+        if key is None or "\x00" in object_id:  # which no name and no query can contain
+            return None
+        rows = self.get_queryset(request)
+        rows = rows.defer(None) if whole and request.user.has_perm("horsies.view_payload") else rows
+        return rows.filter(pk=key).first()
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        """Return the row with what its page shows besides."""
+        row = self.find(request, object_id, whole=True)
+        if row is not None:
+            self.complete(request, row)
+        return row
+
+    def complete(self, request: HttpRequest, row: Any) -> None:
+        """Set the attributes of a row that its page shows, and that are no columns."""
+
+    def get_search_results(self, request: HttpRequest, queryset: QuerySet[Any], search_term: str) -> Any:
+        """Search without Django's joins and duplicates."""
+        term = search_term.strip()
+        return (self.searched(queryset, term) if term else queryset), False
+
+    def searched(self, rows: QuerySet[Any], term: str) -> QuerySet[Any]:
+        """Return the rows that a search finds."""
+        return rows
+
     def sections(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
         """Return what the template of a row's page needs for its sections below the fields."""
         return {}
@@ -191,7 +272,7 @@ class ReadOnlyAdminMixin(Base):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Read from the alias of the queue, and add ``read_at``, the database's clock, from which ages are computed."""
         rows: QuerySet[Any] = super().get_queryset(request).using(config().database).annotate(read_at=Now())
-        return rows
+        return rows.defer(*self.payload_columns)
 
     def response_action(self, request: HttpRequest, queryset: QuerySet[Any], *args: Any, **how: Any) -> Any:
         """Act on the ticked rows only, as no page has a link to tick all that match; pass over what is not the id of a row."""

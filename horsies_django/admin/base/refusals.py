@@ -9,7 +9,6 @@ from typing import Any
 
 from django.db import DatabaseError, connections, transaction
 from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -65,16 +64,7 @@ def answered(page: Any, request: HttpRequest, view: Callable[[], HttpResponse]) 
         return view()
     except DatabaseError as error:
         logger.warning("the database refused to answer %.200r: %s", request.path, said(error))
-        return _page(page, request, refusal(error))
-
-
-def _page(page: Any, request: Any, text: str) -> HttpResponse:
-    context = {
-        **page.admin_site.each_context(request),
-        "title": _("This page cannot be shown"),
-        "opts": page.opts,
-        "media": page.media,
-        "text": text,
-    }
-    request.current_app = page.admin_site.name
-    return TemplateResponse(request, "admin/horsies/refused.html", context, status=503)
+        shown: HttpResponse = page.shown(
+            request, "refused", _("This page cannot be shown"), {"text": refusal(error)}, 503
+        )
+        return shown

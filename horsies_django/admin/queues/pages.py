@@ -40,7 +40,7 @@ from horsies_django.admin.base.html import (
     worker_links,
 )
 from horsies_django.admin.base.limits import levels, limit_table, states
-from horsies_django.admin.base.readonly import NextPageMixin, ReadOnlyAdminMixin, read_all, read_bounded
+from horsies_django.admin.base.readonly import NextPageMixin, read_all, read_bounded
 from horsies_django.admin.base.tables import Table, marked, rows_or_none
 from horsies_django.admin.queues.queue_forms import OverrideForm
 from horsies_django.core.counts import quantile
@@ -200,7 +200,7 @@ class QueueListMixin(NextPageMixin):
         return queues
 
 
-class QueueAdminMixin(ChangeMixin, ReadOnlyAdminMixin):
+class QueueAdminMixin(ChangeMixin):
     """The logic of the queue pages, for any ModelAdmin."""
 
     subjects = OF_QUEUES
@@ -234,9 +234,9 @@ class QueueAdminMixin(ChangeMixin, ReadOnlyAdminMixin):
             name for name in super().get_list_display(request) if name != "shown_tasks" or self.lists_tasks(request)
         ]
 
-    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Queue | None:
-        queues = [] if "\x00" in object_id else list(self.get_queryset(request).filter(name=object_id))
-        return with_overviews(queues[0]._state.db, queues)[0] if queues else None
+    def complete(self, request: HttpRequest, row: Any) -> None:
+        """Add the counts."""
+        with_overviews(row._state.db, [row])
 
     def sections(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
         """Return limits, the last day, permit holders, what waits, partitions, stopped keys, last changes and forms."""

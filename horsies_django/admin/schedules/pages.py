@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 from django.contrib import admin
-from django.contrib.admin.options import IncorrectLookupParameters
 from django.db import connections
 from django.db.models import F, JSONField, Max, Q, QuerySet
 from django.db.models.expressions import CombinedExpression
@@ -39,7 +38,7 @@ from horsies_django.admin.base.html import (
     row_field,
     status_badge,
 )
-from horsies_django.admin.base.readonly import NextPageMixin, read_bounded
+from horsies_django.admin.base.readonly import ChosenFilter, NextPageMixin, read_bounded
 from horsies_django.admin.base.tables import Table, marked, rows_or_none
 from horsies_django.admin.schedules.schedule_forms import EditMixin
 from horsies_django.core.patterns import Pattern, PatternError, parse
@@ -185,23 +184,15 @@ def _name(run: Recent) -> str:
     return str(STATUSES[Status(run.status)][1]) if run.status in set(Status) else run.status
 
 
-class StateFilter(admin.SimpleListFilter):
+class StateFilter(ChosenFilter):
     """Filters schedules by whether they fire, do not, or have an error."""
 
     title = gettext_lazy("state")
     parameter_name = "state"
+    offered = tuple((state, text) for state, (text, _rows) in STATES.items())
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        return [(state, text) for state, (text, _rows) in STATES.items()]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Schedule]) -> QuerySet[Schedule]:
-        """Filter by the state. Raises IncorrectLookupParameters for an unknown one."""
-        value = self.value()
-        if value is None:
-            return queryset
-        if value not in STATES:
-            raise IncorrectLookupParameters(repr(value))
-        return queryset.filter(STATES[value][1])
+    def condition(self, value: str) -> Q:
+        return STATES[value][1]
 
 
 def with_runs(alias: str, schedules: list[Any]) -> list[Any]:
@@ -243,7 +234,7 @@ class ScheduleAdminMixin(EditMixin):
     list_display = ("shown_name", "shown_pattern", "shown_next", "shown_last", "shown_runs", "shown_declared")
     list_display_links = ("shown_name",)
     list_filter = (StateFilter,)
-    search_fields = ("name",)  # shows the box; get_search_results does the search
+    search_fields = ("name",)  # shows the box; searched() does the search
     search_help_text = gettext_lazy("Part of the name of a schedule or of its task.")
     ordering = ("name",)
 
@@ -252,23 +243,18 @@ class ScheduleAdminMixin(EditMixin):
         rows: QuerySet[Schedule] = super().get_queryset(request).alias(held=HELD)
         return rows
 
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Schedule], search_term: str
-    ) -> tuple[QuerySet[Schedule], bool]:
+    def searched(self, rows: QuerySet[Schedule], term: str) -> QuerySet[Schedule]:
         """Search by the name and by the name of the task."""
-        term = search_term.strip()
-        found = Q(name__icontains=term) | Q(held__task__icontains=term)
-        return (queryset.filter(found) if term else queryset), False
+        return rows.filter(Q(name__icontains=term) | Q(held__task__icontains=term))
 
     def get_fieldsets(self, request: HttpRequest, obj: Schedule | None = None) -> Any:
         gone = ("gone",) if obj and obj.gone_at else ()
         fields = ("shown_task", "shown_pattern", "following", ("shown_last", "shown_runs"), "shown_declared")
         return ((None, {"fields": (*fields, ("in_force", "last_declared", *gone), ("created", "updated"))}),)
 
-    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Schedule | None:
-        """Return the schedule with its last fire times; None for NUL bytes, which no name and no query can contain."""
-        found = [] if "\x00" in object_id else list(self.get_queryset(request).filter(name=object_id))
-        return self.with_last(request, with_runs(found[0]._state.db or "", found))[0] if found else None
+    def complete(self, request: HttpRequest, row: Any) -> None:
+        """Add its last fire times."""
+        self.with_last(request, with_runs(row._state.db, [row]))
 
     def with_last(self, request: HttpRequest, schedules: list[Any]) -> list[Any]:
         """Set ``linked_last`` of each schedule: the status of its last task, as a link if the user may see the task."""

@@ -22,7 +22,6 @@ from horsies_django.admin.base.change_forms import ChangeForm, ChangeMixin
 from horsies_django.admin.base.definitions import ARGUMENTS, CATCH_UP, LABELS, OVERLAP
 from horsies_django.admin.base.history import OF_SCHEDULES
 from horsies_django.admin.base.html import LONGEST_NAME, NOTHING
-from horsies_django.admin.base.readonly import ReadOnlyAdminMixin
 from horsies_django.admin.base.verbs import ADD
 from horsies_django.conf import config
 from horsies_django.core.patterns import EXAMPLES
@@ -218,7 +217,7 @@ class AddForm(DefinitionForm):
         return super().apply(self.altered())
 
 
-class EditMixin(ChangeMixin, ReadOnlyAdminMixin):
+class EditMixin(ChangeMixin):
     """The forms that change a schedule."""
 
     subjects = OF_SCHEDULES
@@ -227,11 +226,11 @@ class EditMixin(ChangeMixin, ReadOnlyAdminMixin):
     def has_add_permission(self, request: HttpRequest) -> bool:
         return self.may(request, ADD)
 
-    def configure_view(self, request: HttpRequest, object_id: str | None, name: str) -> HttpResponse:
+    def configure_view(self, request: HttpRequest, object_id: str | None = None, *, name: str) -> HttpResponse:
         """Show a form or make its change, after importing the project's tasks, which a web process does only when needed."""
         if self.may(request, name):
             for problem in registry.autodiscover():
                 text = _("The tasks of %(module)s are missing because it cannot be imported: %(error)s")
                 values = {"module": problem.module, "error": problem.error}
                 self.message_user(request, text % values, messages.WARNING)
-        return super().configure_view(request, object_id, name)
+        return super().configure_view(request, object_id, name=name)

@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.db import connections
-from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
+from django.http import HttpResponse
 from django.urls import path
 from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from horsies_django.admin.base.html import absolute, away
-from horsies_django.admin.base.readonly import read_bounded
-from horsies_django.admin.base.refusals import answered
+from horsies_django.admin.base.readonly import ReadOnlyAdminMixin, read_bounded
 from horsies_django.admin.tasks.listing import address
 from horsies_django.conf import config
 from horsies_django.core.counts import OTHER
-from horsies_django.models import Task
 from horsies_django.models.fields import aware
 from horsies_django.monitoring import failures
 from horsies_django.store import base
-
-if TYPE_CHECKING:
-    Base = admin.ModelAdmin[Task]
-else:
-    Base = object
 
 SHOWN = 50  # groups
 SPANS = {
@@ -40,14 +31,12 @@ SPANS = {
 }
 
 
-class FailuresMixin(Base):
+class FailuresMixin(ReadOnlyAdminMixin):
     """Adds the page to those of tasks."""
 
     def get_urls(self) -> list[Any]:
-        def view(request: HttpRequest) -> HttpResponse:
-            return answered(self, request, lambda: self.failures_view(request))
-
-        return [path("failures/", self.admin_site.admin_view(view), name="horsies_task_failures"), *super().get_urls()]
+        view = self.view_of(self.failures_view)
+        return [path("failures/", view, name="horsies_task_failures"), *super().get_urls()]
 
     def failures_view(self, request: Any) -> HttpResponse:
         """Show the groups since a moment, and one of them opened. Raises PermissionDenied."""
@@ -71,11 +60,9 @@ class FailuresMixin(Base):
             return {} if OTHER in (name, code) else {page: address(self, page, **fields) for page in pages}
 
         context = {
-            **self.admin_site.each_context(request), "title": _("Failures"), "opts": self.opts, "media": self.media,
             "spans": {key: text for key, (text, _length) in SPANS.items()}, "span": span, "since": absolute(since),
             "late": read is None, "many": f"{sum(one.n for one in found):,}", "task": task, "code": code,
             "groups": [(one.task, one.code, f"{one.n:,}", links(one.task, one.code)) for one in found[:SHOWN]],
             "places": [(place, away(place.at, now), links(task, code, place.site)) for place in places[:SHOWN]],
         }  # fmt: skip
-        request.current_app = self.admin_site.name
-        return TemplateResponse(request, "admin/horsies/task/failures.html", context)
+        return self.shown(request, "task/failures", _("Failures"), context)

@@ -27,7 +27,6 @@ from horsies_django.admin.base.html import (
     status_badge,
     with_workers,
 )
-from horsies_django.admin.base.readonly import ReadOnlyAdminMixin
 from horsies_django.admin.tasks.all import AllMixin
 from horsies_django.admin.tasks.attempts import attempt_table
 from horsies_django.admin.tasks.failures import FailuresMixin
@@ -46,12 +45,9 @@ else:
     ModelAdmin = admin.ModelAdmin
 
 LANES = {"async": gettext_lazy("async function"), "sync": gettext_lazy("sync function")}
-PAYLOAD_COLUMNS = ("kwargs", "options", "result", "partition_key")
 
 
-class TaskAdminMixin(
-    AllMixin, FailuresMixin, OperateMixin, TaskChangeMixin, PayloadMixin, PlaceMixin, ReadOnlyAdminMixin
-):
+class TaskAdminMixin(AllMixin, FailuresMixin, OperateMixin, PayloadMixin, PlaceMixin, TaskChangeMixin):
     """The logic of the task pages, for any ModelAdmin."""
 
     change_list_mixin = TaskListMixin
@@ -60,34 +56,21 @@ class TaskAdminMixin(
         "shown_attempt", "listed_worker",
     )  # fmt: skip
     list_display_links = ("shown_name",)
-    search_fields = ("task_name",)  # shows the box; get_search_results and the change list do the search
+    search_fields = ("task_name",)  # shows the box; searched() and the change list do the search
     search_help_text = gettext_lazy("Enter a full task id, a task name, or a part of it (case-sensitive).")
+    payload_columns = ("kwargs", "options", "result", "partition_key")  # of fifty tasks, they could be a gigabyte
 
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[Task], search_term: str
-    ) -> tuple[QuerySet[Task], bool]:
+    def searched(self, rows: QuerySet[Task], term: str) -> QuerySet[Task]:
         """Search by id; the change list searches by name. Nothing searches in the payload."""
-        id_ = parse_id(search_term)
-        return queryset.filter(pk=id_) if id_ else queryset, False
+        id_ = parse_id(term)
+        return rows.filter(pk=id_) if id_ else rows
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Task]:
-        """Defer the payload: on a page of fifty tasks it could be a gigabyte."""
-        return super().get_queryset(request).defer(*PAYLOAD_COLUMNS)
-
-    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Task | None:
-        """Return the task, with its payload if the user may see it."""
-        if (id_ := parse_id(object_id)) is None:
-            return None
-        tasks = self.get_queryset(request)
-        if self.has_view_payload_permission(request):
-            tasks = tasks.defer(None)
-        task: Any = tasks.filter(pk=id_).first()
-        if task:
-            with_workers(self, request, [task], "claimed_by")
-            task.linked_queue = self.link(request, Queue, task.queue_name, task.queue_name)
-            with_copies(self, request, task)
-            self.with_place(request, task)
-        return task  # type: ignore[no-any-return]
+    def complete(self, request: HttpRequest, task: Any) -> None:
+        """Add links to its worker, its queue, its copies and its run."""
+        with_workers(self, request, [task], "claimed_by")
+        task.linked_queue = self.link(request, Queue, task.queue_name, task.queue_name)
+        with_copies(self, request, task)
+        self.with_place(request, task)
 
     def get_fieldsets(self, request: HttpRequest, obj: Task | None = None) -> Any:
         """Return the fields of the page for this user."""

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ActionForm
-from django.contrib.admin.options import IncorrectLookupParameters
 from django.db import DatabaseError
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
@@ -24,7 +23,7 @@ from django.utils.translation import gettext_lazy as _
 
 from horsies_django.admin.base.history import OF_WORKFLOWS
 from horsies_django.admin.base.html import NOTHING, SHAPES, parse_id
-from horsies_django.admin.base.readonly import NextPageMixin, read_bounded
+from horsies_django.admin.base.readonly import ChosenFilter, NextPageMixin, read_bounded
 from horsies_django.admin.base.refusals import patiently, refusal
 from horsies_django.admin.base.verbs import VERBS
 from horsies_django.conf import config
@@ -53,28 +52,7 @@ LOOKED_AT_NEWEST: str | Promise = _("Only the newest 100,000 runs were searched.
 NOT_COUNTED: str | Promise = _("The progress is missing, because counting took longer than three seconds.")
 
 
-class RunFilter(admin.SimpleListFilter):
-    """A filter whose value has to be one of those offered."""
-
-    offered: Sequence[tuple[str, Any]] = ()
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> Sequence[tuple[str, Any]]:
-        return self.offered
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[WorkflowRun]) -> QuerySet[WorkflowRun]:
-        """Filter the runs. Raises IncorrectLookupParameters for a value that is not offered."""
-        value = self.value()
-        if value is None:
-            return queryset
-        if value not in dict(self.lookup_choices):
-            raise IncorrectLookupParameters(repr(value))
-        return queryset.filter(**self.condition(value))
-
-    def condition(self, value: str) -> dict[str, Any]:
-        return {self.parameter_name or "": value}
-
-
-class StatusFilter(RunFilter):
+class StatusFilter(ChosenFilter):
     """Runs of one status."""
 
     title = _("status")
@@ -82,7 +60,7 @@ class StatusFilter(RunFilter):
     offered = tuple((status, SHAPES[status][1]) for status in RUN_STATUSES)  # whether or not there are such runs
 
 
-class NameFilter(RunFilter):
+class NameFilter(ChosenFilter):
     """Runs of one workflow; offered if there are few names."""
 
     title = _("name")
@@ -98,36 +76,35 @@ class NameFilter(RunFilter):
         return [(name, name) for name in names]
 
 
-class ParentFilter(RunFilter):
+class ParentFilter(ChosenFilter):
     """Runs that were sent, or runs that are nodes of other runs."""
 
     title = _("parent")
     parameter_name = "child"
     offered = (("0", _("Not part of another run")), ("1", _("Node of another run")))
 
-    def condition(self, value: str) -> dict[str, Any]:
-        return {"parent_id__isnull": value == "0"}
+    def condition(self, value: str) -> Q:
+        return Q(parent_id__isnull=value == "0")
 
 
-class NeedsFilter(RunFilter):
-    """Runs that go on only if somebody does something."""
+class NeedsFilter(ChosenFilter):
+    """Runs that go on only if somebody does something; the list reads which."""
 
     title = _("needs somebody")
     parameter_name = "needs"
     offered = (("1", _("Paused by an error, not undone, or at a gate")),)
 
-    def condition(self, value: str) -> dict[str, Any]:
-        """Find the runs through the indexes of halted runs and of waiting nodes: the newest, and those of the first gates."""
-        alias = config().database
+    def condition(self, value: str) -> Q:
+        return Q()
 
-        def read() -> list[uuid.UUID]:
-            halted = WorkflowRun.objects.using(alias).filter(HALTED, error_code__isnull=False).order_by("-sent_at")
-            waiting = WorkflowNode.objects.using(alias).filter(status="WAITING", finished_at__isnull=True)
-            first = waiting.order_by("due_at").values_list("workflow_id", "kind")[:SEARCHED]
-            gates = [run for run, kind in first if kind == "gate"]
-            return [*halted.values_list("pk", flat=True)[:SEARCHED], *gates]
 
-        return {"pk__in": read_bounded(alias, read) or []}
+def needing(alias: str) -> list[uuid.UUID]:
+    """Return the newest of such runs and those of the first gates, by the indexes of halted runs and of waiting nodes."""
+    halted = WorkflowRun.objects.using(alias).filter(HALTED, error_code__isnull=False).order_by("-sent_at")
+    waiting = WorkflowNode.objects.using(alias).filter(status="WAITING", finished_at__isnull=True)
+    first = waiting.order_by("due_at").values_list("workflow_id", "kind")[:SEARCHED]
+    gates = [run for run, kind in first if kind == "gate"]
+    return [*halted.values_list("pk", flat=True)[:SEARCHED], *gates]
 
 
 class RunListMixin(NextPageMixin):
@@ -136,16 +113,16 @@ class RunListMixin(NextPageMixin):
     def source(self) -> QuerySet[WorkflowRun]:
         """Return the filtered runs in the order of an index, limited to the newest ones where the filter needs it."""
         runs: QuerySet[WorkflowRun] = self.queryset.only(*COLUMNS)
-        term, child = self.query.strip(), self._chosen(ParentFilter)
-        if self._chosen(NeedsFilter):
+        term, child = self.query.strip(), self.chosen(ParentFilter)
+        if self.chosen(NeedsFilter):
             self.note = LOOKED_AT_FIRST
-            return runs.order_by("-sent_at", "-pk")
+            return runs.filter(pk__in=needing(runs.db)).order_by("-sent_at", "-pk")
         if term and (parse_id(term) or workflows.keyed(runs.db, term)):
             return runs.order_by("key", "-sent_at", "-pk")  # a few rows, sorted: no index has this order
         runs, partial = workflows.newest(
             runs,
-            status=self._chosen(StatusFilter),
-            name=term or self._chosen(NameFilter),
+            status=self.chosen(StatusFilter),
+            name=term or self.chosen(NameFilter),
             child=None if child is None else child == "1",
         )
         self.note = LOOKED_AT_NEWEST if partial else ""
@@ -174,10 +151,6 @@ class RunListMixin(NextPageMixin):
             row.progress = counted.get(row.pk)
             row.waits_for = NOTHING if found is None else waits_for(row, by_run[row.pk])
         return rows
-
-    def _chosen(self, kind: type[RunFilter]) -> str | None:
-        value: str | None = next((item.value() for item in self.filter_specs if isinstance(item, kind)), None)
-        return value
 
 
 def waits_for(run: WorkflowRun, nodes: list[WorkflowNode]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from django.contrib.admin.utils import unquote
 from django.http import HttpRequest, HttpResponse
+from django.urls import path
 from django.utils.functional import Promise
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -52,7 +53,8 @@ class NodePageMixin(RunPagesMixin):
     """Adds the page of a node."""
 
     def get_urls(self) -> list[Any]:
-        return [self.page_of_run("nodes/<int:number>", NODE_PAGE, self.node_view), *super().get_urls()]
+        view = self.view_of(self.node_view)
+        return [path("<path:object_id>/nodes/<int:number>/", view, name=NODE_PAGE), *super().get_urls()]
 
     def node_view(self, request: HttpRequest, object_id: str, number: int) -> HttpResponse:
         """Show a node. Raises PermissionDenied."""
@@ -80,7 +82,7 @@ class NodePageMixin(RunPagesMixin):
                 neighbours(self, request, run, ("downstream", _("Downstream nodes")), upstream=node.number),
             ],
         }
-        return self.shown(request, run, "node", _("Node %(name)s") % {"name": node.name}, context)
+        return self.page_of_run(request, run, "node", _("Node %(name)s") % {"name": node.name}, context)
 
     def _gate_of(self, request: HttpRequest, run: Any, node: WorkflowNode) -> dict[str, Any] | None:
         """Return what the form of a gate that waits for a decision needs, None for other nodes."""

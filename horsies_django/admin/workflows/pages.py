@@ -26,7 +26,7 @@ from horsies_django.admin.base.html import (
     row_field,
     status_badge,
 )
-from horsies_django.admin.base.readonly import ReadOnlyAdminMixin, read_bounded
+from horsies_django.admin.base.readonly import read_bounded
 from horsies_django.admin.workflows.listing import (
     NameFilter,
     NeedsFilter,
@@ -54,7 +54,7 @@ else:
     ModelAdmin = admin.ModelAdmin
 
 
-class WorkflowAdminMixin(NodePageMixin, PicturePageMixin, RunActionsMixin, ReadOnlyAdminMixin):
+class WorkflowAdminMixin(RunActionsMixin, NodePageMixin, PicturePageMixin):
     """The logic of the pages of workflow runs, for any ModelAdmin."""
 
     change_list_mixin = RunListMixin
@@ -64,40 +64,19 @@ class WorkflowAdminMixin(NodePageMixin, PicturePageMixin, RunActionsMixin, ReadO
     )  # fmt: skip
     list_display_links = ("shown_name",)
     list_filter = (NeedsFilter, StatusFilter, NameFilter, ParentFilter)
-    search_fields = ("key",)  # shows the box; get_search_results does the search
+    search_fields = ("key",)  # shows the box; searched() does the search
     search_help_text = gettext_lazy("Enter a full id, a full key, or the full name of a workflow.")
     ordering = ("-sent_at",)
+    payload_columns = ("result",)
 
-    def get_search_results(
-        self, request: HttpRequest, queryset: QuerySet[WorkflowRun], search_term: str
-    ) -> tuple[QuerySet[WorkflowRun], bool]:
+    def searched(self, rows: QuerySet[WorkflowRun], term: str) -> QuerySet[WorkflowRun]:
         """Search by id, by key, or else by name, each through its index."""
-        term = search_term.strip()
-        if not term:
-            return queryset, False
         if id_ := parse_id(term):
-            return queryset.filter(pk=id_), False
-        keyed = read_bounded(queryset.db, lambda: workflows.keyed(queryset.db, term))
-        return (queryset.filter(pk__in=keyed) if keyed else queryset.filter(name=term)), False
+            return rows.filter(pk=id_)
+        keyed = read_bounded(rows.db, lambda: workflows.keyed(rows.db, term))
+        return rows.filter(pk__in=keyed) if keyed else rows.filter(name=term)
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[WorkflowRun]:
-        """Defer the result, which is payload."""
-        runs: QuerySet[WorkflowRun] = super().get_queryset(request).defer("result")
-        return runs
-
-    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> WorkflowRun | None:
-        """Return the run, with its result if the user may see it."""
-        if (id_ := parse_id(object_id)) is None:
-            return None
-        runs = self.get_queryset(request)
-        if request.user.has_perm("horsies.view_payload"):
-            runs = runs.defer(None)
-        run: Any = runs.filter(pk=id_).first()
-        if run:
-            self._complete(request, run)
-        return run  # type: ignore[no-any-return]
-
-    def _complete(self, request: HttpRequest, run: Any) -> None:
+    def complete(self, request: HttpRequest, run: Any) -> None:
         """Set the progress of a run and its links to other rows."""
         run.progress = progress_of(run)
         nodes = node_links(self, request, run, (run.output, run.error_node))

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 from django import forms
-from django.contrib import messages
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
-from django.urls import path, reverse
+from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext_lazy
 
 from horsies_django.admin.base.change_forms import ChangeForm, ChangeMixin
 from horsies_django.admin.base.history import OF_WORKFLOWS
 from horsies_django.admin.base.html import LONGEST_NAME
-from horsies_django.admin.base.refusals import answered, patiently
+from horsies_django.admin.base.refusals import patiently
 from horsies_django.admin.base.verbs import VERBS
 from horsies_django.admin.workflows.nodes import LARGEST
 from horsies_django.models import WorkflowNode
@@ -71,29 +67,13 @@ class RunPagesMixin(ChangeMixin):
     def guard(self) -> AbstractContextManager[Any]:
         return patiently()
 
-    def page_of_run(self, route: str, name: str, view: Callable[..., HttpResponse]) -> Any:
-        """Return the URL pattern of a page below that of a run."""
-
-        def show(request: HttpRequest, **of: Any) -> HttpResponse:
-            return answered(self, request, lambda: view(request, **of))
-
-        wrapped: Any = self.admin_site.admin_view(show)
-        return path(f"<path:object_id>/{route}/", wrapped, name=name)
-
-    def shown(self, request: Any, run: Any, template: str, title: str, context: dict[str, Any]) -> HttpResponse:
-        """Return such a page."""
-        request.current_app = self.admin_site.name
-        about = {"title": title, "opts": self.opts, "media": self.media, "run": run, "run_url": self.url_of(run)}
-        context = {**self.admin_site.each_context(request), **about, **context}
-        return TemplateResponse(request, f"admin/horsies/workflowrun/{template}.html", context)
+    def page_of_run(self, request: Any, run: Any, template: str, title: str, context: dict[str, Any]) -> HttpResponse:
+        """Return a page below that of a run."""
+        context = {"run": run, "run_url": self.url_of(run), **context}
+        return self.shown(request, f"workflowrun/{template}", title, context)
 
     def find_run(self, request: HttpRequest, object_id: str) -> Any:
         """Return the run of an address, None if there is none. Raises PermissionDenied if the user may not see it."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        return self.changed_row(request, unquote(object_id))
-
-    def home(self, request: HttpRequest, text: str) -> HttpResponse:
-        """Return to the index of the admin, and say there why."""
-        self.message_user(request, text, messages.WARNING)
-        return HttpResponseRedirect(reverse("admin:index", current_app=self.admin_site.name))
+        return self.find(request, unquote(object_id))

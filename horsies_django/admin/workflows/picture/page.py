@@ -8,6 +8,7 @@ from typing import Any
 from django.contrib.admin.utils import unquote
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
+from django.urls import path
 from django.utils.translation import gettext as _
 
 from horsies_django.admin.base.html import LAST, node_link, node_url, status_badge
@@ -39,7 +40,8 @@ class PicturePageMixin(RunPagesMixin):
     """Adds the page with the picture of a run."""
 
     def get_urls(self) -> list[Any]:
-        return [self.page_of_run("picture", PICTURE_PAGE, self.picture_view), *super().get_urls()]
+        view = self.view_of(self.picture_view)
+        return [path("<path:object_id>/picture/", view, name=PICTURE_PAGE), *super().get_urls()]
 
     def picture_view(self, request: Any, object_id: str) -> HttpResponse:
         """Show the picture; with ``?live`` only what changes while the run goes on. Raises PermissionDenied."""
@@ -52,7 +54,7 @@ class PicturePageMixin(RunPagesMixin):
             request.current_app = self.admin_site.name
             return TemplateResponse(request, "admin/horsies/workflowrun/picture_live.html", context)
         title = _("Picture of %(run)s") % {"run": run.name}
-        return self.shown(request, run, "picture", title, {"tools": self.tools(request, run), **context})
+        return self.page_of_run(request, run, "picture", title, {"tools": self.tools(request, run), **context})
 
     def picture(self, request: HttpRequest, run: Any) -> dict[str, Any]:
         """Return what the templates need to draw a run."""

@@ -54,6 +54,7 @@ CATCH_UP: dict[object, str | Promise] = {
     "all": gettext_lazy("send all"),
     "none": gettext_lazy("send none"),
 }
+WORDS = {"catch_up": CATCH_UP, "overlap": OVERLAP}
 
 
 def definition_table(schedule: Schedule, visible: bool) -> Table:
@@ -81,10 +82,8 @@ def shown(key: str, value: object) -> str:
         return str(UNSET.get(key, NOTHING))
     if key in ("enabled", "gone") and isinstance(value, bool):
         return _("yes") if value else _("no")
-    if key == "catch_up" and isinstance(value, str):
-        return str(CATCH_UP.get(value, value))
-    if key == "overlap" and isinstance(value, str):
-        return str(OVERLAP.get(value, value))
+    if key in WORDS and isinstance(value, str):
+        return str(WORDS[key].get(value, value))
     if key.endswith("_ms") and isinstance(value, int):
         return _("%(n)s ms") % {"n": f"{value:,}"}
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -65,7 +65,7 @@ Row = TypeVar("Row")
 def badge(kind: str, shape: str, text: object) -> SafeString:
     """Return a state as symbol, text and colour; the stylesheet has a class for each ``kind``."""
     template = '<span class="horsies-badge horsies-{}"><span aria-hidden="true">{}</span> {}</span>'
-    return format_html(template, kind.lower(), shape, text)
+    return format_html(template, kind, shape, text)
 
 
 def breakable(name: str) -> SafeString:
@@ -74,10 +74,14 @@ def breakable(name: str) -> SafeString:
     return format_html('<span class="horsies-name">{}</span>', format_html_join(SafeString("<wbr>"), "{}", parts))
 
 
-def status_badge(status: str) -> SafeString:
-    """Return a badge for a status, including one that only a newer version knows."""
+def shape_of(status: str) -> tuple[str, str, str | Promise]:
+    """Return what ``badge`` takes for a status, including one that only a newer version knows."""
     shape, text = SHAPES.get(status, ("?", status))
-    return badge(status if status in SHAPES else "unknown", shape, text)
+    return status.lower() if status in SHAPES else "unknown", shape, text
+
+
+def status_badge(status: str) -> SafeString:
+    return badge(*shape_of(status))
 
 
 def span(value: dt.timedelta) -> str:

@@ -15,6 +15,7 @@ from django.db.models.expressions import CombinedExpression
 from django.db.models.functions import Now
 from django.http import HttpRequest
 from django.utils.formats import date_format
+from django.utils.functional import Promise
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
@@ -28,7 +29,6 @@ from horsies_django.admin.base.html import (
     LAST,
     LONGEST_CELL,
     NOTHING,
-    STATUSES,
     age,
     away,
     badge,
@@ -36,14 +36,13 @@ from horsies_django.admin.base.html import (
     moment,
     moment_field,
     row_field,
-    status_badge,
+    shape_of,
 )
 from horsies_django.admin.base.readonly import ChosenFilter, NextPageMixin, read_bounded
 from horsies_django.admin.base.tables import Table, marked, rows_or_none
 from horsies_django.admin.schedules.schedule_forms import EditMixin
 from horsies_django.core.patterns import Pattern, PatternError, parse
 from horsies_django.core.schedules import ScheduleConfig, as_texts, read_definition
-from horsies_django.core.status import Status
 from horsies_django.models import Schedule, Task
 from horsies_django.models.fields import aware
 from horsies_django.monitoring.health import LATE
@@ -57,7 +56,8 @@ else:
     ModelAdmin = admin.ModelAdmin
 
 
-REMOVED, SKIPPED = gettext_lazy("Removed"), gettext_lazy("Skipped")
+REMOVED: str | Promise = gettext_lazy("Removed")
+SKIPPED: str | Promise = gettext_lazy("Skipped")
 HELD = CombinedExpression(F("declared"), "||", F("changes"), JSONField())  # the definition in force
 OFF = Q(held__enabled=False, held__enabled__isnull=False)
 STATES = {
@@ -143,45 +143,34 @@ def run_table(page: Any, request: HttpRequest, schedule: Any, zone: dt.tzinfo) -
         task = page.link(request, Task, run.task_id, str(run.task_id)) if run.status else str(run.task_id)
         sent = NOTHING if run.skipped else moment(run.sent_at, schedule.read_at)
         local = marked("fire-time", wall(run.fire_at, zone))
-        return [local, sent, marked("id", task), format_html("{} {}", shown_status(run), why)]
+        return [local, sent, marked("id", task), format_html("{} {}", badge(*shown_run(run)), why)]
 
     heads = (marked("zone", zone), _("Sent"), _("Task"), _("Status"))
     rows = rows_or_none(schedule.runs, row)
     return Table("runs", _("Last fire times"), heads, rows, empty=_("None so far."))
 
 
-def shown_status(run: Recent) -> SafeString:
-    """Return the status of a fire time's task, or that it was skipped."""
+def shown_run(run: Recent) -> tuple[str, str, str | Promise]:
+    """Return what ``badge`` takes for the status of a fire time's task, or that it was skipped."""
     if run.skipped:
-        return badge("skipped", "⊘", SKIPPED)
-    return status_badge(run.status) if run.status else badge("unknown", "·", REMOVED)
+        return "skipped", "⊘", SKIPPED
+    return shape_of(run.status) if run.status else ("unknown", "·", REMOVED)
 
 
 def bar(runs: list[Recent], zone: dt.tzinfo) -> SafeString | str:
     """Return the last runs as blocks, newest at the right, coloured and shaped by status; screen readers get one sentence."""
     if not runs:
         return NOTHING
-    counts = Counter(_name(run) for run in runs)
+    shapes = [(shown_run(run), run.fire_at) for run in runs]
+    counts = Counter(str(name) for (_kind, _shape, name), _at in shapes)
     told = ", ".join(f"{count} {name.lower()}" for name, count in counts.most_common())
     label = ngettext("The last run: %(told)s.", "The last %(count)d runs: %(told)s.", len(runs))
-    blocks = ((_kind(run), f"{wall(run.fire_at, zone)}: {_name(run)}") for run in reversed(runs))
+    blocks = ((kind, f"{wall(at, zone)}: {name}") for (kind, _shape, name), at in reversed(shapes))
     return format_html(
         '<span class="horsies-runs" role="img" aria-label="{}">{}</span>',
         label % {"count": len(runs), "told": told},
         format_html_join("", '<span class="horsies-run horsies-run-{}" title="{}"></span>', blocks),
     )
-
-
-def _kind(run: Recent) -> str:
-    if run.skipped:
-        return "skipped"
-    return run.status.lower() if run.status in set(Status) else "unknown"
-
-
-def _name(run: Recent) -> str:
-    if run.skipped or run.status is None:
-        return str(SKIPPED if run.skipped else REMOVED)
-    return str(STATUSES[Status(run.status)][1]) if run.status in set(Status) else run.status
 
 
 class StateFilter(ChosenFilter):
@@ -262,7 +251,7 @@ class ScheduleAdminMixin(EditMixin):
             schedule.linked_last = ""
             if schedule.runs:
                 last = schedule.runs[0]
-                status = shown_status(last)
+                status = badge(*shown_run(last))
                 schedule.linked_last = self.link(request, Task, last.task_id, status) if last.status else status
         return schedules
 

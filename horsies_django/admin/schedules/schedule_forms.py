@@ -57,34 +57,29 @@ class ArgumentsField(forms.JSONField):
 class DefinitionForm(ChangeForm):
     """A schedule's definition, a field for each key; hidden inputs keep the values that the form was opened with."""
 
-    task = forms.ChoiceField(show_hidden_initial=True)
+    task = forms.ChoiceField()
     pattern = forms.CharField(
-        show_hidden_initial=True,
         max_length=LONGEST_NAME,
         widget=forms.TextInput(attrs=WIDE),
     )
     zone = forms.CharField(
-        show_hidden_initial=True,
         max_length=100,
         widget=forms.TextInput(attrs=WIDE),
         help_text=gettext_lazy("An IANA name, such as Europe/Istanbul. Times of day are local times of this zone."),
     )
     kwargs = ArgumentsField(
-        show_hidden_initial=True,
         required=False,
         widget=forms.Textarea(attrs={"rows": 4, "class": "vLargeTextField", "spellcheck": "false"}),
         help_text=gettext_lazy("The task's arguments by name, as a JSON object."),
     )
-    enabled = forms.BooleanField(show_hidden_initial=True, required=False)
-    queue = forms.TypedChoiceField(show_hidden_initial=True, required=False, empty_value=None)
+    enabled = forms.BooleanField(required=False)
+    queue = forms.TypedChoiceField(required=False, empty_value=None)
     priority = forms.IntegerField(
-        show_hidden_initial=True,
         required=False,
         widget=forms.NumberInput(attrs=NUMBER),
         help_text=gettext_lazy("1 (first) to 100. Empty: the task's own."),
     )
     good_for_ms = forms.IntegerField(
-        show_hidden_initial=True,
         required=False,
         widget=forms.NumberInput(attrs=NUMBER),
         help_text=gettext_lazy(
@@ -92,22 +87,18 @@ class DefinitionForm(ChangeForm):
         ),
     )
     jitter_ms = forms.IntegerField(
-        show_hidden_initial=True,
         widget=forms.NumberInput(attrs=NUMBER),
         help_text=gettext_lazy(
             "Milliseconds. Each task is sent up to this much later; the delay of a fire time is always the same."
         ),
     )
     overlap = forms.ChoiceField(
-        show_hidden_initial=True,
         help_text=gettext_lazy("What to do at a fire time while the last task that was sent has not finished."),
     )
     catch_up = forms.ChoiceField(
-        show_hidden_initial=True,
         help_text=gettext_lazy("What to send for the fire times that passed while no scheduler was running."),
     )
     most = forms.IntegerField(
-        show_hidden_initial=True,
         widget=forms.NumberInput(attrs=NUMBER),
         help_text=gettext_lazy("With “send all”: at most this many, the latest ones."),
     )
@@ -117,6 +108,7 @@ class DefinitionForm(ChangeForm):
         super().__init__(*args, row=row, **how)
         self.held = as_object(row.definition) if row.name else {}
         for key in KEYS:
+            self.fields[key].show_hidden_initial = True
             self.fields[key].label = str(LABELS[key]).capitalize()
             self.initial[key] = self.held.get(key, DEFAULTS[key])
         self.fields["pattern"].help_text = _("For example: %(examples)s.") % {"examples": "; ".join(EXAMPLES)}

@@ -74,36 +74,18 @@ class TaskAdminMixin(AllMixin, FailuresMixin, OperateMixin, PayloadMixin, PlaceM
 
     def get_fieldsets(self, request: HttpRequest, obj: Task | None = None) -> Any:
         """Return the fields of the page for this user."""
+        state, queue = ("shown_status", "shown_error_code"), ("linked_queue", "priority_", "runs_as")
+        copies = (field for field in ("linked_original", "linked_copies") if getattr(obj, field, ""))
+        times = (("sent", "eligible", "good_until_"), ("started", "finished", "shown_duration"))
+        claim = (("listed_worker", "claimed", "cancel_requested"), ("shown_retries", "next_retry"))
+        internals = (("lease_ends", "claim_generation", "codec"), ("waits_for_permit", "partition_version"))
         return (
-            (
-                None,
-                {
-                    "fields": (
-                        "shown_id",
-                        "task_name",
-                        ("shown_status", "shown_error_code"),
-                        ("linked_queue", "priority_", "runs_as"),
-                        *(field for field in ("linked_original", "linked_copies") if getattr(obj, field, "")),
-                    )
-                },
-            ),
+            (None, {"fields": ("shown_id", "task_name", state, queue, *copies)}),
             *self.place_fieldsets(obj),
-            (
-                gettext_lazy("Times"),
-                {"fields": (("sent", "eligible", "good_until_"), ("started", "finished", "shown_duration"))},
-            ),
+            (gettext_lazy("Times"), {"fields": times}),
             *self.payload_fieldsets(request, obj),
-            (
-                gettext_lazy("Claim and retries"),
-                {"fields": (("listed_worker", "claimed", "cancel_requested"), ("shown_retries", "next_retry"))},
-            ),
-            (
-                gettext_lazy("Internals"),
-                {
-                    "classes": ("collapse",),
-                    "fields": (("lease_ends", "claim_generation", "codec"), ("waits_for_permit", "partition_version")),
-                },
-            ),
+            (gettext_lazy("Claim and retries"), {"fields": claim}),
+            (gettext_lazy("Internals"), {"classes": ("collapse",), "fields": internals}),
         )
 
     def sections(self, request: HttpRequest, obj: Any) -> dict[str, Any]:

@@ -12,11 +12,10 @@ import uuid
 from typing import Any, NamedTuple
 
 from django.utils import timezone
-from django.utils.functional import Promise
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
-from horsies_django.admin.base.html import SHAPES, span
+from horsies_django.admin.base.html import shape_of, span
 from horsies_django.admin.base.readonly import read_bounded
 from horsies_django.admin.workflows.picture.geometry import HEIGHT, WIDTH, Box, Edge
 from horsies_django.core.kinds import TASK, kind_of
@@ -162,7 +161,7 @@ def card(node: WorkflowNode, box: Box, work: Work | None, now: dt.datetime, url:
         "url": url,
         "child": child,
         "outline": kind_of(node.kind).outline,
-        "status": icon(status),
+        "status": shape_of(status)[0],  # of the icon and of the colour
         "name": list(zip((22, 37) if tall else (29,), lines_of_name, strict=True)),
         "state": cut(state(node, status, work, now), STATE_ROOM),
         "state_y": 54 if tall else 48,
@@ -172,16 +171,6 @@ def card(node: WorkflowNode, box: Box, work: Work | None, now: dt.datetime, url:
         "failed": failed,
         "failed_x": TEXT_X + BAR - failed,
     }
-
-
-def icon(status: str) -> str:
-    """Return the name of the icon of a status, which is also that of its colour."""
-    return status.lower() if status in SHAPES else "unknown"
-
-
-def name(status: str) -> str | Promise:
-    """Return the name of a status, or the status if only a newer version knows it."""
-    return SHAPES.get(status, ("", status))[1]
 
 
 def shown_status(node: WorkflowNode, work: Work | None) -> str:
@@ -199,14 +188,14 @@ def state(node: Any, status: str, work: Work | None, now: dt.datetime) -> str:
     if counted(node):
         failed = _(", %(n)s failed") % {"n": f"{node.items_bad:,}"} if node.items_bad else ""
         return f"{kind} · {node.items_ok:,} / {node.total:,}{failed}"
-    text = " · ".join(filter(None, (waits(node, now) or str(name(status)), took(work, now))))
+    text = " · ".join(filter(None, (waits(node, now) or str(shape_of(status)[2]), took(work, now))))
     whole = f"{kind} · {text}" if kind else text
     return whole if width(whole) <= STATE_ROOM or not kind_of(node.kind).outlined else text
 
 
 def label(node: WorkflowNode, status: str, work: Work | None, now: dt.datetime) -> str:
     """Return name, kind, status and the rest in words, such as ``charge, task, completed, took 1.2 s``."""
-    parts = [node.name, _(node.kind), str(name(status)).lower()]
+    parts = [node.name, _(node.kind), str(shape_of(status)[2]).lower()]
     if counted(node):
         parts.append(_("%(done)s of %(total)s completed") % {"done": f"{node.items_ok:,}", "total": f"{node.total:,}"})
         parts += [_("%(n)s failed") % {"n": f"{node.items_bad:,}"}] if node.items_bad else []

@@ -11,7 +11,7 @@ from django.template.response import TemplateResponse
 from django.urls import path
 from django.utils.translation import gettext as _
 
-from horsies_django.admin.base.html import LAST, node_link, node_url, status_badge
+from horsies_django.admin.base.html import LAST, node_link, node_url, shape_of, status_badge
 from horsies_django.admin.workflows.nodes import node_table, progress_bar, progress_of
 from horsies_django.admin.workflows.picture.cards import (
     MOST_EDGES,
@@ -19,8 +19,6 @@ from horsies_django.admin.workflows.picture.cards import (
     SIZE,
     Graph,
     card,
-    icon,
-    name,
     read,
     shown_status,
     styled_edges,
@@ -105,7 +103,8 @@ def legend(graph: Graph) -> list[dict[str, Any]]:
     """Return the statuses of the nodes, in the order of a node's life."""
     found = Counter(shown_status(node, graph.work_of(node)) for node in graph.nodes)
     statuses = [*(status for status in ORDER if found[status]), *sorted(found.keys() - set(ORDER))]
-    return [{"icon": icon(status), "text": name(status), "many": f"{found[status]:,}"} for status in statuses]
+    shown = ((shape_of(status), f"{found[status]:,}") for status in statuses)
+    return [{"icon": kind, "text": text, "many": many} for (kind, _shape, text), many in shown]
 
 
 def shapes(graph: Graph) -> list[dict[str, Any]]:

@@ -34,13 +34,16 @@ def duration(text: str) -> dt.timedelta:
 
 def ago(text: str) -> dt.datetime:
     """Parse an option that takes a time in the past: a duration before now, or a datetime with a time zone."""
+    return moment(text, -1, "a duration nor a datetime; use 30m, 2h, 7d, or 2030-01-31T18:00+01:00")
+
+
+def moment(text: str, sign: int, wrong: str) -> dt.datetime:
+    """Parse a datetime with a time zone, or a duration that is added to now, times ``sign``."""
     try:
         found = span(text)
-        moment = dt.datetime.fromisoformat(text) if found is None else dt.datetime.now(dt.UTC) - found
+        moment = dt.datetime.fromisoformat(text) if found is None else dt.datetime.now(dt.UTC) + sign * found
     except (ValueError, OverflowError):
-        raise ArgumentTypeError(
-            f"{text!r} is neither a duration nor a datetime; use 30m, 2h, 7d, or 2030-01-31T18:00+01:00"
-        ) from None
+        raise ArgumentTypeError(f"{text!r} is neither {wrong}") from None
     if moment.utcoffset() is None:
         raise ArgumentTypeError(f"{text!r} has no time zone; add it, as in {text}+00:00")
     return moment
@@ -59,12 +62,17 @@ def whole(least: int) -> Callable[[str], int]:
 
 def seconds(text: str) -> float:
     """Parse an option that takes seconds."""
+    return number(text, "seconds", or_zero=True)
+
+
+def number(text: str, unit: str, *, or_zero: bool) -> float:
+    """Parse a number that is greater than zero, ``or_zero``, and not very large."""
     try:
         value = float(text)
     except ValueError:
         value = -1.0
-    if not 0 <= value < 10_000_000:
-        raise ArgumentTypeError(f"{text!r} is not a number of seconds")
+    if not 0 <= value < 10_000_000 or not (value or or_zero):
+        raise ArgumentTypeError(f"{text!r} is not a number of {unit}")
     return value
 
 
@@ -77,13 +85,7 @@ def port(text: str) -> int:
 
 def megabytes(text: str) -> float:
     """Parse an option that takes megabytes."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value < 10_000_000:
-        raise ArgumentTypeError(f"{text!r} is not a number of megabytes")
-    return value
+    return number(text, "megabytes", or_zero=False)
 
 
 def read_json(option: str, text: str) -> Any:

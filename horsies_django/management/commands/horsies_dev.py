@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 from django.core.management.base import BaseCommand, CommandError
 from django.utils.autoreload import get_child_arguments
@@ -30,21 +30,18 @@ WIDTH = max(map(len, COLORS))
 NO_WINDOWS = "the worker does not run on Windows: use WSL or a container, or 'runserver' alone"
 
 
-class Program(NamedTuple):
-    """A process to run; ``stop`` is the signal that it gets instead of another one, None: each as it is."""
+class Program:
+    """A program to run; ``stop`` is the signal that it gets instead of another one, None: each as it is."""
 
-    name: str
-    command: Sequence[str]
-    stop: int | None = None
+    process: subprocess.Popen[bytes]
 
+    def __init__(self, name: str, command: Sequence[str], stop: int | None = None) -> None:
+        self.name, self.command, self.stop = name, command, stop
 
-class Running:
-    """A program that runs in a session of its own, so that a terminal does not send it signals, too."""
-
-    def __init__(self, program: Program, environment: Mapping[str, str]) -> None:
-        self.program = program
+    def start(self, environment: Mapping[str, str]) -> None:
+        """Run it in a session of its own, so that a terminal does not send it signals, too."""
         self.process = subprocess.Popen(
-            program.command,
+            self.command,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -55,8 +52,7 @@ class Running:
 
     def signal(self, number: int) -> None:
         """Send a signal, unless it has ended."""
-        stop = self.program.stop
-        self.process.send_signal(number if stop is None else stop)
+        self.process.send_signal(number if self.stop is None else self.stop)
 
 
 class Together:
@@ -65,8 +61,8 @@ class Together:
     def __init__(self, programs: Sequence[Program], say: Callable[[str, str], None]) -> None:
         self.programs = programs
         self.say = say
-        self.events: SimpleQueue[int | Running] = SimpleQueue()  # signals, and programs that have ended
-        self.running: list[Running] = []
+        self.events: SimpleQueue[int | Program] = SimpleQueue()  # signals, and programs that have ended
+        self.running: list[Program] = []
         self.stopping = False
         self.code = 0
 
@@ -75,7 +71,8 @@ class Together:
         handlers = {number: signal.signal(number, self.note) for number in SIGNALS}
         try:
             for program in self.programs:  # before the first thread
-                self.running.append(Running(program, environment))
+                program.start(environment)
+                self.running.append(program)
             readers = [start_thread(self.read, one) for one in self.running]
             for one in self.running:
                 start_thread(self.wait, one)
@@ -90,7 +87,7 @@ class Together:
                 one.process.kill()
         return self.code
 
-    def handle(self, event: int | Running) -> None:
+    def handle(self, event: int | Program) -> None:
         """Pass a signal on, or end the others after one program has ended."""
         if isinstance(event, int):
             self.stopping = True
@@ -98,12 +95,12 @@ class Together:
                 one.signal(event)
             return
         self.running.remove(event)
-        code, name = event.process.returncode, event.program.name
+        code, name = event.process.returncode, event.name
         if self.stopping:
             self.code = max(self.code, code)
             return
         self.stopping, self.code = True, 1
-        others = " and ".join(one.program.name for one in self.running)
+        others = " and ".join(one.name for one in self.running)
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         self.say("dev", f"the {name} {how}; ending the {others}" if others else f"the {name} {how}")
         for one in self.running:
@@ -112,22 +109,22 @@ class Together:
     def note(self, number: int, frame: object) -> None:
         self.events.put(number)
 
-    def wait(self, one: Running) -> None:
+    def wait(self, one: Program) -> None:
         """Report the end of a program; in a thread of its own."""
         one.process.wait()
-        if one.program.stop is not None:  # its own children may be left
+        if one.stop is not None:  # its own children may be left
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(one.process.pid, signal.SIGKILL)
         self.events.put(one)
 
-    def read(self, one: Running) -> None:
+    def read(self, one: Program) -> None:
         """Print the lines of a program; in a thread of its own."""
         output: IO[bytes] | None = one.process.stdout
         for line in output or ():
-            self.say(one.program.name, line.decode(errors="replace").rstrip("\r\n"))
+            self.say(one.name, line.decode(errors="replace").rstrip("\r\n"))
 
 
-def start_thread(target: Callable[[Running], None], one: Running) -> threading.Thread:
+def start_thread(target: Callable[[Program], None], one: Program) -> threading.Thread:
     thread = threading.Thread(target=target, args=(one,), daemon=True)
     thread.start()
     return thread

@@ -15,7 +15,7 @@ from horsies_django import queues
 from horsies_django.conf import config
 from horsies_django.core.errors import QueueError
 from horsies_django.core.queues import CLUSTER, POLICIES
-from horsies_django.management.quantities import actor, span
+from horsies_django.management.quantities import actor, moment
 from horsies_django.management.refusals import refusing
 from horsies_django.management.reports import queue as report
 from horsies_django.management.reports.layout import as_json
@@ -96,19 +96,14 @@ class Command(BaseCommand):
         name, columns = target(options), chosen(options, DECLARED)
         if not columns:
             raise QueueError(f"nothing to change for {name!r}: give a value, such as --max-concurrency 5")
-        changed = self.tell(
-            name, lambda: queues.change(name, columns, actor=actor(), reason=options["reason"]), options
-        )
-        if changed and not options["json"]:
+        if self.tell(options, queues.change, columns) and not options["json"]:
             self.stdout.write(NOT_FOR_LONG)
 
     def do_pause(self, **options: Any) -> None:
-        name = target(options)
-        self.tell(name, lambda: queues.pause(name, actor=actor(), reason=options["reason"]), options)
+        self.tell(options, queues.pause)
 
     def do_resume(self, **options: Any) -> None:
-        name = target(options)
-        self.tell(name, lambda: queues.resume(name, actor=actor(), reason=options["reason"]), options)
+        self.tell(options, queues.resume)
 
     def do_override(self, **options: Any) -> None:
         name, limits = target(options), chosen(options, queues.LIMITS)
@@ -116,14 +111,10 @@ class Command(BaseCommand):
             raise QueueError(f"nothing to change for {name!r}: give a limit, such as --max-concurrency 5")
         if not (options["reason"] or "").strip():
             raise QueueError(f"an override of {name!r} requires --reason TEXT")
-        until = options["until"]
-        self.tell(
-            name, lambda: queues.override(name, limits, actor=actor(), reason=options["reason"], until=until), options
-        )
+        self.tell(options, queues.override, limits, until=options["until"])
 
     def do_clear(self, **options: Any) -> None:
-        name = target(options)
-        self.tell(name, lambda: queues.clear(name, actor=actor(), reason=options["reason"]), options)
+        self.tell(options, queues.clear)
 
     def do_skip(self, **options: Any) -> None:
         name, reason = target(options), options["reason"] or ""
@@ -135,10 +126,10 @@ class Command(BaseCommand):
         before = rows()
         self.print_changes(changes(before, queues.sync(actor=actor())), options)
 
-    def tell(self, name: str, change: Callable[[], list[str]], options: dict[str, Any]) -> list[str]:
+    def tell(self, options: dict[str, Any], change: Callable[..., list[str]], *given: Any, **how: Any) -> list[str]:
         """Make a change and print it, and warn about partition limits without a partition rule; return the changed columns."""
-        before = rows()
-        columns = change()
+        name, before = target(options), rows()
+        columns = change(name, *given, actor=actor(), reason=options["reason"], **how)
         self.print_changes(changes(before, {name: columns}), options)
         (queue,) = overview.queues([name])
         parts = [
@@ -184,7 +175,7 @@ def add_columns(parser: ArgumentParser) -> None:
         help="make a partition for each task name",
     )  # fmt: skip
     parser.add_argument(
-        "--partition-policy", type=policy, default=argparse.SUPPRESS,
+        "--partition-policy", type=lambda text: None if text.lower() == "none" else text, default=argparse.SUPPRESS,
         metavar=f"{'|'.join(POLICIES)}|none",
         help="run the tasks of a partition in order, and what a failed one does to the others; or merge equal ones",
     )  # fmt: skip
@@ -227,10 +218,6 @@ def limit(text: str) -> int | None:
     return None if text.lower() == "none" else whole(text)
 
 
-def policy(text: str) -> str | None:
-    return None if text.lower() == "none" else text
-
-
 def argument_value(text: str) -> tuple[str, Any]:
     """Parse ``NAME=VALUE``; a value that is not JSON is a text."""
     name, found, value = text.partition("=")
@@ -250,12 +237,4 @@ def argument_names(text: str) -> list[str] | None:
 
 def until(text: str) -> dt.datetime:
     """Parse a datetime with a time zone, or a duration from now."""
-    try:
-        if (wait := span(text)) is not None:
-            return dt.datetime.now(dt.UTC) + wait
-        found = dt.datetime.fromisoformat(text)
-    except (ValueError, OverflowError):
-        raise ArgumentTypeError(f"{text!r} is neither a datetime nor a duration; use {UNTIL_EXAMPLES}") from None
-    if found.utcoffset() is None:
-        raise ArgumentTypeError(f"{text!r} has no time zone; add it, as in {text}+00:00")
-    return found
+    return moment(text, 1, f"a datetime nor a duration; use {UNTIL_EXAMPLES}")

@@ -26,6 +26,7 @@ from horsies_django.tasks.enqueue import send_call
 from horsies_django.tasks.handle import TaskHandle, get_handle
 from horsies_django.tasks.options import SendOptions
 
+REASONED = ("cancel", "retry", "copy", "purge")
 CANCELLED = {
     "CANCELLED": "cancelled before it started",
     "REQUESTED": "running; asked to stop",
@@ -79,6 +80,8 @@ class Command(BaseCommand):
                 made.add_argument("task", metavar="ID", nargs="?" if of_many else None, help="the UUID of the task")
                 if of_many:
                     add_act(made, name)
+            if name in REASONED:
+                made.add_argument("--reason", metavar="TEXT", help="the reason, recorded in the audit")
             return made
 
         made = verb("show", "show a task and its attempts")
@@ -89,13 +92,10 @@ class Command(BaseCommand):
         made.add_argument(
             "--terminate", action="store_true", help="kill the process of a running task that does not stop"
         )
-        made.add_argument("--reason", metavar="TEXT", help="the reason, recorded in the audit")
 
-        made = verb("retry", "run failed, expired or cancelled tasks again, or make a waiting retry due now")
-        made.add_argument("--reason", metavar="TEXT", help="the reason, recorded in the audit")
+        verb("retry", "run failed, expired or cancelled tasks again, or make a waiting retry due now")
 
-        made = verb("copy", "send a finished task once more, under a new id")
-        made.add_argument("--reason", metavar="TEXT", help="the reason, recorded in the audit")
+        verb("copy", "send a finished task once more, under a new id")
 
         made = verb("redact", "permanently remove the arguments, the results and all messages of finished tasks")
         made.add_argument(
@@ -110,7 +110,6 @@ class Command(BaseCommand):
 
         made = verb("purge", "cancel all waiting tasks, or delete all finished ones, of a queue or name", task=False)
         add_act(made, "purge")
-        made.add_argument("--reason", metavar="TEXT", help="the reason, recorded in the audit")
         add_send(verb("send", "send a task", task=False))
 
     def handle(self, **options: Any) -> None:

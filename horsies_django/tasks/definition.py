@@ -62,57 +62,75 @@ class TaskDefinition:
 def define(
     function: Callable[..., Any],
     *,
-    name: str | None = None,
-    queue: str | None = None,
-    priority: int = 100,
-    retry_policy: RetryPolicy | None = None,
-    exception_mapper: Mapper = EMPTY,
-    timeout_ms: int | dt.timedelta | None = None,
+    priority: int = LOWEST,
     schedule: Pattern | str | Mapping[str, Any] | None = None,
     keep_result: bool | dt.timedelta | None = None,
     unique: Unique | Sequence[str] | bool | None = None,
+    **options: Any,
 ) -> TaskDefinition:
     """Return the definition of a function with the options of ``@task``. Raises TaskDefinitionError."""
-    origin = _origin(function)
-    name = origin if name is None else name
-    definition = _schedule(origin, name, schedule)
-    _refuse_generator(origin, function)
-    _refuse_options(origin, name, queue, priority, LOWEST, retry_policy, exception_mapper, timeout_ms)
+    common = _common(function, LOWEST, priority, **options)
+    origin, arguments = common["origin"], ArgumentsCodec.of(function)
     if problem := keep_problem(keep_result):
         raise TaskDefinitionError(f"{origin}: {problem}")
-    arguments = ArgumentsCodec.of(function)
     return TaskDefinition(
-        function, origin, name, queue, priority, retry_policy, exception_mapper, timeout_ms, definition,
-        _lane(function), arguments, ResultCodec.of(function), keep_result=keep_result, unique=_unique(origin, unique, arguments),
+        **common, schedule=_schedule(origin, common["name"], schedule), arguments=arguments, result=ResultCodec.of(function),
+        keep_result=keep_result, unique=_unique(origin, unique, arguments),
     )  # fmt: skip
 
 
 def define_plain(
     function: Callable[..., Any],
     *,
-    name: str | None = None,
-    queue: str | None = None,
     priority: int = DJANGO_ZERO,
     takes_context: bool = False,
-    retry_policy: RetryPolicy | None = None,
-    exception_mapper: Mapper = EMPTY,
-    timeout_ms: int | dt.timedelta | None = None,
     decide: Callable[[BaseException, int], float | bool | None] | None = None,
+    **options: Any,
 ) -> TaskDefinition:
     """Return the definition of a function of ``django.tasks``, which needs no annotations. Raises TaskDefinitionError.
 
     ``priority`` is from 1 (first) to 201, that is 101 - p for the priority p of ``django.tasks``. A workflow takes any object
     whose attribute ``definition`` is the result, and whose attribute ``send_options``, if it has one, are SendOptions.
     """
-    origin = _origin(function)
-    name = origin if name is None else name
-    _refuse_generator(origin, function)
-    _refuse_options(origin, name, queue, priority, LOWEST_PLAIN, retry_policy, exception_mapper, timeout_ms)
     return TaskDefinition(
-        function, origin, name, queue, priority, retry_policy, exception_mapper, timeout_ms, None,
-        _lane(function), PlainArguments(function, takes_context), PlainResult(function),
-        PLAIN, takes_context, decide,
+        **_common(function, LOWEST_PLAIN, priority, **options), schedule=None, arguments=PlainArguments(function, takes_context),
+        result=PlainResult(function), codec=PLAIN, takes_context=takes_context, decide=decide,
     )  # fmt: skip
+
+
+def _common(
+    function: Callable[..., Any],
+    lowest: int,
+    priority: object,
+    *,
+    name: str | None = None,
+    queue: str | None = None,
+    retry_policy: RetryPolicy | None = None,
+    exception_mapper: Mapper = EMPTY,
+    timeout_ms: int | dt.timedelta | None = None,
+) -> dict[str, Any]:
+    """Return what all definitions have. Raises TaskDefinitionError."""
+    if not inspect.isfunction(function):
+        raise TaskDefinitionError(
+            f"@task must be used on a function ('def' or 'async def'), not on {type(function).__name__}"
+        )
+    origin = f"{function.__module__}.{function.__qualname__}"
+    name = origin if name is None else name
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise TaskDefinitionError(f"{origin} is a generator: a task returns one value, so it cannot yield")
+    if problem := name_problem("a task's name", name):
+        raise TaskDefinitionError(f"{origin[:300]}: {problem}")
+    if queue is not None and (not isinstance(queue, str) or not queue):
+        raise TaskDefinitionError(f"{origin}: queue must be the name of a queue (a str), not {queue!r}")
+    if problem := priority_problem(priority, lowest) or policy_problem(retry_policy) or timeout_problem(timeout_ms):
+        raise TaskDefinitionError(f"{origin}: {problem}")
+    if problems := mapper_problems(exception_mapper):
+        raise TaskDefinitionError(f"{origin}: exception_mapper: {'; '.join(problems)}")
+    lane = "async" if inspect.iscoroutinefunction(function) else "sync"
+    return {
+        "function": function, "origin": origin, "name": name, "queue": queue, "priority": priority, "retry_policy": retry_policy,
+        "exception_mapper": exception_mapper, "timeout_ms": timeout_ms, "lane": lane,
+    }  # fmt: skip
 
 
 def _unique(origin: str, given: object, arguments: ArgumentsCodec) -> Unique | None:
@@ -123,45 +141,6 @@ def _unique(origin: str, given: object, arguments: ArgumentsCodec) -> Unique | N
     if unique is not None and (problems := list(unique.problems(arguments.names))):
         raise TaskDefinitionError(f"{origin}: {'; '.join(problems)}")
     return unique
-
-
-def _origin(function: Callable[..., Any]) -> str:
-    if not inspect.isfunction(function):
-        raise TaskDefinitionError(
-            f"@task must be used on a function ('def' or 'async def'), not on {type(function).__name__}"
-        )
-    return f"{function.__module__}.{function.__qualname__}"
-
-
-def _lane(function: Callable[..., Any]) -> str:
-    return "async" if inspect.iscoroutinefunction(function) else "sync"
-
-
-def _refuse_generator(origin: str, function: Callable[..., Any]) -> None:
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise TaskDefinitionError(f"{origin} is a generator: a task returns one value, so it cannot yield")
-
-
-def _refuse_options(
-    origin: str,
-    name: str,
-    queue: object,
-    priority: object,
-    lowest: int,
-    policy: object,
-    mapper: Mapper,
-    timeout: object,
-) -> None:
-    if problem := name_problem("a task's name", name):
-        raise TaskDefinitionError(f"{origin[:300]}: {problem}")
-    if queue is not None and (not isinstance(queue, str) or not queue):
-        raise TaskDefinitionError(f"{origin}: queue must be the name of a queue (a str), not {queue!r}")
-    if isinstance(priority, bool) or not isinstance(priority, int) or not 1 <= priority <= lowest:
-        raise TaskDefinitionError(f"{origin}: priority must be an int from 1 (first) to {lowest}, not {priority!r}")
-    if problem := policy_problem(policy) or timeout_problem(timeout):
-        raise TaskDefinitionError(f"{origin}: {problem}")
-    if problems := mapper_problems(mapper):
-        raise TaskDefinitionError(f"{origin}: exception_mapper: {'; '.join(problems)}")
 
 
 def _schedule(origin: str, name: str, given: Pattern | str | Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -175,6 +154,12 @@ def _schedule(origin: str, name: str, given: Pattern | str | Mapping[str, Any] |
     if wrong:
         raise TaskDefinitionError(f"{origin}: schedule: {'; '.join(as_texts(wrong))}")
     return definition
+
+
+def priority_problem(priority: object, lowest: int) -> str | None:
+    if not isinstance(priority, bool) and isinstance(priority, int) and 1 <= priority <= lowest:
+        return None
+    return f"priority must be an int from 1 (first) to {lowest}, not {priority!r}"
 
 
 def policy_problem(policy: object) -> str | None:

@@ -17,7 +17,14 @@ from horsies_django.core.options import options_text
 from horsies_django.core.records import NewTasks
 from horsies_django.core.retry import RetryPolicy
 from horsies_django.core.texts import text_problem
-from horsies_django.tasks.definition import TaskDefinition, keep_problem, milliseconds, policy_problem, timeout_problem
+from horsies_django.tasks.definition import (
+    TaskDefinition,
+    keep_problem,
+    milliseconds,
+    policy_problem,
+    priority_problem,
+    timeout_problem,
+)
 
 LONGEST_DELAY = dt.timedelta(days=36_500)
 When = float | dt.timedelta | dt.datetime
@@ -82,8 +89,8 @@ def prepare(task: TaskDefinition, options: SendOptions, when: When | None) -> Ne
             f"{task.name}: queue {queue[:100]!r} is not declared. HORSIES['QUEUES'] has: {', '.join(sorted(conf.queues))}"
         )
     priority = task.priority if options.priority is None else options.priority
-    if isinstance(priority, bool) or not isinstance(priority, int) or not 1 <= priority <= task.lowest_priority:
-        raise refuse(f"{task.name}: priority must be an int from 1 (first) to {task.lowest_priority}, not {priority!r}")
+    if problem := priority_problem(priority, task.lowest_priority):
+        raise refuse(f"{task.name}: {problem}")
     if conf.queues[queue].ordered and (problem := order_problem(task, options, when, priority)):
         raise refuse(
             f"{task.name}: the queue {queue!r} is ordered, so its tasks run in the order in which they were sent: {problem}"

@@ -17,21 +17,11 @@ if TYPE_CHECKING:
     from horsies_django.testing.sent import SentTask, SentTasks, assert_nothing_sent, assert_sent, captured_tasks
 
 _HOMES = {
-    "DummyBackend": "backends",
-    "ImmediateBackend": "backends",
+    **dict.fromkeys(("DummyBackend", "ImmediateBackend"), "backends"),
+    **dict.fromkeys(("SentTask", "SentTasks", "assert_nothing_sent", "assert_sent", "captured_tasks"), "sent"),
+    **dict.fromkeys(("adrain", "drain", "fail_next", "open_gate", "signal", "travel"), "draining"),
     "Kit": "kit",
-    "SentTask": "sent",
-    "SentTasks": "sent",
-    "adrain": "draining",
-    "assert_nothing_sent": "sent",
-    "assert_sent": "sent",
-    "captured_tasks": "sent",
-    "drain": "draining",
-    "fail_next": "draining",
     "immediate": "at_once",
-    "open_gate": "draining",
-    "signal": "draining",
-    "travel": "draining",
 }
 
 __all__ = [

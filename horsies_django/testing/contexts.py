@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, AsyncContextDecorator, ContextDecorator
 from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar, cast
 
@@ -21,7 +20,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 Kind = type[BaseException] | None
 
 
-class Context(Generic[T]):
+class Context(ContextDecorator, AsyncContextDecorator, Generic[T]):
     """A context manager for sync and async code, and a decorator of test functions and methods.
 
     ``make`` returns the context manager for one block. It is entered in the thread in which Django runs sync code, which has the
@@ -64,25 +63,8 @@ class Context(Generic[T]):
                 f"@{self._name}() decorates test functions and methods, not {function!r:.100}; for all tests of a class, "
                 f"call self.enterContext({self._name}(...)) in setUp"
             )
-        return cast(
-            "F", self._around_async(function) if inspect.iscoroutinefunction(function) else self._around(function)
-        )
-
-    def _around(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            with self:
-                return function(*args, **kwargs)
-
-        return wrapped
-
-    def _around_async(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        async def wrapped(*args: Any, **kwargs: Any) -> Any:
-            async with self:
-                return await function(*args, **kwargs)
-
-        return wrapped
+        kind: Any = AsyncContextDecorator if inspect.iscoroutinefunction(function) else ContextDecorator
+        return cast("F", kind.__call__(self, function))
 
 
 class DjangoTask(Protocol):

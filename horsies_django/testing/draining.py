@@ -315,7 +315,7 @@ def run_here(connection: Any, worker: uuid.UUID, claims: list[Claim]) -> list[Ou
     """Run claims in this thread: sync tasks one by one, async tasks together in an event loop."""
     outcomes, together = list[Outcome](), list[tuple[Claim, Run]]()
     for claim in claims:
-        run = run_of(claim, worker)
+        run = Run(CurrentTask(claim, str(worker)))  # which nothing interrupts
         if (demanded := demanded_outcome(claim, run)) is not None:
             outcomes.append(demanded)
         elif claim.lane == "sync":
@@ -334,11 +334,6 @@ def run_here(connection: Any, worker: uuid.UUID, claims: list[Claim]) -> list[Ou
 async def run_together(runs: list[tuple[Claim, Run]]) -> list[Reply]:
     """Run async tasks concurrently."""
     return await asyncio.gather(*(run_async(run, claim.kwargs) for claim, run in runs))
-
-
-def run_of(claim: Claim, worker: uuid.UUID) -> Run:
-    """Return the run of a claim of ``worker``, which is never interrupted here."""
-    return Run(CurrentTask(claim, str(worker)))
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from horsies_django.admin.base.html import (
     LAST,
     MANY,
     NOTHING,
+    Table,
     age,
     badge,
     field,
@@ -27,7 +28,6 @@ from horsies_django.admin.base.html import (
     span,
 )
 from horsies_django.admin.base.readonly import ChosenFilter, ReadOnlyAdminMixin
-from horsies_django.admin.base.tables import Table
 from horsies_django.conf import config
 from horsies_django.models import Heartbeat, Task, Worker, WorkerState
 from horsies_django.models.tasks import IN_FLIGHT

@@ -6,7 +6,7 @@ The last change applies; the user is shown what others changed while the form wa
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
@@ -80,10 +80,7 @@ class ChangeMixin(ReadOnlyAdminMixin):
     subjects: ClassVar[str]  # prefix of the audit actions on such rows, by which VERBS has theirs
     change_forms: ClassVar[Mapping[str, type[ChangeForm]]] = {}  # of verbs that take more than a reason
     change_form: ClassVar[type[ChangeForm]] = ChangeForm
-
-    def guard(self) -> AbstractContextManager[Any]:
-        """Return what a change is made in."""
-        return nullcontext()
+    guard: Callable[[], AbstractContextManager[Any]] = nullcontext  # what a change is made in
 
     def may(self, request: HttpRequest, verb: str) -> bool:
         """Whether the user may see such rows, and do this to them."""

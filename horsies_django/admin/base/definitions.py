@@ -16,8 +16,7 @@ from django.utils.text import Truncator, capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from horsies_django.admin.base.html import LONGEST_CELL, NOTHING, badge, json_block
-from horsies_django.admin.base.tables import Table
+from horsies_django.admin.base.html import LONGEST_CELL, NOTHING, Table, badge, json_block
 from horsies_django.core.schedules import KEYS
 from horsies_django.models import Schedule
 from horsies_django.monitoring.overview import as_object, changed_keys

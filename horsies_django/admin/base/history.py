@@ -19,10 +19,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from horsies_django.admin.base.definitions import changes_of
-from horsies_django.admin.base.html import LAST, LONGEST_CELL, NOTHING, absolute, moment
+from horsies_django.admin.base.html import LAST, LONGEST_CELL, NOTHING, Table, absolute, marked, moment, rows_or_none
 from horsies_django.admin.base.limits import label_of, shown_limit
 from horsies_django.admin.base.readonly import read_bounded
-from horsies_django.admin.base.tables import Table, marked, rows_or_none
 from horsies_django.models import AuditEntry, Queue, Schedule, WorkflowRun
 
 ACTIONS = {

@@ -1,4 +1,4 @@
-"""Values as HTML: statuses, datetimes, durations, JSON, ids, links to other pages; and how much of something a page shows.
+"""Values as HTML: statuses, datetimes, durations, JSON, tables, links to other pages; and how much of something a page shows.
 
 All values are escaped. There are no inline styles: a content security policy may forbid them, and colours belong to the theme.
 """
@@ -9,8 +9,8 @@ import datetime as dt
 import json
 import re
 import uuid
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from django.contrib import admin
 from django.contrib.admin.utils import quote
@@ -169,6 +169,31 @@ def json_block(value: object) -> SafeString:
         return block(json.dumps(value, indent=2, ensure_ascii=False, default=str))
     except RecursionError:
         return block(_("This value is nested too deeply to be shown."))
+
+
+class Table(NamedTuple):
+    """A table with a heading, and texts ``above`` and below it (``note``). ``id`` is the last part of that of the heading.
+
+    The first cell of a row is its heading. ``rows`` is None if reading them took too long. Without ``heads``, there is no head.
+    """
+
+    id: str
+    title: Any
+    heads: Sequence[Any]
+    rows: Sequence[Sequence[Any]] | None
+    note: Any = ""
+    empty: Any = gettext_lazy("None.")
+    above: Any = ""
+
+
+def rows_or_none(found: Iterable[Row] | None, row: Any) -> list[Any] | None:
+    """Return a row of cells for each of what was found, None if reading it took too long."""
+    return None if found is None else [row(one) for one in found]
+
+
+def marked(kind: str, value: Any) -> SafeString:
+    """Return a cell in the style of a ``kind``; the stylesheet has a class for each."""
+    return format_html('<span class="horsies-{}">{}</span>', kind, value)
 
 
 def payload_note() -> SafeString:

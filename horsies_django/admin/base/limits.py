@@ -11,8 +11,7 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from horsies_django.admin.base.html import NOTHING, badge
-from horsies_django.admin.base.tables import Table
+from horsies_django.admin.base.html import NOTHING, Table, badge
 from horsies_django.core.queues import CLUSTER
 from horsies_django.models import Queue
 

@@ -171,27 +171,18 @@ class ReadOnlyAdminMixin(Base):
         view = super().changelist_view
         return answered(self, request, lambda: view(request, extra_context))
 
-    def changeform_view(
-        self, request: HttpRequest, object_id: str | None = None, form_url: str = "", extra_context: Any = None
-    ) -> Any:
+    def changeform_view(self, request: HttpRequest, *args: Any, **how: Any) -> Any:
         """Show the page of a row, or the reason why the database refused to read it."""
         view = super().changeform_view
-        return answered(self, request, lambda: view(request, object_id, form_url, extra_context))
+        return answered(self, request, lambda: view(request, *args, **how))
 
     def render_change_form(
-        self,
-        request: HttpRequest,
-        context: dict[str, Any],
-        add: bool = False,
-        change: bool = False,
-        form_url: str = "",
-        obj: Any = None,
-    ) -> HttpResponse:
+        self, request: Any, context: Any, add: Any = False, change: Any = False, form_url: Any = "", obj: Any = None
+    ) -> Any:
         """Add what the page shows besides its fields."""
         if obj:
             context |= self.sections(request, obj)
-        response: HttpResponse = super().render_change_form(request, context, add, change, form_url, obj)
-        return response
+        return super().render_change_form(request, context, add, change, form_url, obj)
 
     def view_of(self, view: Callable[..., HttpResponse], *, atomic: bool = True) -> Any:
         """Return a view for users of this site, which explains refusals; ``atomic``: in the transaction of the request."""

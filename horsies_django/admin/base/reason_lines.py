@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from django.db.models import Model
@@ -46,6 +46,7 @@ def reason_line(page: Any, request: HttpRequest, reason: Reason, visible: bool) 
 def _links(page: Any, request: HttpRequest, details: Mapping[str, Any]) -> SafeString:
     """Return links to the rows in a reason, as far as the user may see their pages."""
     queue, child = details.get("queue"), details.get("run")
+    workers = details.get("workers") or details.get("former") or ()
     holding = [details] if "worker_id" in details else []
     tasks = [_task(details)] if details.get("task_id") and "task_name" in details else []
     groups: tuple[tuple[str, list[Row]], ...] = (
@@ -54,7 +55,7 @@ def _links(page: Any, request: HttpRequest, details: Mapping[str, Any]) -> SafeS
         (_("run"), [(WorkflowRun, uuid.UUID(child["id"]), str(child["name"]))] if child else []),
         (_("held by"), [_task(one) for one in details.get("holders") or ()]),
         (_("worker"), [_worker(one) for one in holding]),
-        (_("workers"), [_worker(one) for one in _known(details.get("workers") or details.get("former") or ())]),
+        (_("workers"), [_worker(one) for one in workers if one.get("hostname")]),
     )
     found = [
         (label, [page.link(request, model, pk, text) for model, pk, text in rows[:FEW]], len(rows) > FEW)
@@ -73,10 +74,6 @@ def _links(page: Any, request: HttpRequest, details: Mapping[str, Any]) -> SafeS
             if links and isinstance(links[0], SafeString)  # else the user has no such page
         ),
     )
-
-
-def _known(workers: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    return [one for one in workers if one.get("hostname")]
 
 
 def _task(facts: Mapping[str, Any]) -> Row:

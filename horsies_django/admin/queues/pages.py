@@ -30,18 +30,20 @@ from horsies_django.admin.base.html import (
     LONGEST_NAME,
     MANY,
     NOTHING,
+    Table,
     age,
     badge,
     breakable,
+    marked,
     moment_field,
     row_field,
+    rows_or_none,
     seconds,
     status_badge,
     worker_links,
 )
 from horsies_django.admin.base.limits import levels, limit_table, states
 from horsies_django.admin.base.readonly import NextPageMixin, read_all, read_bounded
-from horsies_django.admin.base.tables import Table, marked, rows_or_none
 from horsies_django.admin.queues.queue_forms import OverrideForm
 from horsies_django.core.counts import quantile
 from horsies_django.core.queues import CLUSTER

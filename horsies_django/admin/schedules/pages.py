@@ -29,17 +29,19 @@ from horsies_django.admin.base.html import (
     LAST,
     LONGEST_CELL,
     NOTHING,
+    Table,
     age,
     away,
     badge,
     breakable,
+    marked,
     moment,
     moment_field,
     row_field,
+    rows_or_none,
     shape_of,
 )
 from horsies_django.admin.base.readonly import ChosenFilter, NextPageMixin, read_bounded
-from horsies_django.admin.base.tables import Table, marked, rows_or_none
 from horsies_django.admin.schedules.schedule_forms import EditMixin
 from horsies_django.core.patterns import Pattern, PatternError, parse
 from horsies_django.core.schedules import ScheduleConfig, as_texts, read_definition

@@ -16,8 +16,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 import horsies_django
-from horsies_django.admin.base.html import LONGEST, NOTHING, absolute, badge, block, span, worker_links
-from horsies_django.admin.base.tables import Table
+from horsies_django.admin.base.html import LONGEST, NOTHING, Table, absolute, badge, block, span, worker_links
 from horsies_django.models import Task, TaskAttempt
 
 FRAME = re.compile(r'^([ |]*)File "([^"\n]*)", line \d+, in [^\n]*\n?(?:\1  [^\n]*\n?)*', re.MULTILINE)

@@ -21,6 +21,7 @@ from horsies_django.admin.base.html import (
     MANY,
     NOTHING,
     PATIENCE_MS,
+    Table,
     absolute,
     block,
     field,
@@ -32,7 +33,6 @@ from horsies_django.admin.base.html import (
 )
 from horsies_django.admin.base.readonly import read_bounded
 from horsies_django.admin.base.reason_lines import Line, reason_line
-from horsies_django.admin.base.tables import Table
 from horsies_django.admin.tasks.attempts import frames
 from horsies_django.core.codec.plain import named_arguments
 from horsies_django.core.explanations import Reason

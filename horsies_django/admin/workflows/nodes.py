@@ -21,16 +21,17 @@ from horsies_django.admin.base.html import (
     MANY,
     NOTHING,
     SHAPES,
+    Table,
     badge,
     block,
     breakable,
     json_block,
     moment,
     node_link,
+    rows_or_none,
     status_badge,
 )
 from horsies_django.admin.base.readonly import read_bounded
-from horsies_django.admin.base.tables import Table, rows_or_none
 from horsies_django.core.kinds import kind_of
 from horsies_django.core.status import NODE_STATUSES, UNFINISHED_NODES
 from horsies_django.models import Task, WorkflowNode, WorkflowRun, WorkflowSignal

@@ -13,6 +13,7 @@ from bisect import bisect_right, insort
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from graphlib import CycleError, TopologicalSorter
+from statistics import fmean
 from typing import NamedTuple
 
 MOST_BENDS = 4  # per node; edges beyond are drawn without bends, the longest ones
@@ -125,7 +126,7 @@ def untangle(rows: list[list[int]], steps: Iterable[Edge]) -> None:
             break
         near = above if sweep % 2 == 0 else below
         for row in rows if sweep % 2 == 0 else reversed(rows):
-            row.sort(key=lambda item: _mean([place[other] for other in near[item]] or [place[item]]))
+            row.sort(key=lambda item: fmean([place[other] for other in near[item]] or [place[item]]))
             _number(row, place)
         now = crossings(rows, below, place)
         if now < fewest:
@@ -149,10 +150,6 @@ def _number(row: Collection[int], place: dict[int, float]) -> None:
     """Give the items of a layer their places in it, from 0 to 1: layers of different lengths can be compared."""
     for number, item in enumerate(row):
         place[item] = (number + 0.5) / len(row)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
 
 
 class Box(NamedTuple):

@@ -19,6 +19,7 @@ from tests.support.factories import ScheduleTickFactory, TaskFactory, now
 __all__ = ["browser", "pytestmark"]
 
 LIST = "admin:horsies_schedule_changelist"
+LONG = "documents.importer.tasks.import_everything_that_the_supplier_has_sent_since_we_looked"
 BOARD = "report for the board"
 HOUR = dt.timedelta(hours=1)
 # The ratio of the luminances of each block, or of its border, and of what lies behind it.
@@ -75,6 +76,7 @@ def test_the_pages_about_schedules_are_readable_and_keep_to_a_strict_policy(
     browser: Any, live_server: Any, timetable: None
 ) -> None:
     changed = ("documents.tasks.index_documents",)
+    schedules.create(LONG, {"task": tasks.echo.name, "pattern": "hourly at :00", "kwargs": {"text": ""}}, actor="ada")
     addresses = {
         "schedules": reverse(LIST),
         "schedule": reverse("admin:horsies_schedule_change", args=changed),
@@ -84,6 +86,8 @@ def test_the_pages_about_schedules_are_readable_and_keep_to_a_strict_policy(
         "schedule-run": reverse("admin:horsies_schedule_run_now", args=changed),
         "schedule-revert": reverse("admin:horsies_schedule_revert", args=changed),
         "schedule-add": reverse("admin:horsies_schedule_add"),
+        "schedule-long": reverse("admin:horsies_schedule_change", args=(LONG,)),
+        "schedule-long-edit": reverse("admin:horsies_schedule_edit", args=(LONG,)),
         "schedule-audit": reverse("admin:horsies_auditentry_changelist"),
         "schedule-entry": reverse("admin:horsies_auditentry_change", args=(AuditEntry.objects.latest("pk").pk,)),
     }

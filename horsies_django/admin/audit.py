@@ -98,7 +98,7 @@ def with_subject(page: Any, request: HttpRequest, entry: Any) -> AuditEntry:
     model = next((model for prefix, model in SUBJECTS.items() if entry.action.startswith(prefix)), None)
     text = entry.subject if model in (None, WorkflowRun) else str(model(name=entry.subject))
     entry.linked_subject = page.link(request, model, entry.subject, text) if model else text
-    entry.payload_visible = request.user.has_perm("horsies.view_payload")
+    entry.payload_visible = page.has_view_payload_permission(request)
     return entry  # type: ignore[no-any-return]
 
 

@@ -163,7 +163,7 @@ def shown_reason(entry: AuditEntry, visible: bool) -> str:
 
 def last_changes(page: Any, request: HttpRequest, row: Any, name: str, subjects: str) -> Table:
     """Return the last entries about the name of a row as a table, with a link to all of them."""
-    alias, visible = row._state.db, request.user.has_perm("horsies.view_payload")
+    alias, visible = row._state.db, page.has_view_payload_permission(request)
     found = read_bounded(alias, lambda: list(entries_of(alias, name, subjects)[:LAST]))
 
     def cells(entry: AuditEntry) -> list[Any]:

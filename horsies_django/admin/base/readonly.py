@@ -215,7 +215,7 @@ class ReadOnlyAdminMixin(Base):
         if key is None or "\x00" in object_id:  # which no name and no query can contain
             return None
         rows = self.get_queryset(request)
-        rows = rows.defer(None) if whole and request.user.has_perm("horsies.view_payload") else rows
+        rows = rows.defer(None) if whole and self.has_view_payload_permission(request) else rows
         return rows.filter(pk=key).first()
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
@@ -255,6 +255,10 @@ class ReadOnlyAdminMixin(Base):
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         """Return False: a task may have somebody waiting for its result."""
         return False
+
+    def has_view_payload_permission(self, request: HttpRequest) -> bool:
+        """Whether the user may see arguments, results, error messages and tracebacks."""
+        return request.user.has_perm("horsies.view_payload")
 
     def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest | None = None) -> bool:
         """Allow only the declared filters: ``?kwargs__password__startswith=a`` would reveal secrets."""

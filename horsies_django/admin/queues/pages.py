@@ -71,7 +71,7 @@ class Shown:
         self.page, self.request, self.name, self.now = page, request, queue.name, queue.read_at
         self.alias = queue._state.db
         self.visible = (
-            request.user.has_perm("horsies.view_payload") or self.name != CLUSTER and queue.partition_by_args is None
+            page.has_view_payload_permission(request) or self.name != CLUSTER and queue.partition_by_args is None
         )
 
     def tables(self, *names: str) -> list[Table]:

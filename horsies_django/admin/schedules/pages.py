@@ -263,7 +263,7 @@ class ScheduleAdminMixin(EditMixin):
             "problem": _problem(obj),
             "failed": moment(obj.error_at, obj.read_at) if obj.error else "",
             "tables": [
-                definition_table(obj, request.user.has_perm("horsies.view_payload")),
+                definition_table(obj, self.has_view_payload_permission(request)),
                 coming_table(obj, obj.reading),
                 run_table(self, request, obj, obj.reading.zone),
                 last_changes(self, request, obj, obj.name, OF_SCHEDULES),

@@ -48,7 +48,7 @@ class FailuresMixin(ReadOnlyAdminMixin):
         length = SPANS[span][1]
         since = failures.counted_from(now - length if length else timezone.make_aware(evening), now)
         task, code = (request.GET.get(name, "").replace("\0", "") for name in ("task", "code"))
-        seen = request.user.has_perm("horsies.view_payload")
+        seen = self.has_view_payload_permission(request)
         read = read_bounded(config().database, lambda: (
             failures.groups(since, now), failures.places(task, code, since, payload=seen) if task and code else []
         ))  # fmt: skip

@@ -10,7 +10,7 @@ import uuid
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django import forms
 from django.contrib import admin, messages
@@ -25,7 +25,7 @@ from django.utils.translation import gettext_lazy
 
 from horsies_django.admin.base.history import OF_TASKS
 from horsies_django.admin.base.html import STATUSES, parse_id, with_workers
-from horsies_django.admin.base.readonly import NextPageMixin
+from horsies_django.admin.base.readonly import NextPageMixin, ReadOnlyAdminMixin
 from horsies_django.admin.base.refusals import patiently, refusal
 from horsies_django.admin.base.verbs import OPERATE, VERBS
 from horsies_django.conf import config
@@ -33,11 +33,6 @@ from horsies_django.core.queues import CLUSTER
 from horsies_django.management.quantities import ago
 from horsies_django.models import Queue, Task
 from horsies_django.tasks import registry, selection
-
-if TYPE_CHECKING:
-    Base = admin.ModelAdmin[Task]
-else:
-    Base = object
 
 COLUMNS = (
     "task_name", "queue_name", "status", "error_code", "sent_at", "enqueued_at", "started_at", "finished_at", "claimed_by",
@@ -171,7 +166,7 @@ def action(verb: str, label: Any) -> Callable[..., None]:
     return admin.action(act, permissions=["operate"], description=label)
 
 
-class OperateMixin(Base):
+class OperateMixin(ReadOnlyAdminMixin):
     """Adds the actions on ticked tasks; see ``selection.act_on``."""
 
     actions = ("cancel_tasks", "terminate_tasks", "retry_tasks", "copy_tasks")

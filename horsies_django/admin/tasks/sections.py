@@ -6,7 +6,7 @@ the page works even if the task's module does not.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from django.contrib import admin
 from django.http import HttpRequest
@@ -31,7 +31,7 @@ from horsies_django.admin.base.html import (
     row_field,
     status_badge,
 )
-from horsies_django.admin.base.readonly import read_bounded
+from horsies_django.admin.base.readonly import ReadOnlyAdminMixin, read_bounded
 from horsies_django.admin.base.reason_lines import Line, reason_line
 from horsies_django.admin.tasks.attempts import frames
 from horsies_django.core.codec.plain import named_arguments
@@ -41,11 +41,6 @@ from horsies_django.core.status import Status
 from horsies_django.models import Task, TaskStep, WorkflowNode, WorkflowRun
 from horsies_django.monitoring import overview
 from horsies_django.monitoring.explain import explain
-
-if TYPE_CHECKING:
-    Base = admin.ModelAdmin[Task]
-else:
-    Base = object
 
 
 class Panel(NamedTuple):
@@ -76,12 +71,8 @@ def step_table(task: Task) -> Table:
     return Table("steps", _("Steps"), (_("Step"), _("Recorded")), rows)
 
 
-class PayloadMixin(Base):
+class PayloadMixin(ReadOnlyAdminMixin):
     """Adds the payload of a task to its page, or a note about the required permission."""
-
-    def has_view_payload_permission(self, request: HttpRequest) -> bool:
-        """Whether the user may see arguments, results, error messages and tracebacks."""
-        return request.user.has_perm("horsies.view_payload")
 
     def payload_fieldsets(self, request: HttpRequest, obj: Task | None) -> tuple[Any, ...]:
         """Return the fields that the task has and the user may see."""
@@ -150,7 +141,7 @@ def _exception(obj: Task) -> dict[str, Any]:
     return exception if isinstance(exception, dict) else {}
 
 
-class PlaceMixin(Base):
+class PlaceMixin(ReadOnlyAdminMixin):
     """Adds the workflow run and the node to the page of a task that belongs to one."""
 
     def place_fieldsets(self, obj: Task | None) -> tuple[Any, ...]:
@@ -164,17 +155,16 @@ class PlaceMixin(Base):
         """Set ``linked_run``, ``linked_node`` and ``in_map`` of a task."""
         if task.workflow_id is None:
             return
-        page: Any = self
         alias, run = task._state.db, task.workflow_id
         name = WorkflowRun.objects.using(alias).filter(pk=run).values_list("name", flat=True).first()
-        task.linked_run = str(run) if name is None else page.link(request, WorkflowRun, run, f"{name} {run}")
+        task.linked_run = str(run) if name is None else self.link(request, WorkflowRun, run, f"{name} {run}")
         nodes = WorkflowNode.objects.using(alias).filter(workflow_id=run, number=task.node)
         node = None if task.node is None else nodes.only("name", "kind").first()
         task.in_map = node is not None and kind_of(node.kind).many
         task.linked_node = (
             _("None: a retry of the run replaced this task.")
             if node is None
-            else node_link(page, request, run, task.node, node.name)
+            else node_link(self, request, run, task.node, node.name)
         )
 
     linked_run = field("linked_run", gettext_lazy("run"))

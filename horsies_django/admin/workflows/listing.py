@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from collections import defaultdict
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django import forms
 from django.contrib import admin, messages
@@ -23,7 +23,7 @@ from django.utils.translation import gettext_lazy as _
 
 from horsies_django.admin.base.history import OF_WORKFLOWS
 from horsies_django.admin.base.html import NOTHING, SHAPES, parse_id
-from horsies_django.admin.base.readonly import ChosenFilter, NextPageMixin, read_bounded
+from horsies_django.admin.base.readonly import ChosenFilter, NextPageMixin, ReadOnlyAdminMixin, read_bounded
 from horsies_django.admin.base.refusals import patiently, refusal
 from horsies_django.admin.base.verbs import VERBS
 from horsies_django.conf import config
@@ -34,11 +34,6 @@ from horsies_django.core.texts import LONGEST_REASON
 from horsies_django.models import WorkflowNode, WorkflowRun
 from horsies_django.monitoring import workflows
 from horsies_django.store.workflows import Progress
-
-if TYPE_CHECKING:
-    Base = admin.ModelAdmin[WorkflowRun]
-else:
-    Base = object
 
 FEW = 20  # more names, and the filter is not offered
 NAMED = 2  # nodes that wait, in a row of the list
@@ -192,7 +187,7 @@ def action_of(verb: str) -> Callable[..., None]:
     return act
 
 
-class RunActionsMixin(Base):
+class RunActionsMixin(ReadOnlyAdminMixin):
     """Adds the actions on selected runs."""
 
     actions = tuple(action_of(verb) for verb in ("pause", "resume", "cancel", "retry"))

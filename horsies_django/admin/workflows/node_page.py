@@ -59,7 +59,7 @@ class NodePageMixin(RunPagesMixin):
     def node_view(self, request: HttpRequest, object_id: str, number: int) -> HttpResponse:
         """Show a node. Raises PermissionDenied."""
         run = self.find_run(request, object_id)
-        visible = request.user.has_perm("horsies.view_payload")
+        visible = self.has_view_payload_permission(request)
         hidden = NOT_SHOWN if visible else (*PAYLOAD, *NOT_SHOWN)
         nodes = None if run is None else WorkflowNode.objects.using(run._state.db).filter(workflow_id=run.pk)
         node = None if nodes is None or number > LARGEST else nodes.filter(number=number).defer(*hidden).first()

@@ -77,7 +77,7 @@ def progress_bar(progress: Progress | None) -> SafeString | str:
 
 def node_table(page: Any, request: HttpRequest, run: Any) -> Table:
     """Return the nodes of a run that the address asks for, with messages of errors for those who may see payload."""
-    visible = request.user.has_perm("horsies.view_payload")
+    visible = page.has_view_payload_permission(request)
     alias, columns = run._state.db, (*COLUMNS, "error") if visible else COLUMNS
     status, start = request.GET.get("nodes", ""), request.GET.get("from", "")
     status = status if status in NODE_STATUSES else ""
@@ -163,7 +163,7 @@ def elements(node: WorkflowNode) -> str:
 
 def wait_tables(page: Any, request: HttpRequest, run: Any) -> list[Table]:
     """Return the gates of a run and the signals to it, which are read together."""
-    alias, visible = run._state.db, request.user.has_perm("horsies.view_payload")
+    alias, visible = run._state.db, page.has_view_payload_permission(request)
     waits = WorkflowNode.objects.using(alias).filter(workflow_id=run.pk, signal__isnull=False)
     # First those that wait: no status comes after WAITING in the alphabet.
     gates = waits.filter(kind="gate").only("pk", *SHOWN).order_by("-status", "number")

@@ -99,7 +99,7 @@ class WorkflowAdminMixin(RunActionsMixin, NodePageMixin, PicturePageMixin):
         linked = {"shown_parent": "parent_id", "shown_before": "continues", "shown_after": "continued_as"}
         parent = [field for field, column in linked.items() if getattr(obj, column, None) is not None]
         failure = (("shown_failure", "shown_error_code"),) if obj is not None and obj.error_code else ()
-        visible = request.user.has_perm("horsies.view_payload")
+        visible = self.has_view_payload_permission(request)
         result = "shown_result" if obj is not None and visible else "hidden_payload"
         return (
             (None, {"fields": (

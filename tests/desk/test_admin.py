@@ -17,7 +17,7 @@ from django.db import connection
 from django.test import Client
 from django.urls import reverse
 
-from horsies_django.admin import TaskAdmin, register
+from horsies_django.admin import QueueAdmin, TaskAdmin, register
 from horsies_django.admin.base.history import OF_QUEUES, OF_SCHEDULES, OF_TASKS, OF_WORKFLOWS
 from horsies_django.admin.base.html import STATUSES, span
 from horsies_django.admin.base.verbs import VERBS
@@ -332,3 +332,23 @@ def test_a_site_of_the_project_gets_the_same_pages() -> None:
     assert {model for model in MODELS if site.is_registered(model)} == set(MODELS)
     assert not site.is_registered(TaskAttempt)
     assert not site.is_registered(Heartbeat)
+
+
+def test_a_project_adds_a_search_and_actions_to_a_page_that_has_none(rf: Any) -> None:
+    noted: list[str] = []
+
+    class OwnAdmin(QueueAdmin):
+        search_fields = ("name",)
+        actions = ("note",)
+
+        def note(self, request: Any, queryset: Any) -> None:
+            noted.extend(queryset.values_list("pk", flat=True))
+
+    Queue.objects.bulk_create([Queue(name=name) for name in ("mail", "bulk")], ignore_conflicts=True)
+    page = OwnAdmin(Queue, admin.site)
+    request = rf.post("/", {"action": "note", "_selected_action": ["mail", "\x00"], "index": "0"})
+    request.user = User.objects.create_superuser("boss")
+    page.response_action(request, Queue.objects.all())
+    assert noted == ["mail"]
+    found, _again = page.get_search_results(request, Queue.objects.all(), "bul")
+    assert [queue.pk for queue in found] == ["bulk"]

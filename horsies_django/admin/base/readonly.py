@@ -155,6 +155,7 @@ class ReadOnlyAdminMixin(Base):
     """Base of all pages: rows cannot be added, changed or deleted, and only the declared filters filter."""
 
     actions: Any = None
+    searched: Any = None  # takes rows and a term, and returns the rows that fit
     payload_columns: tuple[str, ...] = ()  # read only for the page of a row, and for those who may see payload
     change_list_mixin: ClassVar[type[NextPageMixin]] = NextPageMixin
     list_per_page = 50
@@ -211,12 +212,17 @@ class ReadOnlyAdminMixin(Base):
 
     def find(self, request: HttpRequest, object_id: str, *, whole: bool = False) -> Any:
         """Return the row of an address, None if there is none; the ``whole`` row if the user may see payload."""
-        key = parse_id(object_id) if isinstance(self.opts.pk, UUIDField) else object_id
-        if key is None or "\x00" in object_id:  # which no name and no query can contain
+        if (key := self.key_of(object_id)) is None:
             return None
         rows = self.get_queryset(request)
         rows = rows.defer(None) if whole and self.has_view_payload_permission(request) else rows
         return rows.filter(pk=key).first()
+
+    def key_of(self, text: str) -> uuid.UUID | str | None:
+        """Return the primary key in a text, None if it cannot be one: no name and no query can contain NUL bytes."""
+        if isinstance(self.opts.pk, UUIDField):
+            return parse_id(text)
+        return None if "\x00" in text else text
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         """Return the row with what its page shows besides."""
@@ -229,13 +235,11 @@ class ReadOnlyAdminMixin(Base):
         """Set the attributes of a row that its page shows, and that are no columns."""
 
     def get_search_results(self, request: HttpRequest, queryset: QuerySet[Any], search_term: str) -> Any:
-        """Search without Django's joins and duplicates."""
+        """Search as the page does, or else Django."""
+        if self.searched is None:
+            return super().get_search_results(request, queryset, search_term)
         term = search_term.strip()
         return (self.searched(queryset, term) if term else queryset), False
-
-    def searched(self, rows: QuerySet[Any], term: str) -> QuerySet[Any]:
-        """Return the rows that a search finds."""
-        return rows
 
     def sections(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
         """Return what the template of a row's page needs for its sections below the fields."""
@@ -272,7 +276,7 @@ class ReadOnlyAdminMixin(Base):
     def response_action(self, request: HttpRequest, queryset: QuerySet[Any], *args: Any, **how: Any) -> Any:
         """Act on the ticked rows only, as no page has a link to tick all that match; pass over what is not the id of a row."""
         post = request.POST.copy()
-        post.setlist(ACTION_CHECKBOX_NAME, [id_ for id_ in post.getlist(ACTION_CHECKBOX_NAME) if parse_id(id_)])
+        post.setlist(ACTION_CHECKBOX_NAME, [text for text in post.getlist(ACTION_CHECKBOX_NAME) if self.key_of(text)])
         post["select_across"] = "0"
         request.POST = post  # type: ignore[assignment]
         return super().response_action(request, queryset, *args, **how)

@@ -167,7 +167,7 @@ def preview(selection: Selection, *, first: bool = False) -> Preview:
     while more and len(found) < DEEPEST:
         page, after = store.page(selection, after, many=DEEPEST - len(found), read=DEEPEST)
         found, more = found + page, after is not None
-        if first:
+        if first and after and after[-1]:  # it goes on in the same index
             break
     kinds = Counter((task.task_name, task.error_code) for task in found)
     return Preview(len(found), more, [(*kind, many) for kind, many in kinds.most_common()], found[:EXAMPLES])

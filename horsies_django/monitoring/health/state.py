@@ -152,9 +152,13 @@ def _queues(store: HealthStore, queues: Sequence[QueueOverview], workers: Sequen
         if len(workers) == MOST_WORKERS:  # there may be more, of which only the queues know
             living = max(living, queue.workers)
         oldest = max(waits.values(), default=None) if name == CLUSTER else waits.get(name)
-        held, pending = (queue.running, queue.claimed), (queue.pending, queue.pending_more)
-        stopped: tuple[int, float | None] = stops.get(name, (0, None))
-        found.append(QueueHealth(name, most, *held, *pending, oldest, most == 0, living, *stopped, parked.get(name)))
+        stopped, stopped_seconds = stops.get(name, (0, None))
+        found.append(
+            QueueHealth(
+                name, most, queue.running, queue.claimed, queue.pending, queue.pending_more, oldest, most == 0, living,
+                stopped, stopped_seconds, parked.get(name),
+            )
+        )  # fmt: skip
     return found
 
 

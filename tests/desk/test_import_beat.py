@@ -283,7 +283,7 @@ def test_without_its_setting_the_zone_is_that_of_the_project_s_app(
 
 
 def test_a_path_that_is_no_app_is_named_and_without_anything_to_import_where_the_command_looked() -> None:
-    for path in ("shop.celery", "tests.apps.project.tasks.add", "nothing"):
+    for path in ("shop.celery", "tests.apps.project.tasks.add", "nothing", ":", "..x"):
         with pytest.raises(CommandError, match="Name a Celery app, such as shop.celery.app"):
             run("--app", path)
     with pytest.raises(CommandError, match="no CELERY_BEAT_SCHEDULE in the settings, and no rows of"):

@@ -161,6 +161,17 @@ def problems(client: Client) -> dict[tuple[str, str], float]:
     }
 
 
+def five_at_once(read: Callable[[], None], asked: Callable[[], bool], answers: threading.Event) -> None:
+    """Have five threads read, and the database answer when all have asked."""
+    threads = [threading.Thread(target=read) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    wait_until(asked, "all ask")
+    answers.set()
+    for thread in threads:
+        thread.join(30)
+
+
 def test_many_who_ask_at_once_wait_for_one_reading(connect: Callable[[], psycopg.Connection[Any]]) -> None:
     """Naive: each finds the metrics too old, and a slow database gets as many readers as there are scrapers."""
     begun, opened, texts = list[int](), list[int](), list[bytes]()
@@ -175,13 +186,7 @@ def test_many_who_ask_at_once_wait_for_one_reading(connect: Callable[[], psycopg
         begun.append(1)
         texts.append(metrics.rendered(slowly))
 
-    threads = [threading.Thread(target=read) for _ in range(5)]
-    for thread in threads:
-        thread.start()
-    wait_until(lambda: len(begun) == 5 and opened, "all ask")
-    answers.set()
-    for thread in threads:
-        thread.join(30)
+    five_at_once(read, lambda: len(begun) == 5 and bool(opened), answers)
     assert len(opened) == 1
     assert texts == [texts[0]] * 5
 
@@ -202,13 +207,7 @@ def test_those_who_waited_for_a_reading_that_failed_do_not_try_again_one_after_a
             metrics.rendered(away)
         refused.append(1)
 
-    threads = [threading.Thread(target=read) for _ in range(5)]
-    for thread in threads:
-        thread.start()
-    wait_until(lambda: len(begun) == 5 and opened, "all ask")
-    answers.set()
-    for thread in threads:
-        thread.join(30)
+    five_at_once(read, lambda: len(begun) == 5 and bool(opened), answers)
     assert len(opened) == 1
     assert len(refused) == 5
 

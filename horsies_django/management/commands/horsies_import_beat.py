@@ -102,7 +102,7 @@ def celery_app(path: str | None) -> Any:
         app = import_string(path.replace(":", "."))
         app.finalize()  # runs the functions that add periodic tasks to it
         app.conf.beat_schedule  # noqa: B018 - so do these
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, ValueError, TypeError) as error:  # the last two of paths such as ":"
         raise CommandError(
             f"horsies_import_beat: --app={path}: {error}. Name a Celery app, such as shop.celery.app"
         ) from error

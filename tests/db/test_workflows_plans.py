@@ -22,6 +22,7 @@ from tests.conftest import Claimer
 from tests.db.drives import Engine, ended
 from tests.db.test_statements import explained
 from tests.db.test_workflows_limits import settle
+from tests.support.deadlines import wait_until
 from tests.support.factories import now
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -151,6 +152,10 @@ def entries(conn: Any, act: Callable[[], Any]) -> int:
         conn.execute("SELECT pg_stat_force_next_flush()")
         found.append(int(conn.execute(query).fetchall()[0][0]))
     return found[1] - found[0]
+
+
+def reads_at_most(bound: int, engine: Engine, act: Callable[[Engine], None]) -> bool:
+    return entries(engine.conn, partial(act, engine)) <= bound
 
 
 def pages(worker: Claimer, length: int) -> int:
@@ -357,7 +362,7 @@ def test_what_is_done_for_a_run_reads_no_more_among_many_runs_that_wait(connect:
     if state == "one":
         signalled(engine)
         engine.conn.execute("VACUUM ANALYZE")
-    few = {act.__name__: entries(engine.conn, partial(act, engine)) for act in acts for _ in range(2)}
+    few = {act: min(entries(engine.conn, partial(act, engine)) for _ in range(3)) for act in acts}
     others = []
     for _ in range(400):
         flow = Workflow("other")
@@ -365,6 +370,7 @@ def test_what_is_done_for_a_run_reads_no_more_among_many_runs_that_wait(connect:
         others.append(tail(flow, [flow.sleep(100_000), flow.gate("open"), flow.signal("go"), late]))
     sent = [entries(engine.conn, flow.send) for flow in others]
     assert min(sent[-10:]) < min(sent[:10]) + 20
-    many = {act.__name__: min(entries(engine.conn, partial(act, engine)) for _ in range(2)) for act in acts}
     assert max(few.values()) < 1_000, "of 500 runs with 10,000 nodes that have ended"
-    assert {name: (few[name], found) for name, found in many.items() if found > 2 * few[name] + 300} == {}
+    for act, found in few.items():
+        # as long as a transaction of any database is older, versions that died meanwhile are read again
+        wait_until(partial(reads_at_most, 2 * found + 300, engine, act), f"{act.__name__} reads no more than alone")

@@ -407,9 +407,10 @@ def test_a_list_reads_no_more_rows_the_larger_the_table_is(
     boss: Client, rows_read: Callable[[], int], analyzed: str
 ) -> None:
     with connection.cursor() as cursor:
+        # Pages without rows, and statistics of the tests before, are another case: a scan of them looks cheap.
+        cursor.execute("TRUNCATE horsies_workflows")
+        cursor.execute("DELETE FROM pg_statistic WHERE starelid = 'horsies_workflows'::regclass")
         if analyzed == "when empty":
-            # Pages without rows are another case: a scan of them looks cheap.
-            cursor.execute("TRUNCATE horsies_workflows")
             cursor.execute("ANALYZE horsies_workflows")
         book = sent(key="book 7")
         runs = WorkflowRun.objects.filter(pk=book.workflow_id)

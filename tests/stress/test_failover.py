@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.stress, pytest.mark.timeout(600)]
 
 def test_a_failover_loses_nothing_finishes_nothing_twice_and_everybody_goes_on() -> None:
     failovers, workers = sized(1, 5), 3
-    verdict = chaos(f"--tasks={sized(400, 6_000)}", f"--failovers={failovers}", f"--workers={workers}")
+    verdict = chaos(f"--tasks={sized(800, 6_000)}", f"--failovers={failovers}", f"--workers={workers}")
     assert verdict["faults"] == failovers == len(verdict["failovers"])
     assert (verdict["lost"], verdict["finished twice"]) == (0, 0)
     # that it came under load: tasks were left for the new primary, and caps were used to the full

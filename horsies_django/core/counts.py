@@ -19,9 +19,8 @@ RETRIED = "RETRIED"  # it failed, and the task runs again
 CRASHED = "CRASHED"  # its process died, and the task runs again
 CLAIMED = "CLAIMED"  # no result: claims of a queue, under the name "", with how long they had been due
 NO_FAILURE = frozenset({COMPLETED, RETURNED, CANCELLED, EXPIRED, RETRIED, CRASHED, CLAIMED})
-OTHER = (
-    "(other)"  # tasks, or codes of a task, beyond the number of those that are counted one by one; codes of NO_FAILURE
-)
+# Tasks, or codes of a task, beyond the number of those that are counted one by one; and codes that are in NO_FAILURE
+OTHER = "(other)"
 
 Key = tuple[str, str, str]  # queue, task, result
 

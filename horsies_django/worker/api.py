@@ -47,13 +47,28 @@ def run(
     Raises WorkerStartError if it cannot start, ImproperlyConfigured for invalid settings.
     """
 
-    options = dict(locals())  # all arguments, by name
-
     def action(stopping: Shutdown) -> int:
         set_django_up()
         from horsies_django.worker.main import work
 
-        return work(stopping, **options)
+        return work(
+            stopping,
+            processes=processes,
+            threads=threads,
+            async_concurrency=async_concurrency,
+            queues=queues,
+            loglevel=loglevel,
+            max_claim_batch=max_claim_batch,
+            max_claim_per_worker=max_claim_per_worker,
+            max_tasks_per_child=max_tasks_per_child,
+            max_memory_per_child_mb=max_memory_per_child_mb,
+            until_empty=until_empty,
+            shutdown_timeout=shutdown_timeout,
+            start_method=start_method,
+            with_scheduler=with_scheduler,
+            health_port=health_port,
+            health_host=health_host,
+        )
 
     return under_signals(action, loglevel)
 

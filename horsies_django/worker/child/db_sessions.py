@@ -92,11 +92,15 @@ def keep_connections(seconds: int) -> None:
 
 def before_task() -> None:
     """Do what Django does before a request: close connections that are broken or past their age. Never raises."""
-    after_task(again=False)
+    tidy_all(again=False)
 
 
-def after_task(*, again: bool = True) -> None:
+def after_task() -> None:
     """Close or reset the connections of this thread after a task. Never raises."""
+    tidy_all(again=True)
+
+
+def tidy_all(*, again: bool) -> None:
     if may_be_open(wrappers_here().values()):
         for wrapper in connections.all(initialized_only=True):
             tidy(wrapper, again=again)

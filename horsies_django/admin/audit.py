@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
@@ -33,15 +33,10 @@ from horsies_django.admin.base.html import (
     moment_field,
     row_field,
 )
-from horsies_django.admin.base.readonly import ChosenFilter, NextPageMixin, ReadOnlyAdminMixin
+from horsies_django.admin.base.readonly import ChosenFilter, ModelAdmin, NextPageMixin, ReadOnlyAdminMixin
 from horsies_django.conf import config
 from horsies_django.models import AuditEntry, Queue, WorkflowRun
 from horsies_django.monitoring.reading import DEEPEST
-
-if TYPE_CHECKING:
-    ModelAdmin = admin.ModelAdmin[AuditEntry]
-else:
-    ModelAdmin = admin.ModelAdmin
 
 # The number is DEEPEST; it is part of the text so that translators can format it.
 LOOKED_AT_NEWEST: str | Promise = gettext_lazy("Only the newest 100,000 entries were searched.")

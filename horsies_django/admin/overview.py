@@ -23,9 +23,8 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from horsies_django.admin.base.charts import bars
-from horsies_django.admin.base.html import FEW, LAST, MANY, NODE_PAGE, absolute, age, badge, breakable, seconds
-from horsies_django.admin.base.refusals import refusal
+from horsies_django.admin.base.html import FEW, LAST, MANY, NODE_PAGE, absolute, age, badge, bars, breakable, seconds
+from horsies_django.admin.base.readonly import refusal
 from horsies_django.admin.workers import LIFE
 from horsies_django.core.counts import COMPLETED, RETURNED, quantile
 from horsies_django.core.queues import CLUSTER

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.contrib import admin
 from django.db.models import CharField, DurationField, F, Func, OuterRef, Q, QuerySet, Subquery, Value
@@ -27,15 +27,10 @@ from horsies_django.admin.base.html import (
     row_field,
     span,
 )
-from horsies_django.admin.base.readonly import ChosenFilter, ReadOnlyAdminMixin
+from horsies_django.admin.base.readonly import ChosenFilter, ModelAdmin, ReadOnlyAdminMixin
 from horsies_django.conf import config
 from horsies_django.models import Heartbeat, Task, Worker, WorkerState
 from horsies_django.models.tasks import IN_FLIGHT
-
-if TYPE_CHECKING:
-    ModelAdmin = admin.ModelAdmin[Worker]
-else:
-    ModelAdmin = admin.ModelAdmin
 
 # As horsies_status names them, with what a badge takes
 LIFE = {

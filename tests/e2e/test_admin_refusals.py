@@ -13,7 +13,7 @@ from django.test import Client
 from django.urls import reverse
 
 from horsies_django import Workflow, schedules
-from horsies_django.admin.base import refusals
+from horsies_django.admin.base import readonly
 from horsies_django.models import AuditEntry, Task
 from tests.apps.project import tasks
 from tests.e2e.test_roles import OPERATING, SENDING, as_role, grant, own
@@ -166,7 +166,7 @@ def test_a_workflow_that_somebody_has_locked_is_left_and_the_admin_says_so(
         words = "Another transaction may have locked one of these rows"
         with_options("-c statement_timeout=1500")
     else:
-        monkeypatch.setattr(refusals, "LOCK_PATIENCE", "200ms")
+        monkeypatch.setattr(readonly, "LOCK_PATIENCE", "200ms")
     with keeper.transaction():
         keeper.execute("SELECT FROM horsies_workflows WHERE id = %s FOR UPDATE", [run.workflow_id])
         for verb, data in (("pause", {}), ("cancel", {}), ("retry", {}), ("skip", {"node": "second"})):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horsies_django.admin.base.charts import LEAST, LINE, bars
+from horsies_django.admin.base.html import LEAST, LINE, bars
 
 SVG = "{http://www.w3.org/2000/svg}"
 BAR = re.compile(r"M(\S+) (\S+)v-(\S+)h(\S+)v\3z")

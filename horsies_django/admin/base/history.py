@@ -18,9 +18,8 @@ from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from horsies_django.admin.base.definitions import changes_of
+from horsies_django.admin.base.definitions import changes_of, label_of_limit, shown_limit
 from horsies_django.admin.base.html import LAST, LONGEST_CELL, NOTHING, Table, absolute, marked, moment, rows_or_none
-from horsies_django.admin.base.limits import label_of, shown_limit
 from horsies_django.admin.base.readonly import read_bounded
 from horsies_django.models import AuditEntry, Queue, Schedule, WorkflowRun
 
@@ -109,7 +108,7 @@ def changes(entry: AuditEntry) -> list[str]:
         old, new = before.get(key, NOTHING), after.get(key, NOTHING)
         if column not in BESIDES and old != new:
             label = _("%(column)s (override)") if overridden else "%(column)s"
-            lines.append(f"{label % {'column': label_of(column)}}: {old} → {new}")
+            lines.append(f"{label % {'column': label_of_limit(column)}}: {old} → {new}")
     return lines
 
 

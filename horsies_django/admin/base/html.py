@@ -1,4 +1,4 @@
-"""Values as HTML: statuses, datetimes, durations, JSON, tables, links to other pages; and how much of something a page shows.
+"""Values as HTML: statuses, datetimes, durations, JSON, tables, charts, links to other pages, reasons; and how much a page shows.
 
 All values are escaped. There are no inline styles: a content security policy may forbid them, and colours belong to the theme.
 """
@@ -9,8 +9,8 @@ import datetime as dt
 import json
 import re
 import uuid
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from django.contrib import admin
 from django.contrib.admin.utils import quote
@@ -25,8 +25,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from horsies_django.conf import config
+from horsies_django.core.explanations import Reason, ReasonCode
 from horsies_django.core.status import Status
-from horsies_django.models import Worker, WorkflowRun
+from horsies_django.models import Queue, Task, Worker, WorkflowRun
 
 NOTHING = "–"
 LONGEST = 20_000  # characters shown of one value
@@ -60,6 +61,19 @@ PATIENCE_MS = 1_000  # longer, and a page is shown without the reasons
 NODE_PAGE = "horsies_workflowrun_node"
 
 Row = TypeVar("Row")
+
+LINE = 16  # height of a line of text
+LEAST = 1.5  # height of a bar of something, however little
+
+Mention: TypeAlias = tuple[type[Model], Any, str]  # what a link leads to, and its text
+HIDDEN: dict[str, str | Promise] = {  # their texts have the key, made from arguments
+    ReasonCode.PARTITION_AT_LIMIT: gettext_lazy(
+        "The partition of this task is at its limit. The permission horsies.view_payload is required to see partitions."
+    ),
+    ReasonCode.BEHIND_IN_ORDER: gettext_lazy(
+        "Another task comes before it in its partition. The permission horsies.view_payload is required to see partitions."
+    ),
+}
 
 
 def badge(kind: str, shape: str, text: object) -> SafeString:
@@ -242,3 +256,106 @@ def _shown(page: Any, request: HttpRequest, id_: uuid.UUID | None, worker: Worke
         return str(id_)  # its row was deleted
     shown: SafeString | str = page.link(request, Worker, id_, str(worker))
     return shown
+
+
+def bars(
+    pairs: Sequence[tuple[int, int]], label: str, *, width: int = 120, height: int = 24, marks: Sequence[str] = ()
+) -> SafeString:
+    """Return a chart with a bar for each pair, how many completed and how many failed, the latter above the former.
+
+    With ``marks``, texts for the time axis in equal distances, it also shows the greatest number; else it is a sparkline.
+    """
+    most = max((sum(pair) for pair in pairs), default=0)
+    top, floor = (LINE, height - LINE) if marks else (0, height)
+    step = width / max(len(pairs), 1)
+    completed, failed = "", ""
+    for place, (done, bad) in enumerate(pairs):
+        lower, upper = (max((floor - top) * many / most, LEAST) if many else 0.0 for many in (done, bad))
+        lower = min(lower, floor - top - upper)  # what failed is seen beside however much that completed
+        completed += _bar(place * step, floor, step, lower)
+        failed += _bar(place * step, floor - lower, step, upper)
+    return format_html(
+        '<svg class="horsies-chart" role="img" width="{0}" height="{1}" viewBox="0 0 {0} {1}"><title>{2}</title>'
+        '<path class="horsies-chart-axis" d="M0 {3}h{0}"/><path class="horsies-chart-done" d="{4}"/>'
+        '<path class="horsies-chart-failed" d="{5}"/>{6}</svg>',
+        str(width), str(height), told(pairs, label), str(floor), completed, failed, _texts(marks, most, width, height),
+    )  # fmt: skip
+
+
+def told(pairs: Sequence[tuple[int, int]], label: str) -> str:
+    """Return the figures of a chart in words."""
+    sums = [sum(pair) for pair in pairs] or [0]
+    figures = [f"{one:,}" for one in (min(sums), max(sums), sums[-1], sum(bad for _done, bad in pairs))]
+    text = _("%(label)s: least %(least)s, most %(most)s, last %(last)s; failed in all: %(failed)s")
+    return text % {"label": label, **dict(zip(("least", "most", "last", "failed"), figures, strict=True))}
+
+
+def _bar(x: float, bottom: float, step: float, high: float) -> str:
+    wide = step * 0.8 if step > 3 else step
+    return f"M{x:.1f} {bottom:.1f}v-{high:.1f}h{wide:.1f}v{high:.1f}z" if high else ""
+
+
+def _texts(marks: Sequence[str], most: int, width: int, height: int) -> SafeString | str:
+    if not marks:
+        return ""
+    last, rows = len(marks) - 1, [("0", str(LINE - 5), "start", f"{most:,}")]
+    for place, text in enumerate(marks):
+        anchor = "middle" if 0 < place < last else "end" if place else "start"
+        rows.append((str(width * place // max(last, 1)), str(height - 3), anchor, text))
+    return format_html_join("", '<text x="{}" y="{}" text-anchor="{}" aria-hidden="true">{}</text>', rows)
+
+
+class Line(NamedTuple):
+    """One reason, with links to the rows that it mentions."""
+
+    code: str
+    text: str
+    links: SafeString
+
+
+def reason_line(page: Any, request: HttpRequest, reason: Reason, visible: bool) -> Line:
+    """Return a reason as a line; ``visible``: the user may see payloads."""
+    text = reason.text if visible else str(HIDDEN.get(reason.code, reason.text))
+    return Line(reason.code.value, text, _mentions(page, request, reason.details))
+
+
+def _mentions(page: Any, request: HttpRequest, details: Mapping[str, Any]) -> SafeString:
+    """Return links to the rows in a reason, as far as the user may see their pages."""
+    queue, child = details.get("queue"), details.get("run")
+    workers = details.get("workers") or details.get("former") or ()
+    holding = [details] if "worker_id" in details else []
+    tasks = [_task(details)] if details.get("task_id") and "task_name" in details else []
+    groups: tuple[tuple[str, list[Mention]], ...] = (
+        (_("queue"), [(Queue, queue, str(Queue(name=queue)))] if queue else []),
+        (_("task"), tasks),
+        (_("run"), [(WorkflowRun, uuid.UUID(child["id"]), str(child["name"]))] if child else []),
+        (_("held by"), [_task(one) for one in details.get("holders") or ()]),
+        (_("worker"), [_worker(one) for one in holding]),
+        (_("workers"), [_worker(one) for one in workers if one.get("hostname")]),
+    )
+    found = [
+        (label, [page.link(request, model, pk, text) for model, pk, text in rows[:FEW]], len(rows) > FEW)
+        for label, rows in groups
+    ]
+    if nodes := details.get("upstream"):
+        run = uuid.UUID(details["workflow_id"])
+        links = [node_link(page, request, run, one["number"], one["name"]) for one in nodes[:FEW]]
+        found.append((_("upstream"), links, len(nodes) > FEW))
+    return format_html_join(
+        " · ",
+        "{}: {}{}",
+        (
+            (label, format_html_join(", ", "{}", ((link,) for link in links)), ", …" if more else "")
+            for label, links, more in found
+            if links and isinstance(links[0], SafeString)  # else the user has no such page
+        ),
+    )
+
+
+def _task(facts: Mapping[str, Any]) -> Mention:
+    return Task, uuid.UUID(str(facts["task_id"])), str(facts["task_name"])
+
+
+def _worker(facts: Mapping[str, Any]) -> Mention:
+    name = f"{facts['hostname']}:{facts['pid']}" if facts["hostname"] else str(facts["worker_id"])
+    return Worker, uuid.UUID(str(facts["worker_id"])), name

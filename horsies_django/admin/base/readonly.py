@@ -1,4 +1,4 @@
-"""Read-only pages that stay fast however many rows there are.
+"""Read-only pages that stay fast however many rows there are, and that say why if the database refuses.
 
 Django's change list counts all rows twice, loads every column, and lets the URL filter by any field. Here a page reads one row
 more than it shows, to know whether there is a next page; queries have a timeout; and only the declared filters filter.
@@ -6,6 +6,7 @@ more than it shows, to know whether there is a next page; queries have a timeout
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.utils import quote
 from django.contrib.admin.views.main import PAGE_VAR, ChangeList
 from django.core.paginator import Paginator
-from django.db import OperationalError, connections, transaction
+from django.db import DatabaseError, OperationalError, connections, transaction
 from django.db.models import Model, Q, QuerySet, UUIDField
 from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -26,23 +27,66 @@ from django.urls import reverse
 from django.utils.functional import Promise
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from horsies_django.admin.base.html import parse_id, payload_note, row_field
-from horsies_django.admin.base.refusals import answered
 from horsies_django.conf import config
 from horsies_django.monitoring.reading import DEEPEST, STATEMENT_TIMEOUT_MS
-from horsies_django.store.base import run
+from horsies_django.store.base import UNDEFINED, run, said
+
+logger = logging.getLogger("horsies.admin")
+
+LOCK_PATIENCE = "3s"
+
+# SQLSTATE -> what it means here and what to do
+REMEDIES: dict[str, str | Promise] = {
+    "25006": gettext_lazy("The database is read-only. Use the site that is connected to the primary."),
+    "42501": gettext_lazy(
+        "The site's database role lacks a privilege. The page “Give the database roles no more than they need” of the"
+        " documentation lists the privileges that each page and action requires."
+    ),
+    **dict.fromkeys(UNDEFINED, gettext_lazy("Check that “migrate” has been run.")),
+    "55P03": gettext_lazy("Another open transaction has locked one of these rows. Try again when it has ended."),
+    "57014": gettext_lazy(
+        "This took longer than the statement timeout of the database role. Another transaction may have locked one of these"
+        " rows. Try again."
+    ),
+}
 
 if TYPE_CHECKING:
-    Base = admin.ModelAdmin[Any]
+    ModelAdmin = admin.ModelAdmin[Any]
+    Base = ModelAdmin
     Listing = ChangeList
 else:
     Base = Listing = object
+    ModelAdmin = admin.ModelAdmin
 
 T = TypeVar("T")
 
 QUERY_CANCELED = "57014"
+
+
+def refusal(error: DatabaseError) -> str:
+    told = said(error).partition("\n")[0] or type(error).__name__
+    remedy = REMEDIES.get(getattr(error.__cause__, "sqlstate", None) or "", "")
+    return _("The database refused: %(error)s. %(remedy)s") % {"error": told, "remedy": remedy}
+
+
+@contextmanager
+def patiently() -> Iterator[None]:
+    """Make a change atomically, and give up after ``LOCK_PATIENCE`` if rows are locked by others."""
+    alias = config().database
+    with transaction.atomic(using=alias):
+        before = _wait_for_locks(alias, LOCK_PATIENCE)
+        yield
+        _wait_for_locks(alias, before)  # the transaction around it may go on
+
+
+def _wait_for_locks(alias: str, timeout: str) -> str:
+    """Set the lock timeout of this transaction, and return the previous one."""
+    ((before, _now),) = run(connections[alias], "sessions/lock_timeout", {"timeout": timeout})
+    return str(before)
 
 
 def read_bounded(alias: str, read: Callable[[], T], timeout_ms: int | None = None) -> T | None:
@@ -170,12 +214,12 @@ class ReadOnlyAdminMixin(Base):
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         """Show the list, or the reason why the database refused to read it."""
         view = super().changelist_view
-        return answered(self, request, lambda: view(request, extra_context))
+        return self.answered(request, lambda: view(request, extra_context))
 
     def changeform_view(self, request: HttpRequest, *args: Any, **how: Any) -> Any:
         """Show the page of a row, or the reason why the database refused to read it."""
         view = super().changeform_view
-        return answered(self, request, lambda: view(request, *args, **how))
+        return self.answered(request, lambda: view(request, *args, **how))
 
     def render_change_form(
         self, request: Any, context: Any, add: Any = False, change: Any = False, form_url: Any = "", obj: Any = None
@@ -189,12 +233,20 @@ class ReadOnlyAdminMixin(Base):
         """Return a view for users of this site, which explains refusals; ``atomic``: in the transaction of the request."""
 
         def shown(request: HttpRequest, **of: Any) -> HttpResponse:
-            return answered(self, request, lambda: view(request, **of))
+            return self.answered(request, lambda: view(request, **of))
 
         wrapped: Any = self.admin_site.admin_view(shown)
         for alias in () if atomic else connections:
             wrapped = transaction.non_atomic_requests(using=alias)(wrapped)
         return wrapped
+
+    def answered(self, request: HttpRequest, view: Callable[[], HttpResponse]) -> HttpResponse:
+        """Return the response of a view, or a page that explains why the database refused."""
+        try:
+            return view()
+        except DatabaseError as error:
+            logger.warning("the database refused to answer %.200r: %s", request.path, said(error))
+            return self.shown(request, "refused", _("This page cannot be shown"), {"text": refusal(error)}, 503)
 
     def shown(
         self, request: Any, template: str, title: str | Promise, context: dict[str, Any], status: int | None = None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 from urllib.parse import urlencode
 
 from django.contrib import admin
@@ -23,7 +23,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from horsies_django.admin.base.change_forms import ChangeMixin
-from horsies_django.admin.base.charts import bars
+from horsies_django.admin.base.definitions import levels, limit_table, states
 from horsies_django.admin.base.history import OF_QUEUES, last_changes
 from horsies_django.admin.base.html import (
     LAST,
@@ -33,6 +33,7 @@ from horsies_django.admin.base.html import (
     Table,
     age,
     badge,
+    bars,
     breakable,
     marked,
     moment_field,
@@ -42,8 +43,7 @@ from horsies_django.admin.base.html import (
     status_badge,
     worker_links,
 )
-from horsies_django.admin.base.limits import levels, limit_table, states
-from horsies_django.admin.base.readonly import NextPageMixin, read_all, read_bounded
+from horsies_django.admin.base.readonly import ModelAdmin, NextPageMixin, read_all, read_bounded
 from horsies_django.admin.queues.queue_forms import OverrideForm
 from horsies_django.core.counts import quantile
 from horsies_django.core.queues import CLUSTER
@@ -51,12 +51,6 @@ from horsies_django.models import Queue, Task
 from horsies_django.models.tasks import PENDING
 from horsies_django.monitoring import history, overview
 from horsies_django.store import overviews
-
-if TYPE_CHECKING:
-    ModelAdmin = admin.ModelAdmin[Queue]
-else:
-    ModelAdmin = admin.ModelAdmin
-
 
 DAY = dt.timedelta(days=1)
 

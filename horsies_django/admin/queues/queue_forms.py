@@ -16,7 +16,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from horsies_django.admin.base.change_forms import ChangeForm
-from horsies_django.admin.base.limits import LEVELS, label_of, shown_limit
+from horsies_django.admin.base.definitions import LEVELS, label_of_limit, shown_limit
 from horsies_django.conf import LARGEST_LIMIT
 from horsies_django.core.queues import CLUSTER
 
@@ -115,7 +115,7 @@ class OverrideForm(ChangeForm):
         override = row.override if isinstance(row.override, dict) else {}
         for key in LEVELS:
             field = self.fields[key]
-            field.label = label_of(key).capitalize()
+            field.label = label_of_limit(key).capitalize()
             declared = _("Declared: %(limit)s.") % {"limit": shown_limit(getattr(row, key))}
             field.help_text = f"{declared} {_('0 lets no task start.')}" if key == "max_concurrency" else declared
             if key in override:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 from django.contrib import admin
@@ -41,7 +41,7 @@ from horsies_django.admin.base.html import (
     rows_or_none,
     shape_of,
 )
-from horsies_django.admin.base.readonly import ChosenFilter, NextPageMixin, read_bounded
+from horsies_django.admin.base.readonly import ChosenFilter, ModelAdmin, NextPageMixin, read_bounded
 from horsies_django.admin.schedules.schedule_forms import EditMixin
 from horsies_django.core.patterns import Pattern, PatternError, parse
 from horsies_django.core.schedules import ScheduleConfig, as_texts, read_definition
@@ -51,12 +51,6 @@ from horsies_django.monitoring.health import LATE
 from horsies_django.monitoring.health.state import MISSED
 from horsies_django.monitoring.overview import as_object, changed_keys
 from horsies_django.store.schedules import Recent, ScheduleStore
-
-if TYPE_CHECKING:
-    ModelAdmin = admin.ModelAdmin[Schedule]
-else:
-    ModelAdmin = admin.ModelAdmin
-
 
 REMOVED: str | Promise = gettext_lazy("Removed")
 SKIPPED: str | Promise = gettext_lazy("Skipped")

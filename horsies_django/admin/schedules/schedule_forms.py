@@ -18,11 +18,10 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from horsies_django import schedules
-from horsies_django.admin.base.change_forms import ChangeForm, ChangeMixin
+from horsies_django.admin.base.change_forms import ADD, ChangeForm, ChangeMixin
 from horsies_django.admin.base.definitions import ARGUMENTS, CATCH_UP, LABELS, OVERLAP
 from horsies_django.admin.base.history import OF_SCHEDULES
 from horsies_django.admin.base.html import LONGEST_NAME, NOTHING
-from horsies_django.admin.base.verbs import ADD
 from horsies_django.conf import config
 from horsies_django.core.patterns import EXAMPLES
 from horsies_django.core.schedules import CATCH_UP as POLICIES

@@ -11,35 +11,26 @@ import time
 import uuid
 from collections import Counter
 from dataclasses import astuple, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django import forms
-from django.contrib import admin
 from django.core import signing
 from django.core.exceptions import PermissionDenied
-from django.db import DatabaseError, connections, transaction
+from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 from django.urls import path
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from horsies_django.admin.base.change_forms import VERBS
 from horsies_django.admin.base.history import OF_TASKS
 from horsies_django.admin.base.html import parse_id
-from horsies_django.admin.base.readonly import read_bounded
-from horsies_django.admin.base.refusals import answered, patiently, refusal
-from horsies_django.admin.base.verbs import VERBS
+from horsies_django.admin.base.readonly import ReadOnlyAdminMixin, patiently, read_bounded, refusal
 from horsies_django.admin.tasks.listing import SelectionForm, address
 from horsies_django.conf import config
 from horsies_django.core.texts import LONGEST_REASON
-from horsies_django.models import Task
 from horsies_django.tasks import selection
-
-if TYPE_CHECKING:
-    Base = admin.ModelAdmin[Task]
-else:
-    Base = object
 
 SALT = "horsies.act"
 REQUEST_SECONDS = 5.0
@@ -106,16 +97,12 @@ class Progress:
         return cls(user, selection.Selection(**chosen), *rest)
 
 
-class AllMixin(Base):
+class AllMixin(ReadOnlyAdminMixin):
     """Adds the page to those of tasks."""
 
     def get_urls(self) -> list[Any]:
-        wrapped: Any = self.admin_site.admin_view(
-            lambda request: answered(self, request, lambda: self.all_view(request))
-        )
-        for alias in connections:  # each part of an act is a transaction of its own
-            wrapped = transaction.non_atomic_requests(using=alias)(wrapped)
-        return [path("all/", wrapped, name="horsies_task_all"), *super().get_urls()]
+        view = self.view_of(self.all_view, atomic=False)  # each part of an act is a transaction of its own
+        return [path("all/", view, name="horsies_task_all"), *super().get_urls()]
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         """Link the other pages from the list: this one with what the list shows."""
@@ -186,8 +173,5 @@ class AllMixin(Base):
             return progress, refusal(error)
         return progress, ""
 
-    def _answer(self, request: Any, **found: Any) -> HttpResponse:
-        request.current_app = self.admin_site.name
-        context = {**self.admin_site.each_context(request), "title": _("Act on all tasks that match"), "opts": self.opts,
-                   "media": self.media, **found}  # fmt: skip
-        return TemplateResponse(request, "admin/horsies/task/all.html", context)
+    def _answer(self, request: HttpRequest, **found: Any) -> HttpResponse:
+        return self.shown(request, "task/all", _("Act on all tasks that match"), found)

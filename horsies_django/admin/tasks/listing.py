@@ -23,11 +23,10 @@ from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from horsies_django.admin.base.change_forms import OPERATE, VERBS
 from horsies_django.admin.base.history import OF_TASKS
 from horsies_django.admin.base.html import STATUSES, parse_id, with_workers
-from horsies_django.admin.base.readonly import NextPageMixin, ReadOnlyAdminMixin
-from horsies_django.admin.base.refusals import patiently, refusal
-from horsies_django.admin.base.verbs import OPERATE, VERBS
+from horsies_django.admin.base.readonly import NextPageMixin, ReadOnlyAdminMixin, patiently, refusal
 from horsies_django.conf import config
 from horsies_django.core.queues import CLUSTER
 from horsies_django.management.quantities import ago

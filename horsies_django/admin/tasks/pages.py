@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.contrib import admin
 from django.db.models import QuerySet
@@ -27,6 +27,7 @@ from horsies_django.admin.base.html import (
     status_badge,
     with_workers,
 )
+from horsies_django.admin.base.readonly import ModelAdmin
 from horsies_django.admin.tasks.all import AllMixin
 from horsies_django.admin.tasks.attempts import attempt_table
 from horsies_django.admin.tasks.failures import FailuresMixin
@@ -38,11 +39,6 @@ from horsies_django.conf import config
 from horsies_django.core.queues import shown_priority
 from horsies_django.core.status import Status
 from horsies_django.models import Queue, Task, TaskAttempt
-
-if TYPE_CHECKING:
-    ModelAdmin = admin.ModelAdmin[Task]
-else:
-    ModelAdmin = admin.ModelAdmin
 
 LANES = {"async": gettext_lazy("async function"), "sync": gettext_lazy("sync function")}
 

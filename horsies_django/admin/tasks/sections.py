@@ -21,6 +21,7 @@ from horsies_django.admin.base.html import (
     MANY,
     NOTHING,
     PATIENCE_MS,
+    Line,
     Table,
     absolute,
     block,
@@ -28,11 +29,11 @@ from horsies_django.admin.base.html import (
     json_block,
     moment_field,
     node_link,
+    reason_line,
     row_field,
     status_badge,
 )
 from horsies_django.admin.base.readonly import ReadOnlyAdminMixin, read_bounded
-from horsies_django.admin.base.reason_lines import Line, reason_line
 from horsies_django.admin.tasks.attempts import frames
 from horsies_django.core.codec.plain import named_arguments
 from horsies_django.core.explanations import Reason

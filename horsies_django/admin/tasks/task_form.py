@@ -9,7 +9,7 @@ from django.utils.translation import gettext as _
 
 from horsies_django.admin.base.change_forms import ChangeForm, ChangeMixin, OvertakenError
 from horsies_django.admin.base.history import OF_TASKS, entries_of, shown_action
-from horsies_django.admin.base.refusals import patiently
+from horsies_django.admin.base.readonly import patiently
 from horsies_django.models import Task
 
 

@@ -21,11 +21,17 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext, gettext_lazy, ngettext
 from django.utils.translation import gettext_lazy as _
 
+from horsies_django.admin.base.change_forms import VERBS
 from horsies_django.admin.base.history import OF_WORKFLOWS
 from horsies_django.admin.base.html import NOTHING, SHAPES, parse_id
-from horsies_django.admin.base.readonly import ChosenFilter, NextPageMixin, ReadOnlyAdminMixin, read_bounded
-from horsies_django.admin.base.refusals import patiently, refusal
-from horsies_django.admin.base.verbs import VERBS
+from horsies_django.admin.base.readonly import (
+    ChosenFilter,
+    NextPageMixin,
+    ReadOnlyAdminMixin,
+    patiently,
+    read_bounded,
+    refusal,
+)
 from horsies_django.conf import config
 from horsies_django.core.errors import WorkflowError
 from horsies_django.core.kinds import kind_of

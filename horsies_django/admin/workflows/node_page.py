@@ -21,6 +21,7 @@ from horsies_django.admin.base.html import (
     NODE_PAGE,
     NOTHING,
     PATIENCE_MS,
+    Line,
     Table,
     block,
     breakable,
@@ -28,11 +29,11 @@ from horsies_django.admin.base.html import (
     moment,
     node_link,
     payload_note,
+    reason_line,
     span,
     status_badge,
 )
 from horsies_django.admin.base.readonly import read_bounded
-from horsies_django.admin.base.reason_lines import Line, reason_line
 from horsies_django.admin.workflows.nodes import LARGEST, elements, first_rows, leads_to, upstream
 from horsies_django.admin.workflows.run_forms import RunPagesMixin, lacked
 from horsies_django.core.texts import LONGEST_REASON

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.contrib import admin
 from django.db.models import QuerySet
@@ -26,7 +26,7 @@ from horsies_django.admin.base.html import (
     row_field,
     status_badge,
 )
-from horsies_django.admin.base.readonly import read_bounded
+from horsies_django.admin.base.readonly import ModelAdmin, read_bounded
 from horsies_django.admin.workflows.listing import (
     NameFilter,
     NeedsFilter,
@@ -47,11 +47,6 @@ from horsies_django.admin.workflows.nodes import (
 from horsies_django.admin.workflows.picture.page import PicturePageMixin
 from horsies_django.models import WorkflowRun
 from horsies_django.monitoring import workflows
-
-if TYPE_CHECKING:
-    ModelAdmin = admin.ModelAdmin[WorkflowRun]
-else:
-    ModelAdmin = admin.ModelAdmin
 
 
 class WorkflowAdminMixin(RunActionsMixin, NodePageMixin, PicturePageMixin):

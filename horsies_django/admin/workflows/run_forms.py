@@ -10,11 +10,10 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext_lazy
 
-from horsies_django.admin.base.change_forms import ChangeForm, ChangeMixin
+from horsies_django.admin.base.change_forms import VERBS, ChangeForm, ChangeMixin
 from horsies_django.admin.base.history import OF_WORKFLOWS
 from horsies_django.admin.base.html import LONGEST_NAME
-from horsies_django.admin.base.refusals import patiently
-from horsies_django.admin.base.verbs import VERBS
+from horsies_django.admin.base.readonly import patiently
 from horsies_django.admin.workflows.nodes import LARGEST
 from horsies_django.models import WorkflowNode
 from horsies_django.monitoring.explain import find_node

@@ -9,11 +9,11 @@ from __future__ import annotations
 from django.contrib import admin
 
 from horsies_django.admin.audit import AuditAdmin, AuditAdminMixin
-from horsies_django.admin.queues.pages import QueueAdmin, QueueAdminMixin
-from horsies_django.admin.schedules.pages import ScheduleAdmin, ScheduleAdminMixin
-from horsies_django.admin.tasks.pages import TaskAdmin, TaskAdminMixin
+from horsies_django.admin.queues import QueueAdmin, QueueAdminMixin
+from horsies_django.admin.schedules import ScheduleAdmin, ScheduleAdminMixin
+from horsies_django.admin.tasks import TaskAdmin, TaskAdminMixin
 from horsies_django.admin.workers import WorkerAdmin, WorkerAdminMixin
-from horsies_django.admin.workflows.pages import WorkflowAdmin, WorkflowAdminMixin
+from horsies_django.admin.workflows import WorkflowAdmin, WorkflowAdminMixin
 from horsies_django.models import AuditEntry, Queue, Schedule, Task, Worker, WorkflowRun
 
 __all__ = [

@@ -17,7 +17,7 @@ from django.test import Client
 from django.urls import reverse
 
 from horsies_django import queues
-from horsies_django.admin.tasks import all as all_page
+from horsies_django.admin.tasks import bulk as all_page
 from horsies_django.core.counts import BOUNDS, COMPLETED, Total
 from horsies_django.core.status import Status
 from horsies_django.models import AuditEntry, Heartbeat, Queue, Task, Worker

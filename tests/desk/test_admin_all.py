@@ -13,7 +13,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import reverse
 
-from horsies_django.admin.tasks import all as module
+from horsies_django.admin.tasks import bulk as module
 from horsies_django.models import AuditEntry, Task
 from horsies_django.tasks import selection
 from tests.desk.test_admin import body, client_with

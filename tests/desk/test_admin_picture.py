@@ -16,8 +16,8 @@ from django.urls import reverse
 from horsies_django import Workflow
 from horsies_django.admin.base import readonly
 from horsies_django.admin.base.html import SHAPES
-from horsies_django.admin.workflows.picture import cards
-from horsies_django.admin.workflows.picture.cards import clock
+from horsies_django.admin.workflows import picture
+from horsies_django.admin.workflows.picture import clock
 from horsies_django.core.status import NODE_STATUSES, RUN_STATUSES
 from horsies_django.models import AuditEntry, Task, WorkflowNode, WorkflowRun
 from horsies_django.testing import drain
@@ -229,12 +229,12 @@ def test_only_what_is_known_is_said_to_be_live(boss: Client) -> None:
 
 def test_a_run_that_is_too_large_is_shown_as_a_table_instead(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     handle = sent()
-    for name in ("MOST_NODES", "MOST_EDGES"):
+    for name, most, told in (("MOST_NODES", 1, "1 nodes or 10,000"), ("MOST_EDGES", 0, "2,000 nodes or 0")):
         with monkeypatch.context() as patched:
-            patched.setattr(cards, name, 1 if name == "MOST_NODES" else 0)
+            patched.setattr(picture, name, most)
             html = body(boss, url(handle, "picture"))
         assert "too large for a picture" in html
-        assert "more than 2,000 nodes or 10,000 edges" in html
+        assert f"more than {told} edges" in html
         assert 'class="horsies-drawing"' not in html
         assert f'<a href="{node_url(handle, 1)}">plus</a>' in html
     assert 'class="horsies-drawing"' in body(boss, url(handle, "picture"))
@@ -242,7 +242,7 @@ def test_a_run_that_is_too_large_is_shown_as_a_table_instead(boss: Client, monke
 
 def test_reading_that_takes_too_long_is_given_up(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     handle = sent()
-    monkeypatch.setattr(cards, "_read", lambda *_of: sql(ENDLESS))
+    monkeypatch.setattr(picture, "_read", lambda *_of: sql(ENDLESS))
     monkeypatch.setattr(readonly, "STATEMENT_TIMEOUT_MS", 50)
     html = body(boss, url(handle, "picture"))
     assert "was stopped" in html

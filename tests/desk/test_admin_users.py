@@ -17,8 +17,8 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from horsies_django import Workflow, queues, schedules, urls
-from horsies_django.admin.tasks.all import Progress
-from horsies_django.admin.workflows.picture import cards
+from horsies_django.admin.tasks.bulk import Progress
+from horsies_django.admin.workflows import picture
 from horsies_django.models import AuditEntry, Task, WorkflowNode, WorkflowRun, WorkflowSignal
 from horsies_django.monitoring import summary
 from horsies_django.tasks import selection
@@ -352,7 +352,7 @@ def test_without_view_payload_it_is_not_even_read_and_pages_say_that_it_is_hidde
     boss: Client, pages: list[Page], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The pages of pictures have tables of nodes, as those of runs that are too large for a picture."""
-    monkeypatch.setattr(cards, "MOST_NODES", 0)
+    monkeypatch.setattr(picture, "MOST_NODES", 0)
     client, seen, untold = browser(user_with(VIEWS, is_staff=True)), set(), set()
     for page in pages:
         if page.url.endswith(("/change/", "/picture/")) or "/nodes/" in page.url:

@@ -18,9 +18,10 @@ from django.urls import reverse
 
 from horsies_django import Workflow, quorum
 from horsies_django.admin import WorkflowAdmin
+from horsies_django.admin import workflows as pages
 from horsies_django.admin.base import readonly
 from horsies_django.admin.base.html import SHAPES
-from horsies_django.admin.workflows import node_page, nodes
+from horsies_django.admin.workflows import nodes
 from horsies_django.core.status import NODE_STATUSES, RUN_STATUSES
 from horsies_django.models import AuditEntry, Task, WorkflowNode, WorkflowRun
 from horsies_django.monitoring import workflows
@@ -249,8 +250,8 @@ def test_the_page_of_a_node_does_not_wait_long_for_the_reasons(boss: Client, mon
         with connection.cursor() as cursor:
             cursor.execute(ENDLESS)
 
-    monkeypatch.setattr(node_page, "PATIENCE_MS", 50)
-    monkeypatch.setattr(node_page, "explain_node", slow)
+    monkeypatch.setattr(pages, "PATIENCE_MS", 50)
+    monkeypatch.setattr(pages, "explain_node", slow)
     assert "Finding the reasons took longer" in body(boss, node_url(handle, 0))
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horsies_django.admin.workflows.picture import cards
-from horsies_django.admin.workflows.picture.geometry import GAP, HEIGHT, WIDEST, WIDTH, Box, Edge, drawn, layered
+from horsies_django.admin.workflows import picture
+from horsies_django.admin.workflows.geometry import GAP, HEIGHT, WIDEST, WIDTH, Box, Edge, drawn, layered
 
 graphs = st.integers(1, 40).flatmap(
     lambda many: st.tuples(
@@ -143,9 +143,9 @@ def test_many_nodes_with_long_edges_have_few_bends() -> None:
 
 @given(st.text(max_size=80), st.integers(300, 2_000))
 def test_a_name_is_cut_into_at_most_two_lines_that_fit(name: str, most: int) -> None:
-    found = cards.lines(name, most)
+    found = picture.lines(name, most)
     assert 1 <= len(found) <= 2
-    assert all(cards.width(line) <= most for line in found)
+    assert all(picture.width(line) <= most for line in found)
 
 
 @pytest.mark.parametrize(
@@ -160,4 +160,4 @@ def test_a_name_is_cut_into_at_most_two_lines_that_fit(name: str, most: int) -> 
     ],
 )
 def test_a_name_breaks_between_its_parts(name: str, expected: list[str]) -> None:
-    assert cards.lines(name, 1_050) == expected
+    assert picture.lines(name, 1_050) == expected

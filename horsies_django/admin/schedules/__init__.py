@@ -1,1 +1,358 @@
-"""The pages about schedules."""
+"""The pages about schedules: when each fires, what it sends, the tasks of its last fire times, and who changed what."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
+
+from django.contrib import admin
+from django.db import connections
+from django.db.models import F, JSONField, Max, Q, QuerySet
+from django.db.models.expressions import CombinedExpression
+from django.db.models.functions import Now
+from django.http import HttpRequest
+from django.utils.formats import date_format
+from django.utils.functional import Promise
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.text import Truncator
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+
+from horsies_django.admin.base.definitions import definition_table
+from horsies_django.admin.base.history import OF_SCHEDULES, last_changes
+from horsies_django.admin.base.html import (
+    FEW,
+    LAST,
+    LONGEST_CELL,
+    NOTHING,
+    Table,
+    age,
+    away,
+    badge,
+    breakable,
+    marked,
+    moment,
+    moment_field,
+    row_field,
+    rows_or_none,
+    shape_of,
+)
+from horsies_django.admin.base.readonly import ChosenFilter, ModelAdmin, NextPageMixin, read_bounded
+from horsies_django.admin.schedules.schedule_forms import EditMixin
+from horsies_django.core.patterns import Pattern, PatternError, parse
+from horsies_django.core.schedules import ScheduleConfig, as_texts, read_definition
+from horsies_django.models import Schedule, Task
+from horsies_django.models.fields import aware
+from horsies_django.monitoring.health import LATE
+from horsies_django.monitoring.health.state import MISSED
+from horsies_django.monitoring.overview import as_object, changed_keys
+from horsies_django.store.schedules import Recent, ScheduleStore
+
+REMOVED: str | Promise = gettext_lazy("Removed")
+SKIPPED: str | Promise = gettext_lazy("Skipped")
+HELD = CombinedExpression(F("declared"), "||", F("changes"), JSONField())  # the definition in force
+OFF = Q(held__enabled=False, held__enabled__isnull=False)
+STATES = {
+    "on": (gettext_lazy("On"), Q(gone_at__isnull=True) & ~OFF),
+    "off": (gettext_lazy("Off"), Q(gone_at__isnull=True) & OFF),
+    "gone": (gettext_lazy("Gone from the code"), Q(gone_at__isnull=False)),
+    "error": (gettext_lazy("With an error"), Q(error__isnull=False)),
+    "late": (gettext_lazy("Late"), Q(next_at__lt=Now() - LATE, gone_at__isnull=True)),
+    "missed": (gettext_lazy("Missed fire times"), Q(missed_at__gt=Now() - MISSED)),
+}
+
+
+class Reading(NamedTuple):
+    """A parsed definition; ``schedule`` is None if it is invalid, ``pattern`` is None if the pattern is."""
+
+    schedule: ScheduleConfig | None
+    pattern: Pattern | None
+    problems: list[tuple[str, str]]
+
+    @property
+    def zone(self) -> dt.tzinfo:
+        """The zone of its fire times; UTC if the pattern is invalid."""
+        return ZoneInfo(self.pattern.zone) if self.pattern else dt.UTC
+
+
+def read(schedule: Schedule) -> Reading:
+    """Parse a schedule's definition as far as it is valid."""
+    definition = as_object(schedule.definition)
+    found, problems = read_definition(definition)
+    if found:
+        return Reading(found, found.pattern, problems)
+    try:
+        pattern = parse(str(definition.get("pattern")), definition.get("zone", "UTC"))
+    except PatternError:
+        pattern = None
+    return Reading(None, pattern, problems)
+
+
+def coming(schedule: Any, pattern: Pattern, count: int) -> list[dt.datetime]:
+    """Return the next fire times of the pattern after the row was read."""
+    return pattern.coming(aware(schedule.read_at), count, aware(schedule.since))
+
+
+def coming_table(schedule: Any, reading: Reading) -> Table:
+    """Return the next fire times, in the zone of the schedule and in UTC."""
+    now = aware(schedule.read_at)
+
+    def row(at: dt.datetime) -> list[Any]:
+        local, offset = wall(at, reading.zone), at.astimezone(reading.zone).isoformat()[19:]
+        there = format_html('{} <span class="horsies-quiet">{}</span>', local, offset)
+        utc = f"{at.astimezone(dt.UTC):%Y-%m-%d %H:%M:%S}".removesuffix(":00")
+        return [marked("fire-time", cell) for cell in (there, utc, away(at, now))]
+
+    rows = [row(at) for at in coming(schedule, reading.pattern, FEW)] if reading.pattern else []
+    note = _("It does not fire: these would be its fire times.") if rows and not _fires(schedule) else ""
+    above = format_html('<p class="horsies-note">{}</p>', note) if note else ""
+    return Table("coming", _("Next fire times"), (marked("zone", reading.zone), "UTC", _("When")), rows, above=above)
+
+
+def wall(fire_time: dt.datetime, zone: dt.tzinfo) -> str:
+    """Return a fire time in the local time of a zone: ``Sun 2027-03-28 09:00``; with seconds unless they are zero."""
+    local = aware(fire_time).astimezone(zone)
+    return f"{date_format(local, 'D')} {local:%Y-%m-%d} {local:%H:%M:%S}".removesuffix(":00")
+
+
+def recent(alias: str, names: Iterable[str], many: int) -> dict[str, list[Recent]] | None:
+    """Return the latest fire times by schedule, read with one statement; None if that took too long."""
+    asked = list(names)
+    found = read_bounded(alias, lambda: ScheduleStore(connections[alias]).recent(asked, many)) if asked else []
+    if found is None:
+        return None
+    runs = defaultdict(list)
+    for run in found:
+        runs[run.name].append(run)
+    return runs
+
+
+def run_table(page: Any, request: HttpRequest, schedule: Any, zone: dt.tzinfo) -> Table:
+    """Return the last fire times and their tasks."""
+
+    def row(run: Recent) -> list[Any]:
+        why = _("because this task had not finished") if run.skipped else ""
+        task = page.link(request, Task, run.task_id, str(run.task_id)) if run.status else str(run.task_id)
+        sent = NOTHING if run.skipped else moment(run.sent_at, schedule.read_at)
+        local = marked("fire-time", wall(run.fire_at, zone))
+        return [local, sent, marked("id", task), format_html("{} {}", badge(*shown_run(run)), why)]
+
+    heads = (marked("zone", zone), _("Sent"), _("Task"), _("Status"))
+    rows = rows_or_none(schedule.runs, row)
+    return Table("runs", _("Last fire times"), heads, rows, empty=_("None so far."))
+
+
+def shown_run(run: Recent) -> tuple[str, str, str | Promise]:
+    """Return what ``badge`` takes for the status of a fire time's task, or that it was skipped."""
+    if run.skipped:
+        return "skipped", "⊘", SKIPPED
+    return shape_of(run.status) if run.status else ("unknown", "·", REMOVED)
+
+
+def bar(runs: list[Recent], zone: dt.tzinfo) -> SafeString | str:
+    """Return the last runs as blocks, newest at the right, coloured and shaped by status; screen readers get one sentence."""
+    if not runs:
+        return NOTHING
+    shapes = [(shown_run(run), run.fire_at) for run in runs]
+    counts = Counter(str(name) for (_kind, _shape, name), _at in shapes)
+    told = ", ".join(f"{count} {name.lower()}" for name, count in counts.most_common())
+    label = ngettext("The last run: %(told)s.", "The last %(count)d runs: %(told)s.", len(runs))
+    blocks = ((kind, f"{wall(at, zone)}: {name}") for (kind, _shape, name), at in reversed(shapes))
+    return format_html(
+        '<span class="horsies-runs" role="img" aria-label="{}">{}</span>',
+        label % {"count": len(runs), "told": told},
+        format_html_join("", '<span class="horsies-run horsies-run-{}" title="{}"></span>', blocks),
+    )
+
+
+class StateFilter(ChosenFilter):
+    """Filters schedules by whether they fire, do not, or have an error."""
+
+    title = gettext_lazy("state")
+    parameter_name = "state"
+    offered = tuple((state, text) for state, (text, _rows) in STATES.items())
+
+    def condition(self, value: str) -> Q:
+        return STATES[value][1]
+
+
+def with_runs(alias: str, schedules: list[Any]) -> list[Any]:
+    """Set ``reading`` and ``runs`` of each schedule, read with one statement; ``runs`` is None if that took too long."""
+    found = recent(alias, [schedule.name for schedule in schedules], LAST)
+    for schedule in schedules:
+        schedule.reading = read(schedule)
+        schedule.runs = None if found is None else found.get(schedule.name, [])
+    return schedules
+
+
+class ScheduleListMixin(NextPageMixin):
+    """The change list of schedules, by name."""
+
+    def source(self) -> QuerySet[Schedule]:
+        schedules: QuerySet[Schedule] = self.queryset
+        return schedules.order_by("name")
+
+    def prepare(self, request: HttpRequest, rows: list[Any]) -> list[Any]:
+        """Read the last fire times of the whole page at once, and link the task of the latest."""
+        page: Any = self.model_admin
+        declared = Schedule.objects.using(self.root_queryset.db).filter(declared_in__isnull=False, gone_at__isnull=True)
+        last = declared.aggregate(at=Max("declared_at"))["at"]
+        if rows:
+            running = ", ".join(ScheduleStore(connections[self.root_queryset.db]).schedulers())
+            self.note = _("Schedulers: %(names)s.") % {"names": running} if running else _("No scheduler is running.")
+        if rows and last is not None:
+            ago = _("A scheduler last had them in its code %(ago)s.") % {"ago": away(last, rows[0].read_at)}
+            self.note = f"{self.note} {ago}"
+        schedules: list[Any] = page.with_last(request, with_runs(self.root_queryset.db, rows))
+        return schedules
+
+
+class ScheduleAdminMixin(EditMixin):
+    """The logic of the schedule pages, for any ModelAdmin."""
+
+    change_list_mixin = ScheduleListMixin
+    change_form_template = "admin/horsies/schedule/change_form.html"
+    list_display = ("shown_name", "shown_pattern", "shown_next", "shown_last", "shown_runs", "shown_declared")
+    list_display_links = ("shown_name",)
+    list_filter = (StateFilter,)
+    search_fields = ("name",)  # shows the box; searched() does the search
+    search_help_text = gettext_lazy("Part of the name of a schedule or of its task.")
+    ordering = ("name",)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Schedule]:
+        """Have filters and the search look into the definition in force."""
+        rows: QuerySet[Schedule] = super().get_queryset(request).alias(held=HELD)
+        return rows
+
+    def searched(self, rows: QuerySet[Schedule], term: str) -> QuerySet[Schedule]:
+        """Search by the name and by the name of the task."""
+        return rows.filter(Q(name__icontains=term) | Q(held__task__icontains=term))
+
+    def get_fieldsets(self, request: HttpRequest, obj: Schedule | None = None) -> Any:
+        gone = ("gone",) if obj and obj.gone_at else ()
+        fields = ("shown_task", "shown_pattern", "following", ("shown_last", "shown_runs"), "shown_declared")
+        return ((None, {"fields": (*fields, ("in_force", "last_declared", *gone), ("created", "updated"))}),)
+
+    def complete(self, request: HttpRequest, row: Any) -> None:
+        """Add its last fire times."""
+        self.with_last(request, with_runs(row._state.db, [row]))
+
+    def with_last(self, request: HttpRequest, schedules: list[Any]) -> list[Any]:
+        """Set ``linked_last`` of each schedule: the status of its last task, as a link if the user may see the task."""
+        for schedule in schedules:
+            schedule.linked_last = ""
+            if schedule.runs:
+                last = schedule.runs[0]
+                status = badge(*shown_run(last))
+                schedule.linked_last = self.link(request, Task, last.task_id, status) if last.status else status
+        return schedules
+
+    def sections(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
+        """Return the definition, the next and the last fire times, the last changes and the change buttons."""
+        return {
+            "problem": _problem(obj),
+            "failed": moment(obj.error_at, obj.read_at) if obj.error else "",
+            "tables": [
+                definition_table(obj, self.has_view_payload_permission(request)),
+                coming_table(obj, obj.reading),
+                run_table(self, request, obj, obj.reading.zone),
+                last_changes(self, request, obj, obj.name, OF_SCHEDULES),
+            ],
+            "tools": self.tools(request, obj),
+        }
+
+    @admin.display(description=gettext_lazy("name"))
+    def shown_name(self, obj: Schedule) -> SafeString:
+        """Return the name, and below it the name of the task if that is different."""
+        task = as_object(obj.definition).get("task")
+        if not task or task == obj.name:
+            return breakable(obj.name)
+        template = '{}<br><span class="horsies-quiet horsies-below">{}</span>'
+        return format_html(template, breakable(obj.name), breakable(str(task)))
+
+    @admin.display(description=gettext_lazy("task"))
+    def shown_task(self, obj: Schedule) -> SafeString | str:
+        task = as_object(obj.definition).get("task")
+        return breakable(str(task)) if task else NOTHING
+
+    @admin.display(description=gettext_lazy("pattern"))
+    def shown_pattern(self, obj: Any) -> SafeString:
+        """Return the pattern in words, and below that as text with its zone."""
+        definition, pattern = as_object(obj.definition), obj.reading.pattern
+        text, zone = str(definition.get("pattern", NOTHING)), str(definition.get("zone", "UTC"))
+        if pattern is None:
+            return format_html("<code>{}</code>", text)
+        words, written = pattern.in_words, str(pattern)
+        code = format_html("<code>{}</code> · ", written) if words.lower() != written.lower() else ""
+        template = '<span title="{} {}">{}</span><br><span class="horsies-quiet horsies-below">{}{}</span>'
+        return format_html(template, written, zone, words, code, zone)
+
+    @admin.display(description=gettext_lazy("next fire time"))
+    def shown_next(self, obj: Any) -> SafeString | str:
+        """Return the next fire time, and the error of the last one."""
+        following, problem = self.following(obj), _problem(obj)
+        if obj.missed_at is not None and obj.read_at - obj.missed_at < MISSED:
+            missed = badge("full", "■", _("Missed fire times"))
+            following = format_html("{}<br>{} {}", following, missed, age(obj.missed_at, obj.read_at))
+        if not problem or not _fires(obj):
+            return following
+        error = format_html("{} {}", badge("failed", "✕", _("Error")), Truncator(problem).chars(LONGEST_CELL))
+        return error if following == NOTHING else format_html("{}<br>{}", following, error)
+
+    @admin.display(description=gettext_lazy("next fire time"))
+    def following(self, obj: Any) -> SafeString | str:
+        """Return the next fire time in the schedule's zone, or why there is none."""
+        if obj.gone_at:
+            return badge("stopped", "⊘", _("Gone from the code"))
+        if not _fires(obj):
+            return badge("stopped", "■", _("Off"))
+        reading, now = obj.reading, aware(obj.read_at)
+        computed = coming(obj, reading.pattern, 1) if reading.pattern and not obj.next_fire_at else []
+        fire_time = aware(obj.next_fire_at) if obj.next_fire_at else computed[0] if computed else None
+        if fire_time is None:
+            return NOTHING
+        late = obj.next_at is not None and now - aware(obj.next_at) > LATE
+        template = '<time datetime="{}">{}</time><br><span class="horsies-quiet horsies-below">{}, {}</span> {}'
+        mark = badge("full", "■", _("Late")) if late else ""
+        local = wall(fire_time, reading.zone)
+        return format_html(template, fire_time.isoformat(), local, reading.zone, away(fire_time, now), mark)
+
+    @admin.display(description=gettext_lazy("last task"))
+    def shown_last(self, obj: Any) -> SafeString | str:
+        """Return the status of the last task, and how long ago it was sent."""
+        if not obj.runs:
+            return NOTHING
+        ago = format_html('<span class="horsies-quiet horsies-below">{}</span>', age(obj.runs[0].sent_at, obj.read_at))
+        return format_html("{}<br>{}", obj.linked_last, ago)
+
+    @admin.display(description=gettext_lazy("defined in"))
+    def shown_declared(self, obj: Schedule) -> SafeString | str:
+        """Return where the schedule is declared, with a mark if changes override that."""
+        if obj.declared_in is None:
+            return _("the admin")
+        mark = badge("overridden", "✎", _("Changed")) if changed_keys(obj) else ""
+        return format_html("{} {}", breakable(obj.declared_in), mark)
+
+    shown_runs = row_field(gettext_lazy("last runs"), lambda row: bar(row.runs or [], row.reading.zone))
+    in_force = moment_field(Schedule, "since")
+    last_declared = moment_field(Schedule, "declared_at")
+    gone = moment_field(Schedule, "gone_at")
+    created = moment_field(Schedule, "created_at")
+    updated = moment_field(Schedule, "updated_at")
+
+
+def _fires(obj: Schedule) -> bool:
+    return obj.gone_at is None and as_object(obj.definition).get("enabled") is not False
+
+
+def _problem(obj: Any) -> str:
+    """Return the error that the scheduler recorded, or the problems of the definition, or ""."""
+    return obj.error or "; ".join(as_texts(obj.reading.problems))
+
+
+class ScheduleAdmin(ScheduleAdminMixin, ModelAdmin):
+    """The schedule pages of Django's own admin."""

@@ -1,4 +1,4 @@
-"""What the page of a task shows: its payload, its place in a workflow, its copies, its steps, and why it does not run.
+"""What the page of a task shows: the first sentence, why it does not run, its payload, place, copies, steps and attempts.
 
 The payload is for users with ``horsies.view_payload``. It is shown as the stored JSON: no code of the project is imported, so
 the page works even if the task's module does not.
@@ -6,24 +6,32 @@ the page works even if the task's module does not.
 
 from __future__ import annotations
 
+import datetime as dt
+import re
+import sysconfig
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from django.contrib import admin
 from django.http import HttpRequest
 from django.utils.functional import Promise
-from django.utils.html import format_html_join
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext, gettext_lazy
+from django.utils.translation import gettext, gettext_lazy, ngettext
 from django.utils.translation import gettext as _
 
+import horsies_django
 from horsies_django.admin.base.html import (
     LAST,
+    LONGEST,
     MANY,
     NOTHING,
     PATIENCE_MS,
     Line,
     Table,
     absolute,
+    badge,
     block,
     field,
     json_block,
@@ -31,17 +39,25 @@ from horsies_django.admin.base.html import (
     node_link,
     reason_line,
     row_field,
+    span,
     status_badge,
+    worker_links,
 )
 from horsies_django.admin.base.readonly import ReadOnlyAdminMixin, read_bounded
-from horsies_django.admin.tasks.attempts import frames
 from horsies_django.core.codec.plain import named_arguments
-from horsies_django.core.explanations import Reason
+from horsies_django.core.explanations import Reason, ReasonCode
 from horsies_django.core.kinds import kind_of
 from horsies_django.core.status import Status
-from horsies_django.models import Task, TaskStep, WorkflowNode, WorkflowRun
+from horsies_django.models import Task, TaskAttempt, TaskStep, WorkflowNode, WorkflowRun
+from horsies_django.models.fields import aware
 from horsies_django.monitoring import overview
 from horsies_django.monitoring.explain import explain
+
+FRAME = re.compile(r'^([ |]*)File "([^"\n]*)", line \d+, in [^\n]*\n?(?:\1  [^\n]*\n?)*', re.MULTILINE)
+# As worker.child.site decides it, but the file may be one of another machine.
+LIBRARY = re.compile(r"[/\\](site-packages|dist-packages|lib[/\\]python3[^/\\]*)[/\\]|^<", re.IGNORECASE)
+ELSEWHERE = (sysconfig.get_path("stdlib"), str(Path(horsies_django.__file__).parent))
+OUTCOMES = {"COMPLETED": ("completed", "✓"), "SNOOZED": ("pending", "○"), "CANCELLED": ("cancelled", "⊘")}
 
 
 class Panel(NamedTuple):
@@ -189,3 +205,172 @@ def with_copies(page: Any, request: HttpRequest, task: Any) -> None:
     if found[LAST:]:
         links.append((_("and %(count)d earlier") % {"count": len(found) - LAST}, ""))
     task.linked_copies = format_html_join(SafeString("<br>"), "{} {}", links)
+
+
+def headline(page: Any, request: Any, task: Any, panel: Panel | None, site: str | None) -> SafeString:
+    """Return the sentence; ``site`` is where the last attempt failed. The texts of reasons are as this user may see them."""
+    if task.merged_into is not None:
+        other = page.link(request, type(task), task.merged_into, str(task.merged_into))
+        return format_html(_("Merged {} ago into task {}, which runs for it."), past(task, task.finished_at), other)
+    if task.finished_at is not None:
+        return format_html("{}{}.", ended(task, site), gone(task))
+    reasons, lines = (panel.reasons, panel.lines or []) if panel else ((), [])
+    found = {reason.code: reason for reason in reasons}
+    tell = TELLING.get(reasons[0].code) if reasons else None
+    if tell is not None:
+        return format_html("{}", tell(task, reasons[0].details))
+    ahead = found.get(ReasonCode.BEHIND_OTHERS)
+    waits = held_back(reasons[0], lines[0].text) if reasons else ""
+    if ahead is not None and ahead is not reasons[0]:
+        waits += _(", %(count)s ahead") % {"count": f"{ahead.details['count']:,}" + "+" * ahead.details["more"]}
+    since = {"span": past(task, task.enqueued_at)}
+    return format_html("{}{}.", _("Waiting for %(span)s") % since, f": {waits}" if waits else "")
+
+
+def past(task: Any, at: dt.datetime) -> str:
+    return span(task.read_at - at)
+
+
+def which_attempt(task: Any) -> str:
+    """Return which attempt it is, "" if there can be only one."""
+    numbers = attempt_numbers(task)
+    return _("attempt %(number)d of %(most)d") % numbers if numbers["most"] > 1 else ""
+
+
+def attempt_numbers(task: Any) -> dict[str, int]:
+    """Return the number of the attempt, and that of the last one that its retry policy allows."""
+    before = task.attempts_before or 0
+    return {"number": before + task.retry_count + 1, "most": before + task.max_retries + 1}
+
+
+def ended(task: Any, site: str | None) -> str:
+    ago = {"ago": past(task, task.finished_at), "code": task.error_code}
+    if task.status == Status.COMPLETED:
+        ran = span(task.finished_at - task.started_at) if task.started_at else NOTHING
+        return _("Completed %(ago)s ago after %(ran)s") % {**ago, "ran": ran}
+    if task.status == Status.EXPIRED:
+        return _("Expired %(ago)s ago: it had not started in time") % ago
+    if task.status == Status.CANCELLED:
+        return _("Cancelled %(ago)s ago, %(code)s") % ago
+    tried = _(" at %(attempt)s") % {"attempt": attempt} if (attempt := which_attempt(task)) else ""
+    place = _(" in %(site)s") % {"site": site} if site else ""
+    return _("Failed %(ago)s ago%(tried)s%(place)s with %(code)s") % {**ago, "tried": tried, "place": place}
+
+
+def gone(task: Any) -> str:
+    if task.redacted_at is None:
+        return ""
+    return _("; its arguments and messages were removed %(ago)s ago") % {"ago": past(task, task.redacted_at)}
+
+
+def held_back(reason: Reason, text: str) -> str:
+    """Return a reason in a few words: that of a cap has many."""
+    if reason.code not in (ReasonCode.QUEUE_AT_CAP, ReasonCode.CLUSTER_AT_CAP):
+        return text.removesuffix(".")
+    queue = _("the whole cluster") if reason.code == ReasonCode.CLUSTER_AT_CAP else reason.details["queue"]
+    return _("%(queue)s is at its cap %(taken)s of %(cap)s") % {**reason.details, "queue": queue}
+
+
+def running(task: Any, details: dict[str, Any]) -> str:
+    host = f"{details['hostname']}:{details['pid']}" if details["hostname"] else str(details["worker_id"])
+    told = {"span": past(task, task.started_at), "host": host, "child": details["child_pid"]}
+    text = (
+        _("Running for %(span)s on %(host)s, child %(child)s")
+        if told["child"]
+        else _("Running for %(span)s on %(host)s")
+    )
+    return ", ".join(part for part in (text % told, which_attempt(task)) if part) + "."
+
+
+def due(task: Any, details: dict[str, Any]) -> str:
+    """Return how long it is until the task is due."""
+    return span(dt.datetime.fromisoformat(details["due_at"]) - aware(task.read_at))
+
+
+TELLING: dict[str, Callable[[Any, dict[str, Any]], str]] = {
+    ReasonCode.RUNNING: running,
+    ReasonCode.NOT_DUE: lambda task, details: _("Due in %(span)s.") % {"span": due(task, details)},
+    ReasonCode.SNOOZED: lambda task, details: _("Snoozed by its code, due in %(span)s.") % {"span": due(task, details)},
+    ReasonCode.RETRY_WAITING: lambda task, details: (
+        _("Retries in %(span)s: %(attempt)s.") % {"span": due(task, details), "attempt": which_attempt(task)}
+    ),
+}
+
+
+def is_project(path: str) -> bool:
+    """Whether a file is the project's own."""
+    return not LIBRARY.search(path) and not any(Path(path).is_relative_to(folder) for folder in ELSEWHERE)
+
+
+def frames(trace: str) -> SafeString:
+    """Return a traceback with the project's frames, and below it, folded, with all."""
+    short = FRAME.sub(lambda found: found[0] if is_project(found[2]) else "\0", trace[:LONGEST])
+    if "\0" not in short:
+        return block(trace)
+
+    def left_out(found: re.Match[str]) -> str:
+        text = ngettext("  … %(n)d frame of libraries\n", "  … %(n)d frames of libraries\n", len(found[0]))
+        return text % {"n": len(found[0])}
+
+    folded = format_html("<details><summary>{}</summary>{}</details>", _("All frames"), block(trace))
+    return format_html("{}{}", block(re.sub("\0+", left_out, short)), folded)
+
+
+def attempt_table(page: Any, request: HttpRequest, task: Task, attempts: Sequence[TaskAttempt], visible: bool) -> Table:
+    """Return attempts, the newest first; ``visible``: the user may see messages and tracebacks."""
+    workers = worker_links(page, request, {attempt.worker_id for attempt in attempts})
+    begun = [attempt.finished_at for attempt in attempts[1:]] + [task.sent_at]
+    whole = attempts[0].finished_at - task.sent_at if attempts else dt.timedelta()
+
+    def row(attempt: TaskAttempt, since: dt.datetime) -> list[Any]:
+        wait, ran = attempt.started_at - since, attempt.finished_at - attempt.started_at
+        told = {"wait": span(wait), "ran": span(ran)}
+        kind, shape = OUTCOMES.get(attempt.outcome, ("failed", "✕"))
+        retried = format_html(' <span class="horsies-quiet">{}</span>', _("then retried")) if attempt.will_retry else ""
+        return [
+            attempt.attempt,
+            format_html("{}{}", badge(kind, shape, attempt.outcome.capitalize()), retried),
+            absolute(attempt.started_at),
+            format_html(
+                "{}<br>{}",
+                _("waited %(wait)s, ran %(ran)s") % told,
+                timeline(kind, since - task.sent_at, wait, ran, whole),
+            ),
+            error_cell(attempt, visible, unfolded=attempt is attempts[0] and task.finished_at is None),
+            workers[attempt.worker_id],
+            attempt.child_pid or NOTHING,
+        ]
+
+    rows = [row(*pair) for pair in zip(attempts, begun, strict=False)]
+    heads = (_("Attempt"), _("Outcome"), _("Started"), _("Duration"), _("Error"), _("Worker"), _("Process"))
+    return Table("attempts", _("Attempts"), heads, rows, empty=_("No attempt has finished yet."))
+
+
+def error_cell(attempt: TaskAttempt, visible: bool, *, unfolded: bool) -> SafeString:
+    """Return code and place, and if they are ``visible`` the message and the traceback, ``unfolded`` or not."""
+    place = _("%(site)s, line %(line)s") % {"site": attempt.site, "line": attempt.site_line} if attempt.site else ""
+    message = trace = SafeString("")
+    if visible and attempt.error_message:
+        message = block(attempt.error_message)
+    if visible and attempt.traceback:
+        form = "<details{}><summary>{}</summary>{}</details>"
+        trace = format_html(form, SafeString(" open") if unfolded else "", _("Traceback"), frames(attempt.traceback))
+    shown = '{} <span class="horsies-quiet">{}</span>{}{}'
+    return format_html(shown, attempt.error_code or NOTHING, place, message, trace)
+
+
+def timeline(
+    kind: str, before: dt.timedelta, wait: dt.timedelta, ran: dt.timedelta, whole: dt.timedelta
+) -> SafeString | str:
+    """Return when it waited and ran, between the time when the task was sent and its last end; a text beside it says it, too."""
+    if whole <= dt.timedelta():
+        return ""
+    start, middle, end = (
+        round(min(max(part / whole, 0), 1) * 200) for part in (before, before + wait, before + wait + ran)
+    )
+    return format_html(
+        '<svg class="horsies-timeline horsies-timeline-{}" width="200" height="8" viewBox="0 0 200 8" preserveAspectRatio="none"'
+        ' aria-hidden="true">'
+        '<path d="M{} 4H{}"/><rect x="{}" y="0" width="{}" height="8"/></svg>',
+        kind, start, middle, min(middle, 198), max(end - middle, 2),
+    )  # fmt: skip

@@ -1,7 +1,8 @@
-"""The page for acts on all tasks that match: what they are, how many, and then retry, cancel or redact, some seconds a request.
+"""The pages about many tasks: acts on all that match, and failures in groups.
 
-What was asked for travels from request to request as a signed text: the selection, where to go on, and what was done so far. So
-nothing is stored, and whoever stops or loses the page can go on, or begin again.
+An act says which tasks match, and how many, and then retries, cancels or redacts them, some seconds a request. What was asked for
+travels from request to request as a signed text: the selection, where to go on, and what was done so far. So nothing is stored,
+and whoever stops or loses the page can go on, or begin again.
 """
 
 from __future__ import annotations
@@ -16,20 +17,25 @@ from typing import Any
 from django import forms
 from django.core import signing
 from django.core.exceptions import PermissionDenied
-from django.db import DatabaseError
+from django.db import DatabaseError, connections
 from django.http import HttpRequest, HttpResponse
 from django.urls import path
+from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from horsies_django.admin.base.change_forms import VERBS
 from horsies_django.admin.base.history import OF_TASKS
-from horsies_django.admin.base.html import parse_id
+from horsies_django.admin.base.html import absolute, away, parse_id
 from horsies_django.admin.base.readonly import ReadOnlyAdminMixin, patiently, read_bounded, refusal
 from horsies_django.admin.tasks.listing import SelectionForm, address
 from horsies_django.conf import config
+from horsies_django.core.counts import OTHER
 from horsies_django.core.texts import LONGEST_REASON
+from horsies_django.models.fields import aware
+from horsies_django.monitoring import failures
+from horsies_django.store import base
 from horsies_django.tasks import selection
 
 SALT = "horsies.act"
@@ -45,6 +51,14 @@ ACTS = {
     "cancel": (gettext_lazy("Cancel all"), VERBS[OF_TASKS]["cancel"]),
     "terminate": (gettext_lazy("Cancel all, and kill those that do not stop"), VERBS[OF_TASKS]["kill"]),
     "redact": (gettext_lazy("Redact all"), VERBS[OF_TASKS]["redact"]),
+}
+
+SHOWN = 50  # groups
+SPANS = {
+    "hour": (gettext_lazy("an hour"), dt.timedelta(hours=1)),
+    "night": (gettext_lazy("last night, 18:00"), None),
+    "day": (gettext_lazy("a day"), dt.timedelta(days=1)),
+    "week": (gettext_lazy("a week"), dt.timedelta(days=7)),
 }
 
 
@@ -97,15 +111,19 @@ class Progress:
         return cls(user, selection.Selection(**chosen), *rest)
 
 
-class AllMixin(ReadOnlyAdminMixin):
-    """Adds the page to those of tasks."""
+class BulkMixin(ReadOnlyAdminMixin):
+    """Adds these pages to that of tasks."""
 
     def get_urls(self) -> list[Any]:
-        view = self.view_of(self.all_view, atomic=False)  # each part of an act is a transaction of its own
-        return [path("all/", view, name="horsies_task_all"), *super().get_urls()]
+        acts = self.view_of(self.all_view, atomic=False)  # each part of an act is a transaction of its own
+        own = [
+            path("all/", acts, name="horsies_task_all"),
+            path("failures/", self.view_of(self.failures_view), name="horsies_task_failures"),
+        ]
+        return [*own, *super().get_urls()]
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
-        """Link the other pages from the list: this one with what the list shows."""
+        """Link these pages from the list: that of acts with what the list shows."""
         shown = {name: request.GET.get(name) for name in SelectionForm.base_fields}
         if (searched := request.GET.get("q")) and not parse_id(searched):
             shown["name"] = searched
@@ -175,3 +193,32 @@ class AllMixin(ReadOnlyAdminMixin):
 
     def _answer(self, request: HttpRequest, **found: Any) -> HttpResponse:
         return self.shown(request, "task/all", _("Act on all tasks that match"), found)
+
+    def failures_view(self, request: Any) -> HttpResponse:
+        """Show the groups since a moment, and one of them opened. Raises PermissionDenied."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        span = request.GET.get("since") if request.GET.get("since") in SPANS else "night"
+        now = aware(base.now(connections[config().database]))
+        evening = timezone.localtime(now).replace(tzinfo=None, hour=18, minute=0) - dt.timedelta(days=1)
+        length = SPANS[span][1]
+        since = failures.counted_from(now - length if length else timezone.make_aware(evening), now)
+        task, code = (request.GET.get(name, "").replace("\0", "") for name in ("task", "code"))
+        seen = self.has_view_payload_permission(request)
+        read = read_bounded(config().database, lambda: (
+            failures.groups(since, now), failures.places(task, code, since, payload=seen) if task and code else []
+        ))  # fmt: skip
+        found, places = read or ([], [])
+        pages = ["changelist", *(["all"] if request.user.has_perm("horsies.operate_task") else [])]
+
+        def links(name: str, code: str, site: str = "") -> dict[str, str]:
+            fields = {"status": "FAILED", "name": name, "code": code, "site": site, "since": since.isoformat()}
+            return {} if OTHER in (name, code) else {page: address(self, page, **fields) for page in pages}
+
+        context = {
+            "spans": {key: text for key, (text, _length) in SPANS.items()}, "span": span, "since": absolute(since),
+            "late": read is None, "many": f"{sum(one.n for one in found):,}", "task": task, "code": code,
+            "groups": [(one.task, one.code, f"{one.n:,}", links(one.task, one.code)) for one in found[:SHOWN]],
+            "places": [(place, away(place.at, now), links(task, code, place.site)) for place in places[:SHOWN]],
+        }  # fmt: skip
+        return self.shown(request, "task/failures", _("Failures"), context)

@@ -5,14 +5,16 @@ It shows a section only to those who may view its model, as the site's list of m
 
 from __future__ import annotations
 
+import datetime as dt
+import logging
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from django.contrib.admin.utils import quote
-from django.db import DatabaseError
+from django.db import DatabaseError, connections
 from django.db.models import Model
 from django.http import HttpRequest
 from django.urls import NoReverseMatch, reverse
@@ -26,18 +28,38 @@ from django.utils.translation import gettext_lazy
 from horsies_django.admin.base.html import FEW, LAST, MANY, NODE_PAGE, absolute, age, badge, bars, breakable, seconds
 from horsies_django.admin.base.readonly import refusal
 from horsies_django.admin.workers import LIFE
+from horsies_django.conf import config
 from horsies_django.core.counts import COMPLETED, RETURNED, quantile
 from horsies_django.core.queues import CLUSTER
 from horsies_django.models import AuditEntry, Queue, Schedule, Task, Worker, WorkflowRun
 from horsies_django.monitoring import history
-from horsies_django.monitoring.health import LATE, Problem, ProblemCode, QueueHealth, Severity
-from horsies_django.monitoring.summary import SPANS, Summary, read
+from horsies_django.monitoring.health import (
+    LATE,
+    Health,
+    Problem,
+    ProblemCode,
+    QueueHealth,
+    Severity,
+    examine,
+    problems,
+)
+from horsies_django.monitoring.history import Step
+from horsies_django.monitoring.reading import Cached, connected
+from horsies_django.store.base import Connection, said
+from horsies_django.store.health import HealthStore, WaitingGates
+from horsies_django.store.history import Failures, HistoryStore
 
+logger = logging.getLogger("horsies.admin")
+
+# What is looked at, and in how many steps
+SPANS: dict[str, tuple[str | Promise, dt.timedelta, int]] = {
+    "hour": (gettext_lazy("Last hour"), dt.timedelta(hours=1), 60),
+    "day": (gettext_lazy("Last 24 hours"), dt.timedelta(days=1), 24),
+    "week": (gettext_lazy("Last 7 days"), dt.timedelta(days=7), 56),
+}
+MOST_FAILURES = 10
 EVERY_MS = "10000"  # between two readings of a page that is visible
 LATELY_MINUTES = 14  # that were counted of the last 15: workers write once a minute
-WORDS: dict[str, str | Promise] = {
-    "hour": gettext_lazy("Last hour"), "day": gettext_lazy("Last 24 hours"), "week": gettext_lazy("Last 7 days"),
-}  # fmt: skip
 SEVERITIES = {
     Severity.CRITICAL: ("failed", "✕", gettext_lazy("Critical")),
     Severity.WARNING: ("paused", "!", gettext_lazy("Warning")),
@@ -55,6 +77,48 @@ COLUMNS = (
 
 Text = SafeString | str
 Section = tuple[str, list[SafeString]]  # its title, and a list
+
+
+class Summary(NamedTuple):
+    """The state; ``steps`` by queue, ``failures`` the largest groups. If it is not complete, only the problems are known."""
+
+    health: Health
+    problems: list[Problem]
+    steps: dict[str, list[Step]]
+    failures: list[Failures]
+    gates: list[WaitingGates]
+
+
+def summary(connection: Connection, span: str) -> Summary:
+    """Read what is to be shown of a span (a key of ``SPANS``), in autocommit mode. Raises the errors of the driver."""
+    health, (_text, length, points) = examine(connection), SPANS[span]
+    found = Summary(health, problems(health), {}, [], [])
+    if not health.complete:
+        return found
+    steps, failures = summaries.read(  # workers add to it once a minute
+        f"history of {span}",
+        lambda: (history.series(connection, length, points), HistoryStore(connection).failures(length, MOST_FAILURES)),
+        seconds=60.0,
+    )
+    return found._replace(steps=steps, failures=failures, gates=HealthStore(connection).waiting_gates())
+
+
+summaries: Cached[Any] = Cached()
+
+
+def read(span: str) -> Summary | DatabaseError:
+    """Return the summary, or why the database refused; both five seconds old at most, and what was counted a minute."""
+
+    def make() -> Summary | DatabaseError:
+        try:
+            with connections[config().database].wrap_database_errors, connected() as connection:
+                return summary(connection, span)
+        except DatabaseError as error:
+            logger.warning("the database refused to show the overview: %s", said(error))
+            return error
+
+    found: Summary | DatabaseError = summaries.read(span, make)
+    return found
 
 
 class Overview:
@@ -137,7 +201,7 @@ class Overview:
             self.listed(f"{whole.failed:,}", status="FAILED", **of_queue) if whole.failed else "0",
             seconds(quantile(whole.waits, 0.95)),
             seconds(quantile(whole.runs, 0.95)),
-            bars([step[:2] for step in steps], f"{queue.name}, {WORDS[self.chosen]}"),
+            bars([step[:2] for step in steps], f"{queue.name}, {SPANS[self.chosen][0]}"),
         )
         paused = badge("paused", "■", _("Paused")) if queue.paused else ""
         name = self.link(Queue, queue.name, str(Queue(name=queue.name)))
@@ -205,7 +269,10 @@ def overview(request: HttpRequest, app_list: Iterable[Mapping[str, Any]]) -> dic
     chosen = chosen if chosen in SPANS else "hour"
     models = [model for app in app_list for model in app["models"]]
     lists = {model["model"]: model["admin_url"] for model in models if model["perms"].get("view")}
-    context: dict[str, Any] = {"every": EVERY_MS, "spans": [(name, WORDS[name], name == chosen) for name in SPANS]}
+    context: dict[str, Any] = {
+        "every": EVERY_MS,
+        "spans": [(name, text, name == chosen) for name, (text, *_) in SPANS.items()],
+    }
     found = read(chosen)
     if isinstance(found, DatabaseError):
         return {**context, "refused": refusal(found)}

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from django.urls import reverse
 
+from horsies_django.admin.overview import summaries
 from horsies_django.models import Schedule, Task, Worker
-from horsies_django.monitoring import summary
 from tests.browser import test_admin as shared
 from tests.browser.test_admin import CONTRASTS, SETTLED, assert_readable, look, playwright
 from tests.browser.test_admin import browser as browser
@@ -111,7 +111,7 @@ def test_it_shows_a_new_failure_without_a_reload_and_keeps_the_focus(
         playwright.expect(failures).not_to_contain_text("charge")
         counted(("default", "shop.tasks.charge", "CARD_DECLINED", 4_000))
         put(2, queue="mail")
-        summary.summaries.kept.clear()
+        summaries.kept.clear()
         assert asked(page) == []
         page.clock.run_for(PERIOD)
         playwright.expect(failures).to_contain_text("4,000 × shop.tasks.charge CARD_DECLINED")

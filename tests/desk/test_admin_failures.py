@@ -18,7 +18,7 @@ from horsies_django.admin.base import readonly
 from horsies_django.core.counts import OTHER
 from horsies_django.models import Task
 from horsies_django.models.fields import aware
-from horsies_django.monitoring import failures as module
+from horsies_django.monitoring import history as module
 from horsies_django.tasks import selection
 from tests.desk.test_admin import body, listed
 from tests.support.factories import TaskAttemptFactory, TaskFactory, now

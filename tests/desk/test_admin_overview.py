@@ -18,9 +18,10 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from horsies_django import Workflow, queues
+from horsies_django.admin.overview import SPANS, summaries
 from horsies_django.core.counts import BOUNDS, CLAIMED, COMPLETED, Total
 from horsies_django.models import Queue, Schedule, WorkflowNode, WorkflowRun
-from horsies_django.monitoring import reading, summary
+from horsies_django.monitoring import reading
 from horsies_django.store import base
 from horsies_django.store.history import HistoryStore
 from horsies_django.tasks.ids import uuid7
@@ -48,14 +49,14 @@ SECTIONS = {
 @pytest.fixture(autouse=True)
 def anew() -> Iterator[None]:
     """Keep nothing that another test has read."""
-    summary.summaries.kept.clear()
+    summaries.kept.clear()
     yield
-    summary.summaries.kept.clear()
+    summaries.kept.clear()
 
 
 def seen(client: Client, **query: str) -> str:
     """Return the overview as HTML, read anew."""
-    summary.summaries.kept.clear()
+    summaries.kept.clear()
     return shown(client, **query)
 
 
@@ -260,8 +261,8 @@ def test_the_database_is_read_once_in_five_seconds_and_nobody_sees_what_was_read
     assert "mail" not in shown(viewer)
     assert shown(boss) == html
     assert cells(shown(boss, span="week"), "mail")["Failed"] == "32", "another span is not what was kept"
-    kept = summary.summaries.kept
-    summary.summaries.kept = {name: (until - reading.CACHED_SECONDS, one) for name, (until, one) in kept.items()}
+    kept = summaries.kept
+    summaries.kept = {name: (until - reading.CACHED_SECONDS, one) for name, (until, one) in kept.items()}
     ran: list[str] = []
     monkeypatch.setattr(base, "watchers", [lambda _connection, name, _params: ran.append(name)])
     assert cells(shown(boss), "mail")["Waiting"] == "7"
@@ -270,9 +271,9 @@ def test_the_database_is_read_once_in_five_seconds_and_nobody_sees_what_was_read
 
 
 def test_a_page_takes_no_more_than_25_queries(boss: Client, troubled: Any) -> None:
-    for span in summary.SPANS:
+    for span in SPANS:
         ran: list[str] = []
-        summary.summaries.kept.clear()
+        summaries.kept.clear()
         base.watchers.append(lambda _connection, name, _params, ran=ran: ran.append(name))  # type: ignore[misc]
         try:
             with CaptureQueriesContext(connection) as captured:

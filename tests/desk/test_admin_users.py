@@ -17,10 +17,10 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from horsies_django import Workflow, queues, schedules, urls
+from horsies_django.admin.overview import summaries
 from horsies_django.admin.tasks.bulk import Progress
 from horsies_django.admin.workflows import picture
 from horsies_django.models import AuditEntry, Task, WorkflowNode, WorkflowRun, WorkflowSignal
-from horsies_django.monitoring import summary
 from horsies_django.tasks import selection
 from horsies_django.tasks.ids import uuid7
 from horsies_django.testing import drain
@@ -248,7 +248,7 @@ def everything() -> list[Any]:
 
 def ask(client: Client, method: str, url: str, values: dict[str, Any], before: list[Any]) -> tuple[Any, bool]:
     """Return the response, and whether anything is not as it was ``before``, which is undone."""
-    summary.summaries.kept.clear()
+    summaries.kept.clear()
     with transaction.atomic():
         response = getattr(client, method)(url, values)
         changed = everything() != before

@@ -14,9 +14,9 @@ from django.test import Client
 from django.urls import reverse
 
 from horsies_django import Workflow, queues
+from horsies_django.admin.overview import summaries
 from horsies_django.core.counts import COMPLETED
 from horsies_django.models import Schedule
-from horsies_django.monitoring import summary
 from horsies_django.testing import drain
 from tests.apps.project import flows
 from tests.conftest import limit
@@ -41,7 +41,7 @@ class Person:
 
     def __init__(self, client: Client) -> None:
         self.client, self.pages = client, 0
-        summary.summaries.kept.clear()
+        summaries.kept.clear()
         self.open(reverse("admin:app_list", args=("horsies",)))
 
     def open(self, address: str) -> None:
@@ -74,7 +74,7 @@ def plain(html: str) -> str:
 def person(boss: Client) -> Iterator[Any]:
     """Give a function that begins at the overview."""
     yield lambda: Person(boss)
-    summary.summaries.kept.clear()
+    summaries.kept.clear()
 
 
 def test_the_page_of_incidents_has_the_incidents_that_are_walked_here() -> None:

@@ -34,7 +34,7 @@ from horsies_django.conf import config
 from horsies_django.core.counts import OTHER
 from horsies_django.core.texts import LONGEST_REASON
 from horsies_django.models.fields import aware
-from horsies_django.monitoring import failures
+from horsies_django.monitoring import history
 from horsies_django.store import base
 from horsies_django.tasks import selection
 
@@ -202,11 +202,11 @@ class BulkMixin(ReadOnlyAdminMixin):
         now = aware(base.now(connections[config().database]))
         evening = timezone.localtime(now).replace(tzinfo=None, hour=18, minute=0) - dt.timedelta(days=1)
         length = SPANS[span][1]
-        since = failures.counted_from(now - length if length else timezone.make_aware(evening), now)
+        since = history.counted_from(now - length if length else timezone.make_aware(evening), now)
         task, code = (request.GET.get(name, "").replace("\0", "") for name in ("task", "code"))
         seen = self.has_view_payload_permission(request)
         read = read_bounded(config().database, lambda: (
-            failures.groups(since, now), failures.places(task, code, since, payload=seen) if task and code else []
+            history.groups(since, now), history.places(task, code, since, payload=seen) if task and code else []
         ))  # fmt: skip
         found, places = read or ([], [])
         pages = ["changelist", *(["all"] if request.user.has_perm("horsies.operate_task") else [])]

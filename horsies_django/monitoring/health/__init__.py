@@ -5,11 +5,308 @@
 
 from __future__ import annotations
 
-from horsies_django.monitoring.health.problem import MAX_WAIT_SECONDS, Problem, ProblemCode, Severity, named, problems
+import datetime as dt
+import enum
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from horsies_django.core.counts import CANCELLED, COMPLETED, CRASHED, EXPIRED, RETURNED, Total
+from horsies_django.core.errors import OperationalErrorCode
+from horsies_django.core.queues import CLUSTER
+from horsies_django.core.texts import amount
+from horsies_django.models.fields import aware
 from horsies_django.monitoring.health.state import LATE, Health, QueueHealth, examine
-from horsies_django.store.health import DatabaseHealth, WorkerHealth, XminHolder
+from horsies_django.store.health import MOST, DatabaseHealth, WorkerHealth, XminHolder
 
 __all__ = [
     "LATE", "MAX_WAIT_SECONDS", "DatabaseHealth", "Health", "Problem", "ProblemCode", "QueueHealth", "Severity", "WorkerHealth",
     "XminHolder", "examine", "named", "problems",
 ]  # fmt: skip
+
+MAX_WAIT_SECONDS = 900.0
+MANY_FAILURES, SHARE = 20, 0.1  # in 15 minutes
+ENDED_CHILD = (CRASHED, OperationalErrorCode.WORKER_CRASHED, OperationalErrorCode.POISON)
+FINAL = (COMPLETED, RETURNED, CANCELLED, EXPIRED)
+START = "start 'manage.py horsies_scheduler' or a worker with --with-scheduler"
+# What to do, by the code of a problem; {} is what the problem names
+ADVICE = {
+    "READ_ONLY": "point DATABASES to the primary, or make the database writable",
+    "BLOCKED": "let it finish, or if its work may be lost, run {}",
+    "NOTIFY_QUEUE": "a listening session has a transaction open: find the oldest one in pg_stat_activity and end it",
+    "CONNECTIONS": "lower --threads, CONN_MAX_AGE and CHILD_CONN_MAX_AGE, pool connections, or raise max_connections",
+    "XMIN_HELD": "{}",
+    "STALE_WORKER": "any live worker recovers them: start one, or see in its log why it does not",
+    "NO_LIVING_WORKER": "start one that serves it, as in 'manage.py horsies_worker --queues={}'",
+    "NO_SCHEDULER": START,
+    "SCHEDULE_LATE": f"{START}, or read in its log why it does not send it",
+    "SCHEDULE_FAILS": "correct it in the code or in the admin",
+    "RECORD_LOST": "remove what the error names; what the record is about was done, and the log has more",
+    "ORDER_STOPPED": "retry or skip them; 'manage.py horsies_queue show {}' lists them",
+    "WAITS_TOO_LONG": (
+        "start more workers, or raise the limit that holds it back; 'manage.py horsies_explain ID' shows the reason"
+    ),
+    "PARTITION_WAITS": "raise the limit of partitions, or send less; 'manage.py horsies_queue show {}' lists full partitions",
+    "FAILURES": "see their errors in the admin or with 'manage.py horsies_task list --status FAILED', and correct the task",
+    "CRASHES": "see the worker's log for what killed them: memory, a C extension, or os._exit",
+    "UNKNOWN_TASK": "start a worker whose code has the task, or cancel them",
+    "SCHEDULED_TASKS_FAIL": "see their errors in the admin or with 'manage.py horsies_task list', and correct the task",
+    "FIRE_TIMES_MISSED": (
+        "see in the scheduler's log which; send what is needed with 'manage.py horsies_schedule run', or set 'catch_up'"
+    ),
+    "RUNS_STAND_STILL": "{}",
+}
+REMEDIES = {
+    "transaction": "if its work may be lost, run SELECT pg_terminate_backend({})",
+    "prepared transaction": "if it is abandoned, run ROLLBACK PREPARED",
+    "replication slot": "if its replica no longer exists, call pg_drop_replication_slot",
+    "standby": "a query on the replica holds it (hot_standby_feedback): end that query there",
+}
+
+
+class Severity(enum.StrEnum):
+    """critical: tasks cannot be sent, claimed or finished, or will soon not be. warning: somebody should look at it today."""
+
+    CRITICAL = "critical"
+    WARNING = "warning"
+
+
+class ProblemCode(enum.StrEnum):
+    """Kinds of problems, the worst first; the names are stable. Those from ORDER_STOPPED on are warnings, the others critical."""
+
+    READ_ONLY = "READ_ONLY"
+    BLOCKED = "BLOCKED"
+    NOTIFY_QUEUE = "NOTIFY_QUEUE"
+    CONNECTIONS = "CONNECTIONS"
+    XMIN_HELD = "XMIN_HELD"
+    STALE_WORKER = "STALE_WORKER"
+    NO_LIVING_WORKER = "NO_LIVING_WORKER"
+    NO_SCHEDULER = "NO_SCHEDULER"
+    SCHEDULE_LATE = "SCHEDULE_LATE"
+    SCHEDULE_FAILS = "SCHEDULE_FAILS"
+    RECORD_LOST = "RECORD_LOST"
+    ORDER_STOPPED = "ORDER_STOPPED"
+    WAITS_TOO_LONG = "WAITS_TOO_LONG"
+    PARTITION_WAITS = "PARTITION_WAITS"
+    FAILURES = "FAILURES"
+    CRASHES = "CRASHES"
+    UNKNOWN_TASK = "UNKNOWN_TASK"
+    SCHEDULED_TASKS_FAIL = "SCHEDULED_TASKS_FAIL"
+    FIRE_TIMES_MISSED = "FIRE_TIMES_MISSED"
+    RUNS_STAND_STILL = "RUNS_STAND_STILL"
+
+    @property
+    def severity(self) -> Severity:
+        """Return how severe problems of this kind are."""
+        return Severity.CRITICAL if RANK[self] < RANK[ProblemCode.ORDER_STOPPED] else Severity.WARNING
+
+
+RANK = {code: place for place, code in enumerate(ProblemCode)}
+
+
+class Problem(NamedTuple):
+    """A problem. ``subject`` says what has it, for programs: "queue mail", "task shop.tasks.pay", "database".
+
+    ``since`` is aware, or None if that is not known. ``text`` says what is wrong, ``advice`` what to do.
+    """
+
+    code: ProblemCode
+    severity: Severity
+    subject: str
+    since: dt.datetime | None
+    text: str
+    advice: str
+
+
+def problems(health: Health, *, max_wait_seconds: float | None = MAX_WAIT_SECONDS) -> list[Problem]:
+    """Return the problems in the order of ``ProblemCode``, critical ones first, and of a code the oldest first.
+
+    A due task that has been waiting longer than ``max_wait_seconds`` is a problem, unless its queue is paused; None: no limit.
+    """
+    parts = (of_server, of_blockers, of_xmin, of_lost, of_workers, of_schedules, of_counts, of_unknown, of_workflows)
+    found = [*of_queues(health, max_wait_seconds), *(one for part in parts for one in part(health))]
+    return sorted(found, key=lambda one: (RANK[one.code], one.since.timestamp() if one.since else 0.0))
+
+
+def problem(code: ProblemCode, subject: str, text: str, since: dt.datetime | None = None, what: str = "") -> Problem:
+    """Return a problem with the severity and the advice of its code; ``what`` stands in the advice."""
+    since = None if since is None else aware(since)
+    return Problem(code, code.severity, subject, since, text, ADVICE[code].format(what))
+
+
+def span(seconds: float) -> str:
+    """Return a duration: "45 s", "39 min", "5.0 h"."""
+    if seconds < 120:
+        return f"{seconds:,.0f} s"
+    return f"{seconds / 60:,.0f} min" if seconds < 7_200 else f"{seconds / 3_600:,.1f} h"
+
+
+def named(holder: XminHolder) -> str:
+    who = f"{holder.kind} {holder.name!r}" if holder.name else f"a {holder.kind} without a name"
+    return who + (f" of process {holder.pid}" if holder.pid else "")
+
+
+def of_server(health: Health) -> Iterator[Problem]:
+    database = health.database
+    if database.read_only:
+        why = "because it is a replica" if database.in_recovery else "by default_transaction_read_only"
+        text = f"the database is read-only, {why}: no task can be sent, claimed or finished"
+        yield problem(ProblemCode.READ_ONLY, "database", text)
+    if database.notify_queue > 0.5:
+        full = f"PostgreSQL's notification queue is {database.notify_queue:.0%} full"
+        text = f"{full}; when it is full, transactions that send tasks cannot commit"
+        yield problem(ProblemCode.NOTIFY_QUEUE, "database", text)
+    if database.connections > 0.9 * database.max_connections:
+        used = f"{database.connections} of {database.max_connections} connections are in use"
+        text = f"{used}, and soon workers and sites cannot connect"
+        yield problem(ProblemCode.CONNECTIONS, "database", text)
+
+
+def of_blockers(health: Health) -> Iterator[Problem]:
+    for one in health.blockers:
+        who, end = f"process {one.pid} ({one.name!r})", f"SELECT pg_terminate_backend({one.pid})"
+        if one.pid is None:
+            who, end = f"prepared transaction {one.name!r}", "ROLLBACK PREPARED"
+        age = "" if one.seconds is None else f" for {span(one.seconds)}"
+        lock = f"{'holds' if one.granted else 'waits for'} the lock {one.mode} on {one.table}"
+        told = "" if health.complete else ", as this check did until it was cancelled"
+        text = f"{who} has had a transaction open{age} that {lock}, for which workers have to wait{told}"
+        yield problem(ProblemCode.BLOCKED, f"table {one.table}", text, health.ago(one.seconds), end)
+
+
+def of_xmin(health: Health) -> Iterator[Problem]:
+    for one in health.database.xmin_holders:
+        # fewer transactions leave too few dead rows to matter; a role may not see the start time, and then only many count
+        least = 10_000_000 if one.seconds is None else 1_000
+        if one.transactions > least and (one.seconds is None or one.seconds > 3_600.0):
+            minutes = "" if one.seconds is None else f"{one.seconds / 60:,.0f} minutes, "
+            dead = f"{named(one)} has kept dead rows from being removed"
+            text = f"{dead} for {minutes}{one.transactions:,} transactions, and claims slow down"
+            subject, remedy = f"{one.kind} {one.pid or one.name}", REMEDIES[one.kind].format(one.pid)
+            yield problem(ProblemCode.XMIN_HELD, subject, text, health.ago(one.seconds), remedy)
+
+
+def of_lost(health: Health) -> Iterator[Problem]:
+    for one in health.lost:
+        what, subject = f"a snapshot of worker {one.what}", f"worker {one.what}"
+        if one.kind == "audit":
+            what, subject = f"the audit entry {one.what!r}", "audit"
+        text = f"{what} could not be written {one.seconds_ago:,.0f} s ago: {one.error}"
+        yield problem(ProblemCode.RECORD_LOST, subject, text, health.ago(one.seconds_ago))
+
+
+def of_workers(health: Health) -> Iterator[Problem]:
+    for one in health.workers:
+        if one.holds and one.state != "living":
+            name, silent = f"worker {one.hostname}:{one.pid}", f"{one.silent_seconds:,.0f} s"
+            text = f"{name} is {one.state}, was last seen {silent} ago, and holds {amount(one.holds, 'task')}"
+            yield problem(ProblemCode.STALE_WORKER, name, text, one.seen_at)
+
+
+def of_queues(health: Health, max_wait_seconds: float | None) -> Iterator[Problem]:
+    """Yield what is wrong with queues that nobody has paused."""
+    if any(queue.name == CLUSTER and queue.paused for queue in health.queues):
+        return
+    most = float("inf") if max_wait_seconds is None else max_wait_seconds
+    for queue in health.queues:
+        if queue.name == CLUSTER or queue.paused:
+            continue
+        name, waits, parked = f"queue {queue.name}", queue.oldest_seconds, queue.partition_seconds
+        if queue.pending and not queue.workers:
+            text = f"{name} has {amount(queue.pending, 'task', queue.pending_more)} due and no live worker"
+            yield problem(ProblemCode.NO_LIVING_WORKER, name, text, health.ago(waits), queue.name)
+        if queue.stopped_seconds is not None:
+            keys = amount(min(queue.stopped, 1_000), "key", queue.stopped > 1_000)
+            text = f"failed tasks stop {keys} of {name}, the first for {queue.stopped_seconds:,.0f} s"
+            yield problem(ProblemCode.ORDER_STOPPED, name, text, health.ago(queue.stopped_seconds), queue.name)
+        if waits is not None and waits > most:
+            text = f"a due task of {name} has been waiting for {span(waits)}, longer than {span(most)}"
+            yield problem(ProblemCode.WAITS_TOO_LONG, name, text, health.ago(waits))
+        if parked is not None and parked > most:
+            which = f"a due task of {name} whose partition is at its limit"
+            text = f"{which} has been waiting for {span(parked)}, longer than {span(most)}"
+            yield problem(ProblemCode.PARTITION_WAITS, name, text, health.ago(parked), queue.name)
+
+
+def of_schedules(health: Health) -> Iterator[Problem]:
+    """Yield what is wrong with schedules, and with the tasks that they send."""
+    yield from _of_schedulers(health)
+    for one in health.schedules:
+        if one.error is not None:
+            text = f"the schedule {one.name!r} could not send its task: {one.error}"
+            yield problem(ProblemCode.SCHEDULE_FAILS, f"schedule {one.name}", text, one.error_at)
+        if one.missed_at is not None:
+            text = f"the schedule {one.name!r} missed fire times in the last 24 hours"
+            yield problem(ProblemCode.FIRE_TIMES_MISSED, f"schedule {one.name}", text, one.missed_at)
+    for name, task_name, since in health.failing_schedules:
+        text = f"the last two tasks {task_name} that the schedule {name!r} sent failed"
+        yield problem(ProblemCode.SCHEDULED_TASKS_FAIL, f"schedule {name}", text, since)
+
+
+def _of_schedulers(health: Health) -> Iterator[Problem]:
+    kept_at = health.schedules_kept_at
+    silent = 0.0 if kept_at is None else (health.database.clock - kept_at).total_seconds()
+    # a scheduler records once a minute which schedules its code declares
+    if health.declared_schedules and (kept_at is None or silent > 180):
+        told = "loaded them" if kept_at is None else f"had them in its code for {span(silent)}"
+        text = f"the code declares {amount(health.declared_schedules, 'schedule')}, but no scheduler has {told}"
+        yield problem(ProblemCode.NO_SCHEDULER, "schedules", text, kept_at)
+    late = [(one.name, one.late_seconds) for one in health.schedules if (one.late_seconds or 0) > LATE.total_seconds()]
+    for name, seconds in late[:1]:
+        others = f" (and {len(late) - 1} more)" if len(late) > 1 else ""
+        text = f"the schedule {name!r}{others} is overdue by {span(seconds or 0)}"
+        yield problem(ProblemCode.SCHEDULE_LATE, f"schedule {name}", text, health.ago(seconds))
+
+
+def of_counts(health: Health) -> Iterator[Problem]:
+    """Yield the tasks that fail, and those that end children; of each kind the worst first, and no more than 20."""
+    failed = _failing(health.lately, MANY_FAILURES, SHARE)
+    told = {task: f"{amount(n, 'task')} {task} failed in the last 15 minutes, of {of}" for task, n, of in failed}
+    for task, n, _ in _failing(health.day, 3, 1.0):  # all in a day
+        told.setdefault(task, f"all {amount(n, 'task')} {task} of the last 24 hours failed")
+    for task, text in list(told.items())[:MOST]:
+        yield problem(ProblemCode.FAILURES, f"task {task}", text)
+    crashes = Counter[str]()
+    for one in health.lately:
+        if one.result in ENDED_CHILD:
+            crashes[one.task] += sum(one.buckets)  # attempts that ended with their worker have no duration
+    for task, n in crashes.most_common(MOST):
+        if n >= 3:  # in 15 minutes
+            text = f"tasks {task} ended {n:,} child processes in the last 15 minutes"
+            yield problem(ProblemCode.CRASHES, f"task {task}", text)
+
+
+def _failing(totals: Sequence[Total], least: int, share: float) -> list[tuple[str, int, int]]:
+    """Return the tasks with so many final failures that are such a share of all outcomes, and both numbers; the worst first."""
+    failures, outcomes = Counter[str](), Counter[str]()
+    for one in totals:
+        if one.failed or one.result in FINAL:
+            failures[one.task] += one.n * one.failed
+            outcomes[one.task] += one.n
+    return [
+        (task, n, outcomes[task]) for task, n in failures.most_common() if n >= least and n >= share * outcomes[task]
+    ]
+
+
+def of_unknown(health: Health) -> Iterator[Problem]:
+    for one in health.unknown_tasks[:MOST]:
+        waiting = f"{amount(one.many, 'due task')} {one.task_name} of queue {one.queue} wait"
+        text = f"{waiting}, and no live worker of the queue knows them: they will fail with WORKER_RESOLUTION_ERROR"
+        yield problem(ProblemCode.UNKNOWN_TASK, f"task {one.task_name}", text, one.since)
+
+
+def of_workflows(health: Health) -> Iterator[Problem]:
+    """Yield the workflows with runs that go on only if somebody acts."""
+    for one in health.halted_runs[:MOST]:
+        was, has = ("was", "has a gate") if one.many == 1 else ("were", "have gates")
+        show = f"'manage.py horsies_workflow show {one.run}'"
+        told, advice = f"{was} paused by a failure", f"see what failed with {show}, then retry, skip or cancel"
+        if one.reason == "not undone":
+            told = f"{was} not undone completely"
+            advice = f"see what is left with {show}, and retry the run, which undoes the rest"
+        elif one.until is not None:  # of a gate
+            until = aware(one.until).isoformat(sep=" ", timespec="minutes")
+            told = f"{has} that will soon time out, the next at {until}"
+            advice = "have somebody approve or reject in the admin"
+        text = f"{amount(one.many, 'run')} of workflow {one.name} {told}, first {one.run}"
+        yield problem(ProblemCode.RUNS_STAND_STILL, f"workflow {one.name}", text, one.since, advice)

@@ -13,7 +13,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from horsies_django import __version__
 from horsies_django.core.counts import CLAIMED, Total
 from horsies_django.core.queues import LANES
-from horsies_django.monitoring.families import Families, gauge, histogram
+from horsies_django.monitoring.metrics import Families, gauge, histogram
 from horsies_django.worker.engine.engine import Engine
 from horsies_django.worker.pool.process import Child
 from horsies_django.worker.process.memory import memory_bytes

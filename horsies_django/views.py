@@ -16,8 +16,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from horsies_django.conf import config
-from horsies_django.management.reports.health import as_record, is_healthy
-from horsies_django.management.reports.layout import as_json
+from horsies_django.management.reports import as_json, as_record, is_healthy
 from horsies_django.monitoring import METRICS_TYPE, NO_METRICS
 from horsies_django.monitoring.health import examine, problems
 from horsies_django.monitoring.reading import connected

@@ -11,8 +11,8 @@ from typing import Any
 
 from horsies_django.core.status import Status
 from horsies_django.core.texts import amount, close_to
-from horsies_django.management.quantities import actor, ago, duration
-from horsies_django.management.reports import layout
+from horsies_django.management.reports import as_json
+from horsies_django.management.shared import actor, ago, duration
 from horsies_django.tasks import selection
 
 GIVEN = ("queue", "name", "code", "site", "since", "until", "worker", "partition")
@@ -131,7 +131,7 @@ def act(options: Mapping[str, Any], write: Callable[[str], object], confirm: Cal
         for step in selection.act_on_all(chosen, verb, **how):
             verdicts.update(step.verdicts)
     if options["json"]:
-        write(layout.as_json({"matched": found.many, "more": found.more, "verdicts": dict(verdicts)}))
+        write(as_json({"matched": found.many, "more": found.more, "verdicts": dict(verdicts)}))
     elif not options["dry_run"]:
         write(", ".join(f"{many:,} {verdict}" for verdict, many in verdicts.most_common()) or "Nothing changed.")
 

@@ -19,7 +19,7 @@ from django.utils import timezone
 
 from horsies_django import TaskHandle, Workflow, cancel_many, get_handle, purge
 from horsies_django.core.errors import TaskNotRetryable
-from horsies_django.management.quantities import ago, duration
+from horsies_django.management.shared import ago, duration
 from horsies_django.models import AuditEntry, Task, TaskAttempt, TaskStep
 from horsies_django.tasks import operations, redaction, selection
 from horsies_django.testing import drain

@@ -29,7 +29,7 @@ from horsies_django.admin.base.html import STATUSES, parse_id, with_workers
 from horsies_django.admin.base.readonly import NextPageMixin, ReadOnlyAdminMixin, patiently, refusal
 from horsies_django.conf import config
 from horsies_django.core.queues import CLUSTER
-from horsies_django.management.quantities import ago
+from horsies_django.management.shared import ago
 from horsies_django.models import Queue, Task
 from horsies_django.tasks import registry, selection
 

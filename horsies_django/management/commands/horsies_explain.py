@@ -9,8 +9,8 @@ from typing import Any
 from django.core.management.base import BaseCommand
 
 from horsies_django.conf import config
-from horsies_django.management.refusals import refusing
-from horsies_django.management.reports.layout import as_json, visible
+from horsies_django.management.reports import as_json, visible
+from horsies_django.management.shared import refusing
 from horsies_django.models import Task
 from horsies_django.monitoring.explain import explain
 

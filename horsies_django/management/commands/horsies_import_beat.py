@@ -19,9 +19,8 @@ from horsies_django.conf import config
 from horsies_django.core.errors import ScheduleError
 from horsies_django.core.schedules import read_definition
 from horsies_django.management.beat import Entry, Translation, entries, translate
-from horsies_django.management.quantities import actor
-from horsies_django.management.refusals import refusing
-from horsies_django.management.reports.layout import table, visible
+from horsies_django.management.reports import table, visible
+from horsies_django.management.shared import actor, refusing
 from horsies_django.models import Schedule
 
 LEFT_OUT = "left out"
@@ -54,7 +53,7 @@ class Command(BaseCommand):
         parser.add_argument("--print", action="store_true", help="print HORSIES['SCHEDULES'] for the settings instead")
 
     def handle(self, **options: Any) -> None:
-        with refusing("horsies_import_beat", ScheduleError, advice="Is it up, and did 'migrate' run?"):
+        with refusing("horsies_import_beat", ScheduleError):
             self.run(**options)
 
     def run(self, **options: Any) -> None:

@@ -6,8 +6,8 @@ import argparse
 import datetime as dt
 import json
 from argparse import ArgumentParser, ArgumentTypeError
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from django.core.management.base import BaseCommand
 
@@ -15,18 +15,32 @@ from horsies_django import queues
 from horsies_django.conf import config
 from horsies_django.core.errors import QueueError
 from horsies_django.core.queues import CLUSTER, POLICIES
-from horsies_django.management.quantities import actor, moment
-from horsies_django.management.refusals import refusing
-from horsies_django.management.reports import queue as report
-from horsies_django.management.reports.layout import as_json
+from horsies_django.management.reports import as_json, bounded, moment, page, table, title
+from horsies_django.management.shared import actor, add_reason, read_moment, refusing, verbs_of
 from horsies_django.models import Queue
 from horsies_django.monitoring import overview
+from horsies_django.monitoring.overview import (
+    OrderedKey,
+    PartitionLoad,
+    PermitHolder,
+    QueueOverview,
+)
 from horsies_django.store.queues import DECLARED
 
 UNTIL_EXAMPLES = "2h, 30m, 1d12h, or 2030-01-31T18:00+01:00"
 NOT_FOR_LONG = (
     "This lasts until 'migrate' or 'horsies_queue sync' applies the settings: change HORSIES too, or use 'override'."
 )
+
+LIMIT_WORDS = {
+    "max_concurrency": "",
+    "local_limit": " per worker",
+    "partition_max_concurrency": " per partition",
+    "partition_local_limit": " per partition and worker",
+}
+HEADINGS = (
+    "QUEUE", "PRIORITY", "DECLARED", "OVERRIDE", "IN FORCE", "RUNNING", "CLAIMED", "PENDING", "FULL PARTITIONS", "WORKERS",
+)  # fmt: skip
 
 
 class Command(BaseCommand):
@@ -35,40 +49,36 @@ class Command(BaseCommand):
     help = "List, inspect and change queues. A change takes effect at once in all running workers, and is audited."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--json", action="store_true", help="print JSON")
-        verbs = parser.add_subparsers(dest="verb", metavar="VERB")
+        verb = verbs_of(parser, required=False)
 
-        def verb(name: str, help_: str, *, queue: bool = True) -> ArgumentParser:
-            made: ArgumentParser = verbs.add_parser(name, help=help_, description=help_)
-            made.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON")
-            if queue:
-                made.add_argument("queue", nargs="?", metavar="QUEUE", help="the name of the queue")
-                made.add_argument("--cluster", action="store_true", help="the whole cluster instead of a queue")
+        def of_queue(name: str, help_: str) -> ArgumentParser:
+            made = verb(name, help_)
+            made.add_argument("queue", nargs="?", metavar="QUEUE", help="the name of the queue")
+            made.add_argument("--cluster", action="store_true", help="the whole cluster instead of a queue")
             return made
 
-        def reasoned(made: ArgumentParser) -> ArgumentParser:
-            made.add_argument("--reason", metavar="TEXT", help="the reason, recorded in the audit")
-            return made
+        def change(name: str, help_: str) -> ArgumentParser:
+            return add_reason(of_queue(name, help_))
 
-        verb("list", "list the queues (the default)", queue=False)
-        verb(
+        verb("list", "list the queues (the default)")
+        of_queue(
             "show",
             "show a queue: its limits, who holds its permits, its busiest partitions, and what failed tasks stop",
         )
-        add_columns(reasoned(verb("set", "change declared values until the settings are next applied")))
-        reasoned(verb("pause", "stop starting tasks of a queue; running tasks continue"))
-        reasoned(verb("resume", "end a pause"))
-        made = reasoned(verb("override", "replace the declared limits temporarily"))
+        add_columns(change("set", "change declared values until the settings are next applied"))
+        change("pause", "stop starting tasks of a queue; running tasks continue")
+        change("resume", "end a pause")
+        made = change("override", "replace the declared limits temporarily")
         made.add_argument("--until", type=until, metavar="WHEN", help=f"when the override ends: {UNTIL_EXAMPLES}")
         add_limits(made)
-        reasoned(verb("clear", "remove the override, so that the declared limits apply again"))
-        made = reasoned(verb("skip", "give up the failed task that stops a key of an ordered queue"))
+        change("clear", "remove the override, so that the declared limits apply again")
+        made = change("skip", "give up the failed task that stops a key of an ordered queue")
         made.add_argument(
             "--key", type=argument_value, action="append", default=[], metavar="NAME=VALUE",
             help="a value of the key, as JSON, or else as a text: --key account_id=7 --key region=eu",
         )  # fmt: skip
         made.add_argument("--task", metavar="NAME", help="the name of the task, if the rule is by task")
-        verb("sync", "apply the settings to the database, as 'migrate' does", queue=False)
+        verb("sync", "apply the settings to the database, as 'migrate' does")
 
     def handle(self, **options: Any) -> None:
         verb = options["verb"] or "list"
@@ -77,7 +87,7 @@ class Command(BaseCommand):
 
     def do_list(self, **options: Any) -> None:
         found = overview.queues()
-        self.stdout.write(as_json(found) if options["json"] else report.queue_table(found))
+        self.stdout.write(as_json(found) if options["json"] else queue_table(found))
 
     def do_show(self, **options: Any) -> None:
         name = target(options)
@@ -90,7 +100,7 @@ class Command(BaseCommand):
             lists = {"permits": holders, "partitions": partitions, "stopped": stopped}
             self.stdout.write(as_json({"queue": found[0], **lists}))
         else:
-            self.stdout.write(report.queue_page(found[0], holders, partitions, stopped))
+            self.stdout.write(queue_page(found[0], holders, partitions, stopped))
 
     def do_set(self, **options: Any) -> None:
         name, columns = target(options), chosen(options, DECLARED)
@@ -135,18 +145,18 @@ class Command(BaseCommand):
         parts = [
             key for key in ("partition_max_concurrency", "partition_local_limit") if queue.effective[key] is not None
         ]
-        if parts and report.rule(queue.effective) == "none":
+        if parts and rule(queue.effective) == "none":
             self.stderr.write(
                 f"{name} has no partitions, so {' and '.join(parts)} has no effect: "
                 "see 'set --partition-by-args' and '--partition-by-task'."
             )
         return columns
 
-    def print_changes(self, found: list[report.Change], options: dict[str, Any]) -> None:
+    def print_changes(self, found: list[Change], options: dict[str, Any]) -> None:
         if options["json"]:
             self.stdout.write(as_json({"changed": found}))
         else:
-            self.stdout.write("\n".join(report.change_lines(found)) or "Nothing changed: the values are the same.")
+            self.stdout.write("\n".join(change_lines(found)) or "Nothing changed: the values are the same.")
 
 
 def add_limits(parser: ArgumentParser) -> None:
@@ -196,11 +206,11 @@ def rows() -> dict[str, dict[str, Any]]:
     return {row["name"]: dict(row) for row in Queue.objects.using(config().database).values()}
 
 
-def changes(before: dict[str, dict[str, Any]], changed: dict[str, list[str]]) -> list[report.Change]:
+def changes(before: dict[str, dict[str, Any]], changed: dict[str, list[str]]) -> list[Change]:
     """Return the changed columns of queues, with what they were ``before`` and what they are now."""
     now = rows() if any(changed.values()) else {}
     return [
-        report.Change(name, column, before.get(name, {}).get(column), now[name][column])
+        Change(name, column, before.get(name, {}).get(column), now[name][column])
         for name, columns in changed.items()
         for column in columns
     ]
@@ -237,4 +247,137 @@ def argument_names(text: str) -> list[str] | None:
 
 def until(text: str) -> dt.datetime:
     """Parse a datetime with a time zone, or a duration from now."""
-    return moment(text, 1, f"a datetime nor a duration; use {UNTIL_EXAMPLES}")
+    return read_moment(text, 1, f"a datetime nor a duration; use {UNTIL_EXAMPLES}")
+
+
+def queue_table(queues: Iterable[QueueOverview]) -> str:
+    rows = (
+        (
+            title(queue.name),
+            "" if queue.name == CLUSTER else queue.effective["priority"],
+            limits(queue.declared),
+            None if queue.override is None else limits(queue.override),
+            "; ".join([in_force(queue), *policy(queue.effective)]),
+            queue.running,
+            queue.claimed,
+            bounded(queue.pending, queue.pending_more),
+            queue.full_partitions,
+            workers(queue),
+        )
+        for queue in queues
+    )
+    return table(HEADINGS, rows)
+
+
+def queue_page(
+    queue: QueueOverview,
+    holders: Sequence[PermitHolder],
+    partitions: Sequence[PartitionLoad],
+    stopped: Sequence[OrderedKey],
+) -> str:
+    """Return one queue: its limits, who set them, who holds its permits, its busiest partitions, and what failed tasks stop."""
+    rows = [("in force", in_force(queue)), ("declared", limits(queue.declared))]
+    if queue.override is not None:
+        ends = "" if queue.override_until is None else f", until {moment(queue.override_until)}"
+        by = f"by {queue.override_by}, {moment(queue.override_at)}{ends}: {queue.override_reason}"
+        rows.append(("override", f"{limits(queue.override)} ({by})"))
+    if queue.paused_at is not None:
+        why = f": {queue.paused_reason}" if queue.paused_reason else ""
+        rows.append(("paused", f"by {queue.paused_by}, {moment(queue.paused_at)}{why}"))
+    everywhere, waiting = queue.name == CLUSTER, bounded(queue.pending, queue.pending_more)
+    if not everywhere:
+        rows += [("priority", str(queue.effective["priority"])), ("partitions", rule(queue.effective))]
+    rows += [("running", str(queue.running)), ("claimed", str(queue.claimed)), ("pending", waiting)]
+    if not everywhere:
+        rows += [("full partitions", str(queue.full_partitions)), ("workers", workers(queue))]
+    blocks = [page(title(queue.name), rows)]
+    if holders:
+        blocks.append(permit_table(holders))
+    if partitions:
+        headings = ("PARTITION", "RUNNING", "LIMIT", "WAITING")
+        counts = ((p.partition, p.running, p.limit, bounded(p.parked, p.parked_more)) for p in partitions)
+        blocks.append(table(headings, counts))
+    if stopped:
+        blocks += [stopped_table(stopped), stopped_advice(queue)]
+    return "\n\n".join(blocks)
+
+
+def stopped_table(stopped: Iterable[OrderedKey]) -> str:
+    """Return a line per key that a failed task stops."""
+    rows = (
+        (one.partition, one.task_id, one.task_name, moment(one.since), bounded(one.behind, one.behind_more))
+        for one in stopped
+    )
+    return table(("STOPPED KEY", "BY TASK", "NAME", "SINCE", "BEHIND"), rows)
+
+
+def stopped_advice(queue: QueueOverview) -> str:
+    """Return how to let stopped keys go on."""
+    names, task = queue.effective["partition_by_args"], " --task NAME" if queue.effective["partition_by_task"] else ""
+    key = "".join(f" --key {name}=VALUE" for name in (["ARGUMENT"] if names == [] else names or ()))
+    return (
+        "A failed task stops its key until it is retried ('horsies_task retry ID') or skipped "
+        f"('horsies_queue skip {queue.name}{key}{task} --reason TEXT')."
+    )
+
+
+def permit_table(holders: Iterable[PermitHolder]) -> str:
+    """Return a line per task that holds a permit."""
+    headings = ("TASK", "NAME", "STATUS", "SINCE", "HOST", "PROCESS", "WORKER", "PARTITION")
+    rows = (
+        (
+            one.task_id, one.task_name, one.status, moment(one.since), one.hostname or "-", one.child_pid or "-",
+            f"{one.worker_id}{'' if one.alive else ' (dead)'}", one.partition or "-",
+        )
+        for one in holders
+    )  # fmt: skip
+    return table(headings, rows)
+
+
+def limits(columns: Mapping[str, Any]) -> str:
+    """Return limits as text; in an override, which has only some limits, None means no limit."""
+    whole = "priority" in columns
+    found = [
+        ("no limit" if columns[key] is None else str(columns[key])) + words
+        for key, words in LIMIT_WORDS.items()
+        if key in columns and not (whole and columns[key] is None)
+    ]
+    return ", ".join(found) or "no limit"
+
+
+def in_force(queue: QueueOverview) -> str:
+    return "paused" if queue.effective["max_concurrency"] == 0 else limits(queue.effective)
+
+
+def rule(columns: Mapping[str, Any]) -> str:
+    names = columns["partition_by_args"]
+    found = [] if names is None else [", ".join(names) or "all arguments"]
+    found += ["task name"] if columns["partition_by_task"] else []
+    return "; ".join([f"by {' and '.join(found)}" if found else "none", *policy(columns)])
+
+
+def policy(columns: Mapping[str, Any]) -> list[str]:
+    """Return the policy of partitions in words, [] for none."""
+    held = columns["partition_policy"]
+    return [] if held is None else [POLICIES.get(held, held)]
+
+
+def workers(queue: QueueOverview) -> str:
+    """Return the number of live workers that serve a queue; "" for the cluster."""
+    return "" if queue.name == CLUSTER else str(queue.workers)
+
+
+class Change(NamedTuple):
+    """A changed column of a queue."""
+
+    queue: str
+    column: str
+    before: Any
+    after: Any
+
+
+def change_lines(changes: Iterable[Change]) -> Iterator[str]:
+    """Yield a line per change: old -> new."""
+    for change in changes:
+        before, after = as_json(change.before, None), as_json(change.after, None)
+        yield f"{title(change.queue)}: {change.column}: {before} -> {after}"

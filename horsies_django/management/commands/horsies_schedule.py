@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import argparse
+import datetime as dt
 from argparse import ArgumentParser
+from collections.abc import Sequence
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from django.core.management.base import BaseCommand
 
 from horsies_django import schedules
 from horsies_django.core.errors import ScheduleError, TaskSendError
-from horsies_django.management.quantities import actor, whole
-from horsies_django.management.refusals import refusing
-from horsies_django.management.reports import queue as report
-from horsies_django.management.reports.layout import as_json
+from horsies_django.core.patterns import Pattern
+from horsies_django.management.reports import as_json, table
+from horsies_django.management.shared import actor, add_reason, refusing, verbs_of, whole
+from horsies_django.models.fields import aware
 from horsies_django.monitoring import overview
+from horsies_django.monitoring.overview import ScheduleOverview
+
+STATES = {"on": "on", "off": "off", "gone": "gone from the code", "error": "ERROR"}
 
 
 class Command(BaseCommand):
@@ -23,36 +28,32 @@ class Command(BaseCommand):
     help = "List, enable, disable, delete and run schedules. Changes are audited and reach all schedulers at once."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--json", action="store_true", help="print JSON, for machines")
-        verbs = parser.add_subparsers(dest="verb", metavar="VERB")
+        verb = verbs_of(parser, required=False)
 
-        def verb(name: str, help_: str) -> ArgumentParser:
-            made: ArgumentParser = verbs.add_parser(name, help=help_, description=help_)
-            made.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON, for machines")
-            if name != "list":
-                made.add_argument("name", metavar="NAME", help="the name of the schedule")
+        def of_schedule(name: str, help_: str) -> ArgumentParser:
+            made = verb(name, help_)
+            made.add_argument("name", metavar="NAME", help="the name of the schedule")
             return made
 
         verb("list", "list the schedules (the default)")
-        verb("next", "list the next fire times of a schedule, in its zone").add_argument(
-            "--count", type=whole(1), default=5, metavar="N", help="how many (5)"
-        )
+        made = of_schedule("next", "list the next fire times of a schedule, in its zone")
+        made.add_argument("--count", type=whole(1), default=5, metavar="N", help="the number of fire times (5)")
         for name, help_ in (
             ("run-now", "send a schedule's task once, now, enabled or not; its fire times do not change"),
             ("enable", "let a schedule fire from now on"),
             ("disable", "stop a schedule from firing"),
             ("delete", "delete a schedule that no code declares"),
         ):
-            verb(name, help_).add_argument("--reason", metavar="TEXT", help="why; goes to the audit")
+            add_reason(of_schedule(name, help_))
 
     def handle(self, **options: Any) -> None:
         verb = (options["verb"] or "list").replace("-", "_")
-        with refusing("horsies_schedule", ScheduleError, TaskSendError, advice="Is it up, and did 'migrate' run?"):
+        with refusing("horsies_schedule", ScheduleError, TaskSendError):
             getattr(self, f"do_{verb}")(**options)
 
     def do_list(self, **options: Any) -> None:
         found = overview.schedules()
-        self.stdout.write(as_json(found) if options["json"] else report.schedule_table(found))
+        self.stdout.write(as_json(found) if options["json"] else schedule_table(found))
 
     def do_next(self, **options: Any) -> None:
         name = options["name"]
@@ -62,7 +63,7 @@ class Command(BaseCommand):
         self.stdout.write(
             as_json({"name": name, "zone": pattern.zone, "fire_times": fire_times})
             if options["json"]
-            else report.fire_time_table(pattern, fire_times)
+            else fire_time_table(pattern, fire_times)
         )
 
     def do_run_now(self, **options: Any) -> None:
@@ -97,3 +98,39 @@ def unreadable(name: str) -> str:
         return f"invalid schedule {name!r}: {found[0].error}"
     names = ", ".join(one.name for one in overview.schedules()) or "none"
     return f"there is no schedule {name!r}; there are: {names}"
+
+
+def schedule_table(schedules: Sequence[ScheduleOverview]) -> str:
+    """Return a line per schedule, and the errors below it."""
+    if not schedules:
+        return "There are no schedules: 'horsies_scheduler' writes those of the code to the table when it starts."
+    headings = ("SCHEDULE", "FIRES", "ZONE", "TASK", "STATE", "NEXT FIRE TIME", "LAST FIRE TIME", "LAST TASK")
+    rows = (
+        (
+            one.name, one.in_words or one.pattern, one.zone, one.task, STATES[one.state], wall(one.next_fire_at, one.zone),
+            wall(one.last_fire_at, one.zone),
+            f"skipped, {one.last_task} had not finished" if one.last_skipped else one.last_status or "-",
+        )
+        for one in schedules
+    )  # fmt: skip
+    errors = [f"{one.name}: {one.error}" for one in schedules if one.error]
+    return "\n\n".join([table(headings, rows), *errors])
+
+
+def fire_time_table(pattern: Pattern, fire_times: Sequence[dt.datetime]) -> str:
+    """Return a line per fire time: in the schedule's zone, and in UTC."""
+    if not fire_times:
+        return "It will not fire again."
+    zone = ZoneInfo(pattern.zone)
+    rows = ((f"{one.astimezone(zone):%a %Y-%m-%d %H:%M:%S %z}", f"{one:%Y-%m-%d %H:%M:%S}") for one in fire_times)
+    return f"{pattern.in_words}, {pattern.zone}\n\n{table((pattern.zone, 'UTC'), rows)}"
+
+
+def wall(fire_time: dt.datetime | None, zone: str) -> str:
+    """Return a fire time in the local time of a zone, or in UTC if the zone does not exist."""
+    if fire_time is None:
+        return "-"
+    try:
+        return f"{aware(fire_time).astimezone(ZoneInfo(zone)):%Y-%m-%d %H:%M:%S}"
+    except (KeyError, ValueError, OSError):
+        return f"{aware(fire_time).astimezone(dt.UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -11,9 +11,8 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 from django.db import Error
 
-from horsies_django.management.quantities import seconds
-from horsies_django.management.reports import health as report
-from horsies_django.management.reports.layout import as_json
+from horsies_django.management.reports import as_json, as_record, as_text
+from horsies_django.management.shared import seconds
 from horsies_django.monitoring.health import MAX_WAIT_SECONDS, Severity, examine, problems
 from horsies_django.monitoring.reading import alias, connected
 
@@ -59,6 +58,6 @@ class Command(BaseCommand):
                 f"horsies_status: the database {alias()!r} {what}: {said}{advice}", returncode=UNKNOWN
             ) from error
         wrong = problems(found, max_wait_seconds=options["max_wait"])
-        self.stdout.write(as_json(report.as_record(found, wrong)) if options["json"] else report.as_text(found, wrong))
+        self.stdout.write(as_json(as_record(found, wrong)) if options["json"] else as_text(found, wrong))
         if any(problem.severity <= options["fail_on"] for problem in wrong):  # "critical" < "warning"
             sys.exit(UNHEALTHY)

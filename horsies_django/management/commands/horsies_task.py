@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import json
 import sys
+import uuid
 from argparse import ArgumentParser
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
+from django.utils import timezone
 
 from horsies_django.core.errors import HorsiesError
+from horsies_django.core.queues import shown_priority
+from horsies_django.core.records import TaskInfo
 from horsies_django.core.results import TaskResult
 from horsies_django.core.texts import close_to
 from horsies_django.management.acts import OF_MANY, act, add_act, add_selection, described, is_of_many
-from horsies_django.management.quantities import actor, duration, read_json, seconds, whole
-from horsies_django.management.refusals import refusing
-from horsies_django.management.reports import layout
-from horsies_django.management.reports.task import as_json, as_text, task_table
+from horsies_django.management.reports import as_json, moment, table
+from horsies_django.management.shared import actor, add_reason, duration, read_json, refusing, seconds, whole
 from horsies_django.monitoring import overview
+from horsies_django.monitoring.overview import TaskList
 from horsies_django.schedules import arguments_text
 from horsies_django.tasks import operations, redaction, registry, selection
 from horsies_django.tasks.definition import TaskDefinition
@@ -32,6 +35,8 @@ CANCELLED = {
     "REQUESTED": "running; asked to stop",
     "FINISHED": "already finished; nothing changed",
 }
+
+LABELS = {"lane": "runs as", "codec": "arguments"}  # where the name of the column needs an explanation
 
 
 def send(name: str, kwargs: str, options: SendOptions) -> TaskHandle[Any]:
@@ -81,7 +86,7 @@ class Command(BaseCommand):
                 if of_many:
                     add_act(made, name)
             if name in REASONED:
-                made.add_argument("--reason", metavar="TEXT", help="the reason, recorded in the audit")
+                add_reason(made)
             return made
 
         made = verb("show", "show a task and its attempts")
@@ -124,7 +129,7 @@ class Command(BaseCommand):
         if info is None:
             raise LookupError(f"there is no task {options['task']}")
         copies = [copy.pk for copy in overview.copies([info.task_id]).get(info.task_id, [])]
-        report = as_json if options["json"] else as_text
+        report = task_json if options["json"] else task_text
         self.stdout.write(report(info, options["payload"], copies))
 
     def do_cancel(self, **options: Any) -> None:
@@ -152,14 +157,14 @@ class Command(BaseCommand):
 
     def do_list(self, **options: Any) -> None:
         found = overview.tasks(selection.described(options["status"], **described(options)), options["limit"])
-        self.stdout.write(layout.as_json(found.tasks) if options["json"] else task_table(found))
+        self.stdout.write(as_json(found.tasks) if options["json"] else task_table(found))
         if found.partial:
             self.stderr.write("Only the newest 30,000 tasks were searched.")
 
     def do_send(self, **options: Any) -> None:
         handle = send(options["name"], options["kwargs"], options_of(options))
         if not options["wait"]:
-            self.stdout.write(layout.as_json({"id": handle.task_id}) if options["json"] else str(handle.task_id))
+            self.stdout.write(as_json({"id": handle.task_id}) if options["json"] else str(handle.task_id))
             return
         if not options["json"]:
             self.stdout.write(str(handle.task_id))
@@ -167,7 +172,7 @@ class Command(BaseCommand):
         timeout = options["timeout"]
         result = handle.get(None if timeout is None else timeout * 1000)
         if options["json"]:
-            self.stdout.write(layout.as_json({"id": handle.task_id, **envelope(result)}))
+            self.stdout.write(as_json({"id": handle.task_id, **envelope(result)}))
         elif result.is_ok():
             self.stdout.write(json.dumps(result.ok, indent=2, ensure_ascii=False))
         if result.is_err():
@@ -199,3 +204,55 @@ def add_send(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--timeout", metavar="SECONDS", type=seconds, help="wait no longer (default: without limit)")
     parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def task_text(info: TaskInfo, payload: bool, copies: Sequence[uuid.UUID]) -> str:
+    """Return a task line by line, followed by its copies and attempts; the payload only if ``payload``."""
+    known = {**facts(info, payload), "priority": shown_priority(info.priority, info.codec)}
+    lines = [f"{LABELS.get(name, name):<14}{shown(value)}" for name, value in known.items() if value not in (None, "")]
+    lines += [f"{'run again as':<14}{copy}" for copy in copies]
+    for attempt in info.attempts:
+        message = f": {attempt.error_message}" if payload and attempt.error_message else ""
+        end = f" {attempt.error_code}{message}" if attempt.error_code or message else ""
+        again = ", retried" if attempt.will_retry else ""
+        seconds = (attempt.finished_at - attempt.started_at).total_seconds()
+        lines.append(
+            f"attempt {attempt.attempt}: {attempt.outcome}{end}{again}, {shown(attempt.started_at)}, "
+            f"{seconds:.3f} s, worker {attempt.worker_id}, process {attempt.child_pid or '-'}"
+            + (f", in {attempt.site}, line {attempt.site_line}" if attempt.site else "")
+        )
+    return "\n".join(lines)
+
+
+def task_json(info: TaskInfo, payload: bool, copies: Sequence[uuid.UUID]) -> str:
+    hidden = () if payload else ("error_message", "exception_class", "traceback")
+    attempts = [
+        {name: value for name, value in attempt._asdict().items() if name not in hidden} for attempt in info.attempts
+    ]
+    found = {**facts(info, payload), "copies": copies, "attempts": attempts}
+    return json.dumps(found, default=str, indent=2)
+
+
+def facts(info: TaskInfo, payload: bool) -> dict[str, Any]:
+    """Return the columns of a task."""
+    hidden = ("attempts",) if payload else ("attempts", "result")
+    return {name: value for name, value in info._asdict().items() if name not in hidden}
+
+
+def shown(value: Any) -> Any:
+    """Return a datetime as text, and any other value unchanged."""
+    if not hasattr(value, "utcoffset"):
+        return value
+    return (timezone.localtime(value) if timezone.is_aware(value) else value).isoformat(" ", "milliseconds")
+
+
+def task_table(found: TaskList) -> str:
+    headings = ("ID", "NAME", "QUEUE", "STATUS", "SENT", "STARTED", "FINISHED", "ERROR")
+    rows = (
+        (
+            task.id, task.task_name, task.queue_name, task.status, moment(task.sent_at), moment(task.started_at),
+            moment(task.finished_at), task.error_code or "-",
+        )
+        for task in found.tasks
+    )  # fmt: skip
+    return table(headings, rows) if found.tasks else "There are no such tasks."

@@ -11,8 +11,8 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 
 from horsies_django.core.errors import HorsiesError
-from horsies_django.management.quantities import megabytes, port, seconds, whole
 from horsies_django.management.reload import OuterProcess, is_inner
+from horsies_django.management.shared import megabytes, port, seconds, whole
 from horsies_django.worker.api import under_signals
 from horsies_django.worker.child.bootstrap import outlive_output
 from horsies_django.worker.main import work

@@ -1,4 +1,4 @@
-"""Types of command-line options that are numbers, durations, times and JSON, with error messages; and who runs a command."""
+"""What commands share: types of options, who runs them, and how they end when something is refused."""
 
 from __future__ import annotations
 
@@ -7,9 +7,14 @@ import getpass
 import json
 import re
 import socket
-from argparse import ArgumentTypeError
-from collections.abc import Callable
+from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import CommandError
+from django.db import DatabaseError
 
 UNITS = {"w": "weeks", "d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
 
@@ -34,10 +39,10 @@ def duration(text: str) -> dt.timedelta:
 
 def ago(text: str) -> dt.datetime:
     """Parse an option that takes a time in the past: a duration before now, or a datetime with a time zone."""
-    return moment(text, -1, "a duration nor a datetime; use 30m, 2h, 7d, or 2030-01-31T18:00+01:00")
+    return read_moment(text, -1, "a duration nor a datetime; use 30m, 2h, 7d, or 2030-01-31T18:00+01:00")
 
 
-def moment(text: str, sign: int, wrong: str) -> dt.datetime:
+def read_moment(text: str, sign: int, wrong: str) -> dt.datetime:
     """Parse a datetime with a time zone, or a duration that is added to now, times ``sign``."""
     try:
         found = span(text)
@@ -103,3 +108,35 @@ def actor() -> str:
     except (KeyError, OSError, ImportError):
         login = "unknown"
     return f"shell:{login}@{socket.gethostname()}"
+
+
+def verbs_of(parser: ArgumentParser, *, required: bool) -> Callable[[str, str], ArgumentParser]:
+    """Return a function that adds a verb to a command. The option ``--json`` may stand before the verb and after it."""
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=required)
+
+    def verb(name: str, help_: str) -> ArgumentParser:
+        made: ArgumentParser = verbs.add_parser(name, help=help_, description=help_)
+        made.add_argument("--json", action="store_true", default=SUPPRESS, help="print JSON")
+        return made
+
+    return verb
+
+
+def add_reason(parser: ArgumentParser) -> ArgumentParser:
+    """Add the option for the reason of a change; return the parser."""
+    parser.add_argument("--reason", metavar="TEXT", help="the reason, recorded in the audit")
+    return parser
+
+
+@contextmanager
+def refusing(command: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Raise CommandError for an error of these kinds, for wrong settings, and, with advice, for what the database refused."""
+    refused: tuple[type[Exception], ...] = (*kinds, ImproperlyConfigured)
+    try:
+        yield
+    except refused as error:
+        raise CommandError(f"{command}: {error}") from error
+    except DatabaseError as error:
+        advice = "Check that it is running and that 'migrate' has been run"
+        raise CommandError(f"{command}: the database refused: {str(error).strip()}. {advice}") from error

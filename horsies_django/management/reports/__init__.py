@@ -1,1 +1,0 @@
-"""What the commands print: a report for each of them."""

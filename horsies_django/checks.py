@@ -1,6 +1,7 @@
 """System checks: problems in the settings and the task definitions that would otherwise show only when tasks run.
 
-No check but ``check_schema`` connects to a database: ``manage.py`` must work without one.
+No check but ``check_schema`` connects to a database: ``manage.py`` must work without one. All ids are explained in
+``docs/reference/checks.md``. A number is never reused for another check, because projects silence checks by id.
 """
 
 from __future__ import annotations
@@ -10,11 +11,10 @@ import sys
 import sysconfig
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from django.apps import apps
@@ -37,50 +37,6 @@ from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.tasks.produced_codes import never_produced
 
 TAG = "horsies"
-
-# All ids. A number is never reused for another check, because projects silence checks by id.
-IDS: Mapping[str, str] = MappingProxyType(
-    {
-        "E001": "A setting has the wrong type",
-        "E002": "A setting is unknown",
-        "E003": "A setting is out of range",
-        "E004": "A database alias does not exist",
-        "E005": "QUEUE_MODE and QUEUES contradict each other",
-        "E006": "A queue name is invalid",
-        "E007": "The default error code is invalid",
-        "E008": "The database is not PostgreSQL",
-        "E009": "Django uses psycopg2",
-        "E010": "The queue's tables are routed to another database",
-        "E011": "A tasks module cannot be imported",
-        "E012": "A task definition is invalid",
-        "E013": "A task uses a queue that is not declared",
-        "E014": "CLUSTER_WIDE_CAP and PREFETCH_BUFFER cannot be combined",
-        "E015": "PREFETCH_BUFFER needs CLAIM_LEASE_MS",
-        "E016": "CLAIM_LEASE_MS is too short for the heartbeat",
-        "E017": "RUNNING_STALE_THRESHOLD_MS is too short for the heartbeat",
-        "E018": "A partition rule is invalid",
-        "E019": "QUEUE_RETENTION_HOURS names a queue that is not declared",
-        "E020": "An exception mapper is invalid",
-        "E021": "A schedule cannot be used",
-        "E022": "Two schedules have one name",
-        "E023": "A decorator is placed above @task",
-        "E024": "A dotted path in MIDDLEWARE or METADATA cannot be used",
-        "E025": "An option of a backend in TASKS is invalid",
-        "E026": "A backend in TASKS names a queue that is not declared",
-        "E027": "A backend in TASKS needs the app",
-        "E028": "A task of an ordered queue has a priority",
-        "W001": "The project's models are written to another database",
-        "W002": "Notifications may not get through the connection pooler",
-        "W003": "CLAIM_LEASE_MS has no effect",
-        "W004": "A retry policy lists an error code that nothing produces",
-        "W005": "No worker is sure to import a module of tasks",
-        "W006": "Every role may create objects in the schema of the queue",
-        "W007": "A task is unique by an argument that may be left out",
-        "W008": "A task of an ordered queue does not have an argument of its key",
-        "W009": "An argument of the key of an ordered queue may be left out",
-        "W010": "One failure of a task stops its key",
-    }
-)
 
 
 def check_settings(**kwargs: Any) -> list[CheckMessage]:

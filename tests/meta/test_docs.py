@@ -19,7 +19,6 @@ from django.db import connection
 
 import horsies_django
 from horsies_django import signals
-from horsies_django.checks import IDS
 from horsies_django.conf import Config, PartitionConfig, QueueConfig
 from horsies_django.core.errors import FAMILIES
 from horsies_django.management.commands.horsies_status import Command as StatusCommand
@@ -136,11 +135,6 @@ def test_every_setting_has_its_place_with_its_default(heading: str, record: Any)
             assert default in ("see below", "the queue `default"), key  # a table of its own, or a rule
         else:
             assert ast.literal_eval(default) == value, key
-
-
-def test_every_check_has_its_place() -> None:
-    checks = (DOCS / "reference" / "checks.md").read_text()
-    assert [id_ for id_, title in IDS.items() if f"### horsies.{id_}: {title}\n" not in checks] == []
 
 
 # What the pages say for the default of an option whose value in the parser is None.

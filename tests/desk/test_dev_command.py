@@ -1,4 +1,4 @@
-"""``horsies_dev`` and ``horsies_worker --reload`` where they cannot work, and the options that reach the worker."""
+"""``horsies_dev`` and ``horsies_worker --reload`` where they cannot work."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import sys
 
 import pytest
 from django.core.management import CommandError, call_command
-
-from horsies_django.management.commands.horsies_dev import Command, given
 
 
 def test_on_windows_it_says_what_is_missing_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,13 +20,3 @@ def test_from_code_there_is_no_command_line_to_run_again(words: list[str]) -> No
     """Naive: it runs the script that called it, which calls it again."""
     with pytest.raises(CommandError, match="runs the command line again, so it works only from there"):
         call_command(*words)
-
-
-def test_the_options_of_the_worker_are_passed_on_as_they_were_given() -> None:
-    command = Command()
-    parser = command.create_parser("manage.py", "horsies_dev")
-    words = ["--processes=2", "--queues=a,b", "--queues=c", "--with-scheduler", "--shutdown-timeout=1.5"]
-    options = vars(parser.parse_args(["8001", *words]))
-    assert options["addrport"] == "8001"
-    assert sorted(given(command.worker_actions, options)) == sorted(words)
-    assert given(command.worker_actions, vars(parser.parse_args([]))) == []

@@ -10,8 +10,8 @@ import signal
 import subprocess
 import sys
 import threading
-from argparse import Action, ArgumentParser
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from argparse import ArgumentParser
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
@@ -148,9 +148,7 @@ class Command(BaseCommand):
         parser.add_argument(
             "addrport", nargs="?", help="address and port of the site, as for runserver (127.0.0.1:8000)"
         )
-        known = set(parser._actions)
         horsies_worker.Command().add_arguments(parser)
-        self.worker_actions = [action for action in parser._actions if action not in known]
 
     def handle(self, **options: Any) -> None:
         if not self._called_from_command_line:
@@ -163,10 +161,13 @@ class Command(BaseCommand):
         common = [color, *(f"--pythonpath={path}" for path in filter(None, [options["pythonpath"]]))]
         manage = get_child_arguments()[: -len(sys.argv[1:])]
         address = [options["addrport"]] if options["addrport"] else []
+        given = sys.argv[2:]  # the same, and the options of the worker
+        for each in address:
+            given.remove(each)
         reload = [] if options["reload"] else ["--reload"]
         programs = [
             Program("site", [*manage, "runserver", *address, *common], stop=signal.SIGTERM),
-            Program("worker", [*manage, "horsies_worker", *reload, *given(self.worker_actions, options), *common]),
+            Program("worker", [*manage, "horsies_worker", *reload, *given, *common]),
         ]
         self.colored = colored
         self.printing = threading.Lock()
@@ -180,17 +181,3 @@ class Command(BaseCommand):
         with self.printing:
             self.stdout.write(f"{prefix} {line}")
             self.stdout.flush()
-
-
-def given(actions: Iterable[Action], options: Mapping[str, Any]) -> list[str]:
-    """Return options of a command line that differ from their defaults, as they are written there."""
-    found = []
-    for action in actions:
-        value, name = options[action.dest], action.option_strings[-1]
-        if value == action.default:
-            continue
-        if value is True:
-            found.append(name)
-        else:
-            found += [f"{name}={each}" for each in (value if isinstance(value, list) else [value])]
-    return found

@@ -122,7 +122,9 @@ def act(options: Mapping[str, Any], write: Callable[[str], object], confirm: Cal
     if not options["json"]:
         write(told(found, status))
         if not found.many and options["name"]:
-            write_advice(options["name"], write)
+            known = selection.known_names()
+            if not any(options["name"] in one for one in known):
+                write(f"No name is known that contains {options['name']!r}{close_to(options['name'], known)}")
     verdicts: Counter[str] = Counter()
     if found.many and not options["dry_run"]:
         asked = ("delete" if options["finished"] else "cancel") if verb == "purge" else verb
@@ -134,13 +136,6 @@ def act(options: Mapping[str, Any], write: Callable[[str], object], confirm: Cal
         write(as_json({"matched": found.many, "more": found.more, "verdicts": dict(verdicts)}))
     elif not options["dry_run"]:
         write(", ".join(f"{many:,} {verdict}" for verdict, many in verdicts.most_common()) or "Nothing changed.")
-
-
-def write_advice(name: str, write: Callable[[str], object]) -> None:
-    """Say so if no known name has this part."""
-    known = selection.known_names()
-    if not any(name in one for one in known):
-        write(f"No name is known that contains {name!r}{close_to(name, known)}")
 
 
 def told(found: selection.Preview, status: str) -> str:

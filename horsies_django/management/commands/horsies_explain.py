@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from argparse import ArgumentParser
 from typing import Any
 
@@ -28,13 +27,8 @@ class Command(BaseCommand):
 
     def handle(self, **options: Any) -> None:
         with refusing("horsies_explain", LookupError, ValueError):
-            found = explain(options["task"] or newest())
+            last = Task.objects.using(config().database).order_by("-pk").values_list("pk", flat=True)
+            if (task := options["task"] or last.first()) is None:
+                raise LookupError("no task has been sent yet")
+            found = explain(task)
         self.stdout.write(as_json(found) if options["json"] else visible(str(found), keep="\n"))
-
-
-def newest() -> uuid.UUID:
-    """Return the id of the task that was sent last. Raises LookupError when there is none."""
-    found = Task.objects.using(config().database).order_by("-pk").values_list("pk", flat=True).first()
-    if found is None:
-        raise LookupError("no task has been sent yet")
-    return found

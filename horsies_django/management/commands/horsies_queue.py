@@ -83,7 +83,10 @@ class Command(BaseCommand):
     def handle(self, **options: Any) -> None:
         verb = options["verb"] or "list"
         with refusing("horsies_queue", QueueError):
-            getattr(self, f"do_{verb}")(**options)
+            if verb in ("pause", "resume", "clear"):
+                self.tell(options, getattr(queues, verb))
+            else:
+                getattr(self, f"do_{verb}")(**options)
 
     def do_list(self, **options: Any) -> None:
         found = overview.queues()
@@ -109,12 +112,6 @@ class Command(BaseCommand):
         if self.tell(options, queues.change, columns) and not options["json"]:
             self.stdout.write(NOT_FOR_LONG)
 
-    def do_pause(self, **options: Any) -> None:
-        self.tell(options, queues.pause)
-
-    def do_resume(self, **options: Any) -> None:
-        self.tell(options, queues.resume)
-
     def do_override(self, **options: Any) -> None:
         name, limits = target(options), chosen(options, queues.LIMITS)
         if not limits:
@@ -122,9 +119,6 @@ class Command(BaseCommand):
         if not (options["reason"] or "").strip():
             raise QueueError(f"an override of {name!r} requires --reason TEXT")
         self.tell(options, queues.override, limits, until=options["until"])
-
-    def do_clear(self, **options: Any) -> None:
-        self.tell(options, queues.clear)
 
     def do_skip(self, **options: Any) -> None:
         name, reason = target(options), options["reason"] or ""

@@ -49,7 +49,11 @@ class Command(BaseCommand):
     def handle(self, **options: Any) -> None:
         verb = (options["verb"] or "list").replace("-", "_")
         with refusing("horsies_schedule", ScheduleError, TaskSendError):
-            getattr(self, f"do_{verb}")(**options)
+            if verb in ("list", "next"):
+                getattr(self, f"do_{verb}")(**options)
+            else:
+                change = getattr(schedules, verb)
+                self.tell(verb, change(options["name"], actor=actor(), reason=options["reason"]), options)
 
     def do_list(self, **options: Any) -> None:
         found = overview.schedules()
@@ -66,29 +70,18 @@ class Command(BaseCommand):
             else fire_time_table(pattern, fire_times)
         )
 
-    def do_run_now(self, **options: Any) -> None:
-        task_id = schedules.run_now(options["name"], actor=actor(), reason=options["reason"])
-        self.stdout.write(as_json({"task_id": str(task_id)}) if options["json"] else f"Sent as task {task_id}.")
-
-    def do_enable(self, **options: Any) -> None:
-        self.tell(schedules.enable(options["name"], actor=actor(), reason=options["reason"]), "enabled", options)
-
-    def do_disable(self, **options: Any) -> None:
-        self.tell(schedules.disable(options["name"], actor=actor(), reason=options["reason"]), "disabled", options)
-
-    def do_delete(self, **options: Any) -> None:
-        schedules.delete(options["name"], actor=actor(), reason=options["reason"])
-        self.stdout.write(
-            as_json({"deleted": options["name"]}) if options["json"] else f"{options['name']} is deleted."
-        )
-
-    def tell(self, changed: list[str], state: str, options: dict[str, Any]) -> None:
-        if options["json"]:
-            self.stdout.write(as_json({"changed": changed}))
-        elif changed:
-            self.stdout.write(f"{options['name']} is {state}.")
+    def tell(self, verb: str, found: Any, options: dict[str, Any]) -> None:
+        """Print what a change returned: the id of the task that was sent, or the changed keys."""
+        name, state = options["name"], f"{verb}d"
+        record: dict[str, object]
+        if verb == "run_now":
+            record, text = {"task_id": str(found)}, f"Sent as task {found}."
+        elif verb == "delete":
+            record, text = {"deleted": name}, f"{name} is deleted."
         else:
-            self.stdout.write(f"Nothing changed: {options['name']} is {state} already.")
+            record = {"changed": found}
+            text = f"{name} is {state}." if found else f"Nothing changed: {name} is {state} already."
+        self.stdout.write(as_json(record) if options["json"] else text)
 
 
 def unreadable(name: str) -> str:

@@ -6,7 +6,7 @@ import json
 import sys
 import uuid
 from argparse import ArgumentParser
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
@@ -55,12 +55,6 @@ def find(name: str) -> TaskDefinition:
         return task
     failed = [f"; importing {problem.module} failed: {problem.error!r}" for problem in registry.autodiscover()]
     raise LookupError(f"there is no task named {name!r}{close_to(name, registry.names())}{''.join(failed)}")
-
-
-def options_of(options: Mapping[str, Any]) -> SendOptions:
-    return SendOptions(
-        queue=options["queue"], priority=options["priority"], delay=options["delay"], good_until=options["good_for"]
-    )
 
 
 def envelope(result: TaskResult[Any]) -> dict[str, Any]:
@@ -119,7 +113,7 @@ class Command(BaseCommand):
 
     def handle(self, **options: Any) -> None:
         with refusing("horsies_task", HorsiesError, LookupError, ValueError):
-            if options["verb"] in OF_MANY and is_of_many(options):
+            if options["verb"] == "purge" or options["verb"] in OF_MANY and is_of_many(options):
                 act(options, self.stdout.write, self.confirm)
             else:
                 getattr(self, f"do_{options['verb']}")(**options)
@@ -162,7 +156,8 @@ class Command(BaseCommand):
             self.stderr.write("Only the newest 30,000 tasks were searched.")
 
     def do_send(self, **options: Any) -> None:
-        handle = send(options["name"], options["kwargs"], options_of(options))
+        chosen = {name: options[name] for name in ("queue", "priority", "delay")}
+        handle = send(options["name"], options["kwargs"], SendOptions(**chosen, good_until=options["good_for"]))
         if not options["wait"]:
             self.stdout.write(as_json({"id": handle.task_id}) if options["json"] else str(handle.task_id))
             return
@@ -178,9 +173,6 @@ class Command(BaseCommand):
         if result.is_err():
             error = result.err_value
             raise CommandError(f"horsies_task: {error.error_code}: {error.message}")
-
-    def do_purge(self, **options: Any) -> None:
-        act(options, self.stdout.write, self.confirm)
 
     def confirm(self, question: str, interactive: bool) -> None:
         """Ask, unless --no-input was given. Raises CommandError without a yes."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -29,46 +30,36 @@ class Command(BaseCommand):
     help = "Run a worker: a pool of processes that claim tasks from PostgreSQL and run them."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument(
-            "--processes", type=whole(0), metavar="N",
+        number = partial(parser.add_argument, metavar="N")
+        number(
+            "--processes", type=whole(0),
             help="number of child processes (default: the usable CPUs); 0 runs tasks in the worker process itself",
         )  # fmt: skip
+        number("--threads", type=whole(1), default=1, help="running sync tasks per process (default: 1)")
+        number("--async-concurrency", type=whole(1), default=100, help="running async tasks per process (default: 100)")
         parser.add_argument(
-            "--threads", type=whole(1), default=1, metavar="N", help="running sync tasks per process (default: 1)"
-        )
-        parser.add_argument(
-            "--async-concurrency",
-            type=whole(1),
-            default=100,
-            metavar="N",
-            help="running async tasks per process (default: 100)",
-        )
-        parser.add_argument(
-            "--queues",
-            action="append",
-            metavar="A,B",
-            help="queues to serve, comma-separated; may be repeated (default: all)",
-        )
+            "--queues", action="append", metavar="A,B", help="queues to serve, comma-separated; may be repeated (default: all)"
+        )  # fmt: skip
         parser.add_argument(
             "--loglevel", type=str.upper, choices=LEVELS, default="INFO", help="log level (default: INFO)"
         )
-        parser.add_argument(
-            "--max-claim-batch", type=whole(0), default=0, metavar="N",
+        number(
+            "--max-claim-batch", type=whole(0), default=0,
             help="tasks claimed from a queue at a time, so that one worker does not take them all (default: 0, the free slots)",
         )  # fmt: skip
-        parser.add_argument(
-            "--max-claim-per-worker", type=whole(0), default=0, metavar="N",
+        number(
+            "--max-claim-per-worker", type=whole(0), default=0,
             help="tasks that may be claimed and not started (default: 0, the slots plus the prefetch buffer)",
+        )  # fmt: skip
+        number(
+            "--max-tasks-per-child", type=whole(0),
+            help="replace a child after this many tasks, which frees leaked memory; 0: never "
+            "(default: 100, but no child before it is a minute old)",
         )  # fmt: skip
         self.add_arguments_of_service(parser)
 
     def add_arguments_of_service(self, parser: ArgumentParser) -> None:
         """Add the options for recycling, shutdown, scheduling and health checks."""
-        parser.add_argument(
-            "--max-tasks-per-child", type=whole(0), metavar="N",
-            help="replace a child after this many tasks, which frees leaked memory; 0: never "
-            "(default: 100, but no child before it is a minute old)",
-        )  # fmt: skip
         parser.add_argument(
             "--max-memory-per-child-mb", type=megabytes, metavar="MB",
             help="replace a child whose resident memory has reached this after a task (default: never)",

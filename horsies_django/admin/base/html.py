@@ -243,19 +243,11 @@ def with_workers(page: Any, request: HttpRequest, rows: list[Row], column: str) 
 
 
 def worker_links(page: Any, request: HttpRequest, ids: set[Any]) -> dict[Any, SafeString | str]:
-    """Return host and process of workers by their ids, read with one statement."""
+    """Return host and process of workers by their ids, read with one statement; the id of one whose row was deleted."""
     known = ids - {None}
     workers = Worker.objects.using(config().database).only("hostname", "pid").in_bulk(known) if known else {}
-    return {id_: _shown(page, request, id_, workers.get(id_)) for id_ in ids}
-
-
-def _shown(page: Any, request: HttpRequest, id_: uuid.UUID | None, worker: Worker | None) -> SafeString | str:
-    if id_ is None:
-        return NOTHING
-    if worker is None:
-        return str(id_)  # its row was deleted
-    shown: SafeString | str = page.link(request, Worker, id_, str(worker))
-    return shown
+    links = {id_: page.link(request, Worker, id_, str(worker)) for id_, worker in workers.items()}
+    return {None: NOTHING, **{id_: str(id_) for id_ in known}, **links}
 
 
 def bars(

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter, defaultdict
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 from zoneinfo import ZoneInfo
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.db import connections
 from django.db.models import F, JSONField, Max, Q, QuerySet
 from django.db.models.expressions import CombinedExpression
 from django.db.models.functions import Now
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils.formats import date_format
 from django.utils.functional import Promise
 from django.utils.html import format_html, format_html_join
@@ -22,6 +21,7 @@ from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
+from horsies_django.admin.base.change_forms import ADD, ChangeMixin
 from horsies_django.admin.base.definitions import definition_table
 from horsies_django.admin.base.history import OF_SCHEDULES, last_changes
 from horsies_django.admin.base.html import (
@@ -42,15 +42,16 @@ from horsies_django.admin.base.html import (
     shape_of,
 )
 from horsies_django.admin.base.readonly import ChosenFilter, ModelAdmin, NextPageMixin, read_bounded
-from horsies_django.admin.schedules.schedule_forms import EditMixin
+from horsies_django.admin.schedules.schedule_forms import AddForm, EditForm
 from horsies_django.core.patterns import Pattern, PatternError, parse
-from horsies_django.core.schedules import ScheduleConfig, as_texts, read_definition
+from horsies_django.core.schedules import as_texts, read_definition
 from horsies_django.models import Schedule, Task
 from horsies_django.models.fields import aware
 from horsies_django.monitoring.health import LATE
 from horsies_django.monitoring.health.state import MISSED
 from horsies_django.monitoring.overview import as_object, changed_keys
 from horsies_django.store.schedules import Recent, ScheduleStore
+from horsies_django.tasks import registry
 
 REMOVED: str | Promise = gettext_lazy("Removed")
 SKIPPED: str | Promise = gettext_lazy("Skipped")
@@ -67,9 +68,8 @@ STATES = {
 
 
 class Reading(NamedTuple):
-    """A parsed definition; ``schedule`` is None if it is invalid, ``pattern`` is None if the pattern is."""
+    """What a definition says; ``pattern`` is None if that is invalid."""
 
-    schedule: ScheduleConfig | None
     pattern: Pattern | None
     problems: list[tuple[str, str]]
 
@@ -84,12 +84,12 @@ def read(schedule: Schedule) -> Reading:
     definition = as_object(schedule.definition)
     found, problems = read_definition(definition)
     if found:
-        return Reading(found, found.pattern, problems)
+        return Reading(found.pattern, problems)
     try:
         pattern = parse(str(definition.get("pattern")), definition.get("zone", "UTC"))
     except PatternError:
         pattern = None
-    return Reading(None, pattern, problems)
+    return Reading(pattern, problems)
 
 
 def coming(schedule: Any, pattern: Pattern, count: int) -> list[dt.datetime]:
@@ -117,18 +117,6 @@ def wall(fire_time: dt.datetime, zone: dt.tzinfo) -> str:
     """Return a fire time in the local time of a zone: ``Sun 2027-03-28 09:00``; with seconds unless they are zero."""
     local = aware(fire_time).astimezone(zone)
     return f"{date_format(local, 'D')} {local:%Y-%m-%d} {local:%H:%M:%S}".removesuffix(":00")
-
-
-def recent(alias: str, names: Iterable[str], many: int) -> dict[str, list[Recent]] | None:
-    """Return the latest fire times by schedule, read with one statement; None if that took too long."""
-    asked = list(names)
-    found = read_bounded(alias, lambda: ScheduleStore(connections[alias]).recent(asked, many)) if asked else []
-    if found is None:
-        return None
-    runs = defaultdict(list)
-    for run in found:
-        runs[run.name].append(run)
-    return runs
 
 
 def run_table(page: Any, request: HttpRequest, schedule: Any, zone: dt.tzinfo) -> Table:
@@ -180,40 +168,46 @@ class StateFilter(ChosenFilter):
         return STATES[value][1]
 
 
-def with_runs(alias: str, schedules: list[Any]) -> list[Any]:
-    """Set ``reading`` and ``runs`` of each schedule, read with one statement; ``runs`` is None if that took too long."""
-    found = recent(alias, [schedule.name for schedule in schedules], LAST)
+def with_runs(page: Any, request: HttpRequest, alias: str, schedules: list[Any]) -> list[Any]:
+    """Set ``reading``, ``runs`` and ``linked_last`` of each schedule, read with one statement.
+
+    ``runs`` is None if that took too long; ``linked_last`` is the status of the last task, linked if the user may see the task.
+    """
+    names, store = [schedule.name for schedule in schedules], ScheduleStore(connections[alias])
+    found = read_bounded(alias, lambda: store.recent(names, LAST)) if names else []
+    runs = defaultdict(list)
+    for run in found or []:
+        runs[run.name].append(run)
     for schedule in schedules:
-        schedule.reading = read(schedule)
-        schedule.runs = None if found is None else found.get(schedule.name, [])
+        schedule.reading, schedule.linked_last = read(schedule), ""
+        schedule.runs = None if found is None else runs[schedule.name]
+        if last := schedule.runs and schedule.runs[0]:
+            status = badge(*shown_run(last))
+            schedule.linked_last = page.link(request, Task, last.task_id, status) if last.status else status
     return schedules
 
 
 class ScheduleListMixin(NextPageMixin):
-    """The change list of schedules, by name."""
-
-    def source(self) -> QuerySet[Schedule]:
-        schedules: QuerySet[Schedule] = self.queryset
-        return schedules.order_by("name")
+    """The change list of schedules, with when a scheduler had them in its code."""
 
     def prepare(self, request: HttpRequest, rows: list[Any]) -> list[Any]:
         """Read the last fire times of the whole page at once, and link the task of the latest."""
-        page: Any = self.model_admin
-        declared = Schedule.objects.using(self.root_queryset.db).filter(declared_in__isnull=False, gone_at__isnull=True)
-        last = declared.aggregate(at=Max("declared_at"))["at"]
+        alias = self.root_queryset.db
         if rows:
-            running = ", ".join(ScheduleStore(connections[self.root_queryset.db]).schedulers())
+            running = ", ".join(ScheduleStore(connections[alias]).schedulers())
             self.note = _("Schedulers: %(names)s.") % {"names": running} if running else _("No scheduler is running.")
-        if rows and last is not None:
-            ago = _("A scheduler last had them in its code %(ago)s.") % {"ago": away(last, rows[0].read_at)}
-            self.note = f"{self.note} {ago}"
-        schedules: list[Any] = page.with_last(request, with_runs(self.root_queryset.db, rows))
-        return schedules
+            declared = Schedule.objects.using(alias).filter(declared_in__isnull=False, gone_at__isnull=True)
+            if last := declared.aggregate(at=Max("declared_at"))["at"]:
+                ago = _("A scheduler last had them in its code %(ago)s.") % {"ago": away(last, rows[0].read_at)}
+                self.note = f"{self.note} {ago}"
+        return with_runs(self.model_admin, request, alias, rows)
 
 
-class ScheduleAdminMixin(EditMixin):
+class ScheduleAdminMixin(ChangeMixin):
     """The logic of the schedule pages, for any ModelAdmin."""
 
+    subjects = OF_SCHEDULES
+    change_forms: ClassVar = {"edit": EditForm, ADD: AddForm}
     change_list_mixin = ScheduleListMixin
     change_form_template = "admin/horsies/schedule/change_form.html"
     list_display = ("shown_name", "shown_pattern", "shown_next", "shown_last", "shown_runs", "shown_declared")
@@ -232,6 +226,18 @@ class ScheduleAdminMixin(EditMixin):
         """Search by the name and by the name of the task."""
         return rows.filter(Q(name__icontains=term) | Q(held__task__icontains=term))
 
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return self.may(request, ADD)
+
+    def configure_view(self, request: HttpRequest, object_id: str | None = None, *, name: str) -> HttpResponse:
+        """Show a form or make its change, after importing the project's tasks, which a web process does only when needed."""
+        if self.may(request, name):
+            for problem in registry.autodiscover():
+                text = _("The tasks of %(module)s are missing because it cannot be imported: %(error)s")
+                values = {"module": problem.module, "error": problem.error}
+                self.message_user(request, text % values, messages.WARNING)
+        return super().configure_view(request, object_id, name=name)
+
     def get_fieldsets(self, request: HttpRequest, obj: Schedule | None = None) -> Any:
         gone = ("gone",) if obj and obj.gone_at else ()
         fields = ("shown_task", "shown_pattern", "following", ("shown_last", "shown_runs"), "shown_declared")
@@ -239,17 +245,7 @@ class ScheduleAdminMixin(EditMixin):
 
     def complete(self, request: HttpRequest, row: Any) -> None:
         """Add its last fire times."""
-        self.with_last(request, with_runs(row._state.db, [row]))
-
-    def with_last(self, request: HttpRequest, schedules: list[Any]) -> list[Any]:
-        """Set ``linked_last`` of each schedule: the status of its last task, as a link if the user may see the task."""
-        for schedule in schedules:
-            schedule.linked_last = ""
-            if schedule.runs:
-                last = schedule.runs[0]
-                status = badge(*shown_run(last))
-                schedule.linked_last = self.link(request, Task, last.task_id, status) if last.status else status
-        return schedules
+        with_runs(self, request, row._state.db, [row])
 
     def sections(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
         """Return the definition, the next and the last fire times, the last changes and the change buttons."""

@@ -6,21 +6,18 @@ A form writes only what its user changed in it, so two people may edit two keys 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import Any
 
 from django import forms
-from django.contrib import messages
 from django.forms.fields import InvalidJSONInput
-from django.http import HttpRequest, HttpResponse
 from django.utils.functional import Promise
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from horsies_django import schedules
-from horsies_django.admin.base.change_forms import ADD, ChangeForm, ChangeMixin
+from horsies_django.admin.base.change_forms import ChangeForm
 from horsies_django.admin.base.definitions import ARGUMENTS, CATCH_UP, LABELS, OVERLAP
-from horsies_django.admin.base.history import OF_SCHEDULES
 from horsies_django.admin.base.html import LONGEST_NAME, NOTHING
 from horsies_django.conf import config
 from horsies_django.core.patterns import EXAMPLES
@@ -206,22 +203,3 @@ class AddForm(DefinitionForm):
     def apply(self) -> Any:
         self.row = Schedule(name=self.named)
         return super().apply(self.altered())
-
-
-class EditMixin(ChangeMixin):
-    """The forms that change a schedule."""
-
-    subjects = OF_SCHEDULES
-    change_forms: ClassVar = {"edit": EditForm, ADD: AddForm}
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return self.may(request, ADD)
-
-    def configure_view(self, request: HttpRequest, object_id: str | None = None, *, name: str) -> HttpResponse:
-        """Show a form or make its change, after importing the project's tasks, which a web process does only when needed."""
-        if self.may(request, name):
-            for problem in registry.autodiscover():
-                text = _("The tasks of %(module)s are missing because it cannot be imported: %(error)s")
-                values = {"module": problem.module, "error": problem.error}
-                self.message_user(request, text % values, messages.WARNING)
-        return super().configure_view(request, object_id, name=name)

@@ -33,8 +33,7 @@ from horsies_django.admin.base.readonly import ModelAdmin, patiently
 from horsies_django.admin.tasks.bulk import BulkMixin
 from horsies_django.admin.tasks.listing import OperateMixin, TaskListMixin
 from horsies_django.admin.tasks.sections import (
-    PayloadMixin,
-    PlaceMixin,
+    SectionsMixin,
     attempt_numbers,
     attempt_table,
     headline,
@@ -75,7 +74,7 @@ class TaskForm(ChangeForm):
         return super().apply(*given, **how)
 
 
-class TaskAdminMixin(BulkMixin, OperateMixin, PayloadMixin, PlaceMixin, ChangeMixin):
+class TaskAdminMixin(BulkMixin, OperateMixin, SectionsMixin, ChangeMixin):
     """The logic of the task pages, for any ModelAdmin."""
 
     subjects = OF_TASKS

@@ -88,8 +88,8 @@ def step_table(task: Task) -> Table:
     return Table("steps", _("Steps"), (_("Step"), _("Recorded")), rows)
 
 
-class PayloadMixin(ReadOnlyAdminMixin):
-    """Adds the payload of a task to its page, or a note about the required permission."""
+class SectionsMixin(ReadOnlyAdminMixin):
+    """Adds to the page of a task its payload, or a note about the required permission, and its place in a workflow."""
 
     def payload_fieldsets(self, request: HttpRequest, obj: Task | None) -> tuple[Any, ...]:
         """Return the fields that the task has and the user may see."""
@@ -135,32 +135,6 @@ class PayloadMixin(ReadOnlyAdminMixin):
     shown_options = row_field(gettext_lazy("options"), lambda task: json_block(_other_options(task)))
     shown_metadata = row_field(gettext_lazy("metadata"), lambda task: json_block(_metadata(task)))
 
-
-def _error(obj: Task) -> dict[str, Any]:
-    """Return the error in the stored result, {} if there is none. The stored JSON may have any shape."""
-    error = obj.result.get("err") if isinstance(obj.result, dict) else None
-    return error if isinstance(error, dict) else {}
-
-
-def _metadata(obj: Task) -> Any:
-    return obj.options.get("metadata") if isinstance(obj.options, dict) else None
-
-
-def _other_options(obj: Task) -> Any:
-    """Return the options without the metadata, None if there are no others."""
-    if _metadata(obj) is None:
-        return obj.options
-    return {name: value for name, value in obj.options.items() if name != "metadata"} or None
-
-
-def _exception(obj: Task) -> dict[str, Any]:
-    exception = _error(obj).get("exception")
-    return exception if isinstance(exception, dict) else {}
-
-
-class PlaceMixin(ReadOnlyAdminMixin):
-    """Adds the workflow run and the node to the page of a task that belongs to one."""
-
     def place_fieldsets(self, obj: Task | None) -> tuple[Any, ...]:
         """Return the fields, none for a task without a workflow."""
         if obj is None or obj.workflow_id is None:
@@ -187,6 +161,28 @@ class PlaceMixin(ReadOnlyAdminMixin):
     linked_run = field("linked_run", gettext_lazy("run"))
     linked_node = field("linked_node", gettext_lazy("node"))
     shown_element = field("node_index", gettext_lazy("element of the map"))  # from 0
+
+
+def _error(obj: Task) -> dict[str, Any]:
+    """Return the error in the stored result, {} if there is none. The stored JSON may have any shape."""
+    error = obj.result.get("err") if isinstance(obj.result, dict) else None
+    return error if isinstance(error, dict) else {}
+
+
+def _metadata(obj: Task) -> Any:
+    return obj.options.get("metadata") if isinstance(obj.options, dict) else None
+
+
+def _other_options(obj: Task) -> Any:
+    """Return the options without the metadata, None if there are no others."""
+    if _metadata(obj) is None:
+        return obj.options
+    return {name: value for name, value in obj.options.items() if name != "metadata"} or None
+
+
+def _exception(obj: Task) -> dict[str, Any]:
+    exception = _error(obj).get("exception")
+    return exception if isinstance(exception, dict) else {}
 
 
 def with_copies(page: Any, request: HttpRequest, task: Any) -> None:

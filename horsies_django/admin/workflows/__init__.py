@@ -53,7 +53,6 @@ from horsies_django.admin.workflows.listing import (
 )
 from horsies_django.admin.workflows.nodes import (
     LARGEST,
-    RunPagesMixin,
     elements,
     first_rows,
     lacked,
@@ -80,49 +79,6 @@ AFTER_TIMEOUT: dict[str, str | Promise] = {
 PAYLOAD = ("kwargs", "inputs", "value", "error")
 NOT_SHOWN = ("options", "graph")
 PAYLOAD_TABLE = Table("payload", gettext_lazy("Arguments and value"), (), [])
-
-
-class NodePageMixin(RunPagesMixin):
-    """Adds the page of a node."""
-
-    def get_urls(self) -> list[Any]:
-        view = self.view_of(self.node_view)
-        return [path("<path:object_id>/nodes/<int:number>/", view, name=NODE_PAGE), *super().get_urls()]
-
-    def node_view(self, request: HttpRequest, object_id: str, number: int) -> HttpResponse:
-        """Show a node. Raises PermissionDenied."""
-        run = self.find_run(request, object_id)
-        visible = self.has_view_payload_permission(request)
-        hidden = NOT_SHOWN if visible else (*PAYLOAD, *NOT_SHOWN)
-        nodes = None if run is None else WorkflowNode.objects.using(run._state.db).filter(workflow_id=run.pk)
-        node = None if nodes is None or number > LARGEST else nodes.filter(number=number).defer(*hidden).first()
-        if node is None:
-            text = _("There is no node %(number)s in the run “%(run)s”.")
-            return self.home(request, text % {"number": number, "run": unquote(object_id)})
-        return self._node_page(request, run, node, visible)
-
-    def _node_page(self, request: HttpRequest, run: Any, node: WorkflowNode, visible: bool) -> HttpResponse:
-        skippable = node.finished_at is None and run.finished_at is None and self.may(request, "skip")
-        context = {
-            "picture_url": f"{self.url_of(run, 'picture')}#horsies-node-{node.number}",
-            "skip_url": f"{self.url_of(run, 'skip')}?node={node.number}" if skippable else "",
-            "gate": self._gate_of(request, run, node),
-            "reasons": reasons(self, request, run, node, visible),
-            "tables": [
-                Table("facts", _("Node"), (), facts(self, request, run, node)),
-                payload_table(node) if visible else PAYLOAD_TABLE._replace(empty=payload_note()),
-                neighbours(self, request, run, ("upstream", _("Upstream nodes")), downstream=node.number),
-                neighbours(self, request, run, ("downstream", _("Downstream nodes")), upstream=node.number),
-            ],
-        }
-        return self.page_of_run(request, run, "node", _("Node %(name)s") % {"name": node.name}, context)
-
-    def _gate_of(self, request: HttpRequest, run: Any, node: WorkflowNode) -> dict[str, Any] | None:
-        """Return what the form of a gate that waits for a decision needs, None for other nodes."""
-        if node.kind != "gate" or node.status != "WAITING":
-            return None
-        urls = {verb: self.url_of(run, verb) for verb in ("approve", "reject")}
-        return {**urls, "node": node, "lacked": lacked(request, node), "longest": LONGEST_REASON}
 
 
 def facts(page: Any, request: HttpRequest, run: Any, node: WorkflowNode) -> list[tuple[str, Any]]:
@@ -211,7 +167,7 @@ def neighbours(page: Any, request: HttpRequest, run: Any, titled: tuple[str, str
     return Table(*titled, heads, *first_rows(read_bounded(alias, read), row))
 
 
-class WorkflowAdminMixin(RunActionsMixin, NodePageMixin, PicturePageMixin):
+class WorkflowAdminMixin(RunActionsMixin, PicturePageMixin):
     """The logic of the pages of workflow runs, for any ModelAdmin."""
 
     change_list_mixin = RunListMixin
@@ -275,6 +231,45 @@ class WorkflowAdminMixin(RunActionsMixin, NodePageMixin, PicturePageMixin):
             "tables": [node_table(self, request, obj), *wait_tables(self, request, obj), changes],
             "tools": [picture, *self.tools(request, obj)],
         }
+
+    def get_urls(self) -> list[Any]:
+        view = self.view_of(self.node_view)
+        return [path("<path:object_id>/nodes/<int:number>/", view, name=NODE_PAGE), *super().get_urls()]
+
+    def node_view(self, request: HttpRequest, object_id: str, number: int) -> HttpResponse:
+        """Show a node. Raises PermissionDenied."""
+        run = self.find_run(request, object_id)
+        visible = self.has_view_payload_permission(request)
+        hidden = NOT_SHOWN if visible else (*PAYLOAD, *NOT_SHOWN)
+        nodes = None if run is None else WorkflowNode.objects.using(run._state.db).filter(workflow_id=run.pk)
+        node = None if nodes is None or number > LARGEST else nodes.filter(number=number).defer(*hidden).first()
+        if node is None:
+            text = _("There is no node %(number)s in the run “%(run)s”.")
+            return self.home(request, text % {"number": number, "run": unquote(object_id)})
+        return self._node_page(request, run, node, visible)
+
+    def _node_page(self, request: HttpRequest, run: Any, node: WorkflowNode, visible: bool) -> HttpResponse:
+        skippable = node.finished_at is None and run.finished_at is None and self.may(request, "skip")
+        context = {
+            "picture_url": f"{self.url_of(run, 'picture')}#horsies-node-{node.number}",
+            "skip_url": f"{self.url_of(run, 'skip')}?node={node.number}" if skippable else "",
+            "gate": self._gate_of(request, run, node),
+            "reasons": reasons(self, request, run, node, visible),
+            "tables": [
+                Table("facts", _("Node"), (), facts(self, request, run, node)),
+                payload_table(node) if visible else PAYLOAD_TABLE._replace(empty=payload_note()),
+                neighbours(self, request, run, ("upstream", _("Upstream nodes")), downstream=node.number),
+                neighbours(self, request, run, ("downstream", _("Downstream nodes")), upstream=node.number),
+            ],
+        }
+        return self.page_of_run(request, run, "node", _("Node %(name)s") % {"name": node.name}, context)
+
+    def _gate_of(self, request: HttpRequest, run: Any, node: WorkflowNode) -> dict[str, Any] | None:
+        """Return what the form of a gate that waits for a decision needs, None for other nodes."""
+        if node.kind != "gate" or node.status != "WAITING":
+            return None
+        urls = {verb: self.url_of(run, verb) for verb in ("approve", "reject")}
+        return {**urls, "node": node, "lacked": lacked(request, node), "longest": LONGEST_REASON}
 
     @admin.display(description=gettext_lazy("name"))
     def shown_name(self, obj: WorkflowRun) -> SafeString:

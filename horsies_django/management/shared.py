@@ -65,20 +65,22 @@ def whole(least: int) -> Callable[[str], int]:
     return parse
 
 
-def seconds(text: str) -> float:
-    """Parse an option that takes seconds."""
-    return number(text, "seconds", or_zero=True)
+def number(unit: str, *, or_zero: bool) -> Callable[[str], float]:
+    """Return the type of an option that takes a number that is greater than zero, ``or_zero``, and not very large."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = -1.0
+        if not 0 <= value < 10_000_000 or not (value or or_zero):
+            raise ArgumentTypeError(f"{text!r} is not a number of {unit}")
+        return value
+
+    return parse
 
 
-def number(text: str, unit: str, *, or_zero: bool) -> float:
-    """Parse a number that is greater than zero, ``or_zero``, and not very large."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < 10_000_000 or not (value or or_zero):
-        raise ArgumentTypeError(f"{text!r} is not a number of {unit}")
-    return value
+seconds, megabytes = number("seconds", or_zero=True), number("megabytes", or_zero=False)
 
 
 def port(text: str) -> int:
@@ -86,11 +88,6 @@ def port(text: str) -> int:
     if not text.isdecimal() or int(text) > 65_535:
         raise ArgumentTypeError(f"{text!r} is not a port: a whole number from 0 to 65535")
     return int(text)
-
-
-def megabytes(text: str) -> float:
-    """Parse an option that takes megabytes."""
-    return number(text, "megabytes", or_zero=False)
 
 
 def read_json(option: str, text: str) -> Any:

@@ -106,11 +106,6 @@ def can_retry(task: Any) -> bool:
     return kept and task.status != Status.COMPLETED
 
 
-def is_held(task: Task) -> bool:
-    """Whether a worker has a task."""
-    return task.finished_at is None and task.claimed_by is not None
-
-
 def is_kept(task: Task) -> bool:
     return task.finished_at is not None and task.redacted_at is None
 
@@ -205,7 +200,8 @@ VERBS: dict[str, dict[str, Verb]] = {
             "task.cancel", _("Cancel"), cancel, lambda row: row.finished_at is None and row.cancel_requested_at is None,
             _("If it waits, it never runs. If it runs, it is asked to stop."), button=_("Cancel the task")),
         "kill": of_task(
-            "task.terminate", _("Kill"), partial(cancel, terminate=True), lambda row: is_held(row) and not row.terminate,
+            "task.terminate", _("Kill"), partial(cancel, terminate=True),
+            lambda row: row.finished_at is None and row.claimed_by is not None and not row.terminate,
             _("It is asked to stop. If it does not, its process is killed.")),
         "redact": of_task(
             "task.redact", _("Redact"), redact, is_kept,

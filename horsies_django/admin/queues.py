@@ -8,7 +8,6 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections import defaultdict
-from collections.abc import Mapping
 from typing import Any, ClassVar
 from urllib.parse import urlencode
 
@@ -90,34 +89,18 @@ class LimitField(forms.CharField):
         return number
 
 
-class EndInput(forms.DateTimeInput):
-    """A datetime to the second. An unchanged value keeps its microseconds and offset, which the field cannot show.
+class EndField(forms.DateTimeField):
+    """A datetime to the second. An unchanged value keeps its microseconds and offset, which the input cannot show.
 
-    ``held`` is the value when the form was opened. A hidden input keeps it, because the stored value may change meanwhile.
+    ``held`` is the value when the form was opened, which a hidden field keeps: the stored value may change meanwhile.
     """
 
-    def __init__(self) -> None:
-        super().__init__(attrs={"type": "datetime-local", "step": "1"}, format="%Y-%m-%dT%H:%M:%S")
-        self.held: dt.datetime | None = None
+    widget = forms.DateTimeInput({"type": "datetime-local", "step": "1"}, format="%Y-%m-%dT%H:%M:%S")
+    held: dt.datetime | None = None
 
-    def value_from_datadict(self, data: Mapping[str, Any], files: Any, name: str) -> Any:
-        """Return ``held`` if the field was not changed, else the entered value."""
-        written, held = data.get(name), _moment(data.get(f"{name}_held", ""))
-        if held is not None and isinstance(written, str) and _moment(written) == _shown(held):
-            return held.isoformat()
-        return written
-
-    def format_value(self, value: Any) -> str | None:
-        """Return the datetime as the browser expects it, in the current time zone."""
-        moment = _moment(value) if isinstance(value, str) else value
-        return f"{_shown(moment):{self.format}}" if isinstance(moment, dt.datetime) else super().format_value(value)
-
-    def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
-        """Return the field and the hidden input."""
-        shown = super().render(name, value, attrs, renderer)
-        if self.held is None:
-            return shown
-        return format_html('{}<input type="hidden" name="{}_held" value="{}">', shown, name, self.held.isoformat())
+    def clean(self, value: Any) -> Any:
+        """Return ``held`` if the input was not changed, else the entered value."""
+        return self.held if self.held and _moment(value) == _shown(self.held) else super().clean(value)
 
 
 def _moment(text: object) -> dt.datetime | None:
@@ -141,19 +124,19 @@ class OverrideForm(ChangeForm):
     local_limit = LimitField(lowest=1)
     partition_max_concurrency = LimitField(lowest=1)
     partition_local_limit = LimitField(lowest=1)
-    until = forms.DateTimeField(label=gettext_lazy("Until"), required=False, widget=EndInput)
+    until = EndField(label=gettext_lazy("Until"), required=False)
+    until_held = forms.Field(required=False, widget=forms.HiddenInput)
     field_order = (*LEVELS, "reason", "until")
 
     def __init__(self, *args: Any, row: Any, **kwargs: Any) -> None:
         super().__init__(*args, row=row, **kwargs)
-        zone = timezone.get_current_timezone_name()
-        self.fields["until"].help_text = _(
-            "Leave it empty to keep the override until it is cleared. Time zone: %(zone)s."
-        ) % {"zone": zone}
+        until, zone = self.fields["until"], timezone.get_current_timezone_name()
+        assert isinstance(until, EndField)
+        until.held = _moment(self.data.get("until_held"))
+        help_text = _("Leave it empty to keep the override until it is cleared. Time zone: %(zone)s.")
+        until.help_text = help_text % {"zone": zone}
         self.initial["until"] = row.override_until
-        widget = self.fields["until"].widget
-        assert isinstance(widget, EndInput)
-        widget.held = _moment(self.data.get("until_held", "")) if self.is_bound else row.override_until
+        self.initial["until_held"] = row.override_until and row.override_until.isoformat()
         override = row.override if isinstance(row.override, dict) else {}
         for key in LEVELS:
             field = self.fields[key]

@@ -219,7 +219,12 @@ def test_the_cluster_has_one_limit_and_its_own_page(boss: Client) -> None:
     assert "the whole cluster" in html
     assert html.count("shop.tasks.send_receipt") == len(table(html, "horsies-permits")) == 100
     assert "Only the 100 permits held the longest are shown." in html
-    assert set(boss.get(url("override", "*")).context["form"].fields) == {"max_concurrency", "reason", "until"}
+    assert set(boss.get(url("override", "*")).context["form"].fields) == {
+        "max_concurrency",
+        "reason",
+        "until",
+        "until_held",
+    }
     post(boss, "override", "*", max_concurrency="8", local_limit="1", reason=WHY)
     assert Queue.objects.get(name="*").override == {"max_concurrency": 8}
 

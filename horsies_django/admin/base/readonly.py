@@ -146,8 +146,7 @@ class NextPageMixin(Listing):
 
     def chosen(self, kind: type[admin.SimpleListFilter]) -> str | None:
         """Return the value of a filter, None if there is none."""
-        value: str | None = next((item.value() for item in self.filter_specs if isinstance(item, kind)), None)
-        return value
+        return next((item.value() for item in self.filter_specs if isinstance(item, kind)), None)
 
     def source(self) -> QuerySet[Any]:
         """Return the ordered rows. Called inside ``read_bounded``; may query the database."""

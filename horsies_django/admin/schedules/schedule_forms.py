@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from django import forms
+from django.contrib.admin.widgets import AdminIntegerFieldWidget
 from django.forms.fields import InvalidJSONInput
 from django.utils.functional import Promise
 from django.utils.text import capfirst
@@ -31,7 +32,6 @@ from horsies_django.tasks import registry
 
 DEFAULTS = {**ScheduleConfig("", UNREADABLE).definition(), "task": None, "pattern": None, "overlap": "allow"}
 WIDE = {"class": "vTextField", "autocomplete": "off"}
-NUMBER = {"class": "vIntegerField"}
 HIDDEN = gettext_lazy(
     "Its arguments do not fit its task. You need the permission horsies.view_payload to see and change them."
 )
@@ -50,14 +50,15 @@ class ArgumentsField(forms.JSONField):
         return InvalidJSONInput(data or "")
 
 
+def number(help_text: Any, *, required: bool = True) -> forms.IntegerField:
+    return forms.IntegerField(widget=AdminIntegerFieldWidget, help_text=help_text, required=required)
+
+
 class DefinitionForm(ChangeForm):
     """A schedule's definition, a field for each key; hidden inputs keep the values that the form was opened with."""
 
     task = forms.ChoiceField()
-    pattern = forms.CharField(
-        max_length=LONGEST_NAME,
-        widget=forms.TextInput(attrs=WIDE),
-    )
+    pattern = forms.CharField(max_length=LONGEST_NAME, widget=forms.TextInput(attrs=WIDE))
     zone = forms.CharField(
         max_length=100,
         widget=forms.TextInput(attrs=WIDE),
@@ -70,23 +71,15 @@ class DefinitionForm(ChangeForm):
     )
     enabled = forms.BooleanField(required=False)
     queue = forms.TypedChoiceField(required=False, empty_value=None)
-    priority = forms.IntegerField(
+    priority = number(gettext_lazy("1 (first) to 100. Empty: the task's own."), required=False)
+    good_for_ms = number(
+        gettext_lazy("Milliseconds. A task that has not started this long after its fire time expires. Empty: no limit."),
         required=False,
-        widget=forms.NumberInput(attrs=NUMBER),
-        help_text=gettext_lazy("1 (first) to 100. Empty: the task's own."),
-    )
-    good_for_ms = forms.IntegerField(
-        required=False,
-        widget=forms.NumberInput(attrs=NUMBER),
-        help_text=gettext_lazy(
-            "Milliseconds. A task that has not started this long after its fire time expires. Empty: no limit."
-        ),
-    )
-    jitter_ms = forms.IntegerField(
-        widget=forms.NumberInput(attrs=NUMBER),
-        help_text=gettext_lazy(
+    )  # fmt: skip
+    jitter_ms = number(
+        gettext_lazy(
             "Milliseconds. Each task is sent up to this much later; the delay of a fire time is always the same."
-        ),
+        )
     )
     overlap = forms.ChoiceField(
         help_text=gettext_lazy("What to do at a fire time while the last task that was sent has not finished."),
@@ -94,10 +87,7 @@ class DefinitionForm(ChangeForm):
     catch_up = forms.ChoiceField(
         help_text=gettext_lazy("What to send for the fire times that passed while no scheduler was running."),
     )
-    most = forms.IntegerField(
-        widget=forms.NumberInput(attrs=NUMBER),
-        help_text=gettext_lazy("With “send all”: at most this many, the latest ones."),
-    )
+    most = number(gettext_lazy("With “send all”: at most this many, the latest ones."))
     field_order = ("name", "task", "pattern", "zone", "kwargs", "enabled")
 
     def __init__(self, *args: Any, row: Any, **how: Any) -> None:

@@ -15,7 +15,6 @@ from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.translation import gettext_lazy
 
-from horsies_django.admin.base.definitions import without_arguments
 from horsies_django.admin.base.history import (
     ACTIONS,
     OF_SCHEDULES,
@@ -23,6 +22,7 @@ from horsies_django.admin.base.history import (
     changes,
     shown_action,
     shown_reason,
+    without_arguments,
 )
 from horsies_django.admin.base.html import (
     LONGEST_CELL,

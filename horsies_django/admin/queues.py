@@ -27,8 +27,16 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from horsies_django.admin.base.change_forms import ChangeForm, ChangeMixin
-from horsies_django.admin.base.definitions import LEVELS, label_of_limit, levels, limit_table, shown_limit, states
-from horsies_django.admin.base.history import OF_QUEUES, last_changes
+from horsies_django.admin.base.history import (
+    LEVELS,
+    OF_QUEUES,
+    label_of_limit,
+    last_changes,
+    levels,
+    limit_table,
+    shown_limit,
+    states,
+)
 from horsies_django.admin.base.html import (
     LAST,
     LONGEST_NAME,

@@ -22,8 +22,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from horsies_django.admin.base.change_forms import ADD, ChangeMixin
-from horsies_django.admin.base.definitions import definition_table
-from horsies_django.admin.base.history import OF_SCHEDULES, last_changes
+from horsies_django.admin.base.history import OF_SCHEDULES, definition_table, last_changes
 from horsies_django.admin.base.html import (
     FEW,
     LAST,

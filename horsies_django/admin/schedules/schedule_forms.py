@@ -18,7 +18,7 @@ from django.utils.translation import gettext_lazy
 
 from horsies_django import schedules
 from horsies_django.admin.base.change_forms import ChangeForm
-from horsies_django.admin.base.definitions import ARGUMENTS, CATCH_UP, LABELS, OVERLAP
+from horsies_django.admin.base.history import ARGUMENTS, CATCH_UP, LABELS, OVERLAP
 from horsies_django.admin.base.html import LONGEST_NAME, NOTHING
 from horsies_django.conf import config
 from horsies_django.core.patterns import EXAMPLES

@@ -24,15 +24,7 @@ from horsies_django.admin.base.history import (
     shown_reason,
     without_arguments,
 )
-from horsies_django.admin.base.html import (
-    LONGEST_CELL,
-    NOTHING,
-    block,
-    field,
-    json_block,
-    moment_field,
-    row_field,
-)
+from horsies_django.admin.base.html import LONGEST_CELL, NOTHING, block, field, json_block, moment_field, row_field
 from horsies_django.admin.base.readonly import ChosenFilter, ModelAdmin, NextPageMixin, ReadOnlyAdminMixin
 from horsies_django.conf import config
 from horsies_django.models import AuditEntry, Queue, WorkflowRun

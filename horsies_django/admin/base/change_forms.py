@@ -300,7 +300,8 @@ class ChangeMixin(ReadOnlyAdminMixin):
         posted = request.method == "POST"
         seen = parse_id(request.POST.get("seen", "")) if posted else None
         if seen is None:
-            seen = self._newest_entry(row)
+            newest = self._entries(row).values_list("pk", flat=True).first()  # ids ascend with time
+            seen = newest or uuid.UUID(int=0)
         made = self.change_forms.get(name, self.change_form)
         form = made(request.POST if posted else None, row=row, request=request, verb=VERBS[self.subjects][name])
         if posted and form.is_valid() and self._made(request, form, seen):
@@ -366,7 +367,3 @@ class ChangeMixin(ReadOnlyAdminMixin):
 
     def _entries(self, row: Model) -> QuerySet[AuditEntry]:
         return entries_of(config().database, row.pk, self.subjects)
-
-    def _newest_entry(self, row: Model) -> uuid.UUID:
-        """Return the id of the last audit entry about the row; ids ascend with time."""
-        return self._entries(row).values_list("pk", flat=True).first() or uuid.UUID(int=0)

@@ -82,10 +82,10 @@ class DefinitionForm(ChangeForm):
         )
     )
     overlap = forms.ChoiceField(
-        help_text=gettext_lazy("What to do at a fire time while the last task that was sent has not finished."),
+        help_text=gettext_lazy("What to do at a fire time while the last task that was sent has not finished.")
     )
     catch_up = forms.ChoiceField(
-        help_text=gettext_lazy("What to send for the fire times that passed while no scheduler was running."),
+        help_text=gettext_lazy("What to send for the fire times that passed while no scheduler was running.")
     )
     most = number(gettext_lazy("With “send all”: at most this many, the latest ones."))
     field_order = ("name", "task", "pattern", "zone", "kwargs", "enabled")

@@ -11,6 +11,7 @@ import re
 import unicodedata
 import uuid
 from collections import Counter
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from django.contrib.admin.utils import unquote
@@ -147,11 +148,7 @@ def lines(text: str, most: float) -> list[str]:
 
 
 def _beginning(text: str, most: float) -> str:
-    for place, each in enumerate(text):
-        most -= _width(each)
-        if most < 0:
-            return text[:place]
-    return text
+    return text[: sum(wide <= most for wide in accumulate(map(_width, text)))]
 
 
 def _width(each: str) -> int:

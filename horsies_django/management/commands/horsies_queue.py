@@ -19,12 +19,7 @@ from horsies_django.management.reports import as_json, bounded, moment, page, ta
 from horsies_django.management.shared import actor, add_reason, read_moment, refusing, verbs_of
 from horsies_django.models import Queue
 from horsies_django.monitoring import overview
-from horsies_django.monitoring.overview import (
-    OrderedKey,
-    PartitionLoad,
-    PermitHolder,
-    QueueOverview,
-)
+from horsies_django.monitoring.overview import OrderedKey, PartitionLoad, PermitHolder, QueueOverview
 from horsies_django.store.queues import DECLARED
 
 UNTIL_EXAMPLES = "2h, 30m, 1d12h, or 2030-01-31T18:00+01:00"

@@ -317,6 +317,19 @@ def test_a_node_is_skipped_from_its_page(boss: Client) -> None:
     assert "has finished" in response.content.decode()
 
 
+@pytest.mark.parametrize("kind", ["task", "workflowrun"])
+def test_lists_offer_no_action_of_the_whole_site(boss: Client, kind: str) -> None:
+    """Naive: an export of the project reads arguments and results for those who may not see them."""
+    sent()
+    admin.site.add_action(lambda *_of: None, "export")
+    try:
+        html = body(boss, reverse(f"admin:horsies_{kind}_changelist"))
+    finally:
+        admin.site.disable_action("export")
+    assert 'name="action"' in html
+    assert 'value="export"' not in html
+
+
 def test_actions_change_the_selected_runs_with_a_reason_and_report_what_was_left(boss: Client) -> None:
     bad, first, second = failed(), sent(), sent()
 

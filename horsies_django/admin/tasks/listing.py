@@ -168,18 +168,13 @@ def action(verb: str, label: Any) -> Callable[..., None]:
 class OperateMixin(ReadOnlyAdminMixin):
     """Adds the actions on ticked tasks; see ``selection.act_on``."""
 
-    actions = ("cancel_tasks", "terminate_tasks", "retry_tasks", "copy_tasks")
-    cancel_tasks = action("cancel", VERBS[OF_TASKS]["cancel"].label)
-    terminate_tasks = action("terminate", gettext_lazy("Cancel, and kill the processes of tasks that do not stop"))
-    retry_tasks = action("retry", VERBS[OF_TASKS]["retry"].label)
-    copy_tasks = action("copy", VERBS[OF_TASKS]["copy"].label)
+    actions = (
+        action("cancel", VERBS[OF_TASKS]["cancel"].label),
+        action("terminate", gettext_lazy("Cancel, and kill the processes of tasks that do not stop")),
+        action("retry", VERBS[OF_TASKS]["retry"].label),
+        action("copy", VERBS[OF_TASKS]["copy"].label),
+    )
 
     def has_operate_permission(self, request: HttpRequest) -> bool:
         """Whether the user may cancel, retry and copy tasks."""
         return request.user.has_perm(OPERATE)
-
-    def get_actions(self, request: HttpRequest, action_location: Any = None) -> dict[str, Any]:
-        """Return only these actions, without Django's delete. Django 6.1 and newer pass ``action_location``."""
-        where = {} if action_location is None else {"action_location": action_location}
-        offered = super().get_actions(request, **where)
-        return {name: action for name, action in offered.items() if name in OperateMixin.actions}

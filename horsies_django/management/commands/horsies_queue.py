@@ -6,8 +6,8 @@ import argparse
 import datetime as dt
 import json
 from argparse import ArgumentParser, ArgumentTypeError
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from django.core.management.base import BaseCommand
 
@@ -141,11 +141,11 @@ class Command(BaseCommand):
             )
         return columns
 
-    def print_changes(self, found: list[Change], options: dict[str, Any]) -> None:
+    def print_changes(self, found: list[dict[str, Any]], options: dict[str, Any]) -> None:
         if options["json"]:
             self.stdout.write(as_json({"changed": found}))
         else:
-            self.stdout.write("\n".join(change_lines(found)) or "Nothing changed: the values are the same.")
+            self.stdout.write("\n".join(map(change_line, found)) or "Nothing changed: the values are the same.")
 
 
 def add_limits(parser: ArgumentParser) -> None:
@@ -195,11 +195,11 @@ def rows() -> dict[str, dict[str, Any]]:
     return {row["name"]: dict(row) for row in Queue.objects.using(config().database).values()}
 
 
-def changes(before: dict[str, dict[str, Any]], changed: dict[str, list[str]]) -> list[Change]:
+def changes(before: dict[str, dict[str, Any]], changed: dict[str, list[str]]) -> list[dict[str, Any]]:
     """Return the changed columns of queues, with what they were ``before`` and what they are now."""
     now = rows() if any(changed.values()) else {}
     return [
-        Change(name, column, before.get(name, {}).get(column), now[name][column])
+        {"queue": name, "column": column, "before": before.get(name, {}).get(column), "after": now[name][column]}
         for name, columns in changed.items()
         for column in columns
     ]
@@ -356,17 +356,7 @@ def workers(queue: QueueOverview) -> str:
     return "" if queue.name == CLUSTER else str(queue.workers)
 
 
-class Change(NamedTuple):
-    """A changed column of a queue."""
-
-    queue: str
-    column: str
-    before: Any
-    after: Any
-
-
-def change_lines(changes: Iterable[Change]) -> Iterator[str]:
-    """Yield a line per change: old -> new."""
-    for change in changes:
-        before, after = as_json(change.before, None), as_json(change.after, None)
-        yield f"{title(change.queue)}: {change.column}: {before} -> {after}"
+def change_line(change: dict[str, Any]) -> str:
+    """Return a change as a line: old -> new."""
+    before, after = as_json(change["before"], None), as_json(change["after"], None)
+    return f"{title(change['queue'])}: {change['column']}: {before} -> {after}"

@@ -18,8 +18,8 @@ from django.http import HttpRequest
 from django.utils.functional import Promise
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext, gettext_lazy, ngettext
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
 
 import horsies_django
 from horsies_django.admin.base.html import (
@@ -121,7 +121,7 @@ class SectionsMixin(ReadOnlyAdminMixin):
         if envelope is None:
             return NOTHING
         if isinstance(envelope, dict) and envelope.get("kept") is False:
-            return gettext("not kept")
+            return _("not kept")
         return json_block(envelope["ok"] if isinstance(envelope, dict) and "ok" in envelope else envelope)
 
     @admin.display(description=gettext_lazy("error"))

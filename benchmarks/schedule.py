@@ -22,7 +22,7 @@ from benchmarks.load import tasks
 from benchmarks.machine import empty_tables, running, wait_for, worker
 from horsies_django import schedules
 from horsies_django.store.notify import direct_connection
-from horsies_django.worker.scheduler.scheduler import Scheduler
+from horsies_django.worker.scheduler import Scheduler
 
 SCHEDULES, SECONDS = 5, 60
 MANY, LOOKS = 10_000, 1_000

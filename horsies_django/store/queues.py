@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
-from horsies_django.store.audit import tell_lost
-from horsies_django.store.base import Store, execute, run
+from horsies_django.store.base import Store, execute, run, tell_lost
 from horsies_django.store.notify import channel_prefix
 
 DECLARED = (

@@ -10,8 +10,7 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from horsies_django.core.options import SHORTEST_KEEP
-from horsies_django.store.audit import tell_lost
-from horsies_django.store.base import Store, execute, run
+from horsies_django.store.base import Store, execute, run, tell_lost
 
 
 class Kept(NamedTuple):

@@ -10,8 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from horsies_django.core.records import Claim, Fence, NewTasks, Outcome, Wanted
-from horsies_django.store.audit import tell_lost
-from horsies_django.store.base import Cursor, Store, execute, executed, run
+from horsies_django.store.base import Cursor, Store, execute, executed, run, tell_lost
 from horsies_django.store.passes import Passed, claims_json, outcomes_json, passed_of
 
 NOTHING = Wanted()

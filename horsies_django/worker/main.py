@@ -22,7 +22,7 @@ from horsies_django.worker.process.options import (
     usable_cpus,
 )
 from horsies_django.worker.process.shutdown import Shutdown
-from horsies_django.worker.scheduler.scheduler import SchedulerLoop
+from horsies_django.worker.scheduler import SchedulerLoop
 from horsies_django.worker.startup import (
     Start,
     refuse_main_module,

@@ -29,7 +29,6 @@ from horsies_django.worker.engine.outbox import Outbox
 from horsies_django.worker.engine.unknown_tasks import UnknownTasks
 from horsies_django.worker.maintenance.health_server import serving_health
 from horsies_django.worker.maintenance.heartbeat import HeartbeatSender
-from horsies_django.worker.maintenance.history import HistoryWriter
 from horsies_django.worker.maintenance.pruner import Pruner
 from horsies_django.worker.maintenance.reaper import OverdueWorkflows, Reaper
 from horsies_django.worker.maintenance.thread import MaintenanceThread
@@ -37,10 +36,11 @@ from horsies_django.worker.maintenance.watchdog import Watchdog
 from horsies_django.worker.pool.launch import Forker, TemplateKilled
 from horsies_django.worker.pool.pool import Pool
 from horsies_django.worker.pool.timeouts import StuckWatch, TimeLimits
+from horsies_django.worker.process.counts import HistoryWriter
 from horsies_django.worker.process.kill_timer import KillTimer
 from horsies_django.worker.process.options import WorkerOptions
 from horsies_django.worker.process.shutdown import STOP_SECONDS, Shutdown
-from horsies_django.worker.scheduler.scheduler import SchedulerLoop
+from horsies_django.worker.scheduler import SchedulerLoop
 from horsies_django.worker.startup import (
     Start,
     durable_behind_pooler,

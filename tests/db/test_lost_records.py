@@ -14,7 +14,7 @@ from django.db import connection, transaction
 from horsies_django import Workflow, queues, schedules
 from horsies_django.models import AuditEntry, LostRecord, Queue, Schedule, Task, WorkflowRun
 from horsies_django.monitoring.health import examine, problems
-from horsies_django.store import audit
+from horsies_django.store import base
 from horsies_django.store.schedules import ScheduleStore
 from horsies_django.store.workers import Load
 from horsies_django.tasks import operations
@@ -34,7 +34,7 @@ LOAD = Load(1, 0, 50.0, 0.0)
 @pytest.fixture
 def log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
     """The errors of the audit; what was said in the last minute is forgotten."""
-    audit.repeats.kinds.clear()
+    base.repeats.kinds.clear()
     with caplog.at_level(logging.ERROR, "horsies"):
         yield caplog
 

@@ -26,7 +26,7 @@ from horsies_django.store.health import HealthStore
 from horsies_django.store.history import HistoryStore
 from horsies_django.tasks import registry
 from horsies_django.testing import drain, travel
-from horsies_django.worker.scheduler.scheduler import Scheduler
+from horsies_django.worker.scheduler import Scheduler
 from tests.apps.project import flows
 from tests.conftest import Claimer, limit, put, wait_until
 from tests.support.commands import ran

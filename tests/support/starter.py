@@ -19,7 +19,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from horsies_django.worker.ipc.channel import wait_readable
+from horsies_django.worker.ipc import wait_readable
 
 # Nothing here reads settings or needs the registry of apps.
 LIBRARIES = (
@@ -28,7 +28,7 @@ LIBRARIES = (
     "django.contrib.auth.hashers", "django.contrib.auth.password_validation", "django.contrib.contenttypes.checks",
     "django.contrib.postgres.indexes", "django.contrib.postgres.operations", "django.db.backends.postgresql.base",
     "django.db.migrations.executor", "django.db.models", "django.forms", "django.views",
-    "horsies_django.core.reasoning", "horsies_django.store.passes", "horsies_django.worker.ipc.channel",
+    "horsies_django.core.reasoning", "horsies_django.store.passes", "horsies_django.worker.ipc",
     "horsies_django.worker.process.logs",
 )  # fmt: skip
 MOST = 1 << 20  # bytes of an order

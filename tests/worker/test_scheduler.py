@@ -22,7 +22,7 @@ from horsies_django.store.base import load
 from horsies_django.store.notify import channel_prefix
 from horsies_django.store.schedules import ScheduleStore
 from horsies_django.worker.engine.outage import DatabaseGaveUp
-from horsies_django.worker.scheduler.scheduler import LONGEST_WAIT_SECONDS, Scheduler, SchedulerLoop
+from horsies_django.worker.scheduler import LONGEST_WAIT_SECONDS, Scheduler, SchedulerLoop
 from tests.apps.project import tasks
 from tests.conftest import Connect, sql, wait_until
 from tests.support.factories import TaskFactory

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from horsies_django.models import Schedule, ScheduleTick, Task
-from horsies_django.worker.scheduler.scheduler import Scheduler
+from horsies_django.worker.scheduler import Scheduler
 from tests.apps.project import tasks
 from tests.conftest import sql
 from tests.support.sizes import CI

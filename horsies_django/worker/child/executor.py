@@ -49,7 +49,7 @@ from horsies_django.worker.child.run_task import (
     run_sync,
     untold,
 )
-from horsies_django.worker.ipc.channel import (
+from horsies_django.worker.ipc import (
     Channel,
     flush_all,
     send_all,

@@ -20,7 +20,7 @@ import threading
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
-from horsies_django.worker.ipc.channel import Channel
+from horsies_django.worker.ipc import Channel
 
 
 class State:

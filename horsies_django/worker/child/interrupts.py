@@ -25,7 +25,7 @@ from types import FrameType
 
 from horsies_django.core.errors import TaskTimeout
 from horsies_django.tasks.context import CurrentTask
-from horsies_django.worker.ipc.channel import Channel, wait_receive
+from horsies_django.worker.ipc import Channel, wait_receive
 
 TIMEOUT, CANCEL = "timeout", "cancel"
 CALL_BACK = "call back"  # not for a run, but for the whole run-ahead

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import MutableSequence
 
 from horsies_django.worker.child import bootstrap
-from horsies_django.worker.ipc.channel import Channel, send_all
+from horsies_django.worker.ipc import Channel, send_all
 from horsies_django.worker.process.options import WorkerOptions
 
 logger = logging.getLogger("horsies.worker")

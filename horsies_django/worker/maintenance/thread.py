@@ -17,10 +17,10 @@ import psycopg
 from horsies_django.store.base import forget_plans, said
 from horsies_django.store.notify import direct_connection
 from horsies_django.worker.maintenance.heartbeat import HeartbeatSender
-from horsies_django.worker.maintenance.history import HistoryWriter
 from horsies_django.worker.maintenance.pruner import Pruner
 from horsies_django.worker.maintenance.reaper import OverdueWorkflows, Reaper
 from horsies_django.worker.process.backoff import Link
+from horsies_django.worker.process.counts import HistoryWriter
 from horsies_django.worker.process.shutdown import STOP_SECONDS
 
 logger = logging.getLogger("horsies.worker")

@@ -38,7 +38,7 @@ from horsies_django.worker.child.run_task import (
     cancelled,
     failed,
 )
-from horsies_django.worker.ipc.channel import Channel, wait_readable
+from horsies_django.worker.ipc import Channel, wait_readable
 from horsies_django.worker.pool.launch import ForkedProcess, Forker, start_interpreter
 from horsies_django.worker.process.options import WorkerOptions
 from horsies_django.worker.process.shutdown import LAST_RESORT_SECONDS, end_hanging

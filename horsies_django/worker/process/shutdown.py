@@ -23,7 +23,7 @@ from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
 from horsies_django.core.errors import StopRequested
-from horsies_django.worker.ipc.channel import wait_readable
+from horsies_django.worker.ipc import wait_readable
 from horsies_django.worker.process.logs import end_process
 
 logger = logging.getLogger("horsies.worker")

@@ -44,7 +44,7 @@ from horsies_django.store.schedules import ScheduleStore, Taken, session_name
 from horsies_django.store.tasks import TaskStore
 from horsies_django.tasks.ids import uuid7s
 from horsies_django.worker.engine.outage import DatabaseGaveUp
-from horsies_django.worker.ipc.channel import wait_readable
+from horsies_django.worker.ipc import wait_readable
 from horsies_django.worker.process.backoff import Backoff, Link
 from horsies_django.worker.process.logs import one_line, shown_name
 

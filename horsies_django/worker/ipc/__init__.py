@@ -1,1 +1,0 @@
-"""Messages between the processes of a worker."""

@@ -1,1 +1,0 @@
-"""The scheduler: sends the tasks of schedules when they are due."""

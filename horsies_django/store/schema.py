@@ -25,6 +25,7 @@ FORMER = (
     "horsies_part",
     "horsies_replace_tasks",
     "horsies_retry_children",
+    "horsies_retry_undo",
     "horsies_take_signal",
 )
 

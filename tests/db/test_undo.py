@@ -18,6 +18,7 @@ from horsies_django.workflows.growth import workflow_of
 from horsies_django.workflows.handle import WorkflowHandle
 from tests.apps.project import flows
 from tests.conftest import sql
+from tests.db.conftest import Parts
 from tests.db.drives import Hand
 from tests.db.test_workflows import statuses
 
@@ -339,6 +340,21 @@ def test_a_retry_runs_only_the_failed_undos_again_in_their_order(hand: Hand, can
     assert handle.get(0).err_value.error_code == f"WORKFLOW_{end}"
     with pytest.raises(WorkflowError, match="its nodes were undone; send it again"):
         handle.retry()
+
+
+def test_a_retry_replaces_failed_undos_in_parts_and_runs_them_in_their_order(hand: Hand, parts: Parts) -> None:
+    """Naive: one statement replaces all of them; or the first ones run before the others have been reached."""
+    handle = failed(hand, "first", "second", "third")
+    go(hand, *(f"undo {name}" for name in ("third", "second", "first")), code="REFUSED")
+    assert handle.status() == "FAILED"
+    parts(1)
+    handle.retry()
+    assert (handle.status(), list(undos(handle).values()).count("FAILED")) == ("COMPENSATING", 2)
+    handle.retry()  # goes on with it
+    assert list(undos(handle).values()).count("FAILED") == 1
+    hand.finish()
+    assert (handle.status(), handle.get(0).err_value.data["undone"]) == ("FAILED", 3)
+    assert [name for name, *_ in sent(handle)] == ["third", "second", "first"]
 
 
 def test_a_waiting_undo_is_explained_and_can_be_skipped(hand: Hand) -> None:

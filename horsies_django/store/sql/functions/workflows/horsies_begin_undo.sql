@@ -6,7 +6,12 @@ CREATE OR REPLACE FUNCTION horsies_begin_undo(p_workflow uuid) RETURNS int LANGU
 SET enable_nestloop = off AS $$
   WITH RECURSIVE begun AS MATERIALIZED (
     SELECT o.number, o.name, o.how, o.total, horsies_new_number(p_workflow) AS undo
-    FROM (SELECT n.number, n.name, n.undo AS how, horsies_begun_total(p_workflow, n.number) AS total
+    FROM (SELECT n.number, n.name, n.undo AS how, (
+            SELECT greatest((
+              SELECT t.node_index FROM horsies_tasks t
+              WHERE t.workflow_id = p_workflow AND t.node = n.number AND horsies_has_begun(t.id, t.status, t.error_code)
+              ORDER BY t.node_index DESC LIMIT 1), max(r.key::int)) + 1
+            FROM jsonb_object_keys(n.undo -> 'begun') AS r (key)) AS total  -- the last place that has begun, plus one
           FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.undo IS NOT NULL OFFSET 0) AS o
     WHERE o.total IS NOT NULL
   ), reached (ancestor, number, undo) AS (  -- undo: of a descendant that is undone itself, at which the search ends

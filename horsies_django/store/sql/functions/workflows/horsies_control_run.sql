@@ -27,8 +27,8 @@ BEGIN
         n.undo ? 'begun' OR EXISTS (SELECT FROM horsies_tasks t WHERE t.workflow_id = p_workflow AND t.node = n.number)))
       THEN 'COMPENSATING' ELSE 'CANCELLED' END;
     UPDATE horsies_workflows w
-    SET status = after, finished_at = CASE WHEN after = 'CANCELLED' THEN v_now END, owed_at = v_now, error_code = 'WORKFLOW_CANCELLED',
-        result = horsies_error_result('WORKFLOW_CANCELLED', 'the workflow was cancelled')
+    SET status = after, finished_at = CASE WHEN after = 'CANCELLED' THEN v_now END, owed_at = v_now, retrying = NULL,
+        error_code = 'WORKFLOW_CANCELLED', result = horsies_error_result('WORKFLOW_CANCELLED', 'the workflow was cancelled')
     WHERE w.id = p_workflow;
     PERFORM horsies_move_run(p_workflow, '{}', 1000, p_max_bytes, p_channel, p_now);
     IF after = 'CANCELLED' THEN

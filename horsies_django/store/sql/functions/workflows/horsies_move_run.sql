@@ -35,10 +35,7 @@ BEGIN
   v_owed := v_run.owed_at IS NOT NULL;
   LOOP
     v_ending := v_run.finished_at IS NOT NULL OR v_run.status = 'COMPENSATING' OR v_run.on_error = 'stop' AND v_run.error_code IS NOT NULL;
-    IF v_run.retrying IS NOT NULL AND v_ending THEN  -- it was cancelled
-      v_run.retrying := NULL;
-      UPDATE horsies_workflows w SET retrying = NULL WHERE w.id = p_workflow;
-    ELSIF v_run.retrying IS NOT NULL THEN
+    IF v_run.retrying IS NOT NULL THEN
       v_retried := horsies_retry_part(v_run, v_moved, v_part, v_now);
       v_run.retrying := v_retried.retrying;
       v_moved := '{}';

@@ -1,7 +1,7 @@
 -- Does part of a retry, about p_many nodes and p_many of their tasks: those that failed, and those that were skipped because of them, not
--- by a person, are to join the run anew. One that was reached keeps its finished_at until its tasks are replaced and all that was skipped
--- because of it was reached. retrying of the run: the number of the node from which on failed ones are still to be looked for; NULL: all is
--- done.
+-- by a person, are to join the run anew; of a run that is undone, the undos that failed. One that was reached keeps its finished_at until its
+-- tasks are replaced and all that was skipped because of it was reached. retrying of the run: the number of the node from which on failed
+-- ones are still to be looked for; NULL: all is done.
 -- p_moved: nodes that ended meanwhile. Those that failed run again, too; horsies_propagate will decide about nodes that wait for one of
 -- them, when it admits them. begun: child runs are retried, as the last of all; a node that waits for others that run again gets a new run
 -- instead, because its inputs may change.
@@ -29,6 +29,7 @@ BEGIN
     v_failed := ARRAY(
       SELECT n.number FROM horsies_workflow_nodes n
       WHERE n.workflow_id = p_run.id AND n.number >= retrying AND n.status IN ('FAILED', 'CANCELLED', 'EXPIRED')
+        AND (n.kind = 'undo' OR p_run.status <> 'COMPENSATING')
       ORDER BY n.number LIMIT v_many);
     retrying := CASE WHEN cardinality(v_failed) < v_many THEN c_all ELSE v_failed[v_many] + 1 END;
     v_reached := v_reached || v_failed;
@@ -52,7 +53,9 @@ BEGIN
   SELECT coalesce(array_agg(l.number), '{}') INTO v_again  -- the LIMIT ends the search; it lets some be reached each time
   FROM (SELECT a.number FROM again a LIMIT greatest(p_many, cardinality(v_reached) + p_many / 2)) AS l;
   UPDATE horsies_workflow_nodes n
-  SET status = 'ADDED', items_ok = 0, items_bad = 0, in_flight = 0, expanded = CASE WHEN n.kind = 'map' THEN coalesce(n.total, 0) ELSE 1 END
+  SET status = 'ADDED', items_ok = 0, items_bad = 0, in_flight = 0,
+      expanded = CASE WHEN n.kind IN ('map', 'undo') THEN greatest(n.total, n.expanded) ELSE 1 END,
+      total = CASE n.kind WHEN 'undo' THEN greatest(n.total, n.expanded) ELSE n.total END  -- see horsies_close_maps
   FROM unnest(v_again) AS r (number) CROSS JOIN LATERAL horsies_address(p_run.id, r.number) AS a
   WHERE n.ctid = a.address AND n.status <> 'ADDED';
   PERFORM horsies_replace_tasks(p_run.id, v_again, p_moved, p_many);

@@ -2,8 +2,9 @@
 -- skipped. Waits for the lock of the run. This decides whether it is retried, and does the first part; see horsies_retry_part.
 -- verdict: 'RETRIED', also while a retry is under way; 'NOTHING' (no node failed); 'STOPPING' (tasks of this run or of one inside it still run
 -- since a cancel, or are still to be cancelled); 'CHILD' (retry the parent run), or NULL if there is no such run. Of a run that was
--- compensated, the failed undos run again: else 'UNDONE' or 'UNDOING'. 'CONTINUED': retry its successor.
--- Moves as horsies_begin_retry, then as horsies_move_run.
+-- compensated, the failed undos run again, once all have ended: else 'UNDONE' (none has failed) or 'UNDOING'. They get edges between one
+-- another where others between them are done, so that they keep their order. 'CONTINUED': retry its successor.
+-- Moves as horsies_begin_retry, or the run -> COMPENSATING, then as horsies_move_run.
 -- Locks: the row of the run, then task rows. Index: primary keys, horsies_workflow_nodes_open, horsies_workflows_parent.
 CREATE OR REPLACE FUNCTION horsies_retry_run(p_workflow uuid, p_nested boolean, p_max_bytes int, p_channel text, p_now timestamptz,
                                   OUT verdict text) LANGUAGE plpgsql VOLATILE
@@ -12,6 +13,7 @@ DECLARE
   v_now timestamptz;
   v_run horsies_workflows;
   v_ending boolean;
+  v_undos bigint[];  -- that failed; NULL: the run has no undos
 BEGIN
   SELECT w.* INTO v_run FROM horsies_workflows w WHERE w.id = p_workflow FOR NO KEY UPDATE;
   IF NOT FOUND THEN
@@ -25,13 +27,29 @@ BEGIN
   ELSE
     SELECT m.more AND (v_run.status = 'CANCELLED' OR v_run.on_error = 'stop' AND v_run.error_code IS NOT NULL) INTO v_ending
     FROM horsies_move_run(p_workflow, horsies_take_tasks(p_workflow, NULL, v_now), 1000, p_max_bytes, p_channel, p_now) AS m;
-    IF EXISTS (SELECT FROM horsies_workflows w WHERE w.id = p_workflow AND w.continued_as IS NOT NULL) THEN
-      verdict := 'CONTINUED';
-    ELSE
-      verdict := horsies_retry_undo(p_workflow);
-    END IF;
+    SELECT CASE WHEN count(*) > 0 THEN coalesce(array_agg(n.number) FILTER (WHERE n.status IN ('FAILED', 'CANCELLED', 'EXPIRED')), '{}') END
+    INTO v_undos FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.kind = 'undo';
+    SELECT CASE WHEN w.continued_as IS NOT NULL THEN 'CONTINUED' WHEN w.status = 'COMPENSATING' THEN 'UNDOING'
+                WHEN v_undos = '{}' THEN 'UNDONE' END
+    INTO verdict FROM horsies_workflows w WHERE w.id = p_workflow;
   END IF;
-  IF verdict IS NULL AND v_run.status NOT IN ('CANCELLED', 'FAILED') AND NOT EXISTS (  -- one whose value could not be given may have none
+  IF verdict IS NULL AND v_undos <> '{}' THEN
+    INSERT INTO horsies_workflow_edges (workflow_id, upstream, downstream)
+    WITH RECURSIVE reached (source, number, again) AS (  -- again: this one failed, too; the search ends at it
+      SELECT u.number, u.number, false FROM unnest(v_undos) AS u (number)
+      UNION
+      SELECT r.source, d.number, d.status IN ('FAILED', 'CANCELLED', 'EXPIRED')
+      FROM reached r CROSS JOIN LATERAL horsies_downstream(p_workflow, r.number) AS d WHERE NOT r.again
+    )
+    SELECT p_workflow, r.source, r.number FROM reached r WHERE r.again
+    ON CONFLICT DO NOTHING;
+    UPDATE horsies_workflows w
+    SET status = 'COMPENSATING', retrying = 0, finished_at = NULL,
+        error_code = CASE WHEN w.result #>> '{err,data,node}' IS NULL THEN 'WORKFLOW_CANCELLED' ELSE w.result #>> '{err,data,error_code}' END,
+        result = jsonb_build_object('err', w.result #> '{err,data,cause}')
+    WHERE w.id = p_workflow;
+    verdict := 'RETRIED';
+  ELSIF verdict IS NULL AND v_run.status NOT IN ('CANCELLED', 'FAILED') AND NOT EXISTS (  -- one whose value could not be given may have none
     SELECT FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.status IN ('FAILED', 'CANCELLED', 'EXPIRED')) THEN
     verdict := 'NOTHING';
   ELSIF verdict IS NULL AND (v_ending OR EXISTS (

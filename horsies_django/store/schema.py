@@ -27,6 +27,7 @@ FORMER = (
     "horsies_retry_children",
     "horsies_retry_undo",
     "horsies_take_signal",
+    "horsies_undo_result",
 )
 
 

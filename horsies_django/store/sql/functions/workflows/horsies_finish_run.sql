@@ -1,6 +1,7 @@
 -- Ends a run if none of its nodes is open and it is not paused. It has failed if a node failed and no node that depends on it ran nevertheless,
 -- or if its value cannot be given, for which nothing is undone. If its output was skipped, its result is the error that says so.
 -- A run that failed, or was cancelled, is compensated before it ends if nodes with an undo have begun; for that, none of its tasks may run.
+-- Then its result is the same with the number of undone nodes, or COMPENSATION_FAILED with the nodes that were not undone.
 -- Moves RUNNING -> COMPLETED, FAILED, COMPENSATING; COMPENSATING -> FAILED, CANCELLED. Returns 'FINISHED', also if it had finished
 -- before; 'UNDOING': its undo nodes were added just now; 'OPEN'.
 -- Locks: the caller holds the lock of the run. Index: horsies_workflow_nodes_open, horsies_tasks_node, primary keys.
@@ -12,6 +13,7 @@ DECLARE
   v_name text;
   v_code text;
   v_output record;
+  v_undos record;
   v_status text := 'COMPLETED';
   v_result jsonb;
 BEGIN
@@ -56,11 +58,22 @@ BEGIN
         RETURN 'UNDOING';
       END IF;
     ELSE
-      v_result := horsies_undo_result(p_workflow, v_result);
-      IF v_result #>> '{err,error_code}' = 'COMPENSATION_FAILED' THEN
+      SELECT jsonb_strip_nulls(jsonb_build_object('node', v_result #> '{err,data,node}',
+                                                  'error_code', coalesce(v_result #> '{err,data,error_code}', v_result #> '{err,error_code}')))
+             || jsonb_build_object('undone', count(*) FILTER (WHERE u.status = 'COMPLETED')) AS data,
+             jsonb_agg(jsonb_build_object('node', n.name, 'error_code', coalesce(u.error_code, u.status)) ORDER BY u.finished_at, u.number)
+               FILTER (WHERE u.status IN ('FAILED', 'CANCELLED', 'EXPIRED')) AS failed,
+             string_agg(n.name, ', ' ORDER BY u.finished_at, u.number) FILTER (WHERE u.status IN ('FAILED', 'CANCELLED', 'EXPIRED')) AS names
+      INTO v_undos FROM horsies_workflow_nodes u CROSS JOIN LATERAL (
+        SELECT n.name FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.number = u.undoes OFFSET 0) AS n
+      WHERE u.workflow_id = p_workflow AND u.kind = 'undo';
+      IF v_undos.failed IS NOT NULL THEN
         v_status := 'FAILED';
         v_code := 'COMPENSATION_FAILED';
+        v_undos.data := v_undos.data || jsonb_build_object('not_undone', v_undos.failed, 'cause', v_result -> 'err');
+        v_result := horsies_error_result(v_code, left(concat('not undone: ', v_undos.names, '; ', v_result #>> '{err,message}'), 10000));
       END IF;
+      v_result := jsonb_set(v_result, '{err,data}', v_undos.data);
     END IF;
   END IF;
   IF v_status = 'COMPLETED' AND v_run.output IS NULL THEN

@@ -16,21 +16,8 @@ BEGIN
     FROM (
       SELECT FROM horsies_queues counted
       CROSS JOIN LATERAL (
-        WITH RECURSIVE step (lane, priority) AS (
-          (SELECT t.lane, t.priority FROM horsies_tasks t
-           WHERE t.queue_name = counted.name AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked
-           ORDER BY t.lane, t.priority LIMIT 1)
-          UNION ALL
-          SELECT next.lane, next.priority
-          FROM step CROSS JOIN LATERAL (
-            SELECT t.lane, t.priority FROM horsies_tasks t
-            WHERE t.queue_name = counted.name AND (t.lane, t.priority) > (step.lane, step.priority)
-              AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked
-            ORDER BY t.lane, t.priority LIMIT 1
-          ) AS next
-        )
         SELECT due.id
-        FROM step CROSS JOIN LATERAL (
+        FROM horsies_priorities(counted.name) AS step CROSS JOIN LATERAL (
           SELECT t.id FROM horsies_tasks t
           WHERE t.queue_name = counted.name AND t.lane = step.lane AND t.priority = step.priority
             AND t.enqueued_at <= v_now AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked

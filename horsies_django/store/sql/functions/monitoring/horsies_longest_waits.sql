@@ -11,22 +11,15 @@ BEGIN
   SELECT q.name, extract(epoch FROM v_now - oldest.moment)::float8
   FROM unnest(p_names) AS q (name)
   CROSS JOIN LATERAL (
-    WITH RECURSIVE step (lane, priority, moment) AS (
-      (SELECT t.lane, t.priority, t.enqueued_at FROM horsies_tasks t
-       WHERE t.queue_name = q.name AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked
-         AND (t.workflow_id IS NULL OR NOT EXISTS (SELECT FROM horsies_forbidding(t.workflow_id, t.node)))
-       ORDER BY t.lane, t.priority, t.enqueued_at LIMIT 1)
-      UNION ALL
-      SELECT next.lane, next.priority, next.enqueued_at
-      FROM step CROSS JOIN LATERAL (
-        SELECT t.lane, t.priority, t.enqueued_at FROM horsies_tasks t
-        WHERE t.queue_name = q.name AND (t.lane, t.priority) > (step.lane, step.priority)
-          AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked
-          AND (t.workflow_id IS NULL OR NOT EXISTS (SELECT FROM horsies_forbidding(t.workflow_id, t.node)))
-        ORDER BY t.lane, t.priority, t.enqueued_at LIMIT 1
-      ) AS next
-    )
-    SELECT min(step.moment) AS moment FROM step WHERE step.moment <= v_now
+    SELECT min(first.enqueued_at) AS moment
+    FROM horsies_priorities(q.name) AS step CROSS JOIN LATERAL (
+      SELECT t.enqueued_at FROM horsies_tasks t
+      WHERE t.queue_name = q.name AND t.lane = step.lane AND t.priority = step.priority
+        AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked
+        AND (t.workflow_id IS NULL OR NOT EXISTS (SELECT FROM horsies_forbidding(t.workflow_id, t.node)))
+      ORDER BY t.enqueued_at LIMIT 1
+    ) AS first
+    WHERE first.enqueued_at <= v_now
   ) AS oldest
   WHERE oldest.moment IS NOT NULL;
 END

@@ -9,25 +9,12 @@ DECLARE
   v_due timestamptz := clock_timestamp() - p_grace;  -- a volatile call cannot be an index condition
 BEGIN
   RETURN QUERY
-  WITH RECURSIVE living AS MATERIALIZED (
+  WITH living AS MATERIALIZED (
     SELECT worker FROM horsies_workers worker LEFT JOIN horsies_heartbeats beat ON beat.id = worker.id
     WHERE horsies_worker_state(worker.stopped_at, beat.sent_at, beat.died_at, p_threshold) = 'living'
-  ), step (name, lane, priority) AS (
-    SELECT q.name, first.lane, first.priority
-    FROM unnest(p_names) AS q (name) CROSS JOIN LATERAL (
-      SELECT t.lane, t.priority FROM horsies_tasks t
-      WHERE t.queue_name = q.name AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked
-      ORDER BY t.lane, t.priority LIMIT 1
-    ) AS first
+  ), step AS (
+    SELECT q.name, p.lane, p.priority FROM unnest(p_names) AS q (name) CROSS JOIN LATERAL horsies_priorities(q.name) AS p
     WHERE EXISTS (SELECT FROM living WHERE (living.worker).queues ? q.name)
-    UNION ALL
-    SELECT step.name, next.lane, next.priority
-    FROM step CROSS JOIN LATERAL (
-      SELECT t.lane, t.priority FROM horsies_tasks t
-      WHERE t.queue_name = step.name AND (t.lane, t.priority) > (step.lane, step.priority)
-        AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked
-      ORDER BY t.lane, t.priority LIMIT 1
-    ) AS next
   ), waiting AS (
     SELECT step.name, due.task_name, jsonb_build_object('wire', due.wire) AS options, count(*)::int AS many, min(due.enqueued_at) AS since
     FROM step CROSS JOIN LATERAL (

@@ -130,12 +130,12 @@ class OverviewStore(Store):
         """
         # many: permit holders to return, at most; bound: tasks before this one are counted up to it
         params = {"id": task_id, "claimed": claimed, "threshold": threshold, "many": 20, "bound": BOUND}
-        return parsed(run(self.connection, "monitoring/explain", params)[0][0])
+        return parsed(run(self.connection, "horsies_explain", params)[0][0])
 
     def node_facts(self, workflow: uuid.UUID, number: int) -> dict[str, Any] | None:
         """Return the facts about a node of a run, or None if there is no such node."""
         params = {"workflow": workflow, "number": number, "many": 10}  # the largest number of upstream nodes to return
-        return parsed(run(self.connection, "monitoring/explain_node", params)[0][0])
+        return parsed(run(self.connection, "horsies_explain_node", params)[0][0])
 
 
 def limits(columns: str) -> dict[str, Any]:

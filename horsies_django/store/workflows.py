@@ -254,7 +254,7 @@ class WorkflowStore:
 
     def open_calls(self, runs: Sequence[uuid.UUID]) -> list[OpenCalls]:
         """Return the calls that runs still have to make, in groups."""
-        rows = run(self.connection, "workflows/calls", {"runs": list(runs)})
+        rows = run(self.connection, "horsies_open_calls", {"runs": list(runs)})
         return [
             OpenCalls(
                 task, queue, undo, json.loads(given), many, ids, uuid.UUID(id_), node,

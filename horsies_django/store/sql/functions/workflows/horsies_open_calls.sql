@@ -1,10 +1,10 @@
 -- Groups the calls that runs still have to make by task, queue and arguments: those of open nodes, of the nodes inside workflows that have
 -- not started, and of undos. A run's own failed nodes, which a retry would call again, are not among them.
--- given: where each argument comes from, "constant", "undo" or the "as" of its input. nodes: how many, in runs. node: the run and the name
--- of one of them. first, last: by the order of their text, constants of the group; those of a map have its first element.
+-- given: as JSON, where each argument comes from, "constant", "undo" or the "as" of its input. nodes: how many, in runs. node: the run and
+-- the name of one of them. first, last: by the order of their text, constants of the group; those of a map have its first element.
 -- Locks: none. Index: horsies_workflow_nodes_open, primary keys.
 CREATE OR REPLACE FUNCTION horsies_open_calls(p_runs uuid[])
-RETURNS TABLE (task text, queue text, undo boolean, codec text, given jsonb, nodes bigint, runs uuid[], node text[], first text, last text)
+RETURNS TABLE (task text, queue text, undo boolean, codec text, given text, nodes bigint, runs uuid[], node text[], first text, last text)
 LANGUAGE sql STABLE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
   WITH RECURSIVE open AS (
@@ -37,6 +37,6 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cach
            min(m.constants COLLATE "C") AS first, max(m.constants COLLATE "C") AS last
     FROM made m GROUP BY m.task, m.queue, m.undo, m.codec, m.given, m.run
   )
-  SELECT c.task, c.queue, c.undo, c.codec, c.given, sum(c.nodes)::bigint, array_agg(c.run), min(ARRAY[c.run::text, c.name]), min(c.first), max(c.last)
+  SELECT c.task, c.queue, c.undo, c.codec, c.given::text, sum(c.nodes)::bigint, array_agg(c.run), min(ARRAY[c.run::text, c.name]), min(c.first), max(c.last)
   FROM counted c GROUP BY c.task, c.queue, c.undo, c.codec, c.given ORDER BY 8
 $$;

@@ -7,10 +7,9 @@ LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_now timestamptz := coalesce(p_now, clock_timestamp());
   v_start timestamptz := coalesce(p_now, now());
-  v_many int := 0;
-  v_made record;
+  v_many int;
 BEGIN
-  FOR v_made IN
+  WITH made AS (
     INSERT INTO horsies_tasks (id, task_name, queue_name, lane, priority, kwargs, sent_at, enqueued_at, good_until,
                                partition_key, partition_version, max_retries, options, codec, workflow_id, node, node_index)
     SELECT horsies_uuid7(p.place::int), n.task_name, n.queue_name, n.lane, n.priority,
@@ -26,13 +25,12 @@ BEGIN
     LEFT JOIN horsies_queues q ON q.name = n.queue_name
     CROSS JOIN LATERAL (SELECT horsies_node_kwargs(n, p_max_bytes) AS kwargs OFFSET 0) AS k  -- once, also for a key
     RETURNING id, workflow_id, node
-  LOOP  -- not a join, which may read all nodes there are, if it was planned for empty tables
-    UPDATE horsies_workflow_nodes n
-    SET status = 'ENQUEUED', task_id = v_made.id, due_at = coalesce(n.due_at, v_start + n.delay),
-        open = CASE n.status WHEN 'PENDING' THEN 0 ELSE n.open END, ok = CASE n.status WHEN 'PENDING' THEN n.ok + n.open ELSE n.ok END
-    WHERE n.workflow_id = v_made.workflow_id AND n.number = v_made.node;
-    v_many := v_many + 1;
-  END LOOP;
+  )
+  UPDATE horsies_workflow_nodes n
+  SET status = 'ENQUEUED', task_id = m.id, due_at = coalesce(n.due_at, v_start + n.delay),
+      open = CASE n.status WHEN 'PENDING' THEN 0 ELSE n.open END, ok = CASE n.status WHEN 'PENDING' THEN n.ok + n.open ELSE n.ok END
+  FROM made m CROSS JOIN LATERAL horsies_address(m.workflow_id, m.node) AS a WHERE n.ctid = a.address;
+  GET DIAGNOSTICS v_many = ROW_COUNT;
   RETURN v_many;
 END
 $$;

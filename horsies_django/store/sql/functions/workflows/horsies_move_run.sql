@@ -42,7 +42,7 @@ BEGIN
       halted := CASE WHEN v_retried.begun THEN 'retry' ELSE halted END;
     END IF;
     IF v_run.retrying IS NULL THEN
-      v_told := horsies_propagate(p_workflow, v_moved, v_ending, true, v_room, v_now);
+      v_told := horsies_propagate(p_workflow, v_moved, v_ending, v_room, v_now);
       v_room := greatest(v_room - v_told.many, 0);
       v_owed := v_owed OR v_ending AND v_told.many > 0;
       IF v_run.status IN ('RUNNING', 'PAUSED') AND v_run.error_code IS NULL AND (v_told.failed OR v_told.refused) THEN
@@ -69,10 +69,10 @@ BEGIN
       END IF;
     END IF;
     v_moved := '{}';
-    IF v_ending AND v_owed THEN
+    IF v_ending AND v_owed AND v_run.retrying IS NULL THEN
       v_ended := horsies_end_nodes(v_run, v_part, p_channel, v_now);
       IF v_run.finished_at IS NULL THEN
-        PERFORM horsies_propagate(p_workflow, v_ended.moved, v_ending, false, v_part, v_now);
+        v_room := greatest(v_room - (horsies_propagate(p_workflow, v_ended.moved, v_ending, v_room, v_now)).many, 0);
       END IF;
       v_owed := v_ended.more;
     ELSIF v_run.status = 'PAUSED' AND v_owed THEN

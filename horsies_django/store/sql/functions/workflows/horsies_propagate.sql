@@ -1,6 +1,6 @@
--- Decides about nodes of a run: those downstream of p_moved, nodes that just became final, and of every node that this skips in turn; with
--- p_admits also ADDED ones, which joined the run, are run again, or were left, in any order. Once it has decided about p_many of either, it
--- leaves the others: those whose upstream nodes are told as ADDED.
+-- Decides about nodes of a run: those downstream of p_moved, nodes that just became final, and of every node that this skips in turn; also
+-- ADDED ones, which joined the run, are run again, or were left, in any order. Once it has decided about p_many of either, it leaves the
+-- others: those whose upstream nodes are told as ADDED.
 -- The counters of a node change only here: by what its upstream nodes have told it, because counting edges for each finished node would be
 -- quadratic; ADDED nodes are not told, but counted when they are admitted. p_ending: the run is to end, so this decides only about nodes
 -- that run when others ended; horsies_end_nodes ends the others, and those that are admitted are CANCELLED.
@@ -9,12 +9,12 @@
 -- Moves PENDING, ADDED -> PENDING, READY, SKIPPED, ADDED; ADDED -> CANCELLED. many: how many it skipped or admitted. failed: whether one of
 -- p_moved failed. refused: whether a node with a quorum was skipped and some upstream nodes had failed.
 -- Locks: the caller holds the lock of the run. Index: horsies_workflow_nodes_added, horsies_workflow_edges_up, primary keys.
-CREATE OR REPLACE FUNCTION horsies_propagate(p_workflow uuid, p_moved bigint[], p_ending boolean, p_admits boolean, p_many int, p_now timestamptz,
+CREATE OR REPLACE FUNCTION horsies_propagate(p_workflow uuid, p_moved bigint[], p_ending boolean, p_many int, p_now timestamptz,
                                   OUT failed boolean, OUT refused boolean, OUT many int)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_moved bigint[] := p_moved;
-  v_admit int := CASE WHEN p_admits AND EXISTS (
+  v_admit int := CASE WHEN EXISTS (
     SELECT FROM horsies_workflow_nodes n WHERE n.workflow_id = p_workflow AND n.status = 'ADDED') THEN p_many ELSE 0 END;
   v_many int;
 BEGIN

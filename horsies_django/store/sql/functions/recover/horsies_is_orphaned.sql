@@ -2,10 +2,7 @@
 -- Locks: none. Index: primary key of horsies_heartbeats.
 CREATE OR REPLACE FUNCTION horsies_is_orphaned(p_worker uuid, p_claimed_at timestamptz, p_before timestamptz) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
-DECLARE
-  v_died timestamptz;
 BEGIN
-  SELECT b.died_at INTO v_died FROM horsies_heartbeats b WHERE b.id = p_worker;
-  RETURN CASE WHEN FOUND THEN v_died IS NOT NULL ELSE coalesce(p_claimed_at < p_before, true) END;
+  RETURN coalesce((SELECT b.died_at IS NOT NULL FROM horsies_heartbeats b WHERE b.id = p_worker), p_claimed_at < p_before, true);
 END
 $$;

@@ -31,29 +31,26 @@ DECLARE
   v_ordered boolean;  -- whether a task has a place in the order of its partition
 BEGIN
   IF p_outcomes @> '[{"status": "FAILED"}]' OR p_outcomes @> '[{"status": "SNOOZED"}]' THEN
-    SELECT jsonb_agg(o.value || coalesce(d.decision, s.decision,
-                                         CASE WHEN o.value ->> 'status' IN ('FAILED', 'SNOOZED') THEN '{"generation": null}' ELSE '{}' END::jsonb))
+    SELECT jsonb_agg(o.value || coalesce(d.decision, CASE WHEN o.value ->> 'status' IN ('FAILED', 'SNOOZED') THEN '{"generation": null}' ELSE '{}' END::jsonb))
     INTO p_outcomes
     FROM jsonb_array_elements(p_outcomes) AS o LEFT JOIN LATERAL (
-      SELECT jsonb_build_object(
-        'due_at', r.due_at, 'final_code', CASE WHEN r.poison THEN 'POISON' END,
-        'order_stop', horsies_order_stop(t),
-        'exception_class', nullif(left(concat_ws('.', e.exception ->> 'module', e.exception ->> 'type'), 1000), ''),
-        'traceback', left(e.exception ->> 'traceback', 100000), 'site', left(e.exception ->> 'site', 1000),
-        'site_line', substring(e.exception ->> 'line' FROM '^\d{1,9}$')::int) AS decision
+      SELECT jsonb_build_object('order_stop', horsies_order_stop(t)) || CASE o.value ->> 'status'
+        WHEN 'SNOOZED' THEN horsies_snooze(t, o.value -> 'retry', v_now)
+        ELSE (
+          SELECT jsonb_build_object(
+            'due_at', r.due_at, 'final_code', CASE WHEN r.poison THEN 'POISON' END,
+            'exception_class', nullif(left(concat_ws('.', e.exception ->> 'module', e.exception ->> 'type'), 1000), ''),
+            'traceback', left(e.exception ->> 'traceback', 100000), 'site', left(e.exception ->> 'site', 1000),
+            'site_line', substring(e.exception ->> 'line' FROM '^\d{1,9}$')::int)
+          FROM horsies_retry_decision(
+            t.id, t.options, t.retry_count, t.max_retries, t.good_until, t.cancel_requested_at IS NOT NULL, o.value ->> 'error_code',
+            o.value -> 'classes', nullif(o.value -> 'retry', 'null'), (o.value ->> 'crashed')::boolean, p_max_crashes, v_now) AS r
+          CROSS JOIN LATERAL (SELECT (o.value ->> 'result')::json -> 'err' -> 'exception' AS exception OFFSET 0) AS e) END AS decision
       FROM horsies_tasks t
-      CROSS JOIN LATERAL horsies_retry_decision(
-        t.id, t.options, t.retry_count, t.max_retries, t.good_until, t.cancel_requested_at IS NOT NULL, o.value ->> 'error_code',
-        o.value -> 'classes', nullif(o.value -> 'retry', 'null'), (o.value ->> 'crashed')::boolean, p_max_crashes, v_now) AS r
-      CROSS JOIN LATERAL (SELECT (o.value ->> 'result')::json -> 'err' -> 'exception' AS exception OFFSET 0) AS e
-      WHERE o.value ->> 'status' = 'FAILED' AND t.id = (o.value ->> 'id')::uuid AND t.claimed_by = p_worker AND t.status = 'RUNNING'
+      WHERE o.value ->> 'status' IN ('FAILED', 'SNOOZED') AND t.id = (o.value ->> 'id')::uuid AND t.claimed_by = p_worker
+        AND t.status = 'RUNNING' AND t.claim_generation = (o.value ->> 'generation')::int
       FOR NO KEY UPDATE OF t SKIP LOCKED
-    ) AS d ON true LEFT JOIN LATERAL (
-      SELECT horsies_snooze(t, o.value -> 'retry', v_now) || jsonb_build_object('order_stop', horsies_order_stop(t)) AS decision FROM horsies_tasks t
-      WHERE o.value ->> 'status' = 'SNOOZED' AND t.id = (o.value ->> 'id')::uuid AND t.claimed_by = p_worker AND t.status = 'RUNNING'
-        AND t.claim_generation = (o.value ->> 'generation')::int
-      FOR NO KEY UPDATE OF t SKIP LOCKED
-    ) AS s ON true;
+    ) AS d ON true;
     IF p_outcomes @> '[{"status": "SNOOZED"}]' THEN
       DELETE FROM horsies_task_attempts a
       WHERE a.outcome = 'SNOOZED' AND a.task_id = ANY (ARRAY(

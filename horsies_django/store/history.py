@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable
 from datetime import timedelta
 from typing import NamedTuple
 
@@ -36,9 +37,9 @@ class HistoryStore(Store):
         rows = json.dumps([count._asdict() for count in counts])
         execute(self.connection, "history/add", {"worker": worker, "number": number, "rows": rows, "covers": covers})
 
-    def totals(self, span: timedelta) -> list[Total]:
-        """Return how often each result of each task occurred in the last ``span``."""
-        rows = run(self.connection, "horsies_totals", {"width": width(span), "span": span})
+    def totals(self, span: timedelta, but: Collection[str] = ()) -> list[Total]:
+        """Return how often each result of each task occurred in the last ``span``, except for results in ``but``."""
+        rows = run(self.connection, "horsies_totals", {"width": width(span), "span": span, "but": sorted(but)})
         return [Total._make((*columns, tuple(map(int, buckets)))) for *columns, buckets in rows]
 
     def series(self, span: timedelta, steps: int) -> list[tuple[str, int, str, int, list[int]]]:
@@ -48,8 +49,11 @@ class HistoryStore(Store):
 
     def failures(self, span: timedelta, many: int) -> list[Failures]:
         """Return which tasks failed for good in the last ``span`` and with which code, the most frequent first."""
-        params = {"width": width(span), "span": span, "no_failure": sorted(NO_FAILURE), "many": many}
-        return [Failures(*row) for row in run(self.connection, "horsies_failures", params)]
+        found = Counter[tuple[str, str]]()
+        for total in self.totals(span, but=NO_FAILURE):
+            found[total.task, total.result] += total.n
+        ordered = sorted(found.items(), key=lambda failure: (-failure[1], failure[0]))
+        return [Failures(*of, n) for of, n in ordered[:many]]
 
     def names(self) -> set[str]:
         """Return the names of the tasks that were counted in the hours that are kept."""

@@ -12,8 +12,8 @@ DECLARE
   c_vast CONSTANT int := 2000000000;
   v_now timestamptz;
   v_task horsies_tasks;
+  v_name text;
   v_queue horsies_queues;
-  v_whole horsies_queues;
   v_limits horsies_limits;
   v_cap horsies_limits;
   v_vast horsies_limits;
@@ -59,34 +59,25 @@ BEGIN
       FROM horsies_workflows w WHERE w.id = v_task.workflow_id));
   END IF;
 
-  SELECT q.* INTO v_queue FROM horsies_queues q WHERE q.name = v_task.queue_name;
-  IF FOUND THEN
+  FOREACH v_name IN ARRAY ARRAY['*', v_task.queue_name] LOOP  -- the queue last: what follows is about its limits
+    v_limits := NULL;
+    SELECT q.* INTO v_queue FROM horsies_queues q WHERE q.name = v_name;
+    CONTINUE WHEN NOT FOUND;
     v_limits := horsies_effective_limits(v_queue);
+    -- a claimed task already has a permit of the cluster
+    CONTINUE WHEN v_name = '*' AND (v_task.claimed_by IS NOT NULL OR v_limits.max_concurrency IS NULL);
     v_cap := v_limits;
     v_cap.local_limit := NULL;
     v_vast := v_cap;
     v_vast.max_concurrency := c_vast;
-    v_rooms := (horsies_remaining_capacity(ARRAY[v_cap, v_vast], NULL, p_claimed, v_now, NULL)).rooms;
-    v_facts := v_facts || jsonb_build_object(
-      'queue', to_jsonb(v_queue) || to_jsonb(v_limits) || jsonb_build_object(
+    v_rooms := (horsies_remaining_capacity(ARRAY[v_cap, v_vast], NULL, p_claimed OR v_name = '*', v_now, NULL)).rooms;
+    v_facts := v_facts || jsonb_build_object(CASE v_name WHEN '*' THEN 'cluster' ELSE 'queue' END,
+      to_jsonb(v_queue) || to_jsonb(v_limits) || jsonb_build_object(
         'room', v_rooms[1], 'taken', c_vast - v_rooms[2],
-        'holders', CASE WHEN v_rooms[1] <= 0 THEN horsies_permit_holders(v_limits, NULL, p_claimed, v_now, p_many) END));
-    IF v_limits.partition_max_concurrency IS NOT NULL OR v_limits.partition_local_limit IS NOT NULL THEN
-      v_key := horsies_partition_key(v_limits.partition_by_args, v_limits.partition_by_task, v_task.kwargs, v_task.task_name, v_task.codec);
-    END IF;
-  END IF;
-  SELECT q.* INTO v_whole FROM horsies_queues q WHERE q.name = '*';
-  IF FOUND AND v_task.claimed_by IS NULL THEN  -- a claimed task already has a permit of the cluster
-    v_cap := horsies_effective_limits(v_whole);
-    IF v_cap.max_concurrency IS NOT NULL THEN
-      v_vast := v_cap;
-      v_vast.max_concurrency := c_vast;
-      v_rooms := (horsies_remaining_capacity(ARRAY[v_cap, v_vast], NULL, true, v_now, NULL)).rooms;
-      v_facts := v_facts || jsonb_build_object(
-        'cluster', to_jsonb(v_whole) || to_jsonb(v_cap) || jsonb_build_object(
-          'room', v_rooms[1], 'taken', c_vast - v_rooms[2],
-          'holders', CASE WHEN v_rooms[1] <= 0 THEN horsies_permit_holders(v_cap, NULL, true, v_now, p_many) END));
-    END IF;
+        'holders', CASE WHEN v_rooms[1] <= 0 THEN horsies_permit_holders(v_limits, NULL, p_claimed OR v_name = '*', v_now, p_many) END));
+  END LOOP;
+  IF v_limits.partition_max_concurrency IS NOT NULL OR v_limits.partition_local_limit IS NOT NULL THEN
+    v_key := horsies_partition_key(v_limits.partition_by_args, v_limits.partition_by_task, v_task.kwargs, v_task.task_name, v_task.codec);
   END IF;
   IF v_key IS NOT NULL THEN
     v_facts := v_facts || jsonb_build_object('partition', (

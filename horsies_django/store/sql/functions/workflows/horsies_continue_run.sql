@@ -17,14 +17,13 @@ BEGIN
   SET status = 'COMPLETED', finished_at = v_now, owed_at = v_now, error_node = NULL, error_code = NULL,
       result = jsonb_build_object('ok', NULL, 'continued_as', v_id), key = NULL, graph_hash = NULL, continued_as = v_id
   WHERE w.id = p_run.id;
+  UPDATE horsies_workflow_signals s SET workflow_id = v_id WHERE s.workflow_id = p_run.id AND s.used_at IS NULL;
   IF NOT (SELECT c.created FROM horsies_send_run(
     v_id, p_node.graph || jsonb_build_object('key', p_run.key, 'hash', p_run.graph_hash), p_node.graph -> 'nodes', v_values, NULL, NULL, p_run.id,
-    NULL, p_max_bytes, p_channel, p_now) AS c) THEN
+    1000, p_max_bytes, p_channel, p_now) AS c) THEN
     RAISE EXCEPTION USING ERRCODE = 'HW001', DETAIL = 'NODE_NOT_SENT', MESSAGE = format(
       'there is another run of %s with the key %s', p_node.graph ->> 'name', p_run.key);
   END IF;
-  UPDATE horsies_workflow_signals s SET workflow_id = v_id WHERE s.workflow_id = p_run.id AND s.used_at IS NULL;
-  PERFORM horsies_begin_run(v_id, 1000, p_max_bytes, p_channel, p_now);
   PERFORM horsies_notify_finished(p_channel, ARRAY[p_run.id]);
 END
 $$;

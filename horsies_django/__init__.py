@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from horsies_django.tasks.context import CurrentTask, TaskContextFilter, current_task
     from horsies_django.tasks.decorator import task
     from horsies_django.tasks.handle import TaskHandle, cancel_many, get_handle
-    from horsies_django.tasks.purging import purge
+    from horsies_django.tasks.operations import purge
     from horsies_django.workflows.builder import Batch, Workflow
     from horsies_django.workflows.handle import WorkflowHandle, get_workflow
     from horsies_django.workflows.nodes import Node, quorum
@@ -65,7 +65,7 @@ _HOMES = {
     "explain_node": "monitoring.explain",
     "get_handle": "tasks.handle",
     "get_workflow": "workflows.handle",
-    "purge": "tasks.purging",
+    "purge": "tasks.operations",
     "quorum": "workflows.nodes",
     "task": "tasks.decorator",
 }

@@ -17,9 +17,8 @@ from django.core.checks import CheckMessage, Error
 from django.utils import timezone
 
 from horsies_django.backends import tasks
-from horsies_django.backends.api import Api, atell, tell
 from horsies_django.backends.options import Options, options_problem, read
-from horsies_django.backends.results import BACKEND, ResultMixin, alias_of, fields_of, look
+from horsies_django.backends.results import BACKEND, Api, ResultMixin, alias_of, atell, fields_of, look, tell
 from horsies_django.conf import read as read_settings
 from horsies_django.core.queues import django_priority
 from horsies_django.tasks import unsure

@@ -10,7 +10,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar
 
 import django
 
-from horsies_django.backends.retries import BackoffFunction
+from horsies_django.backends.options import BackoffFunction
 from horsies_django.core.retry import Kind
 
 P = ParamSpec("P")

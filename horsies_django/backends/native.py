@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from django.tasks.backends.base import BaseTaskBackend
 from django.tasks.base import Task, TaskResult
 
-from horsies_django.backends.api import api_of
 from horsies_django.backends.backend import BackendMixin
-from horsies_django.backends.results import ResultMixin
-from horsies_django.backends.retries import Backoff
+from horsies_django.backends.options import Backoff
+from horsies_django.backends.results import ResultMixin, api_of
 from horsies_django.backends.tasks import TaskMixin
 from horsies_django.core.retry import Kind
 

@@ -1,4 +1,6 @@
-"""TaskResults: from the row of a task and its attempts, or of a task that runs, which read the row when they are asked.
+"""What the backend uses of ``django.tasks``, or of its backport, which has the same under other paths and some other names.
+
+TaskResults are made from the row of a task and its attempts; those of a task that runs read the row when they are asked.
 
 A return value is what ``normalize_json`` accepts, less what PostgreSQL cannot store.
 """
@@ -6,16 +8,19 @@ A return value is what ``normalize_json`` accepts, less what PostgreSQL cannot s
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from importlib import import_module
 from typing import Any, Self
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.db import connections
+from django.dispatch import Signal
 
-from horsies_django.backends.api import Api
 from horsies_django.backends.exceptions import CLASSES
 from horsies_django.conf import config
 from horsies_django.core.codec import CodecError
@@ -25,12 +30,70 @@ from horsies_django.core.retry import class_name
 from horsies_django.core.status import Status
 from horsies_django.store.tasks import StoredAttempt, StoredTask, TaskStore
 
+logger = logging.getLogger("horsies.task")
+
 # The status of django.tasks for each of ours; COMPLETED is SUCCESSFUL, the other final ones FAILED.
 UNFINISHED: Mapping[str, str] = {Status.PENDING: "READY", Status.CLAIMED: "READY", Status.RUNNING: "RUNNING"}
 ENDED_BY_OTHERS = (Status.CANCELLED, Status.EXPIRED)
 BACKEND = "backend"  # the key of the backend's alias in the options of a row
 # What the process that runs a task does not know of it until it reads the row.
 LAZY = ("enqueued_at", "started_at", "last_attempted_at", "finished_at", "errors", "worker_ids", BACKEND)
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """The classes and the signals of one of both packages; ``refreshed`` are the fields that a refresh of a result reads."""
+
+    package: str
+    task: type[Any]
+    error: type[Any]
+    context: type[Any]
+    status: Any
+    refreshed: frozenset[str]
+    task_enqueued: Signal
+    task_started: Signal
+    task_finished: Signal
+    invalid_task: type[Exception]
+    invalid_backend: type[Exception]
+    does_not_exist: type[Exception]
+
+
+def api_of(package: str) -> Api:
+    """Return what ``package`` has: "django.tasks" or "django_tasks". Raises ImportError if it is not installed."""
+    base, exceptions = import_module(f"{package}.base"), import_module(f"{package}.exceptions")
+    signals = import_module(f"{package}.signals")
+    return Api(
+        package, base.Task, base.TaskError, base.TaskContext, base.TaskResultStatus, frozenset(base.TASK_REFRESH_ATTRS),
+        signals.task_enqueued, signals.task_started, signals.task_finished,
+        named(exceptions, "InvalidTask"), named(exceptions, "InvalidTaskBackend"), exceptions.TaskResultDoesNotExist,
+    )  # fmt: skip
+
+
+def named(exceptions: Any, name: str) -> type[Exception]:
+    """Return an exception, whose name in the backport ends with "Error" until version 0.12."""
+    found: type[Exception] = getattr(exceptions, name, None) or getattr(exceptions, f"{name}Error")
+    return found
+
+
+def tell(signal: Signal, sender: type[Any], result: Any) -> None:
+    """Send a signal about a task; a receiver that raises is logged."""
+    log_failures(signal.send_robust(sender, task_result=result), result)
+
+
+async def atell(signal: Signal, sender: type[Any], result: Any) -> None:
+    """Do the same from async code."""
+    log_failures(await signal.asend_robust(sender, task_result=result), result)
+
+
+def log_failures(responses: list[tuple[Callable[..., Any], Any]], result: Any) -> None:
+    """Log the receivers that raised; Django has logged their tracebacks."""
+    for receiver, response in responses:
+        if isinstance(response, Exception):
+            logger.error(
+                "the signal receiver %s raised %s for %s %s (%s), which does not change the outcome of the task",
+                getattr(receiver, "__qualname__", receiver), type(response).__name__, result.task.module_path, result.id,
+                result.status,
+            )  # fmt: skip
 
 
 class ResultMixin:

@@ -15,9 +15,8 @@ from horsies_django.core.reasoning import Timing, reasoned
 from horsies_django.core.texts import text_problem
 from horsies_django.store.overviews import OverviewStore
 from horsies_django.tasks.handle import TaskHandle
-from horsies_django.workflows.database import rows
 from horsies_django.workflows.handle import WorkflowHandle
-from horsies_django.workflows.operations import missing
+from horsies_django.workflows.operations import missing, rows
 
 __all__ = [
     "Explanation", "NodeExplanation", "NodeReasonCode", "Reason", "ReasonCode", "explain", "explain_node", "find_node",

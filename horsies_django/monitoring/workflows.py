@@ -25,7 +25,7 @@ from horsies_django.store.workflows import OpenCalls, Progress
 from horsies_django.tasks import registry
 from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.workflows.arguments import hints, way
-from horsies_django.workflows.database import reading
+from horsies_django.workflows.operations import reading
 
 GIVEN = {"value": "a value", "result": "a TaskResult", "list": "a list of values", "results": "Results"}
 

@@ -13,34 +13,19 @@ if TYPE_CHECKING:
     from horsies_django.testing.at_once import immediate
     from horsies_django.testing.backends import DummyBackend, ImmediateBackend
     from horsies_django.testing.draining import adrain, drain, fail_next, open_gate, signal, travel
-    from horsies_django.testing.kit import Kit
-    from horsies_django.testing.sent import SentTask, SentTasks, assert_nothing_sent, assert_sent, captured_tasks
+    from horsies_django.testing.sent import Kit, SentTask, SentTasks, assert_nothing_sent, assert_sent, captured_tasks
 
 _HOMES = {
     **dict.fromkeys(("DummyBackend", "ImmediateBackend"), "backends"),
-    **dict.fromkeys(("SentTask", "SentTasks", "assert_nothing_sent", "assert_sent", "captured_tasks"), "sent"),
+    **dict.fromkeys(("Kit", "SentTask", "SentTasks", "assert_nothing_sent", "assert_sent", "captured_tasks"), "sent"),
     **dict.fromkeys(("adrain", "drain", "fail_next", "open_gate", "signal", "travel"), "draining"),
-    "Kit": "kit",
     "immediate": "at_once",
 }
 
 __all__ = [
-    "DummyBackend",
-    "ImmediateBackend",
-    "Kit",
-    "SentTask",
-    "SentTasks",
-    "adrain",
-    "assert_nothing_sent",
-    "assert_sent",
-    "captured_tasks",
-    "drain",
-    "fail_next",
-    "immediate",
-    "open_gate",
-    "signal",
-    "travel",
-]
+    "DummyBackend", "ImmediateBackend", "Kit", "SentTask", "SentTasks", "adrain", "assert_nothing_sent", "assert_sent",
+    "captured_tasks", "drain", "fail_next", "immediate", "open_gate", "signal", "travel",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""What was sent: ``captured_tasks()`` and the assertions."""
+"""What was sent: ``captured_tasks()`` and the assertions; and the value of the pytest fixture ``horsies``."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from horsies_django.store.base import watching
 from horsies_django.tasks import registry
 from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.tasks.handle import TaskHandle
+from horsies_django.testing.at_once import immediate
 from horsies_django.testing.contexts import AnyTask, Context, definition_of
-from horsies_django.testing.draining import is_broken
+from horsies_django.testing.draining import adrain, drain, fail_next, is_broken, open_gate, signal, travel
 
 SENDS = ("tasks/send", "tasks/send_timed", "tasks/send_once")  # the statements that send; the last one may find a task
 SHOWN = 20  # tasks in a message
@@ -246,3 +247,21 @@ def shown(tasks: Sequence[SentTask]) -> str:
         return "Nothing was sent."
     more = f"\n- and {len(tasks) - SHOWN} more" if len(tasks) > SHOWN else ""
     return "What was sent:" + "".join(f"\n- {each}" for each in tasks[:SHOWN]) + more
+
+
+class Kit:
+    """The functions of ``horsies_django.testing``. ``sent``, and the assertions, are about what was sent since the test began."""
+
+    adrain = staticmethod(adrain)
+    captured_tasks = staticmethod(captured_tasks)
+    drain = staticmethod(drain)
+    fail_next = staticmethod(fail_next)
+    immediate = staticmethod(immediate)
+    open_gate = staticmethod(open_gate)
+    signal = staticmethod(signal)
+    travel = staticmethod(travel)
+
+    def __init__(self, sent: SentTasks) -> None:
+        self.sent = sent
+        self.assert_sent = sent.assert_sent
+        self.assert_nothing_sent = sent.assert_nothing_sent

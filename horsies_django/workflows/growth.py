@@ -21,10 +21,8 @@ from horsies_django.tasks.context import CurrentTask
 from horsies_django.tasks.enqueue import taken
 from horsies_django.tasks.handle import async_form
 from horsies_django.workflows.builder import Workflow
-from horsies_django.workflows.database import writing
-from horsies_django.workflows.graph_checks import both, impossible, outermost
-from horsies_django.workflows.nodes import ABSOLUTE, Node, Problems
-from horsies_django.workflows.operations import note
+from horsies_django.workflows.nodes import ABSOLUTE, Node, Problems, both, impossible, outermost
+from horsies_django.workflows.operations import note, writing
 from horsies_django.workflows.rules import misnamed
 from horsies_django.workflows.send import path_problem
 

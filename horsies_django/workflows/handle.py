@@ -16,8 +16,8 @@ from horsies_django.store.workflows import Progress
 from horsies_django.tasks import registry
 from horsies_django.tasks.handle import TaskHandle, async_form, deadline_of, decode, id_of, remaining
 from horsies_django.workflows import operations
-from horsies_django.workflows.database import reading, rows
 from horsies_django.workflows.nodes import T
+from horsies_django.workflows.operations import reading, rows
 
 LONGEST = 100  # characters of the result of a run that continued: {"ok": null, "continued_as": "..."}
 

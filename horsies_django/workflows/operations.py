@@ -9,9 +9,14 @@ too; the first one counts, and nothing is kept for later.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from django.apps import apps
 from django.core.exceptions import PermissionDenied
+from django.db import connections, transaction
 from django.utils import timezone
 
 from horsies_django.conf import config
@@ -21,10 +26,10 @@ from horsies_django.core.codec.type_texts import problem
 from horsies_django.core.errors import TaskDefinitionError, WorkflowError
 from horsies_django.core.explanations import clock_time
 from horsies_django.core.texts import LONGEST, refuse_who, text_problem
+from horsies_django.store.notify import channel_prefix
 from horsies_django.store.tasks import TaskStore
 from horsies_django.store.workflows import WorkflowStore
 from horsies_django.tasks.options import simulated_now
-from horsies_django.workflows.database import reading, rows, writing
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
@@ -32,6 +37,27 @@ if TYPE_CHECKING:
     from horsies_django.models import WorkflowNode
 
 NAMED = 20
+
+
+def reading(now: datetime | None = None) -> WorkflowStore:
+    """Return the statements that need no transaction around them: those that only read, ``send`` and ``signal``."""
+    conf = config()
+    return WorkflowStore(connections[conf.database], "", conf.max_payload_bytes, now)
+
+
+@contextmanager
+def writing(now: datetime | None = None) -> Iterator[WorkflowStore]:
+    """Yield the statements within a transaction. Tests pass ``now`` in place of the database's clock."""
+    conf = config()
+    connection = connections[conf.database]
+    with transaction.atomic(using=conf.database):
+        yield WorkflowStore(connection, channel_prefix(connection), conf.max_payload_bytes, now)
+
+
+def rows(model: str, **filters: Any) -> QuerySet[Any]:
+    """Return rows of a model by its name: modules of tasks are imported before the models are ready."""
+    found: QuerySet[Any] = apps.get_model("horsies", model)._default_manager.using(config().database).filter(**filters)
+    return found
 
 
 def control(run: uuid.UUID, verb: str, *, actor: str | None = None, reason: str | None = None) -> bool:

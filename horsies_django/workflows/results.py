@@ -15,8 +15,8 @@ from horsies_django.core.codec import CodecError, ResultCodec, Shape, shape_of
 from horsies_django.core.codec.envelopes import opened
 from horsies_django.core.errors import WorkflowError
 from horsies_django.core.results import TaskResult
-from horsies_django.workflows.database import reading
 from horsies_django.workflows.nodes import Graph, Node
+from horsies_django.workflows.operations import reading
 
 T = TypeVar("T")
 

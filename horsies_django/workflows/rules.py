@@ -37,8 +37,18 @@ from horsies_django.workflows.arguments import (
     unsure,
     why_not,
 )
-from horsies_django.workflows.graph_checks import graph_problems, is_moment
-from horsies_django.workflows.nodes import Condition, Graph, Node, Options, Problems, Quorum, Rule, json_object
+from horsies_django.workflows.nodes import (
+    Condition,
+    Graph,
+    Node,
+    Options,
+    Problems,
+    Quorum,
+    Rule,
+    graph_problems,
+    is_moment,
+    json_object,
+)
 from horsies_django.workflows.results import Results
 
 LONGEST_PATH = 10_000

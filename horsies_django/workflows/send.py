@@ -20,10 +20,9 @@ from horsies_django.tasks import registry
 from horsies_django.tasks.enqueue import CHUNK_CHARACTERS, in_event_loop, taken
 from horsies_django.tasks.ids import uuid7
 from horsies_django.tasks.options import refuse, simulated_now
-from horsies_django.workflows.database import reading, writing
-from horsies_django.workflows.graph_checks import graph_problems, outermost
 from horsies_django.workflows.handle import WorkflowHandle
-from horsies_django.workflows.nodes import Graph, T
+from horsies_django.workflows.nodes import Graph, T, graph_problems, outermost
+from horsies_django.workflows.operations import reading, writing
 from horsies_django.workflows.results import codec_of, codecs_of
 
 S = TypeVar("S")

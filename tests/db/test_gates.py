@@ -14,7 +14,7 @@ from horsies_django import Workflow, WorkflowDefinitionError, WorkflowError, cur
 from horsies_django.models import AuditEntry, WorkflowNode, WorkflowSignal
 from horsies_django.testing import drain, open_gate
 from horsies_django.workflows import operations
-from horsies_django.workflows.database import writing
+from horsies_django.workflows.operations import writing
 from tests.apps.project import flows
 from tests.conftest import Connect
 from tests.db.conftest import Aside, wait_for_anybody

@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from horsies_django import TaskCancelled, TaskTimeout, backends, get_handle
 from horsies_django.backends import HorsiesBackend
 from horsies_django.backends.exceptions import CLASSES, TaskExpired, TaskFailed, WorkerCrashed
-from horsies_django.backends.retries import Retries
+from horsies_django.backends.options import Retries
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.tasks.redaction import redact
 from horsies_django.testing import drain

@@ -34,7 +34,7 @@ LATE_IMPORTS = {
     "horsies_django/core/patterns.py": 4,  # croniter takes long to import, and most processes never need it
     "horsies_django/management/commands/horsies_dev.py": 1,  # Windows has no worker, and gets a message
     "horsies_django/tasks/handle.py": 1,  # tasks are imported before the models are ready
-    "horsies_django/tasks/purging.py": 2,  # the same
+    "horsies_django/tasks/operations.py": 2,  # the same
     "horsies_django/templatetags/horsies.py": 1,  # projects without the admin load it, too
     "horsies_django/testing/pytest_plugin.py": 1,  # pytest loads it in projects without Django, too
     "horsies_django/views.py": 1,  # prometheus-client need not be installed

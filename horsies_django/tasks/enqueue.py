@@ -8,9 +8,11 @@ import itertools
 import logging
 import os
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from functools import partial
+from operator import attrgetter
+from typing import Any, TypeVar
 
 from django.apps import apps
 from django.db import DataError, Error, InterfaceError, OperationalError, ProgrammingError, connections, transaction
@@ -26,31 +28,23 @@ from horsies_django.core.records import NewTasks
 from horsies_django.core.unique import arguments_digest, key_digest
 from horsies_django.signals import task_sent
 from horsies_django.store.base import NotMigrated, not_migrated, said
-from horsies_django.store.tasks import CHUNK, Sent, SentOnce, TaskStore
+from horsies_django.store.tasks import CHUNK, Sent, TaskStore
 from horsies_django.tasks import registry
 from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.tasks.ids import uuid7, uuid7s
 from horsies_django.tasks.notify_throttle import throttle
-from horsies_django.tasks.options import (
-    SendOptions,
-    When,
-    prepare,
-    refuse,
-)
+from horsies_django.tasks.options import SendOptions, When, prepare, refuse
 
 logger = logging.getLogger("horsies.send")
 
 CHUNK_CHARACTERS = 16_777_216  # of arguments per INSERT
 WARN_BYTES = 1_048_576
 _warned: set[str] = set()
+S = TypeVar("S")
 
 
 def send_call(
-    task: TaskDefinition,
-    options: SendOptions,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    when: When | None = None,
+    task: TaskDefinition, options: SendOptions, args: tuple[Any, ...], kwargs: dict[str, Any], when: When | None = None
 ) -> tuple[uuid.UUID, bool]:
     """Send one call of ``task``; return its id, and whether it is new, which a key may prevent. Raises TaskSendError."""
     refuse_suppressed(task)
@@ -81,14 +75,7 @@ def write_once(task: TaskDefinition, new: NewTasks, key: str | None) -> tuple[uu
     elif unique is not None:
         once |= {"digest": unique.digest(task.name, kwargs), "until": unique.until}
         new = new._replace(options=with_unique(new.options, once["digest"], unique.until))
-    found: list[SentOnce] = []
-
-    def send(store: TaskStore, task: NewTasks, notified: int | None) -> int | None:
-        found.append(store.send_once(task, notified, once))
-        return found[0].table
-
-    insert_one(new, send)
-    ((id_, verdict, _),) = found
+    id_, verdict, _ = insert_one(new, partial(TaskStore.send_once, once=once))
     if verdict == "CONFLICT":
         raise refuse(
             f"{task.name}: the key {key!r} was used for task {id_}, with other arguments: use another key for other work",
@@ -97,7 +84,7 @@ def write_once(task: TaskDefinition, new: NewTasks, key: str | None) -> tuple[uu
     if verdict == "FOUND" and unique is not None and unique.on_duplicate == "refuse":
         raise refuse(f"{task.name} is unique, and task {id_} is the same work", TaskSendErrorCode.DUPLICATE)
     if verdict == "SENT":
-        tell_sent(new, new.ids)
+        tell_sent(new)
     return id_, verdict == "SENT"
 
 
@@ -122,7 +109,7 @@ def send_calls(
         ids = first.ids
     else:
         ids = write_many(itertools.chain([first, second], chunks))
-    tell_sent(template, ids)
+    tell_sent(template._replace(ids=ids))
     return [(id_, True) for id_ in ids]
 
 
@@ -130,17 +117,15 @@ def write_unique(task: TaskDefinition, chunks: list[NewTasks]) -> list[tuple[uui
     """Insert unique tasks one by one, in the order of their digests, so that two senders do not wait for each other."""
     assert task.unique is not None
     calls = [
-        (place, chunk._replace(ids=[id_], kwargs=[text]))
-        for place, (chunk, id_, text) in enumerate(
-            (chunk, id_, text) for chunk in chunks for id_, text in zip(chunk.ids, chunk.kwargs, strict=True)
-        )
+        chunk._replace(ids=[id_], kwargs=[text])
+        for chunk in chunks
+        for id_, text in zip(chunk.ids, chunk.kwargs, strict=True)
     ]
     digest = task.unique.digest
-    sent = {}
     with transaction.atomic(using=config().database):
-        for place, new in sorted(calls, key=lambda call: (digest(task.name, call[1].kwargs[0]), call[0])):
-            sent[place] = write_once(task, new, None)
-    return [sent[place] for place in range(len(calls))]
+        ordered = sorted(calls, key=lambda call: digest(task.name, call.kwargs[0]))
+        sent = {new.ids[0]: write_once(task, new, None) for new in ordered}
+    return [sent[new.ids[0]] for new in calls]
 
 
 def encoded(task: TaskDefinition, template: NewTasks, calls: Iterable[Mapping[str, Any]]) -> Iterator[NewTasks]:
@@ -218,17 +203,24 @@ def encode(task: TaskDefinition, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     return text
 
 
-def write_one(new: NewTasks, send: Callable[[TaskStore, NewTasks, int | None], int] = TaskStore.send) -> None:
+def write_one(new: NewTasks) -> None:
     """Insert a single task on the caller's connection, in its transaction if it has one. Raises TaskSendError."""
-    insert_one(new, send)
-    tell_sent(new, new.ids)
+    insert_one(new, TaskStore.send, int)
+    tell_sent(new)
 
 
-def tell_sent(new: NewTasks, ids: Sequence[uuid.UUID]) -> None:
+def write_timed(new: NewTasks) -> Sent:
+    """Do the same, and return when the task was sent and is due, by the database's clock."""
+    sent = insert_one(new, TaskStore.send_timed)
+    tell_sent(new)
+    return sent
+
+
+def tell_sent(new: NewTasks) -> None:
     if task_sent.receivers:
         task_sent.send_robust(
             registry.find(new.task_name),
-            task_ids=tuple(ids),
+            task_ids=tuple(new.ids),
             task_name=new.task_name,
             queue_name=new.queue_name,
             priority=new.priority,
@@ -237,30 +229,23 @@ def tell_sent(new: NewTasks, ids: Sequence[uuid.UUID]) -> None:
         )
 
 
-def insert_one(new: NewTasks, send: Callable[[TaskStore, NewTasks, int | None], int | None]) -> None:
-    """Insert a single task and notify workers, unless ``send`` returns None: it sent nothing. Raises TaskSendError."""
+def insert_one(
+    new: NewTasks,
+    send: Callable[[TaskStore, NewTasks, int | None], S],
+    table_of: Callable[[S], int | None] = attrgetter("table"),
+) -> S:
+    """Insert a single task and notify workers, if there is a table into which it was sent. Raises TaskSendError."""
     connection = connections[config().database]
     store = TaskStore(connection)
     with taken():
         if in_transaction(connection):
-            send(store, new, None)
-            return
+            return send(store, new, None)
         turn = throttle.begin(new.queue_name, new.lane)
-        table = send(store, new, turn.notified)
+        sent = send(store, new, turn.notified)
+    table = table_of(sent)
     if table is not None and throttle.end(turn, table):
         announce(store, new.queue_name, table)
-
-
-def write_timed(new: NewTasks) -> Sent:
-    """Do the same, and return when the task was sent and is due, by the database's clock."""
-    sent: list[Sent] = []
-
-    def send(store: TaskStore, task: NewTasks, notified: int | None) -> int:
-        sent.append(store.send_timed(task, notified))
-        return sent[0].table
-
-    write_one(new, send)
-    return sent[0]
+    return sent
 
 
 def in_transaction(connection: Any) -> bool:

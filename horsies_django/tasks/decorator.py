@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 from uuid import UUID
 
-from asgiref.sync import markcoroutinefunction, sync_to_async
+from asgiref.sync import markcoroutinefunction
 
 from horsies_django.core.errors import TaskDefinitionError
 from horsies_django.core.hints import explains_options, missing_attribute
@@ -20,7 +20,7 @@ from horsies_django.core.unique import Unique
 from horsies_django.tasks import registry
 from horsies_django.tasks.definition import TaskDefinition, define
 from horsies_django.tasks.enqueue import refuse_running_loop, send_call, send_calls
-from horsies_django.tasks.handle import TaskHandle
+from horsies_django.tasks.handle import TaskHandle, async_form
 from horsies_django.tasks.options import SendOptions, When
 
 P = ParamSpec("P")
@@ -39,7 +39,7 @@ class Sender(Generic[P, T]):
         self._task = task
         self._options = options
 
-    def send(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
+    def send(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
         """Send the task to run as soon as a slot is free."""
         refuse_running_loop(self._task, "send")
         return self._handle(*send_call(self._task, self._options, args, kwargs))
@@ -54,17 +54,10 @@ class Sender(Generic[P, T]):
         refuse_running_loop(self._task, "send_many")
         return self._handles(send_calls(self._task, self._options, calls))
 
-    async def asend(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
-        """Send from async code; the insert runs in Django's thread for sync code, like ORM calls."""
-        return self._handle(*await sync_to_async(send_call)(self._task, self._options, args, kwargs))
-
-    async def aschedule(self, when: When, /, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
-        """Send from async code, to run at ``when``."""
-        return self._handle(*await sync_to_async(send_call)(self._task, self._options, args, kwargs, when))
-
-    async def asend_many(self, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[T]]:
-        """Send many from async code."""
-        return self._handles(await sync_to_async(send_calls)(self._task, self._options, calls))
+    # In async code, the insert runs in Django's thread for sync code, like ORM calls.
+    asend = async_form(send)
+    aschedule = async_form(schedule)
+    asend_many = async_form(send_many)
 
     @explains_options
     def with_options(

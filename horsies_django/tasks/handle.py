@@ -37,7 +37,8 @@ def async_form(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S
 
     @wraps(method)
     async def asynchronous(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await sync_to_async(method)(self, *args, **kwargs)
+        bound: Callable[P, T] = getattr(self, method.__name__)  # a subclass may have another
+        return await sync_to_async(bound)(*args, **kwargs)
 
     asynchronous.__name__ = f"a{method.__name__}"
     asynchronous.__qualname__ = f"{method.__qualname__.rpartition('.')[0]}.{asynchronous.__name__}"
@@ -159,23 +160,10 @@ class TaskHandle(Generic[T]):
         task = Task.objects.using(alias).filter(pk=self.task_id).first()
         if task is None:
             return None
-        columns = TaskAttemptInfo._fields
-        attempts = (
-            TaskAttempt.objects.using(alias)
-            .filter(task_id=self.task_id)
-            .order_by("attempt", "claim_generation")
-            .values_list(*columns)
-        )
-        return TaskInfo(
-            task_id=task.id,
-            worker_id=task.claimed_by,
-            attempts=tuple(TaskAttemptInfo(*row) for row in attempts),
-            **{
-                name: getattr(task, name)
-                for name in TaskInfo._fields
-                if name not in ("task_id", "worker_id", "attempts")
-            },
-        )
+        rows = TaskAttempt.objects.using(alias).filter(task_id=self.task_id).order_by("attempt", "claim_generation")
+        attempts = tuple(TaskAttemptInfo(*row) for row in rows.values_list(*TaskAttemptInfo._fields))
+        others: dict[str, Any] = {"task_id": task.id, "worker_id": task.claimed_by, "attempts": attempts}
+        return TaskInfo(**{name: getattr(task, name) for name in TaskInfo._fields if name not in others}, **others)
 
     ainfo = async_form(info)
 

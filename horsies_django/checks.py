@@ -31,7 +31,7 @@ from horsies_django.core.errors import RESERVED, TaskDefinitionError
 from horsies_django.core.queues import shown_priority
 from horsies_django.core.schedules import as_texts
 from horsies_django.store.schema import open_schema
-from horsies_django.tasks import registry, unsure
+from horsies_django.tasks import registry
 from horsies_django.tasks.decorator import TaskFunction
 from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.tasks.produced_codes import never_produced
@@ -187,8 +187,8 @@ def _unsure_modules() -> Iterator[CheckMessage]:
     """Report the modules of tasks that only the URLconf imports. Django's own check reports its errors."""
     with suppress(Exception):
         get_resolver().url_patterns  # noqa: B018 - imports it
-    if found := unsure.unsure():
-        message, hint = capfirst(unsure.problem(found)), capfirst(unsure.advice(found))
+    if found := registry.unsure():
+        message, hint = capfirst(registry.unsure_problem(found)), capfirst(registry.unsure_advice(found))
         yield _message("W005", f"{message}.", f"{hint}.", ", ".join(found))
 
 

@@ -21,8 +21,7 @@ from horsies_django.backends.options import Options, options_problem, read
 from horsies_django.backends.results import BACKEND, Api, ResultMixin, alias_of, atell, fields_of, look, tell
 from horsies_django.conf import read as read_settings
 from horsies_django.core.queues import django_priority
-from horsies_django.tasks import unsure
-from horsies_django.tasks.definition import TaskDefinition
+from horsies_django.tasks import registry
 from horsies_django.tasks.enqueue import encode, refuse_running_loop, refuse_suppressed, write_timed
 from horsies_django.tasks.ids import uuid7
 from horsies_django.tasks.options import LONGEST_DELAY, SendOptions, prepare
@@ -96,9 +95,10 @@ class BackendMixin:
             raise self.api.invalid_backend(
                 "; ".join(f"{where(self.alias, key)} {problem}" for key, problem in problems)
             )
-        definition = sending(task)
+        # with the options of this Task object, which ``using`` may have changed
+        definition = dataclasses.replace(tasks.declare(task), **tasks.sending_options(task))
         refuse_suppressed(definition)
-        unsure.warn_once(definition)
+        registry.warn_once(definition)
         id_ = uuid7()
         result = self._result(id_, task, {"status": self.api.status.READY, "args": args, "kwargs": kwargs})
         new = prepare(definition, SendOptions(), aware(task.run_after))
@@ -164,11 +164,6 @@ class BackendMixin:
                 f"Add them to HORSIES['QUEUES'], or use: {', '.join(sorted(conf.queues))}.",
                 f"TASKS[{self.alias!r}]['QUEUES']",
             )
-
-
-def sending(task: Any) -> TaskDefinition:
-    """Return the definition of a task with the options of this Task object, which ``using`` may have changed."""
-    return dataclasses.replace(tasks.declare(task), **tasks.sending_options(task))
 
 
 def aware(run_after: dt.datetime | dt.timedelta | None) -> dt.datetime | dt.timedelta | None:

@@ -1,18 +1,25 @@
-"""All tasks of this process by name, and the import of the ``tasks`` modules that define them.
+"""All tasks of this process by name, the import of the ``tasks`` modules that define them, and tasks that workers may not know.
 
 The worker and the checks call ``autodiscover``; nothing is imported when Django starts, and never because a row names it.
+
+A worker imports what Django imports when it starts, the ``tasks`` modules of apps, those in OPTIONS["MODULES"], and what these
+import. A further module is known to it only if something else imports it, as the system checks import the URLconf.
 """
 
 from __future__ import annotations
 
 import copyreg
+import json
+import logging
 import pickle
+import re
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from operator import attrgetter
+from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 from django.apps import apps
@@ -23,11 +30,16 @@ from horsies_django.core.codec.plain import PlainResult
 from horsies_django.core.errors import StopRequested, TaskDefinitionError
 from horsies_django.tasks.definition import TaskDefinition
 
+logger = logging.getLogger("horsies.send")
+
 _tasks: dict[str, TaskDefinition] = {}
 sure: set[str] = set()  # modules that define tasks and that each worker imports, so far as this process has seen
 OWN_APP = "horsies_django"  # its ``tasks`` is not a module of tasks
 # Where code belongs that scripts and shells run: ``shell -c`` runs it in its own module, a console in none
 NOWHERE = ("__main__", "django.core.management.commands.shell", "builtins", None)
+
+TESTS = re.compile(r"(^|\.)(tests?|test_\w+|conftest)(\.|$)")  # such modules need no worker
+_sent: set[str] = set()  # names of tasks that were sent
 
 _discovering = threading.local()
 
@@ -169,3 +181,81 @@ def suppressed_sends() -> Iterator[None]:
 def discovering() -> bool:
     """Whether this thread is importing task modules."""
     return getattr(_discovering, "active", False)
+
+
+def unsure() -> dict[str, list[str]]:
+    """Return the modules that no worker is sure to import, of those of known tasks, each with the names of its tasks.
+
+    Call it once the modules of tasks are imported.
+    """
+    found = doubtful()
+    known = reached(found.keys()) if found else set()
+    return {module: names for module, names in found.items() if module not in known}
+
+
+def doubtful() -> dict[str, list[str]]:
+    """Return the modules of tasks that are no modules of tasks, were not imported by these, and not while Django started."""
+    found: dict[str, list[str]] = {}
+    roots = tuple(modules())
+    inside = tuple(f"{root}." for root in roots)
+    for task in tasks():
+        module = task.function.__module__
+        if module in sure or module in roots or module in NOWHERE or "<locals>" in task.origin:
+            continue
+        if not module.startswith(inside) and not TESTS.search(module):
+            found.setdefault(module, []).append(task.name)
+    return found
+
+
+def reached(wanted: Iterable[str]) -> set[str]:
+    """Return the modules whose functions, classes or tasks the modules of tasks name, until the wanted ones are among them."""
+    homes = {id(named(task)): task.function.__module__ for task in tasks() if named(task) is not None}
+    level, found = set(modules()), set[str]()
+    while level and not found.issuperset(wanted):
+        found |= level
+        loaded = [module for name in level if type(module := sys.modules.get(name)) is ModuleType]
+        values = [value for module in loaded for value in [*vars(module).values()]]
+        level = {home for value in values if (home := homes.get(id(value)) or home_of(value))} - found
+    return found
+
+
+def named(task: TaskDefinition) -> object | None:
+    module = sys.modules.get(task.function.__module__)
+    return vars(module).get(task.function.__name__) if type(module) is ModuleType else None
+
+
+def home_of(value: Any) -> str | None:
+    """Return the name of a module, or where a function or a class was defined. Calls no user code, such as of lazy objects."""
+    kind = type(value)
+    if kind is ModuleType or kind is FunctionType:
+        home = value.__name__ if kind is ModuleType else value.__module__
+    else:
+        home = vars(type)["__dict__"].__get__(value).get("__module__") if issubclass(kind, type) else None
+    return home if type(home) is str else None
+
+
+def unsure_problem(found: Mapping[str, list[str]]) -> str:
+    """Return what may be wrong with the tasks of these modules."""
+    return "no worker is sure to import " + "; ".join(f"{module} ({', '.join(found[module])})" for module in found)
+
+
+def unsure_advice(found: Iterable[str]) -> str:
+    """Return what makes workers import the tasks of these modules."""
+    return (
+        "move them to the tasks.py of an app in INSTALLED_APPS, import them there, or add "
+        f'"MODULES": {json.dumps(sorted(found))} to the OPTIONS of a HorsiesBackend in TASKS'
+    )
+
+
+def warn_once(task: TaskDefinition) -> None:
+    """Log the first send of a task that may be unknown to workers. Imports the modules of tasks where only they can tell."""
+    if task.name in _sent:
+        return
+    _sent.add(task.name)
+    module = task.function.__module__
+    if module in doubtful():
+        autodiscover()
+        if module in unsure():
+            logger.warning(
+                "%s is sent, but %s: %s", task.name, unsure_problem({module: [task.name]}), unsure_advice([module])
+            )

@@ -24,7 +24,7 @@ from horsies_django.store.base import said
 from horsies_django.store.notify import through_pooler
 from horsies_django.store.opening import AWAY_ERRORS, naming_receivers
 from horsies_django.store.queues import QueueStore
-from horsies_django.tasks import registry, unsure
+from horsies_django.tasks import registry
 from horsies_django.worker.engine.engine import Engine
 from horsies_django.worker.engine.outage import DatabaseGaveUp
 from horsies_django.worker.process.backoff import Backoff, Link
@@ -152,5 +152,5 @@ def refuse_unready_tasks(config: Config) -> None:
         raise WorkerStartError(
             "no task is registered: decorate a function with @task in the tasks.py of an app in INSTALLED_APPS"
         )
-    if found := unsure.unsure():
-        logger.warning("%s: %s", unsure.problem(found), unsure.advice(found))
+    if found := registry.unsure():
+        logger.warning("%s: %s", registry.unsure_problem(found), registry.unsure_advice(found))

@@ -29,7 +29,7 @@ from horsies_django.conf import config
 from horsies_django.core.errors import TaskSendError
 from horsies_django.core.records import Claim
 from horsies_django.models import Task, WorkflowRun
-from horsies_django.tasks import registry, unsure
+from horsies_django.tasks import registry
 from horsies_django.tasks.context import CurrentTask
 from horsies_django.worker.child.run_task import Reply, resolve
 from horsies_django.worker.startup import refuse_unready_tasks
@@ -244,7 +244,7 @@ def depot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Any) -> Ite
     registry.autodiscover()  # else the tasks of the test project would be forgotten with those of the site
     for name in ("_tasks", "sure"):
         monkeypatch.setattr(registry, name, type(getattr(registry, name))(getattr(registry, name)))
-    monkeypatch.setattr(unsure, "_sent", set())
+    monkeypatch.setattr(registry, "_sent", set())
     monkeypatch.syspath_prepend(root)
     yield write
     clear_url_caches()
@@ -324,8 +324,8 @@ def test_lazy_objects_of_a_module_of_tasks_are_not_asked_what_they_are(depot: Si
 def test_tasks_of_tests_are_not_named(depot: Site) -> None:
     """Naive: test runners run the checks, too, and then each project with tasks in its tests is warned."""
     for place in ("shop.tests.test_mail", "shop.tests", "tests.helpers", "shop.conftest", "test_mail"):
-        assert unsure.TESTS.search(place)
-    assert not unsure.TESTS.search("shop.contests.latest")
+        assert registry.TESTS.search(place)
+    assert not registry.TESTS.search("shop.contests.latest")
     depot(urls="from depot import tests\nurlpatterns = []", tests=OWN.format(name="tidy"))
     assert warned() == []
     assert "depot.tests.tidy" in registry.names()

@@ -33,7 +33,7 @@ from horsies_django.core.errors import (
 from horsies_django.core.records import SNOOZED
 from horsies_django.core.results import TaskError, TaskResult
 from horsies_django.core.retry import Retry, Snooze, class_names, mapped_code
-from horsies_django.tasks import registry, unsure
+from horsies_django.tasks import registry
 from horsies_django.tasks.context import CurrentTask, running
 from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.worker.child.interrupts import CANCEL, TIMEOUT, Run
@@ -137,7 +137,7 @@ def resolve(current: CurrentTask, kwargs: str) -> tuple[TaskDefinition, list[Any
         return failed(
             OperationalErrorCode.WORKER_RESOLUTION_ERROR,
             f"this worker knows no task named {name!r}: deploy its code here, or, if its module is not imported, "
-            f"{unsure.advice([name.rpartition('.')[0] or name])}",
+            f"{registry.unsure_advice([name.rpartition('.')[0] or name])}",
         )
     try:
         args, keywords = task.arguments.decode(kwargs)

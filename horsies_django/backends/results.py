@@ -32,8 +32,10 @@ from horsies_django.store.tasks import StoredAttempt, StoredTask, TaskStore
 
 logger = logging.getLogger("horsies.task")
 
-# The status of django.tasks for each of ours; COMPLETED is SUCCESSFUL, the other final ones FAILED.
-UNFINISHED: Mapping[str, str] = {Status.PENDING: "READY", Status.CLAIMED: "READY", Status.RUNNING: "RUNNING"}
+# The status of django.tasks for each of ours; others are FAILED.
+STATUSES: Mapping[str, str] = {
+    Status.PENDING: "READY", Status.CLAIMED: "READY", Status.RUNNING: "RUNNING", Status.COMPLETED: "SUCCESSFUL",
+}  # fmt: skip
 ENDED_BY_OTHERS = (Status.CANCELLED, Status.EXPIRED)
 BACKEND = "backend"  # the key of the backend's alias in the options of a row
 # What the process that runs a task does not know of it until it reads the row.
@@ -175,7 +177,7 @@ def fields_of(stored: StoredTask, api: Api) -> dict[str, Any]:
         starts.append(stored.started_at)
         workers.append(str(stored.claimed_by))
     return {
-        "status": api.status(status_of(stored.status)),
+        "status": api.status(STATUSES.get(stored.status, "FAILED")),
         "enqueued_at": stored.sent_at,
         "started_at": starts[0] if starts else None,
         "last_attempted_at": starts[-1] if starts else None,
@@ -186,11 +188,6 @@ def fields_of(stored: StoredTask, api: Api) -> dict[str, Any]:
         "worker_ids": workers,
         "_return_value": json_of(stored.result).get("ok"),
     }
-
-
-def status_of(status: str) -> str:
-    """Return the status of ``django.tasks`` for one of ours."""
-    return "SUCCESSFUL" if status == Status.COMPLETED else UNFINISHED.get(status, "FAILED")
 
 
 def errors_of(stored: StoredTask) -> Iterator[tuple[str, str]]:

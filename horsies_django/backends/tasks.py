@@ -57,7 +57,7 @@ class TaskMixin:
         for name in ("backoff", "retry_on"):
             object.__setattr__(self, name, hashable(getattr(self, name)))
         super().__post_init__()  # type: ignore[misc]
-        if is_ours(self.get_backend()):  # type: ignore[attr-defined]
+        if hasattr(self.get_backend(), "horsies_options"):  # type: ignore[attr-defined]  # a HorsiesBackend
             declare(self)
 
     @property
@@ -72,11 +72,6 @@ class TaskMixin:
         return SendOptions(**options, delay=self.run_after)  # type: ignore[attr-defined]
 
 
-def is_ours(backend: Any) -> bool:
-    """Whether a backend of ``settings.TASKS`` is a HorsiesBackend."""
-    return hasattr(backend, "horsies_options")
-
-
 def declare(task: Any) -> TaskDefinition:
     """Register the definition of a task for the workers of this process, unless its function has one; return it.
 
@@ -88,7 +83,8 @@ def declare(task: Any) -> TaskDefinition:
         function = getattr(known.function, "__wrapped__", known.function)
         if known.codec is not None and function is task.func:
             return known
-        if known.codec is None or not same_place(function, task.func):
+        # one that was defined again, as by a reload of its module, is in the same file
+        if known.codec is None or function.__code__.co_filename != task.func.__code__.co_filename:
             raise task.get_backend().api.invalid_task(
                 f"Two functions are tasks named {name}: one in {place(function)} and one in {place(task.func)}. "
                 "Workers find a task by that name: give one of them another name."
@@ -106,12 +102,7 @@ def definition_of(task: Any) -> TaskDefinition:
     """Return the definition of a task with its own options and those of its backend. Raises TaskDefinitionError."""
     if inspect.isgeneratorfunction(task.func) or inspect.isasyncgenfunction(task.func):
         raise TaskDefinitionError(f"{task.module_path} is a generator: a task returns one value, so it cannot yield")
-    definition = define_plain(
-        wrapped(task),
-        takes_context=task.takes_context,
-        decide=decide,
-        **sending_options(task),
-    )
+    definition = define_plain(wrapped(task), takes_context=task.takes_context, decide=decide, **sending_options(task))
     return dataclasses.replace(definition, exception_mapper=INTERRUPTED)
 
 
@@ -122,11 +113,6 @@ def sending_options(task: Any) -> dict[str, Any]:
         "retry_policy": retries_of(task).policy(),
         "timeout_ms": timeout_of(task),
     }
-
-
-def same_place(one: Any, other: Any) -> bool:
-    """Whether two functions are one that was defined again, as by a reload of its module."""
-    return bool(one.__code__.co_filename == other.__code__.co_filename)
 
 
 def place(function: Any) -> str:

@@ -130,7 +130,8 @@ class ResultListener:
                 wanted, arrived, self.arrived = set(self.callers), self.arrived, set()
             if wanted:
                 last_wanted = now
-            elif now - last_wanted >= linger_seconds() and self._close(waiters):
+            elif now - last_wanted >= linger_seconds() and self._leave(None):
+                waiters.remove(self.id)
                 return
             if now >= renew_at:
                 waiters.register(self.id, timedelta(seconds=LINGER_SECONDS))
@@ -152,12 +153,6 @@ class ResultListener:
         with self.lock:
             self.arrived |= announced & self.callers.keys()
         return bool(announced)
-
-    def _close(self, waiters: WaiterStore) -> bool:
-        if not self._leave(None):
-            return False
-        waiters.remove(self.id)
-        return True
 
     def _tell(self, tasks: TaskStore, ids: set[uuid.UUID]) -> None:
         if not ids:

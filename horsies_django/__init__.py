@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from horsies_django.tasks.decorator import task
     from horsies_django.tasks.handle import TaskHandle, cancel_many, get_handle
     from horsies_django.tasks.operations import purge
+    from horsies_django.workflows.arguments import Results
     from horsies_django.workflows.builder import Batch, Workflow
     from horsies_django.workflows.handle import WorkflowHandle, get_workflow
     from horsies_django.workflows.nodes import Node, quorum
-    from horsies_django.workflows.results import Results
 
 # name -> module: imported at first use, so that naming the app in INSTALLED_APPS imports nothing else
 _HOMES = {
     "Batch": "workflows.builder",
     "CurrentTask": "tasks.context",
     "Node": "workflows.nodes",
-    "Results": "workflows.results",
+    "Results": "workflows.arguments",
     "Retry": "core.retry",
     "RetryPolicy": "core.retry",
     "Skip": "core.errors",

@@ -1,26 +1,35 @@
 """The arguments of a node: constants are encoded, other nodes become inputs, if their results fit by their annotations.
 
-The functions write into the node, and yield what is wrong, without its name; the rules ask all of them.
+The functions write into the node, and yield what is wrong, without its name; the rules ask all of them. ``Results[T]`` is the
+argument that has the results of many nodes, and reads them when they are needed.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any, NamedTuple, get_args, get_origin
+import uuid
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, Generic, NamedTuple, TypeVar, get_args, get_origin, overload
 
-from horsies_django.core.codec import CodecError
+from asgiref.sync import sync_to_async
+
+from horsies_django.core.codec import CodecError, Shape
 from horsies_django.core.codec.advice import name_of
+from horsies_django.core.codec.envelopes import opened
 from horsies_django.core.codec.fits import element, fits, plain
 from horsies_django.core.codec.jsondata import write_json
 from horsies_django.core.codec.signatures import hints_of
-from horsies_django.core.errors import TaskDefinitionError
+from horsies_django.core.errors import TaskDefinitionError, WorkflowError
 from horsies_django.core.options import drops_result
 from horsies_django.core.results import TaskResult
 from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.workflows.nodes import Node, Problems
-from horsies_django.workflows.results import Results
+from horsies_django.workflows.operations import reading
+
+T = TypeVar("T")
+CHUNK = 500  # results per query
 
 
 class Given(NamedTuple):
@@ -202,3 +211,72 @@ def produced(task: TaskDefinition) -> Any:
     if get_origin(found) is TaskResult:
         return plain(get_args(found)[0])
     return type(None) if found is None else found
+
+
+class Results(Sequence[T], Generic[T]):
+    """The values of the upstream nodes of an argument, in order: of a map, or of a list of nodes.
+
+    It keeps none of them: every iteration, also with ``async for``, reads them from the database in chunks. Results of upstream
+    nodes that did not complete are left out. Raises WorkflowError for a result that was redacted or deleted.
+    """
+
+    def __init__(self, workflow: uuid.UUID, node: int, parameter: str, item: Shape) -> None:
+        self._workflow = workflow
+        self._node = node
+        self._parameter = parameter
+        self._item = item
+        self._length: int | None = None
+
+    @staticmethod
+    def horsies_shape(item: Shape) -> Shape:
+        """Return the shape of ``Results[item]``, for the codec."""
+
+        def dump(_value: Any) -> Any:
+            raise CodecError("Results come from a workflow and cannot be sent: pass a node, or a list of nodes")
+
+        def load(stored: Any) -> Results[Any]:
+            return Results(uuid.UUID(stored["workflow"]), stored["node"], stored["parameter"], item)
+
+        return Shape(f"Results[{item.name}]", frozenset({dict}), lambda value: isinstance(value, Results), dump, load)
+
+    def __iter__(self) -> Iterator[T]:
+        yield from map(self._value, self._completed())
+
+    async def __aiter__(self) -> AsyncIterator[T]:
+        found = self._completed()
+        while some := await sync_to_async(lambda: list(islice(found, CHUNK)))():
+            for result in some:
+                yield self._value(result)
+
+    def __len__(self) -> int:
+        if self._length is None:
+            self._length = sum(1 for _ in self._completed())
+        return self._length
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[T]: ...
+    def __getitem__(self, index: int | slice) -> T | list[T]:
+        if isinstance(index, slice):
+            return list(self)[index]
+        for place, value in enumerate(self):
+            if place == (index if index >= 0 else index + len(self)):
+                return value
+        raise IndexError(index)
+
+    def __repr__(self) -> str:
+        return f"<Results for {self._parameter!r} of node {self._node}>"
+
+    def _completed(self) -> Iterator[str | None]:
+        start = 0
+        while rows := reading().results(self._workflow, self._node, self._parameter, start, CHUNK):
+            yield from (result for _place, status, result in rows if status == "COMPLETED")
+            start = rows[-1][0] + 1
+
+    def _value(self, result: str | None) -> T:
+        envelope = opened(result or "")
+        if "ok" not in envelope:
+            raise WorkflowError(f"a result for {self._parameter!r} was redacted")
+        value: T = self._item.load(envelope["ok"])
+        return value

@@ -1,14 +1,13 @@
 """The builder of workflows, and ``Batch``: tasks that do not depend on one another, and callbacks.
 
-Nothing raises while a graph is built; ``send`` names all problems at once. Each method records a node: it binds what it was given
-to the rule of its kind, which turns it into what is stored.
+Nothing raises while a graph is built; ``send`` names all problems at once. Each method records a node, with what it was given and
+the rule of its kind, which turns that into what is stored.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any, overload
 from uuid import UUID
 
@@ -21,13 +20,14 @@ from horsies_django.core.texts import close_to, is_name
 from horsies_django.tasks import registry
 from horsies_django.tasks.decorator import Sender
 from horsies_django.tasks.definition import TaskDefinition
+from horsies_django.tasks.handle import async_form
 from horsies_django.tasks.options import SendOptions
 from horsies_django.workflows import rules
 from horsies_django.workflows.arguments import Given, dropped
-from horsies_django.workflows.handle import WorkflowHandle
+from horsies_django.workflows.handle import WorkflowHandle, handle_of
 from horsies_django.workflows.nodes import Condition, Graph, Join, N, Node, Options, Rule, T
 from horsies_django.workflows.rules import Called, OnTimeout
-from horsies_django.workflows.send import handle_of, send_graphs
+from horsies_django.workflows.send import send_graphs
 
 MOST_NODES = 1_000_000
 TASKS = "add() takes a task, the name of one, or a Workflow"
@@ -71,7 +71,7 @@ class Workflow(Graph[T]):
         options = Options(after, join, allow_failed, when, name, undo)
         given = self._given(options, args, kwargs, others)
         if isinstance(what, Workflow):
-            return self._record(kinds.WORKFLOW, what.name, options, partial(rules.embed, child=what, given=given))
+            return self._record(kinds.WORKFLOW, what.name, options, rules.embed, what, given)
         return self._call(kinds.TASK, what, TASKS, options, given)
 
     def map(
@@ -117,7 +117,7 @@ class Workflow(Graph[T]):
         """
         options = Options(after, join, allow_failed, when, name)
         given = self._given(options, (), kwargs, others)
-        return self._record(kinds.CONTINUE, "continue", options, partial(rules.follow, successor=what, given=given))
+        return self._record(kinds.CONTINUE, "continue", options, rules.follow, what, given)
 
     @overload
     def input(self, name: str, annotation: type[N]) -> Node[N]: ...
@@ -125,7 +125,7 @@ class Workflow(Graph[T]):
     def input(self, name: str, annotation: Any = ...) -> Node: ...
     def input(self, name: str, annotation: Any = Any) -> Node:
         """Add an input, whose value another workflow gives when this one is a node of it."""
-        return self._record(kinds.INPUT, name, Options(name=name), partial(rules.take_input, annotation=annotation))
+        return self._record(kinds.INPUT, name, Options(name=name), rules.take_input, annotation)
 
     def sleep(
         self,
@@ -139,8 +139,7 @@ class Workflow(Graph[T]):
         name: str | None = None,
     ) -> Node[None]:
         """Add a timer: a node that completes ``delay`` after it is ready, a timedelta or seconds. Its value is None."""
-        options = Options(after, join, allow_failed, when, name)
-        return self._record(kinds.TIMER, "sleep", options, partial(rules.sleep, delay=delay))
+        return self._record(kinds.TIMER, "sleep", Options(after, join, allow_failed, when, name), rules.sleep, delay)
 
     def until(
         self,
@@ -154,8 +153,7 @@ class Workflow(Graph[T]):
         name: str | None = None,
     ) -> Node[None]:
         """Add a timer that completes at an aware datetime, or when it is ready if that is later. Its value is None."""
-        options = Options(after, join, allow_failed, when, name)
-        return self._record(kinds.TIMER, "until", options, partial(rules.until, moment=moment))
+        return self._record(kinds.TIMER, "until", Options(after, join, allow_failed, when, name), rules.until, moment)
 
     def signal(
         self,
@@ -181,8 +179,7 @@ class Workflow(Graph[T]):
         """
         options = Options(after, join, allow_failed, when, name)
         title = signal if isinstance(signal, str) else "signal"
-        wait = partial(rules.signal, name=signal, key=key, annotation=annotation)
-        return self._record(kinds.SIGNAL, title, options, partial(wait, timeout=timeout, on_timeout=on_timeout))
+        return self._record(kinds.SIGNAL, title, options, rules.signal, signal, key, annotation, timeout, on_timeout)
 
     def gate(
         self,
@@ -204,8 +201,8 @@ class Workflow(Graph[T]):
         "shop.approve", is what users need. ``timeout`` and ``on_timeout`` are those of ``signal``. ``announce`` is a task that is
         sent when the gate opens, with the name of the gate as its argument ``gate``.
         """
-        wait = partial(rules.gate, permission=permission, timeout=timeout, on_timeout=on_timeout)
-        node = self._record(kinds.GATE, "gate", Options(after, join, allow_failed, when, name), wait)
+        options = Options(after, join, allow_failed, when, name)
+        node = self._record(kinds.GATE, "gate", options, rules.gate, permission, timeout, on_timeout)
         if announce is not None:  # it waits for the same nodes
             title = f"announce {node.title[:180]}"
             self.add(announce, gate=node.name, name=title, after=after, join=join, allow_failed=allow_failed, when=when)
@@ -228,9 +225,7 @@ class Workflow(Graph[T]):
         """
         return send_graphs([self])[0]
 
-    async def asend(self) -> WorkflowHandle[T]:
-        """Send from async code, as ``send`` does."""
-        return await sync_to_async(self.send)()
+    asend = async_form(send)
 
     @staticmethod
     def send_many(workflows: Iterable[Workflow[T]]) -> list[WorkflowHandle[T]]:
@@ -280,9 +275,9 @@ class Workflow(Graph[T]):
         """Record a node that runs a task."""
         called = self._called(what, expected)
         title = str(what) if called is None else called[0].name.rpartition(".")[2]
-        return self._record(kind, title, options, partial(rules.take_task, called=called, given=given))
+        return self._record(kind, title, options, rules.take_task, called, given)
 
-    def _record(self, kind: Kind, title: Any, options: Options, rule: Rule) -> Node:
+    def _record(self, kind: Kind, title: Any, options: Options, rule: Rule, *given: Any) -> Node:
         """Add a node, and compile it. Its title is its name, unless the options have one, or the title is taken."""
         if len(self.nodes) >= MOST_NODES:
             raise WorkflowDefinitionError(
@@ -294,7 +289,7 @@ class Workflow(Graph[T]):
         self.nodes.append(node)
         undone = options.undo is not None and not kind.runs
         undo = self._called(options.undo, f"{name}: {UNDOS}") if undone else None
-        self.problems += [f"{name}: {problem}" for problem in rules.compiled(node, rule, options, undo)]
+        self.problems += [f"{name}: {problem}" for problem in rules.compiled(node, options, undo, rule, *given)]
         return node
 
     def _name(self, given: Any, title: str) -> str:

@@ -1,13 +1,20 @@
-"""Handles of workflow runs: status, progress, results and control. The end of a run is announced like that of a task."""
+"""Handles of workflow runs: status, progress, results and control; and the codecs of their values.
+
+The end of a run is announced like that of a task.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Generic, NamedTuple
 
+from horsies_django.core import kinds
+from horsies_django.core.codec import ResultCodec, shape_of
+from horsies_django.core.codec.envelopes import opened
 from horsies_django.core.results import TaskResult
 from horsies_django.core.status import UNFINISHED_NODES
 from horsies_django.core.texts import text_problem
@@ -16,7 +23,7 @@ from horsies_django.store.workflows import Progress
 from horsies_django.tasks import registry
 from horsies_django.tasks.handle import TaskHandle, async_form, deadline_of, decode, id_of, remaining
 from horsies_django.workflows import operations
-from horsies_django.workflows.nodes import T
+from horsies_django.workflows.nodes import Graph, Node, T
 from horsies_django.workflows.operations import reading, rows
 
 LONGEST = 100  # characters of the result of a run that continued: {"ok": null, "continued_as": "..."}
@@ -244,3 +251,45 @@ class WorkflowHandle(Generic[T]):
 def get_workflow(workflow_id: uuid.UUID | str) -> WorkflowHandle:
     """Return the handle of a run; its value is plain JSON. Raises ValueError for an id that is not a UUID."""
     return WorkflowHandle(workflow_id)
+
+
+def handle_of(flow: Graph[T], id_: uuid.UUID | str) -> WorkflowHandle[T]:
+    """Return the handle of a run of a workflow, which knows the types of values. Raises ValueError for an id that is no UUID."""
+    return WorkflowHandle(id_, codec_of(flow.output), codecs_of(flow))
+
+
+class ValueCodec(NamedTuple):
+    """Decodes the value of a node by a function, which can be pickled, as handles can."""
+
+    load: Callable[[Any], Any]
+
+    def decode(self, envelope: Mapping[str, Any] | str) -> TaskResult[Any]:
+        """Return the value in an envelope. Raises CodecError, TaskDefinitionError for an annotation that nothing can be."""
+        found = opened(envelope)
+        return ResultCodec.decode_error(found) if "err" in found else TaskResult(ok=self.load(found["ok"]))
+
+
+def load_elements(codec: ResultCodec, values: list[Any]) -> list[Any]:
+    """Return the values of the tasks of a map."""
+    return [codec.decode({"ok": each}).ok_value for each in values]
+
+
+def load_declared(annotation: Any, name: str, value: Any) -> Any:
+    """Return the value of an input, or of a signal, whose data has an annotation."""
+    return shape_of(annotation, name).load(value)
+
+
+def codec_of(node: Node | None) -> Any:
+    """Return the codec for the value of a node, None for plain JSON."""
+    if node is None:
+        return None
+    if node.kind is kinds.WORKFLOW:
+        return codec_of(node.output)
+    if node.task is None:
+        return None if node.type is Any else ValueCodec(partial(load_declared, node.type, node.name))
+    return ValueCodec(partial(load_elements, node.task.result)) if node.kind.many else node.task.result
+
+
+def codecs_of(flow: Graph) -> dict[int, Any]:
+    """Return the codecs of the nodes without a task, by number: the database does not know their types."""
+    return {node.number: codec_of(node) for node in flow.nodes if node.task is None}

@@ -171,7 +171,7 @@ def json_object(members: Mapping[str, Any], texts: Mapping[str, str | None]) -> 
 
 # Yields the problems that it finds, without the name of the node, and returns something.
 Problems = Generator[str, None, R]
-Rule = Callable[["Node"], Problems]  # how a node is compiled, bound to what only its kind takes
+Rule = Callable[..., Problems]  # how a node is compiled, from what only its kind takes
 
 
 @dataclass(eq=False, repr=False)

@@ -172,22 +172,24 @@ def signal(run: uuid.UUID, name: str, data: Any = None, *, key: str | None = Non
     text = encoded(name, data)
     store = reading(simulated_now.get())  # one statement is a transaction of its own
     verdict, names, why = offer(store, run, name, text, key, actor)
-    while verdict == "ENDED" and (later := last(store, run)) != run:
-        run = later
-        verdict, names, why = offer(store, run, name, text, key, actor)
-    if verdict is None:
+    if verdict == "ENDED" and (later := last(store, run)) != run:
+        signal(later, name, data, key=key, actor=actor)
+    elif verdict is None:
         raise missing(run)
-    if verdict == "TYPED":
+    elif verdict == "TYPED":
         raise WorkflowError(f"the signal {name!r} was not sent: it takes {' or '.join(names)}, and {why}")
-    if verdict == "UNKNOWN":
+    elif verdict == "UNKNOWN":
         there = f"its signals are {', '.join(map(repr, names))}" if names else "it has no signals"
         raise LookupError(f"no node of run {run} waits for the signal {name!r}; {there}{inside(store, run, name)}")
-    if verdict == "ENDED":
-        raise WorkflowError(f"run {run} has ended: there is nothing to signal")
-    if verdict == "GATE":
-        raise WorkflowError(f"{name!r} of run {run} is not a signal but a gate: approve or reject it")
-    if verdict == "FINISHED":
-        raise WorkflowError(f"the nodes of run {run} that waited for the signal {name!r} have all finished")
+    elif verdict in UNTAKEN:
+        raise WorkflowError(UNTAKEN[verdict].format(name=name, run=run))
+
+
+UNTAKEN = {
+    "ENDED": "run {run} has ended: there is nothing to signal",
+    "GATE": "{name!r} of run {run} is not a signal but a gate: approve or reject it",
+    "FINISHED": "the nodes of run {run} that waited for the signal {name!r} have all finished",
+}
 
 
 def inside(store: WorkflowStore, run: uuid.UUID, name: str) -> str:

@@ -25,18 +25,8 @@ from horsies_django.core.records import NewTasks
 from horsies_django.core.texts import is_name, text_problem
 from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.tasks.options import LONGEST_DELAY, SendOptions, prepare
-from horsies_django.workflows.arguments import (
-    Given,
-    connected,
-    dropped,
-    hints,
-    may_miss,
-    produced,
-    take_arguments,
-    unclear,
-    unsure,
-    why_not,
-)
+from horsies_django.workflows import arguments
+from horsies_django.workflows.arguments import Given, Results
 from horsies_django.workflows.nodes import (
     Condition,
     Graph,
@@ -49,7 +39,6 @@ from horsies_django.workflows.nodes import (
     is_moment,
     json_object,
 )
-from horsies_django.workflows.results import Results
 
 LONGEST_PATH = 10_000
 RESULT = "result"  # the parameter of an undo that takes the value of the undone task
@@ -58,14 +47,14 @@ ON_TIMEOUT = get_args(OnTimeout)
 Called = tuple[TaskDefinition, SendOptions]
 
 
-def compiled(node: Node, rule: Rule, options: Options, undo: Called | None) -> Problems:
-    """Compile a node by the rule of its kind; yield what is wrong with it."""
-    yield from rule(node)
+def compiled(node: Node, options: Options, undo: Called | None, rule: Rule, *given: Any) -> Problems:
+    """Compile a node by the rule of its kind and what it was given; yield what is wrong with it."""
+    yield from rule(node, *given)
     size, limit = len(node.kwargs.encode()), config().max_payload_bytes
     if size > limit:
         yield f"the arguments take {size:,} bytes of JSON; HORSIES['MAX_PAYLOAD_BYTES'] allows {limit:,}"
     yield from take_options(node, options)
-    yield from unsure(node)
+    yield from arguments.unsure(node)
     if options.undo is not None and node.kind.runs:
         yield "undo= is for a task or a map, not for a workflow"
     elif undo is not None and node.task is not None:
@@ -95,7 +84,7 @@ def take_condition(node: Node, when: Any) -> Problems:
     elif problem := node.flow.foreign(when.node):
         yield f"when=: {problem}"
     else:
-        yield from dropped(when.node, "when=: ")
+        yield from arguments.dropped(when.node, "when=: ")
         node.when = when
         node.wait_for([when.node], counts=False)
         if not isinstance(when.path, str) or len(when.path) > LONGEST_PATH:
@@ -111,7 +100,7 @@ def take_task(node: Node, called: Called | None, given: Given) -> Problems:
     if called is None:
         return
     node.task, options = called
-    node.type = produced(node.task)
+    node.type = arguments.produced(node.task)
     if isinstance(options.delay, dt.datetime):
         yield "delay must be seconds or a timedelta, counted from when the node is ready"
         options = options._replace(delay=None)
@@ -127,7 +116,7 @@ def take_task(node: Node, called: Called | None, given: Given) -> Problems:
         for name, span in (("good_for", new.good_for), ("delay", new.delay)):
             node.columns[name] = None if span is None else f"{span.total_seconds()} s"
         node.texts["options"], node.hashed["options"] = new.options, without_metadata(new.options)
-    yield from take_arguments(node, node.task, given)
+    yield from arguments.take_arguments(node, node.task, given)
 
 
 def take_undo(node: Node, task: TaskDefinition, undo: TaskDefinition, options: SendOptions) -> Problems:
@@ -160,10 +149,10 @@ def task_columns(new: NewTasks) -> dict[str, Any]:
 def takes(node: Node, task: TaskDefinition, undo: TaskDefinition, name: str) -> Problems[bool]:
     """Return whether an undo gets a parameter; yield what is wrong with it."""
     says = f"its undo {undo.name}"
-    wanted, required = hints(undo).get(name, Any), name not in undo.arguments.optional
+    wanted, required = arguments.hints(undo).get(name, Any), name not in undo.arguments.optional
     if name == RESULT:
-        yield from dropped(node, f"{says}: ")
-        own, source = produced(task), "gives"
+        yield from arguments.dropped(node, f"{says}: ")
+        own, source = arguments.produced(task), "gives"
         if fits(own, wanted) and not fits(type(None), wanted):
             yield f"{says} gets None as 'result' if it is not known how {task.name} ended: annotate it {name_of(wanted)} | None"
     elif name not in task.arguments.names and not task.arguments.takes_any:
@@ -179,7 +168,7 @@ def takes(node: Node, task: TaskDefinition, undo: TaskDefinition, name: str) -> 
         )
         return False
     else:
-        own, source = hints(task).get(name, Any), "takes"
+        own, source = arguments.hints(task).get(name, Any), "takes"
     if not fits(own, wanted):
         yield f"{says} takes {name_of(wanted)} as {name!r}, but {task.name} {source} {name_of(own)}"
     return True
@@ -189,7 +178,7 @@ def always_given(node: Node, name: str) -> bool:
     """Return whether the task of a node is sent with an argument in any case."""
     source = node.inputs.get(name)
     if source is not None:
-        return source["as"] != "value" or not may_miss(node)
+        return source["as"] != "value" or not arguments.may_miss(node)
     return name == node.over or name in json.loads(node.kwargs)
 
 
@@ -309,18 +298,18 @@ def take_graph(node: Node, child: Graph, given: Given) -> Problems:
     problems = [*child.problems, *graph_problems(child)]
     yield from problems
     inputs = {each.name: each.type for each in child.nodes if each.kind is INPUT}
-    yield from unclear(node, inputs, given.options, "the workflow has an input")
+    yield from arguments.unclear(node, inputs, given.options, "the workflow has an input")
     for name in inputs.keys() - given.kwargs.keys() - set(given.options):
         yield f"its input {name!r} is missing"
     for name in given.kwargs.keys() - inputs.keys():
         yield f"it has no input {name!r}; its inputs are {', '.join(inputs) or 'none'}"
     known = {name: value for name, value in given.kwargs.items() if name in inputs}
-    constants = yield from connected(node, known, inputs)
+    constants = yield from arguments.connected(node, known, inputs)
     for name, value in constants.items():
         try:
             constants[name] = shape_of(inputs[name], name).encode(value, name)
         except (CodecError, TaskDefinitionError) as error:
-            yield why_not(error, {name: value})
+            yield arguments.why_not(error, {name: value})
             constants[name] = None
     node.kwargs = write_json(constants)
     if not problems:

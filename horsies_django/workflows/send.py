@@ -20,10 +20,9 @@ from horsies_django.tasks import registry
 from horsies_django.tasks.enqueue import CHUNK_CHARACTERS, in_event_loop, taken
 from horsies_django.tasks.ids import uuid7
 from horsies_django.tasks.options import refuse, simulated_now
-from horsies_django.workflows.handle import WorkflowHandle
+from horsies_django.workflows.handle import WorkflowHandle, handle_of
 from horsies_django.workflows.nodes import Graph, T, graph_problems, outermost
 from horsies_django.workflows.operations import reading, writing
-from horsies_django.workflows.results import codec_of, codecs_of
 
 S = TypeVar("S")
 _accepted: set[str] = set()
@@ -105,11 +104,6 @@ def insert(store: WorkflowStore, group: list[Draft]) -> list[UUID]:
             store.add(runs[0].id, chunk)
         store.begin(runs[0].id)
     return [run.id for run in runs]
-
-
-def handle_of(flow: Graph[T], id_: UUID | str) -> WorkflowHandle[T]:
-    """Return the handle of a run of a workflow, which knows the types of values. Raises ValueError for an id that is no UUID."""
-    return WorkflowHandle(id_, codec_of(flow.output), codecs_of(flow))
 
 
 def refuse_context(flow: Graph) -> None:

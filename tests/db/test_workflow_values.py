@@ -14,7 +14,7 @@ from horsies_django.core.codec import shape_of
 from horsies_django.models import Task, WorkflowNode
 from horsies_django.tasks.redaction import redact
 from horsies_django.testing import drain
-from horsies_django.workflows import results
+from horsies_django.workflows import arguments
 from tests.apps.project import flows
 from tests.db.test_workflows import run, statuses
 
@@ -119,7 +119,7 @@ def test_a_map_in_a_list_gives_its_elements_in_order(monkeypatch: pytest.MonkeyP
     assert values(handle)["plus"] == [1000 + n for n in expected]
     assert values(handle)["maps"] == [2000, 2002, 2004, 2101, 2102]
     for size in range(1, 10):
-        monkeypatch.setattr(results, "CHUNK", size)
+        monkeypatch.setattr(arguments, "CHUNK", size)
         assert [*Results(handle.workflow_id, reader.number, "values", shape_of(int, "it"))] == expected
 
 

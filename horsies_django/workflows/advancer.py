@@ -12,7 +12,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -169,7 +169,9 @@ class Advancer:
         """Advance runs, each in a transaction of its own, in one round trip if the driver can; return whether tasks were sent."""
         debts = [self.debt(run) for run in runs]
         with ExitStack() as stack:
-            pipeline = stack.enter_context(pipelined(store.connection)) if len(runs) > 1 else None
+            pipeline = None
+            if len(runs) > 1 and isinstance(store.connection, Connection) and Pipeline.is_supported():  # not Django's
+                pipeline = stack.enter_context(store.connection.pipeline())
             cursors = []
             for run, debt in zip(runs, debts, strict=True):
                 cursors.append(stack.enter_context(store.advancing(run, debt.tasks, debt.children, LIMIT)))
@@ -203,9 +205,3 @@ class Advancer:
                 logger.info(HALTED[advanced.halted], run)
             for child in store.children(run):
                 self.debt(child)
-
-
-def pipelined(connection: Any) -> AbstractContextManager[Any]:
-    """Return a pipeline of a direct connection; of Django's, or without support by libpq, None."""
-    direct = isinstance(connection, Connection) and Pipeline.is_supported()
-    return connection.pipeline() if direct else nullcontext()

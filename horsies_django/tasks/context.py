@@ -34,6 +34,7 @@ from horsies_django.core.records import Claim, Fence
 from horsies_django.core.texts import name_problem
 from horsies_django.store.tasks import TaskStore
 from horsies_django.tasks.enqueue import in_event_loop
+from horsies_django.tasks.options import too_large
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -233,12 +234,9 @@ class Call:
                 f". Annotate what {label(self.function)} returns, or return plain values" if self.shape is ANY else ""
             )
             raise StepError(f"step {self.name!r} was not recorded: {error}{hint}") from error
-        size, limit = len(text.encode()), config().max_payload_bytes
-        if size > limit:
-            raise StepError(
-                f"step {self.name!r} was not recorded: its result takes {size:,} bytes of JSON; HORSIES['MAX_PAYLOAD_BYTES'] "
-                f"allows {limit:,}. Store the data and return its key"
-            )
+        if excess := too_large(text):
+            said = f"its result takes {excess}. Store the data and return its key"
+            raise StepError(f"step {self.name!r} was not recorded: {said}")
         return text
 
     def decode(self, text: str) -> Any:

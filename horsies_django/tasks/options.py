@@ -80,6 +80,14 @@ def refuse(message: str, code: TaskSendErrorCode = TaskSendErrorCode.VALIDATION_
     return TaskSendError(code, message)
 
 
+def too_large(text: str) -> str | None:
+    """Return the size of a JSON text and the limit of the settings as a part of a sentence, None if it is not above that."""
+    limit = config().max_payload_bytes
+    if len(text) <= limit // 4 or (size := len(text.encode())) <= limit:  # no character takes more than four bytes
+        return None
+    return f"{size:,} bytes of JSON; HORSIES['MAX_PAYLOAD_BYTES'] allows {limit:,}"
+
+
 def prepare(task: TaskDefinition, options: SendOptions, when: When | None) -> NewTasks:
     """Validate the options of a send; return NewTasks without calls. Raises TaskSendError."""
     conf = config()

@@ -29,7 +29,7 @@ from horsies_django.core.texts import LONGEST, refuse_who, text_problem
 from horsies_django.store.notify import channel_prefix
 from horsies_django.store.tasks import TaskStore
 from horsies_django.store.workflows import WorkflowStore
-from horsies_django.tasks.options import simulated_now
+from horsies_django.tasks.options import simulated_now, too_large
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
@@ -229,12 +229,8 @@ def encoded(name: str, data: Any) -> str:
         text = write_json(shape_of(type(data), "data").encode(data, "data"))
     except (CodecError, TaskDefinitionError) as error:
         raise WorkflowError(f"the signal {name!r} was not sent: {error}") from error
-    limit = config().max_payload_bytes
-    if len(text.encode()) > limit:
-        raise WorkflowError(
-            f"the signal {name!r} was not sent: its data takes {len(text.encode()):,} bytes of JSON; "
-            f"HORSIES['MAX_PAYLOAD_BYTES'] allows {limit:,}"
-        )
+    if excess := too_large(text):
+        raise WorkflowError(f"the signal {name!r} was not sent: its data takes {excess}")
     return text
 
 

@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from types import GenericAlias
 from typing import Any, Literal, get_args, get_origin
 
-from horsies_django.conf import config
 from horsies_django.core.codec import CodecError, shape_of
 from horsies_django.core.codec.advice import name_of
 from horsies_django.core.codec.fits import fits, optional, plain
@@ -24,7 +23,7 @@ from horsies_django.core.metadata import without_metadata
 from horsies_django.core.records import NewTasks
 from horsies_django.core.texts import is_name, text_problem
 from horsies_django.tasks.definition import TaskDefinition
-from horsies_django.tasks.options import LONGEST_DELAY, SendOptions, prepare
+from horsies_django.tasks.options import LONGEST_DELAY, SendOptions, prepare, too_large
 from horsies_django.workflows import arguments
 from horsies_django.workflows.arguments import Given, Results
 from horsies_django.workflows.nodes import (
@@ -50,9 +49,8 @@ Called = tuple[TaskDefinition, SendOptions]
 def compiled(node: Node, options: Options, undo: Called | None, rule: Rule, *given: Any) -> Problems:
     """Compile a node by the rule of its kind and what it was given; yield what is wrong with it."""
     yield from rule(node, *given)
-    size, limit = len(node.kwargs.encode()), config().max_payload_bytes
-    if size > limit:
-        yield f"the arguments take {size:,} bytes of JSON; HORSIES['MAX_PAYLOAD_BYTES'] allows {limit:,}"
+    if excess := too_large(node.kwargs):
+        yield f"the arguments take {excess}"
     yield from take_options(node, options)
     yield from arguments.unsure(node)
     if options.undo is not None and node.kind.runs:

@@ -36,6 +36,7 @@ from horsies_django.core.retry import Retry, Snooze, class_names, mapped_code
 from horsies_django.tasks import registry
 from horsies_django.tasks.context import CurrentTask, running
 from horsies_django.tasks.definition import TaskDefinition
+from horsies_django.tasks.options import too_large
 from horsies_django.worker.child.interrupts import CANCEL, TIMEOUT, Run
 from horsies_django.worker.child.middleware import call
 from horsies_django.workflows import growth  # noqa: F401 - current_task().workflow needs it
@@ -213,12 +214,9 @@ def returned(task: TaskDefinition, value: Any) -> Reply:
             else OperationalErrorCode.WORKER_SERIALIZATION_ERROR
         )
         return failed(code, f"the return value of {task.name} cannot be stored: {error}")
-    if exceeds_limit(result):
-        return failed(
-            TaskSendErrorCode.PAYLOAD_TOO_LARGE,
-            f"the result of {task.name} takes {len(result.encode()):,} bytes of JSON; HORSIES['MAX_PAYLOAD_BYTES'] allows "
-            f"{config().max_payload_bytes:,}. Store the data and return its key",
-        )
+    if excess := too_large(result):
+        message = f"the result of {task.name} takes {excess}. Store the data and return its key"
+        return failed(TaskSendErrorCode.PAYLOAD_TOO_LARGE, message)
     return Reply("COMPLETED", result)
 
 
@@ -230,17 +228,11 @@ def failed(code: ErrorCode | str, message: str) -> Reply:
 def failure(error: TaskError) -> Reply:
     """Return the reply for a task that ended with ``error``, without data that is too large to be stored."""
     result = encode_error(error)
-    if exceeds_limit(result):
+    if too_large(result):
         note = f"{printable(error.message)[:MESSAGE_CHARACTERS]} (its data is left out: larger than HORSIES['MAX_PAYLOAD_BYTES'])"
         result = encode_error(TaskError.built_in(error.error_code, note, exception=error.exception))
     message = printable(error.message)[:MESSAGE_CHARACTERS]
     return Reply("FAILED", result, printable(error.error_code), message)
-
-
-def exceeds_limit(text: str) -> bool:
-    """Whether a JSON text takes more bytes than the settings allow."""
-    limit = config().max_payload_bytes
-    return len(text) > limit // 4 and len(text.encode()) > limit
 
 
 def describe(error: BaseException) -> dict[str, str]:

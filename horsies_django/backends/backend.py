@@ -97,7 +97,7 @@ class BackendMixin:
             )
         # with the options of this Task object, which ``using`` may have changed
         definition = dataclasses.replace(tasks.declare(task), **tasks.sending_options(task))
-        refuse_suppressed(definition)
+        refuse_suppressed(definition.name, [definition])
         registry.warn_once(definition)
         id_ = uuid7()
         result = self._result(id_, task, {"status": self.api.status.READY, "args": args, "kwargs": kwargs})

@@ -7,6 +7,7 @@ from difflib import get_close_matches
 
 LONGEST = 255  # characters of names, keys and actors
 LONGEST_REASON = 10_000
+NEEDS_REASON = "a redaction needs a reason, which is recorded in the audit and must not contain personal data"
 
 
 def text_problem(what: str, value: object, most: int = LONGEST) -> str | None:

@@ -33,12 +33,13 @@ from horsies_django.tasks import registry
 from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.tasks.ids import uuid7, uuid7s
 from horsies_django.tasks.notify_throttle import throttle
-from horsies_django.tasks.options import SendOptions, When, prepare, refuse
+from horsies_django.tasks.options import SendOptions, When, prepare, refuse, too_large
 
 logger = logging.getLogger("horsies.send")
 
 CHUNK_CHARACTERS = 16_777_216  # of arguments per INSERT
 WARN_BYTES = 1_048_576
+MODULE_LEVEL = ". Module-level code runs again in every process that imports the module"
 _warned: set[str] = set()
 S = TypeVar("S")
 
@@ -47,7 +48,7 @@ def send_call(
     task: TaskDefinition, options: SendOptions, args: tuple[Any, ...], kwargs: dict[str, Any], when: When | None = None
 ) -> tuple[uuid.UUID, bool]:
     """Send one call of ``task``; return its id, and whether it is new, which a key may prevent. Raises TaskSendError."""
-    refuse_suppressed(task)
+    refuse_suppressed(task.name, [task])
     new = prepare(task, options, when)
     new.ids.append(uuid7())
     new.kwargs.append(encode(task, args, kwargs))
@@ -92,7 +93,7 @@ def send_calls(
     task: TaskDefinition, options: SendOptions, calls: Iterable[Mapping[str, Any]]
 ) -> list[tuple[uuid.UUID, bool]]:
     """Send one task per mapping of arguments, all or none; return their ids, and whether each is new. Raises TaskSendError."""
-    refuse_suppressed(task)
+    refuse_suppressed(task.name, [task])
     template = prepare(task, options, None)
     if options.key is not None:
         raise refuse(f"{task.name}: a key is of one task, so send_many() does not take one; call send() for each")
@@ -151,15 +152,15 @@ def encoded(task: TaskDefinition, template: NewTasks, calls: Iterable[Mapping[st
         yield template._replace(ids=uuid7s(len(texts)), kwargs=texts)
 
 
-def refuse_suppressed(task: TaskDefinition) -> None:
-    """Raise TaskSendError while Django is loading, or if no other process can import the task."""
+def refuse_suppressed(what: str, tasks: Iterable[TaskDefinition], why: str = MODULE_LEVEL) -> None:
+    """Raise TaskSendError while Django is loading, or if no other process can import the tasks that are sent."""
     if not apps.ready or registry.discovering():
         raise refuse(
-            f"{task.name} was sent while Django was still loading, or while task modules were being imported. Module-level code "
-            "runs again in every process that imports the module: send from a view, a signal or a command instead",
+            f"{what} was sent while Django was still loading, or while task modules were being imported{why}: send from a view, "
+            "a signal or a command instead",
             TaskSendErrorCode.SEND_SUPPRESSED,
         )
-    if problem := registry.unsendable([task]):
+    if problem := registry.unsendable(tasks):
         raise refuse(problem)
 
 
@@ -188,13 +189,10 @@ def encode(task: TaskDefinition, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     except CodecError as error:
         raise refuse(f"{task.name}: {error}") from error
     if len(text) > WARN_BYTES // 4:
-        size, limit = len(text.encode()), config().max_payload_bytes
-        if size > limit:
-            raise refuse(
-                f"{task.name}: the arguments take {size:,} bytes of JSON; HORSIES['MAX_PAYLOAD_BYTES'] allows {limit:,}. "
-                "Store the data and pass its key",
-                TaskSendErrorCode.PAYLOAD_TOO_LARGE,
-            )
+        if excess := too_large(text):
+            message = f"{task.name}: the arguments take {excess}. Store the data and pass its key"
+            raise refuse(message, TaskSendErrorCode.PAYLOAD_TOO_LARGE)
+        size = len(text.encode())
         if size > WARN_BYTES and task.name not in _warned:
             _warned.add(task.name)
             logger.warning(

@@ -21,7 +21,7 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 from horsies_django.conf import config
 from horsies_django.core.queues import CLUSTER
 from horsies_django.core.status import FINAL, Status
-from horsies_django.core.texts import refuse_who
+from horsies_django.core.texts import NEEDS_REASON, refuse_who
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.models.tasks import FINISHED as ANY_FINISHED
 from horsies_django.models.tasks import IN_FLIGHT, PENDING
@@ -264,9 +264,7 @@ def refuse(selection: Selection, verb: str, actor: str, reason: str | None) -> N
         raise ValueError(f"{verb} is for tasks that are {', '.join(sorted(allowed))}, not {selection.status}")
     refuse_who(ValueError, f"{verb}: no task was changed", actor, reason)
     if verb == "redact" and not (reason or "").strip():
-        raise ValueError(
-            "a redaction needs a reason, which is recorded in the audit and must not contain personal data"
-        )
+        raise ValueError(NEEDS_REASON)
 
 
 def as_json(selection: Selection) -> str:

@@ -8,7 +8,6 @@ from contextlib import nullcontext
 from typing import Any, TypeVar
 from uuid import UUID
 
-from django.apps import apps
 from django.db import DatabaseError, transaction
 
 from horsies_django.conf import config
@@ -16,8 +15,7 @@ from horsies_django.core.errors import TaskSendErrorCode, WorkflowDefinitionErro
 from horsies_django.store.base import said
 from horsies_django.store.tasks import CHUNK
 from horsies_django.store.workflows import WorkflowStore
-from horsies_django.tasks import registry
-from horsies_django.tasks.enqueue import CHUNK_CHARACTERS, in_event_loop, taken
+from horsies_django.tasks.enqueue import CHUNK_CHARACTERS, in_event_loop, refuse_suppressed, taken
 from horsies_django.tasks.ids import uuid7
 from horsies_django.tasks.options import refuse, simulated_now
 from horsies_django.workflows.handle import WorkflowHandle, handle_of
@@ -34,7 +32,11 @@ def send_graphs(flows: Sequence[Graph[T]]) -> list[WorkflowHandle[T]]:
     Raises WorkflowDefinitionError, TaskSendError, WorkflowError.
     """
     for flow in flows:
-        refuse_context(flow)
+        tasks = (node.task for node in flow.nodes if node.task is not None)
+        refuse_suppressed(f"the workflow {flow.name!r}", tasks, why="")
+        if in_event_loop():
+            message = "send() was called on a running event loop: use 'await flow.asend()'"
+            raise refuse(message, TaskSendErrorCode.ASYNC_CONTEXT)
     now = simulated_now.get()
     with taken():
         for flow in flows:
@@ -104,22 +106,6 @@ def insert(store: WorkflowStore, group: list[Draft]) -> list[UUID]:
             store.add(runs[0].id, chunk)
         store.begin(runs[0].id)
     return [run.id for run in runs]
-
-
-def refuse_context(flow: Graph) -> None:
-    """Raise TaskSendError while Django is loading, in a running event loop, and for tasks that no other process can import."""
-    if not apps.ready or registry.discovering():
-        raise refuse(
-            f"the workflow {flow.name!r} was sent while Django was still loading, or while task modules were being imported: "
-            "send from a view, a signal or a command instead",
-            TaskSendErrorCode.SEND_SUPPRESSED,
-        )
-    if in_event_loop():
-        raise refuse(
-            "send() was called on a running event loop: use 'await flow.asend()'", TaskSendErrorCode.ASYNC_CONTEXT
-        )
-    if problem := registry.unsendable(node.task for node in flow.nodes if node.task is not None):
-        raise refuse(problem)
 
 
 def path_problem(store: WorkflowStore, path: Any) -> str | None:

@@ -84,7 +84,7 @@ class Runner:
 
     def run(self) -> None:
         """Run what is due."""
-        self.failures += run_all(self.connection, self.queues).failures
+        run_all(self.connection, self.queues, self.failures)
         self.owed = False  # what tasks have sent, has run as well
 
 

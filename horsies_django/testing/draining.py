@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connections
@@ -173,10 +173,11 @@ def drain(
     if in_event_loop():
         raise RuntimeError("drain() was called on a running event loop: use 'await adrain()'")
     chosen = declared(queues)
-    ran = run_all(connections[config().database], chosen, None if until is None else end_of(until))
-    if ran.failures and raise_errors:
-        raise failed_tasks(ran.failures, "drain")
-    return ran.tasks
+    failures: list[TaskFailed] = []
+    count = run_all(connections[config().database], chosen, failures, None if until is None else end_of(until))
+    if failures and raise_errors:
+        raise failed_tasks(failures, "drain")
+    return count
 
 
 async def adrain(
@@ -186,30 +187,22 @@ async def adrain(
     return await sync_to_async(drain)(queues=queues, until=until, raise_errors=raise_errors)
 
 
-class Ran(NamedTuple):
-    """How many tasks ran, and those that ended as FAILED."""
-
-    tasks: int
-    failures: list[TaskFailed]
-
-
-def run_all(connection: Any, queues: list[str], end: dt.datetime | None = None) -> Ran:
-    """Run all due tasks, and with ``end`` also those that become due until then."""
+def run_all(connection: Any, queues: list[str], failures: list[TaskFailed], end: dt.datetime | None = None) -> int:
+    """Run all due tasks, and with ``end`` also those that become due until then; return how many ran, and append the failures."""
     registry.autodiscover()
     middleware.load()
     worker, start, outer = uuid.uuid4(), simulated_now.get(), draining.get()
-    ran = Ran(0, [])
+    count = 0
     draining.set(True)
     make_order(connection, queues)
     try:
         for now in due_times(connection, queues, start, end):
             simulated_now.set(now)
-            count = run_due(connection, worker, Served(queues), now, ran.failures)
-            ran = ran._replace(tasks=ran.tasks + count)
+            count += run_due(connection, worker, Served(queues), now, failures)
     finally:
         simulated_now.set(start)
         draining.set(outer)
-    return ran
+    return count
 
 
 def make_order(connection: Any, queues: list[str]) -> None:

@@ -55,14 +55,11 @@ class SentTasks(Sequence[SentTask]):
     """Tasks that were sent, in the order in which that happened; read anew at each use until the block ends."""
 
     def __init__(self, read: Callable[[], list[SentTask]]) -> None:
-        self._read = read
-        self._final: list[SentTask] | None = None
-
-    def _tasks(self) -> list[SentTask]:
-        return self._read() if self._final is None else self._final
+        self._tasks = read
 
     def _finish(self) -> None:
-        self._final = self._tasks()
+        final = self._tasks()
+        self._tasks = lambda: final
 
     @overload
     def __getitem__(self, index: int) -> SentTask: ...

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import datetime as dt
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from django_tasks.backends.base import BaseTaskBackend
 from django_tasks.base import Task, TaskResult
 
 from horsies_django.backends.backend import BackendMixin
-from horsies_django.backends.options import Backoff
 from horsies_django.backends.results import ResultMixin, api_of
 from horsies_django.backends.tasks import TaskMixin
-from horsies_django.core.retry import Kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HorsiesTask(TaskMixin, Task):  # type: ignore[type-arg]
     """A task of ``HorsiesBackend``; options that are None have the values in the OPTIONS of the backend."""
-
-    max_attempts: int | None = None
-    backoff: Backoff | None = None
-    retry_on: Kind | Iterable[Kind] | None = None
-    timeout_ms: int | dt.timedelta | None = None
 
 
 class HorsiesTaskResult(ResultMixin, TaskResult):  # type: ignore[type-arg]

@@ -8,17 +8,19 @@ is handled, so that its traceback can be reported.
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import functools
 import inspect
 import logging
 from asyncio import CancelledError
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from traceback import format_exception
 from typing import Any
 
 from asgiref.sync import sync_to_async
 
-from horsies_django.backends.options import Retries, hashable, retries_of, timeout_of
+from horsies_django.backends.options import Backoff, Retries, hashable, retries_of, timeout_of
 from horsies_django.backends.results import atell, strict, tell
 from horsies_django.core.errors import (
     OperationalErrorCode,
@@ -29,7 +31,7 @@ from horsies_django.core.errors import (
     TaskTimeout,
 )
 from horsies_django.core.queues import stored_priority
-from horsies_django.core.retry import Retry, Snooze, class_name
+from horsies_django.core.retry import Kind, Retry, Snooze, class_name
 from horsies_django.tasks import registry
 from horsies_django.tasks.context import CurrentTask, running
 from horsies_django.tasks.definition import TaskDefinition, define_plain
@@ -45,13 +47,16 @@ declared: dict[str, Any] = {}  # dotted path -> the Task that was declared first
 _answers: dict[tuple[Any, int], float | bool] = {}
 
 
+@dataclass(frozen=True, kw_only=True)
 class TaskMixin:
-    """What ``HorsiesTask`` adds to the class ``Task`` of either package.
-
-    ``max_attempts``, ``backoff``, ``retry_on`` and ``timeout_ms`` None mean the OPTIONS of the backend.
-    """
+    """What ``HorsiesTask`` adds to the class ``Task`` of either package. None means the OPTIONS of the backend."""
 
     __slots__ = ()
+
+    max_attempts: int | None = None
+    backoff: Backoff | None = None
+    retry_on: Kind | Iterable[Kind] | None = None
+    timeout_ms: int | dt.timedelta | None = None
 
     def __post_init__(self) -> None:
         for name in ("backoff", "retry_on"):

@@ -80,14 +80,14 @@ class BackendMixin:
         self.validate_task(task)
         refuse_running_loop(tasks.declare(task), "enqueue")
         result = self._send(task, args, kwargs)
-        tell(self.api.task_enqueued, type(self), result)
+        tell(self, "task_enqueued", result)
         return result
 
     async def aenqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Send a task from async code; the INSERT runs in Django's thread for sync code, like ORM calls."""
         self.validate_task(task)
         result = await sync_to_async(self._send, thread_sensitive=True)(task, args, kwargs)
-        await atell(self.api.task_enqueued, type(self), result)
+        await atell(self, "task_enqueued", result)
         return result
 
     def _send(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

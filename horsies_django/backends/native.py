@@ -8,7 +8,7 @@ from django.tasks.backends.base import BaseTaskBackend
 from django.tasks.base import Task, TaskResult
 
 from horsies_django.backends.backend import BackendMixin
-from horsies_django.backends.results import ResultMixin, api_of
+from horsies_django.backends.results import Api, ResultMixin
 from horsies_django.backends.tasks import TaskMixin
 
 
@@ -26,6 +26,6 @@ class HorsiesTaskResult(ResultMixin, TaskResult):  # type: ignore[type-arg]
 class HorsiesBackend(BackendMixin, BaseTaskBackend):
     """Sends tasks of ``django.tasks`` to the workers of horsies_django."""
 
-    api = api_of("django.tasks")
+    api = Api("django.tasks")
     task_class = HorsiesTask
     result_class = HorsiesTaskResult

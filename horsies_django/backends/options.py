@@ -7,8 +7,7 @@ Only a function as ``backoff`` is asked in the process that ran the task; crashe
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
@@ -36,8 +35,8 @@ Backoff = float | tuple[float, ...] | BackoffFunction
 class Retries:
     """How often a task is tried, after which delays in seconds, and for which failures.
 
-    ``backoff`` is a delay, a delay for each retry (the last one repeats), a function, or None: 60 s, doubled each time. Raises
-    ValueError with all problems.
+    ``backoff`` is a delay, a delay for each retry (the last one repeats), a function, or None: 60 s, doubled each time. A single
+    entry of ``retry_on`` may be given without a list. Raises ValueError with all problems.
     """
 
     max_attempts: int = 1
@@ -75,22 +74,19 @@ class Retries:
     def ask(self, error: BaseException, result: Any) -> float | bool | None:
         """Return what the function ``backoff`` says: seconds, None for no retry, or True if it raised or said something else."""
         assert callable(self.backoff)
+        name = f"{result.task.module_path} {result.id}"
         try:
             seconds = self.backoff(error, result)
         except Exception:
-            logger.exception("the backoff function of %s raised; it is retried after the usual delay", name_of(result))
+            logger.exception("the backoff function of %s raised; it is retried after the usual delay", name)
             return True
         if seconds is None or is_delay(seconds):
             return seconds
         logger.error(
             "the backoff function of %s returned %.80r, not seconds from 0 to %s, or None; it is retried after the usual delay",
-            name_of(result), seconds, LONGEST_DELAY,
+            name, seconds, LONGEST_DELAY,
         )  # fmt: skip
         return True
-
-
-def name_of(result: Any) -> str:
-    return f"{result.task.module_path} {result.id}"
 
 
 def attempts_problem(value: object) -> str | None:
@@ -110,22 +106,12 @@ def backoff_problem(value: object) -> str | None:
 
 
 def is_delay(value: object) -> bool:
-    return (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and math.isfinite(value)
-        and 0 <= value <= LONGEST_DELAY
-    )
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= LONGEST_DELAY
 
 
 def hashable(value: Any) -> Any:
     """Return a list as a tuple, because the fields of a task are compared and hashed; other values are returned as they are."""
     return tuple(value) if isinstance(value, list | set | frozenset) else value
-
-
-def kinds_of(value: Kind | Iterable[Kind]) -> tuple[Kind, ...]:
-    """Return ``retry_on`` as a tuple; a single entry may be given without a list."""
-    return (value,) if isinstance(value, str | type) else tuple(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +137,7 @@ def read(given: Any) -> Options:
     retry_on = checked(given, "RETRY_ON", USUAL, kinds_problem, problems)
     timeout = checked(given, "TIMEOUT_MS", None, timeout_problem, problems)
     modules = checked(given, "MODULES", (), modules_problem, problems)
-    return Options(Retries(attempts, backoff, kinds_of(retry_on)), timeout, tuple(modules), tuple(problems))
+    return Options(Retries(attempts, backoff, retry_on), timeout, tuple(modules), tuple(problems))
 
 
 def named_modules() -> Iterator[str]:
@@ -205,11 +191,10 @@ def kinds_problem(value: object) -> str | None:
 
 
 def modules_problem(value: object) -> str | None:
-    if isinstance(value, tuple) and all(
-        isinstance(one, str) and one and all(part.isidentifier() for part in one.split(".")) for one in value
-    ):
-        return None
-    return f"must be a list of dotted names of modules, not {value!r:.80}"
+    sound = isinstance(value, tuple) and all(
+        isinstance(one, str) and all(map(str.isidentifier, one.split("."))) for one in value
+    )
+    return None if sound else f"must be a list of dotted names of modules, not {value!r:.80}"
 
 
 def retries_of(task: Any) -> Retries:
@@ -217,8 +202,6 @@ def retries_of(task: Any) -> Retries:
     usual: Retries = task.get_backend().horsies_options.retries
     own = {name: getattr(task, name, None) for name in ("max_attempts", "backoff", "retry_on")}
     chosen = {name: value for name, value in own.items() if value is not None}
-    if "retry_on" in chosen:
-        chosen["retry_on"] = kinds_of(chosen["retry_on"])
     return replace(usual, **chosen) if chosen else usual
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from importlib import import_module
 from typing import Any, Self
@@ -19,7 +18,6 @@ from uuid import UUID
 from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.db import connections
-from django.dispatch import Signal
 
 from horsies_django.backends.exceptions import CLASSES
 from horsies_django.conf import config
@@ -28,7 +26,7 @@ from horsies_django.core.codec.plain import normalized
 from horsies_django.core.results import TaskFailed
 from horsies_django.core.retry import class_name
 from horsies_django.core.status import Status
-from horsies_django.store.tasks import StoredAttempt, StoredTask, TaskStore
+from horsies_django.store.tasks import StoredTask, TaskStore
 
 logger = logging.getLogger("horsies.task")
 
@@ -42,33 +40,20 @@ BACKEND = "backend"  # the key of the backend's alias in the options of a row
 LAZY = ("enqueued_at", "started_at", "last_attempted_at", "finished_at", "errors", "worker_ids", BACKEND)
 
 
-@dataclass(frozen=True, slots=True)
 class Api:
-    """The classes and the signals of one of both packages; ``refreshed`` are the fields that a refresh of a result reads."""
+    """The classes and the signals of one of both packages, "django.tasks" or "django_tasks".
 
-    package: str
-    task: type[Any]
-    error: type[Any]
-    context: type[Any]
-    status: Any
-    refreshed: frozenset[str]
-    task_enqueued: Signal
-    task_started: Signal
-    task_finished: Signal
-    invalid_task: type[Exception]
-    invalid_backend: type[Exception]
-    does_not_exist: type[Exception]
+    ``refreshed`` are the fields that a refresh of a result reads. Raises ImportError if the package is not installed.
+    """
 
-
-def api_of(package: str) -> Api:
-    """Return what ``package`` has: "django.tasks" or "django_tasks". Raises ImportError if it is not installed."""
-    base, exceptions = import_module(f"{package}.base"), import_module(f"{package}.exceptions")
-    signals = import_module(f"{package}.signals")
-    return Api(
-        package, base.Task, base.TaskError, base.TaskContext, base.TaskResultStatus, frozenset(base.TASK_REFRESH_ATTRS),
-        signals.task_enqueued, signals.task_started, signals.task_finished,
-        named(exceptions, "InvalidTask"), named(exceptions, "InvalidTaskBackend"), exceptions.TaskResultDoesNotExist,
-    )  # fmt: skip
+    def __init__(self, package: str) -> None:
+        base, exceptions = import_module(f"{package}.base"), import_module(f"{package}.exceptions")
+        self.package, self.signals = package, import_module(f"{package}.signals")
+        self.task, self.context, self.error = base.Task, base.TaskContext, base.TaskError
+        self.status, self.refreshed = base.TaskResultStatus, frozenset(base.TASK_REFRESH_ATTRS)
+        self.invalid_task = named(exceptions, "InvalidTask")
+        self.invalid_backend = named(exceptions, "InvalidTaskBackend")
+        self.does_not_exist: type[Exception] = exceptions.TaskResultDoesNotExist
 
 
 def named(exceptions: Any, name: str) -> type[Exception]:
@@ -77,14 +62,14 @@ def named(exceptions: Any, name: str) -> type[Exception]:
     return found
 
 
-def tell(signal: Signal, sender: type[Any], result: Any) -> None:
-    """Send a signal about a task; a receiver that raises is logged."""
-    log_failures(signal.send_robust(sender, task_result=result), result)
+def tell(backend: Any, name: str, result: Any) -> None:
+    """Send the signal of a name about a task of a backend; a receiver that raises is logged."""
+    log_failures(getattr(backend.api.signals, name).send_robust(type(backend), task_result=result), result)
 
 
-async def atell(signal: Signal, sender: type[Any], result: Any) -> None:
+async def atell(backend: Any, name: str, result: Any) -> None:
     """Do the same from async code."""
-    log_failures(await signal.asend_robust(sender, task_result=result), result)
+    log_failures(await getattr(backend.api.signals, name).asend_robust(type(backend), task_result=result), result)
 
 
 def log_failures(responses: list[tuple[Callable[..., Any], Any]], result: Any) -> None:
@@ -193,19 +178,16 @@ def fields_of(stored: StoredTask, api: Api) -> dict[str, Any]:
 def errors_of(stored: StoredTask) -> Iterator[tuple[str, str]]:
     """Yield class path and traceback for each attempt that failed, and for a task that ended without an attempt of its own."""
     for attempt in stored.attempts:
-        if attempt.error_code is not None:
-            yield error_of(attempt)
+        if attempt.error_code is None:
+            continue
+        if attempt.exception_class is not None and attempt.traceback is not None:
+            yield attempt.exception_class, attempt.traceback
+        else:
+            yield described(attempt.error_code, attempt.error_message)
     last = stored.attempts[-1].outcome if stored.attempts else None
     if stored.error_code is not None and (last is None or (stored.status in ENDED_BY_OTHERS and last != "CANCELLED")):
         error = json_of(stored.result).get("err")
         yield described(stored.error_code, error.get("message") if isinstance(error, dict) else None)
-
-
-def error_of(attempt: StoredAttempt) -> tuple[str, str]:
-    """Return class path and traceback of a failed attempt."""
-    if attempt.exception_class is not None and attempt.traceback is not None:
-        return attempt.exception_class, attempt.traceback
-    return described(str(attempt.error_code), attempt.error_message)
 
 
 def described(code: str, message: object) -> tuple[str, str]:

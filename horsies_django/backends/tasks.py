@@ -166,7 +166,7 @@ def sync_wrapper(task: Any) -> Callable[..., Any]:
     @functools.wraps(task.func)
     def call(*args: Any, **kwargs: Any) -> Any:
         attempt = Attempt(task, args, kwargs)
-        attempt.tell("task_started")
+        tell(attempt.backend, "task_started", attempt.result)
         try:
             value = strict(task.func(*attempt.context, *args, **kwargs))
         except KeyboardInterrupt:  # the process was interrupted, which says nothing about the task
@@ -174,8 +174,8 @@ def sync_wrapper(task: Any) -> Callable[..., Any]:
         except BaseException as error:
             attempt.failed(error, described(error))
             raise
-        attempt.succeeded(value)
-        attempt.tell("task_finished")
+        attempt.end("SUCCESSFUL", value)
+        tell(attempt.backend, "task_finished", attempt.result)
         return value
 
     return call
@@ -186,8 +186,8 @@ def async_wrapper(task: Any) -> Callable[..., Any]:
     async def call(*args: Any, **kwargs: Any) -> Any:
         attempt = Attempt(task, args, kwargs)
         if task.takes_context:  # its code could not read the row
-            await sync_to_async(attempt.read)()
-        await attempt.atell("task_started")
+            await sync_to_async(getattr)(attempt.result, "enqueued_at")  # which reads it
+        await atell(attempt.backend, "task_started", attempt.result)
         try:
             value = strict(await task.func(*attempt.context, *args, **kwargs))
         except KeyboardInterrupt:
@@ -197,8 +197,8 @@ def async_wrapper(task: Any) -> Callable[..., Any]:
             await sync_to_async(attempt.failed)(error, described(error))  # asgiref raises it once more in its thread
             BaseException.with_traceback(error, trace)
             raise
-        attempt.succeeded(value)
-        await attempt.atell("task_finished")
+        attempt.end("SUCCESSFUL", value)
+        await atell(attempt.backend, "task_finished", attempt.result)
         return value
 
     return call
@@ -221,20 +221,6 @@ class Attempt:
         """The first argument of a task that takes its context."""
         return (self.backend.api.context(task_result=self.result),) if self.task.takes_context else ()
 
-    def read(self) -> None:
-        """Read what only the row of the task tells."""
-        _ = self.result.enqueued_at
-
-    def tell(self, name: str) -> None:
-        tell(getattr(self.backend.api, name), type(self.backend), self.result)
-
-    async def atell(self, name: str) -> None:
-        """Send a signal from async code."""
-        await atell(getattr(self.backend.api, name), type(self.backend), self.result)
-
-    def succeeded(self, value: Any) -> None:
-        self._end(self.backend.api.status.SUCCESSFUL, value)
-
     def failed(self, error: BaseException, trace: str) -> None:
         """Add the error to the result; tell the end of the task if this was its last attempt. Called while it is handled."""
         if isinstance(error, Snooze):
@@ -246,11 +232,11 @@ class Attempt:
             logger.warning("%s: its earlier attempts cannot be read", self.current, exc_info=True)
             final = self.current.attempt >= retries_of(self.task).max_attempts
         if final:
-            self._end(self.backend.api.status.FAILED, None)
-            self.tell("task_finished")
+            self.end("FAILED", None)
+            tell(self.backend, "task_finished", self.result)
 
-    def _end(self, status: Any, value: Any) -> None:
-        object.__setattr__(self.result, "status", status)
+    def end(self, status: str, value: Any) -> None:
+        object.__setattr__(self.result, "status", self.backend.api.status[status])
         object.__setattr__(self.result, "_return_value", value)
         object.__delattr__(self.result, "finished_at")  # the database's clock, if anybody wants to know
 

@@ -52,7 +52,7 @@ class Sender(Generic[P, T]):
     def send_many(self, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[T]]:
         """Send one task per dict of arguments, all or none; return the handles in the same order."""
         refuse_running_loop(self._task, "send_many")
-        return self._handles(send_calls(self._task, self._options, calls))
+        return [self._handle(*sent) for sent in send_calls(self._task, self._options, calls)]
 
     # In async code, the insert runs in Django's thread for sync code, like ORM calls.
     asend = async_form(send)
@@ -106,9 +106,6 @@ class Sender(Generic[P, T]):
         handle = TaskHandle[T](task_id, self._task.result)
         handle.is_new = is_new
         return handle
-
-    def _handles(self, sent: list[tuple[UUID, bool]]) -> list[TaskHandle[T]]:
-        return [self._handle(task_id, is_new) for task_id, is_new in sent]
 
 
 class TaskFunction(Sender[P, T], Generic[P, T, R]):

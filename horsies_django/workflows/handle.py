@@ -255,7 +255,8 @@ def get_workflow(workflow_id: uuid.UUID | str) -> WorkflowHandle:
 
 def handle_of(flow: Graph[T], id_: uuid.UUID | str) -> WorkflowHandle[T]:
     """Return the handle of a run of a workflow, which knows the types of values. Raises ValueError for an id that is no UUID."""
-    return WorkflowHandle(id_, codec_of(flow.output), codecs_of(flow))
+    codecs = {node.number: codec_of(node) for node in flow.nodes if node.task is None}  # tasks have theirs
+    return WorkflowHandle(id_, codec_of(flow.output), codecs)
 
 
 class ValueCodec(NamedTuple):
@@ -288,8 +289,3 @@ def codec_of(node: Node | None) -> Any:
     if node.task is None:
         return None if node.type is Any else ValueCodec(partial(load_declared, node.type, node.name))
     return ValueCodec(partial(load_elements, node.task.result)) if node.kind.many else node.task.result
-
-
-def codecs_of(flow: Graph) -> dict[int, Any]:
-    """Return the codecs of the nodes without a task, by number: the database does not know their types."""
-    return {node.number: codec_of(node) for node in flow.nodes if node.task is None}

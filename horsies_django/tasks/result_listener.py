@@ -18,7 +18,7 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 
 import psycopg
@@ -62,8 +62,7 @@ class ResultListener:
             if self.thread is None:
                 self.thread = threading.Thread(target=self._serve, name="horsies-waiting", daemon=True)
                 self.thread.start()
-            elif self.waker is not None:
-                self._wake()
+            self._wake()
         try:
             yield
         finally:
@@ -72,17 +71,15 @@ class ResultListener:
                 if not self.callers[task_id]:
                     del self.callers[task_id]
                 thread = self.thread
-                if self.waker is not None and linger_seconds() == 0:
+                if linger_seconds() == 0:
                     self._wake()
             if thread is not None and linger_seconds() == 0 and not self.callers:
                 thread.join(5)
 
     def _wake(self) -> None:
-        assert self.waker is not None
-        try:
-            self.waker.send(b".")
-        except BlockingIOError:
-            return  # the thread is being woken already
+        if self.waker is not None:
+            with suppress(BlockingIOError):  # the thread is being woken already
+                self.waker.send(b".")
 
     def _serve(self) -> None:
         listener = Listener(self.alias, "_done", application_name="horsies waiting")
@@ -144,7 +141,8 @@ class ResultListener:
             if not self._note(listener.payloads()):
                 patience = min(renew_at, look_at if wanted else last_wanted + linger_seconds()) - time.monotonic()
                 selector.select(max(0.0, patience))
-                drain(wakeup)
+                with suppress(BlockingIOError):
+                    wakeup.recv(4096)
                 self._note(listener.payloads())
 
     def _note(self, payloads: list[str]) -> bool:
@@ -162,14 +160,6 @@ class ResultListener:
             for id_ in ids:
                 for deliver in self.callers.get(id_, ()):
                     deliver(found.get(id_))
-
-
-def drain(wakeup: socket.socket) -> None:
-    """Read the pending wake-ups."""
-    try:
-        wakeup.recv(4096)
-    except BlockingIOError:
-        return
 
 
 def linger_seconds() -> float:

@@ -68,15 +68,8 @@ def declare(*, actor: str, only: Collection[str] | None = None) -> dict[str, lis
         raise ScheduleError("\n".join(wrong))
     changed = {}
     for one in found:
-        columns = _change(
-            one.name,
-            action="schedule.declare",
-            actor=actor,
-            declared=in_wire_form(one.definition),
-            declared_in=one.where,
-            create=True,
-        )
-        if columns:
+        how: dict[str, Any] = {"declared": in_wire_form(one.definition), "declared_in": one.where, "create": True}
+        if columns := _change(one.name, action="schedule.declare", actor=actor, **how):
             changed[one.name] = columns
     return changed
 

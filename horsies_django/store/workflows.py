@@ -234,13 +234,7 @@ class WorkflowStore:
         self, workflow: uuid.UUID, node: int, parameter: str | None, start: int, many: int
     ) -> list[tuple[int, str, str | None]]:
         """Return places, statuses and results behind an argument annotated ``Results[T]``; None: those of a map."""
-        params: dict[str, Any] = {
-            "workflow": workflow,
-            "node": node,
-            "parameter": parameter,
-            "from": start,
-            "many": many,
-        }
+        params = {"workflow": workflow, "node": node, "parameter": parameter, "from": start, "many": many}
         return [tuple(row) for row in run(self.connection, "workflows/results", params)]
 
     def node_results(self, workflow: uuid.UUID) -> list[NodeResult]:

@@ -83,17 +83,7 @@ class Sender(Generic[P, T]):
         ``is_new`` is False; other arguments raise KEY_CONFLICT. It waits for an open transaction that sends the same key, for
         UNIQUE_LOCK_TIMEOUT_MS at most. The methods raise TaskSendError for invalid options.
         """
-        options = SendOptions(
-            queue,
-            priority,
-            good_until,
-            retry_policy,
-            timeout_ms,
-            delay,
-            metadata=metadata,
-            keep_result=keep_result,
-            key=key,
-        )
+        options = SendOptions(queue, priority, good_until, retry_policy, timeout_ms, delay, metadata, keep_result, key)
         chosen = {name: value for name, value in options._asdict().items() if value is not None}
         return Sender(self._task, self._options._replace(**chosen))
 

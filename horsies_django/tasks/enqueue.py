@@ -61,12 +61,8 @@ def send_call(
 def write_once(task: TaskDefinition, new: NewTasks, key: str | None) -> tuple[uuid.UUID, bool]:
     """Insert a task with a key, or a unique one, in the caller's transaction, unless it is there. Raises TaskSendError."""
     conf, unique, kwargs = config(), task.unique, new.kwargs[0]
-    once: dict[str, Any] = {
-        "arguments": None,
-        "until": None,
-        "keep": None,
-        "patience": f"{conf.unique_lock_timeout_ms}ms",
-    }
+    once: dict[str, Any] = {"arguments": None, "until": None, "keep": None}
+    once["patience"] = f"{conf.unique_lock_timeout_ms}ms"
     if key is not None and unique is not None:
         raise refuse(f"{task.name} is unique, so it takes no key: either says when a send is not one of its own")
     if key is not None:

@@ -7,7 +7,6 @@ time was over. ``TaskFailed``: the worker could not run it or could not store it
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
 from horsies_django.core.errors import HorsiesError, Skip, TaskCancelled, TaskTimeout
 from horsies_django.core.results import TaskFailed
@@ -24,13 +23,11 @@ class WorkerCrashed(HorsiesError):  # noqa: N818 - a state of the process
 
 
 # error code -> class; all other codes: TaskFailed
-CLASSES: Mapping[str, type[BaseException]] = MappingProxyType(
-    {
-        "POISON": WorkerCrashed,
-        "TASK_CANCELLED": TaskCancelled,
-        "TASK_EXPIRED": TaskExpired,
-        "TASK_SKIPPED": Skip,
-        "TASK_TIMEOUT": TaskTimeout,
-        "WORKER_CRASHED": WorkerCrashed,
-    }
-)
+CLASSES: Mapping[str, type[BaseException]] = {
+    "POISON": WorkerCrashed,
+    "TASK_CANCELLED": TaskCancelled,
+    "TASK_EXPIRED": TaskExpired,
+    "TASK_SKIPPED": Skip,
+    "TASK_TIMEOUT": TaskTimeout,
+    "WORKER_CRASHED": WorkerCrashed,
+}

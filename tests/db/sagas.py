@@ -15,16 +15,12 @@ from typing import Any, NamedTuple
 
 from horsies_django import RetryPolicy, Workflow, WorkflowError
 from horsies_django.core.records import Claim, Outcome
-from horsies_django.store.workers import WorkerStore
-from horsies_django.tasks.context import CurrentTask
 from horsies_django.workflows import operations
-from horsies_django.workflows.growth import workflow_of
 from horsies_django.workflows.nodes import Node
 from tests.apps.project import flows
 from tests.conftest import Connect
-from tests.db.drives import MAX_BYTES, Driven, Engine, ended
+from tests.db.drives import MAX_BYTES, Driven, Engine, ended, inside
 from tests.db.graphs import Dice
-from tests.db.lives import THRESHOLD
 
 AGAIN = RetryPolicy.fixed([0] * 9, auto_retry_for=["AGAIN", "TASK_TIMEOUT", "WORKER_CRASHED"], jitter=False)
 UNKNOWN = ("WORKER_CRASHED", "TASK_TIMEOUT", "TASK_CANCELLED")
@@ -128,9 +124,7 @@ class Saga(Driven):
             record.unknown = record.unknown or code in UNKNOWN
             if code is None:
                 record.completed, record.value = True, value
-            return
-        query = "SELECT FROM horsies_tasks t WHERE t.id = %s AND t.finished_at IS NOT NULL"
-        if self.looker.execute(query, [task]).fetchone() is not None:
+        elif self.rows("SELECT FROM horsies_tasks t WHERE t.id = %s AND t.finished_at IS NOT NULL", [task]):
             assert self.undone.get((spot.number, spot.element), "") is not None, "it was undone before"
             self.undone[spot.number, spot.element] = None if code == "TASK_SKIPPED" else code
 
@@ -139,7 +133,7 @@ class Saga(Driven):
         query = """
         SELECT t.node, t.node_index, n.undoes FROM horsies_tasks t
         JOIN horsies_workflow_nodes n ON n.workflow_id = t.workflow_id AND n.number = t.node WHERE t.id = %s"""
-        node, element, undoes = self.looker.execute(query, [claim.id]).fetchone()  # type: ignore[misc]
+        ((node, element, undoes),) = self.rows(query, [claim.id])
         spot = Spot(node if undoes is None else undoes, element, undoes is not None)
         engine.claims.append((claim, spot))
         if not spot.undo:
@@ -166,8 +160,7 @@ class Saga(Driven):
 
     def die(self, engine: Engine) -> None:
         """Let an engine die with its tasks running, and another one rescue them."""
-        self.looker.execute("UPDATE horsies_heartbeats SET died_at = now() WHERE id = %s", [engine.id])
-        WorkerStore(self.looker).reap(THRESHOLD, judge=False, many=1_000)
+        self.reap(engine)
         for claim, spot in engine.claims:
             self.note(claim.id, spot, "WORKER_CRASHED", None)
         engine.start()
@@ -178,9 +171,8 @@ class Saga(Driven):
         if not own:
             return
         claim, spot = self.dice.choice(own)
-        current = CurrentTask(claim)
         undo = flows.unact.with_options(retry_policy=AGAIN)
-        node = workflow_of(current).add(flows.act, 1, name=f"g{len(self.done)}", undo=undo)
+        node = inside(claim).add(flows.act, 1, name=f"g{len(self.done)}", undo=undo)
         self.below[spot.number].add(node.number)
         self.undoable.add(node.number)
 
@@ -205,51 +197,38 @@ class Saga(Driven):
 
     def skip(self, engine: Engine) -> None:
         query = "SELECT n.number, n.undoes FROM horsies_workflow_nodes n ORDER BY n.number"
-        number, undoes = self.dice.choice(self.looker.execute(query).fetchall())
-        try:
+        number, undoes = self.dice.choice(self.rows(query))
+        with suppress(WorkflowError):
             operations.skip(self.handle.workflow_id, number)
-        except WorkflowError:
-            return
-        if undoes is not None:
-            self.skipped.add(undoes)
+            if undoes is not None:
+                self.skipped.add(undoes)
 
     def cancel(self, engine: Engine) -> None:
         self.cancelled = self.handle.cancel() or self.cancelled
 
     # what must hold
 
-    def left(self) -> list[Any]:
-        """Return the nodes and tasks that have not ended."""
-        nodes = """
-        SELECT n.name, n.status, n.open, n.total, n.expanded, n.in_flight FROM horsies_workflow_nodes n
-        WHERE n.finished_at IS NULL"""
-        tasks = "SELECT t.task_name, t.status, t.node FROM horsies_tasks t WHERE t.finished_at IS NULL"
-        return [*self.looker.execute(nodes).fetchall(), *self.looker.execute(tasks).fetchall()]
-
     def judge(self) -> None:
         """Check that each element that began was undone once, or is told in the result, and that nothing else was."""
-        assert self.left() == []
-        assert self.engines[0].workflows.owed(None, 1_000) == []
-        status, result = self.looker.execute("SELECT w.status, w.result FROM horsies_workflows w").fetchone()  # type: ignore[misc]
+        self.judge_nothing_left()
+        ((status, result),) = self.rows("SELECT w.status, w.result FROM horsies_workflows w")
         begun = {place for place, record in self.records.items() if record.begun and place[0] in self.undoable}
         if status == "COMPLETED":
             assert self.undone == {}
             return
         expected = {place for place in begun if place[0] not in self.skipped}
-        assert self.undone.keys() == expected, (self.undone, expected)
+        assert self.undone.keys() == expected
         tasks = """
         SELECT n.undoes, t.node_index FROM horsies_tasks t
         JOIN horsies_workflow_nodes n ON n.workflow_id = t.workflow_id AND n.number = t.node WHERE n.kind = 'undo'"""
-        rows = self.looker.execute(tasks).fetchall()
-        assert sorted(rows) == sorted(expected), (rows, expected)
+        assert sorted(self.rows(tasks)) == sorted(expected)
         failed = {number for (number, _), code in self.undone.items() if code is not None}
-        names = dict(self.looker.execute("SELECT n.number, n.name FROM horsies_workflow_nodes n").fetchall())
+        names = dict(self.rows("SELECT n.number, n.name FROM horsies_workflow_nodes n"))
         error = result["err"]
         if begun:
             assert error["data"]["undone"] == len({number for number, _ in expected} - failed)
-        assert {each["node"] for each in (error["data"] or {}).get("not_undone", [])} == {
-            names[number] for number in failed
-        }
+        not_undone = {each["node"] for each in (error["data"] or {}).get("not_undone", [])}
+        assert not_undone == {names[number] for number in failed}
         cause = "WORKFLOW_CANCELLED" if self.cancelled else "WORKFLOW_FAILED"
         assert error["error_code"] == ("COMPENSATION_FAILED" if failed else cause)
         assert status == ("CANCELLED" if self.cancelled and not failed else "FAILED")

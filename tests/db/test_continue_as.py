@@ -8,18 +8,15 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.db import connection
 
-from horsies_django import Workflow, WorkflowDefinitionError, WorkflowError, current_task, task
+from horsies_django import Workflow, WorkflowDefinitionError, WorkflowError
 from horsies_django.models import Task, WorkflowNode, WorkflowRun, WorkflowSignal
 from horsies_django.store.notify import channel_prefix
 from horsies_django.store.workflows import WorkflowStore
-from horsies_django.tasks.context import CurrentTask
 from horsies_django.testing import drain
-from horsies_django.workflows.growth import workflow_of
-from horsies_django.workflows.handle import WorkflowHandle
 from tests.apps.project import flows
 from tests.conftest import Connect
 from tests.db.conftest import Aside, wait_for_anybody
-from tests.db.drives import MAX_BYTES, Hand
+from tests.db.drives import MAX_BYTES, Hand, inside
 from tests.db.test_workflows import statuses
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -46,14 +43,10 @@ def test_a_run_ends_and_its_successor_begins_with_its_values(hand: Hand) -> None
     hand.end("number", value=4)
     assert (handle.status(), handle.get(0).err_value.error_code) == ("COMPLETED", "WAIT_TIMEOUT")
     assert statuses(handle) == {
-        "number": "COMPLETED",
-        "continue": "COMPLETED",
-        "slow": "ENQUEUED",
-        "never": "CANCELLED",
-    }
-    never = WorkflowNode.objects.get(name="never")
-    assert never.error_code == "WORKFLOW_CONTINUED"
-    assert Task.objects.get(pk=WorkflowNode.objects.get(name="slow").task_id).cancel_requested_at is not None
+        "number": "COMPLETED", "continue": "COMPLETED", "slow": "ENQUEUED", "never": "CANCELLED"
+    }  # fmt: skip
+    assert WorkflowNode.objects.get(name="never").error_code == "WORKFLOW_CONTINUED"
+    assert Task.objects.get(pk=hand.claims["slow"].id).cancel_requested_at is not None
     found = handle.successor()
     assert found is not None
     assert handle.latest() == found
@@ -68,6 +61,21 @@ def test_a_run_ends_and_its_successor_begins_with_its_values(hand: Hand) -> None
         handle.retry()
     assert handle.cancel() is False
     assert hand.engine.workflows.owed(None, 9) == []
+
+
+def test_async_code_follows_a_loop_and_the_value_is_not_read_with_the_type_of_the_first_run() -> None:
+    flow = Workflow("first")
+    flow.returns(flow.add(flows.page, "en", flow.add(flows.next_round_async, 2)))
+    handle = flow.send()
+    drain()
+
+    async def follow() -> tuple[Any, Any, Any]:
+        last = await handle.alatest()
+        return await handle.asuccessor(), last, (await handle.aget(0)).ok_value
+
+    following, last, value = async_to_sync(follow)()
+    assert following.successor() == last
+    assert value == handle.get(0).ok_value == last.get(0).ok_value == 0
 
 
 def test_a_loop_keeps_its_key_and_one_run_lives_at_a_time() -> None:
@@ -106,7 +114,7 @@ def test_a_successor_waits_for_the_success_of_the_task_that_adds_it_and_is_one_i
     hand.take()
     claim = hand.claims["adder"]
     for _ in range(2):
-        workflow_of(CurrentTask(claim)).continue_as(second())
+        inside(claim).continue_as(second())
     hand.engine.advancer.find(hand.engine.workflows, None, 9)
     hand.engine.advance()
     assert (handle.status(), statuses(handle)["continue"]) == ("RUNNING", "PENDING")
@@ -153,31 +161,6 @@ def test_a_successor_that_cannot_begin_fails_its_node_and_not_its_neighbours(han
 
 
 # what reaches the successor
-
-
-def entity(n: int, seen: list[int]) -> Workflow:
-    """Return a run that takes one signal and continues as another one, three times."""
-    flow = Workflow("entity")
-    flow.returns(flow.add(takes, n, seen, flow.signal("item", annotation=int)))
-    return flow
-
-
-@task
-def takes(n: int, seen: list[int], got: int) -> list[int]:
-    if n < 2:
-        current_task().workflow.continue_as(entity(n + 1, [*seen, got]))
-    return [*seen, got]
-
-
-def test_signals_that_a_run_did_not_take_reach_the_run_that_continues_it() -> None:
-    handle = entity(0, []).send()
-    for number in (10, 20, 30, 40):
-        handle.signal("item", number)
-    drain()
-    last = handle.latest()
-    assert (last.status(), handle.get(0).ok_value) == ("COMPLETED", [10, 20, 30])
-    left = WorkflowSignal.objects.get(used_at=None)
-    assert (left.data, left.workflow_id) == (40, last.workflow_id)
 
 
 def third() -> Workflow:
@@ -254,21 +237,6 @@ def test_a_control_that_waited_while_the_run_continued_changes_the_last_run(
     assert handle.latest().status() == "CANCELLED"
 
 
-def test_a_value_of_another_workflow_is_not_read_with_the_type_of_the_first() -> None:
-    other = Workflow("other")
-    other.returns(other.add(flows.anything, "text"))
-    flow = Workflow("first")
-    flow.returns(flow.add(flows.number, 1))
-    flow.continue_as(other, after=flow.nodes[0])
-    handle = flow.send()
-    drain()
-    assert handle.get(0).ok_value == "text"
-    assert async_to_sync(handle.aget)(0).ok_value == "text"
-
-
-# what is refused
-
-
 def test_problems_are_named_at_send() -> None:
     inner = Workflow("inner")
     inner.continue_as(second())
@@ -319,18 +287,3 @@ def test_a_task_is_told_at_once_that_its_run_cannot_continue(nested: bool, key: 
     drain()
     results = {**handle.results()}
     assert [result.ok_value for name, result in results.items() if name in ("continues_with", "outer")] == [expected]
-
-
-def test_a_loop_of_async_tasks_is_followed_from_async_code() -> None:
-    flow = Workflow("async loop")
-    flow.add(flows.next_round_async, 2)
-    handle = flow.send()
-    drain()
-
-    async def follow() -> tuple[WorkflowHandle | None, WorkflowHandle]:
-        return await handle.asuccessor(), await handle.alatest()
-
-    following, last = async_to_sync(follow)()
-    assert following is not None
-    assert following.successor() == last
-    assert last.get(0).ok_value == 0

@@ -1,4 +1,4 @@
-"""Decisions about gates: each counts for one opening of one gate, the first one counts, and nothing is kept for later."""
+"""Gates, and decisions about them: each counts for one opening of one gate, the first one counts, and none is kept for later."""
 
 from __future__ import annotations
 
@@ -6,11 +6,19 @@ import datetime as dt
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import AnonymousUser, User
+from django.contrib.auth.models import AnonymousUser, Permission, User
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
 
-from horsies_django import Workflow, WorkflowDefinitionError, WorkflowError, current_task, get_workflow, task
+from horsies_django import (
+    TaskResult,
+    Workflow,
+    WorkflowDefinitionError,
+    WorkflowError,
+    current_task,
+    get_workflow,
+    task,
+)
 from horsies_django.models import AuditEntry, WorkflowNode, WorkflowSignal
 from horsies_django.testing import drain, open_gate
 from horsies_django.workflows import operations
@@ -18,6 +26,7 @@ from horsies_django.workflows.operations import writing
 from tests.apps.project import flows
 from tests.conftest import Connect
 from tests.db.conftest import Aside, wait_for_anybody
+from tests.db.test_workflows import statuses
 
 pytestmark = pytest.mark.django_db
 
@@ -41,9 +50,34 @@ def changes() -> list[str]:
     return list(entries.order_by("pk").values_list("action", flat=True))
 
 
-def over(handle: Any) -> None:
-    past = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=1)
-    WorkflowNode.objects.filter(workflow_id=handle.workflow_id, kind="gate").update(due_at=past)
+@task
+def told(result: TaskResult[Any]) -> str:
+    return str(result.err_value.error_code)
+
+
+def test_a_gate_waits_for_a_person_and_tells_who_decided() -> None:
+    flow = Workflow("expense")
+    gate = flow.gate("approve", after=flow.add(flows.number, 900), announce=flows.announced)
+    flow.add(flows.anything, gate, name="pay")
+    wrong = flow.gate("no")
+    flow.add(flows.number, 1, after=wrong, name="after")
+    flow.add(told, wrong, allow_failed=True)
+    handle = flow.send()
+    assert drain() == 2
+    assert handle.results()["announce approve"].ok_value == "approve"
+    assert (statuses(handle)["approve"], statuses(handle)["pay"]) == ("WAITING", "PENDING")
+    handle.approve("approve", actor="ada", reason="fine")
+    (change,) = handle.history()
+    assert (change.action, change.actor, change.reason) == ("workflow.approve", "ada", "fine")
+    assert change.details == {"gate": "approve", "node": "1", "opening": "1"}
+    handle.reject("no", actor="eve", reason="too much")
+    assert drain() == 2
+    found = handle.results()
+    assert found["pay"].ok_value == {"by": "ada", "reason": "fine"}
+    error = found["no"].err_value
+    assert (error.error_code, error.message) == ("GATE_REJECTED", "rejected by eve: too much")
+    assert (statuses(handle)["after"], found["told"].ok_value) == ("SKIPPED", "GATE_REJECTED")
+    assert changes() == ["workflow.approve", "workflow.reject"]
 
 
 @pytest.mark.parametrize(
@@ -108,7 +142,7 @@ def test_an_answer_after_the_deadline_is_refused_also_before_a_worker_has_seen_t
     on_timeout: str, status: str
 ) -> None:
     handle = gated(timeout=HOUR, on_timeout=on_timeout)
-    over(handle)
+    WorkflowNode.objects.filter(kind="gate").update(due_at=dt.datetime.now(dt.UTC) - dt.timedelta(seconds=1))
     with pytest.raises(WorkflowError, match=r"is not open any more: its time was over at \d\d"):
         handle.approve("legal", actor="ada")
     drain(until=dt.timedelta(minutes=1))
@@ -140,14 +174,22 @@ def test_a_gate_that_does_not_wait_is_not_decided_and_nothing_is_kept_for_it() -
             handle.approve("legal", actor="ada")
 
 
-def test_another_permission_than_the_one_that_was_checked_does_not_decide() -> None:
+# who decides
+
+
+def test_a_user_needs_the_permission_of_a_gate_and_another_one_that_was_checked_does_not_decide() -> None:
     """Naive: a decision that was checked against an unprotected gate opens one of that name with a permission."""
-    handle = gated(permission="shop.sign")
+    ada, bob = User.objects.create_user("ada"), User.objects.create_user("bob")
+    ada.user_permissions.add(Permission.objects.get(codename="operate_workflow"))
+    handle = gated(permission="horsies.operate_workflow")
+    with pytest.raises(PermissionDenied, match=r"bob .* horsies\.operate_workflow .* 'legal'"):
+        handle.approve("legal", user=bob)
     with writing() as store:
-        for checked in (None, "shop.look"):
+        for checked in (None, "horsies.look"):
             assert not store.decide(handle.workflow_id, 0, 1, checked, True, "ada", None)
-        assert gate(handle).status == "WAITING"
-        assert store.decide(handle.workflow_id, 0, 1, "shop.sign", True, "ada", None)
+    assert (gate(handle).status, changes()) == ("WAITING", [])
+    handle.approve("legal", user=User.objects.get(pk=ada.pk))
+    assert gate(handle).value == {"by": "ada", "reason": None}
 
 
 def test_without_a_permission_a_decider_is_at_least_an_active_user_or_named_by_code() -> None:
@@ -183,9 +225,6 @@ def test_a_text_that_cannot_be_stored_is_refused_by_us_and_not_by_the_database(b
         with pytest.raises(WorkflowError, match="without NUL bytes and lone surrogates"):
             call()
     assert not WorkflowSignal.objects.exists()
-
-
-# names
 
 
 def test_a_gate_and_a_signal_of_one_name_are_refused_when_sent() -> None:
@@ -239,9 +278,6 @@ def test_of_several_open_gates_of_one_name_one_is_decided_by_its_number() -> Non
     assert [*WorkflowNode.objects.filter(status="WAITING").values_list("number", flat=True)] == [one]
     handle.approve("legal", actor="ada")
     assert handle.status() == "COMPLETED"
-
-
-# two sessions
 
 
 @pytest.mark.django_db(transaction=True)

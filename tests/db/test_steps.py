@@ -171,9 +171,6 @@ def test_a_record_finds_its_task_by_the_primary_key_also_in_a_session_that_began
     assert "Seq Scan" not in plan
 
 
-# deleted with the task
-
-
 def record(*tasks: Any) -> None:
     TaskStep.objects.bulk_create(
         TaskStep(task_id=task, name=name, digest="d", result={"mail": "ann@example.org"})

@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
-from horsies_django import Workflow, WorkflowDefinitionError, get_workflow
-from horsies_django.models import Task, WorkflowRun
+from horsies_django import Workflow, WorkflowDefinitionError, get_workflow, quorum
+from horsies_django.models import Task, WorkflowNode, WorkflowRun
 from horsies_django.testing import drain
 from tests.apps.project import flows
 from tests.db.test_workflows import run, statuses
 
 pytestmark = pytest.mark.django_db
 
+VERBS = ("add", "continue_as")
+
 
 def problems_of(flow: Workflow) -> list[str]:
     with pytest.raises(WorkflowDefinitionError) as raised:
         flow.send()
     return raised.value.problems
-
-
-def test_a_workflow_per_element_is_refused_with_what_to_write_instead() -> None:
-    child = Workflow("child")
-    child.add(flows.number, child.input("n", int))
-    flow = Workflow("map")
-    flow.map(child, n=[1, 2])  # type: ignore[arg-type]
-    (problem,) = problems_of(flow)
-    assert "may add a workflow by current_task().workflow.add()" in problem
-    assert problem.endswith("it takes a task or its name, not Workflow")
 
 
 def test_nodes_inside_of_other_values_are_refused_as_such() -> None:
@@ -77,31 +72,8 @@ def test_parameters_and_inputs_with_the_names_of_options_are_given_in_kwargs() -
     assert results["third"].ok_value == "now tomorrow ada"
 
 
-@pytest.mark.parametrize("verb", ["add", "continue_as"])
-def test_an_input_that_add_takes_for_an_option_is_refused(verb: str) -> None:
-    child = Workflow("child")
-    child.add(flows.planned, "now", child.input("name", str))
-    outer = Workflow("outer")
-    getattr(outer, verb)(child, name="ada")
-    (problem,) = problems_of(outer)
-    told = f"ada: name= is an option of {verb}(), and the workflow has an input 'name': give that in kwargs="
-    assert problem.startswith(told)
-
-
-def test_kwargs_that_are_none_or_given_twice_are_refused() -> None:
-    flow = Workflow("twice")
-    flow.add(flows.planned, kwargs={"when": "now"}, when=None, name="b")
-    flow.add(flows.number, kwargs={"n": 1}, n=2)
-    flow.add(flows.number, kwargs=["n"])  # type: ignore[arg-type]
-    flow.add(flows.number, kwargs={1: 2})  # type: ignore[dict-item]
-    problems = problems_of(flow)
-    assert "the argument 'n' is given twice: in kwargs= and beside it" in problems
-    assert "kwargs= takes a dict of arguments by name, not ['n']" in problems
-    assert "kwargs= takes a dict of arguments by name, not {1: 2}" in problems
-
-
 @pytest.mark.parametrize("change", ["add", "map", "sleep", "after", "returns"])
-@pytest.mark.parametrize("how", ["add", "continue_as"])
+@pytest.mark.parametrize("how", VERBS)
 def test_a_workflow_that_changes_after_it_became_part_of_another_is_refused(change: str, how: str) -> None:
     """Naive: the other one keeps the graph as it was, and the rest never runs."""
     late = Workflow("late")
@@ -146,26 +118,6 @@ def test_a_task_adds_no_input_to_its_run() -> None:
     assert run(flow).get(0).ok_value == problem
 
 
-@pytest.mark.parametrize("verb", ["add", "continue_as"])
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        (
-            {"name": "child", "good_until": "tomorrow"},
-            "good_until must be an aware datetime or a timedelta from sending",
-        ),
-        ({"name": 3}, "a workflow's name must be a str of 1 to 255 printable characters, not 3"),
-    ],
-)
-def test_what_is_wrong_with_the_options_of_a_workflow_that_is_a_node_is_named(
-    verb: str, options: dict[str, Any], problem: str
-) -> None:
-    """Naive: its graph is encoded all the same, which raises AttributeError or TypeError."""
-    flow = Workflow("outer")
-    getattr(flow, verb)(Workflow(**options), name="inner")
-    assert any(each.startswith(f"inner: {problem}") for each in problems_of(flow))
-
-
 def nested(levels: int, task: Any = flows.number) -> Workflow:
     inner = Workflow("level 1")
     inner.returns(inner.add(task, 7))
@@ -199,3 +151,87 @@ def test_operations_reach_the_innermost_of_many_workflows() -> None:
     handle = nested(100, flows.broken).send()
     assert handle.cancel()
     assert WorkflowRun.objects.get(name="level 1", status="CANCELLED").id != innermost.workflow_id
+
+
+# bad input
+
+
+DELAY = "sleep: delay must be a timedelta or seconds, from 0 to 100 years, not"
+BAD_NAME = "the name of a signal is a str of 1 to 200"
+BAD_KWARGS = r"kwargs= takes a dict of arguments by name, not"
+OPTIONAL = {"annotation": int, "timeout": 1, "on_timeout": "complete"}
+OPTIONS: list[tuple[dict[str, Any], str]] = [
+    ({"name": "child", "good_until": "tomorrow"}, "good_until must be an aware datetime or a timedelta from sending"),
+    ({"name": 3}, "a workflow's name must be a str of 1 to 255 printable characters, not 3"),
+]
+
+
+def named() -> Workflow:
+    """Return a workflow that has an input with the name of an option."""
+    flow = Workflow("child")
+    flow.add(flows.planned, "now", flow.input("name", str))
+    return flow
+
+
+def joined(flow: Workflow, join: Any, many: int) -> None:
+    """Add a node with an argument, a condition and so many branches."""
+    page, other = flow.add(flows.number, 1), flow.add(flows.number, 2)
+    how: dict[str, Any] = {"after": [page, other][:many], "join": join, "when": page.matches("$ == 1")}
+    flow.add(flows.act, flow.add(flows.number, 3), **how, name="end")
+
+
+@pytest.mark.parametrize(
+    ("problem", "build"),
+    [
+        *[(f"{DELAY} {bad!r}", lambda flow, bad=bad: flow.sleep(bad)) for bad in ("1 day", -1, math.nan, True, None)],
+        (DELAY, lambda flow: flow.sleep(1e300)),
+        ("until: until\\(\\) takes an aware datetime", lambda flow: flow.until(dt.datetime(2030, 1, 1))),  # noqa: DTZ001
+        ("until: until\\(\\) takes an aware datetime", lambda flow: flow.until("tomorrow")),
+        *[(BAD_NAME, lambda flow, bad=bad: flow.signal(bad)) for bad in ("", 7, "a\nb")],
+        ("a: key must be a str", lambda flow: flow.signal("a", key=7)),
+        ("a: timeout must be", lambda flow: flow.signal("a", timeout=-1)),
+        (
+            "a: on_timeout must be 'fail', 'skip' or 'complete'",
+            lambda flow: flow.signal("a", timeout=1, on_timeout="retry"),
+        ),
+        ("a: permission must be a str like 'shop.approve'", lambda flow: flow.gate("a", permission="approve")),
+        ("a node's name must be a str", lambda flow: flow.gate("a" * 300)),
+        ("the name 'a' is used for two nodes", lambda flow: (flow.gate("a"), flow.gate("a"))),
+        ("announce a: .*'gate'", lambda flow: flow.gate("a", announce=flows.number)),
+        ("'a' takes int, but a gives str", lambda flow: flow.add(flows.plus, flow.signal("a", annotation=str))),
+        ("'a' takes int, but a gives int | None", lambda flow: flow.add(flows.plus, flow.signal("a", **OPTIONAL))),
+        ("'a' takes int, but sleep gives None", lambda flow: flow.add(flows.plus, flow.sleep(1))),
+        (
+            r"may add a workflow by current_task\(\)\.workflow\.add\(\).* it takes a task or its name, not Workflow",
+            lambda flow: flow.map(named(), n=[1, 2]),
+        ),
+        ("'n' is given twice: in kwargs= and beside it", lambda flow: flow.add(flows.number, kwargs={"n": 1}, n=2)),
+        (rf"{BAD_KWARGS} \['n'\]", lambda flow: flow.add(flows.number, kwargs=["n"])),
+        (rf"{BAD_KWARGS} {{1: 2}}", lambda flow: flow.add(flows.number, kwargs={1: 2})),
+        *[
+            (
+                rf"ada: name= is an option of {verb}\(\), and the workflow has an input 'name': give that in kwargs=",
+                lambda flow, verb=verb: getattr(flow, verb)(named(), name="ada"),
+            )
+            for verb in VERBS
+        ],
+        *[
+            (f"inner: {problem}", lambda flow, verb=verb, how=how: getattr(flow, verb)(Workflow(**how), name="inner"))
+            for verb in VERBS
+            for how, problem in OPTIONS
+        ],
+        *[
+            (
+                f"end: a quorum of {needs} of {many} branches is impossible: it counts",
+                partial(joined, join=join, many=many),
+            )
+            for join, needs, many in (("any", 1, 0), (quorum(1), 1, 0), (quorum(3), 3, 2))
+        ],
+    ],
+)
+def test_bad_input_is_named(build: Callable[[Workflow], object], problem: str) -> None:
+    flow = Workflow("wrong")
+    build(flow)
+    with pytest.raises(WorkflowDefinitionError, match=problem):
+        flow.send()
+    assert WorkflowNode.objects.count() == 0

@@ -1,50 +1,266 @@
-"""Stops, skips, caps and retries of runs, and what comes late: the end of a task, a deadline, new code."""
+"""Pauses, retries and caps of runs: what a pause keeps from starting, what a resume begins, and what comes late."""
 
 from __future__ import annotations
 
 import datetime as dt
+import json
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+from django.db import connection
 
-from horsies_django import Workflow, WorkflowError, get_workflow
+from horsies_django import Workflow
+from horsies_django.core.records import Claim, Wanted
 from horsies_django.models import Task, WorkflowNode, WorkflowRun
+from horsies_django.monitoring.explain import explain
+from horsies_django.store.health import HealthStore
+from horsies_django.store.workers import WorkerStore
 from horsies_django.tasks import registry
 from horsies_django.tasks.definition import define
-from horsies_django.tasks.redaction import redact
 from horsies_django.testing import drain
+from horsies_django.workflows.handle import WorkflowHandle
 from tests.apps.project import flows
-from tests.conftest import sql
+from tests.conftest import Claimer, Claimers, Connect, limit, put, sql
+from tests.db.conftest import heard
 from tests.db.drives import Hand
+from tests.db.graphs import AGAIN
+from tests.db.test_elections import Team
+from tests.db.test_pass import done, failed
 from tests.db.test_workflows import statuses
 
-pytestmark = pytest.mark.django_db
+pytestmark = pytest.mark.django_db(transaction=True)
+
+EVERYWHERE = [{"low": 1, "high": 32_767}]
 
 
-def chain() -> Workflow:
-    flow = Workflow("chain")
-    flow.returns(flow.add(flows.plus, flow.add(flows.number, 1)))
-    return flow
+def whole(worker: Claimer) -> list[Claim]:
+    return worker.run_pass(sync=9).claims
 
 
-# controls
+def short(worker: Claimer) -> list[Claim]:
+    passed = worker.run_pass(sync=9, news="default")
+    assert passed.short
+    return list(passed.claims)
 
 
-def test_a_node_that_was_skipped_by_hand_stays_skipped_when_the_run_is_retried() -> None:
-    flow = Workflow("skip")
-    first = flow.add(flows.odd_fails, 1)
-    second = flow.add(flows.number, 2, after=first, name="second")
-    flow.add(flows.number, 3, after=second, name="third")
-    flow.add(flows.describe, second, allow_failed=True)
+def ahead(worker: Claimer) -> list[Claim]:
+    return worker.run_pass(wanted=Wanted(prefetch=9, lease=dt.timedelta(minutes=5))).prefetched
+
+
+def one(name: str = "one", **options: Any) -> WorkflowHandle[Any]:
+    """Send a run of one task."""
+    flow = Workflow(name)
+    flow.add(flows.number.with_options(**options) if options else flows.number, 1)
+    return flow.send()
+
+
+def again(worker: Claimer, *claims: Claim) -> None:
+    """Let tasks fail and be retried at once."""
+    worker.run_pass(outcomes=[failed(claim, "AGAIN") for claim in claims])
+
+
+def left_over(worker: Claimer) -> WorkflowHandle[Any]:
+    """Return a paused run whose task came back: the child process died before it began the task."""
+    handle = one()
+    claims = whole(worker)
+    assert handle.pause()
+    worker.run_pass(releases=claims)
+    return handle
+
+
+def alter(handle: WorkflowHandle[Any], **columns: Any) -> None:
+    WorkflowRun.objects.filter(pk=handle.workflow_id).update(**columns)
+
+
+@pytest.mark.parametrize("claim", [whole, short, ahead])
+@pytest.mark.parametrize("how", ["locked", "given back", "failed before", "failed during"])
+def test_a_task_that_waits_or_comes_back_during_a_pause_starts_after_the_resume(
+    claimer: Claimers, connect: Connect, how: str, claim: Callable[[Claimer], list[Claim]]
+) -> None:
+    worker, other, holder = claimer(default=100), claimer(default=100), connect()
+    handle = one(retry_policy=AGAIN)
+    claims = [] if how == "locked" else whole(worker)
+    if how == "failed before":
+        again(worker, *claims)
+    with holder.transaction():
+        if how == "locked":
+            holder.execute("SELECT FROM horsies_tasks FOR UPDATE")
+        assert handle.pause()
+    if how == "given back":
+        worker.run_pass(releases=claims)
+    elif how == "failed during":
+        again(worker, *claims)
+    assert not handle.pause()
+    assert Task.objects.get().status == "PENDING"
+    assert claim(other) == []
+    assert handle.resume()
+    assert not handle.resume()
+    assert [found.attempt for found in claim(other)] == [2 if how.startswith("failed") else 1]
+
+
+def test_a_prefetched_task_of_a_paused_run_is_given_back_and_takes_no_room_from_others(claimer: Claimers) -> None:
+    handle, worker = one(), claimer()
+    put(1)
+    paused, other = ahead(worker)
+    limit("default", max_concurrency=1)
+    assert handle.pause()
+    passed = worker.run_pass(starts=[paused, other])
+    assert (passed.started, passed.returned) == ([other.id], [paused.id])
+    assert whole(worker) == []
+    handle.resume()
+    worker.run_pass(outcomes=[done(other)])
+    assert [claim.id for claim in whole(worker)] == [paused.id]
+
+
+@pytest.mark.parametrize("how", ["its worker dies", "its lease ends"])
+def test_a_prefetched_task_that_is_taken_from_its_worker_does_not_start_during_a_pause(
+    claimer: Claimers, how: str
+) -> None:
+    handle, worker = one(), claimer()
+    assert len(ahead(claimer())) == 1
+    assert handle.pause()
+    if how == "its worker dies":
+        WorkerStore(connection).reap(dt.timedelta(0), judge=False, many=9)
+    else:
+        Task.objects.update(claim_expires_at=dt.datetime.now(dt.UTC))
+    assert worker.run_pass(sync=9, expired_leases=how == "its lease ends").claims == []
+    assert Task.objects.get().status == "PENDING"
+    handle.resume()
+    assert drain() == 1
+
+
+def test_scans_do_not_meet_the_retries_of_a_paused_run(claimer: Claimers) -> None:
+    """Naive: they stay where they are due, and each claim walks over all of them until the run is resumed."""
+    worker = claimer()
+    limit("default", partition_by_args=["n"], partition_max_concurrency=1)
+    handle = one(retry_policy=AGAIN)
+    again(worker, *whole(worker))
+    Task.objects.update(parked=True)
+    assert handle.pause()
+    due = "SELECT count(*) FROM horsies_tasks WHERE status = 'PENDING' AND (parked OR enqueued_at <= now() + interval '9 years')"
+    assert sql(due) == [(0,)]
+    handle.resume()
+    task = Task.objects.get()
+    assert (task.enqueued_at, task.parked, task.retry_count) == (task.next_retry_at, False, 1)
+
+
+def test_a_resume_wakes_workers_for_what_came_back_before_and_was_no_long_wait(
+    claimer: Claimers, connect: Connect
+) -> None:
+    """Naive: the task lies behind their scan cursors, and waits for the next poll."""
+    worker, listener, store = claimer(), connect(), HealthStore(connection)
+    handle = left_over(worker)
+    assert store.waits(["default"]) == {}
+    listener.execute(f"LISTEN {worker.channel}_new")
+    handle.resume()
+    (said,) = heard(listener)
+    moment, queue = said.split(" ")
+    assert (float(moment), queue) == (Task.objects.get().enqueued_at.timestamp(), "default")
+    assert [*store.waits(["default"])] == ["default"]
+
+
+@pytest.mark.parametrize("cursors", [None, json.dumps({"default": {"sync": EVERYWHERE, "async": EVERYWHERE}})])
+def test_the_task_of_a_paused_run_wakes_nobody(claimer: Claimers, connect: Connect, cursors: str | None) -> None:
+    """Naive: each permit that becomes free, and each full worker, wakes others for it as long as the pause lasts."""
+    limit("default", max_concurrency=2)
+    worker, listener = claimer(), connect()
+    team = Team(connect(), 2)
+    handle = left_over(worker)
+    listener.execute(f"LISTEN {worker.channel}_new")
+    put(1)
+    (claim,) = whole(worker)
+    heard(listener)
+    worker.run_pass(outcomes=[done(claim)], cursors=cursors)
+    assert (heard(listener), team.pass_on()) == ([], None)
+    handle.resume()
+    assert team.pass_on() == 1
+
+
+def test_a_free_permit_of_a_partition_goes_to_a_task_that_may_start(claimer: Claimers) -> None:
+    """Naive: the task of the paused run comes first and keeps the permit, and the partition stands still until a sweep."""
+    limit("default", partition_by_args=["n"], partition_max_concurrency=1)
+    worker = claimer()
+    running = put(1, kwargs=['{"n": 1}'])
+    (first,) = whole(worker)
+    left = one()
+    put(1, kwargs=['{"n": 1}'])
+    assert whole(worker) == []
+    assert Task.objects.filter(parked=True).count() == 2
+    alter(left, status="PAUSED")  # while another transaction holds the row
+    worker.run_pass(outcomes=[done(first)])
+    (claim,) = whole(worker)
+    assert claim.id not in {*running, Task.objects.get(workflow_id=left.workflow_id).pk}
+
+
+def test_what_a_run_has_left_when_it_ended_does_not_start_but_callbacks_after_a_stop_and_what_lost_its_run(
+    claimer: Claimers,
+) -> None:
+    worker = claimer(default=100)
+    handle = one()
+    begun = {"status": "RUNNING", "on_error": "fail", "error_code": None, "continued_as": None}
+    stopped = {"on_error": "stop", "error_code": "BROKEN"}
+    for columns in (
+        {"status": "CANCELLED", "error_code": "WORKFLOW_CANCELLED"},
+        {"status": "COMPENSATING"},
+        {"status": "COMPLETED", "continued_as": "0190163d-8694-739b-aea5-966c26f8ad91"},
+        stopped,
+    ):
+        alter(handle, **begun | columns)
+        assert (whole(worker), short(worker), ahead(worker)) == ([], [], []), columns
+        assert [reason.code for reason in explain(Task.objects.get().pk).reasons][0] == "RUN_ENDED"
+    for rule in ("failed", "finished"):
+        WorkflowNode.objects.update(rule=rule)
+        (claim,) = short(worker)
+        worker.run_pass(releases=[claim])
+    sql("DELETE FROM horsies_workflows WHERE id = %s", [handle.workflow_id])
+    assert len(whole(worker)) == 1
+
+
+def test_the_explanation_of_a_task_says_that_its_run_is_paused(claimer: Claimers) -> None:
+    worker = claimer()
+    left = left_over(worker)
+    said = f"RUN_PAUSED: Its run, one {left.workflow_id}, is paused. None of its tasks start until it is resumed."
+    assert said in str(explain(Task.objects.get().pk))
+    assert left.cancel()
+    later = one("later", retry_policy=AGAIN)
+    again(worker, *whole(worker))
+    assert later.pause()
+    due = dt.datetime.now(dt.UTC) + dt.timedelta(hours=1)
+    task = Task.objects.filter(workflow_id=later.workflow_id)
+    task.update(next_retry_at=due)
+    reasons = explain(task.get().pk).reasons
+    assert [reason.code.value for reason in reasons] == ["RUN_PAUSED", "NO_LIVE_WORKER", "RETRY_WAITING"]
+    assert dt.datetime.fromisoformat(reasons[-1].details["due_at"]) == due
+
+
+def moments() -> set[dt.datetime]:
+    return set(Task.objects.filter(status="PENDING").values_list("enqueued_at", flat=True))
+
+
+def test_a_pause_does_not_begin_a_delay_anew_and_a_retry_does_and_one_that_ends_meanwhile_is_over() -> None:
+    flow = Workflow("delayed")
+    flow.add(flows.number.with_options(delay=3_600), 1, name="node")
+    flow.map(flows.plus.with_options(delay=3_600), a=[1, 2, 3], name="map")
     handle = flow.send()
-    handle.skip("second")
-    drain(raise_errors=False)
-    with pytest.raises(WorkflowError, match="has finished"):
-        handle.skip("second")
-    WorkflowNode.objects.filter(name="odd_fails").update(kwargs={"n": 2})
+    (before,) = moments()
+    assert handle.pause()
+    assert not Task.objects.exists()
+    assert handle.resume()
+    assert moments() == {before}
+    assert Task.objects.count() == 4
+    assert handle.cancel()
     handle.retry()
-    drain()
-    expected = {"odd_fails": "COMPLETED", "second": "SKIPPED", "third": "SKIPPED", "describe": "COMPLETED"}
-    assert statuses(handle) == expected
+    assert min(moments()) > before
+    assert handle.pause()
+    WorkflowNode.objects.update(due_at=dt.datetime.now(dt.UTC) - dt.timedelta(hours=1))
+    resumed = dt.datetime.now(dt.UTC)
+    assert handle.resume()
+    assert min(moments()) >= resumed  # not earlier, where scans do not look any more
+    assert drain() == 4
+
+
+# retries, and what comes late
 
 
 def test_a_cap_on_tasks_in_flight_holds_through_a_pause_and_a_retry(hand: Hand) -> None:
@@ -69,48 +285,35 @@ def test_a_cap_on_tasks_in_flight_holds_through_a_pause_and_a_retry(hand: Hand) 
     assert (max(most), handle.status()) == (2, "COMPLETED")
 
 
+def test_the_retry_of_a_paused_run_lets_its_postponed_tasks_start(hand: Hand) -> None:
+    flow = Workflow("pauses", on_error="pause")
+    flow.add(flows.act.with_options(retry_policy=AGAIN), name="tried")
+    flow.add(flows.act, name="fails")
+    handle = hand.send(flow)
+    hand.end("tried", code="AGAIN")
+    hand.end("fails", code="BROKEN")
+    assert (handle.status(), hand.take()) == ("PAUSED", set())
+    handle.retry()
+    hand.finish()
+    assert handle.status() == "COMPLETED"
+
+
 def test_a_run_that_was_cancelled_when_all_its_nodes_had_completed_is_retried(hand: Hand) -> None:
     child = Workflow("child")
     child.add(flows.number, 1, name="inside")
     flow = Workflow("parent")
     flow.add(flows.number, 2, after=flow.add(child))
-    handle = flow.send()
-    hand.take()
-    inside = WorkflowRun.objects.get(name="child")
-    get_workflow(inside.pk).pause()
+    handle = hand.send(flow)
+    inside = handle.children()["child"]
+    inside.pause()
     hand.end("inside")
-    assert (get_workflow(inside.pk).status(), statuses(get_workflow(inside.pk))) == ("PAUSED", {"inside": "COMPLETED"})
+    assert (inside.status(), statuses(inside)) == ("PAUSED", {"inside": "COMPLETED"})
     assert handle.cancel()
     hand.engine.advance()
     assert set(statuses(handle).values()) == {"CANCELLED"}
     handle.retry()
     hand.finish()
     assert handle.status() == "COMPLETED"
-
-
-# what comes late
-
-
-def test_a_task_that_completes_after_the_cancel_does_not_revive_its_run(hand: Hand) -> None:
-    handle = chain().send()
-    hand.take()
-    assert handle.cancel()
-    hand.end("number")
-    assert handle.status() == "CANCELLED"
-    assert statuses(handle) == {"number": "COMPLETED", "plus": "CANCELLED"}
-    assert Task.objects.count() == 1
-
-
-def test_what_completes_during_a_pause_is_an_argument_after_it(hand: Hand) -> None:
-    handle = chain().send()
-    hand.take()
-    assert handle.pause()
-    hand.end("number", value=41)
-    assert statuses(handle) == {"number": "COMPLETED", "plus": "READY"}
-    assert hand.take() == set()
-    assert handle.resume()
-    drain()
-    assert handle.get(0).ok_value == 42
 
 
 def test_a_deadline_that_passes_during_a_pause_lets_nothing_run_after_it() -> None:
@@ -123,22 +326,6 @@ def test_a_deadline_that_passes_during_a_pause_lets_nothing_run_after_it() -> No
     assert drain() == 0
     assert statuses(handle) == {"number": "EXPIRED"}
     assert handle.status() == "FAILED"
-
-
-def test_a_result_or_an_element_that_was_erased_before_it_became_an_argument_fails_the_node(hand: Hand) -> None:
-    flow = chain()
-    flow.map(flows.anything, value=flow.map(flows.number, n=[1, 2]), name="over a map")
-    handle = flow.send()
-    hand.take()
-    assert handle.pause()
-    erased = [hand.claims["number"].id, hand.claims["element 1"].id]
-    hand.end("number", "element 0", "element 1")
-    for task in erased:
-        redact(task, actor="ada", reason="a request")
-    assert handle.resume()
-    assert (handle.status(), Task.objects.count()) == ("FAILED", 3)
-    assert handle.get(0).err_value.data == {"node": "plus", "error_code": "RESULT_REDACTED"}
-    assert WorkflowNode.objects.get(name="over a map").error_code == "RESULT_REDACTED"
 
 
 def plus_needs_more(a: int, c: str, b: int = 1) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -11,7 +12,6 @@ from django.db.models import Count
 from django.utils import timezone
 
 from horsies_django import Batch, Workflow, WorkflowError, quorum
-from horsies_django.core.records import Claim
 from horsies_django.models import Task, WorkflowNode, WorkflowRun
 from horsies_django.tasks.redaction import redact
 from horsies_django.testing import drain
@@ -33,34 +33,32 @@ def small_parts(parts: Parts) -> None:
     parts(PART)
 
 
-def chain(many: int = MANY, **options: Any) -> Workflow:
-    flow = Workflow("chain", **options)
-    node: Any = ()
+def flat(many: int = MANY, **options: Any) -> Workflow:
+    flow = Workflow("flat", **options)
     for _ in range(many):
-        node = flow.add(flows.number, 1, after=node)
+        flow.add(flows.number, 1)
     return flow
 
 
-def fan() -> Workflow:
-    flow = Workflow("fan")
-    first = flow.add(flows.number, 1)
-    for _ in range(MANY - 1):
-        flow.add(flows.number, 1, after=first)
+def chain(many: int = MANY, **options: Any) -> Workflow:
+    flow = flat(many, **options)
+    for one, other in pairwise(flow.nodes):
+        other.after(one)
     return flow
 
 
 def backwards() -> Workflow:
     """Return a chain whose first node has the greatest number."""
     flow = flat()
-    for one, other in zip(flow.nodes, flow.nodes[1:], strict=False):
+    for one, other in pairwise(flow.nodes):
         one.after(other)
     return flow
 
 
-def flat() -> Workflow:
-    flow = Workflow("flat")
-    for _ in range(MANY):
-        flow.add(flows.number, 1)
+def fan() -> Workflow:
+    flow = flat()
+    for node in flow.nodes[1:]:
+        node.after(flow.nodes[0])
     return flow
 
 
@@ -92,7 +90,7 @@ def largest_part(engine: Engine, handle: WorkflowHandle, count: Callable[[Workfl
     while more:
         more = engine.advance_run(handle.workflow_id).more
         found.append(count(handle))
-    return max(abs(new - old) for old, new in zip(found, found[1:], strict=False))
+    return max(abs(new - old) for old, new in pairwise(found))
 
 
 def fail(engine: Engine, many: int = 1, *, complete: int = 0) -> None:
@@ -111,11 +109,6 @@ def retried(engine: Engine, flow: Workflow, fails: int = 1) -> WorkflowHandle:
     fail(engine, fails)
     handle.retry()
     return handle
-
-
-def take(engine: Engine) -> dict[str, Claim]:
-    """Return the tasks that an engine takes, by the names of their nodes."""
-    return {WorkflowNode.objects.get(task_id=claim.id).name: claim for claim in engine.take()}
 
 
 def status(name: str) -> str:
@@ -154,6 +147,7 @@ def test_a_stop_ends_tasks_and_nodes_in_parts_and_then_runs_what_runs_when_other
     for _ in range(MANY):
         flow.add(flows.number, 1)
         flow.add(flows.number, 1, after=second)
+    flow.on_success(flows.number, 1, name="good")
     flow.on_failure(flows.number, 1, name="told")
     handle = flow.send()
     claims = engine.take(2)
@@ -167,36 +161,8 @@ def test_a_stop_ends_tasks_and_nodes_in_parts_and_then_runs_what_runs_when_other
     assert counted(Task, handle) == {"FAILED": 1, "RUNNING": 1, "CANCELLED": MANY}
     engine.settle(claims[1])
     engine.run_all()
-    assert counted(WorkflowNode, handle) == {"FAILED": 1, "COMPLETED": 2, "CANCELLED": 2 * MANY}
-    assert handle.status() == "FAILED"
-
-
-@pytest.mark.parametrize(
-    ("most", "begun", "end", "expected"),
-    [
-        (None, 0, None, ("CANCELLED", "TASK_CANCELLED", 0)),
-        (None, 1, "TASK_CANCELLED", ("FAILED", "MAP_FAILED", 0)),
-        (3, 2, None, ("CANCELLED", "WORKFLOW_CANCELLED", 2)),
-    ],
-)
-def test_a_stopped_run_waits_for_the_tasks_of_a_map_in_any_state(
-    engine: Engine, most: int | None, begun: int, end: str | None, expected: tuple[str, str, int]
-) -> None:
-    """Naive: a map whose tasks were not all sent has ended at once, and the run with it, while some of its tasks run. Or it has
-    FAILED, though nothing of it was tried."""
-    flow = Workflow("stop", on_error="stop", max_in_flight=most)
-    flow.add(flows.number, 1)
-    flow.map(flows.number, n=[1, 2, 3], name="map")
-    handle = flow.send()
-    first, *others = engine.take(1 + begun)
-    engine.settle(first, code="BROKEN")
-    engine.advance()
-    assert (handle.status(), status("map") == "ENQUEUED") == (("RUNNING", True) if begun else ("FAILED", False))
-    engine.settle(*others, code=end)
-    engine.advance()
-    node = WorkflowNode.objects.get(name="map")
-    assert (handle.status(), (node.status, node.error_code, node.items_ok)) == ("FAILED", expected)
-    assert handle.progress() == (4, node.items_ok, 4 - node.items_ok, 0, 0)
+    assert counted(WorkflowNode, handle) == {"FAILED": 1, "COMPLETED": 2, "CANCELLED": 2 * MANY + 1}
+    assert (handle.status(), status("good")) == ("FAILED", "CANCELLED")
 
 
 def test_a_map_that_cannot_be_sent_as_a_whole_ends_after_the_tasks_that_were_sent(engine: Engine) -> None:
@@ -211,13 +177,12 @@ def test_a_map_that_cannot_be_sent_as_a_whole_ends_after_the_tasks_that_were_sen
     one, other = engine.take()
     engine.settle(one)
     engine.advance()
-    node = WorkflowNode.objects.get(name="second")
-    assert (handle.status(), node.status, node.error_code) == ("RUNNING", "ENQUEUED", "RESULT_REDACTED")
+    assert (handle.status(), status("second")) == ("RUNNING", "ENQUEUED")
     handle.cancel()
     assert Task.objects.filter(cancel_requested_at__isnull=False).count() == 1
     engine.settle(other)
     engine.advance()
-    node.refresh_from_db()
+    node = WorkflowNode.objects.get(name="second")
     assert (node.status, node.error_code, node.items_ok) == ("FAILED", "RESULT_REDACTED", 2)
 
 
@@ -234,16 +199,13 @@ def test_a_pause_withdraws_tasks_in_parts_and_a_resume_sends_them_again(
     assert counted(Task, handle) == {"PENDING": MANY - PART}
     assert engine.advance_run(handle.workflow_id).more
     assert counted(Task, handle) == {"PENDING": MANY - 2 * PART}
-    assert handle.resume()
-    engine.advance()
-    assert counted(Task, handle) == {"PENDING": MANY}
-    assert handle.pause()
-    engine.advance()
-    assert counted(Task, handle) == {}
-    assert WorkflowRun.objects.get().owed_at is None
-    assert handle.resume()
-    engine.advance()
-    assert counted(Task, handle) == {"PENDING": MANY}
+    for _ in range(2):
+        assert handle.resume()
+        engine.advance()
+        assert counted(Task, handle) == {"PENDING": MANY}
+        assert handle.pause()
+        engine.advance()
+        assert (counted(Task, handle), WorkflowRun.objects.get().owed_at) == ({}, None)
 
 
 def test_a_resume_lets_go_in_parts_what_a_pause_held_back(engine: Engine, connect: Connect) -> None:
@@ -299,8 +261,7 @@ def test_a_retry_reaches_what_was_skipped_in_parts(engine: Engine, build: Callab
 
 
 def test_a_retry_of_as_many_nodes_as_a_part_has_is_one_part(engine: Engine) -> None:
-    handle = retried(engine, chain(PART))
-    assert counted(WorkflowNode, handle) == {"ENQUEUED": 1, "PENDING": PART - 1}
+    assert counted(WorkflowNode, retried(engine, chain(PART))) == {"ENQUEUED": 1, "PENDING": PART - 1}
 
 
 def test_no_task_is_sent_before_all_failed_nodes_were_found_nor_during_a_pause(engine: Engine) -> None:
@@ -308,11 +269,7 @@ def test_no_task_is_sent_before_all_failed_nodes_were_found_nor_during_a_pause(e
     the last part lets a paused run go on; or it stays between failed and retried until it is resumed."""
     flow = flat()
     flow.add(flows.anything, 1, after=flow.nodes[:], join=quorum(2), name="two")
-    handle = flow.send()
-    engine.advance()
-    fail(engine, MANY)
-    assert counted(WorkflowNode, handle) == {"FAILED": MANY, "SKIPPED": 1}
-    handle.retry()
+    handle = retried(engine, flow, MANY)
     while WorkflowRun.objects.get().retrying is not None:
         assert counted(Task, handle).keys() == {"FAILED"}
         assert engine.advance_run(handle.workflow_id).more
@@ -386,9 +343,8 @@ def test_a_cancel_ends_a_retry_of_a_run_that_is_then_undone(engine: Engine, part
         flow.map(flows.number, n=list(range(9)), name=f"map {place}")
     handle = flow.send()
     engine.advance()
-    claims = engine.take()
-    engine.settle(*[claim for claim in claims if Task.objects.get(id=claim.id).node == 0])
-    engine.settle(*[claim for claim in claims if Task.objects.get(id=claim.id).node != 0], code="BROKEN")
+    for claim in engine.take():
+        engine.settle(claim, code="BROKEN" if Task.objects.get(id=claim.id).node else None)
     handle.pause()  # or it would be undone at once
     engine.advance()
     handle.retry()
@@ -414,43 +370,6 @@ def test_a_second_retry_goes_on_with_the_first_and_resumes_the_run(engine: Engin
     assert left - 1.5 * PART <= skipped(handle) < left
     engine.advance()
     assert counted(WorkflowNode, handle) == {"ENQUEUED": 1, "PENDING": MANY - 1}
-    engine.settle(*engine.take(1))
-    engine.advance()
-    with pytest.raises(WorkflowError, match="none of its nodes has failed"):
-        handle.retry()
-
-
-def test_what_ends_during_a_retry_is_told_after_it_and_what_fails_runs_again(engine: Engine, parts: Parts) -> None:
-    """Naive: a node runs because one that has failed is counted, though that one is to run again. Or one that failed meanwhile
-    lets the run fail. Or a gate that is decided meanwhile opens before the retry is over."""
-    parts(2)
-    flow = chain(21)
-    bad, *_, last = flow.nodes
-    slow, late = flow.add(flows.number, 1, name="slow"), flow.add(flows.number, 1, name="late")
-    gate = flow.gate("gate")
-    flow.add(flows.anything, 1, after=[last, slow], allow_failed=True, name="both")
-    flow.add(flows.anything, 1, after=[last, gate], allow_failed=True, name="decided")
-    flow.add(flows.anything, 1, after=late, name="after late")
-    flow.add(flows.anything, 1, after=slow, name="after slow")
-    handle = flow.send()
-    claims = take(engine)
-    engine.settle(claims[bad.name], code="BROKEN")
-    engine.advance()
-    assert status(last.name) == "SKIPPED"
-    handle.retry()
-    engine.settle(claims["slow"])
-    engine.settle(claims["late"], code="BROKEN")
-    engine.advance_run(handle.workflow_id, [claims["slow"].id, claims["late"].id])
-    handle.approve("gate", actor="ada")
-    assert WorkflowRun.objects.get().retrying is not None
-    assert status("decided") in ("ADDED", "PENDING")
-    engine.advance()
-    assert (status(bad.name), status("late"), status("slow")) == ("ENQUEUED", "ENQUEUED", "COMPLETED")
-    assert (status("both"), status("after late"), status(last.name)) == ("PENDING", "PENDING", "PENDING")
-    assert (status("after slow"), status("gate"), status("decided")) == ("ENQUEUED", "COMPLETED", "PENDING")
-    assert miscounted() == []
-    engine.run_all()
-    assert handle.status() == "COMPLETED"
 
 
 def test_runs_inside_are_retried_in_parts_and_those_whose_inputs_may_change_begin_anew(
@@ -485,7 +404,7 @@ def test_a_retry_is_refused_while_tasks_of_a_cancelled_run_inside_are_still_runn
     flow.add(chain(1))
     handle = flow.send()
     (claim,) = engine.take()
-    operations.control(WorkflowRun.objects.get(name="chain").pk, "cancel")
+    operations.control(WorkflowRun.objects.get(name="flat").pk, "cancel")
     engine.advance()
     assert handle.status() == "FAILED"
     with pytest.raises(WorkflowError, match="still run"):
@@ -495,9 +414,6 @@ def test_a_retry_is_refused_while_tasks_of_a_cancelled_run_inside_are_still_runn
     handle.retry()
     engine.run_all()
     assert handle.status() == "COMPLETED"
-
-
-# the skips below a failed node
 
 
 def test_what_waits_for_a_failed_node_is_skipped_in_parts(engine: Engine) -> None:
@@ -529,7 +445,7 @@ def test_a_failure_halts_the_run_at_once_though_not_all_is_skipped(engine: Engin
     flow.add(flows.number, 1, after=flow.add(flows.number, 1, name="other"), name="after other")
     flow.on_finish(flows.number, 1, name="told")
     handle = flow.send()
-    claims = take(engine)
+    claims = engine.named()
     engine.settle(claims["bad"], code="BROKEN")
     halts = engine.advance_run(handle.workflow_id, [claims["bad"].id])
     assert (halts.halted, halts.more) == (on_error, True)
@@ -554,7 +470,7 @@ def test_a_quorum_that_cannot_be_met_halts_the_run_also_in_a_later_part(engine: 
     flow.add(flows.anything, 1, after=[bad, last], join="any", name="any")
     flow.add(flows.number, 1, name="other")
     flow.send()
-    engine.settle(take(engine)[bad.name], code="BROKEN")
+    engine.settle(engine.named()[bad.name], code="BROKEN")
     engine.advance()
     run = WorkflowRun.objects.get()
     assert (status("any"), run.status, run.error_code) == ("SKIPPED", "PAUSED", "QUORUM_NOT_MET")

@@ -13,28 +13,20 @@ import psycopg
 import pytest
 from django.db import connection, transaction
 
-from horsies_django import Workflow, WorkflowError, quorum
-from horsies_django.core.records import Claim
+from horsies_django import Workflow, WorkflowError
 from horsies_django.models import Task, WorkflowNode, WorkflowRun
 from horsies_django.store.workers import WorkerStore
-from horsies_django.tasks.context import CurrentTask
 from horsies_django.workflows.advancer import Debt
-from horsies_django.workflows.growth import RunningWorkflow, workflow_of
 from tests.apps.project import flows
 from tests.conftest import Connect, wait_until
 from tests.db.conftest import Aside, Engines, wait_for_anybody, wait_for_waiting
-from tests.db.drives import Engine, miscounted
+from tests.db.drives import Engine, inside
 from tests.db.graphs import AGAIN
 from tests.db.lives import THRESHOLD
 from tests.db.test_workflows import statuses
 from tests.support.refusing import refused
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-def inside(claim: Claim) -> RunningWorkflow:
-    """Return the workflow as the code of a claimed task sees it."""
-    return workflow_of(CurrentTask(claim))
 
 
 def chain() -> Workflow:
@@ -58,51 +50,6 @@ def single() -> Workflow:
     return flow
 
 
-def taken(engine: Engine) -> dict[str, Claim]:
-    """Claim all tasks; return the claims by the names of their nodes."""
-    claims = {claim.id: claim for claim in engine.take()}
-    return {node.name: claims[node.task_id] for node in WorkflowNode.objects.filter(task_id__in=claims)}
-
-
-# the counters of nodes
-
-
-def test_a_node_added_after_its_upstream_node_finished_does_not_count_it_twice(engines: Engines) -> None:
-    """Naive: the run is advanced for a finished node, admits one that waits for it and counts it, then tells it of it again."""
-    one = engines()
-    handle = single().send()
-    (grows,) = one.take()
-    growing = inside(grows)
-    first, second = growing.add(flows.act, name="a"), growing.add(flows.act, name="b")
-    one.advance()
-    claims = taken(one)
-    one.settle(claims["a"])
-    growing.add(flows.act, name="both", after=[first, second], join=quorum(2))
-    one.advance()
-    assert statuses(handle)["both"] == "PENDING"
-    assert miscounted() == []
-    one.settle(grows, claims["b"])
-    one.run_all()
-    assert set(statuses(handle).values()) == {"COMPLETED"}
-
-
-def test_a_condition_waits_for_its_node_although_the_quorum_is_met(engines: Engines) -> None:
-    """Naive: the condition is looked at when the quorum is met. The value is not there yet, and who is first decides."""
-    one = engines()
-    flow = Workflow("gated")
-    fast, slow = flow.add(flows.act, name="fast"), flow.add(flows.act, name="slow")
-    flow.add(flows.act, name="yes", after=[fast, slow], join="any", when=slow.matches("$ == 1"))
-    flow.add(flows.act, name="no", after=[fast, slow], join="any", when=slow.matches("$ == 2"))
-    handle = flow.send()
-    claims = taken(one)
-    one.settle(claims["fast"])
-    one.advance()
-    assert statuses(handle) == {"fast": "COMPLETED", "slow": "ENQUEUED", "yes": "PENDING", "no": "PENDING"}
-    one.settle(claims["slow"])
-    one.run_all()
-    assert statuses(handle) == {"fast": "COMPLETED", "slow": "COMPLETED", "yes": "COMPLETED", "no": "SKIPPED"}
-
-
 def test_a_child_that_failed_again_before_its_first_end_was_noted_is_told_to_its_parent(engines: Engines) -> None:
     """Naive: whoever advanced the parent then notes that the child was told, though a retry has run it once more meanwhile."""
     one, two = engines(), engines()
@@ -111,14 +58,14 @@ def test_a_child_that_failed_again_before_its_first_end_was_noted_is_told_to_its
     handle = flow.send()
     one.settle(*one.take(), code="BROKEN")
     run = WorkflowRun.objects.get(parent_id=handle.workflow_id).pk
-    one.advance_run(run, Task.objects.values_list("id", flat=True), [], 9)
-    one.advance_run(handle.workflow_id, [], [run], 9)
+    one.advance_run(run, Task.objects.values_list("id", flat=True))
+    one.advance_run(handle.workflow_id, children=[run])
     assert (statuses(handle), handle.status()) == ({"child": "FAILED", "after": "SKIPPED"}, "FAILED")
     handle.retry()
     assert statuses(handle) == {"child": "ENQUEUED", "after": "PENDING"}
     two.advance()
     two.settle(*two.take(), code="BROKEN")
-    two.advance_run(run, Task.objects.values_list("id", flat=True), [], 9)
+    two.advance_run(run, Task.objects.values_list("id", flat=True))
     one.workflows.mark_advanced([run])  # of its first end
     engines().advance()
     assert (statuses(handle), handle.status()) == ({"child": "FAILED", "after": "SKIPPED"}, "FAILED")
@@ -136,10 +83,10 @@ def test_two_engines_that_advance_one_run_send_its_next_task_once(engines: Engin
     passed = one.settle(*one.take())
     with one.conn.transaction():
         tasks = [task for _, task in passed.in_runs]
-        first = one.advance_run(handle.workflow_id, tasks, [], 9)
-        second = two.advance_run(handle.workflow_id, tasks, [], 9)
+        first = one.advance_run(handle.workflow_id, tasks)
+        second = two.advance_run(handle.workflow_id, tasks)
     assert ((first.busy, first.many), second.busy) == ((False, 1), True)
-    again = two.advance_run(handle.workflow_id, tasks, [], 9)
+    again = two.advance_run(handle.workflow_id, tasks)
     assert (again.busy, again.many) == (False, 0)
     assert Task.objects.count() == 2
     one.run_all()
@@ -155,7 +102,7 @@ def test_an_engine_that_found_a_run_busy_counts_its_task_later(engines: Engines)
     (first,), (second,) = one.take(1), two.take(1)
     one.settle(first)
     with one.conn.transaction():
-        assert not one.advance_run(handle.workflow_id, [first.id], [], 9).busy
+        assert not one.advance_run(handle.workflow_id, [first.id]).busy
         two.settle(second)
         two.advancer.turn(two.workflows)
         assert two.advancer.owed[handle.workflow_id].tasks == {second.id}
@@ -181,7 +128,7 @@ def test_an_advance_that_is_killed_in_the_middle_leaves_nothing_half_done(
     lock = "horsies_tasks" if table == "tasks" else f"horsies_workflow_{table}"
     with holder.transaction():
         holder.execute(f"LOCK TABLE {lock} IN {'SHARE' if table != 'edges' else 'ACCESS EXCLUSIVE'} MODE")
-        advancing = aside(one.advance_run, handle.workflow_id, [first.id], [], 9)
+        advancing = aside(one.advance_run, handle.workflow_id, [first.id])
         wait_for_waiting(connect(), one.conn)
         connect().execute("SELECT pg_terminate_backend(%s)", [one.conn.info.backend_pid])
         with pytest.raises(psycopg.OperationalError):
@@ -190,9 +137,6 @@ def test_an_advance_that_is_killed_in_the_middle_leaves_nothing_half_done(
     two.run_all()
     assert handle.status() == "COMPLETED"
     assert Task.objects.count() == 2
-
-
-# two senders
 
 
 @pytest.mark.parametrize("commits", [True, False])
@@ -220,30 +164,27 @@ def test_a_second_sender_of_a_key_waits_for_the_first_and_sends_only_if_that_one
 
 
 def test_a_task_that_starts_or_ends_while_its_run_is_paused_counts_and_nothing_follows_before_resume(
-    engines: Engines,
+    engine: Engine,
 ) -> None:
     """Naive: a pause that waits for the worker's rows, or that takes them back. The settle and the claim are still open."""
-    one = engines()
     flow = Workflow("paused", max_in_flight=2)
     for name in "ab":
-        flow.add(flows.act, after=flow.add(flows.act, name=name), name=f"{name}-next")
+        flow.add(flows.act, flow.add(flows.act, name=name), name=f"{name}-next")
     handle = flow.send()
-    (first,) = one.take(1)
-    with one.conn.transaction():
-        passed = one.settle(first)
-        claims = one.take(1)
+    (first,) = engine.take(1)
+    with engine.conn.transaction():
+        passed = engine.settle(first)
+        claims = engine.take(1)
         assert handle.pause()
     assert (len(passed.landed), len(claims)) == (1, 1)
-    one.advance()
+    engine.advance()
     assert set(Task.objects.values_list("status", flat=True)) == {"COMPLETED", "RUNNING"}
-    one.settle(*claims)
-    one.advance()
+    engine.settle(*claims)
+    engine.advance()
     assert statuses(handle) == {"a": "COMPLETED", "b": "COMPLETED", "a-next": "READY", "b-next": "READY"}
-    assert (one.take(), handle.status()) == ([], "PAUSED")
+    assert (engine.take(), handle.status()) == ([], "PAUSED")
     handle.resume()
-    one.run_all()
-    assert set(statuses(handle).values()) == {"COMPLETED"}
-    assert Task.objects.count() == 4
+    assert [claim.kwargs for claim in engine.take()] == ['{"value": 1}'] * 2
 
 
 def test_a_cancel_and_a_settle_of_the_same_task_do_not_deadlock_and_the_first_decides(
@@ -263,30 +204,28 @@ def test_a_cancel_and_a_settle_of_the_same_task_do_not_deadlock_and_the_first_de
     assert Task.objects.count() == 2
 
 
-def test_a_skip_leaves_a_task_alone_that_a_worker_has_just_claimed(engines: Engines) -> None:
+def test_a_skip_leaves_a_task_alone_that_a_worker_has_just_claimed(engine: Engine) -> None:
     """Naive: the skip waits for the claim and then takes the row of a running task away."""
-    one = engines()
     handle = chain().send()
-    with one.conn.transaction():
-        (first,) = one.take()
+    with engine.conn.transaction():
+        (first,) = engine.take()
         with pytest.raises(WorkflowError, match="has begun"):
             handle.skip("first")
-    one.settle(first)
-    one.run_all()
+    engine.settle(first)
+    engine.run_all()
     assert set(statuses(handle).values()) == {"COMPLETED"}
 
 
-def test_a_child_is_not_left_paused_when_its_parent_was_resumed_before_it(engines: Engines) -> None:
+def test_a_child_is_not_left_paused_when_its_parent_was_resumed_before_it(engine: Engine) -> None:
     """Naive: on_error pauses the run, somebody resumes it, and only then the engine comes to pause the children."""
-    one = engines()
     handle = parent_of(single(), "bad", on_error="pause")
-    bad = taken(one)["bad"]
-    one.settle(bad, code="BROKEN")
-    advanced = one.advance_run(handle.workflow_id, [bad.id], [], 9)
+    bad = engine.named()["bad"]
+    engine.settle(bad, code="BROKEN")
+    advanced = engine.advance_run(handle.workflow_id, [bad.id])
     assert (advanced.halted, handle.status()) == ("pause", "PAUSED")
     handle.resume()
-    one.advancer.learn(one.workflows, handle.workflow_id, Debt(), advanced)
-    one.advance()
+    engine.advancer.learn(engine.workflows, handle.workflow_id, Debt(), advanced)
+    engine.advance()
     assert set(WorkflowRun.objects.values_list("status", flat=True)) == {"RUNNING"}
 
 
@@ -299,9 +238,9 @@ def test_runs_inside_follow_their_parent_although_the_engine_died_that_was_to_te
     child.add(chain())
     child.add(flows.act, child.add(flows.act, name="early"), name="late")
     handle = parent_of(child, "bad", on_error=on_error)
-    bad = taken(one)["bad"]
+    bad = one.named()["bad"]
     one.settle(bad, code="BROKEN")
-    assert one.advance_run(handle.workflow_id, [bad.id], [], 9).halted == on_error
+    assert one.advance_run(handle.workflow_id, [bad.id]).halted == on_error
     one.start()
     inner = WorkflowRun.objects.filter(parent_id__isnull=False)
     assert set(inner.values_list("status", flat=True)) == {"RUNNING"}
@@ -311,16 +250,15 @@ def test_runs_inside_follow_their_parent_although_the_engine_died_that_was_to_te
     assert set(inner.values_list("status", flat=True)) == {status}
 
 
-def test_a_parent_keeps_what_its_child_is_owed_when_both_are_advanced_in_one_round_trip(engines: Engines) -> None:
+def test_a_parent_keeps_what_its_child_is_owed_when_both_are_advanced_in_one_round_trip(engine: Engine) -> None:
     """Naive: the end of the child is noted for the parent, and then the parent's turn is crossed off with it."""
-    one = engines()
     handle = parent_of(single(), "other")
-    claims = taken(one)
-    one.settle(claims["inner"])
-    one.settle(claims["other"])
-    one.advancer.turn(one.workflows)
+    claims = engine.named()
+    engine.settle(claims["inner"])
+    engine.settle(claims["other"])
+    engine.advancer.turn(engine.workflows)
     run = WorkflowRun.objects.get(parent_id=handle.workflow_id).pk
-    assert one.advancer.owed[handle.workflow_id].children == {run}
+    assert engine.advancer.owed[handle.workflow_id].children == {run}
 
 
 def test_an_error_after_the_commit_of_an_advance_puts_the_run_off_and_the_engine_lives(
@@ -338,9 +276,6 @@ def test_an_error_after_the_commit_of_an_advance_puts_the_run_off_and_the_engine
     engines().advance()
     assert handle.status() == "COMPLETED"
     assert not WorkflowRun.objects.filter(parent_id__isnull=False, advanced_at__isnull=True).exists()
-
-
-# growth
 
 
 def test_an_attempt_that_was_given_up_adds_nothing(engines: Engines) -> None:
@@ -366,19 +301,18 @@ def test_an_attempt_that_was_given_up_adds_nothing(engines: Engines) -> None:
 
 
 @pytest.mark.parametrize("end", ["CANCELLED", "COMPLETED"])
-def test_nodes_committed_after_the_end_of_the_run_are_cancelled(engines: Engines, end: str) -> None:
+def test_nodes_committed_after_the_end_of_the_run_are_cancelled(engine: Engine, end: str) -> None:
     """Naive: nobody looks at the run again, and they stay open for ever; or their tasks run."""
-    one = engines()
     handle = single().send()
-    (claim,) = one.take()
+    (claim,) = engine.take()
     with transaction.atomic():
         inside(claim).add(flows.act, name="added")
         inside(claim).add(flows.act, name="after")
         if end == "CANCELLED":
-            one.workflows.control(handle.workflow_id, "cancel")
-        one.settle(claim)
-        one.advance()
-        assert one.conn.execute("SELECT w.status FROM horsies_workflows w").fetchall() == [(end,)]
-    one.advance()
+            engine.workflows.control(handle.workflow_id, "cancel")
+        engine.settle(claim)
+        engine.advance()
+        assert engine.conn.execute("SELECT w.status FROM horsies_workflows w").fetchall() == [(end,)]
+    engine.advance()
     assert statuses(handle) == {"inner": "COMPLETED", "added": "CANCELLED", "after": "CANCELLED"}
-    assert (handle.status(), one.take(), one.workflows.owed(None, 9)) == (end, [], [])
+    assert (handle.status(), engine.take(), engine.workflows.owed(None, 9)) == (end, [], [])

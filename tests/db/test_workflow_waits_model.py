@@ -10,10 +10,9 @@ import pytest
 from horsies_django import Workflow, WorkflowError
 from horsies_django.models import WorkflowNode, WorkflowSignal
 from horsies_django.tasks.options import simulated_now
-from horsies_django.workflows.advancer import Advancer
 from horsies_django.workflows.handle import WorkflowHandle
 from tests.conftest import Connect
-from tests.db.drives import MAX_BYTES, MISCOUNTED, TABLES, Engine
+from tests.db.drives import MAX_BYTES, MISCOUNTED, Driven, Engine
 from tests.db.graphs import Dice
 from tests.support.models.waits import Line, Sent, Waiter
 from tests.support.sizes import examples
@@ -24,16 +23,17 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(max(2
 BEGIN = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
 
 
-class Waits:
+class Waits(Driven):
     """A run that only waits, or continues as another one, and the model of it. All is sent to the first run."""
 
-    def __init__(self, engines: list[Engine], seed: int) -> None:
+    STEPS = {"signal": 8, "decide": 2, "pass_time": 3, "advance": 4, "die": 1, "flood": 0.3}
+
+    def begin(self, seed: int) -> None:
+        """Send a random run into empty tables."""
+        self.clear()
         self.dice = Dice(f"waits {seed}")
-        self.engines = engines
         self.first = Line(self.waiters(self.dice.randint(1, 12)))
-        self.now = 0
-        self.done: list[str] = []
-        self.at(self.now)
+        self.at(0)
         self.handle = self.built(self.first.nodes).send()
         self.first.move(self.now)
 
@@ -88,18 +88,11 @@ class Waits:
         for engine in self.engines:
             engine.advancer.now = moment
 
-    def step(self) -> None:
-        what = self.dice.choices(
-            [self.signal, self.decide, self.pass_time, self.advance, self.die, self.flood], [8, 2, 3, 4, 1, 0.3]
-        )[0]
-        self.done.append(what.__name__)
-        what()
-
-    def signal(self) -> None:
+    def signal(self, engine: Engine) -> None:
         sent = Sent(self.dice.choice("ab"), self.dice.choice([None, "x", "y"]), len(self.line.sent), self.now)
         self.send(sent)
 
-    def flood(self) -> None:
+    def flood(self, engine: Engine) -> None:
         """Send more signals of one name and key than an advance takes, and others after them, and let time pass."""
         late = [node for node in self.line.nodes if node.kind in ("signal", "continue") and node.status == "PENDING"]
         if not late:  # what these get of the signals that an advance has not seen depends on when they begin
@@ -107,10 +100,10 @@ class Waits:
             for _ in range(205):
                 self.send(Sent(name, key, len(self.line.sent), self.now))
             for _ in range(9):
-                self.signal()
-            self.pass_time()
+                self.signal(engine)
+            self.pass_time(engine)
 
-    def decide(self) -> None:
+    def decide(self, engine: Engine) -> None:
         gates = [node.signal for line in self.first.all() for node in line.nodes if node.kind == "gate"]
         if gates:
             name, approved = self.dice.choice(gates) or "", self.dice.chance(0.6)
@@ -132,23 +125,21 @@ class Waits:
             assert self.line.takes(sent.name)
             self.line.sent.append(sent)
 
-    def pass_time(self) -> None:
+    def pass_time(self, engine: Engine) -> None:
         self.at(self.now + self.dice.randint(1, 4))
 
-    def advance(self) -> None:
+    def advance(self, engine: Engine) -> None:
         """Advance all that is owed, some of it together."""
-        engine = self.dice.choice(self.engines)
         if self.dice.chance(0.3):
             engine.advancer.wake(engine.workflows)
         engine.advance()
         self.line.advance(self.now)
         self.judge()
 
-    def die(self) -> None:
+    def die(self, engine: Engine) -> None:
         """Let an engine die before it commits."""
-        engine = self.dice.choice(self.engines)
         with engine.conn.transaction(force_rollback=True):
-            engine.advance_run(self.handle.latest().workflow_id, [], [], 9)
+            engine.advance_run(self.handle.latest().workflow_id)
 
     def judge(self) -> None:
         handle: WorkflowHandle[Any] | None = self.handle
@@ -167,27 +158,20 @@ class Waits:
         found = self.handle.get(0)
         code = None if found.is_ok() else found.err_value.error_code
         assert code == (("WORKFLOW_FAILED" if self.line.failed() else None) if self.line.ended() else "WAIT_TIMEOUT")
-        assert not self.engines[0].conn.execute(MISCOUNTED).fetchall()
+        assert not self.rows(MISCOUNTED)
 
 
 @pytest.mark.thorough
 def test_signals_and_timeouts_end_waits_as_the_model_says(connect: Connect) -> None:
-    looker, engines = connect(), [Engine(connect()) for _ in range(2)]
-    before = simulated_now.get()
+    waits, before = Waits(connect, MAX_BYTES), simulated_now.get()
     try:
         for seed in range(SEEDS):
-            with looker.transaction():
-                for table in (*TABLES, "workflow_signals"):
-                    looker.execute(f"DELETE FROM horsies_{table}".encode())
-            for engine in engines:
-                engine.advancer = Advancer(MAX_BYTES)
-            waits = Waits(engines, seed)
-            try:
-                for _ in range(waits.dice.choice([5, 20, 60])):
-                    waits.step()
-                waits.advance()
-            except Exception as error:
-                error.add_note(f"seed {seed}: {waits.done} of {waits.first}")
-                raise
+            waits.begin(seed)
+            for _ in range(waits.dice.choice([5, 20, 60])):
+                waits.step()
+            waits.advance(waits.engines[0])
+    except Exception as error:
+        error.add_note(f"seed {seed}: {waits.done} of {waits.first}")
+        raise
     finally:
         simulated_now.set(before)

@@ -16,12 +16,11 @@ from horsies_django import Workflow
 from horsies_django.models import Task, WorkflowNode, WorkflowRun
 from horsies_django.store.retention import RetentionStore
 from horsies_django.workflows import operations
-from horsies_django.workflows.advancer import Advancer
 from tests.apps.project import flows
-from tests.conftest import Claimer
+from tests.conftest import Connect
+from tests.db.conftest import Engines
 from tests.db.drives import Engine, ended
 from tests.db.test_statements import explained
-from tests.db.test_workflows_limits import settle
 from tests.support.deadlines import wait_until
 from tests.support.factories import now
 
@@ -29,15 +28,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 TABLES = [f"horsies_{name}" for name in ("tasks", "task_attempts", "workflows", "workflow_nodes", "workflow_edges")]
 POSTPONE = "UPDATE horsies_tasks SET enqueued_at = now() + interval '1 year' WHERE finished_at IS NULL"
-ADVANCE = """
-EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM horsies_advance(%s, ARRAY[%s], '{}', 200, 1000000, %s, NULL)"""
-RETRY = """
-EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM horsies_retry_run(%s, false, 1000000, %s, NULL)"""
-CANCEL = """
-EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM horsies_control_run(%s, 'cancel', 1000000, %s, NULL)"""
-PRUNE = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM horsies_prune_runs(interval '1 day', 100)"
-Claimers = Callable[..., Claimer]
-Connect = Callable[[], Any]
 
 
 def fill(state: str, admin: Any) -> None:
@@ -89,11 +79,11 @@ def full_scans(notices: list[str]) -> set[str]:
 
 @pytest.mark.parametrize("state", ["empty", "stale", "emptied", "large"])
 def test_a_run_is_advanced_found_controlled_and_deleted_through_indexes(
-    claimer: Claimers, connect: Connect, state: str
+    engines: Engines, connect: Connect, state: str
 ) -> None:
     fill(state, connect())
-    worker = claimer()
-    notices = explained(worker)
+    engine = engines()
+    notices = explained(engine)
     child = Workflow("child")
     child.add(flows.number, 1)
     flow = Workflow("plans", max_in_flight=1_000)
@@ -104,22 +94,21 @@ def test_a_run_is_advanced_found_controlled_and_deleted_through_indexes(
     flow.add(flows.number, 1, after=[mapped, flow.add(flows.number, 1)])
     handle = flow.send()
     for _ in range(4):
-        claims = worker.run_pass(sync=50).claims
-        settle(worker, claims, [[1, 2, 3] if claim.task_name.endswith(".numbers") else 1 for claim in claims])
+        for claim in engine.take():
+            engine.settle(claim, value=[1, 2, 3] if claim.task_name.endswith(".numbers") else 1)
+        engine.advance()
     assert handle.status() == "COMPLETED"
-    advancer = Advancer(1_000_000)
-    store = advancer.store(worker.conn, worker.channel)
     for age in (None, timedelta(minutes=1)):
-        assert advancer.find(store, age, 10) == 0
+        assert engine.advancer.find(engine.workflows, age, 10) == 0
     again = flow.send()
     for verb in ("pause", "resume", "cancel"):
-        store.control(again.workflow_id, verb)
-    assert store.retry(again.workflow_id, nested=False) == "RETRIED"
-    calls = store.open_calls([again.workflow_id])
+        engine.workflows.control(again.workflow_id, verb)
+    assert engine.workflows.retry(again.workflow_id, nested=False) == "RETRIED"
+    calls = engine.workflows.open_calls([again.workflow_id])
     assert sum(each.nodes for each in calls) == 6, "also of the child, not yet started"
     WorkflowRun.objects.filter(pk=handle.workflow_id).update(finished_at=now() - timedelta(days=2))
     before = Task.objects.count()
-    assert RetentionStore(worker.conn).prune_runs(timedelta(days=1), 100)[0] == 1
+    assert RetentionStore(engine.conn).prune_runs(timedelta(days=1), 100)[0] == 1
     assert Task.objects.count() < before
     shown = "\n".join(notices)
     for index in ("tasks_unadvanced", "workflows_finished", "workflow_nodes_open", "tasks_node"):
@@ -129,23 +118,16 @@ def test_a_run_is_advanced_found_controlled_and_deleted_through_indexes(
 
 def chain(length: int) -> Workflow:
     flow = Workflow(f"chain of {length}")
-    node = flow.add(flows.number, 1)
-    for _ in range(length - 1):
-        node = flow.add(flows.number, 1, after=node)
+    for _ in range(length):
+        flow.add(flows.number, 1, after=flow.nodes[-1:])
     return flow
-
-
-def read(worker: Claimer, explain: str, params: list[Any]) -> int:
-    """Return how many pages a statement reads."""
-    plan = worker.conn.execute(explain, params).fetchall()[0][0][0]["Plan"]
-    return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
 
 
 def entries(conn: Any, act: Callable[[], Any]) -> int:
     """Return how many entries of indexes an act reads in a session."""
     query = """
     SELECT sum(pg_stat_get_tuples_returned(c.oid)) FROM pg_class c
-    WHERE c.relkind = 'i' AND c.relname ~ '^horsies_(workflow|task)'"""
+    WHERE c.relkind = 'i' AND c.relname ~ '^horsies_(workflow|signal|task)'"""
     found = []
     for what in (lambda: None, act):
         what()
@@ -158,117 +140,125 @@ def reads_at_most(bound: int, engine: Engine, act: Callable[[Engine], None]) -> 
     return entries(engine.conn, partial(act, engine)) <= bound
 
 
-def pages(worker: Claimer, length: int) -> int:
-    """Return how many pages the cheapest of some advances of a chain reads. The session keeps the plans of its first advance."""
-    run = chain(length).send().workflow_id
-    found = []
+def read(engine: Engine, length: int) -> int:
+    """Return how many entries the cheapest of some advances of a chain reads. The session keeps the plans of its first one."""
+    engine.goes_on = None
+    run, found = chain(length).send().workflow_id, []
     for _ in range(5):
-        (claim,) = worker.run_pass(sync=1).claims
-        settle(worker, [claim], [1])
-        found.append(read(worker, ADVANCE, [run, claim.id, worker.channel]))
-    worker.conn.execute(POSTPONE)
+        (claim,) = engine.take(1)
+        engine.run_pass(outcomes=[ended(claim)])
+        found.append(entries(engine.conn, partial(engine.advance_run, run, [claim.id])))
+    engine.conn.execute(POSTPONE)
     return min(found)
 
 
 @pytest.mark.parametrize("state", ["new", "stale", "emptied", "large"])
 def test_an_advance_reads_no_more_in_a_large_run_among_many_unfinished_ones(
-    claimer: Claimers, connect: Connect, state: str
+    engines: Engines, connect: Connect, state: str
 ) -> None:
     """Naive: a join whose plan reads all nodes of the run, or all unfinished nodes there are, for each finished task."""
     fill(state, connect())
-    worker = claimer()
-    small = pages(worker, 10)
+    engine = engines()
+    small = read(engine, 10)
     for _ in range(10):
         chain(200).send()
-    worker.conn.execute(POSTPONE)
-    assert pages(worker, 2_000) < small + 50
+    engine.conn.execute(POSTPONE)
+    assert read(engine, 2_000) < small + 50
 
 
 def test_an_advance_reads_no_more_among_many_tasks_that_finished_since_it_was_planned(
-    claimer: Claimers, connect: Connect
+    engines: Engines, connect: Connect
 ) -> None:
     """Naive: while none has finished, the index of all finished tasks will do, and the plan stays when they are many."""
-    admin, worker = connect(), claimer()
+    admin, engine = connect(), engines()
     fill("new", admin)
     for _ in range(100):
         chain(2).send()
     admin.execute(POSTPONE)
     admin.execute("VACUUM ANALYZE horsies_tasks")
-    small = pages(worker, 10)
+    small = read(engine, 10)
     fill("grown", admin)
-    assert pages(worker, 10) < small + 50
+    assert read(engine, 10) < small + 50
 
 
-def test_a_batch_that_prunes_reads_as_much_of_a_run_twice_as_large(claimer: Claimers, connect: Connect) -> None:
+def test_a_batch_that_prunes_reads_as_much_of_a_run_twice_as_large(engines: Engines, connect: Connect) -> None:
     """Naive: each batch reads the tasks that are left, to see that none of them runs."""
-    admin, worker = connect(), claimer()
+    admin, engine = connect(), engines()
     fill("new", admin)
     found = []
     for many in (2_000, 4_000):
         flow = Workflow("map")
         flow.map(flows.number, n=list(range(many)))
         flow.send()
-        admin.execute("UPDATE horsies_tasks SET status = 'COMPLETED', finished_at = now(), advanced_at = now()")
-        admin.execute("UPDATE horsies_workflow_nodes SET status = 'COMPLETED', finished_at = now()")
-        admin.execute(
-            "UPDATE horsies_workflows SET status = 'COMPLETED', finished_at = now() - interval '9 days', owed_at = NULL"
-        )
+        ended = "status = 'COMPLETED', finished_at = now() - interval '9 days'"
+        for table, more in (
+            ("tasks", ", advanced_at = now()"),
+            ("workflow_nodes", ""),
+            ("workflows", ", owed_at = NULL"),
+        ):
+            admin.execute(f"UPDATE horsies_{table} SET {ended}{more}")
         admin.execute("ALTER TABLE horsies_tasks SET (autovacuum_enabled = off)")  # both times the session plans anew
         before = Task.objects.count()
-        found.append(read(worker, PRUNE, []))
+        found.append(entries(engine.conn, lambda: RetentionStore(engine.conn).prune_runs(timedelta(days=1), 100)))
         assert Task.objects.count() == before - 100
         admin.execute("TRUNCATE horsies_tasks, horsies_workflows, horsies_workflow_nodes")
     assert found[1] < 1.5 * found[0]
 
 
-def retry_of_a_chain(worker: Claimer, many: int) -> int:
+def retry(engine: Engine, run: Any) -> int:
+    """Return what a retry reads."""
+    return entries(engine.conn, partial(engine.workflows.retry, run.workflow_id, nested=False))
+
+
+def retry_of_a_chain(engine: Engine, many: int) -> int:
     """Naive: lists of numbers that are compared with each row, and joins that read all nodes of the run for each node."""
     run = chain(many).send()
-    settle(worker, worker.run_pass(sync=1).claims, [None], code="BROKEN")
+    engine.settle(*engine.take(1), code="BROKEN")
+    engine.advance()
     assert run.status() == "FAILED"
-    return entries(worker.conn, lambda: read(worker, RETRY, [run.workflow_id, worker.channel]))
+    return retry(engine, run)
 
 
-def failure_and_retry_of_a_fan(worker: Claimer, many: int) -> int:
+def failure_and_retry_of_a_fan(engine: Engine, many: int) -> int:
     """Naive: whether a node below runs nevertheless, or was skipped, is asked by reading all nodes of the run for each edge."""
     flow = Workflow(f"fan of {many}")
     first = flow.add(flows.number, 1)
     for _ in range(many):
         flow.add(flows.number, 1, after=first)
     run = flow.send()
-    (claim,) = worker.run_pass(sync=1).claims
-    worker.run_pass(outcomes=[ended(claim, None, "BROKEN")])
-    found = entries(worker.conn, lambda: read(worker, ADVANCE, [run.workflow_id, claim.id, worker.channel]))
+    engine.settle(*engine.take(1), code="BROKEN")
+    found = entries(engine.conn, engine.advance)
     assert run.status() == "FAILED"
-    return max(found, entries(worker.conn, lambda: read(worker, RETRY, [run.workflow_id, worker.channel])))
+    return max(found, retry(engine, run))
 
 
-def cancel_with_undos(worker: Claimer, many: int) -> int:
+def cancel_with_undos(engine: Engine, many: int) -> int:
     """Naive: the nodes that its task added are looked for among all nodes of the run, for each node. 10,000 took a minute."""
     flow = Workflow(f"{many} undos")
     for place in range(many):
         flow.add(flows.number, place, undo=flows.unact)
     flow.gate("open")
     run = flow.send()
-    while claims := worker.run_pass(sync=many).claims:
-        settle(worker, claims, [1] * len(claims))
+    engine.run_all()
     assert run.status() == "RUNNING"
-    found = entries(worker.conn, lambda: read(worker, CANCEL, [run.workflow_id, worker.channel]))
+    found = entries(engine.conn, partial(engine.workflows.control, run.workflow_id, "cancel"))
     assert run.status() == "COMPENSATING"
     return found
 
 
-def retry_of_undos(worker: Claimer, many: int) -> int:
+def retry_of_undos(engine: Engine, many: int) -> int:
     flow = Workflow(f"{many // 2} undos")
     bad = flow.add(flows.number, 1)
     for place in range(many // 2):
         bad = flow.add(flows.number, place, undo=flows.unact, after=bad if place % 50 == 0 else ())
     run = flow.send()
-    settle(worker, (claims := worker.run_pass(sync=many).claims), [1] * len(claims))
-    while claims := worker.run_pass(sync=many).claims:
-        settle(worker, claims, [1] * len(claims), code="BROKEN")
+    code = None
+    while claims := engine.take(many):
+        engine.settle(*claims, code=code)
+        engine.advance()
+        code = "BROKEN"
     assert run.get(0).err_value.error_code == "COMPENSATION_FAILED"
-    return entries(worker.conn, lambda: read(worker, RETRY, [run.workflow_id, worker.channel]))
+    return retry(engine, run)
 
 
 @pytest.mark.parametrize(
@@ -279,14 +269,14 @@ def retry_of_undos(worker: Claimer, many: int) -> int:
     ],
 )
 def test_what_acts_on_many_nodes_reads_as_much_for_each_of_them(
-    claimer: Claimers, connect: Connect, act: Callable[[Claimer, int], int], state: str
+    engines: Engines, connect: Connect, act: Callable[[Engine, int], int], state: str
 ) -> None:
     """Naive: half a run, or all of it, is read for each node. Entries of dead rows count, too: 15 to 65 are read for a node."""
     fill(state, connect())
-    worker = claimer()
+    engine = engines()
     for many in (100, 600):  # the session keeps the plans of the first run
-        found = act(worker, many)
-        worker.conn.execute(POSTPONE)
+        found = act(engine, many)
+        engine.conn.execute(POSTPONE)
     assert found < 150 * many
 
 

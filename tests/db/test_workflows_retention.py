@@ -10,7 +10,7 @@ import pytest
 from django.db import connection
 
 from horsies_django import Workflow
-from horsies_django.models import Task, TaskAttempt, TaskStep, WorkflowEdge, WorkflowNode, WorkflowRun
+from horsies_django.models import Task, TaskAttempt, TaskStep, WorkflowEdge, WorkflowNode, WorkflowRun, WorkflowSignal
 from horsies_django.store.retention import Kept, RetentionStore
 from horsies_django.testing import drain
 from tests.apps.project import flows
@@ -28,7 +28,9 @@ def run(width: int = 5) -> Any:
     flow = Workflow("run")
     flow.add(flows.total, flow.map(flows.plus, a=list(range(width))))
     flow.add(child)
+    flow.signal("go")
     handle = flow.send()
+    handle.signal("go")
     drain()
     return handle
 
@@ -55,6 +57,7 @@ def test_a_run_is_deleted_with_all_that_belongs_to_it_and_younger_runs_stay() ->
     store = RetentionStore(connection)
     assert store.prune_runs(DAY, 1_000) == (1, 7, 7, False)
     assert rows() == [count // 2 for count in both]
+    assert set(WorkflowSignal.objects.values_list("workflow_id", flat=True)) == {young.workflow_id}
     assert set(TaskStep.objects.values_list("task_id", flat=True)) == tasks - old
     assert (young.status(), young.get(0).is_ok()) == ("COMPLETED", True)
     assert store.prune_runs(DAY, 1_000) == (0, 0, 0, False)

@@ -6,15 +6,14 @@ import asyncio
 import datetime as dt
 import os
 import uuid
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
 import psycopg
 import pytest
 from asgiref.sync import async_to_sync
-from django.db import OperationalError, connection, connections, transaction
+from django.db import OperationalError, transaction
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -27,11 +26,10 @@ from horsies_django.tasks import result_listener
 from horsies_django.tasks.result_listener import ResultListener, Update
 from tests.apps.project import tasks
 from tests.conftest import Claimer, Claimers, put, sql, wait_until
+from tests.db.conftest import Aside
 from tests.support.payloads import HOSTILE, sendable
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-Wait = Callable[[Any], Future[TaskResult[Any]]]
 
 
 def finish(worker: Claimer, status: str = "COMPLETED", result: str = '{"ok": 3}') -> list[Claim]:
@@ -47,23 +45,9 @@ def connections_of(name: str) -> int:
 
 
 @pytest.fixture
-def wait() -> Iterator[Wait]:
-    """Give a function that waits for a result in a thread."""
-
-    def get(handle: Any) -> TaskResult[Any]:
-        try:
-            return handle.get(60_000)
-        finally:
-            connections.close_all()
-
-    with ThreadPoolExecutor(20) as pool:
-        yield lambda handle: pool.submit(get, handle)
-
-
-@pytest.fixture
-def waiter(wait: Wait) -> Future[TaskResult[Any]]:
+def waiter(aside: Aside) -> Future[TaskResult[Any]]:
     """Give what a thread will get that waits for a task, and says so."""
-    made = wait(tasks.add.send(1))
+    made = aside(tasks.add.send(1).get, 60_000)
     wait_until(Waiter.objects.exists, "the process says that it waits")
     return made
 
@@ -122,17 +106,17 @@ def test_waiting_for_a_task_of_the_own_open_transaction_raises_at_once() -> None
     assert handle.get(20).err_value.error_code == "WAIT_TIMEOUT"
 
 
-def test_many_who_wait_share_one_connection_and_each_gets_its_own_result(claimer: Claimers, wait: Wait) -> None:
-    waiters = [wait(tasks.add.send(number)) for number in range(20)]
-    wait_until(lambda: len(result_listener.get_listener().callers) == 20, "all twenty wait")
+def test_many_who_wait_share_one_connection_and_each_gets_its_own_result(claimer: Claimers, aside: Aside) -> None:
+    waiters = [aside(tasks.add.send(number).get, 60_000) for number in range(8)]
+    wait_until(lambda: len(result_listener.get_listener().callers) == 8, "all eight wait")
     assert connections_of("horsies waiting") == 1
     worker = claimer()
     claims = worker.run_pass(sync=100).claims
-    results = [f'{{"ok": {index}}}' for index in range(20)]
+    results = (f'{{"ok": {index}}}' for index in range(8))
     worker.run_pass(
         outcomes=[Outcome(c.id, c.generation, "COMPLETED", ok) for c, ok in zip(claims, results, strict=True)]
     )
-    assert [waiter.result(30).ok_value for waiter in waiters] == list(range(20))
+    assert [waiter.result(30).ok_value for waiter in waiters] == list(range(8))
 
 
 def cut(condition: str) -> None:
@@ -152,26 +136,17 @@ def test_a_waiting_connection_that_is_cut_is_no_end_of_waiting(
     assert waiter.result(30) == TaskResult(ok=3)
 
 
-def test_a_wait_in_a_transaction_ends_with_the_connection_because_the_transaction_is_lost() -> None:
+def test_a_wait_in_a_transaction_ends_with_the_connection_because_the_transaction_is_lost(aside: Aside) -> None:
     handle = tasks.add.send(1)
-
-    def give_up() -> None:
-        try:
-            with transaction.atomic():
-                handle.get(60_000)
-        finally:
-            connection.close()
-
-    with ThreadPoolExecutor(1) as thread:
-        waiting = thread.submit(give_up)
-        wait_until(Waiter.objects.exists, "the process says that it waits")
-        cut("true")
-        with pytest.raises(OperationalError):
-            waiting.result(30)
+    waiting = aside(transaction.atomic(handle.get), 60_000)
+    wait_until(Waiter.objects.exists, "the process says that it waits")
+    cut("true")
+    with pytest.raises(OperationalError):
+        waiting.result(30)
 
 
 def test_polling_carries_on_when_no_waiting_connection_can_be_opened(
-    claimer: Claimers, wait: Wait, monkeypatch: pytest.MonkeyPatch
+    claimer: Claimers, aside: Aside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connect = psycopg.connect
 
@@ -181,7 +156,7 @@ def test_polling_carries_on_when_no_waiting_connection_can_be_opened(
         return connect(**params)
 
     monkeypatch.setattr(psycopg, "connect", full_for_waiting)
-    waiting = wait(tasks.add.send(1))
+    waiting = aside(tasks.add.send(1).get, 60_000)
     finish(claimer())
     assert waiting.result(30) == TaskResult(ok=3)
     assert tasks.add.send(1).get(100).err_value.error_code == "WAIT_TIMEOUT"
@@ -244,12 +219,9 @@ def test_the_error_of_a_task_comes_back_with_its_code_and_data(claimer: Claimers
     envelope = '{"err": {"error_code": "NO_ADDRESS", "message": "m", "data": {"to": "nobody"}, "exception": null}}'
     finish(claimer(mail=1), "FAILED", envelope)
     assert handle.get() == TaskResult(err=TaskError("NO_ADDRESS", "m", data={"to": "nobody"}))
-
-
-def test_an_expired_task_answers_with_task_expired(claimer: Claimers) -> None:
-    (id_,) = put(good_until=dt.datetime.now(dt.UTC))
+    (expired,) = put(good_until=dt.datetime.now(dt.UTC))
     claimer().run_pass(sync=1)
-    assert get_handle(id_).get().err_value.error_code == "TASK_EXPIRED"
+    assert get_handle(expired).get().err_value.error_code == "TASK_EXPIRED"
 
 
 def test_info_tells_the_row_and_its_attempts(claimer: Claimers) -> None:

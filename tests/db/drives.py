@@ -122,6 +122,11 @@ class Engine:
         self.advancer.owe(passed.in_runs)
         return passed
 
+    def end(self, *claims: Claim, value: Any = 1, code: str | None = None) -> None:
+        """Let tasks end, and advance all that is owed."""
+        self.settle(*claims, value=value, code=code)
+        self.advance()
+
     def advance_run(
         self, run: uuid.UUID, tasks: Iterable[uuid.UUID] = (), children: Iterable[uuid.UUID] = (), limit: int = 200
     ) -> Advanced:
@@ -138,8 +143,7 @@ class Engine:
         """Let all tasks complete."""
         self.advance()
         while claims := self.take():
-            self.settle(*claims)
-            self.advance()
+            self.end(*claims)
 
 
 def ended(claim: Claim, value: Any = 1, code: str | None = None) -> Outcome:
@@ -175,8 +179,7 @@ class Hand:
 
     def end(self, *names: str, value: Any = 1, code: str | None = None) -> None:
         """Let tasks end that run, and advance."""
-        self.engine.settle(*(self.claims.pop(name) for name in names), value=value, code=code)
-        self.engine.advance()
+        self.engine.end(*(self.claims.pop(name) for name in names), value=value, code=code)
 
     def finish(self) -> None:
         """Let all other tasks complete."""

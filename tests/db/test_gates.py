@@ -26,7 +26,7 @@ from horsies_django.workflows.operations import writing
 from tests.apps.project import flows
 from tests.conftest import Connect
 from tests.db.conftest import Aside, wait_for_anybody
-from tests.db.test_workflows import statuses
+from tests.db.test_workflows import run, statuses
 
 pytestmark = pytest.mark.django_db
 
@@ -81,17 +81,16 @@ def test_a_gate_waits_for_a_person_and_tells_who_decided() -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "how", "status"),
-    [("approve", "reject", "approved", "COMPLETED"), ("reject", "approve", "rejected", "FAILED")],
+    ("first", "how", "status"), [("approve", "approved", "COMPLETED"), ("reject", "rejected", "FAILED")]
 )
 def test_of_two_decisions_before_a_worker_looks_the_first_counts_and_the_other_is_told(
-    first: str, second: str, how: str, status: str
+    first: str, how: str, status: str
 ) -> None:
     handle = gated()
     getattr(handle, first)("legal", actor="ada")
-    for verb in (second, first):
+    for verb in (handle.approve, handle.reject):
         with pytest.raises(WorkflowError, match=ALREADY.format(how)):
-            getattr(handle, verb)("legal", actor="bob")
+            verb("legal", actor="bob")
     drain()
     assert (gate(handle).status, gate(handle).decided_by) == (status, "ada")
     assert changes() == [f"workflow.{first}"]
@@ -125,8 +124,7 @@ def asks_again(round_: int) -> None:
 def test_a_double_click_does_not_decide_the_gate_of_the_next_round() -> None:
     flow = Workflow("rounds")
     flow.add(asks_again, 1)
-    handle = flow.send()
-    drain()
+    handle = run(flow)
     number, user = gate(handle).number, User.objects.create_user("ada")
     operations.decide_opening(handle.workflow_id, number, 1, approved=True, user=user)
     drain()
@@ -237,30 +235,6 @@ def test_a_gate_and_a_signal_of_one_name_are_refused_when_sent() -> None:
     for wrong in (inner, flow):
         with pytest.raises(WorkflowDefinitionError, match="'paid' is the name of a gate and of a signal"):
             wrong.send()
-
-
-@task
-def adds(kind: str, name: str) -> str:
-    flow = current_task().workflow
-    try:
-        (flow.gate if kind == "gate" else flow.signal)(name)
-    except WorkflowDefinitionError as error:
-        return str(error)
-    return "added"
-
-
-@pytest.mark.parametrize(("kind", "name"), [("gate", "paid"), ("signal", "legal")])
-def test_a_running_task_adds_no_gate_of_the_name_of_a_signal_nor_the_reverse(kind: str, name: str) -> None:
-    flow = Workflow("trick")
-    flow.signal("paid", name="message")
-    flow.gate("legal")
-    flow.returns(flow.add(adds, kind, name))
-    handle = flow.send()
-    handle.signal("paid", {"approved": True})
-    drain()
-    assert "is the name of a gate and of a signal" in handle.results()["adds"].ok_value
-    assert WorkflowNode.objects.filter(workflow_id=handle.workflow_id).count() == 3
-    assert gate(handle).status == "WAITING"
 
 
 def test_of_several_open_gates_of_one_name_one_is_decided_by_its_number() -> None:

@@ -258,7 +258,9 @@ def test_an_undo_that_fails_is_told_and_the_others_go_on(hand: Hand) -> None:
 
 def test_a_retry_replaces_failed_undos_in_parts_and_runs_them_in_their_order(hand: Hand, parts: Parts) -> None:
     """Naive: one statement replaces all of them; or the first ones run before the others have been reached."""
-    handle = failed(hand, "first", "second", "third")
+    handle = failing("first", "second", "third").send()
+    go(hand, "first", "second", "third")
+    go(hand, "bad", code="BROKEN")
     go(hand, *(f"undo {name}" for name in ("third", "second", "first")), code="REFUSED")
     assert handle.status() == "FAILED"
     parts(1)
@@ -271,13 +273,37 @@ def test_a_retry_replaces_failed_undos_in_parts_and_runs_them_in_their_order(han
     assert [name for name, *_ in sent(handle)] == ["third", "second", "first"]
 
 
+@pytest.mark.parametrize(("cancelled", "end"), [(False, "FAILED"), (True, "CANCELLED")])
+def test_a_retry_runs_only_the_failed_undos_again_in_their_order(hand: Hand, cancelled: bool, end: str) -> None:
+    handle = failing("first", "second", "third").send()
+    go(hand, "first", "second", "third")
+    if cancelled:
+        handle.cancel()
+    else:
+        go(hand, "bad", code="BROKEN")
+    go(hand, "undo third", code="REFUSED")
+    go(hand, "undo second")
+    go(hand, "undo first", code="REFUSED")
+    assert (handle.status(), handle.get(0).err_value.error_code) == ("FAILED", "COMPENSATION_FAILED")
+    handle.retry(actor="ada")
+    assert handle.status() == "COMPENSATING"
+    assert undos(handle) == {"first": "PENDING", "second": "COMPLETED", "third": "ENQUEUED"}
+    hand.finish()
+    assert set(undos(handle).values()) == {"COMPLETED"}
+    assert Task.objects.filter(task_name=flows.unact.name, node__isnull=False).count() == 3
+    assert Task.objects.filter(task_name=flows.unact.name, node__isnull=True).count() == 2
+    assert (handle.status(), handle.get(0).err_value.data["undone"]) == (end, 3)
+    assert handle.get(0).err_value.error_code == f"WORKFLOW_{end}"
+    with pytest.raises(WorkflowError, match="its nodes were undone; send it again"):
+        handle.retry()
+
+
 def test_what_was_redacted_is_told_and_an_undo_without_arguments_needs_nothing(hand: Hand) -> None:
     flow = Workflow("redacted")
     flow.map(flows.act, value=["a", "b"], name="each", undo=flows.unact)
     flow.add(flows.act, name="plain", undo=flows.note_undo)
     flow.add(flows.act, after=[*flow.nodes], name="bad")
-    handle = flow.send()
-    hand.take()
+    handle = hand.send(flow)
     hand.end("element 0", "element 1", "plain")
     for task in Task.objects.exclude(node_index=1).filter(status="COMPLETED"):
         redact(task.pk, actor="ada", reason="asked")
@@ -316,43 +342,9 @@ def test_nodes_that_are_added_while_a_run_is_undone_do_not_run(hand: Hand) -> No
     assert undos(handle) == {"first": "COMPLETED"}
 
 
-def test_all_problems_of_undos_are_named_at_send() -> None:
-    child = Workflow("child")
-    child.add(flows.charge, 1, undo=flows.refund)
-    flow = Workflow("wrong")
-    flow.add(flows.charge, 1, undo="project.tasks.flows.refnd")
-    flow.add(flows.charge, 1, undo=3)
-    flow.add(flows.charge, 1, undo=flows.plus)
-    flow.add(flows.page, language="en", pages=1, undo=flows.refund)
-    flow.add(flows.number, 1, undo=flows.strict_refund)
-    flow.add(flows.charge, 1, undo=flows.refund.with_options(delay=1))
-    flow.add(flows.charge, 1, undo=flows.refund.with_options(queue="nowhere"))
-    flow.add(flows.charge, 1, undo=flows.refund_customer)
-    flow.add(child)
-    flow.add(Workflow("other"), undo=flows.refund)
-    with pytest.raises(WorkflowDefinitionError) as error:
-        flow.send()
-    shown = "\n".join(error.value.problems)
-    for text in (
-        "there is no task named 'project.tasks.flows.refnd'",
-        "charge-2: undo= takes a task, what its with_options() returns, or the name of a task, not int",
-        "takes 'a', which is neither 'result' nor a parameter of",
-        "takes int | None as 'result', but",
-        "gets None as 'result' if it is not known how",
-        "it takes no delay, no good_until and no key",
-        "queue 'nowhere' is not declared",
-        "needs 'customer', which",
-        "child: a workflow that is a node cannot be undone: remove undo= from charge",
-        "other: undo= is for a task or a map, not for a workflow",
-    ):
-        assert text in shown, (text, shown)
-    assert len(error.value.problems) == 11  # the workflow "other" has no nodes, either
-
-
 def test_a_cancel_waits_for_an_advance_and_undoes_what_that_counted(hand: Hand) -> None:
     """Naive: the cancel reads before it has the lock, and does not see that the node has completed."""
-    handle = chain("first", "second").send()
-    hand.take()
+    handle = hand.send(chain("first", "second"))
     passed = hand.engine.settle(hand.claims.pop("first"))
     with hand.engine.conn.transaction():
         hand.engine.advance_run(handle.workflow_id, [task for _, task in passed.in_runs])

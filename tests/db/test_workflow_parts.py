@@ -14,7 +14,6 @@ from django.utils import timezone
 from horsies_django import Batch, Workflow, WorkflowError, quorum
 from horsies_django.models import Task, WorkflowNode, WorkflowRun
 from horsies_django.tasks.redaction import redact
-from horsies_django.testing import drain
 from horsies_django.workflows import operations
 from horsies_django.workflows.handle import WorkflowHandle
 from tests.apps.project import flows
@@ -98,8 +97,7 @@ def fail(engine: Engine, many: int = 1, *, complete: int = 0) -> None:
     claims = engine.take(many + complete)
     assert len(claims) == many + complete
     engine.settle(*claims[:complete])
-    engine.settle(*claims[complete:], code="BROKEN")
-    engine.advance()
+    engine.end(*claims[complete:], code="BROKEN")
 
 
 def retried(engine: Engine, flow: Workflow, fails: int = 1) -> WorkflowHandle:
@@ -171,17 +169,14 @@ def test_a_map_that_cannot_be_sent_as_a_whole_ends_after_the_tasks_that_were_sen
     flow.map(flows.number, n=first, name="second")
     handle = flow.send()
     for _ in range(2):
-        engine.settle(*engine.take())
-        engine.advance()
+        engine.end(*engine.take())
     redact(Task.objects.get(node=0, node_index=2).id, actor="ada", reason="a request")
     one, other = engine.take()
-    engine.settle(one)
-    engine.advance()
+    engine.end(one)
     assert (handle.status(), status("second")) == ("RUNNING", "ENQUEUED")
     handle.cancel()
     assert Task.objects.filter(cancel_requested_at__isnull=False).count() == 1
-    engine.settle(other)
-    engine.advance()
+    engine.end(other)
     node = WorkflowNode.objects.get(name="second")
     assert (node.status, node.error_code, node.items_ok) == ("FAILED", "RESULT_REDACTED", 2)
 
@@ -255,8 +250,7 @@ def test_a_retry_reaches_what_was_skipped_in_parts(engine: Engine, build: Callab
     assert counted(WorkflowNode, handle) == {"ENQUEUED": 1, "PENDING": MANY - 1}
     assert WorkflowRun.objects.get().retrying is None
     assert miscounted() == []
-    engine.settle(*engine.take(1))
-    engine.advance()
+    engine.end(*engine.take(1))
     assert counted(WorkflowNode, handle)["COMPLETED"] == 1
 
 
@@ -304,16 +298,6 @@ def test_the_tasks_of_a_failed_map_are_replaced_in_parts_and_completed_elements_
     engine.run_all()
     node = WorkflowNode.objects.get()
     assert (handle.status(), node.items_ok, node.items_bad, node.in_flight) == ("COMPLETED", MANY, 0, 0)
-
-
-def test_another_worker_and_drain_go_on_with_a_retry_after_a_worker_died(engine: Engine) -> None:
-    handle = retried(engine, chain())
-    with engine.conn.transaction(force_rollback=True):
-        assert engine.advance_run(handle.workflow_id).more
-    assert Engine(engine.conn).advance_run(handle.workflow_id).more
-    drain()
-    assert counted(WorkflowNode, handle) == {"COMPLETED": MANY}
-    assert handle.status() == "COMPLETED"
 
 
 @pytest.mark.parametrize("build", [chain, flat])
@@ -387,8 +371,7 @@ def test_runs_inside_are_retried_in_parts_and_those_whose_inputs_may_change_begi
     handle = flow.send()
     engine.advance()
     while claims := engine.take():
-        engine.settle(*claims, code="BROKEN")
-        engine.advance()
+        engine.end(*claims, code="BROKEN")
     assert counted(WorkflowNode, handle) == {"FAILED": 9}
     runs = dict(WorkflowNode.objects.filter(kind="workflow").values_list("name", "task_id"))
     handle.retry()
@@ -409,8 +392,7 @@ def test_a_retry_is_refused_while_tasks_of_a_cancelled_run_inside_are_still_runn
     assert handle.status() == "FAILED"
     with pytest.raises(WorkflowError, match="still run"):
         handle.retry()
-    engine.settle(claim, code="TASK_CANCELLED")
-    engine.advance()
+    engine.end(claim, code="TASK_CANCELLED")
     handle.retry()
     engine.run_all()
     assert handle.status() == "COMPLETED"
@@ -450,8 +432,7 @@ def test_a_failure_halts_the_run_at_once_though_not_all_is_skipped(engine: Engin
     halts = engine.advance_run(handle.workflow_id, [claims["bad"].id])
     assert (halts.halted, halts.more) == (on_error, True)
     engine.advance()
-    engine.settle(claims["other"], code="TASK_CANCELLED" if on_error == "stop" else None)
-    engine.advance()
+    engine.end(claims["other"], code="TASK_CANCELLED" if on_error == "stop" else None)
     assert miscounted() == []
     if on_error == "pause":
         assert (handle.status(), skipped(handle), status("after other")) == ("PAUSED", 20, "READY")
@@ -470,7 +451,6 @@ def test_a_quorum_that_cannot_be_met_halts_the_run_also_in_a_later_part(engine: 
     flow.add(flows.anything, 1, after=[bad, last], join="any", name="any")
     flow.add(flows.number, 1, name="other")
     flow.send()
-    engine.settle(engine.named()[bad.name], code="BROKEN")
-    engine.advance()
+    engine.end(engine.named()[bad.name], code="BROKEN")
     run = WorkflowRun.objects.get()
     assert (status("any"), run.status, run.error_code) == ("SKIPPED", "PAUSED", "QUORUM_NOT_MET")

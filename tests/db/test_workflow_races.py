@@ -179,8 +179,7 @@ def test_a_task_that_starts_or_ends_while_its_run_is_paused_counts_and_nothing_f
     assert (len(passed.landed), len(claims)) == (1, 1)
     engine.advance()
     assert set(Task.objects.values_list("status", flat=True)) == {"COMPLETED", "RUNNING"}
-    engine.settle(*claims)
-    engine.advance()
+    engine.end(*claims)
     assert statuses(handle) == {"a": "COMPLETED", "b": "COMPLETED", "a-next": "READY", "b-next": "READY"}
     assert (engine.take(), handle.status()) == ([], "PAUSED")
     handle.resume()
@@ -310,8 +309,7 @@ def test_nodes_committed_after_the_end_of_the_run_are_cancelled(engine: Engine, 
         inside(claim).add(flows.act, name="after")
         if end == "CANCELLED":
             engine.workflows.control(handle.workflow_id, "cancel")
-        engine.settle(claim)
-        engine.advance()
+        engine.end(claim)
         assert engine.conn.execute("SELECT w.status FROM horsies_workflows w").fetchall() == [(end,)]
     engine.advance()
     assert statuses(handle) == {"inner": "COMPLETED", "added": "CANCELLED", "after": "CANCELLED"}

@@ -75,8 +75,8 @@ def test_a_condition_that_raises_in_spite_of_silent_is_false(path: str) -> None:
 
 def test_runs_inside_a_run_that_tasks_added_under_one_name_are_all_there() -> None:
     flow = Workflow("grows")
-    flow.add(flows.adds_and_changes)
-    flow.add(flows.adds_and_changes)
+    flow.add(flows.adds_a_run)
+    flow.add(flows.adds_a_run)
     handle = run(flow)
     first, second = handle.children()
     assert (first, second.startswith("inner (")) == ("inner", True)

@@ -213,8 +213,7 @@ def retry(engine: Engine, run: Any) -> int:
 def retry_of_a_chain(engine: Engine, many: int) -> int:
     """Naive: lists of numbers that are compared with each row, and joins that read all nodes of the run for each node."""
     run = chain(many).send()
-    engine.settle(*engine.take(1), code="BROKEN")
-    engine.advance()
+    engine.end(*engine.take(1), code="BROKEN")
     assert run.status() == "FAILED"
     return retry(engine, run)
 
@@ -254,8 +253,7 @@ def retry_of_undos(engine: Engine, many: int) -> int:
     run = flow.send()
     code = None
     while claims := engine.take(many):
-        engine.settle(*claims, code=code)
-        engine.advance()
+        engine.end(*claims, code=code)
         code = "BROKEN"
     assert run.get(0).err_value.error_code == "COMPENSATION_FAILED"
     return retry(engine, run)
@@ -317,8 +315,7 @@ def signalled(engine: Engine) -> None:
 def controlled(engine: Engine) -> None:
     handle = chain(3).send()
     assert (handle.pause(), handle.resume()) == (True, True)
-    engine.settle(*engine.take(), code="BROKEN")
-    engine.advance()
+    engine.end(*engine.take(), code="BROKEN")
     assert handle.status() == "FAILED"
     handle.retry()
     number = WorkflowNode.objects.filter(workflow_id=handle.workflow_id).latest("number").number
@@ -331,8 +328,7 @@ def undone(engine: Engine) -> None:
     flow = Workflow("undone")
     tail(flow, flow.add(flows.number, 1, undo=flows.unact))
     handle = flow.send()
-    engine.settle(*engine.take())
-    engine.advance()
+    engine.end(*engine.take())
     handle.cancel()
     engine.run_all()
     assert handle.status() == "CANCELLED"

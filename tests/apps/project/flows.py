@@ -15,7 +15,6 @@ from horsies_django import (
     TaskError,
     TaskResult,
     Workflow,
-    WorkflowDefinitionError,
     WorkflowError,
     current_task,
     task,
@@ -115,15 +114,6 @@ async def total_async(values: Results[int]) -> int:
     return sum([value async for value in values])
 
 
-@task(retry_policy=RetryPolicy.fixed([0]))
-def grows_and_fails(n: int) -> int:
-    node = current_task().workflow.add(number, n)
-    current_task().workflow.add(plus, node)
-    if current_task().attempt == 1:
-        raise ValueError("once more")
-    return n
-
-
 @task(retry_policy=RetryPolicy.fixed([0] * 9, jitter=False))
 def grows_anew(what: str, many: int = 1) -> int:
     """Add a node in each of two attempts, which is the same only in the ways that do not matter."""
@@ -149,47 +139,11 @@ def grows_anew(what: str, many: int = 1) -> int:
     return attempt
 
 
-def outage() -> None:
-    """What a test does to the connection of the next task."""
-
-
-@task(retry_policy=RetryPolicy.fixed([0], jitter=False))
-def grows_through_an_outage(n: int) -> int:
-    for place in range(n):
-        if place == 1 and current_task().attempt == 1:
-            outage()
-        current_task().workflow.add(number, place)
-    return n
-
-
 @task
-def grows_and_fails_for_good() -> int:
-    current_task().workflow.add(number, 1)
-    raise ValueError("after adding")
-
-
-@task
-def adds_and_changes() -> str:
-    """Add a workflow, change it then, and return what that says."""
+def adds_a_run() -> None:
     inner = Workflow("inner")
     inner.add(number, 1)
-    node = current_task().workflow.add(inner)
-    said = []
-    for change in (lambda: inner.add(number, 2), lambda: node.after(node)):
-        try:
-            change()
-        except WorkflowDefinitionError as error:
-            said.append(error.problems[0])
-    return "\n".join(said)
-
-
-@task
-def adds_an_input() -> str:
-    try:
-        current_task().workflow.input("n", int)
-    except WorkflowDefinitionError as error:
-        return error.problems[0]
-    return "added"
+    current_task().workflow.add(inner)
 
 
 @task
@@ -262,11 +216,6 @@ def broken_undo() -> None:
 
 
 @task
-def grows_undone() -> None:
-    current_task().workflow.add(charge, 1, undo=refund)
-
-
-@task
 def undo_hold(name: str, result: int | None) -> None:
     """Undo ``tasks.hold``: note it in a group's name."""
     Group.objects.create(name=f"undone {name} {result}")
@@ -284,18 +233,6 @@ def next_round(place: int, until: int) -> int:
     if place < until:
         current_task().workflow.continue_as(loop(place + 1, until))
     return place
-
-
-@task
-def continues_with(name: str) -> str:
-    """Let the run continue as a workflow of this name; return what that says."""
-    flow = Workflow(name)
-    flow.add(number, 1)
-    try:
-        current_task().workflow.continue_as(flow)
-    except WorkflowDefinitionError as error:
-        return error.problems[0]
-    return "continues"
 
 
 @task

@@ -50,26 +50,6 @@ def row(id_: uuid.UUID) -> Task:
     return Task.objects.get(pk=id_)
 
 
-def test_a_plain_task_runs_with_the_arguments_of_its_call(plain_tasks: Plain) -> None:
-    """Naive: positional arguments are lost, or a task in the async lane is not awaited."""
-    first = send_plain(plain_tasks["note"], 1, ("two", b"three"), b=[4])
-    second = send_plain(plain_tasks["greet"], "Ann", loud=True)
-    third = send_plain(plain_tasks["later"], 7)
-    with pytest.raises(TaskSendError, match="argument 'name': NaN is not valid JSON"):
-        send_plain(plain_tasks["greet"], float("nan"))
-    assert Task.objects.count() == 3
-    assert (row(first).codec, row(first).priority) == ("plain", 101)
-    assert row(first).kwargs == {"args": [1, ["two", "three"]], "kwargs": {"b": [4]}}
-    assert row(second).kwargs == {"args": ["Ann"], "kwargs": {"loud": True}, "names": ["name"]}
-    drain()
-    assert plain.RAN == [("note", (1, ["two", "three"]), {"b": [4]}), ("greet", ("Ann", "hello"), {"loud": True})]
-    assert [get_handle(id_).get(0).ok_value for id_ in (first, second, third)] == [
-        {"args": [1, ["two", "three"]], "kwargs": {"b": [4]}}, "hello Ann!", 8,
-    ]  # fmt: skip
-    info = get_handle(second).info()
-    assert (info.codec, info.priority) == ("plain", 101)
-
-
 def test_a_plain_argument_is_found_by_keyword_and_by_the_name_of_its_position(
     plain_tasks: Plain, claimer: Claimers
 ) -> None:

@@ -16,8 +16,6 @@ from horsies_django.models import Task, WorkflowNode, WorkflowRun
 from horsies_django.monitoring.explain import explain
 from horsies_django.store.health import HealthStore
 from horsies_django.store.workers import WorkerStore
-from horsies_django.tasks import registry
-from horsies_django.tasks.definition import define
 from horsies_django.testing import drain
 from horsies_django.workflows.handle import WorkflowHandle
 from tests.apps.project import flows
@@ -326,32 +324,3 @@ def test_a_deadline_that_passes_during_a_pause_lets_nothing_run_after_it() -> No
     assert drain() == 0
     assert statuses(handle) == {"number": "EXPIRED"}
     assert handle.status() == "FAILED"
-
-
-def plus_needs_more(a: int, c: str, b: int = 1) -> int:
-    return a + b
-
-
-def test_code_that_changed_under_a_waiting_run_fails_its_node_alone_until_it_is_mended(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    flow = Workflow("changed")
-    first = flow.add(flows.number, 1)
-    flow.returns(flow.add(flows.plus, first, b=4))
-    flow.map(flows.plus, a=[1, 2], after=first, name="all")
-    flow.add(flows.number, 2, after=first, name="other")
-    handle = flow.send()
-    with monkeypatch.context() as deployed:
-        deployed.setitem(registry._tasks, flows.plus.name, define(plus_needs_more, name=flows.plus.name))
-        drain(raise_errors=False)
-        assert statuses(handle) == {"number": "COMPLETED", "plus": "FAILED", "all": "FAILED", "other": "COMPLETED"}
-        nodes = {node.name: node for node in WorkflowNode.objects.all()}
-        message = handle.get(0).err_value.message
-        assert nodes["plus"].error_code == "WORKER_SERIALIZATION_ERROR"
-        assert "node plus failed: WORKER_SERIALIZATION_ERROR: " in message
-        for text in (message, nodes["plus"].error, nodes["all"].error):
-            assert "missing a required argument: 'c'" in text
-    handle.retry()
-    assert drain() == 3, "what had completed is kept"
-    assert (handle.status(), handle.get(0).ok_value) == ("COMPLETED", 5)
-    assert handle.results()["all"].ok_value == [2, 3]

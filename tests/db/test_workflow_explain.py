@@ -232,7 +232,9 @@ def test_a_node_that_waits_says_for_what_and_until_when() -> None:
     flow.signal("paid")
     flow.gate("approve", permission="shop.approve", timeout=3_600, on_timeout="complete")
     flow.gate("look")
+    flow.add(flows.act, flow.nodes[2], after=flow.add(flows.number, 1), join="any", name="argument")
     handle = run(flow)
+    assert "1 did, 0 open; and for 1 other upstream nodes" in only(handle, "argument")[1], "though the quorum is met"
     assert codes(handle, "paid") == ["WAITING_FOR_SIGNAL", "NO_WORKER"]
     serving("default")
     at = r"(\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d"  # with the day before midnight

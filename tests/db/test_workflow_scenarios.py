@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from horsies_django import Workflow, WorkflowDefinitionError, explain_node, quorum, task
+from horsies_django import Workflow, WorkflowDefinitionError, explain_node, quorum
 from horsies_django.models import Task, WorkflowNode, WorkflowRun
 from horsies_django.testing import drain
 from horsies_django.workflows import advancer
@@ -23,11 +23,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 def tasks_of(handle: WorkflowHandle) -> int:
     return Task.objects.filter(workflow_id=handle.workflow_id).count()
-
-
-@task
-def label(text: Any = "none") -> str:
-    return str(text)
 
 
 # any and quorum
@@ -76,7 +71,7 @@ def test_a_quorum_that_conditions_made_impossible_is_no_failure(on_error: str) -
     flow.add(flows.describe, bad, allow_failed=True)
     sides = [flow.add(flows.number, n, when=page.matches("$ == 2"), name=f"side {n}") for n in range(2)]
     flow.add(flows.number, 1, after=sides, join="any", name="end")
-    flow.add(label, bad, after=sides, join="any", name="argument")
+    flow.add(flows.act, bad, after=sides, join="any", name="argument")
     flow.add(flows.number, 1, after=page, name="other")
     handle = run(flow)
     found = statuses(handle)
@@ -91,9 +86,9 @@ def test_a_quorum_counts_its_branches_and_no_other_nodes() -> None:
     page, mapped, bad = flow.add(flows.number, 1), flow.map(flows.number, n=[1], name="map"), flow.add(flows.broken)
     one = page.matches("$ == 1")
     flow.add(flows.number, 1, after=bad, join="any", when=one, name="condition")
-    flow.add(label, page, after=bad, join="any", name="argument")
+    flow.add(flows.act, page, after=bad, join="any", name="argument")
     flow.add(flows.total_list, mapped, after=bad, join="any", name="list argument")
-    flow.add(label, page, after=[page, bad], join="any", when=one, name="argument that is a branch")
+    flow.add(flows.act, page, after=[page, bad], join="any", when=one, name="argument that is a branch")
     prices = [flow.add(flows.number, 4), bad, flow.signal("never")]
     flow.add(flows.total_list, prices, join=quorum(2), name="list")
     flow.add(flows.total_list, prices, join=quorum(2), allow_failed=True, name="list that allows failures")
@@ -109,29 +104,11 @@ def test_an_input_never_counts_in_a_quorum() -> None:
     """Naive: it is there from the start, so the quorum is met before anything has run."""
     child = Workflow("child")
     a = child.input("a", int)
-    child.returns(child.add(label, a, after=[a, child.add(flows.broken)], join="any", name="end"))
+    child.returns(child.add(flows.act, a, after=[a, child.add(flows.broken)], join="any", name="end"))
     flow = Workflow("parent")
     flow.add(child, a=1)
     assert statuses(run(flow)) == {"child": "FAILED"}
     assert WorkflowNode.objects.get(name="end").status == "SKIPPED"
-
-
-def test_a_quorum_waits_for_its_arguments_and_its_condition() -> None:
-    """Naive: it starts with the first branch, without the argument, or before the condition can be known."""
-    flow = Workflow("waits")
-    branch, argument, condition = flow.signal("branch"), flow.signal("argument"), flow.signal("condition")
-    flow.returns(flow.add(label, argument, after=branch, join="any", when=condition.matches("$ == 1"), name="end"))
-    handle = flow.send()
-    for signal, others in (("condition", False), ("branch", True)):
-        handle.signal(signal, 1)
-        drain()
-        assert statuses(handle)["end"] == "PENDING", signal
-        text = explain_node(handle.workflow_id, "end").reasons[0].text
-        assert "WAITING" in text
-        assert ("1 did, 0 open; and for 1 other upstream nodes" in text) == others, text
-    handle.signal("argument", 1)
-    drain()
-    assert handle.get(0).ok_value == "1"
 
 
 @pytest.mark.parametrize("on_error", ["fail", "stop", "pause"])

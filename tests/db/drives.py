@@ -29,6 +29,7 @@ from horsies_django.workflows.advancer import Advancer
 from horsies_django.workflows.growth import RunningWorkflow, workflow_of
 from horsies_django.workflows.handle import WorkflowHandle
 from horsies_django.workflows.nodes import Node
+from tests.apps.project import flows
 from tests.conftest import Connect, sql
 from tests.db.graphs import Dice, acting, add, build, graph_of, spot_of
 from tests.db.lives import THRESHOLD
@@ -726,3 +727,11 @@ def miscounted() -> list[Any]:
 def inside(claim: Claim) -> RunningWorkflow:
     """Return the workflow as the code of a claimed task sees it."""
     return workflow_of(CurrentTask(claim))
+
+
+def chain(*names: str, **options: Any) -> Workflow:
+    """Return a workflow of tasks that take the result of one another."""
+    flow = Workflow("chain", **options)
+    for name in names:
+        flow.add(flows.act, *flow.nodes[-1:], name=name)
+    return flow

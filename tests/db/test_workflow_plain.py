@@ -14,18 +14,11 @@ from horsies_django.models import Task, WorkflowNode, WorkflowRun
 from tests.apps.project import flows
 from tests.conftest import Connect
 from tests.db.conftest import heard
-from tests.db.drives import Engine, ended, inside, miscounted
+from tests.db.drives import Engine, chain, ended, inside, miscounted
 from tests.db.test_statements import explained
 from tests.db.test_workflows import statuses
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-def chain(*names: str, **options: Any) -> Workflow:
-    flow = Workflow("chain", **options)
-    for name in names:
-        flow.add(flows.act, *flow.nodes[-1:], name=name)
-    return flow
 
 
 def test_a_pass_goes_on_with_a_chain_and_claims_what_it_sends(engine: Engine) -> None:

@@ -20,19 +20,13 @@ from horsies_django.workflows.advancer import Debt
 from tests.apps.project import flows
 from tests.conftest import Connect, wait_until
 from tests.db.conftest import Aside, Engines, wait_for_anybody, wait_for_waiting
-from tests.db.drives import Engine, inside
+from tests.db.drives import Engine, chain, inside
 from tests.db.graphs import AGAIN
 from tests.db.lives import THRESHOLD
 from tests.db.test_workflows import statuses
 from tests.support.refusing import refused
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-def chain() -> Workflow:
-    flow = Workflow("chain")
-    flow.add(flows.act, flow.add(flows.act, name="first"), name="second")
-    return flow
 
 
 def parent_of(child: Workflow, *others: str, **options: Any) -> Any:
@@ -78,7 +72,7 @@ def test_two_engines_that_advance_one_run_send_its_next_task_once(engines: Engin
     """Naive: no lock of the run, or one that waits. Both would send the second task, or one engine would stand still."""
     one, two = engines(), engines()
     two.conn.execute("SET lock_timeout = '5s'")
-    handle = chain().send()
+    handle = chain("first", "second").send()
     one.goes_on = None
     passed = one.settle(*one.take())
     with one.conn.transaction():
@@ -120,7 +114,7 @@ def test_an_advance_that_is_killed_in_the_middle_leaves_nothing_half_done(
 ) -> None:
     """Naive: several transactions. A lock of a table stops the advance before it reads the edges, or writes nodes or tasks."""
     one, two, holder = engines(), engines(), connect()
-    handle = chain().send()
+    handle = chain("first", "second").send()
     (first,) = one.take()
     one.goes_on = None
     one.settle(first)
@@ -146,7 +140,7 @@ def test_a_second_sender_of_a_key_waits_for_the_first_and_sends_only_if_that_one
     """Naive: a look before the insert. Both would send, or the second would get a run that never came to be."""
 
     def send() -> Any:
-        flow = chain()
+        flow = chain("first", "second")
         flow.key = "book 7"
         return flow.send()
 
@@ -191,7 +185,7 @@ def test_a_cancel_and_a_settle_of_the_same_task_do_not_deadlock_and_the_first_de
 ) -> None:
     """Naive: the settle waits for the run's row, too, in the other order. The cancel is open when the task completes."""
     one, two = engines(), engines()
-    handle = chain().send()
+    handle = chain("first", "second").send()
     (first,) = one.take()
     with one.conn.transaction():
         one.settle(first)
@@ -205,7 +199,7 @@ def test_a_cancel_and_a_settle_of_the_same_task_do_not_deadlock_and_the_first_de
 
 def test_a_skip_leaves_a_task_alone_that_a_worker_has_just_claimed(engine: Engine) -> None:
     """Naive: the skip waits for the claim and then takes the row of a running task away."""
-    handle = chain().send()
+    handle = chain("first", "second").send()
     with engine.conn.transaction():
         (first,) = engine.take()
         with pytest.raises(WorkflowError, match="has begun"):
@@ -234,7 +228,7 @@ def test_runs_inside_follow_their_parent_although_the_engine_died_that_was_to_te
 ) -> None:
     """Naive: only the engine's memory leads from the run that stopped to the runs inside."""
     one, child = engines(), Workflow("child")
-    child.add(chain())
+    child.add(chain("first", "second"))
     child.add(flows.act, child.add(flows.act, name="early"), name="late")
     handle = parent_of(child, "bad", on_error=on_error)
     bad = one.named()["bad"]

@@ -25,9 +25,6 @@ def tasks_of(handle: WorkflowHandle) -> int:
     return Task.objects.filter(workflow_id=handle.workflow_id).count()
 
 
-# any and quorum
-
-
 def test_any_runs_at_the_first_success_and_a_quorum_is_skipped_as_soon_as_it_cannot_be_met(hand: Hand) -> None:
     """Naive: they wait for all, each success sends "any" again, or the last one brings the quorum back."""
     flow = Workflow("joins")
@@ -133,9 +130,6 @@ def test_a_second_failure_keeps_the_error_of_the_first(hand: Hand) -> None:
     assert handle.status() == "PAUSED"
     handle.resume()
     assert handle.get(0).err_value.data == {"node": "b", "error_code": "FIRST"}
-
-
-# runs in runs
 
 
 @pytest.mark.parametrize(("verb", "ended"), [("resume", "FAILED"), ("retry", "COMPLETED")])

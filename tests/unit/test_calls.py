@@ -19,6 +19,7 @@ import pytest
 from horsies_django.core.codec import CodecError, UnsupportedType
 from horsies_django.core.codec.calls import digest_of, result_shape
 from horsies_django.core.errors import TaskDefinitionError
+from tests.unit.shapes import Customer, error_of
 
 if TYPE_CHECKING:
     from nowhere import Client, Receipt  # type: ignore[import-not-found]
@@ -32,12 +33,6 @@ class Order:
 
 class Colour(enum.Enum):
     RED = "red"
-
-
-class Model:
-    """Looks like a model."""
-
-    _meta = pk = None
 
 
 class Shop:
@@ -103,20 +98,14 @@ ENDLESS.append(ENDLESS)
     ("value", "words"),
     [
         (ENDLESS, "nested more than"),
-        (Model(), "argument 'order' is a model instance (Model): pass order.pk"),
-        ([Model()], "argument 'order[0]' is a model instance"),
+        (Customer(), "argument 'order' is a model instance (Customer): pass order.pk"),
         (Shop(), "argument 'order': Shop cannot be encoded as JSON: pass a key"),
-        ({"a": Shop()}, "argument 'order[key 1]': Shop cannot be encoded"),
-        ({1: 2}, "a key is of type int"),
         (float("nan"), "argument 'order': NaN is not valid JSON"),
-        ({(1, 2)}, "argument 'order[0]': a tuple would come back as a list"),
         (Order(1, Decimal("nan")), "a Decimal must be finite"),
     ],
 )
 def test_an_argument_that_cannot_be_compared_is_named_with_what_to_do(value: Any, words: str) -> None:
-    with pytest.raises(CodecError) as caught:
-        digest(value)
-    assert words in str(caught.value)
+    assert words in str(error_of(digest, value))
 
 
 def test_arguments_that_do_not_fit_the_function_are_refused_before_it_runs() -> None:

@@ -18,6 +18,7 @@ from horsies_django.core.codec import ArgumentsCodec, CodecError, ResultCodec, U
 from horsies_django.core.errors import OperationalErrorCode, TaskDefinitionError
 from horsies_django.core.results import TaskError, TaskResult
 from tests.support.sizes import examples
+from tests.unit.shapes import Customer, error_of
 
 
 @dataclass
@@ -30,13 +31,6 @@ class Line:
 class Order:
     id: int
     lines: list[Line]
-
-
-class Customer:
-    """Looks like a model, as far as the core can tell."""
-
-    _meta = objects = None
-    pk = 7
 
 
 def welcome(user_id: int, *, lang: str = "en") -> int: ...
@@ -59,15 +53,7 @@ WELCOME, BILL, MIXED, PRICES = map(ArgumentsCodec.of, (welcome, bill, mixed, pri
 
 
 def refusal(codec: ArgumentsCodec, *args: Any, **kwargs: Any) -> CodecError:
-    with pytest.raises(CodecError) as raised:
-        codec.encode(args, kwargs)
-    return raised.value
-
-
-def unreadable(codec: ArgumentsCodec, text: Any) -> CodecError:
-    with pytest.raises(CodecError) as raised:
-        codec.decode(text)
-    return raised.value
+    return error_of(codec.encode, args, kwargs)
 
 
 @pytest.mark.promise("S3.12")
@@ -147,10 +133,10 @@ def test_an_error_names_the_place_deep_inside() -> None:
     "refused",
     [
         lambda: refusal(WELCOME, "secret"),
-        lambda: unreadable(WELCOME, '{"user_id": "secret"}'),
-        lambda: unreadable(WELCOME, '{"user_id": 1, "secret": 2, "secreted": 3}'),
-        lambda: unreadable(BILL, '{"order": {"id": 1, "lines": [], "secret": 2}}'),
-        lambda: unreadable(PRICES, '{"prices": {"open": 1, "secret": "a"}}'),
+        lambda: error_of(WELCOME.decode, '{"user_id": "secret"}'),
+        lambda: error_of(WELCOME.decode, '{"user_id": 1, "secret": 2, "secreted": 3}'),
+        lambda: error_of(BILL.decode, '{"order": {"id": 1, "lines": [], "secret": 2}}'),
+        lambda: error_of(PRICES.decode, '{"prices": {"open": 1, "secret": "a"}}'),
         lambda: refusal(PRICES, {"secret": "a"}),
         lambda: refusal(PRICES, {"secret\x00": 1}),
         lambda: refusal(BILL, Order(1, []), note={"secret": {"secret": Customer()}}),
@@ -185,7 +171,7 @@ def test_a_model_instance_is_refused_whatever_is_declared() -> None:
     ],
 )
 def test_stored_text_that_is_no_such_call_is_refused(text: Any, problem: str) -> None:
-    assert str(unreadable(WELCOME, text)).startswith(problem)
+    assert str(error_of(WELCOME.decode, text)).startswith(problem)
 
 
 def test_a_function_whose_arguments_cannot_be_sent_is_refused_with_the_line_to_write() -> None:
@@ -250,18 +236,6 @@ def day() -> dt.date | None: ...
 COUNT, QUIET, TOTAL, SHORT, DAY = map(ResultCodec.of, (count, quiet, total, short, day))
 
 
-def refused_result(codec: ResultCodec, value: Any) -> CodecError:
-    with pytest.raises(CodecError) as raised:
-        codec.encode_ok(value)
-    return raised.value
-
-
-def unreadable_result(codec: ResultCodec, envelope: Any) -> str:
-    with pytest.raises(CodecError) as raised:
-        codec.decode(envelope)
-    return str(raised.value)
-
-
 def stored_error(error: TaskError) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(encode_error(error).encode())["err"]
     assert not any("\x00" in text for text in texts(found))
@@ -305,7 +279,7 @@ def test_a_value_comes_back_by_its_declared_type_and_a_plain_and_a_wrapped_one_s
 def test_a_return_of_another_type_is_a_mismatch_and_one_that_cannot_be_written_is_not(
     codec: ResultCodec, value: Any, kind: str, said: str
 ) -> None:
-    error = refused_result(codec, value)
+    error = error_of(codec.encode_ok, value)
     assert (error.kind, str(error)) == (kind, said)
 
 
@@ -358,7 +332,7 @@ def test_a_return_type_that_cannot_travel_is_refused_with_what_to_write() -> Non
     ],
 )
 def test_a_stored_result_that_cannot_be_read_says_why(envelope: Any, problem: str) -> None:
-    assert problem in unreadable_result(COUNT, envelope)
+    assert problem in str(error_of(COUNT.decode, envelope))
 
 
 def later(value: Defined) -> TaskResult[Defined]: ...
@@ -390,9 +364,9 @@ def test_a_name_that_is_never_defined_is_an_error_at_each_use_and_when_checked()
     assert result.wraps_result
     for _ in range(2):
         assert undefined in str(refusal(codec, 1))
-        assert undefined in str(unreadable(codec, '{"value": 1}'))
-        assert undefined in str(refused_result(result, 1))
-        assert undefined in unreadable_result(result, {"ok": 1})
+        assert undefined in str(error_of(codec.decode, '{"value": 1}'))
+        assert undefined in str(error_of(result.encode_ok, 1))
+        assert undefined in str(error_of(result.decode, {"ok": 1}))
 
 
 @pytest.mark.promise("S3.8")

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import datetime as dt
-import decimal
 import enum
 import os
 import pathlib
 import sys
 import types
-import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import InitVar, dataclass
-from typing import Annotated, Any, Generic, Literal, Optional, TypeVar
+from typing import Annotated, Any, Literal, Optional
 
 import pytest
 from pydantic import ByteSize, Discriminator, NegativeInt, PositiveInt, SecretStr
@@ -22,33 +19,7 @@ from pydantic import ByteSize, Discriminator, NegativeInt, PositiveInt, SecretSt
 from horsies_django.core.codec import UnsupportedType, shape_of
 from horsies_django.core.codec.type_texts import Unknown, annotation_of, problem, text_of
 from horsies_django.core.results import TaskResult
-
-T = TypeVar("T")
-
-
-class Color(enum.Enum):
-    RED = "red"
-    BLUE = "blue"
-
-
-class Level(enum.IntEnum):
-    LOW = 1
-    HIGH = 2
-
-
-@dataclass
-class Point:
-    x: int
-    y: int = 0
-
-
-@dataclass
-class Deep(Point):
-    z: int = 0
-
-
-def label(each: Any) -> str:
-    return ascii(each)[:60]
+from tests.unit.shapes import Color, Deep, Point, T, label
 
 
 def undeclarable(annotation: Any) -> str:
@@ -68,11 +39,6 @@ class Elder:
 @dataclass
 class Holder:
     tags: bytearray
-
-
-@dataclass
-class Box(Generic[T]):
-    item: T
 
 
 @dataclass
@@ -111,28 +77,22 @@ REFUSED: list[tuple[Any, str]] = [
     (ByteSize, "here: ByteSize is refused by pydantic: only types that are text in its JSON schema can be declared"),
     (Annotated[Any, Discriminator(3)], "here: Any is refused by pydantic: "),
     (T, "here: T stands for a type that is not known here: write the type itself"),
-    (list[T], "here: T stands for a type that is not known here: write the type itself"),
     (object, "here: object says nothing about the value: write Any for any plain JSON value"),
     (type[int], "here: type[int] is a class, which cannot be sent: write str and pass its name"),
     (tuple, "here: tuple does not say what is in it: write tuple[int, str], or tuple[Any, ...]"),
     (dict[int, str], "here: dict[int, str] has keys that are not str, as all keys in JSON are: write dict[str, str]"),
     (Sequence[int], "here: Sequence[int] may be many types: write list[int] and pass list(...)"),
-    (Iterable[int], "here: Iterable[int] may be many types: write list[int] and pass list(...)"),
     (Mapping[str, int], "here: Mapping[str, int] may be many types: write dict[str, int]"),
     (Customer, "here: Customer is a model, whose row may change before the task runs: annotate int and send its pk"),
-    (list[Customer], "here: Customer is a model"),
     (Elder, "here: Elder is not a model of pydantic 2: use pydantic 2.8 or newer, or write a dataclass"),
     (complex, "here: complex cannot be encoded as JSON: write a dataclass, or send a key"),
-    (base64, "cannot be encoded as JSON: write a dataclass, or send a key with which the task can find it"),
     (TaskResult[int], "is a result: use it only as the return annotation of a task"),
     (Holder, "here, field 'tags' of Holder: bytearray may change: write bytes"),
-    (Box, "here, field 'item' of Box: T stands for a type that is not known here: write the type itself"),
     (Secret, "here: Secret cannot be built from its fields alone, because of 'key': write a dataclass without InitVar"),
     (Handmade, "here: Handmade cannot be built from its fields alone, because of 'text', 'x': write a dataclass"),
     (Blob, "here: a member of Blob: a value is bytes, which JSON cannot hold: use bool, int, float or str"),
     (Twice, "here: a member of Twice: a value cannot be encoded as JSON (the text has a NUL byte (\\x00), which"),
     (Empty, "here: Empty has no members: write an Enum with members"),
-    (Literal[b"a"], "here: a value is bytes, which JSON cannot hold: use bool, int, float or str"),
     (Literal["red", Color.RED], "has values that are the same in JSON: keep one of them"),
 ]
 
@@ -147,21 +107,13 @@ LIST, OBJECT, VALUE = "both are stored as a list", "both are stored as an object
 FIELDS = "their fields do not tell them apart: give each a field"
 AMBIGUOUS: list[tuple[Any, str, str]] = [
     (dt.date | str, "date | str", f"{STRING}): declare one of them"),
-    (uuid.UUID | dt.date, "UUID | date", STRING),
     (dt.timedelta | int, "timedelta | int", NUMBER),
     (Color | str, "Color | str", VALUE),
-    (Level | int, "Level | int", VALUE),
-    (Level | float, "Level | float", VALUE),
     (Color | Literal["red"], "Color | Literal['red']", VALUE),
     (Literal["2026-01-02"] | dt.date, "Literal['2026-01-02'] | date", ""),
-    (Any | dt.date, "Any | date", STRING),
     (list[dt.date] | list[str], "list[date] | list[str]", LIST),
-    (tuple[int, ...] | list[int], "tuple[int, ...] | list[int]", LIST),
     (Point | dict[str, Any], "Point | dict[str, Any]", OBJECT),
     (Point | Deep, "Point | Deep", FIELDS),
-    (Box[int] | Box[str], "Box[int] | Box[str]", FIELDS),
-    (set[int] | list[int], "set[int] | list[int]", LIST),
-    (bytes | str, "bytes | str", STRING),
     (PositiveInt | NegativeInt, "int | int", NUMBER),
     (pathlib.Path | str, "Path | str", STRING),
     (None | int | Color | dict[str, str | dt.date], "str | date", STRING),
@@ -178,16 +130,10 @@ class Payment:
     amount: int
 
 
-class Colour(enum.Enum):
-    RED = "red"
-
-
 @pytest.mark.parametrize(
     ("annotation", "text"),
     [
         (int, "int"),
-        (None, "None"),
-        (list[int], "list[int]"),
         (dict[str, list[Any]], "dict[str, list[Any]]"),
         (tuple[int, ...], "tuple[int, ...]"),
         (set[bytes] | frozenset[int], "set[bytes] | frozenset[int]"),
@@ -195,10 +141,8 @@ class Colour(enum.Enum):
         (Optional[str], "str | None"),  # noqa: UP045
         (Literal["a", 3, True], "Literal['a', 3, True]"),
         (dt.datetime, "datetime.datetime"),
-        (uuid.UUID, "uuid.UUID"),
-        (list[Payment | Colour], f"list[{__name__}.Payment | {__name__}.Colour]"),
+        (list[Payment | Color], f"list[{__name__}.Payment | tests.unit.shapes.Color]"),
         (Annotated[int, "pence"], "int"),
-        (decimal.Decimal | None, "decimal.Decimal | None"),
     ],
 )
 def test_what_is_written_is_read_again(annotation: Any, text: str) -> None:
@@ -215,7 +159,7 @@ def test_what_has_no_text_is_not_checked() -> None:
         pass
 
     Moved.__module__, Moved.__qualname__ = "datetime", "date"
-    for annotation in (Any, Local, list[Local], Moved, "Payment", Literal[Colour.RED], Literal["x" * 2_000], 3):
+    for annotation in (Any, Local, list[Local], Moved, "Payment", Literal[Color.RED], Literal["x" * 2_000], 3):
         assert text_of(annotation) is None
 
 

@@ -9,8 +9,7 @@ import ipaddress
 import json
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, NamedTuple, NotRequired, TypedDict, TypeVar
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given, settings
@@ -19,6 +18,7 @@ from pydantic import PositiveInt
 
 from horsies_django.core.codec import ArgumentsCodec, CodecError, Shape, UnsupportedType, shape_of
 from tests.support.sizes import examples
+from tests.unit.shapes import Box, Doc, Line, Order, Span, Tree
 
 CALM = settings(max_examples=examples(20, 500), deadline=None, database=None)
 
@@ -36,45 +36,6 @@ class Access(enum.IntFlag):
     RUN = 4
 
 
-@dataclass
-class Line:
-    sku: str
-    price: decimal.Decimal
-    when: dt.datetime | None = None
-
-
-@dataclass(frozen=True)
-class Order:
-    id: uuid.UUID
-    lines: list[Line]
-    shades: dict[str, Color] = field(default_factory=dict)
-
-
-@dataclass
-class Tree:
-    value: int | float | None
-    children: list[Tree] = field(default_factory=list)
-
-
-class Span(NamedTuple):
-    start: int
-    length: dt.timedelta
-
-
-class Doc(TypedDict):
-    a: str
-    spans: NotRequired[list[Span]]
-
-
-T = TypeVar("T")
-
-
-@dataclass
-class Box(Generic[T]):
-    item: T
-    others: list[T]
-
-
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=20)
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
 FIXED = st.none() | st.integers(-86_399, 86_399).map(lambda s: dt.timezone(dt.timedelta(seconds=s)))
@@ -84,6 +45,7 @@ PLAIN = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
     max_leaves=6,
 )
+SPANS = st.builds(Span, st.integers(), st.timedeltas())
 LINES = st.builds(Line, TEXT, DECIMALS, st.none() | st.datetimes())
 SCALARS: dict[Any, st.SearchStrategy[Any]] = {
     None: st.none(),
@@ -100,9 +62,7 @@ SCALARS: dict[Any, st.SearchStrategy[Any]] = {
     Color: st.sampled_from(Color),
     Access: st.integers(0, 7).map(Access),
     Literal["a", 1, False, None]: st.sampled_from(["a", 1, False, None]),
-    Order: st.builds(
-        Order, st.uuids(), st.lists(LINES, max_size=3), st.dictionaries(TEXT, st.sampled_from(Color), max_size=3)
-    ),
+    Order: st.builds(Order, st.uuids(), st.lists(LINES, max_size=3), PLAIN),
     Tree: st.recursive(
         st.builds(Tree, st.integers() | FLOATS),
         lambda inner: st.builds(Tree, st.none(), st.lists(inner, max_size=3)),
@@ -112,10 +72,8 @@ SCALARS: dict[Any, st.SearchStrategy[Any]] = {
     bytes: st.binary(),
     ipaddress.IPv6Address: st.ip_addresses(v=6),
     frozenset[dt.date]: st.frozensets(st.dates(), max_size=3),
-    Span: st.builds(Span, st.integers(), st.timedeltas()),
-    Doc: st.fixed_dictionaries(
-        {"a": TEXT}, optional={"spans": st.lists(st.builds(Span, st.integers(), st.timedeltas()))}
-    ),
+    Span: SPANS,
+    Doc: st.fixed_dictionaries({"a": st.integers()}, optional={"spans": st.lists(SPANS)}),
     Box[dt.timedelta]: st.builds(Box, st.timedeltas(), st.lists(st.timedeltas(), max_size=3)),
     PositiveInt: st.integers(min_value=1),
     dict: st.dictionaries(TEXT, PLAIN, max_size=3),

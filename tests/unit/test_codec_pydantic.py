@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -14,7 +12,7 @@ from types import ModuleType
 from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import (  # noqa: E402
+from pydantic import (
     AliasChoices,
     BaseModel,
     ConfigDict,
@@ -27,8 +25,9 @@ from pydantic import (  # noqa: E402
     model_serializer,
 )
 
-from horsies_django.core.codec import ArgumentsCodec, CodecError, ResultCodec, UnsupportedType, shape_of
+from horsies_django.core.codec import ArgumentsCodec, ResultCodec, UnsupportedType, shape_of
 from horsies_django.core.errors import TaskDefinitionError
+from tests.unit.shapes import label, refusal, unreadable, wire
 
 ROOT = Path(__file__).parents[2]
 
@@ -72,34 +71,25 @@ class Parcel:
     note: str = ""
 
 
-def there_and_back(annotation: Any, value: Any) -> Any:
-    shape = shape_of(annotation, "here")
-    return shape.decode(json.loads(json.dumps(shape.encode(value, "x"))), "x")
-
-
 @pytest.mark.parametrize(
     ("annotation", "value"),
     [
         (Line, LINE),
         (Order, Order(number=1, lines=[LINE, OTHER], by_name={"b": OTHER}, at=AT, tags={"x"})),
-        (list[Line], [LINE, OTHER]),
-        (dict[str, Line], {"a": LINE}),
         (tuple[Line, ...], (LINE,)),
-        (Line | None, None),
         (Line | None, LINE),
         (Line | int | str, LINE),
         (Parcel, Parcel(LINE, "to the door")),
-        (list[Parcel | None], [Parcel(OTHER), None]),
         (Pet, Dog(name="Ada")),
         (list[Pet | None], [Cat(lives=7), None, Dog()]),
         (Annotated[Cat | Dog | None, Field(discriminator="kind")], None),
         (Tree, Tree(children=[Tree(children=[Tree()]), Tree()])),
     ],
-    ids=lambda item: ascii(item)[:60],
+    ids=label,
 )
 def test_a_model_comes_back_equal_wherever_it_is_nested(annotation: Any, value: Any) -> None:
     """Naive: str() of the model, or model_dump() with its datetimes, which JSON cannot hold."""
-    back = there_and_back(annotation, value)
+    back = wire(annotation, value)
     assert back == value
     assert type(back) is type(value)
 
@@ -122,7 +112,7 @@ def test_a_model_is_stored_as_the_json_of_its_own_schema() -> None:
     stored = shape_of(Person, "here").encode(value, "x")
     assert stored == {"fullName": "Ada", "born": "1815-12-10", "colours": ["red"]}
     assert set(stored) == set(Person.model_json_schema()["properties"])
-    assert there_and_back(Person, value) == value
+    assert wire(Person, value) == value
 
 
 def test_a_strict_model_reads_what_json_has_no_type_for() -> None:
@@ -134,23 +124,15 @@ def test_a_strict_model_reads_what_json_has_no_type_for() -> None:
         pair: tuple[int, Decimal]
         raw: Json[list[int]]
 
-    assert there_and_back(Strict, value := Strict(at=AT, pair=(1, Decimal("2.5")), raw="[1, 2]")) == value  # type: ignore[arg-type]
-
-
-def refusal(annotation: Any, act: Callable[[Any], Any]) -> CodecError:
-    with pytest.raises(CodecError) as raised:
-        act(shape_of(annotation, "here"))
-    return raised.value
+    assert wire(Strict, value := Strict(at=AT, pair=(1, Decimal("2.5")), raw="[1, 2]")) == value  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("annotation", "stored", "path", "problem"),
     [
         (Order, {"number": "many"}, "x.number", "Order refused it: Input should be a valid integer"),
-        (Order, {}, "x.number", "Order refused it: Field required"),
         (Order, {"number": 1, "lines": [{"sku": "a"}, {"sku": 5}]}, "x.lines[1].sku", "valid string"),
         (Order, {"number": 1, "by_name": {"no name": {"sku": 5}}}, "x.by_name[key].sku", "valid string"),
-        (Order, {"number": 1, "by_name": {"many": {"sku": 5}}}, "x.by_name[key].sku", "valid string"),
         (Order, {"number": "x", "lines": 5}, "x.number", "(and 1 more)"),
         (Order, "text", "x", "Order refused it"),
         (list[Parcel], [{"line": {"sku": "a", "count": 0}}], "x[0].line.count", "greater than 0"),
@@ -160,7 +142,7 @@ def test_stored_data_that_a_model_refuses_are_named_by_their_position(
     annotation: Any, stored: Any, path: str, problem: str
 ) -> None:
     """Naive: pydantic's ValidationError passes through, and its text shows the values to everybody who reads the log."""
-    error = refusal(annotation, lambda shape: shape.decode(stored, "x"))
+    error = unreadable(annotation, stored)
     assert error.path == path
     assert problem in error.problem
     assert "many" not in str(error)
@@ -176,13 +158,13 @@ def test_stored_data_that_a_model_refuses_are_named_by_their_position(
         (Pet, LINE, "argument 'x': expected Cat | Dog, got Line"),
         (list[Line], [LINE, None], "argument 'x[1]': expected Line, got None"),
     ],
-    ids=lambda item: ascii(item)[:60],
+    ids=label,
 )  # fmt: skip
 def test_a_model_that_could_not_be_read_back_is_refused_when_it_is_sent(
     annotation: Any, value: Any, message: str
 ) -> None:
     """Naive: only the class is checked; what was assigned to a field later fails the task, at the worker."""
-    assert message in str(refusal(annotation, lambda shape: shape.encode(value, "x")))
+    assert message in str(refusal(annotation, value))
 
 
 def test_a_subclass_passes_only_if_none_of_its_fields_would_be_lost() -> None:
@@ -192,8 +174,8 @@ def test_a_subclass_passes_only_if_none_of_its_fields_would_be_lost() -> None:
     class Longer(Line):
         colour: str = "red"
 
-    assert there_and_back(Line, Same(sku="a")) == LINE
-    error = refusal(Line, lambda shape: shape.encode(Longer(sku="a"), "x"))
+    assert wire(Line, Same(sku="a")) == LINE
+    error = refusal(Line, Longer(sku="a"))
     assert error.problem == "expected Line, got Longer, whose 'colour' would be lost"
 
 
@@ -201,7 +183,7 @@ def test_what_a_model_writes_in_one_way_and_reads_in_another_is_refused_when_it_
     class Odd(BaseModel):
         size: int = Field(validation_alias=AliasChoices("in", "input"), serialization_alias="out")
 
-    error = refusal(Odd, lambda shape: shape.encode(Odd.model_validate({"in": 1}), "x"))
+    error = refusal(Odd, Odd.model_validate({"in": 1}))
     assert error.path == "x.in"
     assert "Field required" in error.problem
 
@@ -221,8 +203,8 @@ def test_validators_and_serializers_of_a_project_that_raise_are_errors_of_the_co
         def write(self, size: int) -> int:
             return size // (size - 2)
 
-    assert "Checked cannot be written" in refusal(Checked, lambda shape: shape.encode(Checked(size=2), "x")).problem
-    error = refusal(Checked, lambda shape: shape.decode({"size": 13}, "x"))
+    assert "Checked cannot be written" in refusal(Checked, Checked(size=2)).problem
+    error = unreadable(Checked, {"size": 13})
     assert error.problem == "Checked refused it: KeyError: 'thirteen'"
 
 
@@ -244,7 +226,7 @@ def test_a_root_model_and_a_model_with_its_own_serializer_are_not_taken_for_obje
         def write(self) -> str:
             return str(self.a)
 
-    assert there_and_back(Numbers, Numbers([1, 2])) == Numbers([1, 2])
+    assert wire(Numbers, Numbers([1, 2])) == Numbers([1, 2])
     for annotation in (Numbers | list[int], Short | str):
         with pytest.raises(UnsupportedType, match="cannot be told apart"):
             shape_of(annotation, "here")

@@ -7,47 +7,36 @@ import datetime as dt
 import decimal
 import enum
 import ipaddress
-import json
 import uuid
 import zoneinfo
 from dataclasses import KW_ONLY, dataclass, field
-from pathlib import Path, PurePosixPath
-from typing import (
-    Annotated,
-    Any,
-    ClassVar,
-    Final,
-    Generic,
-    Literal,
-    NamedTuple,
-    NewType,
-    NotRequired,
-    Optional,
-    TypedDict,
-    TypeVar,
-    Union,
-)  # fmt: skip
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Final, Literal, NewType, Union
 
 import pytest
 import typing_extensions
-from annotated_types import Len
 from pydantic import AfterValidator, AnyUrl, AwareDatetime, BaseModel, Field, PositiveInt, SecretStr
 
-from horsies_django.core.codec import ArgumentsCodec, CodecError, ResultCodec, shape_of
+from horsies_django.core.codec import ArgumentsCodec, ResultCodec, shape_of
+from tests.unit.shapes import (
+    Box,
+    Color,
+    Deep,
+    Doc,
+    Level,
+    Line,
+    Order,
+    Point,
+    Span,
+    Tree,
+    label,
+    refusal,
+    unreadable,
+    wire,
+)  # fmt: skip
 
-T = TypeVar("T")
 UserId = NewType("UserId", int)
 UTC = dt.UTC
-
-
-class Color(enum.Enum):
-    RED = "red"
-    BLUE = "blue"
-
-
-class Level(enum.IntEnum):
-    LOW = 1
-    HIGH = 2
 
 
 class Access(enum.Flag):
@@ -60,21 +49,10 @@ class Word(str):
 
 
 @dataclass
-class Point:
-    x: int
-    y: int = 0
-
-
-@dataclass
 class Moved(Point):
     """Adds behaviour, no fields."""
 
     moves: ClassVar[int] = 0
-
-
-@dataclass
-class Deep(Point):
-    z: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +61,6 @@ class Odd:
     _: KW_ONLY
     tags: list[str] = field(default_factory=list)
     size: int = field(init=False, default=0)
-
-
-@dataclass
-class Tree:
-    value: int
-    children: list[Tree] = field(default_factory=list)
-    parent: Tree | None = None
 
 
 @dataclass
@@ -130,64 +101,9 @@ class Size(BaseModel):
     at: dt.datetime
 
 
-@dataclass
-class Line:
-    sku: str
-    price: decimal.Decimal
-    at: dt.datetime | None = None
-
-
-@dataclass
-class Order:
-    id: uuid.UUID
-    lines: list[Line]
-    note: Any = None
-
-
-class Span(NamedTuple):
-    start: int
-    length: dt.timedelta
-
-
-class Doc(TypedDict):
-    a: int
-    after: NotRequired[dt.timedelta]
-
-
 class Part(typing_extensions.TypedDict, total=False):
     docs: typing_extensions.Required[list[Doc]]
     note: typing_extensions.ReadOnly[str]
-
-
-@dataclass
-class Box(Generic[T]):
-    item: T
-    others: list[T] = field(default_factory=list)
-    next: Box[T] | None = None
-
-
-def label(each: Any) -> str:
-    if isinstance(each, set | frozenset):
-        return f"{type(each).__name__} of {len(each)}"
-    return "a huge int" if isinstance(each, int) and abs(each) > 10**100 else ascii(each)[:60]
-
-
-def wire(annotation: Any, value: Any) -> Any:
-    """Return what comes back after a trip through JSON text."""
-    shape = shape_of(annotation, "here")
-    return shape.decode(json.loads(json.dumps(shape.encode(value, "x"))), "x")
-
-
-def refusal(annotation: Any, value: Any) -> CodecError:
-    with pytest.raises(CodecError) as raised:
-        shape_of(annotation, "here").encode(value, "x")
-    return raised.value
-
-
-def unreadable(annotation: Any, stored: Any) -> str:
-    with pytest.raises(CodecError) as raised:
-        shape_of(annotation, "here").decode(stored, "x")
-    return str(raised.value)
 
 
 OFFSET = dt.timezone(dt.timedelta(hours=5, minutes=45, seconds=1))
@@ -206,26 +122,20 @@ STORED: list[tuple[Any, Any, str]] = [
     (bool, True, "true"),
     (int, -(2**70), "-1180591620717411303424"),
     (float, 1e16, "1e+16"),
-    (float, 1e-7, "1e-07"),
     (str, 'a"\n\x1f\u2028ç\x7f', '"a\\"\\n\\u001f\u2028ç\x7f"'),
     (dt.datetime, dt.datetime(2026, 1, 2, tzinfo=UTC), '"2026-01-02T00:00:00+00:00"'),
     (dt.datetime, dt.datetime(2026, 1, 2, 3, 4, 5, 6), '"2026-01-02T03:04:05.000006"'),
     (dt.date, dt.date(2026, 1, 2), '"2026-01-02"'),
     (dt.time, dt.time(23, 59, 59, 999999, tzinfo=UTC), '"23:59:59.999999+00:00"'),
-    (dt.timedelta, dt.timedelta(seconds=5), "5000000"),
-    (dt.timedelta, dt.timedelta.min, "-86399999913600000000"),
     (decimal.Decimal, decimal.Decimal("-0.10E+500"), '"-1.0E+499"'),
     (Color, Color.RED, '"red"'),
     (Access, Access.READ | Access.WRITE, "3"),
-    (Literal["a", 1], "a", '"a"'),
     (Literal["a", 1, None, True, Color.RED], Color.RED, '"red"'),
     (Order, ORDER, ORDER_TEXT),
     (Size, Size(width=1, at=dt.datetime(2026, 1, 2, tzinfo=UTC)), '{"width":1,"at":"2026-01-02T00:00:00Z"}'),
-    (list[list[Color]], [[], [Color.RED]], '[[],["red"]]'),
     (dict[str, int], {"b": 1, "a": 2}, '{"b":1,"a":2}'),
     (tuple[int, str], (1, "a"), '[1,"a"]'),
     (tuple[dt.timedelta, ...], (dt.timedelta(days=-1),), "[-86400000000]"),
-    (Optional[str], "a", '"a"'),  # noqa: UP045 - the older spelling
     (Union[int, float, None], 1.5, "1.5"),  # noqa: UP007 - the older spelling
     (int | str | list[dt.date] | dict[str, Any], [dt.date(2026, 1, 2)], '["2026-01-02"]'),
     (Annotated[int, "positive", []], 3, "3"),
@@ -236,31 +146,21 @@ STORED: list[tuple[Any, Any, str]] = [
     (Circle | Square, Square("square", 2.0), '{"kind":"square","r":2.0}'),
     (list[Point | Named | None], [Named("a"), None, Point(1)], '[{"name":"a"},null,{"x":1,"y":0}]'),
     (Sum | Leaf, Sum((Leaf(1, kind="leaf"),), kind="sum"), '{"terms":[{"terms":1,"kind":"leaf"}],"kind":"sum"}'),
-    (Literal["today"] | dt.date, "today", '"today"'),
     (Literal["today"] | dt.date, dt.date(2026, 1, 2), '"2026-01-02"'),
     (Color | Level | None, Level.LOW, "1"),
-    (str | Literal["auto"], "auto", '"auto"'),
-    (list[int] | list[str], ["a"], '["a"]'),
     # Later ones:
     (bytes, b"\x00\xff", '"AP8="'),
     (set[str], {"b", "a", "c"}, '["a","b","c"]'),
-    (frozenset[dt.date] | None, frozenset([dt.date(2026, 1, 2)]), '["2026-01-02"]'),
     (set, {"a", 1}, '["a",1]'),
     (Path, Path("/a/b"), '"/a/b"'),
-    (PurePosixPath, PurePosixPath("a"), '"a"'),
     (ipaddress.IPv4Address, ipaddress.ip_address("10.0.0.1"), '"10.0.0.1"'),
     (ipaddress.IPv4Interface, ipaddress.ip_interface("10.0.0.1/8"), '"10.0.0.1/8"'),
-    (ipaddress.IPv6Network, ipaddress.ip_network("2001:db8::/32"), '"2001:db8::/32"'),
     (Span, Span(1, dt.timedelta(seconds=5)), "[1,5000000]"),
-    (Doc, {"a": 1}, '{"a":1}'),
-    (Doc, {"a": 1, "after": dt.timedelta(1)}, '{"a":1,"after":86400000000}'),
+    (Doc, {"a": 1, "spans": [Span(1, dt.timedelta(1))]}, '{"a":1,"spans":[[1,86400000000]]}'),
     (Part, {"docs": [{"a": 1}]}, '{"docs":[{"a":1}]}'),
     (Doc | Part, {"docs": []}, '{"docs":[]}'),
     (Box[int], Box(1, [2]), '{"item":1,"others":[2],"next":null}'),
-    (Box[Box[dt.date]], Box(Box(dt.date(2026, 1, 2))),
-     '{"item":{"item":"2026-01-02","others":[],"next":null},"others":[],"next":null}'),
     (Annotated[int, Field(gt=0)], 1, "1"),
-    (Annotated[list[PositiveInt], Len(1)] | None, [2], "[2]"),
     (AnyUrl | int, AnyUrl("http://a.b/c?d"), '"http://a.b/c?d"'),
     (AwareDatetime, dt.datetime(2026, 1, 2, 3, 4, 5, 6, OFFSET), '"2026-01-02T03:04:05.000006+05:45:01"'),
 ]  # fmt: skip
@@ -321,7 +221,9 @@ def test_a_dataclass_that_lacks_a_field_or_refuses_its_fields_is_an_error_with_i
             if self.n % 2:
                 raise ValueError("n must be even")
 
-    assert unreadable(Even, {"n": 1}) == "argument 'x': Even() refused the stored fields: ValueError: n must be even"
+    assert (
+        str(unreadable(Even, {"n": 1})) == "argument 'x': Even() refused the stored fields: ValueError: n must be even"
+    )
     point = Point(1)
     del point.x
     error = refusal(Point, point)
@@ -330,7 +232,7 @@ def test_a_dataclass_that_lacks_a_field_or_refuses_its_fields_is_an_error_with_i
 
 def test_an_error_in_a_union_is_that_of_the_member_that_came_furthest() -> None:
     assert str(refusal(list[list[int]] | list[str], [[1, "a"]])) == "argument 'x[0][1]': expected int, got str"
-    assert unreadable(Point | Named, {"x": "1"}) == "argument 'x.x': expected int, got str"
+    assert str(unreadable(Point | Named, {"x": "1"})) == "argument 'x.x': expected int, got str"
 
 
 def test_a_refusal_tells_a_key_by_its_place_and_another_class_of_the_same_name_by_its_module() -> None:
@@ -383,54 +285,28 @@ def test_a_class_made_inside_a_function_works_even_when_it_names_itself_or_has_f
 BAD: list[tuple[Any, Any, str]] = [
     (int, True, "expected int, got bool"),
     (int, 1.0, "expected int, got float"),
-    (int, None, "expected int, got None"),
     (bool, 1, "expected bool, got int"),
     (float, True, "expected float, got bool"),
-    (str, b"a", "expected str, got bytes"),
     (dt.date, dt.datetime(2026, 1, 2), "expected date, got datetime"),
     (dt.datetime, dt.date(2026, 1, 2), "expected datetime, got date"),
-    (dt.timedelta, 5, "expected timedelta, got int"),
-    (uuid.UUID, str(uuid.UUID(int=1)), "expected UUID, got str"),
-    (decimal.Decimal, 1.5, "expected Decimal, got float"),
     (Color, "red", "expected Color, got str"),
     (Level, 1, "expected Level, got int"),
     (Literal[1, "a"], True, "expected Literal[1, 'a'], got another bool"),
-    (Literal["a"], "b", "expected Literal['a'], got another str"),
     (Literal[Color.RED], "red", "expected Literal[Color.RED], got another str"),
-    (Literal["a"], 1.5, "expected Literal['a'], got float"),
     (list[int], (1, 2), "expected list[int], got tuple"),
-    (list[Point | None], {}, "expected list[Point | None], got dict"),
-    (dict[str, int], [], "expected dict[str, int], got list"),
     (dict[str, int], {1: 1}, "a key is of type int; the keys of a JSON object are str"),
     (tuple[int, str], (1,), "expected tuple[int, str], got 1 items instead of 2"),
-    (tuple[int, ...], [1], "expected tuple[int, ...], got list"),
     (int | str, 1.5, "expected int | str, got float"),
-    (int | None, "a", "expected int, got str"),
     (Any, (1, 2), "a tuple would come back as a list: pass a list, or declare tuple[...]"),
     (Any, dt.date(2026, 1, 2), "expected plain JSON (None, bool, int, float, str, list or dict), got date"),
-    (dict, [], "expected dict[str, Any], got list"),
-    (dict, {"a": {1}}, "expected plain JSON (None, bool, int, float, str, list or dict), got set"),
-    (Any, {1: 1}, "a key is of type int; the keys of a JSON object are str"),
     (Point, {"x": 1}, "expected Point, got dict"),
     (Point, Deep(1, 2, 3), "expected Point, got Deep, whose 'z' would be lost"),
-    (Point | Named, Deep(1, 2, 3), "expected Point | Named, got Deep"),
-    (set[str], frozenset("a"), "expected set[str], got frozenset"),
-    (bytes, "a", "expected bytes, got str"),
-    (Path, "/a", "expected Path, got str"),
     (ipaddress.IPv4Address, ipaddress.ip_interface("10.0.0.1/8"), "expected IPv4Address, got IPv4Interface"),
     (Span, (1, dt.timedelta(1)), "expected Span, got tuple"),
-    (Doc, {"after": dt.timedelta(1)}, "the dict has no 'a', which Doc needs"),
+    (Doc, {"spans": []}, "the dict has no 'a', which Doc needs"),
     (Doc, {"a": 1, "secret": 2}, "the dict has 1 field that Doc does not have"),
     (Doc, [], "expected Doc, got list"),
-    (Box[int], Box("a"), "expected int, got str"),
     (PositiveInt, 0, "int refused it: Input should be greater than 0"),
-    (PositiveInt, "1", "expected int, got str"),
-    (
-        Annotated[list[int], Len(1)],
-        [],
-        "list[int] refused it: List should have at least 1 item after validation, not 0",
-    ),
-    (AwareDatetime, dt.datetime(2026, 1, 2), "datetime refused it: Input should have timezone info"),
 ]
 
 
@@ -443,13 +319,9 @@ def test_a_value_of_another_type_is_refused_and_never_coerced(annotation: Any, v
 UNWRITABLE: list[tuple[Any, Any, str]] = [
     (float, float("nan"), "NaN is not valid JSON"),
     (float, float("inf"), "Infinity is not valid JSON"),
-    (Any, float("-inf"), "-Infinity is not valid JSON"),
     (float, 2**53 + 1, "a float cannot hold this int exactly: declare int, or send a float"),
-    (float, 10**400, "a float cannot hold this int exactly: declare int, or send a float"),
     (int, 10**4300, "an int of more than 4300 digits cannot be encoded as JSON: send it as a str"),
-    (Any, -(10**4300), "an int of more than 4300 digits cannot be encoded as JSON: send it as a str"),
     (str, "a\x00", "the text has a NUL byte (\\x00), which PostgreSQL cannot hold"),
-    (Any, "a\x00", "the text has a NUL byte (\\x00), which PostgreSQL cannot hold"),
     (str, "aé\ud800", "the text has a lone surrogate (character 2), so it is not valid Unicode"),
     (dict, {"a\x00": 1}, "a key: the text has a NUL byte (\\x00), which PostgreSQL cannot hold"),
     (dict[str, int], {"\udc80": 1}, "a key: the text has a lone surrogate (character 0)"),
@@ -457,7 +329,6 @@ UNWRITABLE: list[tuple[Any, Any, str]] = [
     (AnyUrl, "http://a.b", "this str would come back as another "),
     (SecretStr, SecretStr("x"), "this SecretStr would come back as another SecretStr"),
     (decimal.Decimal, decimal.Decimal("NaN"), "a Decimal must be finite to be encoded"),
-    (decimal.Decimal, decimal.Decimal("-Infinity"), "a Decimal must be finite to be encoded"),
     (dt.time, dt.time(3, tzinfo=zoneinfo.ZoneInfo("Europe/Paris")), "its time zone gives this time no offset from UTC"),
 ]
 
@@ -472,40 +343,27 @@ def test_a_value_that_json_or_postgresql_cannot_hold_is_refused(annotation: Any,
 UNREADABLE: list[tuple[Any, Any, str]] = [
     (int, True, "expected int, got bool"),
     (int, 1.0, "expected int, got float"),
-    (float, True, "expected float, got bool"),
     (float, 10**400, "Infinity is not valid JSON"),
     (str, 1, "expected str, got int"),
     (dt.date, "2026-01-02T00:00:00", "the stored text is not a date"),
-    (dt.date, "20260102", "the stored text is not a date"),
-    (dt.datetime, "2026-01-02", "the stored text is not a datetime"),
-    (dt.time, "25:00:00", "the stored text is not a time"),
     (dt.timedelta, 10**30, "the stored number of microseconds is beyond any timedelta"),
     (dt.timedelta, "5", "expected timedelta as microseconds, got str"),
     (uuid.UUID, "{00000000-0000-0000-0000-000000000005}", "the stored text is not a UUID"),
-    (uuid.UUID, 5, "expected UUID as text, got int"),
-    (decimal.Decimal, "one", "the stored text is not a Decimal"),
     (decimal.Decimal, "Infinity", "the stored text is not a Decimal"),
     (Color, "green", "the stored str is not the value of any member of Color"),
     (Color, ["red"], "the stored list is not the value of any member of Color"),
     (Level, True, "the stored bool is not the value of any member of Level"),
-    (Access, 8, "the stored int is not the value of any member of Access"),
-    (Literal["a"], "b", "the stored str is none of Literal['a']"),
     (Literal[1], True, "the stored bool is none of Literal[1]"),
-    (list[int], {}, "expected list[int], got dict"),
     (tuple[int, str], [1, "a", 2], "expected tuple[int, str], got 3 items instead of 2"),
     (tuple[int, ...], {}, "expected list[int], got dict"),
     (Point, {"x": 1, "old": 2, "older": 3}, "the stored object has 2 fields that Point does not have"),
     (Point, {"y": 1}, "the stored object has no 'x', which Point needs"),
-    (Point, [1, 2], "expected Point as an object, got list"),
-    (int | str, [], "expected int | str, got list"),
     (bytes, "%%", "the stored text is not a bytes"),
     (set, [[1]], "the stored list has an element that cannot be in a set"),
     (Span, [1], "expected Span, got 1 items instead of 2"),
-    (Doc, {"b": 1}, "the stored object has 1 field that Doc does not have"),
-    (PositiveInt, 0, "int refused it: Input should be greater than 0"),
 ]
 
 
 @pytest.mark.parametrize(("annotation", "stored", "problem"), UNREADABLE, ids=label)
 def test_what_encode_never_wrote_is_not_read(annotation: Any, stored: Any, problem: str) -> None:
-    assert unreadable(annotation, stored) == f"argument 'x': {problem}"
+    assert str(unreadable(annotation, stored)) == f"argument 'x': {problem}"

@@ -108,9 +108,7 @@ def test_the_size_counts_in_bytes_of_its_json() -> None:
         ({"at": object()}, r"""'metadata\[key 1\]': expected plain JSON \(.*\), got object"""),
         ({"a": {"b": (1, 2)}}, r"""'metadata\[key 1\]\[key 1\]': a tuple"""),
         ({"x": float("nan")}, r"""'metadata\[key 1\]': NaN is not valid JSON"""),
-        ({"x": "\x00"}, "a NUL byte"),
         ({"\ud800": 1}, "surrogate"),
-        ({7: 1}, "a key is of type int"),
     ],
 )
 def test_what_json_or_postgresql_cannot_hold_is_named_with_its_place(metadata: Any, message: str) -> None:

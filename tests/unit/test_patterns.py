@@ -167,24 +167,18 @@ def test_intervals_keep_to_their_anchor(seconds: int, anchor: dt.datetime, since
 CASES = [
     # spring: a time that does not exist has no fire time
     ("30 2 * * *", "Europe/Berlin", "2027-03-27T00:00", ["2027-03-27T01:30", "2027-03-29T00:30"]),
-    ("30 0 * * *", "America/Santiago", "2027-09-04T00:00", ["2027-09-04T04:30", "2027-09-06T03:30"]),
     # autumn: one that exists twice has the first
     ("30 1 * * *", "America/New_York", "2027-11-07T00:00", ["2027-11-07T05:30", "2027-11-08T06:30"]),
-    ("30 23 * * *", "America/Santiago", "2027-04-04T00:00", ["2027-04-04T02:30", "2027-04-05T03:30"]),
     ("0 1-3 * * *", "America/New_York", "2027-11-07T04:59", ["2027-11-07T05:00", "2027-11-07T07:00"]),
-    ("0,30 1 * * *", "America/New_York", "2027-11-07T04:59", ["2027-11-07T05:00", "2027-11-07T05:30", "2027-11-08T06:00"]),
     # but both in a pattern that goes on and on
     ("0 */2 * * *", "Europe/Berlin", "2027-10-30T23:00", ["2027-10-31T00:00", "2027-10-31T01:00", "2027-10-31T03:00"]),
     ("*/30 * * * *", "Australia/Lord_Howe", "2027-04-03T14:00", ["2027-04-03T14:30", "2027-04-03T15:00", "2027-04-03T15:30"]),
     ("hourly at :30", "America/New_York", "2027-11-07T05:00", ["2027-11-07T05:30", "2027-11-07T06:30"]),
-    ("0 * 3 4 *", "America/Santiago", "2027-04-04T02:30", ["2027-04-04T03:00", "2028-04-03T04:00"]),
     # years
     ("0 0 29 2 *", "UTC", "2096-03-01T00:00", ["2104-02-29T00:00"]),
     ("monthly on day 31 at 00:00", "UTC", "2027-03-31T00:00", ["2027-05-31T00:00", "2027-07-31T00:00"]),
-    ("monthly on the last day at 00:00", "UTC", "2028-02-01T00:00", ["2028-02-29T00:00", "2028-03-31T00:00"]),
     ("0 12 L * *", "UTC", "2027-02-01T00:00", ["2027-02-28T12:00", "2027-03-31T12:00"]),
     ("0 12 * * fri#2", "UTC", "2027-01-01T00:00", ["2027-01-08T12:00", "2027-02-12T12:00"]),
-    ("every 36 hours", "UTC", "2020-01-01T00:00", ["2020-01-02T12:00", "2020-01-04T00:00"]),
 ]  # fmt: skip
 
 
@@ -243,34 +237,25 @@ def test_a_pattern_is_read_back_from_its_text(pattern: Pattern) -> None:
     ("make", "says"),
     [
         ("", "is not a cron expression: it has five fields"),
-        ("@hourly", "is not a cron expression: it has five fields"),
         ("* * * * * *", "for seconds use Every"),
-        ("R * * * *", "is not a cron expression"),
         ("H * * * *", "is not a cron expression"),
         ("61 * * * *", "out of range"),
         ("0 0 31 4 *", "never fires"),
         ("1," * 100_000 + "1 * * * *", "at most 500 characters, not 200_009"),  # croniter would sit over it for seconds
         ("every 3 parsecs", "is not a pattern; write it like one of: every 15 minutes"),
         ("every 0 seconds", "an interval must be 1 second to 365 days long"),
-        ("every 366 days", "an interval must be 1 second to 365 days long"),
         ("every " + "9" * 5_000 + " minutes", "is not a pattern; write it like one of"),
         ("hourly at :60", "minute must be a whole number from 0 to 59, not 60"),
         ("daily at 25:00", "a time of day must be like"),
         ("weekly on someday at 09:00", "days must be one or more of mon, tue"),
-        ("weekly on mon, mon at 09:00", "each once"),
         ("monthly on day 32 at 09:00", 'day must be a whole number from 1 to 31, or "last", not 32'),
-        ("monthly on day " + "1" * 5_000 + " at 09:00", "is not a pattern; write it like one of"),
-        (lambda: Every(), "1 second to 365 days"),
         (lambda: Every(minutes=-1), "minutes must be a whole number"),
         (lambda: Every(hours=1.5), "hours must be a whole number"),  # type: ignore[arg-type]
         (lambda: Daily(dt.time(4, tzinfo=dt.UTC)), "in the zone of the pattern"),
         (lambda: Daily("04:30:15.5"), "a time of day must be like"),
-        (lambda: Weekly("09:00", days=[]), "days must be one or more"),
-        (lambda: Monthly("09:00", day="first"), "day must be a whole number"),
         (lambda: Cron(5), "is not a cron expression"),  # type: ignore[arg-type]
         (lambda: Hourly(zone="Mars/Olympus"), "there is no time zone 'Mars/Olympus'"),
         (lambda: Hourly(zone="../etc/passwd"), "there is no time zone"),
-        (lambda: Hourly(zone=""), "there is no time zone"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused(make: str | Callable[[], Pattern], says: str) -> None:
@@ -283,7 +268,6 @@ def test_what_cannot_be_is_refused(make: str | Callable[[], Pattern], says: str)
     [
         (Cron("30 4 * * mon-fri"), "At 04:30, Monday through Friday"),
         (Cron("*/15 8-17 * * *"), "Every 15 minutes, between 08:00 and 17:59"),
-        (Cron("5 17 * * *"), "At 17:05"),
         (Cron("0 9 1 * mon"), "0 9 1 * mon" if OLD_WORDS else "At 09:00, on day 1 of the month, or on Monday"),
         (Cron("0 16 */2 * sat"), "At 16:00, every 2 days, only on Saturday"),
         (Cron("0 4 */32,1-7 * tue"), "0 4 */32,1-7 * tue"),
@@ -291,7 +275,6 @@ def test_what_cannot_be_is_refused(make: str | Callable[[], Pattern], says: str)
         (Cron("0 9 * * fri#2"), "At 09:00, on the second Friday of the month"),
         (Cron("0 0 * jul,aug *"), "At 00:00, only in July and August"),
         (Cron("0 9 * * mon#1,fri#2"), "0 9 * * mon#1,fri#2"),  # nobody puts this into words well
-        (Cron("0 9 l,15 * *"), "0 9 l,15 * *"),
         (Every(minutes=15), "Every 15 minutes"),
         (Hourly(5), "Hourly at :05"),
         (Weekly("09:00", days=["mon", "thu"]), "Weekly on mon, thu at 09:00"),
@@ -316,8 +299,6 @@ def test_every_cron_string_has_words(cron: tuple[str, Shows, bool]) -> None:
     [
         ("0 16 */2 * sat", ["2026-11-07", "2026-11-21", "2026-12-05"]),
         ("0 4 */32,1-7 * 2", ["2026-11-03", "2026-12-01", "2027-01-05"]),
-        ("0 4 1-7 * */7", ["2026-11-01", "2026-12-06", "2027-01-03"]),
-        ("0 4 1,15 * sat", ["2026-11-01", "2026-11-07", "2026-11-14"]),
         ("0 4 1,* * sat", ["2026-11-01", "2026-11-02", "2026-11-03"]),
         ("0 4 1 * fri#2", ["2026-11-01", "2026-11-13", "2026-12-01"]),
     ],

@@ -1,0 +1,114 @@
+"""Types that tests of the codec declare, and the ways of one value through a shape."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import enum
+import json
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, NotRequired, TypedDict, TypeVar
+
+import pytest
+
+from horsies_django.core.codec import CodecError, shape_of
+
+T = TypeVar("T")
+
+
+class Color(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+@dataclass
+class Point:
+    x: int
+    y: int = 0
+
+
+@dataclass
+class Deep(Point):
+    z: int = 0
+
+
+@dataclass
+class Line:
+    sku: str
+    price: decimal.Decimal
+    at: dt.datetime | None = None
+
+
+@dataclass(frozen=True)
+class Order:
+    id: uuid.UUID
+    lines: list[Line]
+    note: Any = None
+
+
+@dataclass
+class Tree:
+    value: int | float | None
+    children: list[Tree] = field(default_factory=list)
+    parent: Tree | None = None
+
+
+class Span(NamedTuple):
+    start: int
+    length: dt.timedelta
+
+
+class Doc(TypedDict):
+    a: int
+    spans: NotRequired[list[Span]]
+
+
+@dataclass
+class Box(Generic[T]):
+    item: T
+    others: list[T] = field(default_factory=list)
+    next: Box[T] | None = None
+
+
+class Customer:
+    """Looks like a model, as far as the core can tell."""
+
+    _meta = objects = None
+    pk = 7
+
+
+def label(each: Any) -> str:
+    """Return a short id of a case, the same in all processes."""
+    if isinstance(each, set | frozenset):
+        return f"{type(each).__name__} of {len(each)}"
+    return "a huge int" if isinstance(each, int) and abs(each) > 10**100 else ascii(each)[:60]
+
+
+def wire(annotation: Any, value: Any) -> Any:
+    """Return what comes back after a trip through JSON text."""
+    shape = shape_of(annotation, "here")
+    return shape.decode(json.loads(json.dumps(shape.encode(value, "x"))), "x")
+
+
+def error_of(act: Callable[..., Any], *args: Any) -> CodecError:
+    """Return the error that a call raises."""
+    with pytest.raises(CodecError) as raised:
+        act(*args)
+    return raised.value
+
+
+def refusal(annotation: Any, value: Any) -> CodecError:
+    """Return why a value is not written."""
+    return error_of(shape_of(annotation, "here").encode, value, "x")
+
+
+def unreadable(annotation: Any, stored: Any) -> CodecError:
+    """Return why JSON data are not read."""
+    return error_of(shape_of(annotation, "here").decode, stored, "x")

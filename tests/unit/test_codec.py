@@ -276,9 +276,7 @@ def test_a_value_comes_back_by_its_declared_type_and_a_plain_and_a_wrapped_one_s
         (TOTAL, Total([Customer()]), "type", "result 'lines[0]' is a model instance (Customer): return its pk"),  # type: ignore[list-item]
     ],
 )
-def test_a_return_of_another_type_is_a_mismatch_and_one_that_cannot_be_written_is_not(
-    codec: ResultCodec, value: Any, kind: str, said: str
-) -> None:
+def test_only_a_return_of_another_type_is_a_mismatch(codec: ResultCodec, value: Any, kind: str, said: str) -> None:
     error = error_of(codec.encode_ok, value)
     assert (error.kind, str(error)) == (kind, said)
 

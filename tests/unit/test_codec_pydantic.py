@@ -138,7 +138,7 @@ def test_a_strict_model_reads_what_json_has_no_type_for() -> None:
         (list[Parcel], [{"line": {"sku": "a", "count": 0}}], "x[0].line.count", "greater than 0"),
     ],
 )
-def test_stored_data_that_a_model_refuses_are_named_by_their_position(
+def test_stored_data_that_a_model_refuses_have_a_position(
     annotation: Any, stored: Any, path: str, problem: str
 ) -> None:
     """Naive: pydantic's ValidationError passes through, and its text shows the values to everybody who reads the log."""
@@ -160,9 +160,7 @@ def test_stored_data_that_a_model_refuses_are_named_by_their_position(
     ],
     ids=label,
 )  # fmt: skip
-def test_a_model_that_could_not_be_read_back_is_refused_when_it_is_sent(
-    annotation: Any, value: Any, message: str
-) -> None:
+def test_a_model_that_could_not_be_read_back_is_not_sent(annotation: Any, value: Any, message: str) -> None:
     """Naive: only the class is checked; what was assigned to a field later fails the task, at the worker."""
     assert message in str(refusal(annotation, value))
 

@@ -188,9 +188,7 @@ def test_pauses_that_cannot_be_are_refused(intervals: object) -> None:
         (lambda: Retry(code="WORKER_CRASHED"), "reserved"),
     ],
 )
-def test_what_is_neither_a_code_nor_an_exception_class_nor_a_pause_is_refused(
-    make: Callable[[], Any], said: str
-) -> None:
+def test_what_is_no_code_exception_class_or_pause_is_refused(make: Callable[[], Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         make()
 

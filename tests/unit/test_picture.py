@@ -51,9 +51,7 @@ def reached(numbers: list[int], edges: list[Edge]) -> set[Edge]:
 
 
 @given(graphs)
-def test_a_node_is_right_below_the_lowest_of_its_upstream_nodes_and_every_step_leads_down_by_one_layer(
-    graph: tuple[list[int], list[Edge]],
-) -> None:
+def test_a_node_is_right_below_its_lowest_upstream_node(graph: tuple[list[int], list[Edge]]) -> None:
     numbers, edges = graph
     edges = downwards(edges)
     layer = layer_of(numbers, edges)
@@ -84,9 +82,7 @@ def test_the_same_graph_is_drawn_in_the_same_way(graph: tuple[list[int], list[Ed
 
 
 @given(graphs)
-def test_a_circle_and_unknown_ends_are_drawn_without_the_edges_that_fit_nowhere(
-    graph: tuple[list[int], list[Edge]],
-) -> None:
+def test_a_circle_and_unknown_ends_are_drawn_without_their_edges(graph: tuple[list[int], list[Edge]]) -> None:
     numbers, edges = graph
     edges = [*edges, Edge(0, 99), Edge(99, 0), Edge(0, 0)]
     layer = layer_of(numbers, edges)

@@ -132,9 +132,7 @@ def test_one_long_task_among_short_ones_shortens_the_line_and_many_short_ones_le
     [("sync", 3, False), ("sync", 1, True), ("async", 3, True)],
     ids=["in line", "in a slot", "behind a blocked event loop"],
 )
-def test_the_time_of_a_task_does_not_run_while_it_stands_in_line_and_runs_everywhere_else(
-    lane: str, count: int, told: bool
-) -> None:
+def test_the_time_of_a_task_runs_everywhere_but_in_line(lane: str, count: int, told: bool) -> None:
     member = PoolProcess(WorkerOptions(queues=(), processes=1))
     ours = [channel_pair() for _ in range(3)]
     member.channels = {"sync": ours[0][0], "async": ours[1][0]}
@@ -370,9 +368,7 @@ def test_the_usable_cpus_are_those_that_this_process_may_use_and_not_those_of_th
         ({"processes": 0, "max_tasks_per_child": 5}, "--processes=0 has no children"),
     ],
 )
-def test_values_that_the_command_line_would_not_take_are_refused_from_code_too(
-    wrong: dict[str, Any], words: str
-) -> None:
+def test_values_that_the_command_line_refuses_are_refused_from_code(wrong: dict[str, Any], words: str) -> None:
     with pytest.raises(WorkerStartError) as caught:
         refuse_impossible(WorkerOptions(**{"queues": ("default",), "processes": 1, **wrong}))
     assert words in str(caught.value)

@@ -90,9 +90,7 @@ def test_a_wrapper_of_another_thread_is_dropped_and_raises_nothing(elsewhere: El
 
 
 @pytest.mark.parametrize("kind", ["autocommit", "atomic", "atomic, closed", "needs_rollback", "begin"])
-def test_a_transaction_that_one_call_of_async_code_leaves_open_takes_in_no_row_of_the_next(
-    orm: OneThread, kind: str
-) -> None:
+def test_a_transaction_left_open_by_async_code_takes_in_no_row_of_the_next_call(orm: OneThread, kind: str) -> None:
     opened, written = orm.submit(traps.WRECKS[kind]), orm.submit(note)
     with pytest.raises(TransactionManagementError, match="cannot stay open between two awaits"):
         opened.result(30)
@@ -118,9 +116,7 @@ def test_a_call_of_async_code_that_fails_leaves_no_connection_that_it_opened(orm
     assert orm.connected
 
 
-def test_a_child_keeps_connections_to_postgresql_and_a_longer_age_or_a_pool_of_the_project_holds(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_child_keeps_connections_and_an_age_or_pool_of_the_project_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Naive: a pool refuses an age, or a connection that is kept for ever is closed after a minute."""
     given = {
         "short": {"CONN_MAX_AGE": 0},

@@ -262,9 +262,7 @@ def test_a_client_that_sends_a_header_now_and_then_or_without_end_is_cut_off(
     assert ask(parts, "/live")[0] == 200
 
 
-def test_a_crowd_of_silent_clients_neither_keeps_a_probe_waiting_nor_a_thread_each(
-    parts: Supervisor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crowd_of_silent_clients_keeps_no_probe_waiting(parts: Supervisor, monkeypatch: pytest.MonkeyPatch) -> None:
     def threads() -> int:
         return sum("process_request_thread" in thread.name for thread in threading.enumerate())
 

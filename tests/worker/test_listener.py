@@ -94,9 +94,7 @@ def test_a_call_that_arrives_or_a_task_proves_the_connection_and_a_call_wakes_no
 
 
 @pytest.mark.parametrize("unread", [True, False], ids=["unread", "no call"])
-def test_nobody_is_suspected_whose_answer_lies_unread_or_while_the_engine_cannot_call(
-    listening: Listening, unread: bool
-) -> None:
+def test_an_answer_that_lies_unread_or_was_not_asked_for_is_not_missed(listening: Listening, unread: bool) -> None:
     listening.tick()
     if unread:
         wait_until(lambda: listening.selector.select(0), "the answer is there")
@@ -119,9 +117,7 @@ def test_a_signal_to_a_workflow_names_its_run_and_looks_for_no_tasks(listening: 
     assert listening.woken == 1
 
 
-def test_it_tells_tasks_that_are_all_due_from_others_and_does_not_wake_for_queues_that_are_not_served(
-    listening: Listening,
-) -> None:
+def test_due_tasks_are_told_from_others_and_queues_that_are_not_served_wake_nobody(listening: Listening) -> None:
     put(queue="mail")
     listening.hears()
     assert (listening.woken, len(listening.due)) == (1, 0)
@@ -157,9 +153,7 @@ def test_a_worker_that_is_not_elected_hears_only_what_it_is_told_alone(listening
     assert listening.notifications.hears
 
 
-def test_a_call_that_does_not_arrive_demotes_the_ear_until_one_does(
-    listening: Listening, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_silent_connection_is_replaced_and_told(listening: Listening, caplog: pytest.LogCaptureFixture) -> None:
     silent = listening.notifications.listener.connection
     assert silent is not None
     silent.execute("UNLISTEN *")  # as a pooler that lends the session to somebody else

@@ -59,9 +59,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Slow:
     return handler
 
 
-def test_lines_that_a_slow_log_cannot_take_are_counted_and_the_rest_is_written_in_order(
-    slow: Slow, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lines_that_a_slow_log_cannot_take_are_counted(slow: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "MOST_WAITING", 2)
     with logs.relayed_logs():
         logger.info("line %s", 0)
@@ -279,9 +277,7 @@ def test_after_a_busy_second_the_next_is_only_counted_and_after_one_that_was_not
     assert len(log.take(done(1), 77.5)) == 1
 
 
-def test_what_is_counted_last_is_told_when_the_worker_ends_and_without_info_nothing_is(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_the_last_counts_are_told_when_the_worker_ends_if_info_is(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("WARNING", "horsies.task")
     task_log = TaskLog()
     task_log.settled(done(MANY * 2))

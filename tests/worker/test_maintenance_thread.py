@@ -72,9 +72,7 @@ def silence(worker: uuid.UUID, ago: timedelta = LONG_AGO) -> None:
     sql("UPDATE horsies_heartbeats SET sent_at = sent_at - %s WHERE id = %s", [ago, worker])
 
 
-def test_a_beat_renews_the_row_and_the_trust_in_it_unless_the_engine_is_stuck(
-    parts: Supervisor, connect: Connect
-) -> None:
+def test_a_beat_renews_row_and_trust_unless_the_engine_is_stuck(parts: Supervisor, connect: Connect) -> None:
     conn, heartbeat = connect(), parts.maintenance.heartbeat
     register(parts.worker, conn)
     beat = Heartbeat.objects.get()
@@ -91,9 +89,7 @@ def test_a_beat_renews_the_row_and_the_trust_in_it_unless_the_engine_is_stuck(
     assert Heartbeat.objects.get().sent_at == renewed
 
 
-def test_the_kill_timer_counts_from_before_the_beat_and_ends_before_others_may_judge(
-    parts: Supervisor, connect: Connect
-) -> None:
+def test_the_kill_timer_counts_from_before_the_beat(parts: Supervisor, connect: Connect) -> None:
     """A beat may wait long for its answer: what counts from the answer ends after others took the tasks over."""
     conn, other, kill_timer = connect(), connect(), parts.kill_timer
     register(parts.worker, conn)
@@ -109,9 +105,7 @@ def test_the_kill_timer_counts_from_before_the_beat_and_ends_before_others_may_j
     assert kill_timer.seconds < THRESHOLD_MS / 1000
 
 
-def test_a_worker_that_was_declared_dead_hears_of_it_at_its_next_beat_and_stays_dead(
-    parts: Supervisor, connect: Connect
-) -> None:
+def test_a_worker_that_was_declared_dead_hears_of_it_and_stays_dead(parts: Supervisor, connect: Connect) -> None:
     conn = connect()
     register(parts.worker, conn)
     silence(parts.worker, timedelta(days=2_000))
@@ -122,9 +116,7 @@ def test_a_worker_that_was_declared_dead_hears_of_it_at_its_next_beat_and_stays_
     assert Heartbeat.objects.get().died_at is not None
 
 
-def test_an_answered_beat_ends_the_wait_for_the_next_try_though_none_was_missed(
-    parts: Supervisor, connect: Connect
-) -> None:
+def test_an_answered_beat_ends_the_wait_for_the_next_try(parts: Supervisor, connect: Connect) -> None:
     """Naive: after an outage that was shorter than the time between two beats, the engine waits out its delay."""
     conn, heartbeat, outage = connect(), parts.maintenance.heartbeat, parts.engine.outage
     register(parts.worker, conn)
@@ -137,9 +129,7 @@ def test_an_answered_beat_ends_the_wait_for_the_next_try_though_none_was_missed(
     assert outage.retry_at > 0.0
 
 
-def test_a_reaper_judges_only_after_its_own_beats_went_out_for_the_whole_threshold(
-    parts: Supervisor, connect: Connect
-) -> None:
+def test_a_reaper_judges_only_after_beats_of_its_own_for_the_threshold(parts: Supervisor, connect: Connect) -> None:
     conn, heartbeat, reaper = connect(), parts.maintenance.heartbeat, parts.maintenance.reaper
     register(parts.worker, conn)
     other = uuid.uuid4()
@@ -194,9 +184,7 @@ def test_the_beats_of_a_large_fleet_read_only_its_first_rows(connect: Connect) -
     assert read_with(300) <= few + 2
 
 
-def test_only_a_worker_on_duty_rescues_and_it_takes_over_from_those_that_fall_silent(
-    parts: Supervisor, connect: Connect
-) -> None:
+def test_only_a_worker_on_duty_rescues_or_who_follows_a_silent_one(parts: Supervisor, connect: Connect) -> None:
     conn, thread = connect(), parts.maintenance
     older = registered(conn, 3)
     dead = uuid7s(1)[0]
@@ -298,9 +286,7 @@ def over(pruner: Pruner, conn: Any) -> bool:
     return pruner.tick(conn) == pruner.interval_seconds
 
 
-def test_a_round_deletes_every_kind_of_rows_in_batches_that_grow_and_says_how_many(
-    connect: Connect, log: pytest.LogCaptureFixture
-) -> None:
+def test_a_round_deletes_all_kinds_of_rows_and_says_how_many(connect: Connect, log: pytest.LogCaptureFixture) -> None:
     long_ago = WorkerFactory().started_at - 400 * DAY
     finished(40 * DAY, 120)
     WorkerFactory(started_at=long_ago, seen_at=long_ago, stopped_at=long_ago)
@@ -327,9 +313,7 @@ def test_what_is_kept_for_ever_is_not_even_looked_for() -> None:
     assert len(Pruner(Retention()).steps) == 10
 
 
-def test_tasks_with_a_retention_of_their_own_are_deleted_by_workers_that_ran_some_and_by_those_that_did_not(
-    connect: Connect,
-) -> None:
+def test_tasks_with_a_retention_of_their_own_are_deleted_by_workers_that_ran_none_too(connect: Connect) -> None:
     """Naive: only the worker that ran the task knows how long it is kept; once it has stopped, nobody deletes it."""
     conn = connect()
     hour = {"wire": 1, "keep_result": 3_600_000}

@@ -113,9 +113,7 @@ def test_each_pass_is_in_the_histogram_with_the_time_that_it_took(parts: Supervi
     assert (sum_after or 0) > (sum_before or 0)
 
 
-def test_slots_are_used_by_the_tasks_that_run_and_not_by_those_that_are_dispatched_ahead(
-    parts: Supervisor, tmp_path: Path
-) -> None:
+def test_slots_are_used_by_tasks_that_run_not_by_those_ahead(parts: Supervisor, tmp_path: Path) -> None:
     def slots() -> dict[str, tuple[float, float]]:
         found = scraped(parts)
         used = found.of("horsies_slots_used", "lane")
@@ -155,9 +153,7 @@ def test_a_worker_without_children_has_its_own_memory_and_names_its_version(part
     assert ask(parts, "HEAD") == (200, "")
 
 
-def test_who_renders_hands_over_the_interpreter_at_once_and_only_while_it_renders(
-    parts: Supervisor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_renders_hands_over_the_interpreter_at_once(parts: Supervisor, monkeypatch: pytest.MonkeyPatch) -> None:
     """Naive: each time that the engine waits for the interpreter while 300 tasks are rendered, it waits for 5 ms."""
     before, seen = sys.getswitchinterval(), list[float]()
     sys.setswitchinterval(0.004)

@@ -94,9 +94,7 @@ def test_an_outcome_whose_commit_reply_was_lost_is_not_written_twice(
     assert TaskAttempt.objects.count() == 1
 
 
-def test_each_task_that_ended_has_its_line_when_it_is_written_and_not_before(
-    outbox: Outbox, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_task_has_its_line_when_its_end_is_written(outbox: Outbox, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "horsies.task")
     outbox.outcomes += [Outcome.of(claim, DONE, seconds=0.25) for claim in running(outbox, 2)]
     first, second = outbox.outcomes
@@ -327,9 +325,7 @@ def ids(claims: list[Claim]) -> list[uuid.UUID]:
     return [claim.id for claim in claims]
 
 
-def test_what_the_worker_does_not_know_goes_back_and_is_not_met_again(
-    passes: PassRunner, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unknown_tasks_go_back_and_are_not_met_again(passes: PassRunner, caplog: pytest.LogCaptureFixture) -> None:
     put(3, name=STRANGE)
     known = put(2, name=KNOWN)
     with caplog.at_level(logging.WARNING, logger="horsies.worker"):
@@ -350,9 +346,7 @@ def test_what_the_worker_does_not_know_goes_back_and_is_not_met_again(
     assert not TaskAttempt.objects.exists()
 
 
-def test_many_unknown_names_are_one_line_of_a_bounded_length(
-    passes: PassRunner, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_many_unknown_names_are_one_short_line(passes: PassRunner, caplog: pytest.LogCaptureFixture) -> None:
     for number in range(15):
         put(name=f"{number:02}\n[CRITICAL] {'x' * 230}")
     passes.run(Wanted(20), SLOTS | {"sync": 20})

@@ -118,9 +118,7 @@ def test_a_receiver_that_does_not_return_is_named_and_a_worker_that_stops_does_n
     assert slow.got == [first.id], "the others are not delivered after all"
 
 
-def test_a_receiver_that_raises_or_exits_takes_nothing_along(
-    receivers: Receivers, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_receiver_that_raises_or_exits_ends_nothing(receivers: Receivers, caplog: pytest.LogCaptureFixture) -> None:
     """Naive: SystemExit ends the thread, and the queue fills up."""
     got = []
 
@@ -159,9 +157,7 @@ def test_a_receiver_s_connection_is_closed_after_it_and_a_broken_one_is_not_used
     assert {group.name for group in Group.objects.all()} == {str(claim.id) for claim in started}
 
 
-def test_a_task_that_stops_its_partition_is_told_after_its_end_also_if_nobody_hears_of_ends(
-    receivers: Receivers,
-) -> None:
+def test_a_task_that_stops_its_partition_is_told_after_its_end_whoever_hears_of_ends(receivers: Receivers) -> None:
     got: list[tuple[str, dict[str, Any]]] = []
 
     def note(sender: Any, signal: Any, **values: Any) -> None:
@@ -234,9 +230,7 @@ def test_a_final_failure_is_told_with_its_exception_and_nothing_else_is(receiver
     }  # fmt: skip
 
 
-def test_the_end_of_the_worker_is_told_last_also_if_nothing_else_was(
-    receivers: Receivers, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_end_of_the_worker_is_always_told_last(receivers: Receivers, caplog: pytest.LogCaptureFixture) -> None:
     """Naive: whoever has to send what it collected is told nothing by a worker in which no task failed."""
     got: list[Any] = []
 

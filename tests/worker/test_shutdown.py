@@ -30,9 +30,7 @@ def handlers() -> Iterator[dict[int, Any]]:
         signal.signal(number, handler)
 
 
-def test_a_volley_of_signals_that_nobody_has_time_to_read_raises_nothing_and_the_end_is_in_order(
-    handlers: dict[int, Any],
-) -> None:
+def test_a_volley_of_signals_that_nobody_reads_raises_nothing(handlers: dict[int, Any]) -> None:
     """The engine that reads them may be busy; an error left the books open, or the process ended with -2."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever runs the tests may ignore it
     with Shutdown() as stopping:
@@ -96,9 +94,7 @@ def test_a_second_signal_is_urgent_a_second_hangup_is_not(numbers: str, urgency:
 
 
 @pytest.mark.parametrize("ends_process", [False, True])
-def test_once_it_shall_end_now_further_signals_are_ignored_and_if_the_process_ends_for_ever(
-    handlers: dict[int, Any], ends_process: bool
-) -> None:
+def test_once_it_shall_end_now_further_signals_are_ignored(handlers: dict[int, Any], ends_process: bool) -> None:
     """Naive: a volley of signals keeps the main thread in their handler, which remembers each of them."""
     with Shutdown(ends_process=ends_process) as stopping:
         for _ in range(MANY):

@@ -166,9 +166,7 @@ def test_the_elected_look_one_after_another(dry_at: Wakeups, moment: list[float]
     assert (dry_at.lanes_with_work, dry_at.next_at) == (set(), 10_000.0), "who is not elected does not look"
 
 
-def test_the_first_looks_again_behind_several_notifications_that_others_may_follow_and_after_a_listen(
-    dry_at: Wakeups, moment: list[float]
-) -> None:
+def test_the_first_looks_again_behind_a_burst_and_after_a_listen(dry_at: Wakeups, moment: list[float]) -> None:
     for _ in range(2):
         dry_at.hear(["mail"], "sync")
         moment[0] += BURST_SECONDS / 2
@@ -181,9 +179,7 @@ def test_the_first_looks_again_behind_several_notifications_that_others_may_foll
 
 
 @pytest.mark.parametrize("place", [1, 2])
-def test_a_look_later_is_no_later_for_those_after_it_and_is_followed_by_one_for_them(
-    dry_at: Wakeups, moment: list[float], place: int
-) -> None:
+def test_a_look_later_is_followed_by_one_for_those_after_it(dry_at: Wakeups, moment: list[float], place: int) -> None:
     dry_at.place, heard = place, []
     for _ in range(3):
         dry_at.hear(["mail"], "sync")
@@ -220,9 +216,7 @@ def test_it_passes_on_until_no_task_waits(
     assert dry_at.pass_on_at == (math.inf if again is None else pytest.approx(moment[0] + again))
 
 
-def test_who_is_not_elected_passes_on_what_was_passed_on_to_it_and_gives_up_when_all_are_full(
-    dry_at: Wakeups, moment: list[float]
-) -> None:
+def test_who_is_not_elected_passes_on_until_all_are_full(dry_at: Wakeups, moment: list[float]) -> None:
     dry_at.place = None
     dry_at.look_everywhere()
     assert dry_at.lane_to_pass_on(moment[0] + 1, full("sync")) is None
@@ -311,9 +305,7 @@ def test_the_priorities_that_were_met_last_are_kept(cursors: ScanCursors) -> Non
     assert (len(kept), kept[0], kept[-1]) == (PRIORITIES, 1, PRIORITIES + 9)
 
 
-def test_once_in_a_while_a_pass_looks_everywhere_which_takes_a_small_part_of_the_time_and_the_marks_begin_anew(
-    cursors: ScanCursors,
-) -> None:
+def test_once_in_a_while_a_pass_looks_everywhere_and_the_marks_begin_anew(cursors: ScanCursors) -> None:
     cursors.held["mail"] = ["2026-01-01"]
     cursors.learn(passed(p5=NOW), 0.0, 0.0)
     assert lane(cursors, now=4.9)[1]["since"] == LATEST

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
@@ -14,12 +15,15 @@ from typing import Any
 
 import pytest
 from django.apps import apps
+from django.core.management import load_command_class
 from django.core.management.base import BaseCommand
 from django.db import connection
+from django.test import override_settings
 
 import horsies_django
 from horsies_django import signals
-from horsies_django.conf import Config, PartitionConfig, QueueConfig
+from horsies_django.checks import IDS
+from horsies_django.conf import Config, PartitionConfig, QueueConfig, config
 from horsies_django.core.errors import FAMILIES
 from horsies_django.management.commands.horsies_status import Command as StatusCommand
 from horsies_django.management.commands.horsies_worker import Command as WorkerCommand
@@ -29,6 +33,10 @@ from horsies_django.worker.process.options import MAX_TASKS_PER_CHILD
 from tests.desk.test_conf_page import table_of_the_page
 from tests.support.factories import TaskFactory
 from tests.support.pages import DOCS, PAGES, blocks
+
+
+def ids(page: Path) -> str:
+    return page.stem
 
 
 def code_that_runs(page: Path, language: str) -> list[str]:
@@ -44,7 +52,7 @@ def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("page", [page for page in PAGES if code_that_runs(page, "python")], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [page for page in PAGES if code_that_runs(page, "python")], ids=ids)
 def test_the_python_of_a_page_does_what_the_page_says(
     page: Path, own_registry: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,7 +83,7 @@ def slugs(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=ids)
 def test_links_lead_to_files_and_headings(page: Path) -> None:
     """And ``make docs`` refuses a page to which the index does not lead."""
     for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([\w-]+))?\)", page.read_text()):
@@ -156,7 +164,7 @@ def test_every_option_has_its_place_with_its_default(page: str, command: BaseCom
             assert rows[row] == str(action.default).removesuffix(".0"), option
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=ids)
 def test_a_page_names_no_other_version_than_this_one(page: Path) -> None:
     """Logs and records that a page shows are those of this release; which one came before is the changelog's to tell."""
     ours = horsies_django.__version__.partition(".dev")[0]
@@ -188,3 +196,70 @@ def test_every_public_name_elsewhere_can_be_imported(place: str, text: str) -> N
     found = import_module(place)
     for name in re.findall(r"`([A-Za-z]\w*)`", text.partition("; see")[0]):
         assert name.startswith("horsies_") or hasattr(found, name), f"{place} has no {name}"
+
+
+PROJECTS = {"test-your-tasks"}  # pages whose blocks are files of a project, which tests/e2e/test_testing_page.py runs
+GUIDES = sorted(page for page in (DOCS / "howto").glob("*.md") if page.stem not in PROJECTS)
+COMMANDS = re.compile(r"(?:python )?manage\.py (horsies_\w+)(.*)")
+FILLED_IN = {"ID": "01986f4e-5a3c-7b1e-9c55-0d3f1f0c9a10"}
+
+
+def imported(code: str) -> list[tuple[str, str]]:
+    """Return the names that a block imports from horsies_django, with their modules."""
+    return [
+        (node.module, alias.name)
+        for node in ast.walk(ast.parse(code))
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] == "horsies_django"
+        for alias in node.names
+    ]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_what_the_code_of_a_page_imports_exists(page: Path) -> None:
+    """Naive: a name is renamed, the page still compiles, and its reader gets an ImportError."""
+    for block in blocks(page):
+        for module, name in imported(block.code) if block.language == "python" else []:
+            found = import_module(module)
+            assert hasattr(found, name) or import_module(f"{module}.{name}"), f"{module}.{name}"
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=ids)
+def test_every_block_of_a_guide_says_what_the_tests_do_with_it(page: Path) -> None:
+    """Naive: a new example is added without a comment, no test runs it, and it is wrong a year later."""
+    for block in blocks(page):
+        if block.language == "python":
+            assert block.kind in ("runs", "settings", "before", "after", "shown"), block.code
+            assert bool(block.detail) == (block.kind in ("before", "after", "shown")), block.code
+
+
+@pytest.mark.parametrize("page", [page for page in GUIDES if "<!-- settings -->" in page.read_text()], ids=ids)
+def test_settings_that_a_page_shows_are_valid(page: Path) -> None:
+    for block in blocks(page):
+        if block.kind == "settings":
+            names: dict[str, Any] = {}
+            exec(compile(block.code, str(page), "exec", dont_inherit=True), names)
+            shown = {key: value for key, value in names.items() if key.isupper()}
+            with override_settings(**shown):
+                assert set(config().queues) >= set(shown["HORSIES"].get("QUEUES", ()))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_commands_that_a_page_shows_have_these_verbs_and_options(page: Path) -> None:
+    """Naive: an option is renamed, and the page sends its reader into a usage message."""
+    for line in page.read_text().splitlines():
+        if not line.startswith(("    python manage.py", "python manage.py")):
+            continue
+        for name, rest in COMMANDS.findall(re.sub(r" \[.*\]", "", line)):
+            words = [FILLED_IN.get(word, word) for word in shlex.split(rest, comments=True)]
+            parser = load_command_class("horsies_django", name).create_parser("manage.py", name)
+            assert vars(parser.parse_args(words)), line  # it raises CommandError for a wrong one
+
+
+def test_every_public_name_shows_its_docstring() -> None:
+    """Naive: a public name is added to the list, and the site does not document its parameters."""
+    text = (DOCS / "reference" / "api.md").read_text()
+    shown = set(re.findall(r"^\.\. auto\w+:: (\w+)", text, re.MULTILINE))
+    assert set(horsies_django.__all__) - shown == set()
+    modules = set(re.findall(r"^\.\. \w+:: (horsies_django[\w.]+)", text, re.MULTILINE)) | {"horsies_django.models"}
+    places = {place for module in modules for place in (module, *(f"{module}.{name}" for name in shown))}
+    assert {place for place, _ in elsewhere()} - places == set()

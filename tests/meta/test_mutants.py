@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.meta.test_failure_model import defined
+from tests.meta.test_proofs import defined
 from tests.mutants.__main__ import problems
 from tests.mutants.edits import EDITS, Edit
 

@@ -1,4 +1,4 @@
-"""The house keeps its habits: small rooms, floors that import downwards, SQL in one place."""
+"""The house keeps its habits: small rooms, floors that import downwards, SQL in one place, nothing left for later."""
 
 from __future__ import annotations
 
@@ -159,3 +159,15 @@ def test_the_version_is_one() -> None:
     assert f'version = "{horsies_django.__version__}"' in (ROOT / "pyproject.toml").read_text()
     released, _, more = horsies_django.__version__.partition(".dev")
     assert f"## {'Unreleased' if more else released}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+PLACES = ("horsies_django", "example_project", "benchmarks", "docs", "tests")
+KINDS = {".py", ".sql", ".html", ".css", ".md"}
+FILES = sorted(path for place in PLACES for path in (ROOT / place).rglob("*") if path.suffix in KINDS)
+UNFINISHED = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b")
+
+
+def test_nothing_is_left_for_later_in_the_code() -> None:
+    assert len(FILES) > 200
+    found = [str(path.relative_to(ROOT)) for path in FILES if UNFINISHED.search(path.read_text())]
+    assert found == []

@@ -1,4 +1,4 @@
-"""What is counted of tasks: results of attempts, and durations in buckets."""
+"""What is counted: results of attempts, durations in buckets, and log lines that would repeat."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from horsies_django.core.counts import BOUNDS, NO_FAILURE, OTHER, Total, bucket, quantile, result_of
 from horsies_django.core.errors import code_problem
 from horsies_django.core.records import SNOOZED, Outcome
+from horsies_django.core.repeats import Repeats
 
 AGAIN = {"retry": 1, "of": 3, "at": 0.0}
 
@@ -87,3 +88,17 @@ def test_what_is_new_since_an_earlier_count_is_the_difference() -> None:
     now, before = Total("q", "t", "r", 5, 2.5, (3, 2)), Total("q", "t", "r", 4, 2.0, (3, 1))
     assert now.minus(before) == Total("q", "t", "r", 1, 0.5, (0, 1))
     assert now.minus(None) == now
+
+
+def test_a_line_is_said_once_a_minute_for_each_kind_with_how_many_were_left_out() -> None:
+    repeats = Repeats()
+    said = [repeats.due("refused", now) for now in (5.0, 5.0, 64.9, 65.0, 66.0, 200.0)]
+    assert said == [
+        "",
+        None,
+        None,
+        " (and 2 more since the last such line)",
+        None,
+        " (and 1 more since the last such line)",
+    ]
+    assert repeats.due("other", 66.0) == ""

@@ -1,9 +1,11 @@
-"""What Sentry gets about a failure: exceptions and frames as the text of a traceback has them, whatever that text is."""
+"""What Sentry gets about a failure: exceptions and frames as a traceback has them; and what integrations say to install."""
 
 from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -273,3 +275,14 @@ def test_only_a_client_with_the_integration_gets_events() -> None:
     (event,) = [envelope.get_event() for envelope in kept.envelopes]
     assert event is not None
     assert event["transaction"] == "shop.tasks.pay"
+
+
+@pytest.mark.parametrize(
+    ("module", "package", "distribution"),
+    [("sentry", "sentry_sdk", "sentry-sdk"), ("opentelemetry", "opentelemetry", "opentelemetry-api")],
+)
+def test_without_its_package_an_integration_says_what_to_install(module: str, package: str, distribution: str) -> None:
+    name = f"horsies_django.contrib.{module}"
+    code = f"import sys; sys.modules[{package!r}] = None\nimport {name}"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert f"ImportError: {name} needs {distribution}: pip install 'horsies-django[{module}]'" in result.stderr

@@ -40,6 +40,18 @@ def outcome(claim: Claim, status: str = "COMPLETED", **more: Any) -> Outcome:
     return Outcome.of(claim, reply, 77, seconds=0.5)._replace(**more)
 
 
+def noted(*of: signals.HorsiesSignal) -> list[tuple[str, dict[str, Any]]]:
+    """Return a list that fills with the names of these signals and what they tell."""
+    got: list[tuple[str, dict[str, Any]]] = []
+    for one in of:
+        one.connect(lambda sender, signal, **values: got.append((signal.name, values)), weak=False)
+    return got
+
+
+AGAIN = {"retry": 1, "of": 2, "at": 1_800_000_000.5}
+ABOUT = {"task_name": "tests.nothing", "queue_name": "default", "attempt": 1}
+
+
 class Slow:
     """A receiver that waits at a gate, and notes what it got."""
 
@@ -64,8 +76,7 @@ def test_only_signals_that_somebody_receives_are_queued(receivers: Receivers) ->
     receivers.rescued([Happened("died", uuid.uuid4(), "", 0), Happened("expired", ended.id, "tests.nothing", 1)])
     assert receivers.waiting.empty()
     assert receivers.thread is None
-    decided = {str(again.id): {"retry": 1, "of": 2, "at": 1_800_000_000.5}}
-    receivers.settled([outcome(ended), outcome(again, "FAILED")], decided)
+    receivers.settled([outcome(ended), outcome(again, "FAILED")], {str(again.id): AGAIN})
     receivers.stop()
     assert slow.got == [again.id]
 
@@ -158,41 +169,29 @@ def test_a_receiver_s_connection_is_closed_after_it_and_a_broken_one_is_not_used
 
 
 def test_a_task_that_stops_its_partition_is_told_after_its_end_whoever_hears_of_ends(receivers: Receivers) -> None:
-    got: list[tuple[str, dict[str, Any]]] = []
-
-    def note(sender: Any, signal: Any, **values: Any) -> None:
-        got.append((signal.name, values))
-
-    signals.order_stopped.connect(note)
+    got = noted(signals.order_stopped)
     ended, other = claims(2)
-    outcomes, decided = (
-        [outcome(ended, "FAILED"), outcome(other, "FAILED")],
-        {str(ended.id): {"stops": '{"tenant": 7}'}},
-    )
+    outcomes = [outcome(ended, "FAILED"), outcome(other, "FAILED")]
+    decided = {str(ended.id): {"stops": '{"tenant": 7}'}}
     receivers.settled(outcomes, decided)
-    signals.task_finished.connect(note)
+    signals.task_finished.connect(lambda signal, **values: got.append((signal.name, values)), weak=False)
     receivers.settled(outcomes, decided)
     receivers.stop()
     assert [name for name, _ in got] == ["order_stopped", "task_finished", "order_stopped", "task_finished"]
-    about = {"task_id": ended.id, "task_name": "tests.nothing", "queue_name": "default", "attempt": 1, "metadata": {}}
-    assert got[0][1] == {**about, "worker_id": receivers.worker, "partition": '{"tenant": 7}'}
+    about = {**ABOUT, "task_id": ended.id, "metadata": {}, "worker_id": receivers.worker}
+    assert got[0][1] == {**about, "partition": '{"tenant": 7}'}
 
 
 def test_a_final_failure_is_told_with_its_exception_and_nothing_else_is(receivers: Receivers) -> None:
     """Naive: so is a failure that is retried, an error that was returned, or a task that was cancelled."""
-    got: list[dict[str, Any]] = []
-
-    def note(sender: Any, signal: Any, **values: Any) -> None:
-        got.append(values)
-
-    signals.task_failed.connect(note)
+    told = noted(signals.task_failed)
     failed, again, returned, cancelled, snoozed, given_up, plain = claims(7)
     failed = failed._replace(options='{"metadata": {"tenant": 7}}')
     exception = {"module": "shop.errors", "type": "Outer.Refused", "traceback": "x" * 20_000 + "the end"}
     envelope = json.dumps({"err": {"error_code": "OH_NO", "exception": exception}})
     decided = {
-        str(again.id): {"retry": 1, "of": 2, "at": 1_800_000_000.5},
-        str(snoozed.id): {"retry": 1, "of": 2, "at": 1_800_000_000.5},
+        str(again.id): AGAIN,
+        str(snoozed.id): AGAIN,
         str(given_up.id): {"code": "TOO_MANY_SNOOZES"},
         str(plain.id): {"code": "POISON"},
     }
@@ -213,7 +212,8 @@ def test_a_final_failure_is_told_with_its_exception_and_nothing_else_is(receiver
     kinds = [("failed", lost, None), ("failed", poison, "POISON"), ("retried", again, None), ("returned", again, None)]
     receivers.rescued([Happened(kind, one.id, one.task_name, 2, "mail", None, code) for kind, one, code in kinds])
     receivers.stop()
-    about = {"task_name": "tests.nothing", "queue_name": "default", "attempt": 1, "worker_id": receivers.worker}
+    got = [values for _, values in told]
+    about = {**ABOUT, "worker_id": receivers.worker}
     no_exception = {"exception_class": None, "traceback": None}
     assert got[0] == {
         **about, "task_id": failed.id, "metadata": {"tenant": 7}, "error_code": "OH_NO", "error_message": "Outer.Refused: no",
@@ -252,35 +252,24 @@ def test_the_end_of_the_worker_is_always_told_last(receivers: Receivers, caplog:
 
 
 def test_what_receivers_get_about_each_event(receivers: Receivers) -> None:
-    got: list[tuple[str, dict[str, Any]]] = []
-
-    def note(sender: Any, signal: Any, **values: Any) -> None:
-        got.append((signal.name, values))
-
-    for signal in (signals.task_started, signals.task_retried, signals.task_finished, signals.task_rescued):
-        signal.connect(note)
+    got = noted(signals.task_started, signals.task_retried, signals.task_finished, signals.task_rescued)
     (claim,) = claims(1)
     claim = claim._replace(options='{"wire": 1, "metadata": {"tenant": 7}}', attempt=2, queue_name="mail")
-    at = 1_800_000_000.25
     receivers.started([claim])
-    receivers.settled(
-        [outcome(claim, "FAILED", error_message="it broke")], {str(claim.id): {"retry": 2, "of": 3, "at": at}}
-    )
+    receivers.settled([outcome(claim, "FAILED", error_message="it broke")], {str(claim.id): AGAIN})
     receivers.settled([outcome(claim, "FAILED")], {str(claim.id): {"retry": None}})
     receivers.settled([outcome(claim, "FAILED"), outcome(claim)], {str(claim.id): {"code": "POISON"}})
     receivers.rescued([Happened("returned", claim.id, "tests.nothing", 2, "mail", claim.options)])
     receivers.stop()
-    about = {
-        "task_id": claim.id, "task_name": "tests.nothing", "queue_name": "mail", "attempt": 2, "worker_id": receivers.worker,
-        "metadata": {"tenant": 7},
-    }  # fmt: skip
+    about = {**ABOUT, "task_id": claim.id, "queue_name": "mail", "attempt": 2, "worker_id": receivers.worker}
+    about["metadata"] = {"tenant": 7}
     ended = {**about, "error_code": "OH_NO", "error_message": None, "seconds": 0.5, "child_pid": 77}
     assert [name.removeprefix("task_") for name, _ in got] == [
         "started", "retried", "retried", "finished", "finished", "rescued",
     ]  # fmt: skip
     assert got[0][1] == about
     retry_at = got[1][1].pop("retry_at")
-    assert (retry_at.timestamp(), str(retry_at.tzinfo)) == (at, "UTC")
+    assert (retry_at.timestamp(), str(retry_at.tzinfo)) == (AGAIN["at"], "UTC")
     assert got[1][1] == {**ended, "error_message": "it broke"}
     assert got[2][1] == {**ended, "retry_at": None}
     assert got[3][1] == {**ended, "error_code": "POISON", "status": "FAILED"}

@@ -1,0 +1,304 @@
+"""Processes of a worker: channels and pipes of children, where a task failed in them, and signals, which come when they come."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+import uuid
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from django.utils.dateparse import parse_date
+
+from horsies_django.core.errors import StopRequested, TaskSendError
+from horsies_django.core.records import Claim
+from horsies_django.worker.child.executor import AsyncLane
+from horsies_django.worker.child.interrupts import Control
+from horsies_django.worker.child.run_task import project_path, site_of
+from horsies_django.worker.ipc.channel import HEADER, send_all, wait_receive
+from horsies_django.worker.pool.pool import Pool
+from horsies_django.worker.pool.process import InProcess
+from horsies_django.worker.process import shutdown
+from horsies_django.worker.process.memory import Gauge
+from horsies_django.worker.process.options import WorkerOptions
+from horsies_django.worker.process.shutdown import Shutdown, heard
+from tests.apps.project import tasks
+from tests.worker.conftest import channel_pair
+
+
+def test_what_prints_after_the_reader_of_its_output_has_gone_goes_on(tmp_path: Path) -> None:
+    """Naive: once a log shipper has died, each task that prints fails."""
+    code = (
+        "import sys; from pathlib import Path; from horsies_django.worker.child import bootstrap; bootstrap.outlive_output(); "
+        "print('x' * 100_000, flush=True); print('y', end='', flush=True); print('z', file=sys.stderr); "
+        "Path(sys.argv[1]).write_text('went on')"
+    )
+    reader, writer = os.pipe()
+    os.close(reader)
+    told = tmp_path / "told"
+    done = subprocess.run([sys.executable, "-c", code, told], stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert (done.returncode, done.stderr, told.read_text()) == (0, "z\n", "went on")
+
+
+def test_messages_arrive_whole_in_order_and_before_the_end_of_the_other_side() -> None:
+    here, there = channel_pair()
+    assert here.receive() == there.receive() == []
+    for number in range(100):
+        here.send([(number, "x" * number)])
+    here.close()
+    got: list[object] = []
+    while len(got) < 100:
+        got += wait_receive(there)
+    assert got == [[(number, "x" * number)] for number in range(100)]
+    with pytest.raises(EOFError):
+        wait_receive(there)
+
+
+def test_a_sender_does_not_wait_for_a_receiver_that_does_not_read() -> None:
+    here, there = channel_pair()
+    big = "x" * 4_000_000
+    here.send(big)
+    assert not here.flush()  # the rest is kept, the sender goes on
+    reader = threading.Thread(target=lambda: got.extend(wait_receive(there)))
+    got: list[str] = []
+    reader.start()
+    send_all(here, "after")
+    reader.join(30)
+    while len(got) < 2:
+        got += wait_receive(there)
+    assert got == [big, "after"]
+
+
+def test_sending_to_a_peer_that_is_gone_raises_nothing() -> None:
+    here, there = channel_pair()
+    there.close()
+    here.send("nobody hears this")
+    assert here.flush()
+
+
+CHILD = """
+import os, socket, sys, threading, types
+import django
+from django.conf import settings
+settings.configure(DATABASES={}, INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "horsies_django"])
+django.setup()
+from horsies_django import task
+from horsies_django.worker.ipc.channel import Channel
+from horsies_django.worker.child.main import give_up
+from horsies_django.worker.child.executor import Executor
+
+@task(name="endless")
+def endless() -> None:
+    print("it runs", flush=True)
+    threading.Event().wait()
+
+lanes = [Channel(socket.socket(fileno=int(number))) for number in sys.argv[2:]]
+Executor(*lanes, int(sys.argv[1]), [0, 0], give_up).run()
+"""
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_child_ends_in_the_middle_of_a_sync_task_when_its_pipes_do(threads: int) -> None:
+    pairs = [socket.socketpair() for _ in range(3)]
+    theirs = [there.fileno() for _, there in pairs]
+    root = Path(__file__).parents[2]
+    with subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(threads), *map(str, theirs)],
+        pass_fds=theirs,
+        cwd=root,
+        stdout=subprocess.PIPE,
+    ) as child:
+        for _, there in pairs:
+            there.close()
+        try:
+            jobs = pickle.dumps([(1, Claim(uuid.uuid4(), 1, "sync", "endless", "{}").packed(), "")])
+            pairs[0][0].sendall(HEADER.pack(len(jobs)) + jobs)
+            assert child.stdout is not None
+            assert child.stdout.readline() == b"it runs\n"
+            for here, _ in pairs:
+                here.close()
+            assert child.wait(30) == 1
+        finally:
+            child.kill()
+
+
+def test_what_a_worker_without_children_leaves_behind_when_it_starts_anew_does_not_end_it_later() -> None:
+    """Naive: its lanes find their channels closed, and take that for a worker that hangs."""
+    with selectors.DefaultSelector() as selector:
+        pool = Pool(WorkerOptions(("default",), processes=0), selector)
+        pool.start()
+        (member,) = pool.members
+        assert isinstance(member, InProcess)
+        pool.kill("belonged to a worker that was declared dead")
+        member.thread.join(30)
+    assert not member.thread.is_alive()
+    assert not [one for one in threading.enumerate() if isinstance(one, threading.Timer)]
+
+
+def test_a_loop_whose_worker_was_gone_before_it_ran_does_not_end_as_if_all_were_done() -> None:
+    (ours, theirs), (_, control) = channel_pair(), channel_pair()
+    lane = AsyncLane(theirs, [0, 0], Control(control), Gauge(None))
+    ours.close()
+    with pytest.raises(EOFError):
+        lane.serve()
+
+
+HERE = "tests/worker/test_processes.py in "
+
+
+def raised(function: Any, *arguments: Any) -> BaseException:
+    with pytest.raises(BaseException) as caught:  # noqa: PT011 - any
+        function(*arguments)
+    return caught.value
+
+
+def nested() -> None:
+    try:
+        json.loads("{")
+    except ValueError as error:
+        raise LookupError from error
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "name"),
+    [(json.loads, "{", "raised"), (parse_date, 5, "raised"), (nested, None, "nested")],
+)
+def test_frames_of_libraries_are_passed_over(function: Any, arguments: Any, name: str) -> None:
+    """Naive: all failures of a kind are one group, which is named after a line of the standard library or of Django."""
+    error = raised(function, *(() if arguments is None else (arguments,)))
+    site = site_of(error)
+    assert site is not None
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.name == name]
+    assert site == (f"{HERE}{name}", lines[-1])
+
+
+def test_frames_of_this_package_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = raised(tasks.add.send, object())
+    assert isinstance(error, TaskSendError)
+    assert site_of(error)[0] == f"{HERE}raised"  # type: ignore[index]
+
+
+def test_an_error_without_a_frame_of_the_project_has_no_site() -> None:
+    assert site_of(LookupError()) is None
+    assert site_of(raised(eval, "1 / 0").with_traceback(None)) is None
+    inner = raised(json.loads, "{")
+    assert inner.__traceback__ is not None
+    assert site_of(inner.with_traceback(inner.__traceback__.tb_next)) is None
+
+
+def test_a_path_begins_below_the_folder_that_is_imported_from(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    inner = tmp_path / "src"
+    monkeypatch.setattr(sys, "path", ["", str(tmp_path), str(inner), *sys.path])
+    project_path.cache_clear()
+    assert project_path(str(inner / "shop" / "tasks.py")) == "shop/tasks.py"
+    assert project_path("/elsewhere/shop/tasks.py") == "/elsewhere/shop/tasks.py"
+    assert project_path("<string>") is None
+    project_path.cache_clear()
+
+
+FILE = shutdown.__file__
+
+MANY = 5_000  # more than a socket holds that nobody reads
+
+
+@pytest.fixture
+def handlers() -> Iterator[dict[int, Any]]:
+    """Give what the process did with its signals before, which it does again afterwards."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    yield before
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_a_volley_of_signals_that_nobody_reads_raises_nothing(handlers: dict[int, Any]) -> None:
+    """The engine that reads them may be busy; an error left the books open, or the process ended with -2."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever runs the tests may ignore it
+    with Shutdown() as stopping:
+        for _ in range(MANY):
+            signal.raise_signal(signal.SIGHUP)
+    assert stopping.seen
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+
+
+def signalled_again(instruction: int) -> tuple[Shutdown, bool]:
+    """Send a signal, and a second one while the handler of the first is at an ``instruction``, unless it ends before."""
+    left, sent = [instruction], []
+
+    def trace(frame: FrameType, event: str, _argument: object) -> Callable[..., object] | None:
+        if frame.f_code.co_filename != FILE or sent:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            left[0] -= 1
+            if left[0] < 0:
+                sent.append(True)
+                signal.raise_signal(signal.SIGINT)
+        return trace
+
+    before = sys.gettrace()
+    with Shutdown() as stopping:
+        stopping.timeout = 300.0
+        sys.settrace(trace)
+        try:
+            signal.raise_signal(signal.SIGINT)
+        finally:
+            sys.settrace(before)
+    return stopping, bool(sent)
+
+
+def test_a_second_signal_is_heard_wherever_it_interrupts_the_handler_of_the_first() -> None:
+    """Naive: the outer handler writes what it had computed before, and the worker waits for its tasks for ten minutes."""
+    for instruction in count():
+        stopping, sent = signalled_again(instruction)
+        if not sent:
+            break
+        deadline = stopping.deadline()
+        assert stopping.urgency == 2, instruction
+        assert deadline is not None
+        assert deadline <= time.monotonic(), instruction
+    assert instruction > 30
+
+
+@pytest.mark.parametrize(
+    ("numbers", "urgency"),
+    [
+        ("TERM", 1), ("HUP", 1), ("HUP HUP", 1), ("TERM HUP", 1),
+        ("QUIT", 2), ("TERM TERM", 2), ("HUP TERM", 2), ("TERM HUP TERM", 2),
+    ],
+)  # fmt: skip
+def test_a_second_signal_is_urgent_a_second_hangup_is_not(numbers: str, urgency: int) -> None:
+    found = 0
+    for name in numbers.split():
+        found = heard(found, signal.Signals[f"SIG{name}"])
+    assert found == urgency
+
+
+@pytest.mark.parametrize("ends_process", [False, True])
+def test_once_it_shall_end_now_further_signals_are_ignored(handlers: dict[int, Any], ends_process: bool) -> None:
+    """Naive: a volley of signals keeps the main thread in their handler, which remembers each of them."""
+    with Shutdown(ends_process=ends_process) as stopping:
+        for _ in range(MANY):
+            signal.raise_signal(signal.SIGINT)
+        assert len(stopping.signals) == 2
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    for number in (signal.SIGINT, signal.SIGTERM):
+        assert signal.getsignal(number) == (signal.SIG_IGN if ends_process else handlers[number])
+
+
+def test_a_signal_interrupts_a_start() -> None:
+    with Shutdown() as stopping, pytest.raises(StopRequested), stopping.interruptible():
+        signal.raise_signal(signal.SIGINT)

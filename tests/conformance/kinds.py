@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 from asgiref.sync import sync_to_async
 from conformance import relay
+from conformance.settings import KIND
 
 from horsies_django.testing import drain
 
 DEADLINE_SECONDS = 60.0
+Queued: Any = import_module(f"horsies_django.backends.{KIND}").HorsiesBackend
 
 
-class InlineMixin:
+class Inline(Queued):
     """Runs a task as soon as it is sent, by the statements and the code of a worker."""
 
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
         """Send the task, run it and return its result."""
-        result = super().enqueue(task, args, kwargs)  # type: ignore[misc]
+        result = super().enqueue(task, args, kwargs)
         return self.settled(result)
 
     async def aenqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
         """Do the same from async code."""
-        result = await super().aenqueue(task, args, kwargs)  # type: ignore[misc]
+        result = await super().aenqueue(task, args, kwargs)
         return await sync_to_async(self.settled, thread_sensitive=True)(result)
 
     def settled(self, result: Any) -> Any:
@@ -40,7 +43,7 @@ class InlineMixin:
         drain(raise_errors=False)
 
 
-class ServedMixin(InlineMixin):
+class Served(Inline):
     """Waits until a worker has run the task, and until its log lines are here."""
 
     def run(self, result: Any) -> None:

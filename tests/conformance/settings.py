@@ -9,6 +9,7 @@ from typing import Any
 import environ
 
 PACKAGE = os.environ["CONFORMANCE_PACKAGE"]
+KIND = "native" if PACKAGE == "django.tasks" else "backport"
 SECRET_KEY = "for tests only"
 USE_TZ = True
 ALLOWED_HOSTS = ["*"]
@@ -24,18 +25,14 @@ if PACKAGE == "django_tasks":
 if os.environ["CONFORMANCE_SUITE"] == "tests":  # the backport's own suite has a site
     SITE = import_module("tests.settings")
     INSTALLED_APPS = [*dict.fromkeys([*INSTALLED_APPS, *SITE.INSTALLED_APPS])]
-    ROOT_URLCONF, STATIC_URL, TEMPLATES, MIDDLEWARE = (
-        SITE.ROOT_URLCONF,
-        SITE.STATIC_URL,
-        SITE.TEMPLATES,
-        SITE.MIDDLEWARE,
-    )
+    ROOT_URLCONF, STATIC_URL, TEMPLATES = SITE.ROOT_URLCONF, SITE.STATIC_URL, SITE.TEMPLATES
+    MIDDLEWARE = SITE.MIDDLEWARE
 DATABASES = {"default": environ.Env().db_url("DATABASE_URL")}
 TEST_RUNNER = "conformance.runner.Runner"
 HORSIES = {"RESILIENCE": {"NOTIFY_POLL_INTERVAL_MS": 1_000}}
 TASKS = {
-    "default": {"BACKEND": f"conformance.{'native' if PACKAGE == 'django.tasks' else 'backport'}.Queued", "QUEUES": []},
-    "inline": {"BACKEND": f"conformance.{'native' if PACKAGE == 'django.tasks' else 'backport'}.Inline", "QUEUES": []},
+    "default": {"BACKEND": "conformance.kinds.Queued", "QUEUES": []},
+    "inline": {"BACKEND": "conformance.kinds.Inline", "QUEUES": []},
 }
 
 # What a worker logs about tasks is sent to the tests, which expect it in their own process.

@@ -13,12 +13,11 @@ from urllib.parse import quote
 
 from conformance.kinds import until
 from conformance.relay import Server
-from conformance.settings import PACKAGE
+from conformance.settings import KIND
 from django.db import connection
 from django.test import TransactionTestCase, override_settings
 
 SUITE = "tests.tests" if os.environ["CONFORMANCE_SUITE"] == "tests" else "tasks"
-KIND = "native" if PACKAGE == "django.tasks" else "backport"
 test_tasks = import_module(f"{SUITE}.test_tasks")
 test_dummy = import_module(f"{SUITE}.test_dummy_backend")
 test_immediate = import_module(f"{SUITE}.test_immediate_backend")
@@ -63,7 +62,7 @@ OF_THE_BACKPORT: dict[str, dict[str, str]] = (
 
 def backend(name: str) -> str:
     """Return the dotted path of a backend."""
-    return f"conformance.{KIND}.{name}"
+    return f"conformance.kinds.{name}"
 
 
 def without(name: str) -> Any:

@@ -15,6 +15,4 @@ def drained(handle: WorkflowHandle[int], task: TaskHandle[int]) -> None:
     open_gate(handle, "checked", reason="all is well")
     assert_type(str(explain(task.task_id)), str)
     drain(until=60)  # error: arg-type reportArgumentType
-    drain(queue="mail")  # error: call-arg reportCallIssue
     signal("paid", handle)  # error: arg-type reportArgumentType
-    open_gate(handle)  # error: call-arg reportCallIssue

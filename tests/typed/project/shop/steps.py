@@ -21,16 +21,12 @@ def measure(text: str) -> int:
     here = current_task()
     assert_type(here, CurrentTask)
     assert_type(here.task_id, UUID | None)
-    assert_type(here.attempt, int)
-    assert_type(here.cancel_requested, bool)
     here.raise_if_cancelled()
     assert_type(here.step("length", length, text), int)
     assert_type(here.step("length", length, text, least=3), int)
-    assert_type(here.step("outside", length, text, atomic=False), int)
     here.step("length", length, 5)  # error: call-overload reportArgumentType
     here.step("length", length)  # error: call-overload reportCallIssue
     here.step("length", length, text, most=5)  # error: call-arg reportCallIssue
-    here.step(5, length, text)  # error: call-overload reportArgumentType
     here.step("length", 5)  # error: call-overload reportCallIssue,reportArgumentType
     return "many"  # error: return-value reportReturnType
 

@@ -72,8 +72,6 @@ async def called() -> None:
     """A direct call is a call of the function."""
     assert_type(add(1, b=2), int)
     assert_type(count(), TaskResult[int])
-    assert_type(clean.name, str)
-    assert_type(await mail("a@b"), TaskResult[str])
     assert_type(await rates(["EUR"]), dict[str, int])
     assert_type(anything(1), Any)
     add("1")  # error: arg-type reportArgumentType
@@ -82,11 +80,8 @@ async def called() -> None:
 
 def options() -> None:
     task(bind=True)  # error: call-overload reportCallIssue
-    task(max_retries=3)  # error: call-overload reportCallIssue
-    task(priority="high")  # error: call-overload reportArgumentType
     task(retry_policy=3)  # error: call-overload reportArgumentType
     RetryPolicy.fixed([1], auto_retry_for=[int])  # error: list-item reportArgumentType
-    RetryPolicy.exponential(retries=3)  # error: call-arg reportCallIssue
     Retry("later", delay=30)  # error: call-arg reportCallIssue
 
 

@@ -48,6 +48,14 @@ def parts(build: Build) -> Supervisor:
     return build(replace(config(), recovery=recovery), started=False, queues=("default", "mail"), processes=1)
 
 
+@pytest.fixture
+def conn(parts: Supervisor, connect: Connect) -> psycopg.Connection[Any]:
+    """Give a session in which the worker has registered."""
+    made = connect()
+    register(parts.worker, made)
+    return made
+
+
 def up_for(span: timedelta) -> bool:
     """Whether the server started longer ago than ``span``."""
     return bool(sql("SELECT pg_postmaster_start_time() < clock_timestamp() - %s", [span])[0][0])
@@ -72,9 +80,8 @@ def silence(worker: uuid.UUID, ago: timedelta = LONG_AGO) -> None:
     sql("UPDATE horsies_heartbeats SET sent_at = sent_at - %s WHERE id = %s", [ago, worker])
 
 
-def test_a_beat_renews_row_and_trust_unless_the_engine_is_stuck(parts: Supervisor, connect: Connect) -> None:
-    conn, heartbeat = connect(), parts.maintenance.heartbeat
-    register(parts.worker, conn)
+def test_a_beat_renews_row_and_trust_unless_the_engine_is_stuck(parts: Supervisor, conn: Any) -> None:
+    heartbeat = parts.maintenance.heartbeat
     beat = Heartbeat.objects.get()
     assert (beat.id, beat.role, beat.died_at) == (parts.worker, "claimer", None), "the first one, before it claims"
     silence(parts.worker)
@@ -89,10 +96,9 @@ def test_a_beat_renews_row_and_trust_unless_the_engine_is_stuck(parts: Superviso
     assert Heartbeat.objects.get().sent_at == renewed
 
 
-def test_the_kill_timer_counts_from_before_the_beat(parts: Supervisor, connect: Connect) -> None:
+def test_the_kill_timer_counts_from_before_the_beat(parts: Supervisor, conn: Any, connect: Connect) -> None:
     """A beat may wait long for its answer: what counts from the answer ends after others took the tasks over."""
-    conn, other, kill_timer = connect(), connect(), parts.kill_timer
-    register(parts.worker, conn)
+    other, kill_timer = connect(), parts.kill_timer
     with ThreadPoolExecutor(1) as thread:
         with other.transaction():
             other.execute("SELECT FROM horsies_heartbeats WHERE id = %s FOR UPDATE", [parts.worker])
@@ -105,9 +111,7 @@ def test_the_kill_timer_counts_from_before_the_beat(parts: Supervisor, connect: 
     assert kill_timer.seconds < THRESHOLD_MS / 1000
 
 
-def test_a_worker_that_was_declared_dead_hears_of_it_and_stays_dead(parts: Supervisor, connect: Connect) -> None:
-    conn = connect()
-    register(parts.worker, conn)
+def test_a_worker_that_was_declared_dead_hears_of_it_and_stays_dead(parts: Supervisor, conn: Any) -> None:
     silence(parts.worker, timedelta(days=2_000))
     assert WorkerStore(conn).reap(timedelta(days=1_000), judge=True, many=10) == [], "the server started since"
     WorkerStore(conn).reap(timedelta(seconds=2), judge=True, many=10)
@@ -116,10 +120,9 @@ def test_a_worker_that_was_declared_dead_hears_of_it_and_stays_dead(parts: Super
     assert Heartbeat.objects.get().died_at is not None
 
 
-def test_an_answered_beat_ends_the_wait_for_the_next_try(parts: Supervisor, connect: Connect) -> None:
+def test_an_answered_beat_ends_the_wait_for_the_next_try(parts: Supervisor, conn: Any) -> None:
     """Naive: after an outage that was shorter than the time between two beats, the engine waits out its delay."""
-    conn, heartbeat, outage = connect(), parts.maintenance.heartbeat, parts.engine.outage
-    register(parts.worker, conn)
+    heartbeat, outage = parts.maintenance.heartbeat, parts.engine.outage
     assert heartbeat.tick(conn)
     outage.begin(psycopg.OperationalError("the server ended"), 0)
     assert heartbeat.tick(conn)
@@ -129,9 +132,10 @@ def test_an_answered_beat_ends_the_wait_for_the_next_try(parts: Supervisor, conn
     assert outage.retry_at > 0.0
 
 
-def test_a_reaper_judges_only_after_beats_of_its_own_for_the_threshold(parts: Supervisor, connect: Connect) -> None:
-    conn, heartbeat, reaper = connect(), parts.maintenance.heartbeat, parts.maintenance.reaper
-    register(parts.worker, conn)
+def test_a_reaper_judges_only_after_beats_of_its_own_for_the_threshold(
+    parts: Supervisor, conn: Any, connect: Connect
+) -> None:
+    heartbeat, reaper = parts.maintenance.heartbeat, parts.maintenance.reaper
     other = uuid.uuid4()
     register(other, conn)
     silence(other)
@@ -304,13 +308,6 @@ def test_a_round_deletes_all_kinds_of_rows_and_says_how_many(connect: Connect, l
     log.clear()
     assert over(pruner, conn)
     assert log.records == []
-
-
-def test_what_is_kept_for_ever_is_not_even_looked_for() -> None:
-    kinds = ("terminal_record", "worker_state", "worker", "audit")
-    for_ever = Retention(key_hours=None, history_hours=None, **{f"{kind}_retention_hours": None for kind in kinds})
-    assert len(Pruner(for_ever).steps) == 2  # tasks with a retention of their own, and the minutes of the history
-    assert len(Pruner(Retention()).steps) == 10
 
 
 def test_tasks_with_a_retention_of_their_own_are_deleted_by_workers_that_ran_none_too(connect: Connect) -> None:

@@ -293,6 +293,8 @@ BAD: list[tuple[Any, Any, str]] = [
     (Color, "red", "expected Color, got str"),
     (Level, 1, "expected Level, got int"),
     (Literal[1, "a"], True, "expected Literal[1, 'a'], got another bool"),
+    (Literal["a"], 1.5, "expected Literal['a'], got float"),
+    (Path, "/a", "expected Path, got str"),
     (Literal[Color.RED], "red", "expected Literal[Color.RED], got another str"),
     (list[int], (1, 2), "expected list[int], got tuple"),
     (dict[str, int], {1: 1}, "a key is of type int; the keys of a JSON object are str"),

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import http.server
 import os
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.support.database import (
-    IMAGE,
     ROOT,
     choose,
     docker_engine_problem,
-    docker_image_problem,
     server_version,
 )
 
@@ -62,46 +58,10 @@ def test_a_server_that_does_not_answer_ends_the_run_with_what_to_do() -> None:
         server_version("postgresql://nobody@127.0.0.1:1/none")
 
 
-class EngineWithoutImages(http.server.BaseHTTPRequestHandler):
-    """A Docker engine that answers, holds no image and can pull none."""
-
-    def do_GET(self) -> None:
-        answers = {"_ping": b"OK", "version": b'{"ApiVersion": "1.44"}', "json": b"[]"}
-        self.answer(200, answers[self.path.partition("?")[0].rpartition("/")[2]])
-
-    def do_POST(self) -> None:
-        self.answer(500, b'{"message": "no route to the registry"}')
-
-    def answer(self, status: int, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@pytest.fixture
-def engine_without_images(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), EngineWithoutImages) as server:
-        monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{server.server_port}")
-        threading.Thread(target=server.serve_forever).start()
-        yield
-        server.shutdown()
-
-
 def test_the_docker_client_without_an_engine_is_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
 
     assert docker_engine_problem() == "no Docker engine answers"
-
-
-@pytest.mark.usefixtures("engine_without_images")
-def test_an_engine_that_cannot_pull_the_image_is_told_from_one_that_is_not_there() -> None:
-    assert docker_engine_problem() is None
-    assert docker_image_problem() == f"the Docker image {IMAGE} cannot be had"
 
 
 @pytest.mark.e2e

@@ -207,23 +207,6 @@ def test_after_whatever_payloads_a_task_is_heard_of_and_found_by_the_pass(sighte
     assert [claim.id for claim in sighted.run_pass(sync=1).claims] == [id_]
 
 
-def test_a_moment_before_1970_makes_the_next_scan_begin_at_the_beginning(sighted: Sighted, connect: Connect) -> None:
-    other = connect()
-    put()
-    assert len(sighted.run_pass(sync=2).claims) == 1
-    sighted.settle_in()
-    assert list(sighted.cursors.waiting["default", "sync"]) == [100], "there is a mark to lower"
-    with other.transaction():
-        other.execute("SET LOCAL session_replication_role = replica")  # no announcement but ours
-        other.execute(
-            "INSERT INTO horsies_tasks (id, task_name, queue_name, lane, kwargs, enqueued_at) "
-            "VALUES (gen_random_uuid(), 'tests.nothing', 'default', 'sync', '{}', '1960-01-01')"
-        )
-    say(other, "_new", "-315619200.000000 default")
-    sighted.hears()
-    assert len(sighted.run_pass(sync=1).claims) == 1
-
-
 def test_the_news_of_another_channel_on_the_same_connection_are_not_ours(sighted: Sighted, connect: Connect) -> None:
     """Behind a pooler the server's connection may be one on which another client has listened."""
     listener = sighted.notifications

@@ -58,6 +58,9 @@ def test_after_news_of_due_tasks_of_one_lane_and_queue_a_short_pass_looks_there_
     assert dry.news(0.0, Wanted(0, 3)) == "mail"
     learn(dry, Passed(claims=claims("async", 1), short=True), {"sync": 0, "async": 3}, Wanted(0, 3))
     assert (dry.lanes_with_work, dry.whole_next) == (set(), False)
+    dry.tell(["mail"], "async")
+    dry.tell(["default"], "async")
+    assert dry.news(0.0, Wanted(0, 3)) is None, "news of two queues take a whole pass"
 
 
 def test_a_lane_that_gave_all_that_was_wanted_or_all_that_might_be_claimed_is_asked_again(dry: Wakeups) -> None:
@@ -70,12 +73,6 @@ def test_a_lane_that_gave_all_that_was_wanted_or_all_that_might_be_claimed_is_as
     assert dry.lanes_with_work == set()
     assert dry.limited
     assert dry.news(0.0, Wanted()) is None, "where caps left tasks behind it looks everywhere"
-
-
-def test_after_news_of_two_queues_it_takes_a_whole_pass(dry: Wakeups) -> None:
-    dry.tell(["mail"], "async")
-    dry.tell(["default"], "async")
-    assert dry.news(0.0, Wanted(0, 3)) is None
 
 
 def test_where_something_may_be_due_later_a_short_pass_is_followed_by_a_whole_one(dry: Wakeups) -> None:

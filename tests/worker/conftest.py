@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import math
 import socket
 from collections.abc import Callable, Iterator
@@ -9,7 +10,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from horsies_django.conf import Config, config
-from horsies_django.worker.ipc import Channel
+from horsies_django.core.records import Claim
+from horsies_django.tasks.ids import uuid7
+from horsies_django.worker.ipc.channel import Channel
 from horsies_django.worker.maintenance.health_server import serving_health
 from horsies_django.worker.process.options import WorkerOptions
 from horsies_django.worker.supervisor import Supervisor
@@ -30,7 +33,7 @@ def build(transactional_db: None) -> Iterator[Build]:
         if started:
             parts.outbox.connect()
             parts.pool.start()
-            wait_until(lambda: parts.engine.turn(0.01) or parts.pool.ready, "the pool is ready")
+            turns_until(parts, lambda: parts.pool.ready)
         return parts
 
     yield build_
@@ -52,6 +55,27 @@ def parts(build: Build) -> Iterator[Supervisor]:
         made.engine.trusted_until = math.inf
         made.engine.publish()
         yield made
+
+
+def ask(parts: Supervisor, path: str, method: str = "GET") -> tuple[int, str]:
+    """Return status and text of the answer of the probes."""
+    client = http.client.HTTPConnection("127.0.0.1", parts.options.health_port, timeout=10)
+    try:
+        client.request(method, path)
+        answer = client.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        client.close()
+
+
+def turns_until(parts: Supervisor, condition: Callable[[], object]) -> None:
+    """Let the engine turn until something is the case."""
+    wait_until(lambda: parts.engine.turn(0.01) or condition(), "it has turned")
+
+
+def claims(count: int, lane: str = "sync") -> list[Claim]:
+    """Return claims of tasks that are nowhere."""
+    return [Claim(uuid7(), 1, lane, "tests.nothing", "{}", 1, None, "default") for _ in range(count)]
 
 
 def channel_pair() -> tuple[Channel, Channel]:

@@ -5,7 +5,6 @@ The comparison after a reconnect meets a database that has lost claims: their ro
 
 from __future__ import annotations
 
-import http.client
 import json
 import math
 import socket
@@ -34,14 +33,15 @@ from horsies_django.worker.supervisor import Supervisor
 from tests.apps.project import tasks
 from tests.conftest import wait_until
 from tests.support.factories import HeartbeatFactory, now
-from tests.worker.conftest import Build
+from tests.worker.conftest import Build, ask, turns_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def test_nothing_is_claimed_after_the_moment_up_to_which_the_last_beat_is_trusted(build: Build) -> None:
     """Others may have declared the worker dead since, and what it claims then would be given away while it runs."""
-    engine, id_ = build().engine, tasks.noop.send().task_id
+    parts, id_ = build(), tasks.noop.send().task_id
+    engine = parts.engine
     engine.trusted_until = time.monotonic() - 1
     engine.wakeups.look_everywhere()
     engine.turn(0.0)
@@ -49,7 +49,7 @@ def test_nothing_is_claimed_after_the_moment_up_to_which_the_last_beat_is_truste
     engine.trusted_until = math.inf
     engine.turn(0.0)
     assert Task.objects.get(pk=id_).status != "PENDING"
-    wait_until(lambda: engine.turn(0.01) or Task.objects.get(pk=id_).status == "COMPLETED", "it runs")
+    turns_until(parts, lambda: Task.objects.get(pk=id_).status == "COMPLETED")
 
 
 NEVER_CLAIMED = (
@@ -66,8 +66,7 @@ class Here:
         self.parts, self.engine, self.folder = parts, parts.engine, folder
 
     def until(self, condition: Callable[[], object]) -> None:
-        """Let it turn until something is the case."""
-        wait_until(lambda: self.engine.turn(0.01) or condition(), "it has turned")
+        turns_until(self.parts, condition)
 
     def send(self, name: str) -> uuid.UUID:
         """Send a ``linger`` task."""
@@ -180,31 +179,25 @@ def test_a_workflow_whose_task_was_written_after_a_reconnect_is_advanced(here: H
     assert len(here.engine.advancer.owed) == 1
 
 
-def ask(parts: Supervisor, path: str, method: str = "GET") -> tuple[int, Any]:
-    client = http.client.HTTPConnection("127.0.0.1", parts.options.health_port, timeout=10)
-    try:
-        client.request(method, path)
-        answer = client.getresponse()
-        text = answer.read()
-        return answer.status, json.loads(text) if text else None
-    finally:
-        client.close()
+def asked(parts: Supervisor, path: str) -> tuple[int, Any]:
+    status, text = ask(parts, path)
+    return status, json.loads(text)
 
 
 def test_a_worker_that_is_well_lives_and_is_ready_and_says_who_it_is_whatever_else_is_asked(parts: Supervisor) -> None:
     for path in ("/live", "/ready", "/ready?verbose=1"):
-        status, found = ask(parts, path)
+        status, found = asked(parts, path)
         assert (status, found["ok"], found["reasons"], found["worker"]) == (200, True, [], str(parts.worker))
     for path in ("/", "/live/x"):
-        assert ask(parts, path) == (404, {"error": "there are only /live, /ready and /metrics"})
-    assert ask(parts, "/ready", "HEAD") == (200, None)
+        assert asked(parts, path) == (404, {"error": "there are only /live, /ready and /metrics"})
+    assert ask(parts, "/ready", "HEAD") == (200, "")
 
 
 def test_an_engine_that_does_not_come_round_is_not_alive_until_it_does(parts: Supervisor) -> None:
     parts.engine.status = parts.engine.status._replace(busy_since=time.monotonic() - STUCK_SECONDS + 5)
     assert ask(parts, "/live")[0] == 200, "a turn may take its time"
     parts.engine.status = parts.engine.status._replace(busy_since=time.monotonic() - STUCK_SECONDS - 2)
-    status, found = ask(parts, "/live")
+    status, found = asked(parts, "/live")
     assert (status, found["ok"], len(found["reasons"])) == (503, False, 1)
     assert "been stuck for 12 s" in found["reasons"][0]
     assert ask(parts, "/ready")[0] == 503
@@ -220,11 +213,11 @@ def test_what_keeps_a_worker_from_being_ready_is_all_named_and_does_not_end_it(p
     parts.engine.publish()
     for member in parts.pool.members:
         member.ready = False
-    status, found = ask(parts, "/ready")
+    status, found = asked(parts, "/ready")
     assert status == 503
     for said in ("0 of 1 processes", "no connection to the database", "no heartbeat", "the worker is stopping"):
         assert said in "; ".join(found["reasons"])
-    assert ask(parts, "/live") == (200, {**found, "ok": True, "reasons": []})
+    assert asked(parts, "/live") == (200, {**found, "ok": True, "reasons": []})
 
 
 def connected(parts: Supervisor) -> socket.socket:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
+import http.client
 import json
 import math
 import os
 import subprocess
 import sys
 import threading
-import urllib.error
-import urllib.request
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -41,30 +40,15 @@ from tests.conftest import Claimers, Connect, put, sql, wait_until
 from tests.support.factories import WorkerFactory
 from tests.support.metrics import Metrics
 from tests.support.workers import held_by, let_go
-from tests.worker.conftest import Build
+from tests.worker.conftest import Build, ask, turns_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def ask(parts: Supervisor, method: str = "GET") -> tuple[int, str]:
-    """Return status and text of the answer."""
-    request = urllib.request.Request(f"http://127.0.0.1:{parts.options.health_port}/metrics", method=method)
-    try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as answer:
-        with answer:
-            return answer.code, answer.read().decode()
-
-
 def scraped(parts: Supervisor) -> Metrics:
-    status, text = ask(parts)
+    status, text = ask(parts, "/metrics")
     assert status == 200
     return Metrics(text)
-
-
-def until(parts: Supervisor, condition: object) -> None:
-    wait_until(lambda: parts.engine.turn(0.01) or condition(), "it has turned")  # type: ignore[operator]
 
 
 def ended(status: str, seconds: float | None = None, name: str = "orders.parse") -> Outcome:
@@ -82,7 +66,7 @@ def test_each_result_is_a_sample_and_all_results_of_a_task_are_one_histogram(par
     put(1, due_at=dt.datetime.now(dt.UTC) - dt.timedelta(seconds=40))
     put(1, good_until=dt.datetime.now(dt.UTC) - MINUTE)
     parts.engine.wakeups.look_everywhere()
-    until(parts, lambda: not Task.objects.filter(finished_at=None).exclude(retry_count=1).exists())
+    turns_until(parts, lambda: not Task.objects.filter(finished_at=None).exclude(retry_count=1).exists())
     found = scraped(parts)
     results = {
         (labels["task"].removeprefix(NAME), labels["result"]): value
@@ -139,7 +123,7 @@ def test_slots_are_used_by_tasks_that_run_not_by_those_ahead(parts: Supervisor, 
     tasks.linger.send(str(tmp_path / "one"))
     tasks.ahold.send("one")
     parts.engine.wakeups.look_everywhere()
-    until(parts, lambda: parts.engine.pool.running("sync") == parts.engine.pool.running("async") == 1)
+    turns_until(parts, lambda: parts.engine.pool.running("sync") == parts.engine.pool.running("async") == 1)
     held_by("one")
     parts.engine.publish()
     assert slots() == {"sync": (1, 1), "async": (1, 100)}
@@ -147,7 +131,7 @@ def test_slots_are_used_by_tasks_that_run_not_by_those_ahead(parts: Supervisor, 
     assert slots()["sync"] == (1, 1)
     (tmp_path / "one.go").touch()
     let_go("one")
-    until(parts, lambda: parts.engine.pool.idle)
+    turns_until(parts, lambda: parts.engine.pool.idle)
 
 
 def test_an_outage_shows_in_the_outcomes_that_are_unwritten_and_keeps_no_scrape_waiting(parts: Supervisor) -> None:
@@ -166,7 +150,7 @@ def test_a_worker_without_children_has_its_own_memory_and_names_its_version(part
     assert memory["worker"] == pytest.approx(psutil.Process(os.getpid()).memory_info().rss, rel=0.2)
     assert memory["children"] == found.get("horsies_children_resident_memory_max_bytes") == 0
     assert found.get("horsies_worker_info", version=__version__) == 1
-    assert ask(parts, "HEAD") == (200, "")
+    assert ask(parts, "/metrics", "HEAD") == (200, "")
 
 
 def test_who_renders_hands_over_the_interpreter_at_once(parts: Supervisor, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,8 +164,8 @@ def test_who_renders_hands_over_the_interpreter_at_once(parts: Supervisor, monke
 
     monkeypatch.setattr(parts.outbox.counts, "read", read)
     try:
-        with pytest.raises((urllib.error.URLError, ConnectionError)):
-            ask(parts)
+        with pytest.raises((http.client.HTTPException, ConnectionError)):
+            ask(parts, "/metrics")
         assert (*seen, sys.getswitchinterval()) == pytest.approx((metrics.SWITCH_SECONDS, 0.004))
     finally:
         sys.setswitchinterval(before)
@@ -191,7 +175,7 @@ def test_without_prometheus_client_the_answer_says_what_to_install(
     parts: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    assert ask(parts) == (501, "Metrics need prometheus-client: pip install 'horsies-django[prometheus]'\n")
+    assert ask(parts, "/metrics") == (501, "Metrics need prometheus-client: pip install 'horsies-django[prometheus]'\n")
 
 
 def test_a_worker_and_a_site_import_nothing_of_prometheus_client_until_somebody_scrapes_them() -> None:

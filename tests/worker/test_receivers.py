@@ -16,10 +16,10 @@ from django.db import connection
 from horsies_django import signals
 from horsies_django.core.records import Claim, Outcome
 from horsies_django.store.workers import Happened
-from horsies_django.tasks.ids import uuid7
 from horsies_django.worker.engine import receivers as receivers_module
 from horsies_django.worker.engine.receivers import Receivers
 from tests.conftest import wait_until
+from tests.worker.conftest import claims
 
 
 @pytest.fixture
@@ -29,10 +29,6 @@ def receivers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receivers]:
     made = Receivers(uuid.uuid4())
     yield made
     made.stop()
-
-
-def claims(count: int) -> list[Claim]:
-    return [Claim(uuid7(), 1, "sync", "tests.nothing", "{}", 1, None, "default") for _ in range(count)]
 
 
 def outcome(claim: Claim, status: str = "COMPLETED", **more: Any) -> Outcome:

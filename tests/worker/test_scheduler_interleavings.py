@@ -7,7 +7,7 @@ import itertools
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -17,16 +17,13 @@ import pytest
 from horsies_django.models import Schedule, ScheduleTick, Task
 from horsies_django.worker.scheduler import Scheduler
 from tests.apps.project import tasks
-from tests.conftest import sql
+from tests.conftest import Connect, sql
 from tests.support.sizes import CI
+from tests.worker.test_scheduler import NOON, PATIENCE_SECONDS, SECOND
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-Connect = Callable[[], psycopg.Connection[tuple[object, ...]]]
-SECOND = dt.timedelta(seconds=1)
-NOON = dt.datetime(2027, 3, 1, 12, tzinfo=dt.UTC)
 MINUTES, SCHEDULES = (10, 50) if CI else (2, 20)
-PATIENCE_SECONDS = 30.0
 
 
 class Killed(BaseException):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import uuid
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from horsies_django.core.records import Claim, Wanted
+from horsies_django.core.records import Wanted
 from horsies_django.store.passes import Passed
 from horsies_django.worker.engine.scan_cursors import (
     HIGHEST,
@@ -22,19 +21,11 @@ from horsies_django.worker.engine.scan_cursors import (
     ScanCursors,
     ranges,
 )
-from horsies_django.worker.engine.wakeups import (
-    AFTER,
-    BURST_SECONDS,
-    LONG_SECONDS,
-    Wakeups,
-)
+from horsies_django.worker.engine.wakeups import AFTER, BURST_SECONDS, LONG_SECONDS, Wakeups
+from tests.worker.conftest import claims
 
 SLOTS = {"sync": 2, "async": 3}
 WANTED = Wanted(2, 3)
-
-
-def claims(lane: str, count: int) -> list[Claim]:
-    return [Claim(uuid.uuid4(), 1, lane, "t", "{}") for _ in range(count)]
 
 
 def learn(wakeups: Wakeups, passed: Passed, slots: dict[str, int] | None = None, wanted: Wanted = WANTED) -> None:
@@ -56,7 +47,7 @@ def test_after_news_of_due_tasks_of_one_lane_and_queue_a_short_pass_looks_there_
     dry.tell(["mail"], "async")
     assert dry.lanes_with_work == {"async"}
     assert dry.news(0.0, Wanted(0, 3)) == "mail"
-    learn(dry, Passed(claims=claims("async", 1), short=True), {"sync": 0, "async": 3}, Wanted(0, 3))
+    learn(dry, Passed(claims=claims(lane="async", count=1), short=True), {"sync": 0, "async": 3}, Wanted(0, 3))
     assert (dry.lanes_with_work, dry.whole_next) == (set(), False)
     dry.tell(["mail"], "async")
     dry.tell(["default"], "async")
@@ -65,9 +56,11 @@ def test_after_news_of_due_tasks_of_one_lane_and_queue_a_short_pass_looks_there_
 
 def test_a_lane_that_gave_all_that_was_wanted_or_all_that_might_be_claimed_is_asked_again(dry: Wakeups) -> None:
     dry.tell(["mail"], "async")
-    learn(dry, Passed(claims=claims("async", 3), short=True))
+    learn(dry, Passed(claims=claims(lane="async", count=3), short=True))
     assert (dry.lanes_with_work, dry.whole_next) == ({"async"}, False)
-    learn(dry, Passed(claims=claims("async", 2), limited=True), {"sync": 0, "async": 9}, Wanted(0, 9, total=2))
+    learn(
+        dry, Passed(claims=claims(lane="async", count=2), limited=True), {"sync": 0, "async": 9}, Wanted(0, 9, total=2)
+    )
     assert dry.lanes_with_work == {"async"}
     learn(dry, Passed(limited=True), {"sync": 0, "async": 7}, Wanted(0, 7, total=0))
     assert dry.lanes_with_work == set()
@@ -79,7 +72,7 @@ def test_where_something_may_be_due_later_a_short_pass_is_followed_by_a_whole_on
     dry.tell(["mail"])
     assert dry.lanes_with_work == {"sync", "async"}
     assert dry.news(0.0, WANTED) == "mail"
-    learn(dry, Passed(claims=claims("sync", 1), short=True))
+    learn(dry, Passed(claims=claims(1), short=True))
     assert dry.lanes_with_work == {"sync", "async"}
     assert dry.news(0.0, WANTED) is None
     learn(dry, Passed(due_in=7.0))

@@ -12,10 +12,19 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, NotRequired, TypedDict, TypeVar
 
 import pytest
+from hypothesis import strategies as st
 
 from horsies_django.core.codec import CodecError, shape_of
 
 T = TypeVar("T")
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=20)
+FLOATS = st.floats(allow_nan=False, allow_infinity=False)
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | FLOATS | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=8,
+)
 
 
 class Color(enum.Enum):

@@ -18,7 +18,7 @@ from pydantic import PositiveInt
 
 from horsies_django.core.codec import ArgumentsCodec, CodecError, Shape, UnsupportedType, shape_of
 from tests.support.sizes import examples
-from tests.unit.shapes import Box, Doc, Line, Order, Span, Tree
+from tests.unit.shapes import FLOATS, PLAIN, TEXT, Box, Doc, Line, Order, Span, Tree
 
 CALM = settings(max_examples=examples(20, 500), deadline=None, database=None)
 
@@ -36,15 +36,8 @@ class Access(enum.IntFlag):
     RUN = 4
 
 
-TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=20)
-FLOATS = st.floats(allow_nan=False, allow_infinity=False)
 FIXED = st.none() | st.integers(-86_399, 86_399).map(lambda s: dt.timezone(dt.timedelta(seconds=s)))
 DECIMALS = st.decimals(allow_nan=False, allow_infinity=False)
-PLAIN = st.recursive(
-    st.none() | st.booleans() | st.integers() | FLOATS | TEXT,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
-    max_leaves=6,
-)
 SPANS = st.builds(Span, st.integers(), st.timedeltas())
 LINES = st.builds(Line, TEXT, DECIMALS, st.none() | st.datetimes())
 SCALARS: dict[Any, st.SearchStrategy[Any]] = {

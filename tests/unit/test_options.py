@@ -20,6 +20,7 @@ from horsies_django.core.metadata import (
 )
 from horsies_django.core.options import LONGEST_TIMEOUT_MS, NAMED_WIRE, WIRE, TaskOptions, options_text, read_options
 from horsies_django.core.retry import RetryPolicy
+from tests.unit.shapes import PLAIN, TEXT
 
 
 def test_what_the_sender_writes_is_read() -> None:
@@ -66,16 +67,10 @@ def test_reading_raises_nothing_whatever_the_text_says(text: str) -> None:
     assert found.timeout_ms is None or 1 <= found.timeout_ms <= LONGEST_TIMEOUT_MS
 
 
-texts = st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"]), max_size=20)
-values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
-    max_leaves=10,
-)
 OPTIONS = [None, options_text(None, 500), options_text(RetryPolicy.fixed([1, 2]), 500)]
 
 
-@given(st.dictionaries(texts, values, max_size=4), st.sampled_from(OPTIONS))
+@given(st.dictionaries(TEXT, PLAIN, max_size=4), st.sampled_from(OPTIONS))
 def test_what_is_sent_is_read_beside_the_other_options(metadata: dict[str, Any], options: str | None) -> None:
     """Naive: metadata with the text "[{" in it, or the key "wire", spoils the options."""
     text = with_metadata(options, encode_metadata(metadata))
@@ -116,7 +111,7 @@ def test_what_json_or_postgresql_cannot_hold_is_named_with_its_place(metadata: A
         encode_metadata(metadata)
 
 
-@given(st.one_of(st.text(), values.map(json.dumps), values.map(lambda value: json.dumps({"metadata": value}))))
+@given(st.one_of(st.text(), PLAIN.map(json.dumps), PLAIN.map(lambda value: json.dumps({"metadata": value}))))
 def test_reading_raises_nothing_whatever_the_row_contains(text: str) -> None:
     found = read_metadata(text)
     assert found == {} or found == json.loads(text)["metadata"]

@@ -1,62 +1,56 @@
-"""The page of failures: what failed since when, in groups; where those of one group failed; and who sees what of it."""
+"""The page of failures: what failed since when, in groups, and where; and the page that acts on all tasks that match."""
 
 from __future__ import annotations
 
 import datetime as dt
 import html
 import re
+from collections import Counter
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
-from django.db import connection
+from django.contrib.auth.models import User
 from django.test import Client
-from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from horsies_django.admin.base import readonly
+from horsies_django.admin.tasks import all as acts
 from horsies_django.core.counts import OTHER
-from horsies_django.models import Task
-from horsies_django.models.fields import aware
-from horsies_django.monitoring import history as module
+from horsies_django.models import AuditEntry, Task
+from horsies_django.monitoring import failures as module
 from horsies_django.tasks import selection
-from tests.desk.test_admin import body, listed
+from tests.conftest import sql
+from tests.desk.test_admin import body, client_with, listed
+from tests.desk.test_admin_speed import queries
+from tests.desk.test_operations import failures
 from tests.support.factories import TaskAttemptFactory, TaskFactory, now
+from tests.support.refusing import refused
 
 pytestmark = pytest.mark.django_db
 PAGE = reverse("admin:horsies_task_failures")
-HOUR = dt.timedelta(hours=1)
+HOUR, NONE = dt.timedelta(hours=1), dt.timedelta(0)
 PAY, SHIP = "shop/tasks.py in pay", "shop/tasks.py in ship"
 
 
-def count(
-    task: str, result: str, n: int, ago: dt.timedelta = dt.timedelta(0), width: int = 3600, queue: str = "mail"
-) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO horsies_history SELECT %(w)s, to_timestamp(floor(extract(epoch FROM now() - %(ago)s) / %(w)s) * %(w)s),"
-            " %(queue)s, %(task)s, %(result)s, %(n)s, 0, array_fill(0, ARRAY[16])",
-            {"w": width, "ago": ago, "queue": queue, "task": task, "result": result, "n": n},
-        )
+def count(task: str, result: str, n: int, ago: dt.timedelta = NONE, width: int = 3600, queue: str = "mail") -> None:
+    sql(
+        "INSERT INTO horsies_history SELECT %(w)s, to_timestamp(floor(extract(epoch FROM now() - %(ago)s) / %(w)s) * %(w)s),"
+        " %(queue)s, %(task)s, %(result)s, %(n)s, 0, array_fill(0, ARRAY[16])",
+        {"w": width, "ago": ago, "queue": queue, "task": task, "result": result, "n": n},
+    )
 
 
 def fail(
-    exception: str | None,
-    site: str | None,
-    message: str = "s3cret",
-    ago: dt.timedelta = dt.timedelta(0),
-    **columns: Any,
+    exception: str | None, site: str | None, message: str = "s3cret", ago: dt.timedelta = NONE, **columns: Any
 ) -> Task:
     """Make a task that failed at its second attempt, elsewhere than at its first one."""
     values = {"task_name": "shop.pay", "error_code": "OH_NO", **columns}
     task: Task = TaskFactory(status="FAILED", finished_at=now() - ago, **values)
-    TaskAttemptFactory(
-        task_id=task.pk, attempt=1, exception_class="Early", site="shop/tasks.py in early", error_message="s3cret"
-    )
-    TaskAttemptFactory(
-        task_id=task.pk, attempt=2, claim_generation=2, finished_at=task.finished_at, exception_class=exception, site=site,
-        error_message=message,
-    )  # fmt: skip
+    early = {"exception_class": "Early", "site": "shop/tasks.py in early", "error_message": "s3cret"}
+    TaskAttemptFactory(task_id=task.pk, attempt=1, **early)
+    last = {"exception_class": exception, "site": site, "error_message": message}
+    TaskAttemptFactory(task_id=task.pk, attempt=2, finished_at=task.finished_at, **last)
     return task
 
 
@@ -162,29 +156,162 @@ def test_hostile_names_codes_and_messages_are_text(boss: Client) -> None:
 def test_it_costs_the_same_few_queries_for_many_and_gives_up_with_advice(
     boss: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def cost() -> int:
-        with CaptureQueriesContext(connection) as captured:
-            body(boss, PAGE, task="shop.pay", code="OH_NO")
-        return len(captured)
-
+    group = {"task": "shop.pay", "code": "OH_NO"}
     fail("ValueError", PAY)
-    few = cost()
+    few = len(queries(boss, PAGE, **group))
     for number in range(20):
         fail(f"E{number}", PAY)
         count(f"shop.{number}", "OH_NO", 1)
-    assert cost() == few <= 14
+    assert len(queries(boss, PAGE, **group)) == few <= 14
     monkeypatch.setattr(readonly, "STATEMENT_TIMEOUT_MS", 1)
     monkeypatch.setattr(selection, "DEEPEST", 1)
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO horsies_history SELECT 3600, now() - n * interval '1 ms', 'q', 't' || n, 'X', 1, 0, "
-            "array_fill(0, ARRAY[16]) FROM generate_series(1, 20000) n"
-        )
+    sql(
+        "INSERT INTO horsies_history SELECT 3600, now() - n * interval '1 ms', 'q', 't' || n, 'X', 1, 0, "
+        "array_fill(0, ARRAY[16]) FROM generate_series(1, 20000) n"
+    )
     assert "took longer than three seconds" in body(boss, PAGE)
 
 
-def test_a_moment_is_counted_from_the_begin_of_its_row() -> None:
-    moment = dt.datetime(2030, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
-    assert module.counted_from(moment, moment + HOUR) == moment.replace(second=0)
-    assert module.counted_from(moment, moment + 3 * HOUR) == moment.replace(minute=0, second=0)
-    assert module.groups(aware(now()), aware(now())) == []
+# The page that acts on all tasks that match
+
+
+ALL = reverse("admin:horsies_task_all")
+LIST = reverse("admin:horsies_task_changelist")
+OPERATOR = ("view_task", "operate_task")
+
+
+def hidden(page: str) -> str:
+    (found,) = re.findall(r'name="act" value="([^"]+)"', page)
+    return html.unescape(found)
+
+
+def posted(client: Client, page: str, **values: str) -> str:
+    return str(client.post(ALL, {"act": hidden(page), **values}).content.decode())
+
+
+def begun(client: Client, status: str, **how: Any) -> str:
+    """Return a signed act of the user of this browser, as their page has it."""
+    me = User.objects.get(pk=client.session["_auth_user_id"]).get_username()
+    return acts.Progress(me, selection.matching(status), 1, False, **how).signed()
+
+
+def statuses() -> Counter[str]:
+    return Counter(Task.objects.values_list("status", flat=True))
+
+
+def test_a_nights_failures_are_retried_in_four_clicks(boss: Client) -> None:
+    """The list of failed tasks, the link, "Count them", "Retry all"."""
+    failures(3, task_name="shop.pay")
+    failures(2, task_name="shop.ship", error_code="NO_ROOM")
+    failures(1, finished_at=now() - dt.timedelta(days=2))
+    (link,) = re.findall(r'href="([^"]+/all/\?[^"]*)"', body(boss, LIST, status="FAILED"))
+    assert "status=FAILED" in link
+    page = body(boss, ALL, status="FAILED", since="12h")
+    assert '<h2 id="horsies-found">5 tasks</h2>' in page
+    cells = re.findall(r"<tr><td>(.*?)</td><td>(.*?)</td><td>(.*?)</td></tr>", page)
+    assert cells == [("shop.pay", "OH_NO", "3"), ("shop.ship", "NO_ROOM", "2")]
+    done = posted(boss, page, verb="retry", reason="the bank is back", spread="10")
+    assert "<h2>Done</h2>" in done
+    assert "<li>RETRIED: 5</li>" in done
+    assert statuses() == {"PENDING": 5, "FAILED": 1}
+    entry = AuditEntry.objects.get(action="task.retry")
+    assert (entry.actor, entry.reason) == ("boss", "the bank is back")
+    assert any(task.enqueued_at > now() for task in Task.objects.filter(status="PENDING"))
+
+
+def test_an_act_that_takes_long_shows_how_far_it_is_and_goes_on_or_stops(
+    boss: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acts, "REQUEST_SECONDS", 0.0)
+    monkeypatch.setattr(selection, "BATCH", 2)
+    failures(5)
+    page = posted(boss, body(boss, ALL, status="FAILED"), verb="retry")
+    assert re.search(r'<progress value="2" max="5"', page)
+    assert "data-continues" in page
+    page = posted(boss, page, stop="Stop")
+    assert ("<h2>Stopped</h2>" in page, "data-continues" in page) == (True, False)
+    assert statuses() == {"PENDING": 4, "FAILED": 1}
+    page = posted(boss, page, go="Continue")
+    assert "<li>RETRIED: 5</li>" in page
+    assert statuses() == {"PENDING": 5}
+    assert len({entry.after["act"] for entry in AuditEntry.objects.filter(action="task.retry")}) == 1
+
+
+def test_a_page_counts_the_first_entries_of_an_index_and_an_act_reads_all(
+    boss: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Naive: nothing can be done to tasks that are behind those that were counted."""
+    monkeypatch.setattr(selection, "DEEPEST", 2)
+    failures(3, task_name="shop.pay")
+    failures(1, task_name="shop.late", finished_at=now())
+    page = body(boss, ALL, status="FAILED", name="shop.late")
+    assert '<h2 id="horsies-found">At least 0 tasks</h2>' in page
+    assert "<li>RETRIED: 1</li>" in posted(boss, page, verb="retry")
+    assert statuses() == {"FAILED": 3, "PENDING": 1}
+
+
+@pytest.mark.parametrize(
+    ("status", "verb", "permissions", "allowed"),
+    [
+        ("FAILED", "retry", OPERATOR, True),
+        ("FAILED", "retry", ("view_task", "view_payload"), False),
+        ("FAILED", "retry", ("operate_task",), False),
+        ("FAILED", "redact", OPERATOR, False),
+        ("FAILED", "redact", (*OPERATOR, "view_payload"), True),
+        ("PENDING", "cancel", OPERATOR, True),
+        ("PENDING", "retry", OPERATOR, False),
+        ("FAILED", "cancel", OPERATOR, False),
+        ("RUNNING", "terminate", OPERATOR, True),
+        ("COMPLETED", "burn", (*OPERATOR, "view_payload"), False),
+    ],
+)
+def test_each_verb_needs_its_permission_and_a_status_that_allows_it(
+    boss: Client, status: str, verb: str, permissions: tuple[str, ...], allowed: bool
+) -> None:
+    task = TaskFactory(status=status, sent_at=now() - dt.timedelta(seconds=1))
+    client = client_with(*permissions)
+    shown = client.get(ALL, {"status": status})
+    offered = re.findall(r'name="verb" value="(\w+)"', shown.content.decode())
+    assert (verb in offered) == allowed
+    response = client.post(ALL, {"act": begun(client, status), "verb": verb, "reason": "asked"})
+    assert response.status_code == (200 if allowed else 403)
+    task.refresh_from_db()
+    changed = (task.status, task.terminate, task.redacted_at is not None) != (status, False, False)
+    assert changed == allowed
+
+
+def test_what_was_not_signed_here_for_this_user_is_refused(boss: Client) -> None:
+    failures(1)
+    page = body(boss, ALL, status="FAILED")
+    for client, text in ((boss, hidden(page) + "x"), (boss, "nonsense"), (client_with(*OPERATOR), hidden(page))):
+        assert client.post(ALL, {"act": text, "verb": "retry"}).status_code == 403
+    assert statuses() == {"FAILED": 1}
+
+
+def test_a_permission_that_was_withdrawn_meanwhile_ends_the_act(boss: Client) -> None:
+    failures(1)
+    client = client_with(*OPERATOR)
+    act = begun(client, "FAILED", verb="redact", reason="asked", verdicts={})
+    assert client.post(ALL, {"act": act, "go": "Continue"}).status_code == 403
+    assert not Task.objects.exclude(redacted_at=None).exists()
+
+
+def test_an_act_that_the_database_refuses_says_how_far_it_is_and_why_and_can_go_on(
+    boss: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Naive: a page that only says why, and nobody knows what was done."""
+    monkeypatch.setattr(selection, "BATCH", 2)
+    *_, last = failures(5)
+    page = body(boss, ALL, status="FAILED")
+    with refused("horsies_tasks", f"OLD.id = '{last.pk}'"):
+        page = posted(boss, page, verb="retry")
+    assert ("<h2>Stopped</h2>" in page, "<li>RETRIED: 4</li>" in page, "data-continues" in page) == (True, True, False)
+    assert "The database refused" in page
+    assert "<li>RETRIED: 5</li>" in posted(boss, page, go="Continue")
+
+
+def test_a_description_that_fits_no_task_and_a_redaction_without_a_reason_are_told(boss: Client) -> None:
+    failures(1)
+    assert "0 tasks" in body(boss, ALL, status="FAILED", name="shop.nothing")
+    page = body(boss, ALL, status="FAILED")
+    assert "a redaction needs a reason" in posted(boss, page, verb="redact", reason=" ")

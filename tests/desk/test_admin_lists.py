@@ -1,4 +1,4 @@
-"""The form of the task list: each field is exact, and what is wrong is said; the same fields lead to the page of acts."""
+"""The form of the task list, whose fields are exact and lead to the page of acts, and the list of what people changed."""
 
 from __future__ import annotations
 
@@ -16,10 +16,15 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
+from horsies_django import queues
+from horsies_django.admin.base import history
+from horsies_django.models import AuditEntry, Queue
 from horsies_django.store.selections import Selection
+from tests.conftest import sql
 from tests.db.test_selection import fits, made
-from tests.desk.test_admin import body, client_with, listed
-from tests.support.factories import TaskFactory, now
+from tests.desk.test_admin import body, client_with, listed, page_of
+from tests.desk.test_admin_speed import plan_of, queries
+from tests.support.factories import AuditEntryFactory, TaskFactory, now
 
 pytestmark = pytest.mark.django_db
 LIST, ALL = reverse("admin:horsies_task_changelist"), reverse("admin:horsies_task_all")
@@ -126,3 +131,91 @@ def test_a_datetime_without_a_time_zone_is_one_of_the_current_one(boss: Client, 
         == listed(boss, until=str(local - dt.timedelta(hours=1)))
         == []
     )
+
+
+# The audit: who changed what, when and why
+
+AUDIT = "admin:horsies_auditentry_changelist"
+
+
+@pytest.fixture
+def empty(db: None) -> None:
+    """Empty the audit: the declarations of the settings are in it."""
+    AuditEntry.objects.all().delete()
+
+
+def entries(client: Client, **query: str) -> list[tuple[str, str]]:
+    """Return action and subject of a page of the list, in its order."""
+    response = client.get(reverse(AUDIT), query)
+    assert response.status_code == 200, response.headers
+    return [(entry.action, entry.subject) for entry in response.context["cl"].result_list]
+
+
+def test_the_list_tells_who_changed_what_and_why_and_an_entry_all_that_was_and_became(
+    boss: Client, empty: None
+) -> None:
+    queues.change("mail", {"max_concurrency": 8}, actor="ada", reason="eight is plenty")
+    queues.override("mail", {"max_concurrency": 4}, actor="grace", reason="four is safe")
+    assert entries(boss) == [("queue.override", "mail"), ("queue.set", "mail")], "the newest first"
+    html = body(boss, reverse(AUDIT))
+    for text in ("ada", "eight is plenty", "concurrency: no limit → 8", "grace", "concurrency (override): – → 4"):
+        assert text in html, text
+    assert f'<a href="{page_of(Queue(name="mail"))}">mail</a>' in html
+    html = body(boss, page_of(AuditEntry.objects.latest("pk")))
+    for text in ("grace", "Overridden", "four is safe", "&quot;override_by&quot;: &quot;grace&quot;"):
+        assert text in html, text
+
+
+def test_the_list_is_narrowed_to_a_subject_and_an_action(boss: Client, empty: None) -> None:
+    queues.change("mail", {"max_concurrency": 8}, actor="ada")
+    queues.pause("mail", actor="ada")
+    queues.pause("bulk", actor="ada")
+    id_ = str(uuid.uuid4())
+    AuditEntryFactory(actor="ada", action="task.cancel", subject=id_)
+    assert entries(boss, subject="mail") == [("queue.pause", "mail"), ("queue.set", "mail")]
+    assert entries(boss, action="queue.pause") == [("queue.pause", "bulk"), ("queue.pause", "mail")]
+    assert entries(boss, action="queue.pause", subject="mail") == [("queue.pause", "mail")]
+    assert entries(boss, subject=id_) == entries(boss, q=f" {id_} ") == [("task.cancel", id_)]
+    assert entries(boss, q="mai") == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        (None, None, []),
+        ("text", ["list"], []),
+        ({"priority": 1}, {"priority": 2}, ["priority: 1 → 2"]),
+        ({"new_column": None}, {"new_column": {"a": 1}}, ['new_column: – → {"a": 1}']),
+        ({"override": "odd"}, {"override": {"x": "y" * 500}}, [f"x (override): – → {'y' * 99}…"]),
+        ({"override_until": "never"}, {"override_until": None}, ["override ends: never → –"]),
+        (
+            {"override_until": "2026-01-01T10:00:00+00:00"},
+            {"override_until": "2026-01-01"},
+            ["override ends: 2026-01-01 13:00:00 → 2026-01-01"],
+        ),
+    ],
+)
+def test_changes_are_told_in_a_line_whatever_an_entry_holds(before: object, after: object, told: list[str]) -> None:
+    assert history.changes(AuditEntry(before=before, after=after)) == told
+
+
+def test_all_audit_lists_are_read_down_an_index_and_counted_nowhere(boss: Client, empty: None) -> None:
+    sql(
+        "INSERT INTO horsies_audit (id, actor, action, subject, at)"
+        " SELECT horsies_uuid7(n), 'ada', 'queue.set', 'queue-' || n %% 50, now() - n * interval '1 s'"
+        " FROM generate_series(1, %s) AS n",
+        [20_000],
+    )
+    sql("ANALYZE horsies_audit")
+    for query, index in (
+        ({}, {"horsies_audit_pkey"}),
+        ({"action": "queue.pause"}, {"horsies_audit_pkey"}),
+        ({"subject": "queue-7"}, {"horsies_audit_subject"}),
+        ({"subject": "queue-7", "action": "queue.pause"}, {"horsies_audit_subject"}),
+        ({"q": "queue-7"}, {"horsies_audit_subject"}),
+    ):
+        found = [text for text in queries(boss, reverse(AUDIT), **query) if 'FROM "horsies_audit"' in text]
+        assert len(found) == 1
+        assert "count(" not in found[0].lower()
+        assert "LIMIT 51" in found[0]
+        assert set(plan_of(found[0])) == index, query

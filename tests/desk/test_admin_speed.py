@@ -18,11 +18,12 @@ from horsies_django.core.status import Status
 from horsies_django.models import Queue
 from horsies_django.store import overviews
 from horsies_django.tasks import selection
+from tests.conftest import sql
+from tests.desk.test_admin import TASKS, body, listed
 from tests.support.factories import HeartbeatFactory, TaskAttemptFactory, TaskFactory, WorkerFactory, now
 
 pytestmark = pytest.mark.django_db
 
-TASKS = "admin:horsies_task_changelist"
 PAYLOAD = ("kwargs", "options", "result", "partition_key")
 FILTERS = [{}, {"queue": "mail"}, {"q": "shop."}, *({"status": status.value} for status in Status)]
 
@@ -41,8 +42,8 @@ def queries(client: Client, address: str, **query: str) -> list[str]:
     return [item["sql"] for item in captured.captured_queries]
 
 
-def about_tasks(sql: list[str]) -> list[str]:
-    return [text for text in sql if 'FROM "horsies_tasks"' in text]
+def about_tasks(ran: list[str]) -> list[str]:
+    return [text for text in ran if 'FROM "horsies_tasks"' in text]
 
 
 def test_a_list_costs_the_same_few_queries_for_many_rows_as_for_one_and_loads_no_payload(boss: Client) -> None:
@@ -53,14 +54,14 @@ def test_a_list_costs_the_same_few_queries_for_many_rows_as_for_one_and_loads_no
                 TaskFactory(status=status.value, queue_name="mail", claimed_by=claimed_by)
 
     def cost(query: dict[str, str]) -> int:
-        sql = queries(boss, reverse(TASKS), **query)
-        assert about_tasks(sql)
-        for text in about_tasks(sql):
+        ran = queries(boss, reverse(TASKS), **query)
+        assert about_tasks(ran)
+        for text in about_tasks(ran):
             assert "count(" not in text.lower()
             assert "distinct" not in text.lower()
             assert "LIMIT" in text
             assert not [column for column in PAYLOAD if f'"{column}"' in text.partition(" FROM ")[0]]
-        return len(sql)
+        return len(ran)
 
     fill_up(1)
     few = [cost(query) for query in FILTERS]
@@ -75,19 +76,15 @@ FILL = """
     SELECT gen_random_uuid(), 'shop.many', 'mail', 'sync', '{}', status, finished_at, finished_at
     FROM generate_series(1, %s), (VALUES ('PENDING', NULL), ('COMPLETED', now())) AS kinds (status, finished_at)
 """
-READ = """
-    SELECT coalesce(sum(seq_tup_read + idx_tup_fetch), 0) FROM pg_stat_xact_all_tables WHERE relname = 'horsies_tasks'
-"""
+READ = "SELECT coalesce(sum(seq_tup_read + idx_tup_fetch), 0) FROM pg_stat_xact_all_tables WHERE relname = ANY (%s)"
 
 
-def rows_read(client: Client, address: str) -> int:
-    """Return how many rows of horsies_tasks a page read; the transaction of the test counts them."""
-    with connection.cursor() as cursor:
-        cursor.execute(READ)
-        ((before,),) = cursor.fetchall()
-        assert client.get(address).status_code == 200
-        cursor.execute(READ)
-        ((after,),) = cursor.fetchall()
+def rows_read(client: Client, address: str, *tables: str) -> int:
+    """Return how many rows of tables, or else of horsies_tasks, a page read; the transaction of the test counts them."""
+    names = [list(tables or ["horsies_tasks"])]
+    ((before,),) = sql(READ, names)
+    assert client.get(address).status_code == 200
+    ((after,),) = sql(READ, names)
     return int(after - before)
 
 
@@ -96,10 +93,8 @@ def test_pages_count_tasks_in_flight_or_up_to_a_bound_and_never_all(
 ) -> None:
     bound = 100
     monkeypatch.setattr(overviews, "PENDING_BOUND", bound)
-    with connection.cursor() as cursor:
-        cursor.execute(FILL, [MANY])
-        # As autovacuum does: what the tests before left may mislead the planner.
-        cursor.execute("ANALYZE horsies_tasks")
+    sql(FILL, [MANY])
+    sql("ANALYZE horsies_tasks")  # as autovacuum does: what the tests before left may mislead the planner
     worker = WorkerFactory()
     HeartbeatFactory(worker_id=worker.pk)
     task = TaskFactory(status="RUNNING", claimed_by=worker.pk)
@@ -116,12 +111,10 @@ def test_pages_count_tasks_in_flight_or_up_to_a_bound_and_never_all(
     assert f"{bound}+" in boss.get(queues).content.decode()
 
 
-def plan_of(sql: str) -> list[str]:
+def plan_of(query: str) -> list[str]:
     """Return the indexes and tables that a statement reads, as its plan names them."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT set_config('enable_seqscan', 'off', true)")
-        cursor.execute(f"EXPLAIN (FORMAT JSON) {sql.replace('%', '%%')}")
-        found = cursor.fetchone()[0]
+    sql("SELECT set_config('enable_seqscan', 'off', true)")
+    ((found,),) = sql(f"EXPLAIN (FORMAT JSON) {query.replace('%', '%%')}")
     plan = json.loads(found) if isinstance(found, str) else found
 
     def walk(node: dict[str, Any]) -> Iterator[str]:
@@ -137,45 +130,40 @@ def plan_of(sql: str) -> list[str]:
 
 def fill(pending: int = 0, finished: int = 0) -> None:
     """Write plain rows, fast."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO horsies_tasks (id, task_name, queue_name, lane, kwargs, status, finished_at, claimed_by, sent_at)"
-            " SELECT lpad(to_hex(n), 32, '0')::uuid, 'shop.noise', 'bulk', 'sync', '{}',"
-            "  CASE WHEN n <= %(finished)s THEN 'COMPLETED' ELSE 'PENDING' END,"
-            "  CASE WHEN n <= %(finished)s THEN now() - interval '1 day' + n * interval '1 ms' END,"
-            "  CASE WHEN n <= %(finished)s THEN gen_random_uuid() END, now() - interval '1 day' + n * interval '1 ms'"
-            " FROM generate_series(1, %(all)s) AS n",
-            {"finished": finished, "all": finished + pending},
-        )
+    sql(
+        "INSERT INTO horsies_tasks (id, task_name, queue_name, lane, kwargs, status, finished_at, claimed_by, sent_at)"
+        " SELECT lpad(to_hex(n), 32, '0')::uuid, 'shop.noise', 'bulk', 'sync', '{}',"
+        "  CASE WHEN n <= %(finished)s THEN 'COMPLETED' ELSE 'PENDING' END,"
+        "  CASE WHEN n <= %(finished)s THEN now() - interval '1 day' + n * interval '1 ms' END,"
+        "  CASE WHEN n <= %(finished)s THEN gen_random_uuid() END, now() - interval '1 day' + n * interval '1 ms'"
+        " FROM generate_series(1, %(all)s) AS n",
+        {"finished": finished, "all": finished + pending},
+    )
 
 
 @pytest.mark.parametrize("statistics", ["none", "of an empty table", "of a backlog", "of a history", "true"])
 def test_a_rare_status_is_read_through_its_index_whatever_the_statistics_say(boss: Client, statistics: str) -> None:
-    with connection.cursor() as cursor:
-        if statistics == "of an empty table":
-            cursor.execute("ANALYZE horsies_tasks")
-        if statistics == "of a backlog":
-            fill(pending=5_000)
-            cursor.execute("ANALYZE horsies_tasks")
-            cursor.execute("DELETE FROM horsies_tasks")
-        fill(finished=5_000)
-        if statistics == "of a history":
-            cursor.execute("ANALYZE horsies_tasks")
-        rare = {status: TaskFactory(status=status) for status in INDEX}
-        if statistics == "true":
-            cursor.execute("ANALYZE horsies_tasks")
+    if statistics == "of an empty table":
+        sql("ANALYZE horsies_tasks")
+    if statistics == "of a backlog":
+        fill(pending=5_000)
+        sql("ANALYZE horsies_tasks")
+        sql("DELETE FROM horsies_tasks")
+    fill(finished=5_000)
+    if statistics == "of a history":
+        sql("ANALYZE horsies_tasks")
+    rare = {status: TaskFactory(status=status) for status in INDEX}
+    if statistics == "true":
+        sql("ANALYZE horsies_tasks")
     for status, indexes in INDEX.items():
-        sql = about_tasks(queries(boss, reverse(TASKS), status=status))
-        shown = boss.get(reverse(TASKS), {"status": status}).context["cl"].result_list
-        assert rare[status].pk in [task.pk for task in shown]
-        for text in sql:
+        assert rare[status].pk in listed(boss, status=status)
+        for text in about_tasks(queries(boss, reverse(TASKS), status=status)):
             assert set(plan_of(text)) == indexes, text
 
 
 def test_the_newest_tasks_are_read_down_the_primary_key(boss: Client) -> None:
     fill(finished=5_000)
-    with connection.cursor() as cursor:
-        cursor.execute("ANALYZE horsies_tasks")
+    sql("ANALYZE horsies_tasks")
     for query in ({}, {"queue": "mail"}, {"q": "shop.wanted"}):
         for text in about_tasks(queries(boss, reverse(TASKS), **query)):
             assert set(plan_of(text)) == {"horsies_tasks_pkey"}, text
@@ -185,13 +173,10 @@ def test_a_search_looks_no_farther_back_than_it_says(boss: Client, monkeypatch: 
     monkeypatch.setattr(selection, "DEEPEST", 100)
     wanted = [TaskFactory(task_name="shop.wanted", status=status) for status in ("PENDING", "COMPLETED", "COMPLETED")]
     TaskFactory.create_batch(98, status="COMPLETED", finished_at=now() + dt.timedelta(hours=1))
-    response = boss.get(reverse(TASKS), {"q": "shop.wanted"})
-    assert [task.pk for task in response.context["cl"].result_list] == [wanted[2].pk, wanted[1].pk]
-    assert "Only the newest 30,000 tasks were searched." in response.content.decode()
-    TaskFactory.create_batch(1, status="COMPLETED", finished_at=now() + dt.timedelta(hours=2))
-    response = boss.get(reverse(TASKS), {"q": "shop.wanted", "status": "COMPLETED"})
-    assert [task.pk for task in response.context["cl"].result_list] == [wanted[2].pk]
-    assert "Only the newest 30,000 tasks were searched." in response.content.decode()
+    assert listed(boss, q="shop.wanted") == [wanted[2].pk, wanted[1].pk]
+    assert "Only the newest 30,000 tasks were searched." in body(boss, reverse(TASKS), q="shop.wanted")
+    TaskFactory(status="COMPLETED", finished_at=now() + dt.timedelta(hours=2))
+    assert listed(boss, q="shop.wanted", status="COMPLETED") == [wanted[2].pk]
 
 
 def test_waiting_tasks_are_listed_in_the_order_in_which_they_start_those_of_a_full_partition_last(boss: Client) -> None:
@@ -200,36 +185,26 @@ def test_waiting_tasks_are_listed_in_the_order_in_which_they_start_those_of_a_fu
     kinds: list[dict[str, Any]] = [{"parked": True, "partition_key": "x"}, {"priority": 150}, {}, {"priority": 1}]
     parked, late, usual, first = (TaskFactory(queue_name="mail", sent_at=moment, **kind).pk for kind in kinds)
     bulk = TaskFactory(queue_name="bulk").pk
-    for query, expected in (
-        ({}, [bulk, first, usual, late, parked]),
-        ({"queue": "mail"}, [first, usual, late, parked]),
-    ):
-        found = boss.get(reverse(TASKS), {"status": "PENDING", **query}).context["cl"].result_list
-        assert [task.pk for task in found] == expected
+    assert listed(boss, status="PENDING") == [bulk, first, usual, late, parked]
+    assert listed(boss, status="PENDING", queue="mail") == [first, usual, late, parked]
     fill(pending=5_000)
-    before = rows_read(boss, f"{reverse(TASKS)}?status=PENDING")
-    assert before < 200
+    assert rows_read(boss, f"{reverse(TASKS)}?status=PENDING") < 200
 
 
 def test_a_list_that_takes_too_long_is_given_up_with_advice(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readonly, "STATEMENT_TIMEOUT_MS", 1)
     fill(finished=50_000)
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT current_setting('statement_timeout'), current_setting('enable_seqscan')")
-        before = cursor.fetchone()
-        response = boss.get(reverse(TASKS), {"q": "shop.no_such_task"})
-        assert response.status_code == 200
-        assert "took longer than three seconds and was not loaded" in response.content.decode()
-        # The transaction around it goes on, with its own settings.
-        cursor.execute("SELECT current_setting('statement_timeout'), current_setting('enable_seqscan')")
-        assert cursor.fetchone() == before
-        assert boss.get(reverse("admin:horsies_queue_changelist")).status_code == 200
+    held = "SELECT current_setting('statement_timeout'), current_setting('enable_seqscan')"
+    before = sql(held)
+    page = body(boss, reverse(TASKS), q="shop.no_such_task")
+    assert "took longer than three seconds and was not loaded" in page
+    assert sql(held) == before, "the transaction around it goes on, with its own settings"
+    assert boss.get(reverse("admin:horsies_queue_changelist")).status_code == 200
 
 
 def test_an_error_that_is_no_timeout_is_not_hidden() -> None:
     def fail() -> None:
-        with connection.cursor() as cursor:
-            cursor.execute("DO $$ BEGIN RAISE EXCEPTION 'out of it' USING ERRCODE = '57P03'; END $$")
+        sql("DO $$ BEGIN RAISE EXCEPTION 'out of it' USING ERRCODE = '57P03'; END $$")
 
     with pytest.raises(OperationalError, match="out of it"), transaction.atomic():
         readonly.read_bounded("default", fail)

@@ -1,9 +1,10 @@
-"""The page of a task says in a sentence how it stands, and acts on it by buttons, each once, for those who may."""
+"""The page of a task says in a sentence how it stands and why it is not running, and acts on it by buttons, each once."""
 
 from __future__ import annotations
 
 import datetime as dt
 import html
+import json
 import re
 import threading
 import uuid
@@ -15,12 +16,14 @@ from django.test import Client
 from django.urls import reverse
 
 from horsies_django import queues
-from horsies_django.models import AuditEntry, Task
+from horsies_django.admin.tasks import sections
+from horsies_django.models import AuditEntry, Queue, Task
 from horsies_django.tasks import operations
-from tests.conftest import limit
+from tests.conftest import Connect, limit
 from tests.desk.test_admin import body, client_with, page_of, table
 from tests.desk.test_admin_workflows import messages
 from tests.support.factories import (
+    FINISHED,
     HeartbeatFactory,
     TaskAttemptFactory,
     TaskFactory,
@@ -76,20 +79,17 @@ def failed(**columns: Any) -> Task:
 
 def test_a_finished_task_says_when_and_where_it_ended_and_how_often_it_was_tried(boss: Client) -> None:
     task = failed(max_retries=2, retry_count=1)
-    TaskAttemptFactory(
-        task_id=task.pk, error_code="BROKE", attempt=1, site="orders/tasks.py in parse_left", site_line=3
-    )
-    TaskAttemptFactory(
-        task_id=task.pk, error_code="BROKE", attempt=2, site="orders/tasks.py in parse_right", site_line=9
-    )
+    for attempt, function in enumerate(("parse_left", "parse_right"), 1):
+        site = f"orders/tasks.py in {function}"
+        TaskAttemptFactory(task_id=task.pk, error_code="BROKE", attempt=attempt, site=site, site_line=3)
     said = headline(boss, task)
-    assert re.fullmatch(
-        r"Failed 3 min \d+ s ago at attempt 2 of 3 in orders/tasks.py in parse_right with BROKE\.", said
-    ), said
+    where = "orders/tasks.py in parse_right"
+    assert re.fullmatch(rf"Failed 3 min \d+ s ago at attempt 2 of 3 in {where} with BROKE\.", said), said
     once = failed(attempts_before=0)
     assert re.fullmatch(r"Failed 3 min \d+ s ago with BROKE\.", headline(boss, once))
     again = failed(attempts_before=3, retry_count=0, max_retries=2)
     assert "at attempt 4 of 6" in headline(boss, again), "somebody retried it after three attempts"
+    assert ">4 of 6<" in body(boss, reverse("admin:horsies_task_changelist"))
     started = ago(hours=2, seconds=2)
     done = TaskFactory(status="COMPLETED", started_at=started, finished_at=started + dt.timedelta(seconds=1.3))
     assert headline(boss, done) == "Completed 2 h 0 min ago after 1.3 s."
@@ -97,13 +97,8 @@ def test_a_finished_task_says_when_and_where_it_ended_and_how_often_it_was_tried
         ended = TaskFactory(status=status, started_at=None, finished_at=ago(minutes=5))
         assert headline(boss, ended).startswith(begins)
     redacted = failed(redacted_at=ago(hours=1))
-    assert headline(boss, redacted).endswith("; its arguments and messages were removed 1 h 0 min ago.")
-
-
-def test_the_list_and_the_page_number_the_attempts_of_a_task_that_was_retried_by_hand_alike(boss: Client) -> None:
-    task = TaskFactory(status="FAILED", error_code="NO_ROOM", retry_count=1, max_retries=2, attempts_before=3)
-    assert "at attempt 5 of 6 " in headline(boss, task)
-    assert ">5 of 6<" in body(boss, reverse("admin:horsies_task_changelist"))
+    for client in (boss, client_with("view_task")):
+        assert headline(client, redacted).endswith("; its arguments and messages were removed 1 h 0 min ago.")
 
 
 def test_a_merged_task_links_the_one_that_runs_for_it(boss: Client) -> None:
@@ -127,22 +122,13 @@ def test_a_waiting_task_says_since_when_and_for_what_and_how_many_are_ahead(boss
     assert "The queue 'mail' has been paused since" in headline(boss, task)
 
 
-@pytest.mark.parametrize(
-    ("columns", "said"),
-    [
-        ({}, r"Due in 3\d s\."),
-        ({"retry_count": 1, "max_retries": 4, "next_retry_at": 40}, r"Retries in 3\d s: attempt 2 of 5\."),
-    ],
-)
-def test_a_task_that_is_not_due_says_how_long_it_is_until_then(
-    boss: Client, columns: dict[str, Any], said: str
-) -> None:
-    queues.resume("mail", actor="ada")
+def test_a_task_that_is_not_due_says_how_long_it_is_until_then(boss: Client) -> None:
     living_worker("mail")
     due = now() + dt.timedelta(seconds=40)
-    columns = {name: due if name == "next_retry_at" else value for name, value in columns.items()}
-    found = headline(boss, TaskFactory(queue_name="mail", enqueued_at=due, **columns))
-    assert re.fullmatch(said, found), found
+    retried = {"retry_count": 1, "max_retries": 4, "next_retry_at": due}
+    for columns, said in (({}, r"Due in 3\d s\."), (retried, r"Retries in 3\d s: attempt 2 of 5\.")):
+        found = headline(boss, TaskFactory(queue_name="mail", enqueued_at=due, **columns))
+        assert re.fullmatch(said, found), found
 
 
 def test_a_snoozed_task_and_a_running_one_say_so(boss: Client) -> None:
@@ -155,18 +141,6 @@ def test_a_snoozed_task_and_a_running_one_say_so(boss: Client) -> None:
     assert re.fullmatch(r"Running for 1\d s on web-1:988\.", headline(boss, running))
     HeartbeatFactory(worker_id=worker.pk, pid=4711, holding=[str(running.pk)])
     assert re.fullmatch(r"Running for 1\d s on web-1:988, child 4711\.", headline(boss, running))
-
-
-def test_the_sentence_shows_no_partition_without_the_permission(boss: Client) -> None:
-    limit("mail", partition_by_args=["customer"], partition_max_concurrency=1)
-    key = '{"customer": "s3cret"}'
-    columns = {"queue_name": "mail", "kwargs": {"customer": "s3cret"}, "partition_version": 1, "partition_key": key}
-    living_worker("mail")
-    TaskFactory(status="RUNNING", **columns)
-    waiting = TaskFactory(parked=True, **columns)
-    assert "s3cret" in headline(boss, waiting)
-    assert "partition" in headline(client_with("view_task"), waiting)
-    assert "s3cret" not in body(client_with("view_task"), page_of(waiting))
 
 
 # Attempts
@@ -208,15 +182,11 @@ def test_a_traceback_shows_the_frames_of_the_project_first_and_all_when_unfolded
     found = blocks(page[page.index('id="horsies-attempts"') :])
     assert found == ["ValueError: only a line", "no", SHORT, TRACE]
     assert "<details><summary>All frames</summary>" in page
-    assert page.count("<details><summary>Traceback</summary>") == 2, (
-        "the page shows that of the last attempt as its error"
-    )
+    assert page.count("<details><summary>Traceback</summary>") == 2, "that of the last attempt is its error above"
     waits = TaskFactory(retry_count=2, max_retries=3)
     for number in (1, 2):
         TaskAttemptFactory(task_id=waits.pk, attempt=number, error_code="BROKE", traceback=TRACE)
-    assert body(boss, page_of(waits)).count("<details open><summary>Traceback</summary>") == 1, (
-        "that of the newest attempt"
-    )
+    assert body(boss, page_of(waits)).count("<details open><summary>Traceback</summary>") == 1, "of the newest attempt"
     group = '  | Traceback:\n  |   File "/x/site-packages/a.py", line 1, in b\n  |     c()\n  | ValueError\n'
     Task.objects.filter(pk=task.pk).update(result=error("BROKE", exception={"repr": "E", "traceback": group}))
     short = "  | Traceback:\n  … 1 frame of libraries\n  | ValueError\n"
@@ -299,16 +269,9 @@ def test_each_button_acts_with_the_user_and_the_reason_and_returns_to_the_task()
     assert f'a task was sent, <a href="{page_of(sent)}">{sent.pk}</a>' in response.content.decode()
 
 
-def test_a_redaction_needs_a_reason(boss: Client) -> None:
-    task = failed()
-    response = act(boss, "redact", task, reason=" ")
-    assert "This field is required." in response.content.decode()
-    assert Task.objects.get(pk=task.pk).redacted_at is None
-
-
-def test_a_task_in_hand_is_not_retried_and_the_form_says_why(boss: Client) -> None:
-    response = act(boss, "retry", TaskFactory(status="RUNNING"))
-    assert "it has not finished" in response.content.decode()
+def test_a_form_that_cannot_act_says_why(boss: Client) -> None:
+    assert "it has not finished" in act(boss, "retry", TaskFactory(status="RUNNING")).content.decode()
+    assert "This field is required." in act(boss, "redact", failed(), reason=" ").content.decode()
     assert "nothing was changed" in messages(act(boss, "cancel", failed()))[0]
     assert not AuditEntry.objects.filter(action__startswith="task.").exists()
 
@@ -338,9 +301,8 @@ def test_a_form_acts_once_and_on_the_task_as_it_was_seen(boss: Client) -> None:
     task = TaskFactory(status="RUNNING")
     given = opened(boss, "cancel", task)
     operations.cancel([task.pk], actor="ada")
-    assert messages(boss.post(url("cancel", task), given, follow=True))[0].endswith(
-        "it is RUNNING now. ada: Cancelled."
-    )
+    (message,) = messages(boss.post(url("cancel", task), given, follow=True))
+    assert message.endswith("it is RUNNING now. ada: Cancelled.")
     assert "This field is required." in boss.post(url("retry", failed()), {"reason": WHY}).content.decode()
 
 
@@ -364,3 +326,69 @@ def test_two_clicks_at_once_send_one_copy(boss: Client) -> None:
         one.join()
     assert answers == [302, 302]
     assert Task.objects.filter(copy_of=task.pk).count() == 1
+
+
+# Why it is not running
+
+
+def codes(client: Client, task: Any) -> list[str]:
+    return [line.code for line in client.get(page_of(task)).context["panel"].lines]
+
+
+def test_every_reason_has_a_line(boss: Client) -> None:
+    queues.pause("mail", actor="ada", reason="the disk is full")
+    task = TaskFactory(queue_name="mail", enqueued_at=now() + dt.timedelta(hours=1))
+    assert codes(boss, task) == ["QUEUE_PAUSED", "NO_LIVE_WORKER", "NOT_DUE"]
+    page = body(boss, page_of(task))
+    assert "Why is it not running?" in page
+    assert "the disk is full" in page
+    assert f'<a href="{page_of(Queue(name="mail"))}">mail</a>' in page
+
+
+def test_who_holds_the_slots_is_linked_but_only_a_few(boss: Client) -> None:
+    limit("mail", max_concurrency=7)
+    held = TaskFactory.create_batch(7, queue_name="mail", status="RUNNING", task_name="shop.holder")
+    task = TaskFactory(queue_name="mail")
+    assert "QUEUE_AT_CAP" in codes(boss, task)
+    page = body(boss, page_of(task))
+    assert sum(f'<a href="{page_of(one)}">shop.holder</a>' in page for one in held) == 5
+    assert "shop.holder</a>, …" in page
+
+
+def test_a_running_task_says_where_it_runs_and_a_finished_one_nothing(boss: Client) -> None:
+    assert "Where is it running?" in body(boss, page_of(TaskFactory(status="RUNNING")))
+    for status in FINISHED:
+        assert boss.get(page_of(TaskFactory(status=status))).context["panel"] is None
+
+
+def test_the_worker_that_holds_a_task_and_those_that_could_are_linked(boss: Client) -> None:
+    gone = WorkerFactory(queues=["mail"], hostname="web-9", pid=99, stopped_at=now())
+    for word, columns in (("workers", {}), ("worker", {"status": "RUNNING", "claimed_by": gone.pk})):
+        task = TaskFactory(queue_name="mail", **columns)
+        assert f'{word}: <a href="{page_of(gone)}">web-9:99</a>' in body(boss, page_of(task))
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_explanation_that_takes_too_long_is_given_up_and_the_page_stays(
+    boss: Client, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sections, "PATIENCE_MS", 100)
+    task = TaskFactory(queue_name="mail", kwargs={"note": "still here"})
+    keeper = connect()
+    with keeper.transaction():
+        keeper.execute("LOCK TABLE horsies_workers IN ACCESS EXCLUSIVE MODE")
+        page = body(boss, page_of(task))
+    assert "Finding the reasons took longer than a second" in page
+    assert "still here" in page
+    assert "horsies-reasons" in page
+
+
+def test_arguments_and_priority_of_a_task_of_django_are_shown_as_django_names_them(boss: Client) -> None:
+    """Naive: they are shown as they are stored, so that nobody sees for which parameter a value is."""
+    call = {"args": ["Ann"], "kwargs": {"loud": True}, "names": ["name"]}
+    page = html.unescape(body(boss, page_of(TaskFactory(codec="plain", priority=101, kwargs=call))))
+    assert json.dumps({"loud": True, "name": "Ann"}, indent=2) in page
+    assert "101 (django.tasks: 0)" in page
+    typed = html.unescape(body(boss, page_of(TaskFactory(kwargs=call))))
+    assert json.dumps(call, indent=2) in typed
+    assert "(django.tasks" not in typed

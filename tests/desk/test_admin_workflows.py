@@ -5,30 +5,31 @@ from __future__ import annotations
 import datetime as dt
 import re
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
-from django.contrib import admin
-from django.db import connection
 from django.db.models import Count
 from django.test import Client
-from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from horsies_django import Workflow, quorum
-from horsies_django.admin import WorkflowAdmin
-from horsies_django.admin import workflows as pages
 from horsies_django.admin.base import readonly
 from horsies_django.admin.base.html import SHAPES
-from horsies_django.admin.workflows import nodes
-from horsies_django.core.status import NODE_STATUSES, RUN_STATUSES
+from horsies_django.admin.workflows import node_page, nodes
+from horsies_django.admin.workflows.picture import cards
 from horsies_django.models import AuditEntry, Task, WorkflowNode, WorkflowRun
 from horsies_django.monitoring import workflows
 from horsies_django.testing import drain
 from tests.apps.project import flows
-from tests.desk.test_admin import body, client_with, table
+from tests.conftest import sql
+from tests.desk.test_admin import TASKS, body, client_with, table
+from tests.desk.test_admin import listed as listed_tasks
+from tests.desk.test_admin_speed import queries, rows_read
+from tests.desk.test_workflow_command import saga
 from tests.support.factories import TaskFactory
+from tests.support.refusing import refused
 from tests.support.runs import failed, sent
 
 pytestmark = pytest.mark.django_db
@@ -106,13 +107,6 @@ def test_the_list_says_what_each_run_waits_for_and_finds_those_that_need_somebod
     html = body(boss, reverse(RUNS), needs="1")
     assert "the decision of a person (sign &lt;b&gt;)" in html
     assert "Only the newest 1,000 halted runs" in html
-
-
-def test_every_status_has_a_shape_also_one_of_a_newer_version() -> None:
-    assert set(SHAPES) >= {*RUN_STATUSES, *NODE_STATUSES}
-    shapes = {shape for shape, _text in SHAPES.values()}
-    assert len(shapes) >= len(SHAPES) - 1, "READY and CLAIMED are of different tables"
-    assert "SLEEPING" in WorkflowAdmin(WorkflowRun, admin.site).shown_status(WorkflowRun(status="SLEEPING"))
 
 
 def test_filters_and_searches_find_their_runs_and_no_others(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,35 +237,22 @@ def test_a_node_says_why_it_does_not_run_and_links_its_neighbours(boss: Client) 
     assert f'<a href="{reverse("admin:horsies_task_change", args=(task.pk,))}">{task.task_name}</a>' in html
 
 
-def test_the_page_of_a_node_does_not_wait_long_for_the_reasons(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    handle = sent()
-
-    def slow(*_args: Any) -> None:
-        with connection.cursor() as cursor:
-            cursor.execute(ENDLESS)
-
-    monkeypatch.setattr(pages, "PATIENCE_MS", 50)
-    monkeypatch.setattr(pages, "explain_node", slow)
-    assert "Finding the reasons took longer" in body(boss, node_url(handle, 0))
-
-
 # Changes
 
 
-def test_buttons_are_those_that_the_status_allows_and_only_for_operators(boss: Client) -> None:
-    def offered(handle: Any, client: Client = boss) -> set[str]:
-        urls = {tool.url.rstrip("/").rpartition("/")[2] for tool in client.get(url(handle)).context["tools"]}
-        assert "picture" in urls
-        return urls - {"picture"}
+def tools(client: Client, handle: Any) -> set[str]:
+    """Return the verbs of the buttons on the page of a run."""
+    return {tool.url.rstrip("/").rpartition("/")[2] for tool in client.get(url(handle)).context["tools"][1:]}
 
+
+def test_buttons_are_those_that_the_status_allows_and_only_for_operators(boss: Client) -> None:
     bad, handle = failed(), sent()
-    assert offered(handle) == {"pause", "skip", "cancel"}
+    assert tools(boss, handle) == {"pause", "skip", "cancel"}
     handle.pause()
-    assert offered(handle) == {"resume", "skip", "cancel"}
+    assert tools(boss, handle) == {"resume", "skip", "cancel"}
     handle.cancel()
-    assert offered(handle) == {"retry"}
-    assert offered(bad) == {"retry"}
-    assert offered(bad, client_with("view_workflowrun")) == set()
+    assert tools(boss, handle) == tools(boss, bad) == {"retry"}
+    assert tools(client_with("view_workflowrun"), bad) == set()
 
 
 @pytest.mark.parametrize(
@@ -352,21 +333,13 @@ def test_actions_change_the_selected_runs_with_a_reason_and_report_what_was_left
     assert first.status() == "CANCELLED"
 
 
-REFUSE = """
-    CREATE FUNCTION pg_temp.refuse() RETURNS trigger LANGUAGE plpgsql AS
-    $$ BEGIN RAISE EXCEPTION 'locked' USING ERRCODE = '55P03'; END $$;
-    CREATE TRIGGER refuse BEFORE UPDATE ON horsies_workflows FOR EACH ROW EXECUTE FUNCTION pg_temp.refuse()
-"""
-
-
 def test_a_locked_run_is_given_up_with_advice(boss: Client) -> None:
     handle = sent()
-    with connection.cursor() as cursor:
-        cursor.execute(REFUSE)
-    html = boss.post(url(handle, "pause")).content.decode()
-    assert "Another open transaction has locked one of these rows" in html
     data = {"action": "pause_runs", "_selected_action": [str(handle.workflow_id)]}
-    assert "Another open transaction" in messages(boss.post(reverse(RUNS), data, follow=True))[0]
+    with refused("horsies_workflows", code="55P03"):
+        html = boss.post(url(handle, "pause")).content.decode()
+        assert "Another open transaction has locked one of these rows" in html
+        assert "Another open transaction" in messages(boss.post(reverse(RUNS), data, follow=True))[0]
 
 
 def test_the_audit_links_the_run_and_says_what_changed(boss: Client) -> None:
@@ -390,122 +363,102 @@ FILL = """
     SELECT gen_random_uuid(), 'noise', 'COMPLETED', 'fail', now() - n * interval '1 s', now(), NULL, 'noise ' || n
     FROM generate_series(1, %s) AS n
 """
-READ = """
-    SELECT coalesce(sum(seq_tup_read + idx_tup_fetch), 0) FROM pg_stat_xact_all_tables
-    WHERE relname IN ('horsies_workflows', 'horsies_workflow_nodes')
-"""
 QUERIES: list[dict[str, str]] = [
     {}, {"status": "RUNNING"}, {"status": "PAUSED"}, {"name": "book"}, {"q": "book"}, {"q": "book 7"},
 ]  # fmt: skip
 
 
-@pytest.fixture
-def rows_read() -> Iterator[Callable[[], int]]:
-    """Give a function that returns how many rows of runs and nodes were read since its last call."""
-    with connection.cursor() as cursor:
-        last = 0
-
-        def read() -> int:
-            nonlocal last
-            cursor.execute(READ)
-            ((now,),) = cursor.fetchall()
-            before, last = last, int(now)
-            return last - before
-
-        read()
-        yield read
+def rows_of_runs(client: Client, **query: str) -> int:
+    """Return how many rows of runs and nodes a list of runs reads."""
+    return rows_read(client, f"{reverse(RUNS)}?{urlencode(query)}", "horsies_workflows", "horsies_workflow_nodes")
 
 
 @pytest.mark.parametrize("analyzed", ["never", "when empty", "now"])
-def test_a_list_reads_no_more_rows_the_larger_the_table_is(
-    boss: Client, rows_read: Callable[[], int], analyzed: str
-) -> None:
-    with connection.cursor() as cursor:
-        # Pages without rows, and statistics of the tests before, are another case: a scan of them looks cheap.
-        cursor.execute("TRUNCATE horsies_workflows")
-        cursor.execute("DELETE FROM pg_statistic WHERE starelid = 'horsies_workflows'::regclass")
-        if analyzed == "when empty":
-            cursor.execute("ANALYZE horsies_workflows")
-        book = sent(key="book 7")
-        runs = WorkflowRun.objects.filter(pk=book.workflow_id)
-        runs.update(sent_at="2020-01-01T00:00Z")
-        cursor.execute(FILL, [MANY])
-        if analyzed == "now":
-            cursor.execute("ANALYZE horsies_workflows")
+def test_a_list_reads_no_more_rows_the_larger_the_table_is(boss: Client, analyzed: str) -> None:
+    # Pages without rows, and statistics of the tests before, are another case: a scan of them looks cheap.
+    sql("TRUNCATE horsies_workflows")
+    sql("DELETE FROM pg_statistic WHERE starelid = 'horsies_workflows'::regclass")
+    if analyzed == "when empty":
+        sql("ANALYZE horsies_workflows")
+    book = sent(key="book 7")
+    runs = WorkflowRun.objects.filter(pk=book.workflow_id)
+    runs.update(sent_at="2020-01-01T00:00Z")
+    sql(FILL, [MANY])
+    if analyzed == "now":
+        sql("ANALYZE horsies_workflows")
     for query in QUERIES:
         runs.update(status=query.get("status", "RUNNING"))
-        rows_read()
-        found = listed(boss, **query)
-        assert rows_read() < 300, query
-        assert (book.workflow_id in found) == bool(query)
+        assert rows_of_runs(boss, **query) < 300, query
+        assert (book.workflow_id in listed(boss, **query)) == bool(query)
 
 
 def test_a_filter_without_an_index_searches_the_newest_runs_and_says_so(
-    boss: Client, rows_read: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+    boss: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workflows, "DEEPEST", 100)
     old = failed()
     WorkflowRun.objects.filter(pk=old.workflow_id).update(sent_at="2020-01-01T00:00Z")
-    with connection.cursor() as cursor:
-        cursor.execute(FILL, [MANY])
-        cursor.execute("ANALYZE horsies_workflows")
-    rows_read()
+    sql(FILL, [MANY])
+    sql("ANALYZE horsies_workflows")
     for query in ({"status": "FAILED"}, {"child": "1"}):
         assert listed(boss, **query) == []
-        assert rows_read() < 600
+        assert rows_of_runs(boss, **query) < 600
     assert "Only the newest 100,000 runs were searched." in body(boss, reverse(RUNS), status="FAILED")
     assert listed(boss, name="fails") == [old.workflow_id]
 
 
 @pytest.mark.parametrize("analyzed", ["never", "when empty", "now"])
 def test_the_tasks_of_a_map_are_listed_in_their_order_and_no_others_are_read(boss: Client, analyzed: str) -> None:
-    with connection.cursor() as cursor:
-        if analyzed == "when empty":
-            cursor.execute("ANALYZE horsies_tasks")
-        flow = Workflow("maps")
-        for _ in range(2):
-            flow.map(flows.plus, a=list(range(500)))
-        handle = flow.send()
-        if analyzed == "now":
-            cursor.execute("ANALYZE horsies_tasks")
-        read = READ.replace("IN ('horsies_workflows', 'horsies_workflow_nodes')", "= 'horsies_tasks'")
-        cursor.execute(read)
-        ((before,),) = cursor.fetchall()
-        address = reverse("admin:horsies_task_changelist")
-        shown = boss.get(address, {"workflow": f"{handle.workflow_id}:1"}).context["cl"].result_list
-        cursor.execute(read)
-        ((after,),) = cursor.fetchall()
-    places = Task.objects.filter(node=1).in_bulk([task.pk for task in shown])
-    assert [places[task.pk].node_index for task in shown] == list(range(50))
-    assert after - before < 200
-    assert not boss.get(address, {"workflow": f"{handle.workflow_id}:{2**70}"}).context["cl"].result_list
+    if analyzed == "when empty":
+        sql("ANALYZE horsies_tasks")
+    flow = Workflow("maps")
+    for _ in range(2):
+        flow.map(flows.plus, a=list(range(500)))
+    handle = flow.send()
+    if analyzed == "now":
+        sql("ANALYZE horsies_tasks")
+    assert rows_read(boss, f"{reverse(TASKS)}?workflow={handle.workflow_id}:1") < 200
+    shown = listed_tasks(boss, workflow=f"{handle.workflow_id}:1")
+    places = Task.objects.filter(node=1).in_bulk(shown)
+    assert [places[id_].node_index for id_ in shown] == list(range(50))
+    assert listed_tasks(boss, workflow=f"{handle.workflow_id}:{2**70}") == []
 
 
 def test_pages_cost_the_same_few_queries_for_many_runs_and_nodes_as_for_few(boss: Client) -> None:
-    def cost(address: str) -> int:
-        with CaptureQueriesContext(connection) as captured:
-            body(boss, address)
-        return len(captured)
-
     def of_a_run(many: int) -> int:
         flow = Workflow("wide")
         flow.add(flows.total, [flow.add(flows.number, n) for n in range(many)])
-        return cost(url(flow.send()))
+        return len(queries(boss, url(flow.send())))
 
     of_a_run(1)  # the first page of a process reads more
     assert of_a_run(100) == of_a_run(2) <= 30
-    few = cost(reverse(RUNS))
+    few = len(queries(boss, reverse(RUNS)))
     for _ in range(20):
         sent()
-    assert cost(reverse(RUNS)) == few <= 18
+    assert len(queries(boss, reverse(RUNS))) == few <= 18
 
 
-def test_counting_that_takes_too_long_leaves_the_progress_out(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("slow", "page", "said", "left_out"),
+    [
+        ((node_page, "explain_node"), "node", "Finding the reasons took longer", "WAITING_FOR_NODES"),
+        ((workflows, "progress"), "list", "The progress is missing", "<progress"),
+        ((workflows, "progress"), "change", "Nodes", "<progress"),
+        ((cards, "_read"), "picture", "was stopped", 'class="horsies-drawing"'),
+    ],
+    ids=["reasons", "progress of all", "progress of one", "picture"],
+)
+def test_what_takes_too_long_to_read_is_left_out_of_the_page(
+    boss: Client, monkeypatch: pytest.MonkeyPatch, slow: tuple[Any, str], page: str, said: str, left_out: str
+) -> None:
     handle = sent()
-    monkeypatch.setattr(workflows, "progress", lambda _ids: connection.cursor().execute(ENDLESS))
+    address = {"list": reverse(RUNS), "node": node_url(handle, 1)}.get(page) or url(handle, page)
+    assert left_out in body(boss, address)
+    monkeypatch.setattr(*slow, lambda *_of: sql(ENDLESS))
+    monkeypatch.setattr(node_page, "PATIENCE_MS", 50)
     monkeypatch.setattr(readonly, "STATEMENT_TIMEOUT_MS", 50)
-    assert "The progress is missing" in body(boss, reverse(RUNS))
-    assert "<progress" not in body(boss, url(handle))
+    html = body(boss, address)
+    assert (said in html, left_out in html) == (True, False)
 
 
 @pytest.mark.django_db(transaction=True)
@@ -535,3 +488,52 @@ def test_nodes_are_shown_without_their_number_if_counting_them_takes_too_long(
     assert [row[1] for row in table(html, "horsies-nodes")] == ["number"]
     assert '<a rel="next" href="?nodes=&amp;from=1#horsies-nodes">' in html
     assert "nodes are shown" not in html
+
+
+# Runs that are undone, and runs that continue as others
+
+
+def test_a_run_that_is_undone_shows_its_undos_and_what_they_wait_for(boss: Client) -> None:
+    handle = saga()
+    assert listed(boss, status="COMPENSATING") == [handle.workflow_id]
+    html = body(boss, url(handle))
+    assert "↶" in html
+    assert "Compensating" in html
+    numbers = dict(WorkflowNode.objects.values_list("name", "number"))
+    rows = {row[1]: row for row in table(html, "horsies-nodes")}
+    kind, task, status = rows["undo first"][2:5]
+    assert (kind, task.replace(" ", ""), status) == ("undo", flows.refund.name, "○ Pending Why?")
+    html = body(boss, node_url(handle, numbers["undo first"]))
+    found = dict(table(html, "horsies-facts"))
+    assert (found["Kind"], found["Undoes"], "Join" in found, "Added by" in found) == ("undo", "first", False, False)
+    assert f'<a href="{node_url(handle, numbers["first"])}">first</a>' in html
+    assert "It undoes" in html
+    found = dict(table(body(boss, node_url(handle, numbers["first"])), "horsies-facts"))
+    assert found["Undo"].replace(" ", "") == flows.refund.name
+    assert tools(boss, handle) == {"skip"}
+
+
+def test_the_form_says_that_a_run_that_was_undone_is_not_retried(boss: Client) -> None:
+    handle = saga()
+    drain(raise_errors=False)
+    assert WorkflowRun.objects.get().error_code == "COMPENSATION_FAILED"
+    assert "retry" in tools(boss, handle)
+    boss.post(url(handle, "retry"))
+    assert handle.status() == "COMPENSATING"
+    handle.skip("undo second")
+    drain(raise_errors=False)
+    response = boss.post(url(handle, "retry"), {"reason": "again"}, follow=True)
+    assert "its nodes were undone; send it again" in response.content.decode()
+    assert (handle.status(), "retry" in tools(boss, handle)) == ("FAILED", False)
+
+
+def test_runs_that_continue_one_another_are_linked(boss: Client) -> None:
+    handle = flows.loop(0, 2, key="k").send()
+    drain()
+    middle, last = handle.successor(), handle.latest()
+    assert middle is not None
+    html = body(boss, url(middle))
+    for other in (handle, last):
+        assert f'<a href="{url(other)}">{other.workflow_id}</a>' in html
+    number = WorkflowNode.objects.get(workflow_id=middle.workflow_id, kind="continue").number
+    assert f'<a href="{url(last)}">Run</a>' in body(boss, node_url(middle, number))

@@ -418,3 +418,31 @@ def test_a_tasks_module_that_cannot_be_imported_is_not_taken_for_missing_tasks(m
     broken = [ImportProblem("shop.tasks", ValueError("not today"))]
     monkeypatch.setattr(registry, "autodiscover", lambda: broken)
     assert "shop.tasks cannot be imported: ValueError('not today')" in refusal("check")
+
+
+def saga() -> Any:
+    """Send a run, and let it fail with one undo that fails and one that waits."""
+    flow = Workflow("trip")
+    first = flow.add(flows.charge, 1, undo=flows.refund, name="first")
+    second = flow.add(flows.charge, 2, after=first, undo=flows.broken_undo.with_options(queue="mail"), name="second")
+    flow.add(flows.broken, after=second)
+    handle = flow.send()
+    drain(queues=["default"], raise_errors=False)
+    assert handle.status() == "COMPENSATING"
+    return handle
+
+
+def test_the_command_shows_and_lists_what_is_undone_and_what_continues() -> None:
+    handle = saga()
+    assert ids("--status", "COMPENSATING") == [str(handle.workflow_id)]
+    assert any("undo first undo PENDING" in line for line in lines(run("show", handle.workflow_id)))
+    by_name = {node["name"]: node for node in machine("show", handle.workflow_id)["nodes"]}
+    assert by_name["undo first"]["undoes"] == by_name["first"]["number"]
+    assert "UNDO: It undoes 'second'." in run("explain", handle.workflow_id, "undo second")
+    assert run("cancel", handle.workflow_id).startswith("Nothing changed:")
+    loop = flows.loop(0, 2, key="k").send()
+    drain(queues=["default"])
+    middle, last = loop.successor(), loop.latest()
+    shown = lines(run("show", middle.workflow_id))
+    assert {f"continues {loop.workflow_id}", f"continued as {last.workflow_id}"} <= set(shown)
+    assert machine("show", loop.workflow_id)["continued_as"] == str(middle.workflow_id)

@@ -1,25 +1,29 @@
-"""Ordered queues for those who keep them: which keys a failed task stops, where they see it, and how they skip it."""
+"""Ordered queues: which keys a failed task stops, where people see it and how they skip it; what is refused at the send."""
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import uuid
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 from django.contrib.admin.utils import quote
-from django.db import connection
+from django.db import connection, transaction
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils.html import escape
 
-from horsies_django import queues, signals
-from horsies_django.core.errors import QueueError
+from horsies_django import TaskSendError, Workflow, queues, signals
+from horsies_django.core.errors import QueueError, TaskNotRetryable, TaskSendErrorCode, WorkflowDefinitionError
 from horsies_django.models import AuditEntry, Queue, Task
 from horsies_django.monitoring import overview
+from horsies_django.schedules import problems
 from horsies_django.testing import drain
+from tests.apps.errands import tasks as plain
 from tests.apps.project import tasks
 from tests.conftest import Claimer, limit, put
 from tests.desk.test_admin import body, client_with, page_of, table
@@ -42,14 +46,11 @@ def ordered(policy: str = "stop", **columns: Any) -> None:
 def stop(key: Any = "acme", behind: int = 2, **columns: Any) -> uuid.UUID:
     """Put a failed task that stops its key into the table, and tasks behind it; return its id."""
     kwargs = {"customer": key}
-    held = {"queue_name": "mail", "kwargs": kwargs, "partition_key": json.dumps(kwargs), **columns}
-    failed = TaskFactory(
-        status="FAILED", claim_generation=1, ordered=True, order_stop="stop", result=error("UNHANDLED_ERROR"), **held
-    )
-    TaskFactory.create_batch(
-        behind, parked=True, ordered=True, partition_version=Queue.objects.get(pk="mail").partition_version, **held
-    )
-    return uuid.UUID(str(failed.pk))
+    held = {"queue_name": "mail", "kwargs": kwargs, "partition_key": json.dumps(kwargs), "ordered": True, **columns}
+    failed: uuid.UUID = TaskFactory(status="FAILED", order_stop="stop", **held).pk
+    version = Queue.objects.get(pk="mail").partition_version
+    TaskFactory.create_batch(behind, parked=True, partition_version=version, **held)
+    return failed
 
 
 def test_a_skip_gives_up_the_failed_task_and_the_next_one_starts(claimer: Callable[..., Claimer]) -> None:
@@ -69,9 +70,8 @@ def test_the_values_of_a_key_are_those_of_the_arguments_in_any_type(key: Any) ->
     """Naive: 7 and "7" are one key, or the order of the keys of an object counts."""
     ordered()
     (id_,) = put(queue="mail", kwargs=[json.dumps({"other": 1, "customer": key})])
-    Task.objects.filter(pk=id_).update(
-        status="FAILED", finished_at=now(), error_code="X", result=error("X"), order_stop="stop", claim_generation=1
-    )  # fmt: skip
+    ended = {"status": "FAILED", "finished_at": now(), "error_code": "X", "result": error("X"), "claim_generation": 1}
+    Task.objects.filter(pk=id_).update(order_stop="stop", **ended)
     with pytest.raises(QueueError, match="no failed task stops the key"):
         queues.skip("mail", {"customer": "another"}, **WHO)
     assert queues.skip("mail", {"customer": key}, **WHO) == id_
@@ -140,12 +140,10 @@ def test_the_command_skips_by_values_in_json_or_else_texts() -> None:
     keys = [{"region": "eu", "customer": customer} for customer in (7, "7", "a=b")]
     ids = [stop(partition_key=json.dumps({"": "shop.pay", **key})) for key in keys]
     how = ("--task=shop.pay", "--reason=bad")
-    assert run("skip", "mail", "--key", "customer=7", "--key", "region=eu", *how) == (
-        f"Skipped task {ids[0]}: the next one of its key starts.\n"
-    )
-    assert json.loads(run("skip", "mail", "--key", 'customer="7"', "--key=region=eu", *how, "--json")) == {
-        "skipped": str(ids[1])
-    }
+    said = f"Skipped task {ids[0]}: the next one of its key starts.\n"
+    assert run("skip", "mail", "--key", "customer=7", "--key", "region=eu", *how) == said
+    told = machine("skip", "mail", "--key", 'customer="7"', "--key=region=eu", *how)
+    assert told == {"skipped": str(ids[1])}
     run("skip", "mail", "--key", "customer=a=b", "--key", "region=eu", *how)
     assert overview.keys("mail") == []
     assert "no failed task stops the key" in refusal("skip", "mail", "--key", "customer=7", "--key", "region=eu", *how)
@@ -174,27 +172,22 @@ def test_the_command_shows_what_is_stopped_and_what_to_do() -> None:
     assert line.split()[2:4] == [str(failed), "shop.tasks.send_receipt"]
     assert line.endswith(" 3")
     assert "horsies_queue skip mail --key customer=VALUE --reason TEXT" in shown
-    (found,) = json.loads(run("show", "mail", "--json"))["stopped"]
-    assert (found["partition"], found["task_id"], found["behind"], found["behind_more"]) == (
-        HELD,
-        str(failed),
-        3,
-        False,
-    )
+    (found,) = machine("show", "mail")["stopped"]
+    told = [found[key] for key in ("partition", "task_id", "behind", "behind_more")]
+    assert told == [HELD, str(failed), 3, False]
 
 
 def test_the_admin_shows_the_policy_and_the_stopped_keys_but_keys_only_to_those_who_may() -> None:
     ordered()
     failed = stop(behind=3)
     everything = client_with("view_queue", "view_task", "view_payload")
-    html, plain = body(everything, URL), body(client_with("view_queue"), URL)
+    html, hidden = body(everything, URL), body(client_with("view_queue"), URL)
     assert [(row[0], row[3]) for row in table(html, "horsies-stopped")] == [(escape(HELD), "3")]
     assert f'<a href="{page_of(Task.objects.get(pk=failed))}">shop.tasks.send_receipt</a>' in html
-    for page in (html, plain):
+    for page in (html, hidden):
         assert "Keys that a failed task stops" in page
         assert "ordered, a failed task stops its key" in page
         assert "1 per partition" in page
-    assert "acme" not in plain
     queues.skip("mail", {"customer": "acme"}, **WHO)
     after = body(everything, URL)
     assert "Keys that a failed task stops" not in after
@@ -214,25 +207,19 @@ def test_a_key_that_is_stopped_is_told_once_with_its_partition_and_other_failure
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Naive: every failure of an ordered queue, also one that is retried, or whose policy goes on."""
-    monkeypatch.setattr(signals.order_stopped, "receivers", [])
-    monkeypatch.setattr(signals.task_finished, "receivers", [])
     got: list[dict[str, Any]] = []
-    ends: list[str] = []
 
     def note(**values: Any) -> None:
         got.append(values)
 
-    def end(status: str, error_code: str, **values: Any) -> None:
-        ends.append(error_code)
-
+    monkeypatch.setattr(signals.order_stopped, "receivers", [])
     signals.order_stopped.connect(note)
-    signals.task_finished.connect(end)
     fails = tasks.raises.with_options(queue="mail")
     for policy in (None, "continue", "cancel"):
         limit("mail", partition_by_args=["message"], partition_policy=policy)
         fails.send("a")
         drain(raise_errors=False)
-    assert (got, len(ends)) == ([], 3)
+    assert got == []
     limit("mail", partition_policy="stop")
     first, second = fails.send("b"), fails.send("b")
     drain(raise_errors=False)
@@ -241,3 +228,107 @@ def test_a_key_that_is_stopped_is_told_once_with_its_partition_and_other_failure
     assert (found["partition"], found["attempt"], dict(found["metadata"])) == ('{"message": "b"}', 1, {})
     assert found["sender"] is tasks.raises.definition
     assert Task.objects.get(pk=second.task_id).status == "PENDING"
+
+
+# What is refused at the send
+
+LATER = dt.datetime(2300, 1, 1, tzinfo=dt.UTC)
+ORDERED = {"by_args": ["account_id"], "ordered": True}
+LIVE = {"partition_by_args": ["account_id"], "partition_policy": "stop"}
+SENDS: dict[str, Callable[[], Any]] = {
+    "delay": lambda: tasks.add.with_options(queue="mail", delay=60).send(1, 2),
+    "schedule": lambda: tasks.add.with_options(queue="mail").schedule(60, 1, 2),
+    "a time": lambda: tasks.add.with_options(queue="mail").schedule(LATER, 1, 2),
+    "priority": lambda: tasks.add.with_options(queue="mail", priority=5).send(1, 2),
+    "many": lambda: tasks.add.with_options(queue="mail", priority=5).send_many([{"a": 1, "b": 2}]),
+    "django.tasks": lambda: plain.note.using(queue_name="mail", priority=5).enqueue(1),
+    "run_after": lambda: plain.note.using(queue_name="mail", run_after=LATER).enqueue(1),
+}  # fmt: skip
+
+
+@pytest.fixture
+def declared(settings: Any) -> None:
+    """Declare the queue of the sends as ordered."""
+    settings.HORSIES = {**settings.HORSIES, "QUEUES": {**settings.HORSIES["QUEUES"], "mail": {"partition": ORDERED}}}
+
+
+@pytest.mark.parametrize("send", SENDS.values(), ids=SENDS)
+def test_a_queue_that_the_settings_order_takes_no_delay_and_no_priority(declared: None, send: Any) -> None:
+    with pytest.raises(TaskSendError, match="the queue 'mail' is ordered, so its tasks run in the order") as caught:
+        send()
+    assert (caught.value.code, caught.value.retryable) == (TaskSendErrorCode.VALIDATION_FAILED, False)
+    assert "another queue" in caught.value.message
+    assert not Task.objects.exists()
+
+
+@pytest.mark.parametrize("send", SENDS.values(), ids=SENDS)
+def test_a_queue_that_was_ordered_since_refuses_them_with_the_same_error(send: Callable[[], Any]) -> None:
+    """Naive: the error of the driver goes through, as DataError."""
+    queues.change("mail", LIVE, actor="ann")
+    for around in (nullcontext(), transaction.atomic()):
+        with (
+            pytest.raises(TaskSendError, match='queue "mail" is ordered: its tasks run in the order') as caught,
+            around,
+        ):
+            send()
+        assert (caught.value.code, caught.value.retryable) == (TaskSendErrorCode.VALIDATION_FAILED, False)
+        assert "\n" not in caught.value.message
+    assert not Task.objects.exists()
+
+
+def test_usual_sends_to_an_ordered_queue_are_sent(declared: None) -> None:
+    queues.change("mail", LIVE, actor="ann")
+    tasks.add.with_options(queue="mail", priority=100).send(1, 2)
+    tasks.add.with_options(queue="mail").send_many([{"a": 1, "b": 2}] * 2)
+    plain.note.using(queue_name="mail").enqueue(1)
+    tasks.add.with_options(priority=5, delay=60).send(1, 2)
+    assert Task.objects.filter(queue_name="mail", ordered=True).count() == 4
+
+
+def test_many_that_are_sent_at_once_run_in_the_order_of_the_calls(declared: None) -> None:
+    """Naive: the rows of one INSERT have the same time, and their ids or the lanes decide."""
+    queues.change("mail", {**LIVE, "partition_by_args": ["b"]}, actor="ann")
+    handles = tasks.add.with_options(queue="mail").send_many([{"a": number, "b": 1} for number in range(20)])
+    last = tasks.add.with_options(queue="mail").send(0, 1)
+    assert drain() == 21
+    ran = Task.objects.order_by("started_at").values_list("pk", flat=True)
+    assert list(ran) == [handle.task_id for handle in (*handles, last)]
+
+
+@pytest.mark.parametrize("options", [{"delay": 60}, {"priority": 5}], ids=str)
+def test_a_node_of_a_workflow_takes_neither(declared: None, options: dict[str, Any]) -> None:
+    flow = Workflow("books")
+    flow.add(tasks.add.with_options(queue="mail", **options), 1, 2)
+    with pytest.raises(WorkflowDefinitionError, match="the queue 'mail' is ordered"):
+        flow.send()
+
+
+def test_a_node_that_the_database_refuses_fails_with_the_reason() -> None:
+    queues.change("mail", LIVE, actor="ann")
+    flow = Workflow("books")
+    flow.add(tasks.add.with_options(queue="mail", priority=5), 1, 2)
+    error = flow.send().results()["add"].err_value
+    assert (error.error_code, 'queue "mail" is ordered' in error.message) == ("NODE_NOT_SENT", True)
+
+
+@pytest.mark.parametrize(
+    ("more", "wrong"), [({}, []), ({"priority": 100}, []), ({"priority": 5}, ["priority"])], ids=str
+)
+def test_a_schedule_for_an_ordered_queue_has_no_priority(
+    declared: None, more: dict[str, Any], wrong: list[str]
+) -> None:
+    definition = {"task": tasks.add.name, "pattern": "daily at 04:30", "queue": "mail", "kwargs": {"a": 1}}
+    found = problems("nightly", {**definition, **more})
+    assert [key for key, _ in found] == wrong
+    assert all("'mail' run in the order in which they were sent" in text for _, text in found)
+
+
+def test_a_merged_task_is_not_retried_and_says_which_one_ran_for_it() -> None:
+    merging = {"partition_by_args": [], "partition_by_task": True, "partition_policy": "coalesce"}
+    queues.change("mail", merging, actor="ann")
+    one, two = (tasks.add.with_options(queue="mail", priority=5).send(1, 2) for _ in range(2))
+    assert drain() == 1
+    merged, ran = (one, two) if one.info().error_code == "MERGED" else (two, one)
+    assert (merged.info().status, ran.get(timeout_ms=0).ok_value) == ("CANCELLED", 3)
+    with pytest.raises(TaskNotRetryable, match=f"was merged into task {ran.task_id}, which ran for it: retry that one"):
+        merged.retry()

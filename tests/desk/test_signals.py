@@ -58,21 +58,13 @@ def test_a_send_is_told_after_its_insert_with_plain_values_and_a_refused_one_is_
     with pytest.raises(Exception, match="priority must be"):
         tasks.add.with_options(priority=0).send(1)
     handle = tasks.mail.with_options(metadata={"tenant": 7}).send("a@example.org")
-    assert got == [
-        (
-            "task_sent",
-            tasks.mail.definition,
-            {
-                "task_ids": (handle.task_id,),
-                "task_name": tasks.mail.name,
-                "queue_name": "mail",
-                "priority": 7,
-                "metadata": {"tenant": 7},
-                "using": "default",
-            },
-        )
-    ]
-    assert isinstance(got[0][2]["metadata"], MappingProxyType)
+    ((name, sender, values),) = got
+    assert (name, sender) == ("task_sent", tasks.mail.definition)
+    assert isinstance(values["metadata"], MappingProxyType)
+    assert values == {
+        "task_ids": (handle.task_id,), "task_name": tasks.mail.name, "queue_name": "mail", "priority": 7,
+        "metadata": {"tenant": 7}, "using": "default",
+    }  # fmt: skip
 
 
 @pytest.mark.django_db(transaction=True)
@@ -153,8 +145,6 @@ def test_a_receiver_can_be_connected_to_one_task_and_disconnected(watch: Watch) 
     assert got == [tasks.add.name] * 2
     assert signals.task_sent.disconnect(receive, sender=tasks.add)
     assert not signals.task_sent.disconnect(receive, sender=tasks.add)
-    tasks.add.send(1)
-    assert len(got) == 2
 
 
 def test_drain_tells_what_a_worker_would(watch: Watch) -> None:
@@ -163,13 +153,8 @@ def test_drain_tells_what_a_worker_would(watch: Watch) -> None:
     handle = tasks.raises.with_options(retry_policy=policy, metadata=metadata).send("no")
     drain(until=dt.timedelta(minutes=2), raise_errors=False)
     about = {"task_id": handle.task_id, "task_name": tasks.raises.name, "queue_name": "default", "metadata": metadata}
-    assert [name for name, _, _ in got] == [
-        "task_started",
-        "task_retried",
-        "task_started",
-        "task_finished",
-        "task_failed",
-    ]
+    told = [name.removeprefix("task_") for name, _, _ in got]
+    assert told == ["started", "retried", "started", "finished", "failed"]
     for (_, sender, values), attempt in zip(got, (1, 1, 2, 2, 2), strict=True):
         assert sender is tasks.raises.definition
         assert {**about, "attempt": attempt}.items() <= values.items()
@@ -219,12 +204,14 @@ def told() -> Iterator[Told]:
         (errands.later, (1,), 1, ("SUCCESSFUL", 1, None)),
         (errands.fails, (), 1, ("FAILED", 1, ValueError)),
         (errands.fails_async, (), 1, ("FAILED", 1, ValueError)),
+        (errands.tried, (2,), 3, ("SUCCESSFUL", 3, None)),
         (errands.tried, (3,), 3, ("FAILED", 3, ValueError)),
         (errands.tried, (1, "KeyError"), 1, ("FAILED", 1, KeyError)),
         (errands.waits, ("no",), 1, None),
         (errands.paused, ("no",), 1, None),
         (errands.paused, ("never",), 1, ("FAILED", 1, ValueError)),
         (errands.asks, (), 2, ("FAILED", 2, Retry)),
+        (errands.rests, (1,), 1, None),  # a snooze is no end
         (errands.interrupted, (), 1, None),
         (errands.breaks_transaction, (), 1, ("FAILED", 1, ProgrammingError)),
     ],
@@ -263,10 +250,7 @@ def test_who_listens_to_the_end_reads_errors_and_times_by_the_clock_of_the_datab
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("task", [errands.add, errands.later])
-def test_a_receiver_that_raises_changes_nothing_and_has_its_line(
-    name: str, task: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-
+def test_a_receiver_that_raises_changes_nothing_and_has_its_line(name: str, task: Any, caplog: Any) -> None:
     def wrong(**kwargs: Any) -> None:
         raise LookupError("the receiver is wrong")
 

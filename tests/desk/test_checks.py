@@ -164,10 +164,8 @@ def test_routers_that_keep_the_queue_elsewhere_than_its_alias_are_an_error(setti
 def test_a_warning_when_the_models_that_the_project_creates_are_written_to_another_alias(
     settings: Any, add_app: AddApp
 ) -> None:
-    proxy = (
-        "from django.contrib.auth.models import Group\n\nclass Team(Group):\n    class Meta:\n        proxy = True\n"
-    )
-    add_app("shop_l", models=proxy)
+    proxy = "class Team(Group):\n    class Meta:\n        proxy = True\n"
+    add_app("shop_l", models=f"from django.contrib.auth.models import Group\n\n{proxy}")
     add_app("shop_c", models=MODELS.format(name="Order", app="shop_c") + "        managed = False\n")
     settings.DATABASE_ROUTERS = [f"{__name__}.ProjectOnSecond"]
     assert run_checks(tags=[checks.TAG]) == []
@@ -195,9 +193,8 @@ def test_every_module_that_cannot_be_imported_is_named_with_its_exception_and_li
     add_app("shop_d", tasks="x = 1\nimport no_such_module_anywhere\n")
     add_app("shop_e", tasks="import json\n\njson.loads('{')\n")
     add_app("shop_f", tasks="def broken(:\n")
-    add_app(
-        "shop_s", tasks="from horsies_django import task\n\n@task(bind=True)\ndef pack(self: object) -> None: ...\n"
-    )
+    bound = "@task(bind=True)\ndef pack(self: object) -> None: ...\n"
+    add_app("shop_s", tasks=f"from horsies_django import task\n\n{bound}")
     messages = run_checks(tags=[checks.TAG])
     assert [(one.id, one.obj) for one in messages] == [("horsies.E011", f"shop_{one}.tasks") for one in "defs"]
     missing, failing, broken, option = messages
@@ -235,10 +232,7 @@ def test_all_missing_annotations_of_all_tasks_of_a_module_are_named_at_once(add_
     add_app("shop_m", tasks=code)
     message = found("E012")
     assert "shop_m.tasks.wrap lacks annotations" in message.msg
-    assert (
-        "decoded: box, paper, return. Write types, as in\n    def wrap(box: int, paper: int | None = None) -> None:\n"
-        in message.msg
-    )
+    assert "decoded: box, paper, return. Write types, as in\n    def wrap(box: int, paper: int | None" in message.msg
     assert message.msg.endswith("\nSo does send in line 12: to, return\nSo does tape in line 19: width")
 
 
@@ -287,13 +281,11 @@ def test_a_transaction_above_the_task_is_an_error_that_says_to_swap_the_lines(ad
         assert "workers run the task without the decorator" in message.msg
         assert "Swap the two lines" in str(message.hint)
 
-
-def test_the_right_order_of_decorators_is_none(add_app: AddApp) -> None:
     above = ("@task\n@transaction.atomic", "@count\n@task", "@task", "@(lambda one: one)\n@task\n@transaction.atomic")
     for number, right in enumerate(above):
         code = WRAPPED.format(right) + "\nfor_direct_calls = transaction.atomic(charge)\n"
         add_app(f"shop_n{number}", tasks=code)
-    assert run_checks(tags=[checks.TAG]) == []
+    assert len(run_checks(tags=[checks.TAG])) == 3, "the right order is none"
 
 
 RETRIED = """
@@ -315,37 +307,29 @@ def test_a_code_to_retry_that_nothing_produces_is_a_warning_that_names_the_neare
     assert f"Did you mean {CODE.replace('RN', 'ORN')!r}?" in str(message.hint)
 
 
-@pytest.mark.parametrize(
-    ("produced", "options", "other"),
-    [
-        (repr(CODE), "", ""),
-        (f"f'{CODE[:4]}{{status}}'", "", ""),
-        (f"'{CODE[:4]}%s' % status", "", ""),
-        (f"'%s{CODE[3:]}' % status", "", ""),
-        (f"Codes.{CODE}.name", "", f"class Codes:\n    {CODE} = 1\n"),
-        ("CODE", "", f"CODE = {CODE!r}\n"),
-        ("'OTHER'", f", exception_mapper={{KeyError: {CODE!r}}}", ""),
-    ],
-    ids=["constant", "beginning", "format", "end", "name", "other module", "mapper"],
-)
-def test_a_code_that_the_project_may_produce_is_no_warning(
-    add_app: AddApp, produced: str, options: str, other: str
-) -> None:
-    source = RETRIED.format(code=CODE, produced=produced, options=options)
-    add_app("shop_p", helpers=other, tasks="from shop_p.helpers import *\n" + source)
-    assert run_checks(tags=[checks.TAG]) == []
+PRODUCED: dict[str, dict[str, Any]] = {
+    "constant": {"produced": repr(CODE)},
+    "beginning": {"produced": f"f'{CODE[:4]}{{status}}'"},
+    "format": {"produced": f"'{CODE[:4]}%s' % status"},
+    "end": {"produced": f"'%s{CODE[3:]}' % status"},
+    "name": {"produced": f"Codes.{CODE}.name", "helpers": f"class Codes:\n    {CODE} = 1\n"},
+    "other module": {"produced": "CODE", "helpers": f"CODE = {CODE!r}\n"},
+    "module that only a task imports": {
+        "late": f"from horsies_django import TaskError\n\nERROR = TaskError({CODE!r})\n"
+    },
+    "mapper": {"options": f", exception_mapper={{KeyError: {CODE!r}}}"},
+    "mapper of the settings": {"EXCEPTION_MAPPER": {KeyError: CODE}},
+    "default of the settings": {"DEFAULT_UNHANDLED_ERROR_CODE": CODE},
+}
 
 
-@pytest.mark.parametrize(
-    ("setting", "value"), [("EXCEPTION_MAPPER", {KeyError: CODE}), ("DEFAULT_UNHANDLED_ERROR_CODE", CODE), (None, None)]
-)
-def test_a_code_of_the_settings_or_of_a_module_that_only_a_task_imports_is_no_warning(
-    settings: Any, add_app: AddApp, setting: str | None, value: Any
-) -> None:
-    late = f"from horsies_django import TaskError\n\nERROR = TaskError({CODE!r})\n"
-    settings.HORSIES = {**settings.HORSIES, **({setting: value} if setting else {})}
-    modules = {} if setting else {"late": late}
-    add_app("shop_q", tasks=RETRIED.format(code=CODE, produced="'OTHER'", options=""), **modules)
+@pytest.mark.parametrize("how", PRODUCED)
+def test_a_code_that_the_project_may_produce_is_no_warning(settings: Any, add_app: AddApp, how: str) -> None:
+    given = {"produced": "'OTHER'", "options": "", "helpers": "", "late": "", **PRODUCED[how]}
+    settings.HORSIES = {**settings.HORSIES, **{key: value for key, value in given.items() if key.isupper()}}
+    source = RETRIED.format(code=CODE, produced=given["produced"], options=given["options"])
+    modules = {name: given[name] for name in ("helpers", "late")}
+    add_app("shop_p", tasks="from shop_p.helpers import *\n" + source, **modules)
     assert run_checks(tags=[checks.TAG]) == []
 
 
@@ -367,13 +351,7 @@ def ledger(settings: Any, **rule: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "parameters", "id_", "said", "advice"),
     [
-        (
-            ", retry_policy=POLICY, priority=5",
-            "account_id: int",
-            "E028",
-            "has the priority 5",
-            "Leave out the priority",
-        ),
+        (", retry_policy=POLICY, priority=5", "account_id: int", "E028", "has the priority 5", "Leave out the prior"),
         (", retry_policy=POLICY", "account: int", "W008", "has no argument 'account_id'", "Add the argument"),
         (", retry_policy=POLICY", "account_id: int = 0", "W009", "a default for 'account_id'", "Remove the default"),
         ("", "account_id: int", "W010", "has no retry policy", "'on_failure': 'continue'"),
@@ -391,29 +369,35 @@ def test_what_does_not_suit_an_ordered_queue_is_one_message_with_the_way_out(
     assert advice in str(message.hint)
 
 
-@pytest.mark.parametrize("rule", [{}, {"on_failure": "continue"}, {"on_failure": "cancel"}, {"by_args": "all"}])
-def test_what_suits_an_ordered_queue_is_none(settings: Any, add_app: AddApp, rule: dict[str, Any]) -> None:
+SUITS = ", retry_policy=POLICY", "account_id: int, cents: int = 0"
+COALESCED = {"ordered": False, "by_task": True, "by_args": "all", "coalesce": True}
+ANY_TASK = ", priority=5", "document_id: int = 0"
+
+
+@pytest.mark.parametrize(
+    ("rule", "task"),
+    [
+        ({}, SUITS),
+        ({"by_args": "all"}, SUITS),
+        ({"on_failure": "continue"}, ("", SUITS[1])),
+        ({"on_failure": "cancel"}, ("", SUITS[1])),
+        (COALESCED, ANY_TASK),
+        ({"ordered": False, "max_concurrency": 1}, ANY_TASK),
+    ],
+)
+def test_what_suits_an_ordered_queue_and_any_task_of_others_is_none(
+    settings: Any, add_app: AddApp, rule: dict[str, Any], task: tuple[str, str]
+) -> None:
     ledger(settings, **rule)
-    policy = "" if "on_failure" in rule else ", retry_policy=POLICY"
-    parameters = "account_id: int, cents: int = 0"
-    add_app("shop_s", tasks=IN_ORDER.format(options=policy, parameters=parameters))
+    add_app("shop_s", tasks=IN_ORDER.format(options=task[0], parameters=task[1]))
     assert run_checks(tags=[checks.TAG]) == []
-
-
-def test_a_queue_that_coalesces_or_only_limits_takes_every_task(settings: Any, add_app: AddApp) -> None:
-    source = IN_ORDER.format(options=", priority=5", parameters="document_id: int = 0")
-    for number, rule in enumerate(({"by_task": True, "by_args": "all", "coalesce": True}, {"max_concurrency": 1})):
-        ledger(settings, **{"ordered": False, **rule})
-        add_app(f"shop_t{number}", tasks=source)
-        assert run_checks(tags=[checks.TAG]) == []
 
 
 def test_a_task_without_a_queue_is_one_of_the_queue_default(settings: Any, add_app: AddApp) -> None:
     default = {"partition": {"by_args": ["account_id"], "ordered": True, "on_failure": "continue"}}
     settings.HORSIES = {**settings.HORSIES, "QUEUES": {**settings.HORSIES["QUEUES"], "default": default}}
-    add_app(
-        "shop_u", tasks="from horsies_django import task\n\n@task(priority=9)\ndef tidy(account_id: int) -> None: ...\n"
-    )
+    task = "@task(priority=9)\ndef tidy(account_id: int) -> None: ...\n"
+    add_app("shop_u", tasks=f"from horsies_django import task\n\n{task}")
     assert ("horsies.E028", "shop_u.tasks.tidy") in [(one.id, one.obj) for one in run_checks(tags=[checks.TAG])]
 
 

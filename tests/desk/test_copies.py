@@ -106,15 +106,12 @@ def test_copies_of_exceptions_and_results_keep_what_they_say(made_of: Callable[[
         assert (type(made_of(error)), str(made_of(error)), made_of(error).more) == (kind, "said", [1])
 
 
-def test_an_async_task_counts_as_an_async_function() -> None:
+def test_a_lazy_text_says_so_and_an_async_task_counts_as_an_async_function() -> None:
+    with pytest.raises(TaskSendError, match=r"expected str, got a lazy text, .*: give str\(\) of it"):
+        tasks.echo.send(gettext_lazy("Yes"))  # type: ignore[arg-type]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         async_to_sync(tasks.anoop)()
-
-
-def test_a_lazy_text_says_so() -> None:
-    with pytest.raises(TaskSendError, match=r"expected str, got a lazy text, .*: give str\(\) of it"):
-        tasks.echo.send(gettext_lazy("Yes"))  # type: ignore[arg-type]
 
 
 def a_row_of_every_model() -> Any:
@@ -135,15 +132,9 @@ def a_row_of_every_model() -> Any:
     ScheduleTickFactory(task_id=waits.task_id)
     Pruning.objects.create(key="all")
     Waiter.objects.create(id=worker.pk, expires_at=now())
-    history = {
-        "queue": "mail",
-        "task": tasks.noop.name,
-        "result": "COMPLETED",
-        "n": 1,
-        "seconds": 0.5,
-        "buckets": [1] * 16,
-    }
-    History.objects.bulk_create([History(width=60, at=now().replace(microsecond=0), **history)])
+    counted = {"result": "COMPLETED", "n": 1, "seconds": 0.5, "buckets": [1] * 16}
+    minute = {"width": 60, "at": now().replace(microsecond=0), "queue": "mail", "task": tasks.noop.name}
+    History.objects.bulk_create([History(**minute, **counted)])
     LostRecord.objects.create(kind="audit", at=now(), what="queue.pause mail", error="refused")
     return waits
 

@@ -28,15 +28,9 @@ def run_of() -> WorkflowHandle:
     return flow.send()
 
 
-def paused() -> WorkflowHandle:
+def run_after(verb: str) -> WorkflowHandle:
     handle = run_of()
-    handle.pause(actor="ada")
-    return handle
-
-
-def cancelled() -> WorkflowHandle:
-    handle = run_of()
-    handle.cancel(actor="ada")
+    getattr(handle, verb)(actor="ada")
     return handle
 
 
@@ -58,18 +52,14 @@ TIDY = ("tidy", {"task": flows.skips.name, "pattern": "every hour"})
 FLOOD = {"reason": "flood"}
 CHANGES: dict[str, tuple[Callable[[], Any], Callable[..., Any], type[Exception]]] = {
     "pause of a run": (run_of, lambda run, **how: run.pause(**how), WorkflowError),
-    "resume of a run": (paused, lambda run, **how: run.resume(**how), WorkflowError),
+    "resume of a run": (lambda: run_after("pause"), lambda run, **how: run.resume(**how), WorkflowError),
     "cancel of a run": (run_of, lambda run, **how: run.cancel(**how), WorkflowError),
-    "retry of a run": (cancelled, lambda run, **how: run.retry(**how), WorkflowError),
-    "skip of a node": (paused, lambda run, **how: run.skip("first", **how), WorkflowError),
+    "retry of a run": (lambda: run_after("cancel"), lambda run, **how: run.retry(**how), WorkflowError),
+    "skip of a node": (run_of, lambda run, **how: run.skip("first", **how), WorkflowError),
     "cancel of a task": (sent, lambda id_, **how: operations.cancel([id_], **how), ValueError),
     "retry of a task": (ended, lambda id_, **how: operations.retry(id_, **how), ValueError),
     "redaction": (ended, lambda id_, **how: redaction.redact(id_, **{"reason": "wish", **how}), ValueError),
-    "purge": (
-        sent,
-        lambda _, **how: [*selection.act_on_all(selection.matching("PENDING"), "purge", **how)],
-        ValueError,
-    ),
+    "purge": (sent, lambda _, **how: selection.act(selection.matching("PENDING"), "purge", **how), ValueError),
     "pause of a queue": (sent, lambda _, **how: queues.pause("mail", **how), QueueError),
     "resume of a queue": (sent, lambda _, **how: queues.resume("mail", **how), QueueError),
     "change of a queue": (sent, lambda _, **how: queues.change("mail", {"priority": 9}, **how), QueueError),
@@ -87,9 +77,7 @@ def test_an_actor_or_a_reason_that_cannot_be_stored_is_refused_before_anything_c
     subject = begin()
     AuditEntry.objects.all().delete()
     before = state()
-    texts = (
-        (NUL, SURROGATE, "", 7, "x" * 10_001) if change in ("pause of a run", "retry of a task") else (NUL, SURROGATE)
-    )
+    texts = (NUL, SURROGATE, "", 7, "x" * 10_001) if change == "pause of a run" else (NUL, SURROGATE)
     for how in [{"actor": text} for text in texts] + [{"actor": "ada", "reason": text} for text in texts if text]:
         with pytest.raises(error, match=r"was (not |changed|cancelled).*: (actor|reason) must be a str") as raised:
             act(subject, **how)

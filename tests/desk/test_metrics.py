@@ -1,8 +1,11 @@
-"""The metrics of the site, over its URL: what the database says of queues, workers, schedules, runs and problems."""
+"""The URLs for monitoring: the metrics of the site and its status, whom they answer, and when the answer is 503."""
 
 from __future__ import annotations
 
 import datetime as dt
+import json
+import logging
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -11,15 +14,20 @@ from typing import Any
 import psycopg
 import pytest
 from django.conf import settings as project
+from django.contrib.auth.models import AnonymousUser, Permission, User
+from django.core import mail
 from django.db import connection
-from django.test import Client
+from django.http import HttpRequest, HttpResponse
+from django.test import Client, RequestFactory
 from django.urls import reverse
 
 from horsies_django import Workflow, queues, schedules
+from horsies_django.conf import parse
 from horsies_django.models import Schedule
 from horsies_django.monitoring import metrics
 from horsies_django.monitoring.health import ProblemCode
 from horsies_django.monitoring.reading import CACHED_SECONDS
+from horsies_django.views import for_monitoring, status
 from tests.apps.project import tasks
 from tests.conftest import Claimer, limit, put, wait_until
 from tests.support.factories import TaskFactory, WorkerFactory, living_worker, now
@@ -27,7 +35,7 @@ from tests.support.metrics import Metrics, agree, promtool
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-TOKEN = "0aHdCd9DAPkbhA"
+TOKEN = "0aHdCd9DAPkbhA-_"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 
@@ -45,14 +53,14 @@ def expire() -> None:
     metrics.texts.kept = {name: (until - CACHED_SECONDS, text) for name, (until, text) in metrics.texts.kept.items()}
 
 
-def ask(client: Client) -> Any:
+def scrape(client: Client) -> Any:
     return client.get(reverse("horsies:metrics"), headers=BEARER)
 
 
 def scraped(client: Client) -> Metrics:
     """Return the metrics, read anew."""
     metrics.texts.kept.clear()
-    response = ask(client)
+    response = scrape(client)
     assert (response.status_code, response["Content-Type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
     return Metrics(response.content.decode())
 
@@ -161,73 +169,182 @@ def problems(client: Client) -> dict[tuple[str, str], float]:
     }
 
 
-def five_at_once(read: Callable[[], None], asked: Callable[[], bool], answers: threading.Event) -> None:
-    """Have five threads read, and the database answer when all have asked."""
-    threads = [threading.Thread(target=read) for _ in range(5)]
-    for thread in threads:
-        thread.start()
-    wait_until(asked, "all ask")
-    answers.set()
-    for thread in threads:
-        thread.join(30)
+Opening = Callable[[], psycopg.Connection[Any]]
 
 
-def test_many_who_ask_at_once_wait_for_one_reading(connect: Callable[[], psycopg.Connection[Any]]) -> None:
-    """Naive: each finds the metrics too old, and a slow database gets as many readers as there are scrapers."""
-    begun, opened, texts = list[int](), list[int](), list[bytes]()
-    answers = threading.Event()
+def five_at_once(read: Callable[[Opening], None], opening: Opening) -> None:
+    """Have five threads read, and the database answer when all have asked; assert that it was asked once."""
+    begun, opened, answers = list[int](), list[int](), threading.Event()
 
     def slowly() -> psycopg.Connection[Any]:
         opened.append(1)
         assert answers.wait(30)
-        return connect()
+        return opening()
 
-    def read() -> None:
+    def reads() -> None:
         begun.append(1)
-        texts.append(metrics.rendered(slowly))
+        read(slowly)
 
-    five_at_once(read, lambda: len(begun) == 5 and bool(opened), answers)
+    threads = [threading.Thread(target=reads) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: len(begun) == 5 and bool(opened), "all ask")
+    answers.set()
+    for thread in threads:
+        thread.join(30)
     assert len(opened) == 1
+
+
+def test_many_who_ask_at_once_wait_for_one_reading(connect: Callable[[], psycopg.Connection[Any]]) -> None:
+    """Naive: each finds the metrics too old, and a slow database gets as many readers as there are scrapers."""
+    texts = list[bytes]()
+    five_at_once(lambda opening: texts.append(metrics.rendered(opening)), connect)
     assert texts == [texts[0]] * 5
 
 
 def test_those_who_waited_for_a_reading_that_failed_do_not_try_again_one_after_another() -> None:
     """Naive: each of them waits for all before it, and while the database is away scrapers take more and more threads."""
-    begun, opened, refused = list[int](), list[int](), list[int]()
-    answers = threading.Event()
+    refused = list[int]()
 
     def away() -> psycopg.Connection[Any]:
-        opened.append(1)
-        assert answers.wait(30)
         raise psycopg.OperationalError("nobody listens")
 
-    def read() -> None:
-        begun.append(1)
+    def read(opening: Opening) -> None:
         with pytest.raises(psycopg.OperationalError, match="nobody listens"):
-            metrics.rendered(away)
+            metrics.rendered(opening)
         refused.append(1)
 
-    five_at_once(read, lambda: len(begun) == 5 and bool(opened), answers)
-    assert len(opened) == 1
+    five_at_once(read, away)
     assert len(refused) == 5
 
 
 def test_while_the_database_cannot_be_read_it_is_503_and_what_was_read_before_is_not_shown(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert ask(client).status_code == 200
+    assert scrape(client).status_code == 200
     expire()
     monkeypatch.setitem(connection.settings_dict, "PORT", "1")
     monkeypatch.setitem(connection.settings_dict, "HOST", "127.0.0.1")
-    assert ask(client).status_code == 503
+    assert scrape(client).status_code == 503
 
 
 def test_without_prometheus_client_the_answer_says_what_to_install(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    response = ask(client)
-    assert (response.status_code, response.content) == (
-        501,
-        b"Metrics need prometheus-client: pip install 'horsies-django[prometheus]'\n",
-    )
+    response = scrape(client)
+    said = b"Metrics need prometheus-client: pip install 'horsies-django[prometheus]'\n"
+    assert (response.status_code, response.content) == (501, said)
+
+
+# Whom the URLs answer, and when the answer is 503
+
+
+@for_monitoring
+def nothing(request: HttpRequest) -> HttpResponse:
+    """Answer with nothing."""
+    return HttpResponse()
+
+
+def ask(client: Client, **headers: str) -> tuple[int, dict[str, Any]]:
+    """Ask for the status, and return the HTTP status and the JSON of the answer."""
+    response = client.get(reverse("horsies:status"), headers=headers)
+    assert response["Content-Type"] == "application/json"
+    assert "no-store" in response["Cache-Control"]
+    return response.status_code, json.loads(response.content)
+
+
+def user(*permissions: str, **columns: Any) -> User:
+    found = User.objects.create_user("somebody", **columns)
+    found.user_permissions.set(Permission.objects.filter(codename__in=permissions))
+    return found
+
+
+def test_the_token_opens_without_a_query_and_no_other_word_does(settings: Any, django_assert_num_queries: Any) -> None:
+    def opens(header: str) -> bool:
+        request = RequestFactory().get("/", headers={"Authorization": header})
+        request.user = AnonymousUser()
+        return nothing(request).status_code == 200
+
+    others = (f"Basic {TOKEN}", TOKEN, "Bearer", "Bearer ", f"Bearer {TOKEN[:-1]}", f"Bearer {TOKEN}x", "Bearer ü", "")
+    with django_assert_num_queries(0):
+        assert opens(f"Bearer {TOKEN}")
+        assert opens(f"bearer {TOKEN}")
+        assert [word for word in others if opens(word)] == []
+        settings.HORSIES = project.HORSIES
+        assert [word for word in others if opens(word)] == [], "without one in the settings"
+
+
+def test_strangers_get_401_and_users_without_the_permission_403_and_neither_a_detail(client: Client) -> None:
+    refused = client.get(reverse("horsies:status"))
+    assert (refused.status_code, refused["WWW-Authenticate"]) == (401, "Bearer")
+    assert ask(client, Authorization="Bearer wrong")[0] == 401
+    assert ask(client) == (401, {"error": "This needs a token, or a user with the permission horsies.view_queue."})
+    client.force_login(user("view_task"))
+    assert ask(client) == (403, {"error": "This needs the permission horsies.view_queue."})
+
+
+def test_a_user_who_may_see_queues_is_answered_and_a_wrong_token_beside_the_session_does_not_matter(
+    client: Client,
+) -> None:
+    somebody = user("view_queue")
+    client.force_login(somebody)
+    assert ask(client)[0] == 200
+    assert ask(client, Authorization="Bearer of.some.proxy")[0] == 200
+    somebody.is_active = False
+    somebody.save()
+    assert ask(client)[0] == 401
+
+
+def test_it_answers_200_and_what_the_command_prints_or_503_if_something_is_wrong(client: Client) -> None:
+    code, found = ask(client, **BEARER)
+    assert (code, found["healthy"], found["problems"]) == (200, True, [])
+    assert {"queues", "workers", "database"} <= found.keys()
+    put(3)
+    code, found = ask(client, **BEARER)
+    assert (code, found["healthy"]) == (503, False)
+    assert [problem["code"] for problem in found["problems"]] == ["NO_LIVING_WORKER"]
+
+
+def test_a_site_that_wants_a_login_everywhere_does_not_send_monitoring_to_its_login_page(
+    client: Client, settings: Any
+) -> None:
+    settings.MIDDLEWARE = [*settings.MIDDLEWARE, "django.contrib.auth.middleware.LoginRequiredMiddleware"]
+    assert ask(client, **BEARER)[0] == 200
+
+
+@pytest.fixture
+def away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nobody connect to the database: its port is closed."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    connection.close()
+    monkeypatch.setitem(connection.settings_dict, "HOST", "127.0.0.1")
+    monkeypatch.setitem(connection.settings_dict, "PORT", port)
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
+
+
+def test_while_the_database_is_away_it_is_503_as_json_and_nothing_is_told_of_the_server(
+    client: Client, away: None, caplog: pytest.LogCaptureFixture, settings: Any
+) -> None:
+    settings.ADMINS = ["ops@example.com"]
+    unread = {"healthy": False, "error": "The database cannot be read: 'manage.py horsies_status' says why."}
+    with caplog.at_level(logging.WARNING, "django.request"):
+        assert ask(client, **BEARER) == (503, unread)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert mail.outbox == [], "each poll would send one"
+    request = RequestFactory().get("/")
+    request.user = User(pk=1, username="somebody")  # whose permissions are still to be read
+    response = status(request)
+    assert (response.status_code, json.loads(response.content)["healthy"]) == (503, False)
+
+
+def test_the_token_is_in_no_repr_and_in_no_message() -> None:
+    found, problems = parse({"MONITORING_TOKEN": TOKEN}, databases=["default"])
+    assert (found.monitoring_token, problems) == (TOKEN, [])
+    assert TOKEN not in repr(found)
+    secret = "s3cret"
+    for value, id_ in ((f"{secret}\n", "E003"), (f"{secret} x", "E003"), (f"{secret}ü", "E003"), ([secret], "E001")):
+        found, (problem,) = parse({"MONITORING_TOKEN": value}, databases=["default"])
+        assert (problem.id, problem.where, found.monitoring_token) == (id_, "HORSIES['MONITORING_TOKEN']", "")
+        assert secret not in str(problem)

@@ -1,8 +1,9 @@
-"""What the code declares of schedules, in the settings and on tasks: how it is read, checked, and written into the table."""
+"""What the code declares of schedules: how it is read, checked, and written into the table; and ``horsies_schedule``."""
 
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,11 +12,13 @@ from django.core.checks import run_checks
 
 from horsies_django import TaskDefinitionError, checks, schedules, task
 from horsies_django.core.errors import ScheduleError
-from horsies_django.models import AuditEntry, Schedule
+from horsies_django.models import AuditEntry, Schedule, Task
 from horsies_django.monitoring import overview
 from horsies_django.schedules import Cron, Daily, Every, Pattern
 from horsies_django.tasks import registry
 from tests.apps.project import tasks
+from tests.support.commands import command, lines
+from tests.support.factories import ScheduleTickFactory, TaskFactory, now
 
 pytestmark = pytest.mark.django_db
 
@@ -174,11 +177,8 @@ def test_overlap_is_declared_and_changed_and_its_default_is_not_stored_because_t
     assert schedules.change("nightly", {"overlap": "skip"}, actor="ann") == ["overlap"]
     assert schedules.change("shop.sweep", {"overlap": "allow"}, actor="ann") == ["overlap"]
     assert held() == {"shop.sweep": "allow", "nightly": "skip", "by hand": "skip", "plain": None}
-    assert schedules.revert("nightly", actor="ann") == ["overlap"]
     with pytest.raises(ScheduleError, match="overlap: must be one of allow, skip, not 'wait'"):
         schedules.change("nightly", {"overlap": "wait"}, actor="ann")
-    with pytest.raises(ScheduleError, match="overlap: must be one of allow, skip"):
-        schedules.create("another", {**NIGHTLY, "overlap": None}, actor="ann")
 
 
 @pytest.mark.parametrize(
@@ -213,3 +213,81 @@ def test_a_schedule_that_is_gone_from_the_code_or_was_never_there_can_be_deleted
     written = AuditEntry.objects.filter(action="schedule.delete").values_list("subject", "actor", "reason", "after")
     assert sorted(written) == [(name, "ann", "not needed", {}) for name in ("by hand", "nightly")]
     assert AuditEntry.objects.filter(action="schedule.delete", before__contains=NIGHTLY).count() == 2
+
+
+# manage.py horsies_schedule
+
+run, machine, refusal = command("horsies_schedule")
+
+
+def make(name: str, **definition: Any) -> None:
+    schedules.create(name, {"task": tasks.noop.name, "pattern": "30 4 * * mon-fri", **definition}, actor="a test")
+
+
+def test_the_list_says_when_each_fires_in_words_what_came_last_and_what_is_wrong() -> None:
+    assert "horsies_scheduler" in run(), "without schedules it says where they come from"
+    make("nightly", zone="Europe/Istanbul")
+    make("sleeping", pattern="every 15 minutes")
+    for name in ("broken", "gone", "unreadable", "busy"):
+        make(name)
+    schedules.disable("sleeping", actor="a test")
+    tick = ScheduleTickFactory(schedule_name="nightly", task_id=TaskFactory(status="COMPLETED").pk)
+    running = TaskFactory(status="RUNNING").pk
+    ScheduleTickFactory(schedule_name="busy", task_id=None, skipped_for=running)
+    for name, columns in {
+        "broken": {"error": "this process has no task 'x'"},
+        "gone": {"gone_at": now()},
+        "nightly": {"last_fire_at": tick.fire_at},
+        "unreadable": {"changes": {"task": tasks.noop.name, "pattern": "at teatime", "zone": "Mars"}},
+    }.items():
+        Schedule.objects.filter(name=name).update(**columns)
+    listed = run()
+    assert listed == run("list")
+    rows = {line.split()[0]: line for line in lines(listed) if line}
+    assert "At 04:30, Monday through Friday Europe/Istanbul tests.apps.project.tasks.noop on" in rows["nightly"]
+    assert rows["nightly"].endswith("COMPLETED")
+    assert "Every 15 minutes UTC tests.apps.project.tasks.noop off" in rows["sleeping"]
+    assert rows["busy"].endswith(f"skipped, {running} had not finished")
+    assert "broken: this process has no task 'x'" in listed
+    assert "gone from the code" in listed
+    found = {one["name"]: one for one in machine("list")}
+    states = ("on", "off", "error", "gone", "error", "on")
+    names = ("nightly", "sleeping", "broken", "gone", "unreadable", "busy")
+    assert {name: one["state"] for name, one in found.items()} == dict(zip(names, states, strict=True))
+    assert (found["nightly"]["last_task"], found["nightly"]["last_skipped"]) == (str(tick.task_id), False)
+    last = [found["busy"][key] for key in ("last_task", "last_status", "last_skipped")]
+    assert last == [str(running), "RUNNING", True]
+    assert re.search("invalid schedule 'unreadable': .*teatime", refusal("next", "unreadable"))
+
+
+def test_next_gives_the_coming_fire_times_in_the_zone_of_the_schedule_and_in_utc() -> None:
+    make("hourly", pattern="hourly at :05", zone="Asia/Kolkata")
+    found = machine("next", "hourly", "--count=3")
+    assert found["zone"] == "Asia/Kolkata"
+    assert len(found["fire_times"]) == 3
+    printed = run("next", "hourly")
+    assert len(printed.splitlines()) == 2 + 1 + 5
+    assert "+0530" in printed
+
+
+def test_switches_run_now_and_delete_say_what_they_did_and_are_audited() -> None:
+    make("nightly")
+    assert run("disable", "nightly", "--reason=holidays") == "nightly is disabled.\n"
+    assert run("disable", "nightly") == "Nothing changed: nightly is disabled already.\n"
+    entry = AuditEntry.objects.get(action="schedule.disable")
+    assert entry.actor.startswith("shell:")
+    assert entry.reason == "holidays"
+    assert machine("enable", "nightly") == {"changed": ["enabled"]}
+    assert machine("run-now", "nightly") == {"task_id": str(Task.objects.get().pk)}
+    assert "Sent as task" in run("run-now", "nightly", "--reason=the meeting is today")
+    assert Task.objects.count() == 2
+    assert run("delete", "nightly", "--reason=not needed") == "nightly is deleted.\n"
+    assert AuditEntry.objects.get(action="schedule.delete").reason == "not needed"
+    make("nightly")
+    assert machine("delete", "nightly") == {"deleted": "nightly"}
+
+
+def test_a_schedule_that_does_not_exist_is_named_and_an_option_that_makes_no_sense_is_refused() -> None:
+    for verb in ("next", "run-now", "enable", "disable", "delete"):
+        assert "there is no schedule 'nowhere'" in refusal(verb, "nowhere")
+    assert "whole number of at least 1" in refusal("next", "nightly", "--count=0")

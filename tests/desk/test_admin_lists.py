@@ -79,9 +79,7 @@ def test_each_field_of_the_list_is_exact_alone_and_with_another_one(boss: Client
         ({"site": "%s %(x)s \\"}, ""),
     ],
 )
-def test_a_field_that_cannot_be_meant_is_an_error_of_the_form_and_no_list(
-    boss: Client, query: dict[str, str], words: str
-) -> None:
+def test_a_field_that_cannot_be_meant_is_an_error_and_no_list(boss: Client, query: dict[str, str], words: str) -> None:
     """Naive: a server error, or a list of all tasks, on which somebody clicks Retry."""
     TaskFactory(status="RUNNING")
     for address, given in ((LIST, query), (ALL, {"status": "FAILED", **query})):
@@ -151,9 +149,7 @@ def entries(client: Client, **query: str) -> list[tuple[str, str]]:
     return [(entry.action, entry.subject) for entry in response.context["cl"].result_list]
 
 
-def test_the_list_tells_who_changed_what_and_why_and_an_entry_all_that_was_and_became(
-    boss: Client, empty: None
-) -> None:
+def test_the_list_tells_who_changed_what_and_why_and_an_entry_all_that_was(boss: Client, empty: None) -> None:
     queues.change("mail", {"max_concurrency": 8}, actor="ada", reason="eight is plenty")
     queues.override("mail", {"max_concurrency": 4}, actor="grace", reason="four is safe")
     assert entries(boss) == [("queue.override", "mail"), ("queue.set", "mail")], "the newest first"

@@ -207,9 +207,7 @@ def test_a_user_sees_only_what_they_may_view(troubled: Any, codename: str) -> No
 
 
 @pytest.mark.urls("tests.support.backstage")
-def test_on_a_site_of_the_project_links_stay_there_and_its_pages_say_who_may_view_what(
-    boss: Client, troubled: Any
-) -> None:
+def test_on_a_site_of_the_project_links_stay_there_and_its_pages_say_who_may_view(boss: Client, troubled: Any) -> None:
     """Naive: links lead to Django's own site, and a permission is enough where has_view_permission says no."""
     html = boss.get(reverse("backstage:app_list", args=("horsies",))).content.decode()
     html = html.partition('class="horsies-overview"')[2].partition('id="content-main"')[0]
@@ -295,9 +293,7 @@ def test_a_lock_that_keeps_it_from_the_tables_is_the_problem_that_it_tells(
         assert "psql" not in seen(client_with("view_task"))
 
 
-def test_a_database_that_refuses_is_told_and_not_asked_again_by_the_next(
-    boss: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_database_that_refuses_is_told_and_not_asked_again(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setitem(connection.settings_dict, "PORT", "1")
         patch.setitem(connection.settings_dict, "HOST", "127.0.0.1")

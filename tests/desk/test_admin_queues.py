@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from horsies_django import queues
 from horsies_django.admin.base import readonly
 from horsies_django.core.counts import CLAIMED, COMPLETED
 from horsies_django.models import AuditEntry, Heartbeat, Queue
-from tests.conftest import limit
+from tests.conftest import Connect, limit
 from tests.desk.test_admin import body, client_with, page_of, table
 from tests.desk.test_admin_overview import counted
 from tests.desk.test_admin_speed import queries
@@ -229,8 +228,8 @@ def test_the_cluster_has_one_limit_and_its_own_page(boss: Client) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_limits_that_somebody_keeps_locked_are_an_error_on_the_form(
-    boss: Client, connect: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+def test_limits_that_are_locked_are_an_error_on_the_form(
+    boss: Client, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
     monkeypatch.setattr(queues, "TRIES", 2)
@@ -385,8 +384,8 @@ def test_a_queue_shows_its_last_twenty_changes_and_no_others(boss: Client) -> No
 
 
 @pytest.mark.django_db(transaction=True)
-def test_numbers_that_take_too_long_are_given_up_and_the_pages_stay(
-    boss: Client, connect: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+def test_numbers_that_take_too_long_are_given_up(
+    boss: Client, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(readonly, "STATEMENT_TIMEOUT_MS", 100)
     keeper = connect()

@@ -354,9 +354,7 @@ def test_arguments_that_a_user_may_not_see_stay_when_they_edit_something_else() 
         {**DEFINITION, "overlap": ["a"]},
     ],
 )  # fmt: skip
-def test_a_definition_that_cannot_be_read_has_a_page_and_can_be_corrected(
-    boss: Client, definition: Mapping[str, Any]
-) -> None:
+def test_a_definition_that_cannot_be_read_can_be_corrected(boss: Client, definition: Mapping[str, Any]) -> None:
     make()
     force(changes=dict(definition))
     assert "✕</span> Error" in body(boss, reverse(LIST))

@@ -88,9 +88,7 @@ def rows_read(client: Client, address: str, *tables: str) -> int:
     return int(after - before)
 
 
-def test_pages_count_tasks_in_flight_or_up_to_a_bound_and_never_all(
-    boss: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pages_count_tasks_in_flight_or_up_to_a_bound(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     bound = 100
     monkeypatch.setattr(overviews, "PENDING_BOUND", bound)
     sql(FILL, [MANY])

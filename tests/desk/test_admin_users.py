@@ -264,9 +264,7 @@ def changes(page: Page, permissions: set[str]) -> bool:
 
 
 @pytest.mark.parametrize("kind", USERS)
-def test_each_page_answers_each_kind_of_user_as_the_table_says(
-    kind: str, pages: list[Page], given: dict[str, dict[str, Any]]
-) -> None:
+def test_each_page_answers_each_kind_of_user(kind: str, pages: list[Page], given: dict[str, dict[str, Any]]) -> None:
     """Naive: a page that forgot to ask; a form whose GET asks and whose POST does not; a page that shows payload."""
     permissions = USERS[kind]
     client, name = Client(), "somebody"
@@ -298,9 +296,7 @@ def test_each_page_answers_each_kind_of_user_as_the_table_says(
         assert {page.verb for page in pages if page.url in shown and page.verb} == {"edit"}
 
 
-def test_no_page_does_without_one_of_the_permissions_that_it_needs(
-    pages: list[Page], given: dict[str, dict[str, Any]]
-) -> None:
+def test_no_page_does_without_a_permission_that_it_needs(pages: list[Page], given: dict[str, dict[str, Any]]) -> None:
     """Naive: whoever may configure queues opens a form that shows a queue, which they may not view."""
     clients = {one: browser(user_with(EVERYTHING - {one}, one, is_staff=True)) for one in EVERYTHING}
     before = everything()
@@ -370,7 +366,7 @@ def test_without_view_payload_it_is_not_even_read_and_pages_say_that_it_is_hidde
     assert untold <= {"queue", "schedule", "auditentry", "picture"}, "the queue is that of the whole cluster"
 
 
-def test_no_post_without_the_token_of_a_form_of_this_site_changes_anything(
+def test_no_post_without_the_token_of_a_form_changes_anything(
     boss: Client, pages: list[Page], given: dict[str, dict[str, Any]]
 ) -> None:
     forged = browser(User.objects.get(username="boss"), enforce_csrf_checks=True)

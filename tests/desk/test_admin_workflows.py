@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import re
 import uuid
-from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
 
@@ -23,7 +22,7 @@ from horsies_django.models import AuditEntry, Task, WorkflowNode, WorkflowRun
 from horsies_django.monitoring import workflows
 from horsies_django.testing import drain
 from tests.apps.project import flows
-from tests.conftest import sql
+from tests.conftest import Connect, sql
 from tests.desk.test_admin import TASKS, body, client_with, table
 from tests.desk.test_admin import listed as listed_tasks
 from tests.desk.test_admin_speed import queries, rows_read
@@ -392,9 +391,7 @@ def test_a_list_reads_no_more_rows_the_larger_the_table_is(boss: Client, analyze
         assert (book.workflow_id in listed(boss, **query)) == bool(query)
 
 
-def test_a_filter_without_an_index_searches_the_newest_runs_and_says_so(
-    boss: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_filter_without_an_index_searches_the_newest_runs(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workflows, "DEEPEST", 100)
     old = failed()
     WorkflowRun.objects.filter(pk=old.workflow_id).update(sent_at="2020-01-01T00:00Z")
@@ -463,7 +460,7 @@ def test_what_takes_too_long_to_read_is_left_out_of_the_page(
 
 @pytest.mark.django_db(transaction=True)
 def test_runs_that_need_somebody_are_not_said_to_be_none_if_finding_them_takes_too_long(
-    boss: Client, connect: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+    boss: Client, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(readonly, "STATEMENT_TIMEOUT_MS", 50)
     keeper = connect()
@@ -474,9 +471,7 @@ def test_runs_that_need_somebody_are_not_said_to_be_none_if_finding_them_takes_t
     assert "took longer than three seconds and was not loaded" in html
 
 
-def test_nodes_are_shown_without_their_number_if_counting_them_takes_too_long(
-    boss: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nodes_are_shown_without_a_number_that_takes_too_long(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     class Endless(Count):
         template = f"count(%(expressions)s) + ({ENDLESS})"
 

@@ -155,9 +155,7 @@ def test_a_run_after_or_a_priority_that_cannot_be_is_refused(name: str, value: A
         (lambda: tasks.note.using(queue_name="nowhere").enqueue(), TaskSendError, "queue 'nowhere' is not declared"),
     ],
 )
-def test_what_cannot_be_sent_is_refused_before_it_breaks_the_transaction(
-    send: Callable[[], Any], error: type[Exception], said: str
-) -> None:
+def test_what_cannot_be_sent_breaks_no_transaction(send: Callable[[], Any], error: type[Exception], said: str) -> None:
     """Naive: the database refuses it, and all else in the caller's transaction; or it fails in the worker."""
     with pytest.raises(error, match=said):
         send()

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import datetime as dt
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
 from django.contrib.auth.models import Group
 from django.db import connection, transaction
 from django.db.utils import DataError
-from django.test import TestCase, TransactionTestCase
+from django.test import TestCase, TransactionTestCase, override_settings
 
 from horsies_django import Workflow, task
+from horsies_django.models.fields import aware
+from horsies_django.tasks import registry
 from horsies_django.testing import (
     SentTasks,
     adrain,
@@ -19,9 +25,11 @@ from horsies_django.testing import (
     assert_sent,
     captured_tasks,
     drain,
+    fail_next,
     immediate,
     travel,
 )
+from tests.apps.errands.api import InvalidTask, TaskResultStatus, task_backends
 from tests.apps.project import flows, tasks
 from tests.conftest import put
 
@@ -236,3 +244,115 @@ def test_a_sequence_looks_like_one() -> None:
     assert isinstance(sent, SentTasks)
     assert repr(sent).startswith("<SentTasks: [SentTask(name='tests.apps.project.tasks.add', kwargs={'a': 1}")
     assert Group.objects.count() == 0
+
+
+# The twins of Django's Immediate and Dummy backends, in whose place tests put them
+
+ran: list[str] = []
+
+
+def welcome(name: str, *, times: int = 1) -> list[str]:
+    ran.append(name)
+    return [name] * times
+
+
+def breaks() -> None:
+    raise ConnectionError("no answer")
+
+
+@contextmanager
+def default_backend(name: str) -> Iterator[None]:
+    ran.clear()
+    with override_settings(TASKS={"default": {"BACKEND": f"horsies_django.{name}", "QUEUES": ["default", "mail"]}}):
+        yield
+
+
+@pytest.fixture(params=["Immediate", "Dummy"])
+def kind(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Use a twin as the default backend."""
+    with default_backend(f"testing.{request.param}Backend"):
+        yield request.param
+
+
+def declared(function: Any, **options: Any) -> Any:
+    """Declare a task with options of HorsiesTask, under a name of its own."""
+    function.__qualname__ = f"{function.__name__}_{uuid.uuid4().hex}"
+    task_class = task_backends["default"].task_class
+    plain = {"priority": 0, "queue_name": "default", "backend": "default", "takes_context": False, "run_after": None}
+    made = globals()[function.__qualname__] = task_class(func=function, **{**plain, **options})
+    return made
+
+
+def test_a_task_with_options_of_ours_is_declared_and_does_what_the_twin_does(kind: str) -> None:
+    """Naive: with Django's own backend, the module of the task cannot be imported: unexpected keyword argument."""
+    twin = declared(welcome, max_attempts=3, retry_on=[ConnectionError], backoff=60, timeout_ms=1_000)
+    result = twin.using(priority=50, queue_name="mail").enqueue("ann", times=2)
+    failure = declared(breaks, max_attempts=3).enqueue()
+    if kind == "Immediate":
+        assert ran == ["ann"]
+        assert (result.status, result.return_value) == (TaskResultStatus.SUCCESSFUL, ["ann", "ann"])
+        assert (failure.status, failure.attempts) == (TaskResultStatus.FAILED, 1), "it is not tried again"
+        assert failure.errors[0].exception_class is ConnectionError
+    else:
+        assert ran == []
+        assert (result.status, failure.attempts) == (TaskResultStatus.READY, 0)
+        kept, _ = task_backends["default"].results
+        assert (kept.id, kept.args, kept.kwargs) == (result.id, ["ann"], {"times": 2})
+    assert_nothing_sent()
+    assert registry.find(twin.module_path) is None, "another test would find it"
+
+
+def test_what_is_due_later_is_taken_by_the_twin_that_can_wait(kind: str) -> None:
+    """Naive: a timedelta, which HorsiesBackend takes, is an AttributeError of Django's validation."""
+    twin = declared(welcome)
+    if kind == "Immediate":
+        with pytest.raises(InvalidTask, match="does not support run_after"):
+            twin.using(run_after=dt.timedelta(hours=1))
+    else:
+        later = twin.using(run_after=dt.timedelta(hours=1))
+        assert later.enqueue("ann").task.run_after == dt.timedelta(hours=1)
+
+
+@pytest.fixture
+def horsies_backend() -> Iterator[None]:
+    """Use the backend itself."""
+    with default_backend("backends.HorsiesBackend"):
+        yield
+
+
+def test_the_kit_takes_tasks_of_django(horsies_backend: None) -> None:
+    """Naive: the statement of the backend is not noticed, and its arguments are shown as they are stored."""
+    twin = declared(welcome)
+    with captured_tasks() as sent, immediate():
+        result = twin.using(queue_name="mail").enqueue("ann", times=2)
+        assert ran == ["ann"]
+        with pytest.raises(KeyError), transaction.atomic():
+            twin.using(run_after=dt.timedelta(hours=1)).enqueue("bob")
+            raise KeyError
+    result.refresh()
+    assert result.return_value == ["ann", "ann"]
+    assert [(each.name, each.queue, each.kwargs, each.rolled_back, each.due_at is None) for each in sent] == [
+        (twin.module_path, "mail", {"name": "ann", "times": 2}, False, True),
+        (twin.module_path, "default", {"name": "bob"}, True, False),
+    ]
+    assert_sent(twin, kwargs={"name": "ann", "times": 2}, queue="mail", count=1)
+    with pytest.raises(AssertionError, match=r"\(name='ann', times=2\) on queue 'mail'"):
+        assert_sent(twin, kwargs={"name": "ann"})
+    with pytest.raises(ValueError, match="cannot be sent with these arguments"):
+        assert_sent(twin, kwargs={"user": 1})
+
+
+def test_tasks_of_django_fail_and_travel(horsies_backend: None) -> None:
+    twin = declared(welcome, max_attempts=3, backoff=60, retry_on=[ConnectionError])
+    result = twin.enqueue("ann")
+    with fail_next(twin, ConnectionError("no answer"), times=2):
+        drain(until=dt.timedelta(hours=1))
+    result.refresh()
+    assert result.attempts == 3
+    assert ran == ["ann"]
+    with fail_next(twin, "NO_MAIL"), travel(dt.timedelta(days=1)) as now:
+        result = twin.enqueue("bob")
+        drain(raise_errors=False)
+    result.refresh()
+    assert result.status == TaskResultStatus.FAILED
+    assert aware(result.finished_at) == now

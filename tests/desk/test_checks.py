@@ -161,9 +161,7 @@ def test_routers_that_keep_the_queue_elsewhere_than_its_alias_are_an_error(setti
 
 
 @pytest.mark.usefixtures("second_alias")
-def test_a_warning_when_the_models_that_the_project_creates_are_written_to_another_alias(
-    settings: Any, add_app: AddApp
-) -> None:
+def test_a_warning_when_the_models_of_the_project_are_written_to_another_alias(settings: Any, add_app: AddApp) -> None:
     proxy = "class Team(Group):\n    class Meta:\n        proxy = True\n"
     add_app("shop_l", models=f"from django.contrib.auth.models import Group\n\n{proxy}")
     add_app("shop_c", models=MODELS.format(name="Order", app="shop_c") + "        managed = False\n")
@@ -178,7 +176,7 @@ def test_a_warning_when_the_models_that_the_project_creates_are_written_to_anoth
     assert run_checks(tags=[checks.TAG]) == [], "only some of them are elsewhere"
 
 
-def test_a_warning_when_notifications_would_go_through_a_pooler(
+def test_a_warning_when_listening_through_a_pooler(
     second_alias: dict[str, Any], settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(connections.settings["default"], "DISABLE_SERVER_SIDE_CURSORS", True)
@@ -236,7 +234,7 @@ def test_all_missing_annotations_of_all_tasks_of_a_module_are_named_at_once(add_
     assert message.msg.endswith("\nSo does send in line 12: to, return\nSo does tape in line 19: width")
 
 
-def test_an_annotation_that_names_nothing_and_an_undeclared_queue_are_errors_once_all_is_imported(
+def test_an_annotation_that_names_nothing_and_an_undeclared_queue_are_errors(
     add_app: AddApp,
 ) -> None:
     code = "from __future__ import annotations\nfrom horsies_django import task\n\n@task\ndef pack(box: Bxo) -> None: ...\n"

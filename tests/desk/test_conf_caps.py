@@ -112,9 +112,7 @@ def test_tasks_of_a_partition_are_ordered_or_coalesced_without_a_limit_of_their_
         ("coalesce", {**EQUAL, "ordered": True}, "merged have no order", "either 'ordered' or 'coalesce'"),
     ],
 )
-def test_each_contradiction_of_a_policy_is_one_problem_that_says_the_way_out(
-    key: str, rule: dict[str, Any], said: str, hint: str
-) -> None:
+def test_each_contradiction_of_a_policy_says_the_way_out(key: str, rule: dict[str, Any], said: str, hint: str) -> None:
     problem = only_problem(partition(**{"by_args": ["account_id"], **rule}))
     assert (problem.id, problem.where) == ("E018", f"{RULE}[{key!r}]")
     assert said in problem.message

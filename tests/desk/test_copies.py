@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 from asgiref.sync import async_to_sync
 from django.apps import apps
@@ -36,6 +35,7 @@ from horsies_django.models import (
 from horsies_django.store.notify import channel_prefix
 from horsies_django.testing import drain
 from tests.apps.project import flows, tasks
+from tests.conftest import Connect
 from tests.support.factories import (
     HeartbeatFactory,
     ScheduleTickFactory,
@@ -165,9 +165,7 @@ def test_a_dump_of_every_table_is_loaded_into_an_empty_database(tmp_path: Path) 
 
 
 @pytest.mark.django_db(transaction=True)
-def test_loaded_tasks_that_wait_are_announced_to_workers_as_sent_ones_are(
-    tmp_path: Path, connect: Callable[[], psycopg.Connection[Any]]
-) -> None:
+def test_loaded_tasks_that_wait_are_announced_to_workers(tmp_path: Path, connect: Connect) -> None:
     tasks.add.send(1)
     dump(tmp_path / "tasks.json")
     Task.objects.all().delete()

@@ -133,11 +133,8 @@ def test_a_crontab_fires_when_celery_would_fire_it(tab: crontab, moments: list[d
 @pytest.mark.parametrize(
     ("tab", "text"),
     [
-        (crontab(minute="*/15"), "*/15 * * * *"),
-        (crontab(minute=0, hour="8-17", day_of_week="mon-fri"), "0 8-17 * * mon-fri"),
-        (crontab(minute=0, hour="22-2"), "0 22-2 * * *"),
+        (crontab(minute=0, hour="22-2", day_of_week="mon-fri"), "0 22-2 * * mon-fri"),
         (crontab(minute=[0, 30], hour={9}), "0,30 9 * * *"),
-        (crontab(minute=0, hour=9, day_of_month="1-7", day_of_week="mon"), "0 9 * * mon#1"),
         (crontab(minute=0, hour=9, day_of_month="1-7,15-21", day_of_week="tue"), "0 9 * * tue#1,tue#3"),
         (crontab(minute=0, hour=9, day_of_month="*/2", day_of_week="sat"), "0 9 */2 * sat"),
     ],
@@ -154,12 +151,9 @@ def test_entries_become_schedules_with_their_zone_arguments_and_options(beat: di
     beat["nightly"] = NIGHTLY
     more = {"args": (1,), "kwargs": {"b": 2}, "options": {"expires": 60}}
     beat["sum"] = {"task": tasks.add.name, "schedule": 900, **more}
-    beat["mail"] = {
-        "task": tasks.echo.name,
-        "schedule": schedule(dt.timedelta(hours=36)),
-        "kwargs": {"text": "hello"},
-        "options": {"queue": "mail", "priority": 9, "expires": dt.timedelta(minutes=2)},
-    }
+    options = {"queue": "mail", "priority": 9, "expires": dt.timedelta(minutes=2)}
+    often = schedule(dt.timedelta(hours=36))
+    beat["mail"] = {"task": tasks.echo.name, "schedule": often, "kwargs": {"text": "hello"}, "options": options}
     printed = run()
     assert rows() == {
         "nightly": {"task": tasks.noop.name, "pattern": "30 4 * * mon-fri", "zone": "Europe/Istanbul"},
@@ -186,9 +180,7 @@ def test_entries_become_schedules_with_their_zone_arguments_and_options(beat: di
         ({"task": "shop.tasks.gone"}, "there is no task 'shop.tasks.gone'"),
         ({"task": None}, "the name of a task"),
         ({"task": tasks.add.name, "args": (1, 2, 3)}, "too many positional arguments"),
-        ({"task": tasks.add.name, "args": (1,), "kwargs": {"a": 1}}, "multiple values for argument 'a'"),
         ({"task": tasks.add.name, "args": ("one",)}, "argument 'a'"),
-        ({"task": tasks.add.name}, "missing a required argument: 'a'"),
         ({"args": 7}, "expected a list and an object"),
         ({"options": {"queue": "celery"}}, "'celery' is not declared"),
         ({"options": {"expires": START}}, "one moment for all fire times"),
@@ -196,9 +188,7 @@ def test_entries_become_schedules_with_their_zone_arguments_and_options(beat: di
         ({"options": {"countdown": 5}}, "the option countdown=5 has no counterpart"),
     ],
 )
-def test_what_cannot_be_imported_is_named_and_the_rest_is_imported(
-    beat: dict[str, Any], entry: dict[str, Any], why: str
-) -> None:
+def test_what_cannot_be_imported_is_named(beat: dict[str, Any], entry: dict[str, Any], why: str) -> None:
     """Naive: one entry ends the import, or is created in another meaning and nobody hears of it."""
     beat["good"], beat["odd"] = NIGHTLY, {**NIGHTLY, **entry}
     printed = left_out()
@@ -264,22 +254,16 @@ def add_periodic_tasks(sender: Celery, **_: Any) -> None:
     sender.add_periodic_task(60, sender.signature(tasks.add.name, (1, 2)), name="every minute")
 
 
-def test_an_app_is_read_with_its_zone_and_the_tasks_that_its_code_adds() -> None:
-    """Naive: only ``beat_schedule`` is read before the signals of the app have run."""
+def test_an_app_is_read_with_its_zone_and_the_tasks_that_its_code_adds(settings: Any, monkeypatch: Any) -> None:
+    """Naive: only ``beat_schedule`` is read before the signals of the app have run; or the zone is that of the site."""
     run("--app", f"{__name__}.app")
     assert rows()["nightly"]["zone"] == "Asia/Tokyo"
     assert rows()["every minute"]["kwargs"] == {"a": 1, "b": 2}
     assert "2 unchanged" in run(f"--app={__name__}:app")
-
-
-def test_without_its_setting_the_zone_is_that_of_the_project_s_app(
-    settings: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Naive: the time zone of the site is taken, or UTC, and the task runs hours early."""
     monkeypatch.setattr(celery._state, "default_app", app)
-    settings.CELERY_BEAT_SCHEDULE = {"nightly": {**NIGHTLY, "schedule": crontab(minute=0, hour=9)}}
+    settings.CELERY_BEAT_SCHEDULE = {"by a setting": NIGHTLY}
     run()
-    assert rows()["nightly"]["zone"] == "Asia/Tokyo"
+    assert rows()["by a setting"]["zone"] == "Asia/Tokyo"
 
 
 def test_a_path_that_is_no_app_is_named_and_without_anything_to_import_where_the_command_looked() -> None:
@@ -321,13 +305,14 @@ def add(models: Any) -> Callable[..., Any]:
     return add_
 
 
-def test_rows_become_schedules(models: Any, add: Callable[..., Any]) -> None:
+def test_rows_become_schedules_and_win_over_entries(models: Any, add: Any, beat: dict[str, Any]) -> None:
     """Naive: a row that is switched off starts to fire, or every crontab has the zone of Celery."""
     tokyo = models.CrontabSchedule.objects.create(minute="0", hour="9", day_of_week="1-5", timezone="Asia/Tokyo")
     add("tokyo", task=tasks.echo.name, crontab=tokyo, kwargs='{"text": "good morning"}', queue="mail", priority=5)
     add("often", task=tasks.add.name, args="[1, 2]", expire_seconds=90, enabled=False)
     add("ended", expires=PAST, start_time=PAST)
     add("ran once", one_off=True, enabled=False)
+    beat["ended"] = NIGHTLY  # which beat has copied into the row
     printed = run()
     morning = {"text": "good morning"}
     often = {"pattern": "every 2 minutes", "enabled": False}
@@ -340,6 +325,8 @@ def test_rows_become_schedules(models: Any, add: Callable[..., Any]) -> None:
     }  # fmt: skip
     assert "ran once: it was to run once, and is switched off" in printed
     assert "3 unchanged" in run()
+    add("mirror", task=tasks.mirror.name, kwargs='{"point": {"x": 1, "y": 2}}')
+    assert f"'point': {tasks.Point(1, 2)!r}" in run("--print"), "as a value of Python"
 
 
 def test_what_beat_fires_as_well_after_an_import_is_named(models: Any, add: Callable[..., Any], settings: Any) -> None:
@@ -361,38 +348,16 @@ def test_rows_that_cannot_be_imported_are_named(models: Any, add: Callable[..., 
     later = dt.datetime(2100, 1, 1, tzinfo=dt.UTC)
     quick = models.IntervalSchedule.objects.create(every=500, period="microseconds")
     sunset = models.SolarSchedule.objects.create(event="sunset", latitude=41, longitude=29)
-    add("sun", solar=sunset)
-    add("clock", clocked=models.ClockedSchedule.objects.create(clocked_time=later), one_off=True)
-    add("quick", interval=quick)
-    add("once", one_off=True)
-    add("starts", start_time=later)
-    add("ends", expires=later)
-    add("no json", args="[1")
-    add("typed", task=tasks.add.name, kwargs='{"a": "1"}')
-    printed = left_out()
-    for reason in (
-        "sun: it follows the sun",
-        "clock: it fires once, at 2100-01-01T",
-        "quick: it fires every 0.0005 s",
-        "once: it is to run once",
-        "starts: it starts to fire at 2100-01-01",
-        "ends: it stops to fire at 2100-01-01",
-        "no json: args: expected a list and an object, not '[1'",
-        "typed: kwargs:",
+    clock = models.ClockedSchedule.objects.create(clocked_time=later)
+    for name, columns, why in (
+        ("sun", {"solar": sunset}, "it follows the sun"),
+        ("clock", {"clocked": clock, "one_off": True}, "it fires once, at 2100-01-01T"),
+        ("quick", {"interval": quick}, "it fires every 0.0005 s"),
+        ("once", {"one_off": True}, "it is to run once"),
+        ("starts", {"start_time": later}, "it starts to fire at 2100-01-01"),
+        ("ends", {"expires": later}, "it stops to fire at 2100-01-01"),
+        ("no json", {"args": "[1"}, "args: expected a list and an object, not '[1'"),
     ):
-        assert reason in printed, printed
-    assert "8 left out." in printed
+        add(name, **columns)
+        assert f"{name}: {why}" in left_out()
     assert rows() == {}
-
-
-def test_a_row_wins_over_the_entry_that_beat_copied_into_it(add: Callable[..., Any], beat: dict[str, Any]) -> None:
-    beat["nightly"] = NIGHTLY
-    add("nightly")
-    run()
-    assert rows()["nightly"]["pattern"] == "every 2 minutes"
-
-
-def test_values_of_rows_are_printed_as_python_values(add: Callable[..., Any]) -> None:
-    """Naive: a point, which the row holds as an object, is printed as a dict, and the settings are refused."""
-    add("mirror", task=tasks.mirror.name, kwargs='{"point": {"x": 1, "y": 2}}')
-    assert f"'point': {tasks.Point(1, 2)!r}" in run("--print")

@@ -29,7 +29,7 @@ from horsies_django.monitoring.health import ProblemCode
 from horsies_django.monitoring.reading import CACHED_SECONDS
 from horsies_django.views import for_monitoring, status
 from tests.apps.project import tasks
-from tests.conftest import Claimer, limit, put, wait_until
+from tests.conftest import Claimers, Connect, limit, put, wait_until
 from tests.support.factories import TaskFactory, WorkerFactory, living_worker, now
 from tests.support.metrics import Metrics, agree, promtool
 
@@ -75,9 +75,7 @@ def test_the_metrics_of_the_site_are_those_of_the_page_and_promtool_finds_nothin
     assert promtool("check", "metrics", given=found.text) == ""
 
 
-def test_a_queue_shows_what_is_due_what_runs_its_limit_and_its_pause(
-    client: Client, claimer: Callable[..., Claimer]
-) -> None:
+def test_a_queue_shows_what_is_due_and_runs_its_limit_and_pause(client: Client, claimer: Claimers) -> None:
     limit("default", max_concurrency=2)
     put(5)
     put(4, delay=dt.timedelta(hours=1))
@@ -149,7 +147,7 @@ def test_each_problem_counts_and_all_others_are_zero(client: Client) -> None:
 
 
 def test_while_a_lock_keeps_it_from_the_tables_it_tells_of_that_and_shows_no_figure_that_it_does_not_know(
-    client: Client, connect: Callable[[], psycopg.Connection[Any]]
+    client: Client, connect: Connect
 ) -> None:
     """Naive: no worker lives and no task waits, because none could be counted."""
     lock = connect()
@@ -195,7 +193,7 @@ def five_at_once(read: Callable[[Opening], None], opening: Opening) -> None:
     assert len(opened) == 1
 
 
-def test_many_who_ask_at_once_wait_for_one_reading(connect: Callable[[], psycopg.Connection[Any]]) -> None:
+def test_many_who_ask_at_once_wait_for_one_reading(connect: Connect) -> None:
     """Naive: each finds the metrics too old, and a slow database gets as many readers as there are scrapers."""
     texts = list[bytes]()
     five_at_once(lambda opening: texts.append(metrics.rendered(opening)), connect)
@@ -218,9 +216,7 @@ def test_those_who_waited_for_a_reading_that_failed_do_not_try_again_one_after_a
     assert len(refused) == 5
 
 
-def test_while_the_database_cannot_be_read_it_is_503_and_what_was_read_before_is_not_shown(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_while_the_database_cannot_be_read_it_is_503(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     assert scrape(client).status_code == 200
     expire()
     monkeypatch.setitem(connection.settings_dict, "PORT", "1")
@@ -228,9 +224,7 @@ def test_while_the_database_cannot_be_read_it_is_503_and_what_was_read_before_is
     assert scrape(client).status_code == 503
 
 
-def test_without_prometheus_client_the_answer_says_what_to_install(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_prometheus_client_it_says_what_to_install(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     response = scrape(client)
     said = b"Metrics need prometheus-client: pip install 'horsies-django[prometheus]'\n"
@@ -284,7 +278,7 @@ def test_strangers_get_401_and_users_without_the_permission_403_and_neither_a_de
     assert ask(client) == (403, {"error": "This needs the permission horsies.view_queue."})
 
 
-def test_a_user_who_may_see_queues_is_answered_and_a_wrong_token_beside_the_session_does_not_matter(
+def test_a_user_who_may_see_queues_is_answered_also_beside_a_wrong_token(
     client: Client,
 ) -> None:
     somebody = user("view_queue")
@@ -306,9 +300,7 @@ def test_it_answers_200_and_what_the_command_prints_or_503_if_something_is_wrong
     assert [problem["code"] for problem in found["problems"]] == ["NO_LIVING_WORKER"]
 
 
-def test_a_site_that_wants_a_login_everywhere_does_not_send_monitoring_to_its_login_page(
-    client: Client, settings: Any
-) -> None:
+def test_a_site_that_wants_a_login_everywhere_does_not_want_one_of_monitoring(client: Client, settings: Any) -> None:
     settings.MIDDLEWARE = [*settings.MIDDLEWARE, "django.contrib.auth.middleware.LoginRequiredMiddleware"]
     assert ask(client, **BEARER)[0] == 200
 

@@ -76,7 +76,7 @@ def test_it_gets_the_task_and_its_arguments_and_gives_the_result(seen: list[Any]
     assert seen == [("noting", "tests.mixed", [1], {"b": 2}, {"tenant": 7})]
 
 
-def test_the_first_entry_is_the_outermost_for_sync_and_async_tasks_and_may_change_arguments_and_result(
+def test_the_first_entry_is_the_outermost_and_may_change_arguments_and_result(
     seen: list[Any],
 ) -> None:
     with using("MIDDLEWARE", "Noting", "not_used", "doubling"):
@@ -149,9 +149,7 @@ def test_a_factory_that_returns_something_else_is_named_before_the_first_task(na
         (f"{AROUND}.NOTHING_TO_CALL", "is not a function or a class, but of type int"),
     ],
 )
-def test_a_path_that_leads_nowhere_is_found_by_a_check_and_refused_by_a_worker(
-    key: str, path: str, message: str
-) -> None:
+def test_a_path_that_leads_nowhere_is_refused_by_a_check_and_a_worker(key: str, path: str, message: str) -> None:
     with override_settings(HORSIES={**settings.HORSIES, key: [path]}):
         (found,) = [one for one in checks.check_tasks() if one.id == "horsies.E024"]
         assert found.obj == f"HORSIES[{key!r}]"

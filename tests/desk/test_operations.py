@@ -470,9 +470,7 @@ def test_waiting_running_and_finished_tasks_are_cancelled_terminated_and_redacte
         ("purge --partition=x", "name the queue"),
     ],
 )
-def test_what_cannot_be_or_could_be_meant_otherwise_is_refused_in_words_and_nothing_changes(
-    words: str, problem: str
-) -> None:
+def test_what_cannot_be_or_could_be_meant_otherwise_is_refused(words: str, problem: str) -> None:
     failures(1)
     TaskFactory()
     yes = [] if words.startswith("send") else ["--no-input"]

@@ -25,7 +25,7 @@ from horsies_django.schedules import problems
 from horsies_django.testing import drain
 from tests.apps.errands import tasks as plain
 from tests.apps.project import tasks
-from tests.conftest import Claimer, limit, put
+from tests.conftest import Claimers, limit, put
 from tests.desk.test_admin import body, client_with, page_of, table
 from tests.desk.test_admin_task import WHY, opened
 from tests.support.commands import command
@@ -53,7 +53,7 @@ def stop(key: Any = "acme", behind: int = 2, **columns: Any) -> uuid.UUID:
     return failed
 
 
-def test_a_skip_gives_up_the_failed_task_and_the_next_one_starts(claimer: Callable[..., Claimer]) -> None:
+def test_a_skip_gives_up_the_failed_task_and_the_next_one_starts(claimer: Claimers) -> None:
     ordered()
     failed, worker = stop(behind=2), claimer(mail=1)
     assert worker.run_pass(sync=9).claims == []
@@ -77,8 +77,8 @@ def test_the_values_of_a_key_are_those_of_the_arguments_in_any_type(key: Any) ->
     assert queues.skip("mail", {"customer": key}, **WHO) == id_
 
 
-def test_the_button_of_the_failed_task_skips_it_once_and_says_so_in_both_histories(
-    claimer: Callable[..., Claimer],
+def test_the_button_of_the_failed_task_skips_it_once_as_both_histories_say(
+    claimer: Claimers,
 ) -> None:
     ordered()
     failed, worker = stop(behind=2), claimer(mail=1)
@@ -203,7 +203,7 @@ def test_a_queue_without_a_policy_reads_no_keys(boss: Client) -> None:
     assert table(html, "horsies-limits")[-1] == ["Policy of partitions", "–", "–", "–"]
 
 
-def test_a_key_that_is_stopped_is_told_once_with_its_partition_and_other_failures_are_not(
+def test_a_key_that_is_stopped_is_told_once_and_other_failures_are_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Naive: every failure of an ordered queue, also one that is retried, or whose policy goes on."""
@@ -314,9 +314,7 @@ def test_a_node_that_the_database_refuses_fails_with_the_reason() -> None:
 @pytest.mark.parametrize(
     ("more", "wrong"), [({}, []), ({"priority": 100}, []), ({"priority": 5}, ["priority"])], ids=str
 )
-def test_a_schedule_for_an_ordered_queue_has_no_priority(
-    declared: None, more: dict[str, Any], wrong: list[str]
-) -> None:
+def test_a_schedule_of_an_ordered_queue_has_no_priority(declared: None, more: dict[str, Any], wrong: list[str]) -> None:
     definition = {"task": tasks.add.name, "pattern": "daily at 04:30", "queue": "mail", "kwargs": {"a": 1}}
     found = problems("nightly", {**definition, **more})
     assert [key for key, _ in found] == wrong

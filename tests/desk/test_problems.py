@@ -28,7 +28,7 @@ from horsies_django.tasks import registry
 from horsies_django.testing import drain, travel
 from horsies_django.worker.scheduler import Scheduler
 from tests.apps.project import flows
-from tests.conftest import Claimer, Connect, limit, put, sql, wait_until
+from tests.conftest import Claimers, Connect, limit, put, sql, wait_until
 from tests.support.commands import ran
 from tests.support.factories import ScheduleTickFactory, TaskFactory, WorkerFactory, living_worker, now
 
@@ -77,7 +77,7 @@ def age(found: dict[str, Any]) -> dt.timedelta:
 # All and none
 
 
-def test_a_busy_system_without_faults_has_no_problem(told: Told, claimer: Callable[..., Claimer], count: Count) -> None:
+def test_a_busy_system_without_faults_has_no_problem(told: Told, claimer: Claimers, count: Count) -> None:
     living_worker("default", "mail", "bulk", task_names=[NOOP, "tests.nothing", "tests.apps.project.flows.number"])
     limit("mail", partition_by_args=["tenant"], partition_max_concurrency=1)
     put(20, queue="mail", kwargs=[f'{{"tenant": {n % 2}}}' for n in range(20)])
@@ -240,7 +240,7 @@ def earlier(span: dt.timedelta, width: int) -> None:
         ({"UNHANDLED_ERROR": 3, "RETRIED": 9}, "all 3 tasks"),
     ],
 )
-def test_a_task_that_fails_often_or_always_is_told_by_both(
+def test_a_task_that_fails_often_is_told_by_both(
     told: Told, count: Count, results: dict[str, int], said: str | None
 ) -> None:
     count("shop.pay", **results)
@@ -252,9 +252,7 @@ def test_a_task_that_fails_often_or_always_is_told_by_both(
         assert found[0]["text"].startswith(said)
 
 
-def test_failures_are_counted_over_all_queues_of_a_task_and_the_worst_task_comes_first(
-    told: Told, count: Count
-) -> None:
+def test_failures_are_counted_over_all_queues_and_the_worst_task_comes_first(told: Told, count: Count) -> None:
     count("shop.pay", UNHANDLED_ERROR=10, COMPLETED=50)
     count("shop.pay", queue="mail", UNHANDLED_ERROR=10, COMPLETED=50)
     count("shop.worse", UNHANDLED_ERROR=50, COMPLETED=50)
@@ -315,7 +313,7 @@ def test_a_partition_that_waits_at_a_limit_is_told_by_both_without_its_value(tol
     assert told() == []
 
 
-def test_the_oldest_of_a_partition_counts_whatever_its_lane_and_priority_and_so_many_partitions_are_looked_at(
+def test_the_oldest_of_so_many_partitions_counts_whatever_its_lane(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for place, (lane, priority, minutes) in enumerate((("async", 1, 1), ("async", 9, 5), ("sync", 5, 3))):
@@ -334,9 +332,7 @@ def test_the_oldest_of_a_partition_counts_whatever_its_lane_and_priority_and_so_
 
 
 @pytest.mark.parametrize("reason", ["unknown", "known", "young", "elsewhere", "silent", "newer"])
-def test_tasks_that_no_living_worker_of_their_queue_knows_are_told_by_both_after_their_grace(
-    told: Told, reason: str
-) -> None:
+def test_tasks_that_no_living_worker_of_their_queue_knows_are_told_by_both(told: Told, reason: str) -> None:
     living_worker("default", task_names=["shop.pay"], wire=1)
     living_worker("mail", task_names=["shop.gone"])
     if reason == "silent":
@@ -419,7 +415,7 @@ def test_schedules_that_no_scheduler_loads_or_keeps_are_told_by_both(told: Told,
     assert told() == [], "somebody wanted it so"
 
 
-def test_a_schedule_of_a_module_that_nobody_has_imported_is_one_of_the_code(
+def test_a_schedule_of_a_module_that_nobody_imports_counts(
     told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Naive: no module of tasks is imported where nothing sends them, and their schedules are not known."""

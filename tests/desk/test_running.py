@@ -119,7 +119,7 @@ def test_a_value_that_json_cannot_hold_is_a_serialization_error() -> None:
     assert code_of(tasks.returns_not_a_number.send()) == "WORKER_SERIALIZATION_ERROR"
 
 
-def test_a_result_beyond_the_limit_is_too_large_and_the_data_of_an_error_is_left_out(
+def test_a_result_beyond_the_limit_is_too_large_and_data_left_out(
     settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.HORSIES = {**settings.HORSIES, "MAX_PAYLOAD_BYTES": 2_000}
@@ -258,9 +258,7 @@ NO_DURATIONS = (0, 3600, "1h", dt.timedelta(0), dt.timedelta(seconds=59), dt.tim
         *[({"keep_result": wrong}, "keep_result must be True, False or a timedelta") for wrong in NO_DURATIONS],
     ],
 )
-def test_options_that_cannot_be_are_refused_where_the_task_is_written_and_sent(
-    options: dict[str, Any], said: str
-) -> None:
+def test_options_that_cannot_be_are_refused_where_they_are_given(options: dict[str, Any], said: str) -> None:
     def never() -> None: ...
 
     with pytest.raises(TaskDefinitionError, match=said):

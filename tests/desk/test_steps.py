@@ -140,9 +140,7 @@ def test_a_function_that_asks_for_a_rollback_leaves_no_record_of_what_was_rolled
 
 
 @pytest.mark.parametrize("inside", [True, pytest.param(False, marks=transactional)])
-def test_drain_runs_steps_once_over_all_attempts_in_a_transaction_of_the_test_and_without_one(
-    rows: Rows, inside: bool
-) -> None:
+def test_drain_runs_steps_once_over_all_attempts_in_a_transaction_or_none(rows: Rows, inside: bool) -> None:
     assert connection.in_atomic_block is inside
     handle = stepping.steps.send(fails=2)
     assert drain(until=HOUR) == 3

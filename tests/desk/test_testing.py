@@ -8,7 +8,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-import psycopg
 import pytest
 from django.conf import settings
 from django.contrib.auth.models import Group
@@ -33,6 +32,7 @@ from horsies_django.models import Task, TaskAttempt
 from horsies_django.testing import adrain, drain, fail_next, travel
 from horsies_django.workflows import advancer
 from tests.apps.project import flows, tasks
+from tests.conftest import Connect
 from tests.support.refusing import refused
 
 HOUR = dt.timedelta(hours=1)
@@ -143,7 +143,7 @@ class InsideATransactionTestCase(TransactionTestCase):
 
 
 def test_a_run_that_another_transaction_holds_ends_the_drain_after_a_while(
-    connect: Callable[[], psycopg.Connection[Any]], monkeypatch: pytest.MonkeyPatch
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Naive: the test never ends, because the transaction is that of the test itself, say."""
     monkeypatch.setattr(advancer, "BUSY_TRIES", 3)

@@ -265,8 +265,8 @@ def test_the_token_opens_without_a_query_and_no_other_word_does(settings: Any, d
         assert opens(f"Bearer {TOKEN}")
         assert opens(f"bearer {TOKEN}")
         assert [word for word in others if opens(word)] == []
-        settings.HORSIES = project.HORSIES
-        assert [word for word in others if opens(word)] == [], "without one in the settings"
+        settings.HORSIES = {key: value for key, value in settings.HORSIES.items() if key != "MONITORING_TOKEN"}
+        assert [word for word in (*others, f"Bearer {TOKEN}") if opens(word)] == [], "without one in the settings"
 
 
 def test_strangers_get_401_and_users_without_the_permission_403_and_neither_a_detail(client: Client) -> None:

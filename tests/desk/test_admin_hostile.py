@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote_plus, urlencode
 
 import pytest
 from django.contrib.admin.utils import quote
@@ -147,29 +147,7 @@ def assert_text_only(html: str, where: str) -> None:
     assert re.findall(r"<script(?![^>]*\ssrc=)", html) == [], where
 
 
-LONG = "x" * 5_000
-FIELDS = {  # what other pages of tasks and the overview read
-    "task_changelist": ("status", "queue", "name", "code", "site", "since", "until", "worker", "partition", "workflow"),
-    "task_all": ("status", "queue", "name", "code", "site", "since", "until", "worker", "partition"),
-    "task_failures": ("since", "task", "code"),
-}
-
-
-@pytest.mark.parametrize("page", FIELDS)
-def test_no_text_in_a_field_of_the_address_is_an_error_of_the_server_or_markup(boss: Client, page: str) -> None:
-    address = reverse(f"admin:horsies_{page}")
-    usual = {"task": "a", "code": "b"} if page == "task_failures" else {"status": "FAILED"}
-    for field in FIELDS[page]:
-        for value in (EVIL, "a\0b", LONG, "\ud7ff\U0001f98a", "-1", "2030-02-31", "999999999d"):
-            response = boss.get(address, {**usual, field: value})
-            assert response.status_code == 200, (field, value[:20])
-            html = response.content.decode()
-            assert ("<script>alert" in html, "<img src=x" in html) == (False, False), (field, value[:20])
-    for span in (EVIL, "a\0b", LONG):
-        assert boss.get(reverse("admin:app_list", args=("horsies",)), {"span": span}).status_code == 200
-
-
-@pytest.mark.parametrize("reason", [EVIL, "a\0b", 3 * LONG], ids=["markup", "NUL", "long"])
+@pytest.mark.parametrize("reason", [EVIL, "a\0b", "x" * 15_000], ids=["markup", "NUL", "long"])
 def test_a_reason_is_stored_as_it_is_or_refused_and_shown_as_text(boss: Client, reason: str) -> None:
     tasks = {
         verb: TaskFactory(status="FAILED" if verb != "cancel" else "PENDING", sent_at=now() - dt.timedelta(seconds=1))
@@ -186,23 +164,34 @@ def test_a_reason_is_stored_as_it_is_or_refused_and_shown_as_text(boss: Client, 
     assert set(stored) == ({reason} if reason == EVIL else set())
 
 
+TEXTS = (EVIL, "a\0b", "x" * 5_000, "\ud7ff\U0001f98a", "2030-02-31", "999999999d")
 NO_NUMBERS = ("9" * 5_000, "9" * 20, "-1", "%00", "%ED%A0%80", "%FF", "1e999", "\u0663" * 30)
+OF_TASKS = ("status", "queue", "name", "code", "site", "since", "until", "worker", "partition")
 READ = {  # what the pages read from an address
-    "task": ("status", "queue", "workflow", "q", "p"),
-    "queue": ("q", "p"),
-    "schedule": ("state", "q", "p"),
-    "worker": ("state", "p"),
-    "auditentry": ("action", "subject", "q", "p"),
-    "workflowrun": ("needs", "status", "name", "child", "q", "p"),
+    "task_changelist?status=FAILED": (*OF_TASKS, "workflow", "q", "p"),
+    "task_all?status=FAILED": OF_TASKS,
+    "task_failures?task=a&code=b": ("since", "task", "code"),
+    "queue_changelist?": ("q", "p"),
+    "schedule_changelist?": ("state", "q", "p"),
+    "worker_changelist?": ("state", "p"),
+    "auditentry_changelist?": ("action", "subject", "q", "p"),
+    "workflowrun_changelist?": ("needs", "status", "name", "child", "q", "p"),
+    "app_list?": ("span",),
 }
 
 
-@pytest.mark.parametrize("model", READ)
-def test_no_value_in_the_address_of_a_list_is_an_error_of_the_server(boss: Client, model: str) -> None:
-    address = reverse(f"admin:horsies_{model}_changelist")
-    for parameter in READ[model]:
-        for value in NO_NUMBERS:
-            assert boss.get(f"{address}?{parameter}={value}").status_code in (200, 302), (parameter, value[:20])
+@pytest.mark.parametrize("page", READ)
+def test_no_value_in_the_address_of_a_page_is_an_error_of_the_server_or_markup(boss: Client, page: str) -> None:
+    name, _, usual = page.partition("?")
+    address = reverse(
+        f"admin:{'' if name == 'app_list' else 'horsies_'}{name}", args=["horsies"] * (name == "app_list")
+    )
+    for field in READ[page]:
+        for value in (*map(quote_plus, TEXTS), *NO_NUMBERS):
+            response = boss.get(f"{address}?{usual}&{field}={value}")
+            assert response.status_code in (200, 302), (field, value[:20])
+            html = response.content.decode()
+            assert ("<script>alert" in html, "<img src=x" in html) == (False, False), (field, value[:20])
 
 
 NOT_OFFERED: dict[str, list[dict[str, str]]] = {

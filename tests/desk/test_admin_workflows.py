@@ -23,7 +23,7 @@ from horsies_django.monitoring import workflows
 from horsies_django.testing import drain
 from tests.apps.project import flows
 from tests.conftest import Connect, sql
-from tests.desk.test_admin import TASKS, body, client_with, table
+from tests.desk.test_admin import TASKS, body, client_with, page_of, table
 from tests.desk.test_admin import listed as listed_tasks
 from tests.desk.test_admin_speed import queries, rows_read
 from tests.desk.test_workflow_command import saga
@@ -79,14 +79,13 @@ def test_the_list_says_what_each_run_waits_for_and_finds_those_that_need_somebod
     def waits_of(**query: str) -> dict[Any, str]:
         return {row.pk: row.waits_for for row in boss.get(reverse(RUNS), query).context["cl"].result_list}
 
-    flow = Workflow("waits")
-    flow.gate("sign <b>", timeout=dt.timedelta(days=1))
-    flow.sleep(dt.timedelta(days=1), name="rest")
+    day = dt.timedelta(days=1)
+    flow, naps = Workflow("waits"), Workflow("rests")
+    flow.gate("sign <b>", timeout=day)
+    flow.sleep(day, name="rest")
     flow.signal("paid", name="payment")
-    gated, done = flow.send(), sent()
-    flow = Workflow("rests")
-    flow.sleep(dt.timedelta(days=1), name="nap")
-    resting = flow.send()
+    naps.sleep(day, name="nap")
+    gated, done, resting = flow.send(), sent(), naps.send()
     stopped, undone = failed(), failed()  # and now what is there is done
     WorkflowRun.objects.filter(pk=stopped.workflow_id).update(status="PAUSED", error_code="OH_NO", finished_at=None)
     WorkflowRun.objects.filter(pk=undone.workflow_id).update(error_code="COMPENSATION_FAILED")
@@ -109,37 +108,36 @@ def test_the_list_says_what_each_run_waits_for_and_finds_those_that_need_somebod
 
 
 def test_filters_and_searches_find_their_runs_and_no_others(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    child = Workflow("child")
+    child, parent = Workflow("child"), Workflow("parent")
     child.add(flows.number, 1)
-    parent = Workflow("parent")
     parent.add(child)
     bad, outer, paused = failed(), parent.send(), sent(key="book 7")
     paused.pause()
     inner = WorkflowRun.objects.get(parent_id=outer.workflow_id)
-    assert listed(boss, status="RUNNING") == [inner.pk, outer.workflow_id]
-    assert listed(boss, status="PAUSED") == [paused.workflow_id]
-    assert listed(boss, status="FAILED") == [bad.workflow_id]
-    assert listed(boss, status="FAILED", name="book") == []
-    assert listed(boss, name="book") == [paused.workflow_id]
-    assert listed(boss, child="1") == [inner.pk]
-    assert listed(boss, child="0", status="RUNNING") == [outer.workflow_id]
+    for query, found in (
+        ({"status": "RUNNING"}, [inner.pk, outer.workflow_id]),
+        ({"status": "FAILED"}, [bad.workflow_id]),
+        ({"status": "FAILED", "name": "book"}, []),
+        *(({key: value}, [paused.workflow_id]) for key, value in {"status": "PAUSED", "name": "book"}.items()),
+        *(({"q": words}, [paused.workflow_id]) for words in (str(paused.workflow_id), " book 7 ", "book")),
+        ({"q": "boo"}, []),
+        ({"child": "1"}, [inner.pk]),
+        ({"child": "0", "status": "RUNNING"}, [outer.workflow_id]),
+    ):
+        assert listed(boss, **query) == found, query
     html = body(boss, reverse(RUNS))
     for name in ("book", "child", "fails", "parent"):
         assert f"?name={name}" in html
     monkeypatch.setattr("horsies_django.admin.workflows.listing.FEW", 1)
     assert "?name=parent" not in body(boss, reverse(RUNS)), "names are offered only if they are few"
-    for words in (str(paused.workflow_id), " book 7 ", "book"):
-        assert listed(boss, q=words) == [paused.workflow_id]
-    assert listed(boss, q="boo") == []
 
 
 # The page of a run
 
 
 def test_a_run_shows_its_nodes_with_links_to_tasks_maps_and_runs(boss: Client) -> None:
-    child = Workflow("child")
+    child, flow = Workflow("child"), Workflow("parent", max_in_flight=10)
     child.add(flows.number, 1)
-    flow = Workflow("parent", max_in_flight=10)
     first = flow.add(flows.number, 1)
     flow.map(flows.plus, a=[1, 2, 3])
     inner = flow.add(child)
@@ -168,17 +166,14 @@ def test_a_task_page_links_its_run_and_its_node(boss: Client) -> None:
     flow.map(flows.plus, a=[5, 6])
     handle = flow.send()
     task = Task.objects.get(node_index=1)
-    html = body(boss, reverse("admin:horsies_task_change", args=(task.pk,)))
+    html = body(boss, page_of(task))
     assert f'<a href="{url(handle)}">maps {handle.workflow_id}</a>' in html
     assert f'<a href="{node_url(handle, 0)}">plus</a>' in html
     assert "Element of the map" in html
-    plain = body(boss, reverse("admin:horsies_task_change", args=(TaskFactory().pk,)))
-    assert "horsies_workflowrun" not in plain
-    assert "Element of the map" not in plain
+    assert "Element of the map" not in body(boss, page_of(TaskFactory()))
     handle = failed()
     handle.retry()
-    task = Task.objects.get(workflow_id=handle.workflow_id, node__isnull=True)
-    html = body(boss, reverse("admin:horsies_task_change", args=(task.pk,)))
+    html = body(boss, page_of(Task.objects.get(workflow_id=handle.workflow_id, node__isnull=True)))
     assert "a retry of the run replaced this task" in html
     assert url(handle) in html
 
@@ -209,12 +204,6 @@ def test_nodes_are_filtered_by_status_and_shown_some_at_a_time(boss: Client, mon
 # The page of a node
 
 
-def test_a_node_that_does_not_exist_is_said_to_be_missing(boss: Client) -> None:
-    handle = sent()
-    for number in (7, 2**70):
-        assert "There is no node" in messages(boss.get(node_url(handle, number), follow=True))[0]
-
-
 def test_a_node_says_why_it_does_not_run_and_links_its_neighbours(boss: Client) -> None:
     flow = Workflow("node")
     page = flow.add(flows.page, "en", 3)
@@ -234,6 +223,8 @@ def test_a_node_says_why_it_does_not_run_and_links_its_neighbours(boss: Client) 
     task = Task.objects.get(node=0)
     assert "NO_LIVE_WORKER" in html, "the reasons of the task follow"
     assert f'<a href="{reverse("admin:horsies_task_change", args=(task.pk,))}">{task.task_name}</a>' in html
+    for number in (7, 2**70):
+        assert "There is no node" in messages(boss.get(node_url(handle, number), follow=True))[0]
 
 
 # Changes

@@ -493,19 +493,15 @@ def test_fire_times_that_were_left_out_are_told_by_both_for_a_day(told: Told, cl
 
 
 def test_a_run_that_an_error_paused_is_told_by_both_and_one_that_somebody_paused_is_not(told: Told) -> None:
-    def send() -> Any:
-        flow = Workflow("order", on_error="pause")
-        flow.add(flows.broken)
-        return flow.send()
-
-    wanted = Workflow("wanted")
+    wanted, flow = Workflow("wanted"), Workflow("order", on_error="pause")
     wanted.add(flows.number, 1)
+    flow.add(flows.broken)
     assert wanted.send().pause()
     assert told() == []
     with travel(-HOUR):
-        first = send()
+        first = flow.send()
         drain(raise_errors=False)
-    send()
+    flow.send()
     drain(raise_errors=False)
     WorkflowRun.objects.update(sent_at=now() - 3 * HOUR)  # it failed long after it was sent
     found = only(told(), "RUNS_STAND_STILL")
@@ -520,7 +516,6 @@ def test_a_run_that_was_not_undone_is_told_by_both_until_it_is_retried(told: Tol
     flow.add(flows.broken, after=flow.add(flows.charge, 1, undo=flows.broken_undo))
     handle = flow.send()
     drain(raise_errors=False)
-    assert handle.get(0).err_value.error_code == "COMPENSATION_FAILED"
     WorkflowNode.objects.filter(finished_at__isnull=False).update(finished_at=now() - HOUR)  # the undo took an hour
     WorkflowRun.objects.update(sent_at=now() - 3 * HOUR)
     found = only(told(), "RUNS_STAND_STILL")
@@ -539,7 +534,6 @@ def test_a_gate_in_the_last_tenth_of_its_time_is_told_by_both(told: Told) -> Non
         flow.send()
     drain()
     waits = WorkflowNode.objects.filter(status="WAITING")
-    assert waits.count() == 4
     waits.filter(due_at__isnull=False).update(due_at=now() + 7 * MINUTE)
     assert told() == []
     waits.filter(due_at__isnull=False).update(due_at=now() + 5 * MINUTE)

@@ -83,7 +83,8 @@ def client_with(*codenames: str) -> Client:
     return client
 
 
-def test_each_status_has_a_badge_with_shape_text_and_colour_and_a_filter_that_finds_its_tasks(boss: Client) -> None:
+def test_each_status_has_a_badge_and_a_filter_that_finds_its_tasks_and_each_queue_is_offered(boss: Client) -> None:
+    Queue.objects.get_or_create(name="*")
     tasks = {status: TaskFactory(status=status.value) for status in Status}
     html = body(boss, reverse(TASKS))
     for status, (shape, text) in STATUSES.items():
@@ -91,6 +92,8 @@ def test_each_status_has_a_badge_with_shape_text_and_colour_and_a_filter_that_fi
         assert f'<span class="{colour}"><span aria-hidden="true">{shape}</span> {text}</span>' in html
         assert listed(boss, status=status.value) == [tasks[status].pk]
     assert len({shape for shape, _text in STATUSES.values()}) == len(Status)
+    offered = html.partition('id="horsies-queues"')[2].partition("</datalist>")[0]
+    assert re.findall(r'<option value="([a-z*]+)">', offered) == ["bulk", "default", "mail", "twin"]
     assert "SLEEPING" in TaskAdmin(Task, admin.site).shown_status(Task(status="SLEEPING")), "of a newer version"
 
 
@@ -121,12 +124,6 @@ def test_a_span_of_time_has_its_two_largest_units() -> None:
     seconds = (-5, 0.35, 4.29, 59.9, 200, 7500, 273600)
     texts = ["0 ms", "350 ms", "4.2 s", "59 s", "3 min 20 s", "2 h 5 min", "3 d 4 h"]
     assert [span(dt.timedelta(seconds=one)) for one in seconds] == texts
-
-
-def test_a_queue_filter_offers_the_declared_queues(boss: Client) -> None:
-    Queue.objects.get_or_create(name="*")
-    offered = body(boss, reverse(TASKS)).partition('id="horsies-queues"')[2].partition("</datalist>")[0]
-    assert re.findall(r'<option value="([a-z*]+)">', offered) == ["bulk", "default", "mail", "twin"]
 
 
 @pytest.mark.skipif(django.VERSION < (6, 1), reason="Django 6.1 passes get_actions the place of the actions")

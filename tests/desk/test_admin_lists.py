@@ -123,12 +123,9 @@ def test_a_datetime_without_a_time_zone_is_one_of_the_current_one(boss: Client, 
     settings.TIME_ZONE = "Asia/Kolkata"
     task = TaskFactory()
     local = dt.datetime.now(ZoneInfo("Asia/Kolkata")).replace(tzinfo=None, microsecond=0)
-    assert listed(boss, since=str(local - dt.timedelta(hours=1))) == [task.pk]
-    assert (
-        listed(boss, since=str(local + dt.timedelta(hours=1)))
-        == listed(boss, until=str(local - dt.timedelta(hours=1)))
-        == []
-    )
+    before, after = str(local - dt.timedelta(hours=1)), str(local + dt.timedelta(hours=1))
+    assert listed(boss, since=before) == [task.pk]
+    assert listed(boss, since=after) == listed(boss, until=before) == []
 
 
 # The audit: who changed what, when and why

@@ -125,12 +125,8 @@ def test_it_says_what_is_wrong_the_worst_first_with_the_link_that_shows_it(boss:
     assert {"Critical", "Warning"} == {one.split()[1] for one in told}
     (mail,) = [one for one in told if "Queue mail has 3 tasks due and no live worker. For" in one]
     assert "Start one that serves it" in mail
-    rows = {
-        "queue": "mail",
-        "worker": troubled["worker"].pk,
-        "schedule": "night",
-        "workflowrun": troubled["run"].workflow_id,
-    }
+    rows = {"worker": troubled["worker"].pk, "workflowrun": troubled["run"].workflow_id, "queue": "mail"}
+    rows["schedule"] = "night"
     expected = {reverse(f"admin:horsies_{model}_change", args=(key,)) for model, key in rows.items()}
     tasks = reverse("admin:horsies_task_changelist")
     assert {*expected, f"{tasks}?status=FAILED&name=shop.pay"} <= set(links(html))
@@ -311,13 +307,10 @@ def test_tables_that_are_not_migrated_are_told(boss: Client) -> None:
         sql("ALTER TABLE other RENAME TO horsies_history")
 
 
-def test_it_says_when_it_was_read_in_the_time_of_the_project(boss: Client) -> None:
+def test_it_says_when_it_was_read_and_the_models_stand_below_and_other_apps_are_as_they_were(boss: Client) -> None:
     (told,) = re.findall(r"Read at (\S+ \S+)<", seen(boss))
     clock = dt.datetime.now(dt.timezone(dt.timedelta(hours=3))).replace(tzinfo=None)  # TIME_ZONE is Istanbul
     assert abs(dt.datetime.fromisoformat(told) - clock) < MINUTE
-
-
-def test_the_pages_of_other_apps_are_as_they_were_and_the_list_of_models_stands_below(boss: Client) -> None:
     assert "horsies-overview" not in body(boss, reverse("admin:app_list", args=("auth",)))
     models = body(boss, reverse("admin:app_list", args=("horsies",))).partition('id="content-main"')[2]
     assert f'href="{reverse("admin:horsies_worker_changelist")}"' in models
@@ -367,10 +360,6 @@ class Person:
         assert self.pages <= MOST
 
 
-def test_the_page_of_incidents_has_the_incidents_that_are_walked_here() -> None:
-    assert set(re.findall(r"^## (.*)$", PAGE.read_text(), re.MULTILINE)) >= ANSWERED
-
-
 def test_mail_is_late(boss: Client) -> None:
     worker = living_worker(*SERVED, hostname="web-1", pid=77)
     limit("mail", max_concurrency=1)
@@ -416,6 +405,7 @@ def test_a_task_kills_its_processes_and_another_one_was_removed_by_a_deploy(boss
 
 
 def test_what_else_people_ask_is_on_the_overview_or_two_links_away(boss: Client) -> None:
+    assert set(re.findall(r"^## (.*)$", PAGE.read_text(), re.MULTILINE)) >= ANSWERED
     worker = living_worker(*SERVED, hostname="web-3", pid=33, memory_usage_mb=80, children_memory_mb=912)
     task = TaskFactory(task_name="shop.eats", status="RUNNING", claimed_by=worker.pk)
     HeartbeatFactory(worker_id=worker.pk, pid=34, holding=[str(task.pk)], memory_mb=912)

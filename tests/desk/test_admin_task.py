@@ -355,17 +355,14 @@ def test_who_holds_the_slots_is_linked_but_only_a_few(boss: Client) -> None:
     assert "shop.holder</a>, …" in page
 
 
-def test_a_running_task_says_where_it_runs_and_a_finished_one_nothing(boss: Client) -> None:
-    assert "Where is it running?" in body(boss, page_of(TaskFactory(status="RUNNING")))
+def test_workers_that_hold_a_task_or_could_are_linked_and_a_finished_task_says_nothing(boss: Client) -> None:
+    gone = WorkerFactory(queues=["mail"], hostname="web-9", pid=99, stopped_at=now())
+    waiting, running = TaskFactory(queue_name="mail"), TaskFactory(status="RUNNING", claimed_by=gone.pk)
+    assert f'workers: <a href="{page_of(gone)}">web-9:99</a>' in body(boss, page_of(waiting))
+    assert f'worker: <a href="{page_of(gone)}">web-9:99</a>' in body(boss, page_of(running))
+    assert "Where is it running?" in body(boss, page_of(running))
     for status in FINISHED:
         assert boss.get(page_of(TaskFactory(status=status))).context["panel"] is None
-
-
-def test_the_worker_that_holds_a_task_and_those_that_could_are_linked(boss: Client) -> None:
-    gone = WorkerFactory(queues=["mail"], hostname="web-9", pid=99, stopped_at=now())
-    for word, columns in (("workers", {}), ("worker", {"status": "RUNNING", "claimed_by": gone.pk})):
-        task = TaskFactory(queue_name="mail", **columns)
-        assert f'{word}: <a href="{page_of(gone)}">web-9:99</a>' in body(boss, page_of(task))
 
 
 @pytest.mark.django_db(transaction=True)

@@ -26,7 +26,7 @@ from horsies_django.tasks.ids import uuid7
 from horsies_django.testing import drain
 from horsies_django.workflows import operations
 from tests.apps.project import flows, tasks
-from tests.conftest import limit
+from tests.conftest import limit, sql
 from tests.desk.test_admin_overview import counted
 from tests.desk.test_admin_schedules import declare
 from tests.support.factories import AuditEntryFactory, TaskAttemptFactory, TaskFactory, error, living_worker
@@ -44,6 +44,7 @@ USERS: dict[str, set[str] | None] = {  # None: nobody is logged in
 }  # fmt: skip
 
 Statuses = tuple[int, int]  # of GET and POST for those who may
+Given = dict[str, dict[str, Any]]  # what forms post, by URL
 LOOK, FORM, READ_ONLY = (200, 200), (200, 302), (200, 403)
 OF_ALL: dict[str, Statuses] = {  # the pages that each model has, for those with its view permission
     "": LOOK, "<path:object_id>/": (302, 302), "<path:object_id>/change/": READ_ONLY, "<path:object_id>/history/": LOOK,
@@ -90,9 +91,8 @@ def needed(route: str) -> tuple[str, set[str] | None, Statuses]:
 
 def tasks_with_payload() -> dict[str, Any]:
     """Make tasks of all kinds, with payload wherever one has it. Return the first page's by verb, all of them as ""."""
-    limit(
-        "mail", partition_by_args=["customer"], partition_max_concurrency=1, partition_policy="stop", max_concurrency=5
-    )
+    ordered = {"partition_by_args": ["customer"], "partition_max_concurrency": 1, "partition_policy": "stop"}
+    limit("mail", max_concurrency=5, **ordered)
     worker = living_worker("mail", "default")
     columns: dict[str, Any] = {
         "queue_name": "mail", "kwargs": {"customer": PAYLOAD}, "options": {"metadata": PAYLOAD, "note": PAYLOAD},
@@ -102,11 +102,10 @@ def tasks_with_payload() -> dict[str, Any]:
     bad = error("OH_NO", PAYLOAD, data={"a": PAYLOAD}, exception=trace)
     failed = TaskFactory(status="FAILED", error_code="OH_NO", result=bad, claimed_by=worker.pk, **columns)
     stops = TaskFactory(status="FAILED", ordered=True, order_stop="stop", result=bad, claimed_by=worker.pk, **columns)
+    raised = {"error_code": "OH_NO", "error_message": PAYLOAD, "traceback": PAYLOAD, "exception_class": "ValueError"}
     for task in (failed, stops):
-        TaskAttemptFactory(
-            task_id=task.pk, error_code="OH_NO", worker_id=worker.pk, site="shop/tasks.py in pay", finished_at=task.finished_at,
-            error_message=PAYLOAD, traceback=PAYLOAD, exception_class="ValueError",
-        )  # fmt: skip
+        ended = {"site": "shop/tasks.py in pay", "finished_at": task.finished_at}
+        TaskAttemptFactory(task_id=task.pk, worker_id=worker.pk, **ended, **raised)
     running = TaskFactory(status="RUNNING", claimed_by=worker.pk, **columns)
     parked = TaskFactory(parked=True, ordered=True, **columns)
     done = TaskFactory(status="COMPLETED", result={"ok": PAYLOAD}, claimed_by=worker.pk, **columns)
@@ -142,9 +141,8 @@ def runs_with_payload() -> dict[str, Any]:
     run, parked = waiting.workflow_id, flow.send().workflow_id
     held = {"partition_key": KEY, "partition_version": 1, "parked": True, "kwargs": {"customer": PAYLOAD}}
     Task.objects.filter(workflow_id=parked).update(queue_name="mail", **held)
-    WorkflowSignal.objects.bulk_create(
-        [WorkflowSignal(id=uuid7(), workflow_id=run, name="paid", data=PAYLOAD, actor="ada")]
-    )
+    signal = WorkflowSignal(id=uuid7(), workflow_id=run, name="paid", data=PAYLOAD, actor="ada")
+    WorkflowSignal.objects.bulk_create([signal])
     AuditEntryFactory(action="workflow.approve", subject=str(run), reason=PAYLOAD)
     every = [run, paused.workflow_id, failed.workflow_id, parked]
     return {"": every, "resume": paused.workflow_id, "retry": failed.workflow_id}
@@ -194,20 +192,20 @@ def routes(patterns: Any, prefix: str = "") -> Iterator[str]:
             yield prefix + str(one.pattern)
 
 
-def user_with(permissions: set[str], name: str = "somebody", **columns: Any) -> User:
-    user = User.objects.create_user(name, **columns)
-    user.user_permissions.set(Permission.objects.filter(content_type__app_label="horsies", codename__in=permissions))
-    return user
-
-
-def browser(user: User, **how: Any) -> Client:
-    client = Client(**how)
-    client.force_login(user)
+def browser(permissions: set[str] | None, name: str = "somebody", staff: bool = True) -> Client:
+    """Return the browser of a new user with permissions; None: nobody is logged in."""
+    client = Client()
+    if permissions is not None:
+        user = User.objects.create_user(name, is_staff=staff)
+        user.user_permissions.set(
+            Permission.objects.filter(content_type__app_label="horsies", codename__in=permissions)
+        )
+        client.force_login(user)
     return client
 
 
 @pytest.fixture
-def given(boss: Client, pages: list[Page]) -> dict[str, dict[str, Any]]:
+def given(boss: Client, pages: list[Page]) -> Given:
     """What a form of each page posts, by URL, as a superuser gets it."""
     found: dict[str, dict[str, Any]] = {page.url: {} for page in pages}
     more: dict[str, dict[str, Any]] = {
@@ -224,7 +222,7 @@ def given(boss: Client, pages: list[Page]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def posted(page: Page, given: dict[str, dict[str, Any]], pages: list[Page], name: str) -> dict[str, Any]:
+def posted(page: Page, given: Given, pages: list[Page], name: str) -> dict[str, Any]:
     """Return what to post: of lists an action on a row, of the page for acts on all a signed act."""
     if page.url.endswith("/task/all/"):
         return {"act": Progress(name, selection.matching("FAILED"), 2, False).signed(), "verb": "retry"}
@@ -238,12 +236,8 @@ def posted(page: Page, given: dict[str, dict[str, Any]], pages: list[Page], name
 def everything() -> list[Any]:
     """Return a digest of each table of the app."""
     tables = [name for name in connection.introspection.table_names() if name.startswith("horsies_")]
-    digests = " UNION ALL ".join(
-        f"SELECT count(*), sum(hashtextextended(row::text, 0)) FROM {name} row" for name in tables
-    )
-    with connection.cursor() as cursor:
-        cursor.execute(digests)
-        return list(cursor.fetchall())
+    digest = "SELECT count(*), sum(hashtextextended(row::text, 0)) FROM {} row"
+    return sql(" UNION ALL ".join(digest.format(name) for name in tables))
 
 
 def ask(client: Client, method: str, url: str, values: dict[str, Any], before: list[Any]) -> tuple[Any, bool]:
@@ -264,14 +258,11 @@ def changes(page: Page, permissions: set[str]) -> bool:
 
 
 @pytest.mark.parametrize("kind", USERS)
-def test_each_page_answers_each_kind_of_user(kind: str, pages: list[Page], given: dict[str, dict[str, Any]]) -> None:
+def test_each_page_answers_each_kind_of_user(kind: str, boss: Client, pages: list[Page], given: Given) -> None:
     """Naive: a page that forgot to ask; a form whose GET asks and whose POST does not; a page that shows payload."""
     permissions = USERS[kind]
-    client, name = Client(), "somebody"
-    if kind == "superuser":
-        client, name = browser(User.objects.get(username="boss")), "boss"
-    elif permissions is not None:
-        client = browser(user_with(permissions, is_staff=kind != "not staff"))
+    name = "boss" if kind == "superuser" else "somebody"
+    client = boss if kind == "superuser" else browser(permissions, staff=kind != "not staff")
     shown, before = set(), everything()
     for page in pages:
         for place, method in enumerate(("get", "post")):
@@ -296,9 +287,9 @@ def test_each_page_answers_each_kind_of_user(kind: str, pages: list[Page], given
         assert {page.verb for page in pages if page.url in shown and page.verb} == {"edit"}
 
 
-def test_no_page_does_without_a_permission_that_it_needs(pages: list[Page], given: dict[str, dict[str, Any]]) -> None:
+def test_no_page_does_without_a_permission_that_it_needs(pages: list[Page], given: Given) -> None:
     """Naive: whoever may configure queues opens a form that shows a queue, which they may not view."""
-    clients = {one: browser(user_with(EVERYTHING - {one}, one, is_staff=True)) for one in EVERYTHING}
+    clients = {one: browser(EVERYTHING - {one}, one) for one in EVERYTHING}
     before = everything()
     for page in pages:
         for missing in page.needs or ():
@@ -314,7 +305,7 @@ def test_no_page_does_without_a_permission_that_it_needs(pages: list[Page], give
 def test_links_lead_only_where_the_user_may_go(pages: list[Page]) -> None:
     for view in VIEWS:
         model = view.removeprefix("view_")
-        client = browser(user_with(EVERYTHING - {view}, view, is_staff=True))
+        client = browser(EVERYTHING - {view}, view)
         for page in pages:
             if page.url.endswith(("/change/", f"/{page.model}/", "/picture/")) and page.model != model:
                 html = client.get(page.url).content.decode()
@@ -324,12 +315,11 @@ def test_links_lead_only_where_the_user_may_go(pages: list[Page]) -> None:
 @pytest.mark.parametrize("act", sorted(ACTS | {"view_payload"}))
 def test_buttons_are_for_those_who_may_use_them(act: str, boss: Client, pages: list[Page]) -> None:
     """Naive: the page of a node offers to skip it to whoever may look."""
-    client = browser(user_with(EVERYTHING - {act}, is_staff=True))
+    client = browser(EVERYTHING - {act})
     forms = [f"{model}/.*?(?:{'|'.join(names)})" for model, (names, permission) in FORMS.items() if permission == act]
     forms += {"operate_task": ["task/all"], "view_payload": ["task/.*?redact"]}.get(act, [])
-    offers = re.compile(
-        rf'(?:href|action)="/admin/horsies/(?:{"|".join(forms)})/(?:\?[^"]*)?"'.replace(".*?", '[^"]*/')
-    )
+    places = "|".join(forms).replace(".*?", '[^"]*/')
+    offers = re.compile(rf'(?:href|action)="/admin/horsies/(?:{places})/(?:\?[^"]*)?"')
     found = 0
     for page in pages:
         if not page.verb and page.statuses != FORM and page.needs and act not in page.needs:
@@ -348,8 +338,8 @@ def test_without_view_payload_it_is_not_even_read_and_pages_say_that_it_is_hidde
     boss: Client, pages: list[Page], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The pages of pictures have tables of nodes, as those of runs that are too large for a picture."""
-    monkeypatch.setattr(picture, "MOST_NODES", 0)
-    client, seen, untold = browser(user_with(VIEWS, is_staff=True)), set(), set()
+    monkeypatch.setattr(cards, "MOST_NODES", 0)
+    client, seen, untold = browser(VIEWS), set(), set()
     for page in pages:
         if page.url.endswith(("/change/", "/picture/")) or "/nodes/" in page.url:
             with CaptureQueriesContext(connection) as captured:
@@ -366,10 +356,9 @@ def test_without_view_payload_it_is_not_even_read_and_pages_say_that_it_is_hidde
     assert untold <= {"queue", "schedule", "auditentry", "picture"}, "the queue is that of the whole cluster"
 
 
-def test_no_post_without_the_token_of_a_form_changes_anything(
-    boss: Client, pages: list[Page], given: dict[str, dict[str, Any]]
-) -> None:
-    forged = browser(User.objects.get(username="boss"), enforce_csrf_checks=True)
+def test_no_post_without_the_token_of_a_form_changes_anything(boss: Client, pages: list[Page], given: Given) -> None:
+    forged = Client(enforce_csrf_checks=True)
+    forged.cookies = boss.cookies
     before = everything()
     for page in pages:
         response, changed = ask(forged, "post", page.url, posted(page, given, pages, "boss"), before)
@@ -381,9 +370,7 @@ def test_the_overview_and_monitoring_answer_each_kind_of_user(pages: list[Page])
     before = everything()
     answers = {"status": {200, 503}, "metrics": {200} if find_spec("prometheus_client") else {501}}
     for kind, permissions in USERS.items():
-        client = Client()
-        if permissions is not None:
-            client = browser(user_with(permissions, kind, is_staff=kind != "not staff"))
+        client = browser(permissions, kind, staff=kind != "not staff")
         overview = 302 if kind in ("anonymous", "not staff") else 200 if permissions else 404
         for method in ("get", "post"):
             response, changed = ask(client, method, reverse("admin:app_list", args=("horsies",)), {}, before)

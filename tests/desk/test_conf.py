@@ -85,10 +85,6 @@ def test_declared_queues_have_their_priority_and_limit_and_the_default_queue_sta
         "default": QueueConfig("default", 100),
     }
     assert parsed({"QUEUES": {"default": {"priority": 7}}}).queues == {"default": QueueConfig("default", 7)}
-
-
-def test_the_settings_cannot_be_changed_once_they_are_read() -> None:
-    found = parsed({})
     with pytest.raises(TypeError):
         found.queues["mail"] = QueueConfig("mail")  # type: ignore[index]
     with pytest.raises(FrozenInstanceError):

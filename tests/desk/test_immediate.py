@@ -173,26 +173,21 @@ class Both:
             handle = tasks.add.send(1)
         assert handle.info().status == "PENDING"  # type: ignore[union-attr]
 
-    def test_blocks_may_be_nested_and_drain_may_be_called_in_them(self) -> None:
+    def test_blocks_may_be_nested_and_drain_may_be_called_in_them_and_in_travel(self) -> None:
         with immediate(queues=["mail"]), immediate():
             assert tasks.sends_more.send(2).get(0).is_ok()
             tasks.add.schedule(60, 1)
             assert drain() == 0
             assert drain(until=dt.timedelta(minutes=2)) == 1
-
-    def test_in_travel_tasks_run_at_that_time(self) -> None:
-        moment = dt.datetime(2031, 5, 1, tzinfo=dt.UTC)
-        with travel(moment), immediate():
-            info = tasks.add.send(1).info()
-        assert info.started_at == info.sent_at  # type: ignore[union-attr]
-        assert info.sent_at.year == 2031  # type: ignore[union-attr]
+        with travel(dt.datetime(2031, 5, 1, tzinfo=dt.UTC)), immediate():
+            info: Any = tasks.add.send(1).info()
+        assert info.started_at == info.sent_at
+        assert info.sent_at.year == 2031
 
     @immediate()
-    def test_as_a_decorator_it_is_a_block_for_each_call(self) -> None:
+    def test_as_a_decorator_it_is_a_block_for_each_call_and_refuses_classes(self) -> None:
+        """Naive: it wraps a class in a function, too, and unittest finds no test in it."""
         assert tasks.add.send(1).get(0).ok_value == 1
-
-    def test_the_decorator_refuses_classes(self) -> None:
-        """Naive: it wraps the class in a function, and unittest finds no test in it."""
         with pytest.raises(TypeError, match="self.enterContext"):
             immediate()(type(self))
 
@@ -253,11 +248,9 @@ class InATestCase(Both, TestCase):
 
         assert inspect.iscoroutinefunction(test)
         assert async_to_sync(test)() == 1
-
-    def test_async_code_under_a_sync_test_is_seen_too(self) -> None:
         with immediate():
             handle = async_to_sync(tasks.add.asend)(1)
-            assert handle.get(0).ok_value == 1
+            assert handle.get(0).ok_value == 1, "of async code under a sync test"
 
 
 class InATransactionTestCase(Both, TransactionTestCase):

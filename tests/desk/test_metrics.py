@@ -92,12 +92,8 @@ def test_a_queue_shows_what_is_due_and_runs_its_limit_and_pause(client: Client, 
     oldest = found.of("horsies_queue_oldest_due_timestamp_seconds", "queue")
     assert set(oldest) == {"default", "mail"}
     assert 290 < oldest["default"] - oldest["mail"] < 400
-
-
-def test_of_the_whole_cluster_there_are_only_limit_and_pause_so_that_a_sum_counts_no_task_twice(client: Client) -> None:
     limit("*", max_concurrency=40)
-    put(3)
-    found = scraped(client)
+    found = scraped(client)  # of the whole cluster only limit and pause, so that a sum counts no task twice
     for name in found.types:
         cluster = ("queue", "*") in {pair for (sample, labels) in found.samples if sample == name for pair in labels}
         assert cluster == (name in ("horsies_queue_limit_tasks", "horsies_queue_paused")), name
@@ -160,11 +156,8 @@ def test_while_a_lock_keeps_it_from_the_tables_it_tells_of_that_and_shows_no_fig
 
 def problems(client: Client) -> dict[tuple[str, str], float]:
     """Return the numbers of problems by code and severity."""
-    return {
-        (dict(labels)["code"], dict(labels)["severity"]): value
-        for (name, labels), value in scraped(client).samples.items()
-        if name == "horsies_problem"
-    }
+    samples = [(dict(labels), n) for (name, labels), n in scraped(client).samples.items() if name == "horsies_problem"]
+    return {(labels["code"], labels["severity"]): n for labels, n in samples}
 
 
 Opening = Callable[[], psycopg.Connection[Any]]
@@ -216,15 +209,12 @@ def test_those_who_waited_for_a_reading_that_failed_do_not_try_again_one_after_a
     assert len(refused) == 5
 
 
-def test_while_the_database_cannot_be_read_it_is_503(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_database_it_is_503_and_without_prometheus_client_501(client: Client, monkeypatch: Any) -> None:
     assert scrape(client).status_code == 200
     expire()
     monkeypatch.setitem(connection.settings_dict, "PORT", "1")
     monkeypatch.setitem(connection.settings_dict, "HOST", "127.0.0.1")
     assert scrape(client).status_code == 503
-
-
-def test_without_prometheus_client_it_says_what_to_install(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     response = scrape(client)
     said = b"Metrics need prometheus-client: pip install 'horsies-django[prometheus]'\n"
@@ -269,13 +259,15 @@ def test_the_token_opens_without_a_query_and_no_other_word_does(settings: Any, d
         assert [word for word in (*others, f"Bearer {TOKEN}") if opens(word)] == [], "without one in the settings"
 
 
-def test_strangers_get_401_and_users_without_the_permission_403_and_neither_a_detail(client: Client) -> None:
+def test_strangers_get_401_users_without_the_permission_403_and_nobody_a_login(client: Client, settings: Any) -> None:
     refused = client.get(reverse("horsies:status"))
     assert (refused.status_code, refused["WWW-Authenticate"]) == (401, "Bearer")
     assert ask(client, Authorization="Bearer wrong")[0] == 401
     assert ask(client) == (401, {"error": "This needs a token, or a user with the permission horsies.view_queue."})
     client.force_login(user("view_task"))
     assert ask(client) == (403, {"error": "This needs the permission horsies.view_queue."})
+    settings.MIDDLEWARE = [*settings.MIDDLEWARE, "django.contrib.auth.middleware.LoginRequiredMiddleware"]
+    assert ask(Client(), **BEARER)[0] == 200, "on a site that wants a login everywhere"
 
 
 def test_a_user_who_may_see_queues_is_answered_also_beside_a_wrong_token(
@@ -298,11 +290,6 @@ def test_it_answers_200_and_what_the_command_prints_or_503_if_something_is_wrong
     code, found = ask(client, **BEARER)
     assert (code, found["healthy"]) == (503, False)
     assert [problem["code"] for problem in found["problems"]] == ["NO_LIVING_WORKER"]
-
-
-def test_a_site_that_wants_a_login_everywhere_does_not_want_one_of_monitoring(client: Client, settings: Any) -> None:
-    settings.MIDDLEWARE = [*settings.MIDDLEWARE, "django.contrib.auth.middleware.LoginRequiredMiddleware"]
-    assert ask(client, **BEARER)[0] == 200
 
 
 @pytest.fixture

@@ -276,17 +276,16 @@ def test_a_queue_that_was_ordered_since_refuses_them_with_the_same_error(send: C
     assert not Task.objects.exists()
 
 
-def test_usual_sends_to_an_ordered_queue_are_sent(declared: None) -> None:
+def test_usual_sends_to_an_ordered_queue_are_sent_and_run_in_the_order_of_the_calls(declared: None) -> None:
+    """Naive: the rows of one INSERT have the same time, and their ids or the lanes decide."""
     queues.change("mail", LIVE, actor="ann")
     tasks.add.with_options(queue="mail", priority=100).send(1, 2)
     tasks.add.with_options(queue="mail").send_many([{"a": 1, "b": 2}] * 2)
     plain.note.using(queue_name="mail").enqueue(1)
     tasks.add.with_options(priority=5, delay=60).send(1, 2)
     assert Task.objects.filter(queue_name="mail", ordered=True).count() == 4
-
-
-def test_many_that_are_sent_at_once_run_in_the_order_of_the_calls(declared: None) -> None:
-    """Naive: the rows of one INSERT have the same time, and their ids or the lanes decide."""
+    drain()
+    Task.objects.all()._raw_delete("default")
     queues.change("mail", {**LIVE, "partition_by_args": ["b"]}, actor="ann")
     handles = tasks.add.with_options(queue="mail").send_many([{"a": number, "b": 1} for number in range(20)])
     last = tasks.add.with_options(queue="mail").send(0, 1)

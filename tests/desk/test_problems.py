@@ -114,9 +114,6 @@ def test_critical_problems_come_first_then_worse_ones_then_older_ones(told: Told
     found = [(one["code"], one["subject"]) for one in told()]
     by_age = ["queue default", "queue bulk", "queue mail"]
     assert found == [(code, name) for code in ("NO_LIVING_WORKER", "WAITS_TOO_LONG") for name in by_age]
-
-
-def test_the_severities_are_those_of_the_page() -> None:
     critical = {code for code in ProblemCode if code.severity == Severity.CRITICAL}
     assert critical == {
         "READ_ONLY", "BLOCKED", "NOTIFY_QUEUE", "CONNECTIONS", "XMIN_HELD", "STALE_WORKER", "NO_LIVING_WORKER", "NO_SCHEDULER",

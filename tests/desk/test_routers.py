@@ -57,13 +57,10 @@ def test_other_apps_may_share_the_alias_and_decide_for_themselves() -> None:
 
 
 @pytest.mark.usefixtures("second_alias")
-def test_the_first_router_decides(settings: Any) -> None:
+def test_the_first_router_decides_and_bad_settings_which_the_checks_report_do_not_stop_it(settings: Any) -> None:
     settings.DATABASE_ROUTERS = [ROUTER, f"{__name__}.Elsewhere"]
     assert router.db_for_read(Task) == "second"
     assert router.db_for_read(User) == "default"
-
-
-def test_bad_settings_do_not_stop_the_router_for_the_checks_report_them(settings: Any) -> None:
     settings.HORSIES = {"QUEUES": [], "DATABASE": "default"}
     assert HorsiesRouter().db_for_read(Task) == "default"
     assert HorsiesRouter().allow_migrate("default", "horsies") is True

@@ -119,14 +119,12 @@ def test_the_checks_report_everything_that_is_wrong_with_schedules(declare: Decl
     assert "horsies.E001 HORSIES['SCHEDULES']['d']" in told
     assert "horsies.E021 HORSIES['SCHEDULES'][''] This cannot be the name of a schedule" in told
 
-
-def test_two_schedules_of_one_name_are_reported(declare: Declare) -> None:
     @task(name="shop.tidy", schedule="every hour")
     def tidy() -> None: ...
 
     declare({"shop.tidy": NIGHTLY})
     (message,) = [line for line in reported().splitlines() if "E022" in line]
-    assert "HORSIES['SCHEDULES']['shop.tidy']" in message
+    assert "HORSIES['SCHEDULES']['shop.tidy']" in message, "two of one name"
 
 
 def test_declaring_refuses_everything_that_is_wrong_at_once_and_writes_nothing(declare: Declare) -> None:

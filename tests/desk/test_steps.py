@@ -165,14 +165,11 @@ def test_async_tasks_take_steps_too(rows: Rows) -> None:
     assert set(steps()) == {"inside", "outside"}
 
 
-def test_a_task_that_is_called_runs_its_steps_and_records_nothing(rows: Rows) -> None:
+def test_a_task_that_is_called_runs_its_steps_and_records_nothing_and_anything_to_call_is_a_step(rows: Rows) -> None:
     assert [each.amount for each in stepping.steps()] == [0, 1, 2]
     assert async_to_sync(stepping.asteps.definition.function)()[1:] == [1, 1]
     assert rows() == ["charge 0", "charge 1", "charge 2", "inside"]
     assert TaskStep.objects.count() == 0
-
-
-def test_task_functions_methods_and_partials_can_be_steps() -> None:
     assert attempt().step("add", tasks.add, 1, b=2) == 3
     assert attempt().step("upper", "a".upper) == "A"
     assert attempt().step("partial", functools.partial(make, "a")) == "a"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -59,16 +60,6 @@ def test_the_list_is_narrowed_by_status_name_and_key() -> None:
     assert "invalid choice" in refusal("list", "--status=SLEEPING")
 
 
-def test_a_search_without_an_index_looks_no_farther_back_than_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workflows, "DEEPEST", 2)
-    oldest, paused = failed(), sent()
-    paused.pause()
-    sent()
-    assert ids("--status=FAILED") == []
-    assert ids("--status=PAUSED") == [str(paused.workflow_id)], "the index of unfinished runs has it among two"
-    assert ids("--name=fails") == [str(oldest.workflow_id)], "names have an index of their own"
-
-
 def test_a_run_is_shown_with_its_nodes_and_who_changed_it() -> None:
     handle = failed()
     assert run("retry", handle.workflow_id) == f"{handle.workflow_id}: its failed nodes run again.\n"
@@ -91,19 +82,16 @@ def test_a_run_is_shown_with_its_nodes_and_who_changed_it() -> None:
         assert "4711" not in run("show", handle.workflow_id, *words), "messages of tasks are shown only on request"
         assert "broken 4711" in run("show", handle.workflow_id, "--payload", *words)
     assert "Only the first 1 nodes are shown." in run("show", handle.workflow_id, "--nodes=1")
-    assert machine("show", handle.workflow_id, "--nodes=1")["more_nodes"] is True
-    assert machine("show", handle.workflow_id, "--nodes=2")["more_nodes"] is False
+    assert [machine("show", handle.workflow_id, f"--nodes={most}")["more_nodes"] for most in (1, 2)] == [True, False]
 
 
 def test_maps_and_child_runs_are_shown() -> None:
-    child = Workflow("child")
+    child, flow = Workflow("child"), Workflow("parent")
     child.add(flows.number, 1)
-    flow = Workflow("parent")
     flow.map(flows.plus, a=[1, 2, 3])
     flow.add(child)
     handle = flow.send()
-    printed = run("show", handle.workflow_id)
-    assert "0/3" in printed
+    assert "0/3" in run("show", handle.workflow_id)
     inner = machine("show", handle.workflow_id)["nodes"][1]["task_id"]
     assert f"parent {handle.workflow_id}, node 1" in lines(run("show", inner))
 
@@ -126,8 +114,8 @@ def test_pause_resume_skip_and_cancel_say_whether_anything_changed_and_are_audit
     entry = AuditEntry.objects.get(action="workflow.pause")
     assert entry.actor.startswith("shell:")
     assert entry.reason == "look"
-    assert machine("resume", id_) == {"id": str(id_), "status": "RUNNING", "changed": True}
-    assert machine("resume", id_) == {"id": str(id_), "status": "RUNNING", "changed": False}
+    for changed in (True, False):
+        assert machine("resume", id_) == {"id": str(id_), "status": "RUNNING", "changed": changed}
     assert run("skip", id_, "plus", "--reason=no") == f"{id_}: node 1 is skipped.\n"
     assert AuditEntry.objects.get(action="workflow.skip").reason == "no"
     for words, problem in [
@@ -165,10 +153,8 @@ def test_show_lists_what_nodes_wait_for_and_signals_that_none_took() -> None:
     shown = run("show", handle.workflow_id)
     begin = lines(shown).index("WAITS FOR UNTIL AFTER THAT")
     paid, sent_, look, end = lines(shown)[begin + 1 : begin + 5]
-    assert paid.startswith("paid signal paid, key 7 ")
-    assert paid.endswith(" FAILED")
-    assert sent_.startswith("sent signal ")
-    assert sent_.endswith(" SKIPPED")
+    assert re.fullmatch("paid signal paid, key 7 .* FAILED", paid)
+    assert re.fullmatch("sent signal .* SKIPPED", sent_)
     assert (look, end) == ("look a decision - -", "")
     assert "UNUSED SIGNAL NAME KEY SENT BY" in lines(shown)
     assert "4711" not in shown
@@ -287,12 +273,7 @@ def test_a_workflow_that_has_started_counts_once_and_a_node_that_undoes_by_what_
         ("b: int = 1", "UNKNOWN_ARGUMENT", "a", "it takes no 'a'"),
         ("a: int, c: str, b: int = 1", "MISSING_ARGUMENT", "c", "it needs 'c', which they do not give"),
         ("a: int, b: str = '1'", "OTHER_TYPE", "b", "argument 'b': expected str, got int"),
-        (
-            "a: TaskResult[int], b: int = 1",
-            "OTHER_TYPE",
-            "a",
-            "'a' is annotated TaskResult[int, TaskError], and gets a",
-        ),
+        ("a: TaskResult[int], b: int = 1", "OTHER_TYPE", "a", "'a' is annotated TaskResult[int, TaskError], and gets"),
         ("a: int, b: Missing = 1", "OTHER_TYPE", "b", "an annotation cannot be resolved"),
     ],
 )
@@ -365,7 +346,7 @@ def test_a_task_that_would_undo_a_node_has_to_fit_also_after_the_node(deploy: De
     assert f"{NUMBER} (undo): there is no task of this name" in check()[1]
 
 
-def test_a_queue_that_is_gone_is_told(settings: Any) -> None:
+def test_a_queue_that_is_gone_and_a_module_that_cannot_be_imported_are_told(settings: Any, monkeypatch: Any) -> None:
     flow = Workflow("mail")
     flow.add(flows.number.with_options(queue="mail"), 1)
     flow.send()
@@ -374,6 +355,9 @@ def test_a_queue_that_is_gone_is_told(settings: Any) -> None:
     (found,) = problems()
     assert (found["code"], found["task"]) == ("UNDECLARED_QUEUE", NUMBER)
     assert "'mail' is not declared" in found["problem"]
+    broken = [ImportProblem("shop.tasks", ValueError("not today"))]
+    monkeypatch.setattr(registry, "autodiscover", lambda: broken)
+    assert "shop.tasks cannot be imported: ValueError('not today')" in refusal("check")
 
 
 def test_what_has_ended_is_not_compared(deploy: Deploy) -> None:
@@ -382,9 +366,8 @@ def test_what_has_ended_is_not_compared(deploy: Deploy) -> None:
     drain()
     assert ended.status() == "COMPLETED"
     half = sent()
-    WorkflowNode.objects.filter(workflow_id=half.workflow_id, name="number").update(
-        status="COMPLETED", finished_at=LONG_AGO
-    )
+    begun = WorkflowNode.objects.filter(workflow_id=half.workflow_id, name="number")
+    begun.update(status="COMPLETED", finished_at=LONG_AGO)
     deploy(NUMBER, None)
     assert check() == (0, "1 node of 1 run fits the code.\n")
 
@@ -412,12 +395,6 @@ def test_both_ends_of_the_constants_of_a_group_are_decoded(deploy: Deploy) -> No
     deploy(flows.page.name, "language: dt.date, pages: int")
     (found,) = problems()
     assert (found["argument"], found["nodes"]) == ("language", 3)
-
-
-def test_a_tasks_module_that_cannot_be_imported_is_not_taken_for_missing_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = [ImportProblem("shop.tasks", ValueError("not today"))]
-    monkeypatch.setattr(registry, "autodiscover", lambda: broken)
-    assert "shop.tasks cannot be imported: ValueError('not today')" in refusal("check")
 
 
 def saga() -> Any:

@@ -72,10 +72,8 @@ def test_each_field_of_the_list_is_exact_alone_and_with_another_one(boss: Client
         ({"until": "9" * 30 + "w"}, "Enter 30m, 2h, 7d or"),
         ({"since": "0001-01-01"}, ""),
         ({"since": "9999-12-31 23:59"}, ""),
-        ({"since": "5m\x00"}, "Null characters are not allowed"),
         ({"queue": "a\x00b"}, "Null characters are not allowed"),
         ({"name": "n" * 300}, "at most 255 characters"),
-        ({"code": "'; DROP TABLE horsies_tasks; --"}, ""),
         ({"site": "%s %(x)s \\"}, ""),
     ],
 )

@@ -317,16 +317,6 @@ def test_the_ways_to_change_a_schedule_show_as_it_stands(boss: Client) -> None:
     assert reverse(ADD) in body(boss, reverse(LIST))
 
 
-def test_a_schedule_that_no_code_declares_is_deleted_and_its_page_is_no_more(boss: Client) -> None:
-    make(priority=4)
-    response = post(boss, "delete", reason=WHY)
-    assert response.redirect_chain == [(reverse(LIST), 302)]
-    assert [level for _, level in messages(response)] == ["success"]
-    assert not Schedule.objects.exists()
-    entry = AuditEntry.objects.get(action="schedule.delete")
-    assert (entry.actor, entry.reason, entry.before["priority"]) == ("boss", WHY, 4)
-
-
 @pytest.mark.parametrize("name", ["a/b", "add", "a_2Fb", "50%_25", "q/edit", "?x=1#y", "schlüssel"])
 def test_a_schedule_of_any_name_is_found_by_its_links(boss: Client, name: str) -> None:
     make(name)
@@ -397,7 +387,7 @@ def test_what_cannot_be_sent_now_is_told_and_nothing_is_written(boss: Client, ch
     assert (Task.objects.count(), AuditEntry.objects.count()) == (0, before)
 
 
-def test_a_schedule_is_disabled_enabled_and_reverted(boss: Client) -> None:
+def test_a_schedule_is_disabled_enabled_reverted_and_deleted(boss: Client) -> None:
     declare()
     assert messages(post(boss, "disable", reason=WHY)) == [("Schedule report: Disabled; enabled: yes → no.", "success")]
     assert (row().definition["enabled"], row().next_at) == (False, None)
@@ -407,9 +397,13 @@ def test_a_schedule_is_disabled_enabled_and_reverted(boss: Client) -> None:
     post(boss, "revert", reason="it is over")
     assert (row().changes, row().definition) == ({}, row().declared)
     written = AuditEntry.objects.order_by("pk").filter(actor="boss").values_list("action", "reason")
-    assert list(written) == [
-        ("schedule.disable", WHY), ("schedule.enable", None), ("schedule.revert", "it is over"),
-    ]  # fmt: skip
+    done = [("schedule.disable", WHY), ("schedule.enable", None), ("schedule.revert", "it is over")]
+    assert list(written) == done
+    make("made by hand", priority=4)
+    response = post(boss, "delete", "made by hand", reason=WHY)
+    assert (response.redirect_chain, messages(response)[0][1]) == ([(reverse(LIST), 302)], "success")
+    assert list(written.all()) == [*done, ("schedule.delete", WHY)]
+    assert not Schedule.objects.filter(name="made by hand").exists()
 
 
 def test_an_edit_writes_what_was_altered_and_no_more(boss: Client) -> None:

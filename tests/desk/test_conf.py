@@ -261,12 +261,10 @@ def test_the_code_of_unhandled_errors_can_be_the_projects_own_and_a_queue_name_h
     [
         (["DATABSE"], "Did you mean 'DATABASE'?"),
         (["queues"], "Did you mean 'QUEUES'?"),
-        (["CLUSTER_CAP"], "Did you mean 'CLUSTER_WIDE_CAP'?"),
         (["QUEUES", "mail", "PRIORTY"], "Did you mean 'priority'?"),
         (["QUEUES", "mail", "name"], "priority, max_concurrency"),
         (["RESILIENCE", "DB_RETRY_MAX"], "Did you mean 'DB_RETRY_MAX_MS'?"),
         (["RECOVERY", "CHECK_INTERVAL"], "'CHECK_INTERVAL_MS'"),
-        (["RETENTION", "AUDIT_RETENTION"], "'AUDIT_RETENTION_HOURS'"),
         ([7], "QUEUES"),
     ],
 )

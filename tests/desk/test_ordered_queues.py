@@ -105,10 +105,8 @@ def test_a_skip_of_a_rule_by_task_needs_the_task_and_one_by_all_arguments_takes_
     ("name", "key", "more", "said"),
     [
         ("nowhere", {}, {}, "there is no queue 'nowhere' in the database"),
-        ("a\x00b", {}, {}, "there is no queue"),
         ("bulk", {"customer": 7}, {}, "queue 'bulk' is not ordered: no failed task stops others"),
         ("twin", {"customer": 7}, {}, "queue 'twin' is not ordered"),
-        ("*", {}, {}, "is not ordered"),
         ("mail", {}, {}, r"for each argument of its rule \(customer\), but these were given: none"),
         ("mail", {"customer": 7, "day": 1}, {}, r"\(customer\), but these were given: customer, day"),
         ("mail", {"costumer": 7}, {}, r"\(customer\), but these were given: costumer"),
@@ -116,10 +114,9 @@ def test_a_skip_of_a_rule_by_task_needs_the_task_and_one_by_all_arguments_takes_
         ("mail", {"customer": 7}, {}, "no failed task stops the key .*:7} of queue 'mail'; see 'horsies_queue show mail'"),
         ("mail", {"customer": uuid.UUID(int=7)}, {}, "cannot be written as JSON"),
         ("mail", {"customer": "a\x00"}, {}, "cannot be written as JSON"),
-        ("mail", {"customer": float("nan")}, {}, "cannot be written as JSON"),
         ("default", {"customer": 7}, {}, r"for each argument of its rule \(none\), but these were given: customer"),
         ("default", {}, {}, "its rule is by task, so the name of the task is needed"),
-        ("default", {}, {"task": "a\x00"}, "its rule is by task, so the name of the task is needed"),
+
         ("mail", {"customer": 7}, {"reason": " "}, "queue 'mail': a skip needs a reason"),
         ("mail", {"customer": 7}, {"actor": ""}, "no task of queue 'mail' was skipped: actor must be"),
     ],

@@ -189,15 +189,6 @@ def test_a_change_is_compared_with_what_the_queue_has_already(columns: dict[str,
     assert queues.change("mail", cleared, actor="ann") == sorted(cleared)
 
 
-def test_a_policy_is_set_and_replaced_and_the_limit_in_force_is_one() -> None:
-    queues.change("mail", {**ORDERED, "partition_max_concurrency": 1}, actor="ann")
-    changed = {"partition_policy": "continue", "priority": 3}
-    assert queues.change("mail", changed, actor="ann") == sorted(changed)
-    merged = {"partition_by_args": [], "partition_by_task": True, "partition_policy": "coalesce"}
-    queues.change("mail", {**merged, "partition_max_concurrency": None}, actor="ann")
-    assert QueueLimits.objects.get(pk="mail").partition_max_concurrency == 1
-
-
 def test_in_soft_mode_no_queue_has_a_policy_and_the_cluster_no_cap_but_it_can_be_paused() -> None:
     with override_settings(HORSIES={**HORSIES, "PREFETCH_BUFFER": 4, "CLAIM_LEASE_MS": 5_000}):
         with pytest.raises(QueueError, match=r"not possible while HORSIES\['PREFETCH_BUFFER'\] is set"):

@@ -23,7 +23,7 @@ from horsies_django.monitoring import workflows
 from horsies_django.testing import drain
 from tests.apps.project import flows
 from tests.conftest import Connect, sql
-from tests.desk.test_admin import TASKS, body, client_with, page_of, table
+from tests.desk.test_admin import TASKS, body, client_with, page_of, says, table
 from tests.desk.test_admin import listed as listed_tasks
 from tests.desk.test_admin_speed import queries, rows_read
 from tests.desk.test_workflow_command import saga
@@ -66,13 +66,12 @@ def test_the_list_shows_status_key_progress_and_error_the_newest_first(boss: Cli
     book.pause()
     assert listed(boss) == [book.workflow_id, bad.workflow_id]
     html = body(boss, reverse(RUNS))
-    for text in (
-        "book 7", "UNHANDLED_ERROR", ">0 of 2</span>", ">2 of 2, 1 failed, 1 skipped</span>",
+    says(
+        html, "book 7", "UNHANDLED_ERROR", ">0 of 2</span>", ">2 of 2, 1 failed, 1 skipped</span>",
         '<progress class="horsies-progress" max="100" value="0" aria-hidden="true"></progress> 0 %',
         '<progress class="horsies-progress horsies-progress-failed" max="100" value="100"',
         '<span class="horsies-badge horsies-paused"><span aria-hidden="true">{}</span> {}</span>'.format(*SHAPES["PAUSED"]),
-    ):  # fmt: skip
-        assert text in html, text
+    )  # fmt: skip
 
 
 def test_the_list_says_what_each_run_waits_for_and_finds_those_that_need_somebody(boss: Client) -> None:
@@ -103,8 +102,7 @@ def test_the_list_says_what_each_run_waits_for_and_finds_those_that_need_somebod
     assert set(waits_of(needs="1")) == {gated.workflow_id, stopped.workflow_id, undone.workflow_id}
     assert set(waits_of(needs="1", status="PAUSED")) == {stopped.workflow_id}
     html = body(boss, reverse(RUNS), needs="1")
-    assert "the decision of a person (sign &lt;b&gt;)" in html
-    assert "Only the newest 1,000 halted runs" in html
+    says(html, "the decision of a person (sign &lt;b&gt;)", "Only the newest 1,000 halted runs")
 
 
 def test_filters_and_searches_find_their_runs_and_no_others(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,8 +153,7 @@ def test_a_run_shows_its_nodes_with_links_to_tasks_maps_and_runs(boss: Client) -
     child_run = WorkflowRun.objects.get(parent_id=handle.workflow_id)
     tasks = f"{reverse('admin:horsies_task_changelist')}?workflow={handle.workflow_id}%3A1"
     assert f'<a href="{reverse("admin:horsies_task_change", args=(task.pk,))}">Task</a>' in html
-    assert f'<a href="{tasks}">Tasks</a>' in html
-    assert f'<a href="{url(child_run.pk)}">Run</a>' in html
+    says(html, f'<a href="{tasks}">Tasks</a>', f'<a href="{url(child_run.pk)}">Run</a>')
     parent = f'<a href="{url(handle)}">parent</a>, <a href="{node_url(handle, 2)}">node 2</a>'
     assert parent in body(boss, url(child_run.pk))
 
@@ -168,14 +165,12 @@ def test_a_task_page_links_its_run_and_its_node(boss: Client) -> None:
     task = Task.objects.get(node_index=1)
     html = body(boss, page_of(task))
     assert f'<a href="{url(handle)}">maps {handle.workflow_id}</a>' in html
-    assert f'<a href="{node_url(handle, 0)}">plus</a>' in html
-    assert "Element of the map" in html
+    says(html, f'<a href="{node_url(handle, 0)}">plus</a>', "Element of the map")
     assert "Element of the map" not in body(boss, page_of(TaskFactory()))
     handle = failed()
     handle.retry()
     html = body(boss, page_of(Task.objects.get(workflow_id=handle.workflow_id, node__isnull=True)))
-    assert "a retry of the run replaced this task" in html
-    assert url(handle) in html
+    says(html, "a retry of the run replaced this task", url(handle))
 
 
 def test_nodes_are_filtered_by_status_and_shown_some_at_a_time(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,8 +183,7 @@ def test_nodes_are_filtered_by_status_and_shown_some_at_a_time(boss: Client, mon
     drain(raise_errors=False)
     html = body(boss, url(handle))
     assert [row[0] for row in table(html, "horsies-nodes")] == ["0", "1"]
-    assert "2 of 4 nodes are shown." in html
-    assert '<a rel="next" href="?nodes=&amp;from=2#horsies-nodes">' in html
+    says(html, "2 of 4 nodes are shown.", '<a rel="next" href="?nodes=&amp;from=2#horsies-nodes">')
     html = body(boss, url(handle), **{"nodes": "", "from": "2"})
     assert [row[0] for row in table(html, "horsies-nodes")] == ["2", "3"]
     assert 'rel="next"' not in html
@@ -339,8 +333,7 @@ def test_the_audit_links_the_run_and_says_what_changed(boss: Client) -> None:
     handle.skip("plus", actor="ada")
     html = body(boss, reverse("admin:horsies_auditentry_changelist"))
     assert f'<a href="{url(handle)}">{handle.workflow_id}</a>' in html
-    for text in ("Workflow paused", "status: RUNNING → PAUSED", "Node skipped", "node: 1"):
-        assert text in html
+    says(html, "Workflow paused", "status: RUNNING → PAUSED", "Node skipped", "node: 1")
     entries = table(body(boss, url(handle)), "horsies-audit")
     assert [entry[2] for entry in entries] == ["Node skipped", "Workflow resumed", "Workflow paused"]
 
@@ -483,8 +476,7 @@ def test_a_run_that_is_undone_shows_its_undos_and_what_they_wait_for(boss: Clien
     handle = saga()
     assert listed(boss, status="COMPENSATING") == [handle.workflow_id]
     html = body(boss, url(handle))
-    assert "↶" in html
-    assert "Compensating" in html
+    says(html, "↶", "Compensating")
     numbers = dict(WorkflowNode.objects.values_list("name", "number"))
     rows = {row[1]: row for row in table(html, "horsies-nodes")}
     kind, task, status = rows["undo first"][2:5]
@@ -492,8 +484,7 @@ def test_a_run_that_is_undone_shows_its_undos_and_what_they_wait_for(boss: Clien
     html = body(boss, node_url(handle, numbers["undo first"]))
     found = dict(table(html, "horsies-facts"))
     assert (found["Kind"], found["Undoes"], "Join" in found, "Added by" in found) == ("undo", "first", False, False)
-    assert f'<a href="{node_url(handle, numbers["first"])}">first</a>' in html
-    assert "It undoes" in html
+    says(html, f'<a href="{node_url(handle, numbers["first"])}">first</a>', "It undoes")
     found = dict(table(body(boss, node_url(handle, numbers["first"])), "horsies-facts"))
     assert found["Undo"].replace(" ", "") == flows.refund.name
     assert tools(boss, handle) == {"skip"}

@@ -197,7 +197,7 @@ def test_what_cannot_be_imported_is_named(beat: dict[str, Any], entry: dict[str,
     assert list(rows()) == ["good"]
 
 
-def test_a_second_run_changes_nothing_and_a_schedule_of_ours_is_kept(beat: dict[str, Any]) -> None:
+def test_a_second_run_changes_nothing_a_schedule_of_ours_is_kept_and_names_choose(beat: dict[str, Any]) -> None:
     """Naive: what somebody changed here since is overwritten by the next run, or the run fails on the first name."""
     beat["nightly"] = NIGHTLY
     run()
@@ -210,15 +210,11 @@ def test_a_second_run_changes_nothing_and_a_schedule_of_ours_is_kept(beat: dict[
     assert "1 changed." in run("--replace")
     assert rows()["nightly"] == {"task": tasks.noop.name, "pattern": "30 4 * * mon-fri", "zone": "Europe/Istanbul"}
     assert "1 unchanged." in run("--replace")
-
-
-def test_a_dry_run_creates_nothing_and_names_choose(beat: dict[str, Any]) -> None:
-    beat["nightly"], beat["hourly"] = NIGHTLY, {**NIGHTLY, "schedule": 3600}
-    assert "2 would be created." in run("--dry-run")
-    assert rows() == {}
+    beat["hourly"], beat["weekly"] = {**NIGHTLY, "schedule": 3600}, NIGHTLY
+    assert "2 would be created." in run("--dry-run", "hourly", "weekly")
     assert "1 created." in run("hourly")
-    assert list(rows()) == ["hourly"]
-    with pytest.raises(CommandError, match="beat has no 'daily'; it has: hourly, nightly"):
+    assert sorted(rows()) == ["hourly", "nightly"]
+    with pytest.raises(CommandError, match="beat has no 'daily'; it has: hourly, nightly, weekly"):
         run("daily")
 
 

@@ -99,35 +99,25 @@ def test_a_queue_shows_what_is_due_and_runs_its_limit_and_pause(client: Client, 
         assert cluster == (name in ("horsies_queue_limit_tasks", "horsies_queue_paused")), name
 
 
-def test_workers_count_by_their_state_and_one_that_is_long_gone_is_none(client: Client) -> None:
+def test_workers_and_unfinished_runs_count_by_state_and_schedules_show_when_they_fire_next(client: Client) -> None:
     for silent in (0, 0, 300):
         living_worker(beat={"sent_at": now() - dt.timedelta(seconds=silent)})
     WorkerFactory(stopped_at=now())
-    WorkerFactory(stopped_at=now() - dt.timedelta(hours=1))
-    expected = {"living": 2, "stale": 1, "dead": 0, "stopped": 1}
-    assert scraped(client).of("horsies_workers", "state") == expected
-
-
-def test_a_schedule_shows_when_it_fires_next_unless_it_is_off_or_no_scheduler_has_seen_it(client: Client) -> None:
+    WorkerFactory(stopped_at=now() - dt.timedelta(hours=1))  # it is long gone
     for name in ("nightly", "off", "new"):
         schedules.create(name, {"task": tasks.noop.name, "pattern": "daily at 03:00"}, actor="a test")
     moment = now() + dt.timedelta(hours=1)
-    Schedule.objects.exclude(name="new").update(next_fire_at=moment)
+    Schedule.objects.exclude(name="new").update(next_fire_at=moment)  # no scheduler has seen the new one
     schedules.disable("off", actor="a test")
-    found = scraped(client).of("horsies_schedule_next_fire_timestamp_seconds", "schedule")
-    assert found == {"nightly": moment.timestamp()}
-
-
-def test_unfinished_runs_count_by_status(client: Client) -> None:
-    def flow() -> Workflow[Any]:
-        made: Workflow[Any] = Workflow("an order")
-        made.add(tasks.noop)
-        return made
-
-    handles = [flow().send() for _ in range(4)]
+    flow: Workflow[Any] = Workflow("an order")
+    flow.add(tasks.noop)
+    handles = [flow.send() for _ in range(4)]
     handles[0].pause(actor="a test")
     handles[1].cancel(actor="a test")
-    assert scraped(client).of("horsies_workflow_runs", "status") == {"RUNNING": 2, "PAUSED": 1, "COMPENSATING": 0}
+    found = scraped(client)
+    assert found.of("horsies_workers", "state") == {"living": 2, "stale": 1, "dead": 0, "stopped": 1}
+    assert found.of("horsies_schedule_next_fire_timestamp_seconds", "schedule") == {"nightly": moment.timestamp()}
+    assert found.of("horsies_workflow_runs", "status") == {"RUNNING": 2, "PAUSED": 1, "COMPENSATING": 0}
 
 
 def test_each_problem_counts_and_all_others_are_zero(client: Client) -> None:

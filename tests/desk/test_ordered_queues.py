@@ -26,7 +26,7 @@ from horsies_django.testing import drain
 from tests.apps.errands import tasks as plain
 from tests.apps.project import tasks
 from tests.conftest import Claimers, limit, put
-from tests.desk.test_admin import body, client_with, page_of, table
+from tests.desk.test_admin import body, client_with, page_of, says, table
 from tests.desk.test_admin_task import WHY, opened
 from tests.support.commands import command
 from tests.support.factories import TaskFactory, error, now
@@ -182,9 +182,7 @@ def test_the_admin_shows_the_policy_and_the_stopped_keys_but_keys_only_to_those_
     assert [(row[0], row[3]) for row in table(html, "horsies-stopped")] == [(escape(HELD), "3")]
     assert f'<a href="{page_of(Task.objects.get(pk=failed))}">shop.tasks.send_receipt</a>' in html
     for page in (html, hidden):
-        assert "Keys that a failed task stops" in page
-        assert "ordered, a failed task stops its key" in page
-        assert "1 per partition" in page
+        says(page, "Keys that a failed task stops", "ordered, a failed task stops its key", "1 per partition")
     queues.skip("mail", {"customer": "acme"}, **WHO)
     after = body(everything, URL)
     assert "Keys that a failed task stops" not in after

@@ -209,16 +209,13 @@ def test_a_failure_is_mapped_and_retried_as_a_real_one_would_be(
     assert attempts(sent) == [first, ("COMPLETED", None)]
 
 
-def test_what_is_not_to_be_retried_is_final() -> None:
+def test_what_is_not_to_be_retried_is_final_and_what_a_task_can_ask_for_can_be_asked_for() -> None:
     gone, declined = call.send(), record.send("never")
     returned = TaskError("CARD_DECLINED", "no funds", data={"code": 51})  # as a task returns it
     with fail_next(call, "GONE"), fail_next(record, returned), pytest.raises(ExceptionGroup, match="that failed: 2"):
         drain()
     assert gone.get(0).err_value.error_code == "GONE"
     assert declined.get(0).err_value == returned
-
-
-def test_what_a_task_can_ask_for_can_be_asked_for() -> None:
     handle, skipped = record.send("later"), record.send("never")
     with fail_next(record, Retry("not yet", delay_seconds=600, code="TOO_EARLY")), fail_next(record, Skip("no need")):
         drain()

@@ -1,10 +1,21 @@
-"""What the tests of the admin share."""
+"""What the tests of the admin share, and those of settings and checks."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
 import pytest
 from django.contrib.auth.models import User
+from django.db import connections
 from django.test import Client
+
+from horsies_django.conf import config
+from horsies_django.tasks import registry
+
+AddApp = Callable[..., str]
 
 
 @pytest.fixture
@@ -12,3 +23,35 @@ def boss(client: Client) -> Client:
     """A superuser's browser."""
     client.force_login(User.objects.create_superuser("boss"))
     return client
+
+
+@pytest.fixture
+def second_alias(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """The options of an alias ``second``, for a test to change; nothing connects to it."""
+    options = {**connections.settings["default"]}
+    monkeypatch.setitem(connections.settings, "second", options)
+    yield options
+    connections["second"].close()
+    del connections["second"]
+    config.cache_clear()
+
+
+@pytest.fixture
+def add_app(settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AddApp]:
+    """Install an app that has the given modules for the time of the test, and forget its tasks and modules after it."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
+    added = []
+
+    def add(name: str, **modules: str) -> str:
+        package = tmp_path / name
+        package.mkdir()
+        for module, source in {"__init__": "", **modules}.items():
+            (package / f"{module}.py").write_text(source)
+        added.append(name)
+        settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, name]
+        return name
+
+    yield add
+    for module in [module for module in sys.modules if module.partition(".")[0] in added]:
+        del sys.modules[module]

@@ -68,7 +68,6 @@ def test_an_override_takes_the_limits_that_were_given_under_the_users_name(boss:
     assert queue.override == {"max_concurrency": 4, "local_limit": None}
     assert (queue.override_by, queue.override_reason) == ("boss", WHY)
     held = queue.override_until
-    assert held is not None
     assert (timezone.localtime(held) if timezone.is_aware(held) else timezone.make_aware(held)) == until
     entry = AuditEntry.objects.latest("pk")
     assert (entry.actor, entry.action, entry.subject, entry.reason) == ("boss", "queue.override", "mail", WHY)

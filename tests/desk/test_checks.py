@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Callable, Iterator
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -17,14 +15,11 @@ from django.db import connections
 from django.db.backends.postgresql import psycopg_any
 
 from horsies_django import checks
-from horsies_django.conf import config
-from horsies_django.tasks import registry
+from tests.desk.conftest import AddApp
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "checks.md"
 MODELS = "from django.db import models\n\nclass {name}(models.Model):\n    class Meta:\n        app_label = '{app}'\n"
-
-AddApp = Callable[..., str]
 
 
 class ProjectOnSecond:
@@ -46,38 +41,6 @@ class NoMigrations:
 
     def allow_migrate(self, db: str, app_label: str, **hints: Any) -> bool:
         return False
-
-
-@pytest.fixture
-def second_alias(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """The options of an alias ``second``, for a test to change; nothing connects to it."""
-    options = {**connections.settings["default"]}
-    monkeypatch.setitem(connections.settings, "second", options)
-    yield options
-    connections["second"].close()
-    del connections["second"]
-    config.cache_clear()
-
-
-@pytest.fixture
-def add_app(settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AddApp]:
-    """Install an app that has the given modules for the time of the test, and forget its tasks and modules after it."""
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
-    added = []
-
-    def add(name: str, **modules: str) -> str:
-        package = tmp_path / name
-        package.mkdir()
-        for module, source in {"__init__": "", **modules}.items():
-            (package / f"{module}.py").write_text(source)
-        added.append(name)
-        settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, name]
-        return name
-
-    yield add
-    for module in [module for module in sys.modules if module.partition(".")[0] in added]:
-        del sys.modules[module]
 
 
 def found(id_: str) -> CheckMessage:

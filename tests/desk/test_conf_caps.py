@@ -85,7 +85,6 @@ def test_tasks_of_a_partition_are_ordered_or_coalesced_without_a_limit_of_their_
     rule: dict[str, Any], policy: str | None
 ) -> None:
     found = mail(partition=rule)
-    assert found.partition is not None
     assert (found.policy, found.partition.policy, found.ordered) == (policy, policy, bool(rule.get("ordered")))
     assert found.partition.by_args == (
         () if rule.get("by_args") == "all" else tuple(rule.get("by_args", [])) or found.partition.by_args

@@ -12,7 +12,6 @@ import uuid
 from code import InteractiveConsole
 from collections.abc import Callable, Iterator
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,6 +33,7 @@ from horsies_django.tasks.context import CurrentTask
 from horsies_django.worker.child.run_task import Reply, resolve
 from horsies_django.worker.startup import refuse_unready_tasks
 from tests.apps.project import tasks
+from tests.desk.conftest import AddApp
 
 pytestmark = pytest.mark.django_db
 
@@ -211,27 +211,20 @@ def {name}(): ...
 
 
 @pytest.fixture
-def depot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Any) -> Iterator[Site]:
+def depot(add_app: AddApp, monkeypatch: pytest.MonkeyPatch, settings: Any) -> Iterator[Site]:
     """Give a function that writes the modules of an installed app ``depot``, by their names."""
-    root = tmp_path / "site"
 
     def write(**modules: str) -> None:
-        (root / "depot").mkdir(parents=True)
-        for name in ("__init__", *modules):
-            (root / "depot" / f"{name}.py").write_text(modules.get(name, ""))
-        settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "depot"]
+        add_app("depot", **modules)
         settings.ROOT_URLCONF = "depot.urls"
         clear_url_caches()
 
     registry.autodiscover()  # else the tasks of the test project would be forgotten with those of the site
     for name in ("_tasks", "sure"):
         monkeypatch.setattr(registry, name, type(getattr(registry, name))(getattr(registry, name)))
-    monkeypatch.setattr(registry, "_sent", set())
-    monkeypatch.syspath_prepend(root)
+    monkeypatch.setattr(unsure, "_sent", set())
     yield write
     clear_url_caches()
-    for name in [name for name in sys.modules if name.partition(".")[0] == "depot"]:
-        del sys.modules[name]
 
 
 def warned() -> list[tuple[str, str, Any]]:

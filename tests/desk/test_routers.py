@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from django.apps import apps
 from django.contrib.auth.models import Group, User
-from django.db import connections, router
+from django.db import router
 
-from horsies_django.conf import config
 from horsies_django.models import Queue, Task
 from horsies_django.routers import HorsiesRouter
 
@@ -27,18 +25,13 @@ class Elsewhere:
 
 
 @pytest.fixture
-def second_alias(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def elsewhere(second_alias: dict[str, Any], settings: Any) -> None:
     """The queue lives on the alias ``second``; nothing connects to it."""
-    monkeypatch.setitem(connections.settings, "second", {**connections.settings["default"]})
     settings.HORSIES = {"DATABASE": "second"}
     settings.DATABASE_ROUTERS = [ROUTER]
-    yield
-    connections["second"].close()
-    del connections["second"]
-    config.cache_clear()
 
 
-@pytest.mark.usefixtures("second_alias")
+@pytest.mark.usefixtures("elsewhere")
 def test_the_queue_is_read_written_and_migrated_on_its_alias_only() -> None:
     for model in apps.get_app_config("horsies").get_models():
         assert router.db_for_read(model) == router.db_for_write(model) == "second"
@@ -48,7 +41,7 @@ def test_the_queue_is_read_written_and_migrated_on_its_alias_only() -> None:
         assert router.allow_migrate("default", "horsies", **hints) is False
 
 
-@pytest.mark.usefixtures("second_alias")
+@pytest.mark.usefixtures("elsewhere")
 def test_other_apps_may_share_the_alias_and_decide_for_themselves() -> None:
     own = HorsiesRouter()
     assert own.db_for_read(User) is own.db_for_write(User) is None
@@ -56,7 +49,7 @@ def test_other_apps_may_share_the_alias_and_decide_for_themselves() -> None:
     assert own.allow_relation(User(), Group()) is own.allow_relation(User(), Queue()) is None
 
 
-@pytest.mark.usefixtures("second_alias")
+@pytest.mark.usefixtures("elsewhere")
 def test_the_first_router_decides_and_bad_settings_which_the_checks_report_do_not_stop_it(settings: Any) -> None:
     settings.DATABASE_ROUTERS = [ROUTER, f"{__name__}.Elsewhere"]
     assert router.db_for_read(Task) == "second"

@@ -127,9 +127,7 @@ def workflows(short: str) -> list[str]:
     return [*found, reverse("admin:horsies_task_change", args=(task.pk,))]
 
 
-def test_hostile_texts_are_text_and_no_page_carries_styles_scripts_or_handlers_inline(
-    pages: dict[str, str],
-) -> None:
+def test_hostile_texts_are_text_and_no_page_carries_styles_scripts_or_handlers_inline(pages: dict[str, str]) -> None:
     assert len(pages) == 53
     for address, html in pages.items():
         assert "alert(1)" in html, address

@@ -173,9 +173,7 @@ def test_a_queue_is_paused_resumed_and_its_override_cleared(boss: Client) -> Non
 
 
 @pytest.mark.django_db(transaction=True)
-def test_what_the_database_refuses_is_an_error_on_the_form_and_a_lost_entry_of_the_audit_a_warning(
-    boss: Client,
-) -> None:
+def test_what_the_database_refuses_is_an_error_on_the_form_and_a_lost_audit_entry_a_warning(boss: Client) -> None:
     with refused("horsies_queues", code="42501"):
         response = post(boss, "pause", reason=WHY)
     assert response.status_code == 200
@@ -224,7 +222,7 @@ def test_the_cluster_has_one_limit_and_its_own_page(boss: Client) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_limits_that_are_locked_are_an_error_on_the_form(
+def test_locked_limits_are_an_error_on_the_form(
     boss: Client, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
@@ -369,9 +367,7 @@ def test_a_queue_shows_its_last_twenty_changes_and_no_others(boss: Client) -> No
 
 
 @pytest.mark.django_db(transaction=True)
-def test_numbers_that_take_too_long_are_given_up(
-    boss: Client, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_numbers_that_take_long_are_given_up(boss: Client, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readonly, "STATEMENT_TIMEOUT_MS", 100)
     keeper = connect()
     with keeper.transaction():

@@ -89,7 +89,7 @@ def test_a_warning_when_a_lease_has_nothing_to_hold(settings: Any) -> None:
     assert found("E003").obj == "HORSIES['PREFETCH_BUFFER']"
 
 
-def test_an_alias_that_is_not_postgresql_or_psycopg_3_is_an_error(
+def test_an_alias_that_is_not_postgresql_or_its_driver_is_told(
     second_alias: Any, settings: Any, monkeypatch: Any
 ) -> None:
     second_alias.update(ENGINE="django.db.backends.sqlite3", NAME=":memory:")
@@ -139,9 +139,7 @@ def test_a_warning_when_the_models_of_the_project_are_written_to_another_alias(s
     assert run_checks(tags=[checks.TAG]) == [], "only some of them are elsewhere"
 
 
-def test_a_warning_when_listening_through_a_pooler(
-    second_alias: dict[str, Any], settings: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_warning_when_a_pooler_listens(second_alias: Any, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(connections.settings["default"], "DISABLE_SERVER_SIDE_CURSORS", True)
     assert found("W002").obj == "HORSIES['LISTEN_DATABASE']"
     settings.HORSIES = {**settings.HORSIES, "LISTEN_DATABASE": "second"}
@@ -194,9 +192,7 @@ def test_all_missing_annotations_of_all_tasks_of_a_module_are_named_at_once(add_
     assert message.msg.endswith("\nSo does send in line 12: to, return\nSo does tape in line 19: width")
 
 
-def test_an_annotation_that_names_nothing_and_an_undeclared_queue_are_errors(
-    add_app: AddApp,
-) -> None:
+def test_an_annotation_that_names_nothing_and_an_undeclared_queue_are_errors(add_app: AddApp) -> None:
     code = "from __future__ import annotations\nfrom horsies_django import task\n\n@task\ndef pack(box: Bxo) -> None: ...\n"
     add_app("shop_l", tasks=code)
     add_app("shop_j", tasks="from horsies_django import task\n\n@task(queue='mial')\ndef pack() -> None: ...\n")

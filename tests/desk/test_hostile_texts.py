@@ -111,8 +111,5 @@ def test_a_key_or_a_name_that_cannot_be_stored_is_refused_or_not_found(text: str
     for verb in (schedules.enable, schedules.revert, schedules.run_now):
         with pytest.raises(ScheduleError, match="there is no schedule"):
             verb(text, actor="ada")
-
-
-def test_a_reason_from_a_shell_that_is_no_utf_8_is_refused_by_the_command() -> None:
     with pytest.raises(CommandError, match="reason must be a str without NUL bytes and lone surrogates"):
         call_command("horsies_task", "cancel", str(sent()), "--reason", SURROGATE)

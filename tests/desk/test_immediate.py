@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import inspect
-from collections.abc import Iterator
-from contextlib import contextmanager
 from tempfile import NamedTemporaryFile
 from typing import Any
 
@@ -25,20 +23,6 @@ from tests.apps.project import tasks
 
 class Rolled(Exception):  # noqa: N818 - what a test raises to leave a transaction
     """Ends a transaction."""
-
-
-@contextmanager
-def deletions_in(path: str) -> Iterator[None]:
-    """Send a task for each group that is deleted, which writes its name into a file."""
-
-    def receiver(instance: Group, **kwargs: Any) -> None:
-        tasks.jot.send(path, instance.name)
-
-    post_delete.connect(receiver, sender=Group, weak=False)
-    try:
-        yield
-    finally:
-        post_delete.disconnect(receiver, sender=Group)
 
 
 def names() -> list[str]:
@@ -68,8 +52,14 @@ class Both:
     def test_the_end_of_a_transaction_without_a_savepoint_counts_too(self) -> None:
         """Naive: only RELEASE SAVEPOINT is watched, which the atomic() of delete() does not send in a TestCase."""
         group = Group.objects.create(name="gone")
-        with NamedTemporaryFile() as file, immediate(), deletions_in(file.name):
+        with NamedTemporaryFile() as file, immediate():
+
+            def receiver(instance: Group, **kwargs: Any) -> None:
+                tasks.jot.send(file.name, instance.name)
+
+            post_delete.connect(receiver, sender=Group)
             group.delete()
+            post_delete.disconnect(receiver, sender=Group)
             assert file.read() == b"gone\n"
 
     def test_what_is_rolled_back_does_not_run(self) -> None:

@@ -76,9 +76,7 @@ def test_it_gets_the_task_and_its_arguments_and_gives_the_result(seen: list[Any]
     assert seen == [("noting", "tests.mixed", [1], {"b": 2}, {"tenant": 7})]
 
 
-def test_the_first_entry_is_the_outermost_and_may_change_arguments_and_result(
-    seen: list[Any],
-) -> None:
+def test_the_first_entry_is_the_outermost_and_may_change_arguments_and_result(seen: list[Any]) -> None:
     with using("MIDDLEWARE", "Noting", "not_used", "doubling"):
         handle = tasks.add.send(1, b=4)
         drain()

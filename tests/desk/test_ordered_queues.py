@@ -77,9 +77,7 @@ def test_the_values_of_a_key_are_those_of_the_arguments_in_any_type(key: Any) ->
     assert queues.skip("mail", {"customer": key}, **WHO) == id_
 
 
-def test_the_button_of_the_failed_task_skips_it_once_as_both_histories_say(
-    claimer: Claimers,
-) -> None:
+def test_the_button_of_the_failed_task_skips_it_once_as_both_histories_say(claimer: Claimers) -> None:
     ordered()
     failed, worker = stop(behind=2), claimer(mail=1)
     boss = client_with("view_task", "operate_task", "view_auditentry")
@@ -198,9 +196,7 @@ def test_a_queue_without_a_policy_reads_no_keys(boss: Client) -> None:
     assert table(html, "horsies-limits")[-1] == ["Policy of partitions", "–", "–", "–"]
 
 
-def test_a_key_that_is_stopped_is_told_once_and_other_failures_are_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_key_that_is_stopped_is_told_once_and_other_failures_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """Naive: every failure of an ordered queue, also one that is retried, or whose policy goes on."""
     got: list[dict[str, Any]] = []
 

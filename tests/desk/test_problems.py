@@ -237,9 +237,7 @@ def earlier(span: dt.timedelta, width: int) -> None:
         ({"UNHANDLED_ERROR": 3, "RETRIED": 9}, "all 3 tasks"),
     ],
 )
-def test_a_task_that_fails_often_is_told_by_both(
-    told: Told, count: Count, results: dict[str, int], said: str | None
-) -> None:
+def test_a_task_that_fails_often_is_told_by_both(told: Told, count: Count, results: Any, said: str | None) -> None:
     count("shop.pay", **results)
     count("shop.other", COMPLETED=9_000)
     found = told()
@@ -305,9 +303,7 @@ def test_a_partition_that_waits_at_a_limit_is_told_by_both_without_its_value(tol
     assert told() == []
 
 
-def test_the_oldest_of_so_many_partitions_counts_whatever_its_lane(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_oldest_of_so_many_partitions_counts_whatever_its_lane(monkeypatch: pytest.MonkeyPatch) -> None:
     for place, (lane, priority, minutes) in enumerate((("async", 1, 1), ("async", 9, 5), ("sync", 5, 3))):
         waiting = {"parked": True, "partition_key": str(place // 2), "sent_at": now() - minutes * MINUTE}
         TaskFactory(lane=lane, priority=priority, **waiting)
@@ -407,7 +403,7 @@ def test_schedules_that_no_scheduler_loads_or_keeps_are_told_by_both(told: Told,
     assert told() == [], "somebody wanted it so"
 
 
-def test_a_schedule_of_a_module_that_nobody_imports_counts(
+def test_a_schedule_that_nobody_has_imported_counts(
     told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Naive: no module of tasks is imported where nothing sends them, and their schedules are not known."""

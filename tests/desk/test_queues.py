@@ -79,9 +79,7 @@ def test_a_change_that_changes_nothing_locks_and_audits_nothing(connect: Connect
 
 
 @pytest.mark.parametrize("inside", [False, True], ids=["alone", "in the caller's transaction"])
-def test_limits_that_somebody_keeps_locked_are_named(
-    connect: Connect, monkeypatch: pytest.MonkeyPatch, inside: bool
-) -> None:
+def test_limits_that_are_kept_locked_are_named(connect: Connect, monkeypatch: pytest.MonkeyPatch, inside: bool) -> None:
     monkeypatch.setattr(queues, "TRIES", 2)
     pass_ = connect()
     said = "queue 'mail' was not changed: another transaction keeps the limits locked"

@@ -35,11 +35,6 @@ from tests.desk.test_admin import client_with
 pytestmark = pytest.mark.django_db
 
 
-def replace_function(monkeypatch: pytest.MonkeyPatch, task: Any, function: Callable[..., Any]) -> None:
-    """Let workers of this process find another function under a task's name."""
-    monkeypatch.setitem(registry._tasks, task.name, replace(task.definition, function=function))
-
-
 def outcome(handle: TaskHandle[Any]) -> TaskResult[Any]:
     drain(raise_errors=False)
     return handle.get(0)
@@ -100,9 +95,7 @@ def test_an_exception_is_an_unhandled_error_with_its_traceback(caplog: pytest.Lo
         (lambda: unspeakable.takes.send(trap()), "OUR_BUG"),  # an argument that raises when it is made
     ],
 )
-def test_whatever_goes_wrong_fails_the_task_alone_and_the_settings_name_what_has_no_code(
-    settings: Any, send: Callable[[], Any], code: str
-) -> None:
+def test_whatever_goes_wrong_fails_the_task_alone_with_its_code(settings: Any, send: Any, code: str) -> None:
     settings.HORSIES = {**settings.HORSIES, "DEFAULT_UNHANDLED_ERROR_CODE": "OUR_BUG"}
     assert code_of(send()) == code
 
@@ -118,14 +111,12 @@ def test_a_value_that_json_cannot_hold_is_a_serialization_error() -> None:
     assert code_of(tasks.returns_not_a_number.send()) == "WORKER_SERIALIZATION_ERROR"
 
 
-def test_a_result_beyond_the_limit_is_too_large_and_data_left_out(
-    settings: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_result_beyond_the_limit_is_refused_and_data_left_out(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.HORSIES = {**settings.HORSIES, "MAX_PAYLOAD_BYTES": 2_000}
     assert code_of(tasks.returns_text.send(2_100)) == "PAYLOAD_TOO_LARGE"
     assert outcome(tasks.returns_text.send(1_500)).is_ok()
     huge = TaskResult[str](err=TaskError("TOO_MUCH", "see data", data="d" * 5_000))
-    replace_function(monkeypatch, tasks.mail, lambda to: huge)
+    monkeypatch.setitem(registry._tasks, tasks.mail.name, replace(tasks.mail.definition, function=lambda to: huge))
     error = outcome(tasks.mail.send("x")).err_value
     assert (error.error_code, error.data) == ("TOO_MUCH", None)
     assert "data is left out" in error.message
@@ -207,9 +198,7 @@ def listing(*kinds: Any) -> RetryPolicy:
         (tasks.mail, ["nowhere"], listing("NO_ADDRESS"), 3),
     ],
 )
-def test_an_exception_is_tried_again_without_a_list_by_its_class_or_by_a_base_class(
-    send: Any, args: list[Any], policy: RetryPolicy, ran: int
-) -> None:
+def test_an_exception_is_tried_again_by_its_class_or_a_base_class(send: Any, args: Any, policy: Any, ran: int) -> None:
     send.with_options(retry_policy=policy).send(*args)
     assert drain(raise_errors=False) == ran
 

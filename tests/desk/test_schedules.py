@@ -156,9 +156,7 @@ def test_what_somebody_changed_lies_over_what_the_code_declares_until_it_is_reve
     assert list(written) == [f"schedule.{verb}" for verb in ("declare", "change", "declare", "revert")]
 
 
-def test_overlap_is_declared_and_changed_and_its_default_not_stored_for_the_last_release(
-    declare: Declare,
-) -> None:
+def test_overlap_is_declared_and_changed_and_its_default_not_stored_for_the_last_release(declare: Declare) -> None:
     def held() -> dict[str, Any]:
         return {row.name: row.definition.get("overlap") for row in Schedule.objects.all()}
 
@@ -192,9 +190,7 @@ def test_a_pattern_may_be_changed_to_an_object_which_brings_its_zone(pattern: Pa
         schedules.change("by hand", {"pattern": pattern, "zone": "Europe/Oslo"}, actor="ann")
 
 
-def test_a_schedule_that_is_not_in_the_code_can_be_deleted_and_not_reverted(
-    declare: Declare,
-) -> None:
+def test_a_schedule_that_is_not_in_the_code_can_be_deleted_and_not_reverted(declare: Declare) -> None:
     declare({"nightly": NIGHTLY})
     schedules.declare(actor="a scheduler")
     with pytest.raises(ScheduleError, match=r"declared in HORSIES\['SCHEDULES'\]\['nightly'\]: delete it there"):

@@ -101,9 +101,7 @@ def test_each_way_to_send_is_one_signal_with_all_its_ids(watch: Watch, monkeypat
     assert [values["task_ids"] for _, _, values in got] == expected
 
 
-def test_a_receiver_that_raises_is_named_once_and_the_task_is_sent(
-    watch: Watch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_receiver_that_raises_is_named_and_the_task_sent(watch: Watch, caplog: pytest.LogCaptureFixture) -> None:
     """Naive: Django's own method raises AttributeError for a receiver that is an object."""
     early, broken = watch("task_sent"), Broken()
     signals.task_sent.connect(broken)

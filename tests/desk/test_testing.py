@@ -139,9 +139,7 @@ class InsideATransactionTestCase(TransactionTestCase):
         assert drain(until=HOUR * 2) == 2
 
 
-def test_a_run_that_another_transaction_holds_ends_the_drain_after_a_while(
-    connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_another_transaction_holds_ends_the_drain(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     """Naive: the test never ends, because the transaction is that of the test itself, say."""
     monkeypatch.setattr(advancer, "BUSY_TRIES", 3)
     flow = Workflow("held")
@@ -198,9 +196,7 @@ def test_the_next_attempts_of_that_task_fail_without_running_and_the_later_ones_
         (lambda: tasks.mails.send(0), tasks.mails, tasks.MailDown("no answer"), ("FAILED", "MAIL_DOWN")),
     ],
 )
-def test_a_failure_is_mapped_and_retried_as_a_real_one_would_be(
-    handle: Callable[[], Any], failing: Any, error: Any, first: tuple[str, str]
-) -> None:
+def test_a_failure_is_mapped_and_retried_as_a_real_one(handle: Any, failing: Any, error: Any, first: Any) -> None:
     """Naive: it is an error that the task returned, which the usual policy does not retry."""
     sent = handle()
     with fail_next(failing, error):

@@ -273,9 +273,7 @@ def test_a_workflow_that_has_started_counts_once_and_a_node_that_undoes_by_what_
         ("a: int, b: Missing = 1", "OTHER_TYPE", "b", "an annotation cannot be resolved"),
     ],
 )
-def test_a_change_under_waiting_nodes_is_found(
-    deploy: Deploy, code: str | None, kind: str, argument: str | None, said: str
-) -> None:
+def test_a_change_under_waiting_nodes_is_found(deploy: Deploy, code: Any, kind: str, argument: Any, said: str) -> None:
     first, second = sent(b=5), sent("other", b=6)
     deploy(PLUS, code)
     (found,) = problems()

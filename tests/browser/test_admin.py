@@ -107,17 +107,15 @@ def library(transactional_db: None) -> Task:
         HeartbeatFactory.create_batch(2, worker_id=worker.pk)
     names = ("documents.tasks.import_file", "documents.tasks.index_document", "mail.tasks.send_receipt")
     for number, status in enumerate([*[Status.COMPLETED] * 30, *Status]):
-        TaskFactory(
-            task_name=names[number % 3],
-            queue_name=("default", "index", "mail")[number % 3],
-            status=status.value,
-            kwargs={"path": "archive/1998/letters.txt", "language": "de"},
-            **(
-                {"claimed_by": workers[number % 2].pk}
-                if status in {Status.RUNNING, Status.COMPLETED, Status.FAILED}
-                else {}
-            ),
+        claimed = (
+            {"claimed_by": workers[number % 2].pk}
+            if status in (Status.RUNNING, Status.COMPLETED, Status.FAILED)
+            else {}
         )
+        TaskFactory(
+            task_name=names[number % 3], queue_name=("default", "index", "mail")[number % 3], status=status.value,
+            kwargs={"path": "archive/1998/letters.txt", "language": "de"}, **claimed,
+        )  # fmt: skip
     exception = {"type": "UnicodeDecodeError", "repr": "UnicodeDecodeError()", "traceback": TRACEBACK}
     problem = error("NOT_TEXT", "The file is not UTF-8.", data={"byte": 0, "value": 255}, exception=exception)
     began = now() - dt.timedelta(seconds=70)
@@ -158,17 +156,8 @@ def crowded(library: Task) -> Queue:
         HeartbeatFactory(worker_id=worker.pk, pid=4200 + number, holding=[str(task.pk)])
     for hour in range(1, 24):  # what was counted of a day
         found = [(COMPLETED, 300 + 37 * (hour * hour % 11)), ("PROVIDER_REFUSED", 5 * (hour % 7))]
-        totals = [
-            Total(
-                "mail",
-                "mail.tasks.send_newsletter",
-                result,
-                n,
-                0.0,
-                tuple(n * (place == 6) for place in range(len(BOUNDS))),
-            )
-            for result, n in found
-        ]
+        buckets = lambda n: tuple(n * (place == 6) for place in range(len(BOUNDS)))  # noqa: E731
+        totals = [Total("mail", "mail.tasks.send_newsletter", result, n, 0.0, buckets(n)) for result, n in found]
         HistoryStore(connection).add(alive.pk, hour, totals, dt.timedelta(hours=2 * hour))
     TaskFactory.create_batch(
         7, task_name="mail.tasks.send_newsletter", queue_name="mail", kwargs={"customer": "acme"}, parked=True,
@@ -185,14 +174,9 @@ def night(library: Task) -> None:
     rest = [("index", "documents.tasks.index_document", "TIMED_OUT", 12), ("default", library.task_name, "NOT_TEXT", 1)]
     counted(*failed, *rest, ago=dt.timedelta(minutes=20))
     Worker.objects.exclude(stopped_at=None).delete()  # the one that counted
-    places = {
-        "mail/provider.py in deliver": (
-            9,
-            "ConnectionRefusedError",
-            "The provider refused the connection: mx1.example.org:587",
-        ),
-        "mail/tasks.py in render": (3, "TemplateDoesNotExist", "receipt.tr.html"),
-    }
+    refused = (9, "ConnectionRefusedError", "The provider refused the connection: mx1.example.org:587")
+    missing = (3, "TemplateDoesNotExist", "receipt.tr.html")
+    places = {"mail/provider.py in deliver": refused, "mail/tasks.py in render": missing}
     for site, (many, exception, message) in places.items():
         name, code = "mail.tasks.send_receipt", "PROVIDER_REFUSED"
         at = now() - dt.timedelta(minutes=20)
@@ -298,45 +282,6 @@ def test_every_page_of_queues_and_workers_is_readable_and_keeps_to_a_strict_poli
     badges = {"workers": 2, "worker": 1, "queues": 2, "queue": 8, "paused": 2}
     for name, page in look(browser, live_server, addresses):
         assert_readable(page, name, badges.get(name, 0))
-
-
-def test_a_person_overrides_a_limit_is_told_what_was_wrong_first_and_keeps_the_end_that_was_not_touched(
-    browser: Any, live_server: Any, crowded: Queue
-) -> None:
-    address = {"queue": reverse("admin:horsies_queue_change", args=("mail",))}
-    for _name, page in look(browser, live_server, address):
-        page.get_by_role("link", name="Override").first.click()
-        page.get_by_label("Concurrency:", exact=True).fill("many")
-        page.get_by_role("button", name="Override").click()
-        playwright.expect(page.get_by_text("Nothing was changed.")).to_be_visible()
-        playwright.expect(page.get_by_text("This field is required.")).to_be_visible()
-        page.get_by_label("Concurrency:", exact=True).fill("6")
-        page.get_by_label("Reason:").fill("Friday came early.")
-        page.get_by_role("button", name="Override").click()
-        playwright.expect(page.get_by_text("Queue mail: Overridden; concurrency (override): 4 → 6")).to_be_visible()
-    queue = Queue.objects.get(name="mail")
-    assert queue.override == {"max_concurrency": 6, "local_limit": None}
-    assert queue.override_until == crowded.override_until
-    assert f"{crowded.override_until:%f}" != "000000"
-
-
-def test_a_person_retries_tasks_and_sends_copies(browser: Any, live_server: Any, library: Task) -> None:
-    address = {"failed": reverse("admin:horsies_task_changelist") + "?status=FAILED"}
-    done = {"copy_tasks": "Send a copy: COPIED: 2", "retry_tasks": "Retry: RETRIED: 2"}
-    for _name, page in look(browser, live_server, address):
-        for action, told in done.items():
-            page.goto(live_server.url + address["failed"], wait_until="load")
-            page.locator("#action-toggle").click()
-            page.locator("select[name=action]").select_option(action)
-            page.locator("button[name=index]").click()
-            playwright.expect(page.get_by_text(told)).to_be_visible()
-        copy = Task.objects.get(copy_of=library.pk)
-        page.goto(live_server.url + reverse("admin:horsies_task_change", args=(library.pk,)), wait_until="load")
-        assert_readable(page, "the original")
-        page.get_by_role("link", name=str(copy.pk)).click()
-        playwright.expect(page.get_by_text("Copy of")).to_be_visible()
-        assert_readable(page, "the copy")
-    assert not Task.objects.filter(status="FAILED").exists()
 
 
 def test_a_person_reads_why_a_task_failed_and_retries_it_once(browser: Any, live_server: Any, library: Task) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from django.urls import reverse
 
-from horsies_django.admin.overview import summaries
-from horsies_django.models import Schedule, Task, Worker
+from horsies_django.models import Schedule, Worker
+from horsies_django.monitoring import summary
 from tests.browser import test_admin as shared
 from tests.browser.test_admin import CONTRASTS, SETTLED, assert_readable, look, playwright
 from tests.browser.test_admin import browser as browser
@@ -147,16 +147,3 @@ def test_what_cannot_be_refreshed_says_so_and_recovers(browser: Any, live_server
         page.unroute("**/admin/horsies/")
         page.clock.run_for(2 * PERIOD)
         playwright.expect(page.get_by_text("Read at")).to_be_visible()
-
-
-def test_a_person_finds_the_tasks_of_a_problem(browser: Any, live_server: Any, busy: None) -> None:
-    for _name, page in look(browser, live_server, address()):
-        page.get_by_role("link", name="Last 7 days").click()
-        playwright.expect(page.get_by_role("link", name="Last 7 days")).to_have_attribute("aria-current", "page")
-        row = page.get_by_role("row").filter(has=page.get_by_role("rowheader", name="mail"))
-        row.get_by_role("link").nth(1).click()
-        page.wait_for_url("**/task/?status=PENDING&queue=mail")
-        assert (
-            page.locator("#result_list tbody tr").count()
-            == Task.objects.filter(status="PENDING", queue_name="mail").count()
-        )

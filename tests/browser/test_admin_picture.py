@@ -12,7 +12,7 @@ import pytest
 from django.urls import reverse
 
 from horsies_django import Workflow
-from horsies_django.models import Task, WorkflowNode
+from horsies_django.models import Task
 from horsies_django.testing import drain
 from tests.apps.project import flows
 from tests.browser import test_admin as shared
@@ -169,20 +169,6 @@ def test_a_person_walks_through_the_boxes_with_the_keyboard_and_opens_one(
         playwright.expect(page.locator("#horsies-node-1")).to_be_in_viewport()
 
 
-def test_a_person_decides_about_a_gate_from_the_picture(browser: Any, live_server: Any, order: Any) -> None:
-    for _name, page in look(browser, live_server, {"picture": address(order)}):
-        page.get_by_role("link", name="Approve or reject").click()
-        page.get_by_label("Reason:").fill("The stock was counted.")
-        page.get_by_role("button", name="Approve").click()
-        playwright.expect(page.get_by_text("Gate approved; gate: approve the shipping")).to_be_visible()
-        playwright.expect(page.locator("section[aria-labelledby=horsies-gates]")).to_contain_text("boss")
-        playwright.expect(page.locator("section[aria-labelledby=horsies-audit]")).to_contain_text(
-            "The stock was counted."
-        )
-    drain(raise_errors=False)
-    assert WorkflowNode.objects.get(workflow_id=order.workflow_id, name="approve the shipping").status == "COMPLETED"
-
-
 def test_a_picture_follows_its_run_and_keeps_the_focus_the_place_and_the_size(
     browser: Any, live_server: Any, order: Any
 ) -> None:
@@ -209,17 +195,6 @@ def test_a_picture_follows_its_run_and_keeps_the_focus_the_place_and_the_size(
         playwright.expect(page.locator("[role=status]")).to_have_text("✕ Failed")
         playwright.expect(page.get_by_text("Waiting for a decision")).to_have_count(0)
         playwright.expect(page.get_by_text("follows the run")).to_have_count(0)
-
-
-def test_a_picture_that_cannot_be_refreshed_says_so_and_recovers(browser: Any, live_server: Any, order: Any) -> None:
-    for _name, page in look(browser, live_server, {"picture": address(order)}):
-        page.route("**/?live", lambda route: route.fulfill(status=204, body=""))
-        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
-        playwright.expect(page.get_by_text("The picture could not be refreshed.")).to_be_visible()
-        page.unroute("**/?live")
-        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
-        playwright.expect(page.get_by_text("The picture follows the run")).to_be_visible()
-        playwright.expect(page.locator(".horsies-box")).to_have_count(12)
 
 
 def test_a_thousand_nodes_are_drawn_and_fit_when_they_are_asked_to(
@@ -276,18 +251,3 @@ def test_every_page_of_workflows_is_readable_and_keeps_to_a_strict_policy(
     badges = {"workflow-list": 2, "workflow-run": 12, "workflow-node": 4, "workflow-tasks": 9}
     for name, page in look(browser, live_server, addresses):
         assert_readable(page, name, badges.get(name, 0))
-
-
-def test_a_person_pauses_a_run_and_skips_a_node(browser: Any, live_server: Any, order: Any) -> None:
-    run = reverse("admin:horsies_workflowrun_change", args=(order.workflow_id,))
-    for _name, page in look(browser, live_server, {"run": run}):
-        page.get_by_role("link", name="Pause").click()
-        page.get_by_label("Reason:").fill("Wait for the editor.")
-        page.get_by_role("button", name="Pause").click()
-        playwright.expect(page.get_by_text("Workflow paused; status: RUNNING → PAUSED")).to_be_visible()
-        page.get_by_role("link", name="ship", exact=True).click()
-        playwright.expect(page.get_by_text("The run is paused since")).to_be_visible()
-        page.get_by_role("link", name="Skip", exact=True).click()
-        page.get_by_role("button", name="Skip a node").click()
-        playwright.expect(page.get_by_text(f"Node skipped; node: {SHIP}")).to_be_visible()
-    assert order.status() == "PAUSED"

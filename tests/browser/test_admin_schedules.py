@@ -10,10 +10,10 @@ from django.db import connection
 from django.urls import reverse
 
 from horsies_django import schedules
-from horsies_django.models import AuditEntry, Schedule, Task
+from horsies_django.models import AuditEntry, Schedule
 from horsies_django.store.schedules import ScheduleStore
 from tests.apps.project import tasks
-from tests.browser.test_admin import CONTRASTS, SETTLED, assert_readable, browser, look, playwright, pytestmark
+from tests.browser.test_admin import CONTRASTS, SETTLED, assert_readable, browser, look, pytestmark
 from tests.support.factories import ScheduleTickFactory, TaskFactory, now
 
 __all__ = ["browser", "pytestmark"]
@@ -100,25 +100,3 @@ def test_the_pages_about_schedules_are_readable_and_keep_to_a_strict_policy(
             blocks = page.locator(".horsies-run").evaluate_all(BLOCKS)
             assert all(ratio >= 3 for ratio in blocks), (name, scheme, blocks)
         assert bool(blocks) == (name in {"schedules", "schedule", "schedule-off"}), name
-
-
-def test_a_person_corrects_a_schedule_and_runs_it(browser: Any, live_server: Any, timetable: None) -> None:
-    for _name, page in look(browser, live_server, {"list": reverse(LIST)}):
-        page.get_by_role("link", name=BOARD).click()
-        playwright.expect(page.get_by_role("alert")).to_contain_text("expected str, got int")
-        page.get_by_role("link", name="Edit").click()
-        page.get_by_label("Pattern:").fill("monthly on day 32 at 18:00")
-        page.get_by_label("Reason:").fill("The board meets earlier.")
-        page.get_by_role("button", name="Save").click()
-        playwright.expect(page.get_by_text("Nothing was changed.")).to_be_visible()
-        page.get_by_label("Pattern:").fill("monthly on day 28 at 18:00")
-        page.get_by_role("button", name="Save").click()
-        told = f"Schedule {BOARD}: Edited; pattern: monthly on the last day at 18:00 → monthly on day 28 at 18:00."
-        playwright.expect(page.get_by_text(told)).to_be_visible()
-        playwright.expect(page.get_by_role("alert")).to_have_count(0)
-        playwright.expect(page.locator("section[aria-labelledby=horsies-coming] tbody tr")).to_have_count(5)
-        page.get_by_role("link", name="Run now").click()
-        page.get_by_role("button", name="Run now").click()
-        playwright.expect(page.get_by_text(f"Schedule {BOARD}: a task was sent,")).to_be_visible()
-    assert Schedule.objects.get(name=BOARD).changes["pattern"] == "monthly on day 28 at 18:00"
-    assert Task.objects.filter(status="PENDING").latest("sent_at").kwargs == {"text": "short"}

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-import psycopg
 import pytest
 
 from horsies_django.models import Heartbeat, Task
@@ -20,6 +17,7 @@ from tests.apps.project import points
 from tests.conftest import wait_until
 from tests.support.forwarder import Forwarder
 from tests.support.points import Fate, Gate, Walker, kill_machine, replies_in_the_pipe, send_walkers, standing_still
+from tests.support.points import gate as gate
 from tests.support.workers import Start, WorkerProcess, database_url
 
 SHORT = {"HORSIES_TEST_STALE_MS": "2500"}
@@ -33,13 +31,6 @@ def crashed(began: int, ended: int) -> tuple[Fate, Fate]:
         Fate("FAILED", "WORKER_CRASHED", ["WORKER_FAILURE"], 0, began, ended),
         Fate("COMPLETED", None, ["WORKER_FAILURE", "COMPLETED"], 1, began + 1, ended + 1),
     )
-
-
-@pytest.fixture
-def gate(connect: Callable[[], psycopg.Connection[Any]]) -> Iterator[Gate]:
-    made = Gate(connect())
-    yield made
-    made.remove()
 
 
 def state(walker: Walker) -> str:

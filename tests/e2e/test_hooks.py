@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,10 @@ import pytest
 from django.contrib.auth.models import Group
 
 from horsies_django import RetryPolicy
-from horsies_django.models import Heartbeat, Task, Worker
+from horsies_django.models import Task, Worker
 from tests.apps.project import tasks
 from tests.conftest import wait_until
-from tests.e2e.test_health_server import ask, port
-from tests.support.workers import Start, WorkerProcess, held_by, let_go
+from tests.support.workers import Start, WorkerProcess
 
 AROUND = "tests.apps.hooked.around"
 IN_PARENT = ("task_started", "task_retried", "task_finished", "task_failed", "task_rescued")
@@ -56,10 +54,6 @@ def hooked(worker: Start, notes: Notes) -> Hooked:
     return start
 
 
-def beats(of: str) -> Any:
-    return Heartbeat.objects.get(pk=of, role="claimer").sent_at
-
-
 KINDS = [("--processes=1",), ("--processes=1", "--start-method=spawn"), ("--processes=0",)]
 SHAPES = [*KINDS, ("--processes=1", "--threads=2")]
 
@@ -74,79 +68,28 @@ def test_each_signal_comes_once_from_its_process_and_thread(
     failed = tasks.raises.with_options(retry_policy=policy).send("no")
     child = completed.get().unwrap()
     assert failed.get().is_err()
-    notes.come(2, "task_finished")
     assert process.stop() == 0
     own, parent, worker_id = options == ("--processes=0",), process.process.pid, str(Worker.objects.get().pk)
     assert (child == parent) is own
-    (began,), (ended,) = notes.all("child_started"), notes.all("child_stopping")
-    lifetime = notes.all()
-    assert lifetime[0] == began
+    (began,), (ended,), lifetime = notes.all("child_started"), notes.all("child_stopping"), notes.all()
+    assert (lifetime[0], lifetime[-1]["signal"], lifetime[-1]["process"]) == (began, "worker_stopping", parent)
     assert lifetime.index(ended) == len(lifetime) - 2 or own
-    stopped = lifetime[-1]
-    assert (stopped["signal"], stopped["worker_id"], stopped["process"]) == ("worker_stopping", worker_id, parent)
     for note in (began, ended):
         assert (note["process"], note["pid"], note["worker_pid"]) == (child, child, parent)
         assert note["thread"] == ("horsies-executor" if own else "MainThread")
-        assert note["sender"] is None
     in_parent = notes.all(*IN_PARENT)
-    assert {(note["process"], note["thread"]) for note in in_parent} == {(parent, "horsies-receivers")}
-    assert {note["worker_id"] for note in in_parent} == {worker_id}
-    of_completed = [note for note in in_parent if note["task_id"] == str(completed.task_id)]
-    of_failed = [note for note in in_parent if note["task_id"] == str(failed.task_id)]
-    assert [note["signal"] for note in of_completed] == ["task_started", "task_finished"]
-    assert [f"{note['signal']} {note['attempt']}" for note in of_failed] == [
-        "task_started 1", "task_retried 1", "task_started 2", "task_finished 2", "task_failed 2"
-    ]  # fmt: skip
-    last = of_completed[-1]
-    assert (last["sender"], last["metadata"], last["status"]) == (tasks.pid.name, {"tenant": 7}, "COMPLETED")
-    assert (last["child_pid"], last["error_code"], last["queue_name"]) == (child, None, "default")
-    assert last["seconds"] >= 0
-    assert of_failed[-1]["error_code"] == "UNHANDLED_ERROR"
-    assert of_failed[-1]["exception_class"] == "builtins.LookupError"
-    assert "raise LookupError(message)" in of_failed[-1]["traceback"]
-    assert of_failed[-1]["child_pid"] == child
-
-
-def test_dead_and_replaced_children_and_a_cancelled_task_are_told_too(hooked: Hooked, notes: Notes) -> None:
-    process = hooked("--processes=1", "--max-tasks-per-child=1").ready()
-    assert tasks.dies.send("kill").get().is_err()
-    stopped = tasks.stops_when_asked.send("stops")
-    held_by("stops")
-    stopped.cancel()
-    assert stopped.get().is_err()
-    crashed, cancelled = notes.come(2, "task_finished")
-    assert (crashed["status"], crashed["error_code"]) == ("FAILED", "WORKER_CRASHED")
-    assert (cancelled["status"], cancelled["error_code"]) == ("CANCELLED", "TASK_CANCELLED")
-    pids = [tasks.pid.send().get().unwrap() for _ in range(2)]
-    assert process.stop() == 0
-    killed, *others = [note["pid"] for note in notes.all("child_started")]
-    assert others[1:3] == pids
-    stopped = {note["pid"] for note in notes.all("child_stopping")}
-    assert killed not in stopped, "a child that is killed tells nothing"
-    assert stopped >= {others[0], *pids}
-
-
-def test_tasks_of_a_dead_worker_are_told_by_the_worker_that_rescues_them(hooked: Hooked, notes: Notes) -> None:
-    first = hooked("--processes=2", HORSIES_TEST_STALE_MS="2500").ready()
-    policy = RetryPolicy.fixed([0.1], jitter=False)
-    lost = tasks.hold.with_options(metadata={"tenant": 7}).send("lost")
-    again = tasks.hold.with_options(retry_policy=policy).send("again")
-    held_by("lost")
-    held_by("again")
-    dead = Worker.objects.get().pk
-    first.signal(signal.SIGKILL)
-    second = hooked("--processes=2", HORSIES_TEST_STALE_MS="2500").ready()
-    rescued = {note["task_id"]: note for note in notes.come(2, "task_rescued")}
-    wait_until(lambda: Group.objects.filter(name__startswith="again:").count() == 2, "it runs again")
-    let_go("again")
-    assert again.get().is_ok()
-    note = rescued[str(lost.task_id)]
-    assert (note["outcome"], note["attempt"], note["queue_name"]) == ("failed", 1, "default")
-    assert (note["metadata"], note["sender"]) == ({"tenant": 7}, tasks.hold.name)
-    assert (note["process"], note["thread"]) == (second.process.pid, "horsies-receivers")
-    assert note["worker_id"] == str(Worker.objects.exclude(pk=dead).get().pk)
-    assert (rescued[str(again.task_id)]["outcome"], rescued[str(again.task_id)].get("metadata")) == ("retried", None)
-    assert str(lost.task_id) not in {note["task_id"] for note in notes.all("task_finished")}
+    where = {(note["process"], note["thread"], note["worker_id"]) for note in in_parent}
+    assert where == {(parent, "horsies-receivers", worker_id)}
+    told = {str(handle.task_id): [] for handle in (completed, failed)}
+    for note in in_parent:
+        told[note["task_id"]].append(f"{note['signal']} {note['attempt']}")
+    assert list(told.values()) == [
+        ["task_started 1", "task_finished 1"],
+        ["task_started 1", "task_retried 1", "task_started 2", "task_finished 2", "task_failed 2"],
+    ]
+    last = notes.all("task_finished")[-2:]
+    assert {note["child_pid"] for note in last} == {child}
+    assert (notes.all("task_finished")[0]["metadata"], last[0]["sender"]) == ({"tenant": 7}, tasks.pid.name)
 
 
 @pytest.mark.parametrize("options", KINDS, ids=" ".join)
@@ -164,29 +107,6 @@ def test_receivers_that_raise_or_exit_end_neither_their_process_nor_their_thread
     goes_on = harm == "raise"  # the other receivers of the same signal
     assert (len(notes.all("task_finished")), len(notes.all("child_stopping"))) == (3 * goes_on, goes_on)
     assert process.log.count(said) == 5, "three tasks, and the begin and the end of the child"
-
-
-def test_a_receiver_that_hangs_stops_neither_heartbeats_nor_tasks_nor_the_end(hooked: Hooked, notes: Notes) -> None:
-    """Naive: on the thread of the heartbeats, it has the worker declared dead and its tasks run twice."""
-    notes.order("task_started", "hang")
-    process = hooked("--processes=1", "--health-port=0", HORSIES_TEST_STALE_MS="2500").ready()
-    held = tasks.hold.send("held")
-    held_by("held")
-    worker_id = str(Worker.objects.get().pk)
-    seen = {beats(worker_id)}
-    wait_until(lambda: seen.add(beats(worker_id)) or len(seen) > 4, "it beats on, for longer than the dead are given")
-    assert tasks.anoop.send().get().is_ok()
-    assert Task.objects.get(pk=held.task_id).status == "RUNNING"
-    assert ask(port(process), "/ready")[1]["dropped_signals"] == 0
-    let_go("held")
-    assert held.get().is_ok()
-    assert process.stop() == 0
-    assert (
-        "0 signal(s) were dropped, because their receivers were too slow; 4 more not delivered within 5 s"
-        in process.log
-    )
-    assert Worker.objects.count() == 1
-    assert notes.all(*IN_PARENT) == []
 
 
 def test_receivers_may_use_the_database_and_one_of_the_last_moment_that_hangs_delays_the_end_by_seconds_only(

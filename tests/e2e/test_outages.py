@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,10 +13,9 @@ from pathlib import Path
 import psutil
 import psycopg
 import pytest
-from django.db import connection
 
 from tests.apps.project import tasks
-from tests.conftest import wait_until
+from tests.conftest import sql, wait_until
 from tests.support.forwarder import Forwarder
 from tests.support.server import Lingering, Server
 from tests.support.workers import Busy, Start, WorkerProcess
@@ -125,17 +123,6 @@ def test_an_outage_longer_than_the_threshold_makes_nobody_count_as_dead(
         assert process.stop() == 0
 
 
-def test_a_worker_whose_heartbeat_is_answered_again_does_not_wait_out_its_delay(worker: Start, server: Server) -> None:
-    """After a long outage the delays, also of LISTEN, have grown to half a minute; these would last longer than the test."""
-    slow = resilience(DB_RETRY_INITIAL_MS=60_000, DB_RETRY_MAX_MS=60_000)
-    process = worker("--processes=1", **server.environment, **slow).ready()
-    server.stop()
-    taken_in(process)
-    server.start()
-    wait_until(lambda: server.backends("horsies listener"), "it listens again")
-    settles_in_the_end(server, process)
-
-
 @pytest.mark.parametrize("options", [("--processes=1",), ("--processes=1", "--start-method=spawn")], ids=" ".join)
 def test_a_worker_that_shall_not_outlive_its_claims_ends_its_tasks_when_it_is_cut_off(
     busy: Busy, server: Server, options: tuple[str, ...]
@@ -168,11 +155,10 @@ def test_outages_that_are_over_do_not_count_towards_those_that_resilience_allows
     few = resilience(DB_RETRY_MAX_ATTEMPTS=3)
     process = worker("--processes=1", DJANGO_SETTINGS_MODULE="tests.settings.outages", **few).ready()
     for outages in range(1, 6):
-        with connection.cursor() as cursor:
-            cursor.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-                "WHERE application_name = 'horsies engine' AND datname = current_database()"
-            )
+        sql(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE application_name = 'horsies engine' AND datname = current_database()"
+        )
         assert tasks.noop.send().get(30_000).is_ok()
         assert process.log.count("the database is back") == outages
     assert process.stop() == 0
@@ -264,59 +250,6 @@ def test_functions_that_come_back_in_time_do_not_end_it(busy: Busy, server: Serv
     settles_in_the_end(server, process, task)
 
 
-@pytest.fixture
-def small_disk(server: Server, tmp_path: Path) -> Iterator[Path]:
-    """Put the table of tasks onto a disk of 16 MB."""
-    disk = server.cluster.home / f"small-{server.database}"
-    disk.mkdir()
-    mount = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=16m,mode=0777", "tmpfs", str(disk)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if mount.returncode:
-        disk.rmdir()
-        pytest.skip(f"no small disk can be mounted here: {mount.stderr.strip()}")
-    try:
-        space = disk / "space"
-        space.mkdir()
-        if server.cluster.user:
-            os.chown(space, server.cluster.user.pw_uid, server.cluster.user.pw_gid)
-            space.chmod(0o700)
-        name = f"small_{server.database}"
-        server.superuser(f"CREATE TABLESPACE {name} LOCATION '{space}'")
-        server.superuser(f"ALTER TABLE horsies_tasks SET TABLESPACE {name}")
-        yield disk
-        server.superuser("ALTER TABLE horsies_tasks SET TABLESPACE pg_default")
-        server.superuser(f"DROP TABLESPACE {name}")
-    finally:
-        subprocess.run(["umount", "-l", str(disk)], check=True)
-
-
-def test_a_disk_that_is_full_keeps_outcomes_waiting_until_there_is_space(
-    busy: Busy, server: Server, small_disk: Path
-) -> None:
-    process, task = busy()
-    filler = small_disk / "filler"
-    with filler.open("wb", buffering=0) as file:
-        try:
-            while file.write(b"x" * 4096):
-                pass
-        except OSError:
-            pass  # that is full
-    with pytest.raises(psycopg.errors.DiskFull):
-        for _ in range(1_000):  # until the pages that the table has are full too
-            server.superuser(
-                "INSERT INTO horsies_tasks SELECT (jsonb_populate_record(t, jsonb_build_object('id', gen_random_uuid(), "
-                "'status', 'PENDING', 'claimed_by', null, 'claimed_at', null, 'started_at', null, 'claim_generation', 0, "
-                "'enqueued_at', now() + interval '1 day'))).* FROM horsies_tasks t LIMIT 1"
-            )
-    task.end()
-    wait_until(lambda: process.log.count(TRY) >= 2, "it tries again, and waits between")
-    assert "No space left on device" in process.log
-    filler.unlink()
-    settles_in_the_end(server, process, task)
-
-
 # Silence: nobody says that anything is wrong
 
 
@@ -382,3 +315,49 @@ def test_outcomes_beyond_the_bound_stop_claiming_until_they_are_written(worker: 
     assert process.log.count("outcomes could not be written yet") == 1
     assert "enough outcomes are written" in process.log
     assert process.stop() == 0
+
+
+# At the start
+
+TRY_AT_START = "cannot be reached, next try in"
+
+
+def nowhere(**resilience: int) -> dict[str, str]:
+    """Give the environment of a worker whose database nobody serves."""
+    return {
+        "DATABASE_URL": "postgresql://app:secret@127.0.0.1:1/horsies",
+        "DJANGO_SETTINGS_MODULE": "tests.settings.outages",
+        "HORSIES_TEST_RESILIENCE": json.dumps(resilience),
+    }
+
+
+@pytest.mark.promise("S2.13")
+def test_a_worker_that_starts_before_its_database_waits_for_it(worker: Start, server: Server) -> None:
+    id_ = server.send("add", a=1)
+    server.stop()
+    process = worker("--processes=1", **server.environment)
+    wait_until(lambda: process.log.count(TRY_AT_START) >= 3, "it tries, and says so")
+    assert "the database 'default' cannot be reached" in process.log
+    server.start()
+    server.becomes(id_, "COMPLETED")
+    assert process.stop() == 0
+    assert "Traceback" not in process.log
+
+
+def test_a_worker_that_waits_for_its_database_ends_at_the_first_signal(worker: Start) -> None:
+    long = 60_000  # it is told to wait so long: an end before that is the signal's
+    process = worker("--processes=1", **nowhere(DB_RETRY_INITIAL_MS=long, DB_RETRY_MAX_MS=long))
+    wait_until(lambda: TRY_AT_START in process.log, "it waits")
+    process.signal(signal.SIGINT)
+    assert process.process.wait(20) == 0
+    assert "Stopped before it started" in process.log
+    assert "Traceback" not in process.log
+
+
+@pytest.mark.promise("S2.18")
+def test_a_worker_that_may_try_only_so_often_gives_up_at_its_start_too(worker: Start) -> None:
+    process = worker("--processes=1", **nowhere(DB_RETRY_MAX_ATTEMPTS=2))
+    assert process.wait() == 1
+    assert process.log.count(TRY_AT_START) == 2
+    assert "cannot be reached and RESILIENCE allows no further try" in process.log
+    assert "Traceback" not in process.log

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -18,7 +14,8 @@ from tests.e2e.test_claims_lost import NO_BEATS, NOT_DURABLE
 from tests.e2e.test_outages import TRY
 from tests.support.pooler import PoolerError, transaction_pooler
 from tests.support.server import Lingering, Server
-from tests.support.workers import ROOT, Busy, Start
+from tests.support.sites import python
+from tests.support.workers import Busy, Start
 
 SEND_AND_GET = """
 import django; django.setup()
@@ -48,10 +45,7 @@ def pooled(server: Server) -> Iterator[dict[str, str]]:
 
 
 def run(environment: dict[str, str], *command: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *command],
-        cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
+    done = python(*command, **environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -140,13 +134,3 @@ def test_claims_stay_durable_behind_the_pooler_which_hides_that_the_server_resta
     task.end()
     task.completes_once()
     assert process.stop() == 0
-
-
-def test_a_pooled_database_with_an_unfit_isolation_level_is_named(
-    worker: Start, pooled: dict[str, str], server: Server
-) -> None:
-    server.superuser(f"ALTER DATABASE {server.database} SET default_transaction_isolation = 'repeatable read'")
-    process = worker("--processes=1", **pooled)
-    wait_until(lambda: "workers need 'read committed'" in process.log, "it says what is wrong")
-    assert "Worker started" not in process.log
-    assert urlsplit(pooled["DATABASE_URL"]).port != server.port

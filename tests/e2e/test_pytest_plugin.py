@@ -2,11 +2,93 @@
 
 from __future__ import annotations
 
+import os
+import re
+import uuid
 from pathlib import Path
+from typing import NamedTuple
+from xml.etree import ElementTree
 
 import pytest
 
-from tests.support.projects import Project
+from tests.support.sites import ROOT, python
+
+# A project of its own, with one app, whose tests pytest runs
+
+SETTINGS = """
+import os
+
+import environ
+
+SECRET_KEY = "for tests only"
+USE_TZ = True
+DATABASES = {"default": environ.Env().db_url("DATABASE_URL")}
+DATABASES["default"]["NAME"] = os.environ.get("DATABASE_NAME", DATABASES["default"]["NAME"])
+DATABASES["default"]["TEST"] = {"NAME": os.environ["TEST_DATABASE_NAME"]}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+INSTALLED_APPS = ["django.contrib.auth", "django.contrib.contenttypes", "horsies_django", "shop"]
+HORSIES = {"QUEUES": {"mail": {}}}
+EMAIL_BACKEND = "django.core.mail.backends.dummy.EmailBackend"
+"""
+
+INI = """
+[pytest]
+DJANGO_SETTINGS_MODULE = settings
+django_find_project = false
+pythonpath = .
+addopts = --strict-markers -p no:cacheprovider
+"""
+
+
+class Finished(NamedTuple):
+    """A run of pytest: its exit code, each test with its outcome, and what it printed."""
+
+    code: int
+    outcomes: list[tuple[str, str]]
+    output: str
+
+
+class Project:
+    """A project in a directory; its tests get a database of their own."""
+
+    def __init__(self, root: Path, files: dict[str, str]) -> None:
+        self.root = root
+        self.write({"settings.py": SETTINGS, "pytest.ini": INI, "shop/__init__.py": ""})
+        self.write(files)
+
+    def write(self, files: dict[str, str]) -> None:
+        """Write files, by their paths in the project."""
+        for name, text in files.items():
+            path = self.root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+
+    def run_pytest(self, *options: str) -> Finished:
+        """Run pytest in the project, with horsies_django of this checkout."""
+        report = self.root / "report.xml"
+        report.unlink(missing_ok=True)
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "DJANGO"))}
+        variables = {"PYTHONPATH": str(ROOT), "TEST_DATABASE_NAME": f"test_project_{uuid.uuid4().hex[:8]}"}
+        words = ("-m", "pytest", f"--junitxml={report}", *options)
+        done = python(*words, cwd=self.root, environment=kept, **variables)
+        return Finished(done.returncode, outcomes_in(report), done.stdout + done.stderr)
+
+
+def outcomes_in(report: Path) -> list[tuple[str, str]]:
+    """Return the tests of a JUnit report, and the outcome of each: passed, failure, error or skipped."""
+    if not report.exists():
+        return []
+    cases = ElementTree.parse(report).getroot().iter("testcase")
+    return [(case.attrib["name"], outcome_of(case)) for case in cases]
+
+
+def outcome_of(case: ElementTree.Element) -> str:
+    """Return the outcome of a test."""
+    return next((child.tag for child in case if child.tag in ("failure", "error", "skipped")), "passed")
+
+
+# The plugin
+
 
 TASKS = """
 from django.contrib.auth.models import Group
@@ -22,32 +104,20 @@ def refuse() -> None:
 """
 
 FIXTURES = """
-import datetime as dt
 import pytest
 from django.contrib.auth.models import Group
 from django.db import connection, transaction
 from horsies_django.testing import Kit
 from shop.tasks import note, refuse
 
-HOUR = dt.timedelta(hours=1)
-
 @pytest.fixture
 def noted(db):
     note.send("before the fixture")
 
-def test_the_kit_begins_where_it_is_set_up(noted, horsies: Kit):
+def test_the_kit_begins_where_it_is_set_up_and_requests_the_database(noted, horsies: Kit):
     note.send("one")
     assert horsies.assert_sent(note, count=1)[0].kwargs == {"name": "one"}
     assert horsies.drain() == 2
-    with horsies.fail_next(note, "BUSY"), horsies.immediate(raise_errors=False), horsies.captured_tasks() as sent:
-        note.send("two")
-    assert [task.handle.info().error_code for task in sent] == ["BUSY"]
-    assert len(horsies.sent) == 2
-
-def test_the_kit_requests_the_database(horsies):
-    with horsies.travel(-HOUR) as then:
-        note.send("one")
-    assert horsies.sent[0].handle.info().sent_at == then
     assert connection.in_atomic_block
 
 def test_the_kit_in_a_test_that_commits(transactional_db, horsies):
@@ -55,10 +125,6 @@ def test_the_kit_in_a_test_that_commits(transactional_db, horsies):
         note.send("one")
     assert not connection.in_atomic_block
     assert horsies.drain() == 1
-
-def test_the_fixture_runs_at_once(db, horsies_immediate):
-    note.send("one")
-    assert Group.objects.count() == 1
 
 def test_the_fixture_before_the_database(horsies_immediate, db):
     note.send("one")
@@ -149,7 +215,7 @@ def test_fixtures_and_marker_do_what_they_say(tmp_path: Path) -> None:
         "test_with_wrong_arguments": "error",
         "test_on_an_event_loop": "error",
     }, done.output
-    assert len(done.outcomes) == 17, done.output
+    assert len(done.outcomes) == 15, done.output
     assert "UNHANDLED_ERROR: LookupError: no such thing" in done.output
     assert "unexpected keyword argument 'raise_error'" in done.output
     assert "write 'async with immediate():' in the test" in done.output
@@ -199,3 +265,37 @@ def test_a_project_without_the_app_is_told_so(tmp_path: Path) -> None:
     done = project.run_pytest()
     assert dict(done.outcomes) == {"test_the_kit": "error"}
     assert "'horsies_django' in INSTALLED_APPS" in done.output
+
+
+# The page about tests is a project: its files are put together, and pytest runs them
+
+PAGE = ROOT / "docs" / "howto" / "test-your-tasks.md"
+MANAGE = """
+import os
+import sys
+
+from django.core.management import execute_from_command_line
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "settings")
+execute_from_command_line(sys.argv)
+"""
+
+
+def files_of_the_page() -> dict[str, str]:
+    """Return the blocks of code, by the path in the first line of each."""
+    found = {}
+    for code in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL):
+        first, _, rest = code.partition("\n")
+        assert re.fullmatch(r"# (shop|tests)/\w+\.py", first), f"a block that is no file: {first}"
+        found[first.removeprefix("# ")] = rest
+    return found
+
+
+@pytest.mark.django_db
+def test_every_block_of_the_page_about_tests_does_what_the_page_says(tmp_path: Path) -> None:
+    files = files_of_the_page()
+    done = Project(tmp_path, {"manage.py": MANAGE, **files}).run_pytest("tests")
+    assert done.code == 0, done.output
+    written = [name for text in files.values() for name in re.findall(r"def (test_\w+)", text)]
+    assert len(written) > 15
+    assert sorted(done.outcomes) == [(name, "passed") for name in sorted(written)]

@@ -6,7 +6,6 @@ import re
 from collections import Counter
 
 import pytest
-from django.core.management import CommandError, call_command
 
 from horsies_django.models import TaskAttempt
 from tests.apps.project import tasks
@@ -80,25 +79,25 @@ def test_of_two_limits_the_one_that_is_reached_first_counts(worker: Start) -> No
     assert "crashed" not in process.log
 
 
+def refused_at(worker: Start) -> int:
+    """Return how many MB a child takes at its start, as the worker says that refuses a limit below that."""
+    process = worker("--processes=1", "--max-memory-per-child-mb=10")
+    assert process.wait() == 1
+    return int(re.findall(r"--max-memory-per-child-mb=10 is not above the (\d+) MB", process.log)[0])
+
+
 @pytest.mark.promise("S1.24", "S1.25", "S1.26")
 def test_a_memory_limit_below_what_a_child_takes_at_its_start_is_refused_and_one_near_it_is_warned_of_once(
     worker: Start,
 ) -> None:
-    process = worker("--processes=1", "--max-memory-per-child-mb=10")
-    assert process.wait() == 1
-    refusal = re.search(r"--max-memory-per-child-mb=10 is not above the (\d+) MB", process.log)
-    assert refusal
-    limit = int(refusal[1]) * 1.1
+    limit = refused_at(worker) * 1.1
     near = worker("--processes=2", f"--max-memory-per-child-mb={limit}", "--max-tasks-per-child=0").ready()
     assert near.log.count("children will be replaced often") == 1
 
 
 def test_children_that_grow_beside_long_tasks_do_not_pile_up(worker: Start) -> None:
     """Naive: each of them is replaced at once, until the fork server has no room for another, and the worker ends."""
-    refused = worker("--processes=1", "--max-memory-per-child-mb=10")
-    assert refused.wait() == 1
-    assert (least := re.search(r"is not above the (\d+) MB", refused.log))
-    process = worker("--processes=1", f"--max-memory-per-child-mb={int(least[1]) + 25}", "--loglevel=INFO").ready()
+    process = worker("--processes=1", f"--max-memory-per-child-mb={refused_at(worker) + 25}", "--loglevel=INFO").ready()
     long = []
     for number in range(13):
         long.append(tasks.ahold.send(str(number)))
@@ -112,6 +111,16 @@ def test_children_that_grow_beside_long_tasks_do_not_pile_up(worker: Start) -> N
     assert process.stop() == 0
 
 
-def test_a_worker_without_children_refuses_what_only_children_can_do() -> None:
-    with pytest.raises(CommandError, match="--processes=1 or more"):
-        call_command("horsies_worker", "--processes=0", "--max-memory-per-child-mb=500")
+@pytest.mark.promise("S1.28", "S1.29", "S1.30")
+def test_no_task_begins_in_a_child_that_has_reached_the_limit_so_limit_and_task_bound_what_a_child_takes(
+    worker: Start,
+) -> None:
+    limit = refused_at(worker) + 50
+    process = worker("--processes=1", f"--max-memory-per-child-mb={limit}", "--max-tasks-per-child=0").ready()
+    told = [tasks.eats_and_tells.send(20).get(60_000).ok_value for _ in range(16)]
+    assert all(before < limit for _, before, _ in told)
+    assert all(after < limit + 25 for _, _, after in told)
+    children = Counter(pid for pid, _, _ in told)
+    assert len(children) >= 16 / 4
+    assert max(children.values()) >= 2  # memory that is kept counts, a single task is not what ends a child
+    assert process.stop() == 0

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import socket
+import sys
+import textwrap
+import urllib.error
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +20,91 @@ import pytest
 from horsies_django import TaskResult, get_handle
 from tests.conftest import put, wait_until
 from tests.e2e.test_shutdown import family
-from tests.support.changing_project import Project
-from tests.support.workers import Start, WorkerProcess
+from tests.support.workers import ROOT, Start, WorkerProcess
+
+pytestmark = pytest.mark.timeout(240)
+
+MANAGE = """
+    import os
+    import sys
+
+    from django.core.management import execute_from_command_line
+
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "conf.settings")
+    if __name__ == "__main__":
+        execute_from_command_line(sys.argv)
+"""
+SETTINGS = """
+    from tests.settings import *
+
+    INSTALLED_APPS = [*INSTALLED_APPS, "shop"]
+    ROOT_URLCONF = "conf.urls"
+"""
+SITE_URLS = """
+    from django.http import HttpResponse
+    from django.urls import path
+
+    urlpatterns = [path("", lambda request: HttpResponse("a page of the site"))]
+"""
+TASKS = """
+    import os
+    import time
+
+    from horsies_django import task
+
+
+    @task
+    def version() -> str:
+        return "{version}"
+
+
+    @task
+    def price() -> int:
+        from shop.prices import PRICE
+
+        return PRICE
+
+
+    @task
+    def waits(begun: str, gate: str) -> str:
+        open(begun, "w").close()
+        while not os.path.exists(gate):
+            time.sleep(0.02)
+        return "{version}"
+"""
+
+
+class Project:
+    """A project with the app ``shop``; its settings are those of the tests."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.write("manage.py", MANAGE)
+        self.write("conf/__init__.py", "")
+        self.write("conf/settings.py", SETTINGS)
+        self.write("conf/urls.py", SITE_URLS)
+        self.write("shop/__init__.py", "")
+        self.write("shop/prices.py", "PRICE = 7")
+        self.tasks("the first")
+
+    def tasks(self, version: str) -> Path:
+        """Write the tasks of a version."""
+        return self.write("shop/tasks.py", TASKS.format(version=version))
+
+    def write(self, name: str, text: str) -> Path:
+        """Write a file at once, as editors do, so that nobody sees half of it."""
+        path = self.directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = path.with_suffix(".new")
+        new.write_text(textwrap.dedent(text))
+        new.replace(path)
+        return path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a process of the project needs."""
+        return {"CWD": str(self.directory), "PYTHONPATH": str(ROOT), "DJANGO_SETTINGS_MODULE": "conf.settings"}
+
 
 WAITING = "waiting for a change of the code"
 SHAPES = [("--processes=1",), ("--processes=0",)]
@@ -128,17 +217,6 @@ def test_code_that_cannot_be_imported_is_named_and_the_next_change_starts_the_wo
         assert result("version") == "the first"
         assert process.log.count(WAITING) == 2 * times
     assert process.stop() == 0
-
-
-def test_code_that_is_broken_from_the_beginning_is_waited_for_and_ctrl_c_ends_the_wait(
-    reloaded: Start, project: Project
-) -> None:
-    project.write("shop/tasks.py", "def broken(:")
-    process = reloaded()
-    wait_until(lambda: WAITING in process.log, "it waits for a change")
-    ctrl_c(process)
-    assert process.wait() == 0
-    assert process.log.count(WAITING) == 1
 
 
 def test_options_that_are_wrong_end_it_at_once(reloaded: Start) -> None:
@@ -254,6 +332,8 @@ VIEWS = """
         Group.objects.create(name=name)
         return SAVED, os.getpid()
 """
+
+
 FRAGILE = """
     import os
     import sys
@@ -304,3 +384,109 @@ def test_a_module_that_fresh_interpreters_cannot_import_is_named_and_only_its_ta
     wait_until(lambda: "the module shop.fragile cannot be imported by this child" in process.log, "it is named")
     assert "SystemExit('only one process may import this')" in process.log
     assert process.stop() == 0
+
+
+# ``horsies_dev``: the site and a worker in one terminal, which end together
+
+
+class Desk:
+    """A ``horsies_dev`` with its address."""
+
+    def __init__(self, worker: Start, project: Project, *options: str, port: int | None = None) -> None:
+        if port is None:
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                port = free.getsockname()[1]
+        self.address = f"127.0.0.1:{port}"
+        program = ("manage.py", "horsies_dev", self.address, "--processes=1")
+        self.process = worker(*options, program=program, PYTHONUNBUFFERED="1", **project.environment)
+
+    @property
+    def log(self) -> str:
+        return self.process.log
+
+    def page(self) -> str | None:
+        try:
+            with urllib.request.urlopen(f"http://{self.address}/", timeout=5) as answer:
+                return str(answer.read().decode())
+        except (urllib.error.URLError, OSError):
+            return None
+
+    def ready(self) -> Desk:
+        self.process.ready()
+        wait_until(self.page, "the site answers")
+        return self
+
+    def family(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.process.pid).children(recursive=True)
+
+    def part(self, command: str) -> psutil.Process:
+        """Return the process of a command that horsies_dev has started."""
+        children = psutil.Process(self.process.process.pid).children()
+        (found,) = [child for child in children if command in child.cmdline()]
+        return found
+
+
+def test_the_site_and_the_worker_run_side_by_side_and_one_ctrl_c_ends_both(worker: Start, project: Project) -> None:
+    desk = Desk(worker, project).ready()
+    assert desk.page() == "a page of the site"
+    assert result("version") == "the first"
+    wait_until(
+        lambda: re.search(r"^worker \| .*shop\.tasks\.version .* completed in", desk.log, re.MULTILINE), "its line"
+    )
+    wait_until(lambda: re.search(r'^site   \| .*"GET / HTTP/1\.1" 200', desk.log, re.MULTILINE), "the line of the site")
+    assert {line[:9] for line in desk.log.splitlines()} <= {"site   | ", "worker | ", "site   |", "worker |"}
+    processes = desk.family()
+    os.killpg(desk.process.process.pid, signal.SIGINT)
+    assert desk.process.wait() == 0
+    assert gone(processes)
+    assert "Worker stopped" in desk.log
+    assert desk.page() is None
+    assert "\x1b" not in desk.log
+
+
+def test_both_restart_when_code_changes_and_a_second_ctrl_c_reaches_the_worker_and_ends_its_tasks(
+    worker: Start, project: Project, tmp_path: Path
+) -> None:
+    desk = Desk(worker, project, "--force-color", "--queues=default,mail").ready()
+    project.tasks("the second one")
+    project.write("conf/urls.py", (project.directory / "conf/urls.py").read_text().replace("a page", "a new page"))
+    wait_until(lambda: desk.log.count("Worker started") == 2, "the worker has started again")
+    assert result("version") == "the second one"
+    wait_until(lambda: desk.page() == "a new page of the site", "the site has started again")
+    wait_until(lambda: "\x1b[32;1mcompleted\x1b[0m" in desk.log, "the outcome is green")
+    assert "\x1b[36msite   |\x1b[0m" in desk.log
+    assert "\x1b[35mworker |\x1b[0m" in desk.log
+    assert "queues: default, mail" in desk.log
+    handle, _gate = busy(tmp_path)
+    os.killpg(desk.process.process.pid, signal.SIGINT)
+    wait_until(lambda: "no more tasks are claimed" in desk.log, "the worker takes the first one")
+    assert handle.info().status == "RUNNING"
+    os.killpg(desk.process.process.pid, signal.SIGINT)
+    assert desk.process.wait() == 1
+    assert handle.get(0).err_value.error_code == "WORKER_CRASHED"
+
+
+def test_if_the_worker_dies_it_says_so_and_ends_the_site(worker: Start, project: Project) -> None:
+    desk = Desk(worker, project).ready()
+    processes = desk.family()
+    desk.part("horsies_worker").kill()
+    assert desk.process.wait() == 1
+    assert "dev    | the worker was killed by SIGKILL; ending the site" in desk.log
+    assert gone(processes)
+
+
+def test_a_site_that_cannot_have_its_port_ends_the_worker_too(worker: Start, project: Project) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        desk = Desk(worker, project, port=int(taken.getsockname()[1]))
+        assert desk.process.wait() == 1
+    assert "already in use" in desk.log
+    assert re.search(r"^dev    \| the site ended with exit code \d+; ending the worker$", desk.log, re.MULTILINE)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent has died")
+def test_nothing_is_left_of_it_when_it_is_killed(worker: Start, project: Project) -> None:
+    """Naive: the next ``horsies_dev`` finds its port taken, and two workers run."""
+    desk = Desk(worker, project).ready()
+    processes = desk.family()
+    desk.process.process.kill()
+    assert gone(processes)

@@ -12,19 +12,24 @@ from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
+from django.contrib.auth.models import User
 from django.db import connection, transaction
+from django.test import Client
+from django.urls import reverse
 
 from horsies_django import Workflow, get_handle, queues, schedules
 from horsies_django.models import AuditEntry, ScheduleTick, Task, Worker, WorkerState
 from horsies_django.tasks.redaction import redact
 from horsies_django.tasks.selection import act_on_all, matching
 from tests.apps.project import flows, tasks
-from tests.conftest import Claimer, limit, put, wait_until
+from tests.conftest import Claimer, Connect, limit, put, sql, wait_until
 from tests.db.test_retention import DAY, finished
 from tests.support.factories import (
     AuditEntryFactory,
+    HeartbeatFactory,
     ScheduleTickFactory,
     TaskAttemptFactory,
+    TaskFactory,
     WorkerFactory,
     WorkerStateFactory,
     now,
@@ -93,11 +98,11 @@ def url_of(role: str) -> str:
 
 def test_the_worker_runs_rescues_and_keeps_caps_under_its_grants(roles: None, worker: Start) -> None:
     grant(SENDING, WORKING)
-    with connection.cursor() as cursor:  # what the tasks of this test do themselves
-        cursor.execute(
-            f"GRANT SELECT, INSERT, DELETE ON auth_group TO {own('worker')};"
-            f"GRANT USAGE ON auth_group_id_seq TO {own('worker')}"
-        )
+    # what the tasks of this test do themselves
+    sql(
+        f"GRANT SELECT, INSERT, DELETE ON auth_group TO {own('worker')};"
+        f"GRANT USAGE ON auth_group_id_seq TO {own('worker')}"
+    )
     limit("default", max_concurrency=1)
     limit("mail", partition_by_args=["to"], partition_max_concurrency=1)
     environment = {"DATABASE_URL": url_of("worker"), "HORSIES_TEST_STALE_MS": "2500"}
@@ -118,37 +123,41 @@ def test_the_worker_runs_rescues_and_keeps_caps_under_its_grants(roles: None, wo
     wait_until(lambda: not Task.objects.filter(finished_at=None).exists(), "all is done")
 
 
-def test_the_site_changes_limits_under_its_grants_and_not_without_them(roles: None) -> None:
-    def override() -> None:
-        queues.override("mail", {"max_concurrency": 1}, actor="somebody", reason="a test")
-
-    grant(SENDING)
-    refused(override)
-    grant(CONFIGURING)
-    as_role("site")
-    override()
+def limits(id_: Any) -> None:
+    queues.override("mail", {"max_concurrency": 1}, actor="somebody", reason="a test")
     queues.change("mail", {"partition_by_args": ["to"], "partition_max_concurrency": 1}, actor="somebody")
     queues.pause("mail", actor="somebody")
-    actions = list(AuditEntry.objects.order_by("id").values_list("action", flat=True))
-    assert actions[-3:] == ["queue.override", "queue.set", "queue.pause"]
 
 
-def test_the_site_purges_tasks_under_its_grants_and_not_without_them(roles: None) -> None:
+def purges(id_: Any) -> None:
+    for status in ("PENDING", "COMPLETED"):
+        assert sum(step.tasks for step in act_on_all(matching(status), "purge", actor="somebody")) == 1
+
+
+def redacts(id_: Any) -> None:
+    assert redact(id_, actor="somebody", reason="a test")
+
+
+@pytest.mark.parametrize(
+    ("action", "block", "audited"),
+    [
+        (limits, CONFIGURING, ["queue.override", "queue.set", "queue.pause"]),
+        (purges, PURGING, ["task.purge"]),
+        (redacts, REDACTING, ["task.redact"]),
+    ],
+)
+def test_the_site_acts_under_its_grants_and_not_without_them(
+    roles: None, action: Callable[[Any], None], block: int, audited: list[str]
+) -> None:
     grant(SENDING)
-    put(2)
+    put()
     (old,) = finished(2 * DAY)
     TaskAttemptFactory(task_id=old)
-
-    def purge(status: str) -> dict[str, int]:
-        steps = [step.verdicts for step in act_on_all(matching(status), "purge", actor="somebody")]
-        return {verdict: many for verdicts in steps for verdict, many in verdicts.items()}
-
-    refused(lambda: purge("PENDING"))
-    grant(PURGING)
+    refused(lambda: action(old))
+    grant(block)
     as_role("site")
-    assert purge("COMPLETED") == {"DELETED": 1}
-    assert purge("PENDING") == {"CANCELLED": 2}
-    assert set(Task.objects.values_list("status", flat=True)) == {"CANCELLED"}
+    action(old)
+    assert set(audited) <= set(AuditEntry.objects.values_list("action", flat=True))
 
 
 def test_the_worker_deletes_what_is_old_and_notes_its_state_under_its_grants(roles: None, worker: Start) -> None:
@@ -191,15 +200,6 @@ def test_the_site_edits_schedules_and_a_worker_sends_them_under_their_grants(rol
     as_role(None)
     assert process.stop() == 0
     assert "permission denied" not in process.log
-
-
-def test_the_site_redacts_tasks_under_its_grants_and_not_without_them(roles: None) -> None:
-    grant(SENDING)
-    (id_,) = finished()
-    refused(lambda: redact(id_, actor="somebody", reason="a test"))
-    grant(REDACTING)
-    as_role("site")
-    assert redact(id_, actor="somebody", reason="a test")
 
 
 def test_the_site_sends_and_controls_workflows_under_its_grants_and_not_without_them(
@@ -255,8 +255,7 @@ def test_the_site_sends_and_controls_workflows_under_its_grants_and_not_without_
 def stranger(roles: None) -> Iterator[Callable[[], psycopg.Connection[Any]]]:
     """Give a function that connects as a role without any grant."""
     opened = []
-    with connection.cursor() as cursor:
-        cursor.execute(f"CREATE ROLE {own('stranger')} LOGIN NOSUPERUSER PASSWORD '{own('stranger')}'")
+    sql(f"CREATE ROLE {own('stranger')} LOGIN NOSUPERUSER PASSWORD '{own('stranger')}'")
 
     def connect_() -> psycopg.Connection[Any]:
         opened.append(psycopg.connect(url_of("stranger"), autocommit=True))
@@ -265,8 +264,7 @@ def stranger(roles: None) -> Iterator[Callable[[], psycopg.Connection[Any]]]:
     yield connect_
     for item in opened:
         item.close()
-    with connection.cursor() as cursor:
-        cursor.execute(f"DROP OWNED BY {own('stranger')}; DROP ROLE {own('stranger')}")
+    sql(f"DROP OWNED BY {own('stranger')}; DROP ROLE {own('stranger')}")
 
 
 # The caps of the queue "default" are counted under it; see functions/caps/horsies_lock_caps.sql.
@@ -286,7 +284,7 @@ def test_a_role_without_grants_reads_sends_and_changes_nothing(stranger: Any) ->
 
 
 def test_a_role_without_grants_can_hold_up_queues_with_limits_and_is_kept_from_it_as_the_page_says(
-    stranger: Any, connect: Callable[[], psycopg.Connection[Any]]
+    stranger: Any, connect: Connect
 ) -> None:
     grant(SENDING, WORKING)
     limit("default", max_concurrency=2)
@@ -309,45 +307,184 @@ def test_a_role_without_grants_can_hold_up_queues_with_limits_and_is_kept_from_i
         assert len(worker_.run_pass(sync=1).claims) == 1
         assert worker_.run_pass(sync=1).claims == [], "and the cap holds"
     finally:
-        with connection.cursor() as cursor:
-            cursor.execute(grants(PAGE)[LOCKING].replace("REVOKE", "GRANT").replace("FROM PUBLIC", "TO PUBLIC"))
+        sql(grants(PAGE)[LOCKING].replace("REVOKE", "GRANT").replace("FROM PUBLIC", "TO PUBLIC"))
 
 
-def test_a_role_without_grants_can_notify_whatever_is_revoked_but_not_from_another_database(
-    stranger: Any, connect: Callable[[], psycopg.Connection[Any]]
-) -> None:
+def test_a_role_without_grants_cannot_even_connect_where_that_was_revoked(stranger: Any, connect: Connect) -> None:
     grant(SENDING)
-    hearer, someone = connect(), stranger()
-    hearer.execute("LISTEN horsies_test")
-    (database,) = hearer.execute("SELECT current_database()").fetchall()[0]
-    with connection.cursor() as cursor:
-        cursor.execute("REVOKE EXECUTE ON FUNCTION pg_notify(text, text) FROM PUBLIC")
-        try:
-            with pytest.raises(psycopg.errors.InsufficientPrivilege):
-                someone.execute("SELECT pg_notify('horsies_test', 'by the function')")
-            someone.execute("NOTIFY horsies_test, 'by the command'")
-            as_role("site")
-            with pytest.raises(Exception, match="permission denied for function pg_notify"):
-                tasks.noop.send()
-        finally:
-            as_role(None)
-            with connection.cursor() as owner:
-                owner.execute("GRANT EXECUTE ON FUNCTION pg_notify(text, text) TO PUBLIC")
-    assert [heard.payload for heard in hearer.notifies(timeout=10, stop_after=1)] == ["by the command"]
+    (database,) = connect().execute("SELECT current_database()").fetchall()[0]
+    stranger()
     try:
-        with connection.cursor() as cursor:
-            cursor.execute(grants(PAGE)[CONNECTING].replace("DATABASE shop", f'DATABASE "{database}"'))
+        sql(grants(PAGE)[CONNECTING].replace("DATABASE shop", f'DATABASE "{database}"'))
         with pytest.raises(psycopg.OperationalError, match="permission denied for database"):
             stranger()
         for role in ROLES:
             psycopg.connect(url_of(role)).close()
-        someone.execute("NOTIFY horsies_test, 'sessions that are connected already stay'")
     finally:
-        with connection.cursor() as cursor:
-            cursor.execute(f'GRANT CONNECT ON DATABASE "{database}" TO PUBLIC')
-    elsewhere = urlunsplit(urlsplit(url_of("stranger"))._replace(path="/postgres"))
-    with psycopg.connect(elsewhere, autocommit=True) as neighbour:
-        list(hearer.notifies(timeout=1, stop_after=1))
-        neighbour.execute("NOTIFY horsies_test, 'from the neighbour'")
-    hearer.execute("NOTIFY horsies_test, 'the last'")
-    assert [heard.payload for heard in hearer.notifies(timeout=10, stop_after=1)] == ["the last"]
+        sql(f'GRANT CONNECT ON DATABASE "{database}" TO PUBLIC')
+
+
+# What the database refuses the admin, real roles, locks and read-only sessions: an answer in words, never an error page
+
+LIST = reverse("admin:horsies_task_changelist")
+ACTIONS = ("cancel_tasks", "terminate_tasks", "retry_tasks")
+PAGES = ("task", "queue", "schedule", "worker", "auditentry", "workflowrun")
+TABLES = (
+    "horsies_tasks", "horsies_task_attempts", "horsies_queues", "horsies_workers", "horsies_heartbeats",
+    "horsies_worker_states", "horsies_audit", "horsies_schedules", "horsies_schedule_ticks",
+    "horsies_workflows", "horsies_workflow_nodes", "horsies_workflow_edges",
+)  # fmt: skip
+OF_DJANGO = (
+    "auth_user, auth_group, auth_permission, auth_user_groups, auth_user_user_permissions, auth_group_permissions, "
+    "django_content_type, django_session"
+)
+WORDS = {  # what keeps the database from doing it: what the admin says
+    "no grant": [
+        "The database refused: permission denied for table horsies_tasks. The site's database role lacks",
+        "“Give the database roles no more than they need”",
+    ],
+    "read-only": ["read-only transaction", "Use the site that is connected to the primary."],
+}
+
+
+@pytest.fixture(params=[False, True], ids=["own transactions", "ATOMIC_REQUESTS"])
+def boss(request: pytest.FixtureRequest, transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Client:
+    """A superuser's browser; what it asks for is, or is not, one transaction."""
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", request.param)
+    client = Client()
+    client.force_login(User.objects.create_superuser("boss"))
+    return client
+
+
+@pytest.fixture
+def with_options() -> Iterator[Callable[[str], None]]:
+    """Give a function that lets Django's connection begin with settings of the server."""
+
+    def begin(text: str) -> None:
+        connection.close()
+        connection.settings_dict["OPTIONS"]["options"] = text
+
+    yield begin
+    connection.close()
+    connection.settings_dict["OPTIONS"].pop("options", None)
+
+
+def grant_site(*pages: Any) -> None:
+    """Give the role of the site what Django needs and what these parts of the page about roles list."""
+    grant(SENDING, *pages)
+    sql(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {OF_DJANGO} TO {own('site')}")
+
+
+def act(client: Client, action: str, *rows: Task, **answer: Any) -> list[tuple[str, str]]:
+    """Do an action and return what the admin says."""
+    data = {"action": action, "_selected_action": [str(row.pk) for row in rows], **answer}
+    response = client.post(LIST, data, follow=True)
+    assert response.status_code == 200
+    return [(message.level_tag, str(message)) for message in response.context["messages"]]
+
+
+def rows(task: Task) -> list[Any]:
+    return [Task.objects.values().get(pk=task.pk), Task.objects.count(), AuditEntry.objects.count()]
+
+
+def a_task(action: str) -> Task:
+    return TaskFactory(status="FAILED" if action == "retry_tasks" else "PENDING")  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("what", WORDS)
+def test_an_action_that_the_database_does_not_do_changes_nothing_and_says_why(
+    roles: None, boss: Client, with_options: Callable[[str], None], what: str
+) -> None:
+    grant_site()
+    given = {action: a_task(action) for action in ACTIONS}
+    before = [rows(task) for task in given.values()]
+    if what == "no grant":
+        as_role("site")
+    else:
+        with_options("-c default_transaction_read_only=on")
+    for action, task in given.items():
+        ((level, text),) = act(boss, action, task)
+        assert level == "error"
+        assert all(words in text for words in WORDS[what])
+    as_role(None)
+    assert [rows(task) for task in given.values()] == before
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_an_action_leaves_a_task_that_somebody_has_locked_and_says_so(
+    boss: Client, connect: Connect, action: str
+) -> None:
+    locked, other = a_task(action), a_task(action)
+    with connect() as keeper, keeper.transaction():
+        keeper.execute("SELECT FROM horsies_tasks WHERE id = %s FOR UPDATE", [locked.pk])
+        ((level, text),) = act(boss, action, locked)
+        assert (level, text.partition(": ")[2]) == ("warning", "LOCKED: 1")
+        ((level, text),) = act(boss, action, locked, other)
+        assert (level, "LOCKED: 1" in text) == ("success", True)
+    ((level, text),) = act(boss, action, locked)
+    assert (level, "LOCKED" in text) == ("success", False)
+
+
+def test_the_actions_do_their_work_under_the_grants_of_the_page(roles: None, boss: Client) -> None:
+    grant_site(OPERATING)
+    waiting, failed, running = TaskFactory(), TaskFactory(status="FAILED"), TaskFactory(status="RUNNING")
+    as_role("site")
+    for action, task, told in (
+        ("cancel_tasks", waiting, "Cancel: CANCELLED: 1"),
+        ("terminate_tasks", running, "Cancel, and kill the processes of tasks that do not stop: REQUESTED: 1"),
+        ("copy_tasks", failed, "Send a copy: COPIED: 1"),
+        ("retry_tasks", failed, "Retry: RETRIED: 1"),
+    ):
+        assert act(boss, action, task) == [("success", told)]
+    assert tasks.noop.send().cancel() == "CANCELLED"
+    as_role(None)
+    assert Task.objects.get(pk=running.pk).terminate
+    actions = AuditEntry.objects.filter(action__startswith="task.").order_by("pk").values_list("action", flat=True)
+    assert list(actions) == ["task.cancel", "task.terminate", "task.copy", "task.retry"]
+
+
+def a_run() -> Any:
+    flow = Workflow("flow")
+    flow.add(tasks.noop, name="second", after=flow.add(tasks.noop, name="first"))
+    return flow.send()
+
+
+def test_an_action_leaves_the_lock_timeout_of_the_request_as_it_was(boss: Client) -> None:
+    sql("SET lock_timeout = '7s'")
+    act(boss, "cancel_tasks", TaskFactory())
+    assert sql("SHOW lock_timeout") == [("7s",)]
+    sql("RESET lock_timeout")
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_a_page_about_a_table_that_may_not_be_read_says_so(roles: None, boss: Client, table: str) -> None:
+    grant_site()
+    worker = WorkerFactory()
+    HeartbeatFactory(worker_id=worker.pk)
+    running = TaskFactory(status="RUNNING", claimed_by=worker.pk)
+    failed = TaskFactory(status="FAILED", claimed_by=worker.pk)
+    TaskAttemptFactory(task_id=failed.pk, worker_id=worker.pk)
+    schedules.create("hourly", {"task": tasks.noop.name, "pattern": "every hour"}, actor="somebody")
+    entry = AuditEntry.objects.latest("pk")
+    run = a_run().workflow_id
+    addresses = [reverse(f"admin:horsies_{name}_changelist") for name in PAGES]
+    addresses += [reverse("admin:horsies_task_change", args=(row.pk,)) for row in (running, failed)]
+    addresses += [reverse("admin:horsies_workflowrun_node", args=(run, 0))]
+    addresses += [
+        reverse(f"admin:horsies_{name}", args=(key,))
+        for name, key in (
+            ("queue_change", "default"), ("queue_override", "default"), ("schedule_change", "hourly"),
+            ("schedule_edit", "hourly"), ("worker_change", worker.pk), ("auditentry_change", entry.pk),
+            ("workflowrun_change", run), ("workflowrun_pause", run),
+        )
+    ]  # fmt: skip
+    sql(f"REVOKE SELECT ON {table} FROM {own('site')}")
+    as_role("site")
+    answers = {address: boss.get(address) for address in addresses}
+    as_role(None)
+    refused = {address: answer for address, answer in answers.items() if answer.status_code != 200}
+    assert refused, "some page reads it"
+    for address, answer in refused.items():
+        assert answer.status_code == 503, address
+        assert f"permission denied for table {table}" in answer.content.decode(), address
+        assert "Give the database roles no more than they need" in answer.content.decode(), address

@@ -15,10 +15,9 @@ from django.db import connection
 from horsies_django import schedules
 from horsies_django.core.patterns import Every
 from horsies_django.core.schedules import ScheduleConfig
-from horsies_django.models import AuditEntry, Schedule, ScheduleTick, Task
+from horsies_django.models import AuditEntry, ScheduleTick, Task
 from horsies_django.store.schedules import ScheduleStore
-from tests.conftest import wait_until
-from tests.e2e.test_outages_start import TRY
+from tests.conftest import sql, wait_until
 from tests.support.factories import now
 from tests.support.server import Server
 from tests.support.workers import SchedulerProcess, Start
@@ -49,11 +48,10 @@ def sends(name: str = "a schedule", more_than: int = 0) -> list[dt.datetime]:
 
 def cut() -> None:
     """End the connections of all schedulers."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
-            "WHERE datname = current_database() AND starts_with(application_name, 'horsies scheduler ')"
-        )
+    sql(
+        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND starts_with(application_name, 'horsies scheduler ')"
+    )
 
 
 def asleep() -> None:
@@ -78,23 +76,6 @@ def test_the_tasks_of_due_fire_times_are_sent_and_run(scheduler: StartScheduler,
     assert (sent.stop(), runs.stop()) == (0, 0)
     ids = ScheduleTick.objects.values_list("task_id", flat=True)
     assert sorted(ids) == sorted(Task.objects.values_list("id", flat=True))
-
-
-def test_a_signal_ends_it_with_nothing_half_done(scheduler: StartScheduler) -> None:
-    for count in range(20):
-        create(f"nr. {count}")
-    process = scheduler(**FOR_LONG).ready()
-    at_work = ScheduleTick.objects.values("schedule_name").distinct()
-    wait_until(lambda: at_work.count() == 20, "each has had its turn")
-    process.signal(signal.SIGINT)
-    assert process.wait() == 0
-    assert process.log.rstrip().endswith("Scheduler stopped")
-    assert "Traceback" not in process.log
-    ticks = {(tick.schedule_name, tick.fire_at): tick.task_id for tick in ScheduleTick.objects.all()}
-    assert sorted(ticks.values()) == sorted(Task.objects.values_list("id", flat=True))
-    for found in Schedule.objects.all():
-        assert (found.name, found.last_fire_at) in ticks
-        assert found.next_fire_at == (found.last_fire_at or now()) + SECOND
 
 
 # What its code declares
@@ -235,15 +216,3 @@ def test_a_scheduler_that_stands_still_in_the_middle_holds_its_schedule_for_seco
     sends_more(server)
     assert (running.stop(), other.stop()) == (0, 0)
     assert each_fire_time_once(server)
-
-
-def test_a_scheduler_that_starts_before_its_database_waits_for_it(scheduler: StartScheduler, server: Server) -> None:
-    create_on(server)
-    server.stop()
-    process = scheduler(DATABASE_URL=server.url)
-    wait_until(lambda: process.log.count(TRY) >= 3, "it tries, and says so")
-    server.start()
-    process.ready()
-    sends_more(server)
-    assert process.stop() == 0
-    assert "Traceback" not in process.log

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 from collections import Counter
 from collections.abc import Callable
@@ -82,14 +81,9 @@ def test_failures_are_grouped_by_their_place_and_each_is_one_event(
     (event,) = [event for event in found if event["contexts"]["trace"]["trace_id"] == TRACE]
     assert event["contexts"]["trace"]["parent_span_id"] == SPAN
     assert event["contexts"]["task"]["task_id"] == str(traced.task_id)
-    assert event["tags"] == {"queue": "default", "code": "UNHANDLED_ERROR", "attempt": "1"}
-    assert (event["transaction"], event["transaction_info"]) == (tasks.raises.name, {"source": "task"})
-    assert (event["level"], last(event)["mechanism"]["handled"]) == ("error", False)
+    assert (event["transaction"], event["tags"]["code"]) == (tasks.raises.name, "UNHANDLED_ERROR")
     assert not (event.get("breadcrumbs") or {}).get("values"), "the log before it is about other tasks"
-    assert (last(event)["value"], last(event).get("module")) == ("tea with milk", None)
-    frames = last(event)["stacktrace"]["frames"]
-    assert "horsies_django.worker.child.run_task" in [frame["module"] for frame in frames if not frame["in_app"]]
-    assert not any("vars" in frame for frame in frames)
+    assert not any("vars" in frame for frame in last(event)["stacktrace"]["frames"])
     assert json.dumps(event).count("tea with milk") == 1, "the arguments are not in it"
 
 
@@ -109,16 +103,6 @@ def test_a_process_that_is_killed_or_ended_for_its_timeout_is_one_event_and_a_re
     ]  # fmt: skip
     assert "was killed by SIGKILL" in last(events()[0])["value"]
     assert process.log.count("was killed by SIGKILL: ") == 3, "the log has it all the same"
-
-
-def test_a_process_that_dies_without_a_task_is_reported_by_the_log(reporting: Start, events: Events) -> None:
-    """Naive: whatever the log says of dead processes is dropped."""
-    process = reporting("--processes=1").ready()
-    os.kill(tasks.pid.send().get().unwrap(), signal.SIGKILL)
-    wait_until(lambda: "0 task(s) crashed" in process.log, "its death is seen")
-    assert process.stop() == 0
-    (event,) = events()
-    assert (event["logger"], event["logentry"]["message"]) == ("horsies.worker", "child %s %s: %s%s")
 
 
 def test_a_task_of_a_dead_worker_is_one_event_of_the_worker_that_rescues_it(reporting: Start, events: Events) -> None:

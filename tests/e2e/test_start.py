@@ -1,7 +1,4 @@
-"""A worker or a scheduler that cannot work refuses to start: exit code 1 and one message that says why and what to do.
-
-One that cannot reach its database waits for it: test_outages_start.py.
-"""
+"""A worker or a scheduler that cannot work refuses to start: exit code 1 and one message that says why and what to do."""
 
 from __future__ import annotations
 
@@ -9,12 +6,12 @@ from pathlib import Path
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import connection
 
 from horsies_django.models import Worker
 from tests.apps.project import tasks
-from tests.support.fresh import fresh_database
-from tests.support.workers import ROOT, Start, WorkerProcess
+from tests.conftest import sql
+from tests.support.sites import fresh_database
+from tests.support.workers import Start, WorkerProcess
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -82,12 +79,12 @@ def test_a_worker_connects_has_its_slots_listens_and_only_then_claims(worker: St
     assert handle.get().ok_value == 1
     lines = ["Concurrency config", "Slots: 1 sync", "Worker started"]
     assert sorted(lines, key=process.log.index) == lines
-    with connection.cursor() as cursor:
-        cursor.execute(
+    began = dict(
+        sql(
             "SELECT application_name, backend_start FROM pg_stat_activity "
             "WHERE datname = current_database() AND application_name LIKE 'horsies %%'"
         )
-        began = dict(cursor.fetchall())
+    )
     row = Worker.objects.get()
     assert began["horsies engine"] < row.started_at < began["horsies listener"] < handle.info().started_at
 
@@ -130,9 +127,3 @@ def test_children_draw_other_numbers_and_share_what_a_fork_may_share(worker: Sta
     assert "a line of" in process.log
     assert process.stop() == 0
     assert left.read_text() == f"{process.process.pid} left\n"  # what runs at exit runs in the worker alone
-
-
-def test_a_worker_started_from_another_directory_forks_from_a_loaded_server(worker: Start, tmp_path: Path) -> None:
-    process = worker("--processes=1", CWD=str(tmp_path), PYTHONPATH=str(ROOT)).ready()
-    assert tasks.add.send(1).get().ok_value == 1
-    assert process.stop() == 0

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
-from django.db import connection
 
-from horsies_django import TaskHandle
 from horsies_django.models import Task, TaskAttempt, TaskStep
 from tests.apps.project import stepping
-from tests.conftest import wait_until
-from tests.support.points import StepGate
+from tests.conftest import sql, wait_until
+from tests.support.points import Gate, Walker
+from tests.support.points import gate as gate
 from tests.support.workers import Start
 
 SHORT = {"HORSIES_TEST_STALE_MS": "2500"}
@@ -24,28 +22,17 @@ LONG = {"HORSIES_TEST_STALE_MS": "60000"}  # so long the kernel lets the process
 GATES = ("before", "begun", "written", "after")
 
 
-class Stepper:
+class Stepper(Walker):
     """A ``steps_at_gates`` task, the file that it writes to, and its rows."""
 
     def __init__(self, path: Path, **how: Any) -> None:
-        self.path = path
         options = {"timeout_ms": how.pop("timeout_ms")} if "timeout_ms" in how else {}
-        self.handle: TaskHandle[int] = stepping.steps_at_gates.with_options(**options).send(str(path), **how)
-
-    def came_to(self, place: str) -> list[int]:
-        """Return the processes that came to a place."""
-        lines = [line.split() for line in self.path.read_text().splitlines()] if self.path.exists() else []
-        return [int(process) for word, process in lines if word == place]
+        super().__init__(path, stepping.steps_at_gates.with_options(**options).send(str(path), **how))
 
     def stands(self, place: str, times: int = 1) -> int:
         """Let it come to a place, wait until it is there for the given time, and return its process."""
         self.may(*GATES[: GATES.index(place)])
-        return int(wait_until(lambda: self.came_to(place)[times - 1 :], f"it is {place}")[0])
-
-    def may(self, *gates: str) -> None:
-        """Open gates for all attempts."""
-        for gate in gates:
-            Path(f"{self.path}.{gate}").touch()
+        return int(wait_until(lambda: self.wrote(place)[times - 1 :], f"it is {place}")[0])
 
     def end(self) -> tuple[int, list[int], list[str]]:
         """Let it come to its end; return its result, the processes that wrote its rows, and the outcomes of its attempts."""
@@ -62,9 +49,7 @@ class Stepper:
 
     def rows(self) -> list[int]:
         """Return the processes that wrote the rows of its step."""
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT process FROM step_rows WHERE task = %s", [self.handle.task_id])
-            return [row[0] for row in cursor.fetchall()]
+        return [row[0] for row in sql("SELECT process FROM step_rows WHERE task = %s", [self.handle.task_id])]
 
     def recorded(self) -> list[Any]:
         """Return the recorded results of its step."""
@@ -74,18 +59,9 @@ class Stepper:
 @pytest.fixture(autouse=True)
 def rows(transactional_db: None) -> Iterator[None]:
     """Have the table of the tasks for the time of a test."""
-    with connection.cursor() as cursor:
-        cursor.execute(stepping.TABLE)
+    sql(stepping.TABLE)
     yield
-    with connection.cursor() as cursor:
-        cursor.execute("DROP TABLE step_rows")
-
-
-@pytest.fixture
-def gate(connect: Callable[[], psycopg.Connection[Any]]) -> Iterator[StepGate]:
-    made = StepGate(connect())
-    yield made
-    made.remove()
+    sql("DROP TABLE step_rows")
 
 
 @pytest.mark.parametrize("place", GATES)
@@ -101,7 +77,7 @@ def test_a_process_killed_before_in_or_after_a_step(shared_worker: Any, tmp_path
     ("place", "commits"), [("record", False), ("commit", True), ("commit", False)], ids=["record", "commit", "cut"]
 )
 def test_a_process_killed_between_the_record_of_a_step_and_the_end_of_its_commit(
-    shared_worker: Any, tmp_path: Path, gate: StepGate, place: str, commits: bool
+    shared_worker: Any, tmp_path: Path, gate: Gate, place: str, commits: bool
 ) -> None:
     """The server may have got the COMMIT: until it is done with it, no other attempt can begin."""
     stepper = Stepper(tmp_path / "stepper")
@@ -110,9 +86,7 @@ def test_a_process_killed_between_the_record_of_a_step_and_the_end_of_its_commit
     stepper.may(*GATES[:3])
     session = gate.held()
     os.kill(killed, signal.SIGKILL)
-    wait_until(
-        lambda: Task.objects.get().retry_count == 0 and not stepper.came_to("after"), "it is not tried again yet"
-    )
+    wait_until(lambda: Task.objects.get().retry_count == 0 and not stepper.wrote("after"), "it is not tried again yet")
     gate.open(kill=session if place == "commit" and not commits else None)
     assert (stepper.took_it_once(after="WORKER_FAILURE") == killed) == commits
 
@@ -130,7 +104,7 @@ def test_a_worker_frozen_in_a_step_until_another_has_run_it_and_then_woken_recor
     result, rows, outcomes = stepper.end()
     assert (result in rows, result != frozen, outcomes) == (True, True, ["WORKER_FAILURE", "COMPLETED"])
     os.kill(frozen, signal.SIGCONT)
-    wait_until(lambda: stepper.came_to("stale") == [frozen], "it hears that it was given up")
+    wait_until(lambda: stepper.wrote("stale") == [frozen], "it hears that it was given up")
     assert stepper.rows().count(frozen) == (0 if atomic else 1)  # without a transaction, at least once
     assert (stepper.rows().count(result), stepper.recorded()) == (1, [result])
     os.killpg(zombie.process.pid, signal.SIGCONT)
@@ -141,7 +115,7 @@ def test_a_worker_frozen_in_a_step_until_another_has_run_it_and_then_woken_recor
 
 
 def test_a_worker_frozen_while_its_step_is_being_committed_keeps_the_step(
-    worker: Start, tmp_path: Path, gate: StepGate
+    worker: Start, tmp_path: Path, gate: Gate
 ) -> None:
     zombie = worker("--processes=1", "--queues=default", **LONG).ready()
     stepper = Stepper(tmp_path / "stepper")

@@ -1,23 +1,23 @@
-"""What a real worker's log says of tasks: a line when one ends, what follows from a failure, and the project's own records."""
+"""What a real worker's log says of tasks: a line when one ends, the project's own records, and colors on a terminal only."""
 
 from __future__ import annotations
 
 import datetime as dt
 import json
 import os
+import pty
 import re
-import signal
-from pathlib import Path
+import subprocess
+import sys
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import Group
 
 from horsies_django import RetryPolicy, TaskHandle
 from horsies_django.models import Task
 from tests.apps.project import tasks, traps
 from tests.conftest import put, wait_until
-from tests.support.workers import Start, WorkerProcess, held_by
+from tests.support.workers import FLAGS, ROOT, Start, WorkerProcess, database_url
 
 CLOCK = r"\[\d\d:\d\d:\d\d\]"
 SHAPES = [("--processes=1", "--threads=2"), ("--processes=0",)]
@@ -62,64 +62,30 @@ def test_a_task_has_its_lines_and_what_the_project_logs_says_which_task_it_was(
     assert "a-secret" not in process.log  # neither arguments nor results
 
 
-def test_what_the_project_logs_shows_from_info_on_by_default(shared_worker: WorkerProcess) -> None:
-    handle = tasks.says.send("parcel 7 is packed")
-    line(shared_worker, rf"{CLOCK} \[shop\.orders\] \[INFO\] {named(handle)}: parcel 7 is packed")
-    assert tasks.says.send("not this", "DEBUG").get().is_ok()
-    assert "not this" not in shared_worker.log
-
-
-def test_a_failure_that_is_tried_again_is_one_line_and_only_the_last_one_has_a_traceback(
-    shared_worker: WorkerProcess,
-) -> None:
-    policy = RetryPolicy.fixed([0.1, 0.1], auto_retry_for=["MAIL_DOWN"], jitter=False)
-    handle = tasks.mails.with_options(retry_policy=policy).send(9)
-    assert handle.get().is_err()
-    why = r"MAIL_DOWN: MailDown: no answer"
-    for retry in (1, 2):
-        again = rf"retry {retry} of 2 at \d\d:\d\d:\d\d"
-        line(shared_worker, rf"{CLOCK} \[task\] \[INFO\] {named(handle, retry)} failed in \d\.\d\d\d s: {why}; {again}")
-    line(shared_worker, rf"{CLOCK} \[task\] \[ERROR\] {named(handle, 3)} failed in \d\.\d\d\d s: {why}")
+def test_each_way_to_end_has_its_line_and_only_a_failure_for_good_a_traceback(shared_worker: WorkerProcess) -> None:
+    policy = RetryPolicy.fixed([0.1], auto_retry_for=["MAIL_DOWN"], jitter=False)
+    fails, blames = tasks.mails.with_options(retry_policy=policy).send(9), tasks.blames.send("it was the weather")
+    for handle in (fails, blames, tasks.says.send("not this", "DEBUG")):
+        handle.get()
+    why = r"failed in \d\.\d\d\d s: MAIL_DOWN: MailDown: no answer"
+    line(shared_worker, rf"{CLOCK} \[task\] \[INFO\] {named(fails)} {why}; retry 1 of 1 at \d\d:\d\d:\d\d")
+    line(shared_worker, rf"{CLOCK} \[task\] \[ERROR\] {named(fails, 2)} {why}")
+    line(shared_worker, rf".*\[WARNING\] {named(blames)} returned an error in .* s: BLAMED: it was the weather")
     wait_until(lambda: "raise MailDown" in shared_worker.log, "the traceback is there")
     assert shared_worker.log.count("Traceback (most recent call last)") == 1
+    assert not re.search("secret|not this", shared_worker.log)
 
 
-def test_an_error_that_was_returned_is_a_warning_without_its_data_and_a_cancelled_task_has_its_line_too(
-    shared_worker: WorkerProcess,
-) -> None:
-    process = shared_worker
-    handle = tasks.blames.send("it was the weather")
-    assert handle.get().is_err()
-    returned = rf"{named(handle)} returned an error in .* s: BLAMED: it was the weather"
-    line(process, rf"{CLOCK} \[task\] \[WARNING\] {returned}")
-    assert "secret" not in process.log
-    other = tasks.stops_when_asked.send("stops")
-    held_by("stops")
-    other.cancel()
-    line(process, rf"{CLOCK} \[task\] \[INFO\] {named(other)} was cancelled after \d+\.\d\d\d s")
-    assert "ERROR" not in process.log
-
-
-def test_a_process_that_dies_names_the_tasks_that_crashed_with_it_up_to_ten(shared_worker: WorkerProcess) -> None:
-    handles = [tasks.ahold.send("crowd") for _ in range(12)]
-    wait_until(lambda: Group.objects.filter(name__startswith="crowd:").count() == 12, "all run")
-    os.kill(held_by("crowd"), signal.SIGKILL)
-    report = wait_until(lambda: re.search(r"child \d+ was killed.*", shared_worker.log), "it is reported")[0]
-    assert "12 task(s) crashed (tests.apps.project.tasks.ahold " in report
-    assert ", and 2 more), 0 given back; starting another" in report
-    assert sum(f"tests.apps.project.tasks.ahold {handle.task_id} (attempt 1)" in report for handle in handles) == 10
-    killed = "failed in .*: WORKER_CRASHED: the process .* was killed by SIGKILL.*"
-    for handle in handles:
-        line(shared_worker, rf".*\[ERROR\] {named(handle)} {killed}")
-
-
-def test_a_task_whose_process_is_killed_for_its_timeout_is_named(shared_worker: WorkerProcess) -> None:
-    process = shared_worker
-    handle = tasks.ignores_its_timeout.send()
-    assert handle.get().is_err()
-    line(process, rf".*\[ERROR\] {named(handle)} did not end \(timeout\); killing process \d+")
-    line(process, rf".*\[ERROR\] {named(handle)} failed in .*: TASK_TIMEOUT: .*")
-    assert "0 task(s) crashed, 0 given back" in process.log
+def test_a_process_that_dies_or_is_killed_for_a_timeout_names_its_tasks(shared_worker: WorkerProcess) -> None:
+    died, late = tasks.dies.send("kill"), tasks.ignores_its_timeout.send()
+    for handle in (died, late):
+        assert handle.get().is_err()
+    line(
+        shared_worker, rf".*child \d+ was killed by SIGKILL: 1 task\(s\) crashed \({named(died)}\), .* starting another"
+    )
+    line(shared_worker, rf".*\[ERROR\] {named(died)} failed in .*: WORKER_CRASHED: the process .* by SIGKILL.*")
+    line(shared_worker, rf".*\[ERROR\] {named(late)} did not end \(timeout\); killing process \d+")
+    line(shared_worker, rf".*\[ERROR\] {named(late)} failed in .*: TASK_TIMEOUT: .*")
 
 
 @pytest.mark.parametrize("settings", ["tests.settings", "tests.settings.soft"])
@@ -168,20 +134,16 @@ CONSOLE = {"class": "logging.StreamHandler", "formatter": "own"}
 OWN = {"formatters": {"own": {"format": "OWN %(name)s %(levelname)s %(message)s"}}, "handlers": {"console": CONSOLE}}
 
 
-def test_what_the_project_configured_stays_as_it_is(worker: Start) -> None:
-    """The root logger is the project's: its level, its handler, its format; and one logger has a handler of its own."""
+def test_what_the_project_configured_stays_as_it_is_and_shows_nothing_twice(worker: Start) -> None:
+    """The root logger is the project's: its level, its handler, its format; or one logger has a handler of its own."""
     chosen = {**OWN, "root": {"handlers": ["console"], "level": "WARNING"}}
     process = worker("--processes=1", **with_logging(chosen))
-    assert tasks.says.send("hidden").get().is_ok()
-    assert tasks.says.send("shown", "WARNING").get().is_ok()
-    wait_until(lambda: "OWN shop.orders WARNING shown\n" in process.log, "the project's handler writes it")
-    wait_until(lambda: "OWN horsies.task INFO tests.apps.project.tasks.says " in process.log, "and our lines")
-    assert process.log.count("shown") == 1
-    assert "hidden" not in process.log
-    assert "[task]" not in process.log
-
-
-def test_a_logger_with_a_handler_of_its_own_is_not_shown_twice(worker: Start) -> None:
+    for text, level in (("hidden", "INFO"), ("shown", "WARNING")):
+        assert tasks.says.send(text, level).get().is_ok()
+    for text in ("OWN shop.orders WARNING shown\n", "OWN horsies.task INFO tests.apps.project.tasks.says "):
+        wait_until(lambda text=text: text in process.log, "the project's handler writes it, and our lines")
+    assert (process.log.count("shown"), process.log.count("hidden"), process.log.count("[task]")) == (1, 0, 0)
+    assert process.stop() == 0
     process = worker("--processes=1", **with_logging({**OWN, "loggers": {"shop": {"handlers": ["console"]}}}))
     handle = tasks.says.send("once")
     line(process, rf"{CLOCK} \[task\] \[INFO\] {named(handle)} completed in .*")
@@ -205,24 +167,8 @@ def test_a_project_that_disables_existing_loggers_does_not_silence_the_worker_s_
         wait_until(lambda said=said: said in process.log, said)
 
 
-@pytest.mark.parametrize("ours", [True, False])
-def test_no_message_of_an_error_and_no_name_of_a_task_can_forge_a_line(worker: Start, ours: bool) -> None:
-    chosen = {} if ours else {**OWN, "root": {"handlers": ["console"], "level": "WARNING"}}
-    (stranger,) = put(name=f"gone{tasks.FORGED[:60]}".replace("\x00", ""))
-    process = worker("--processes=1", HORSIES_TEST_GRACE_MS="0", **with_logging(chosen))
-    for how in ("exception", "error", "record"):
-        assert tasks.forges.send(how).get().is_err()
-    wait_until(lambda: f"{stranger} (attempt 1) failed" in process.log, "the stranger failed")
-    wait_until(lambda: process.log.count("returned an error") == 2, "all have their lines")
-    raw = process.log_path.read_bytes().decode()
-    assert [sign for sign in "\r\x1b\x85\x00\u2028\u202e" if sign in raw] == []
-    assert r"forged\r\x1b[31m\u2028[12:00:00]" in raw
-    for each in raw.split("\n")[:-1]:
-        assert re.match(rf"(?!\[12:00:00\]){CLOCK} \[|OWN horsies\.|    |LookupError: ", each), each
-
-
 def test_the_example_of_the_page_gives_every_record_its_task(worker: Start) -> None:
-    page = Path(__file__).parents[2] / "docs" / "howto" / "log.md"
+    page = ROOT / "docs" / "howto" / "log.md"
     (example,) = re.findall(r"```python\n(LOGGING = .*?)```", page.read_text(), re.DOTALL)
     names: dict[str, Any] = {}
     exec(example, names)
@@ -234,3 +180,53 @@ def test_the_example_of_the_page_gives_every_record_its_task(worker: Start) -> N
     line(process, rf"{stamp} INFO shop\.orders \[{about}\] packed")
     line(process, rf"{stamp} INFO horsies\.task \[{about}\] {named(handle)} completed in .* s")
     line(process, rf"{stamp} INFO horsies\.worker \[- - - 0\] Worker started")
+
+
+# Colors
+
+
+GREEN, YELLOW, RED = "\x1b[32;1m", "\x1b[33;1m", "\x1b[31;1m"
+
+
+def on_a_terminal(*options: str) -> str:
+    """Run a worker on a terminal until there is nothing to do, and return what it showed."""
+    ours, theirs = pty.openpty()
+    colors = ("NO_COLOR", "FORCE_COLOR", "DJANGO_COLORS")
+    variables = {key: value for key, value in os.environ.items() if key not in colors}
+    variables |= {"DJANGO_SETTINGS_MODULE": "tests.settings", "DATABASE_URL": database_url(), "HORSIES_TEST_SITE": "0"}
+    variables["TERM"] = "xterm"
+    command = [sys.executable, *FLAGS, "-m", "django", "horsies_worker", "--processes=1", "--until-empty", *options]
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=variables, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+    )
+    os.close(theirs)
+    shown = b""
+    with os.fdopen(ours, "rb", buffering=0) as terminal:
+        try:
+            while part := terminal.read(4096):
+                shown += part
+        except OSError:
+            pass  # EIO: everybody has closed the other end
+    assert process.wait(60) == 0
+    return shown.decode()
+
+
+def send() -> None:
+    tasks.add.send(1)
+    tasks.raises.send("no")
+    tasks.blames.send("no")
+    tasks.mails.send(1)
+
+
+def test_outcomes_have_colors_on_a_terminal_and_nowhere_else_unless_somebody_says_so(worker: Start) -> None:
+    send()
+    shown = on_a_terminal()
+    for color, words in ((GREEN, "completed"), (RED, "failed"), (RED, "returned an error"), (YELLOW, "failed")):
+        assert f"{color}{words}\x1b[0m in" in shown
+    send()
+    assert "\x1b" not in on_a_terminal("--no-color")
+    for options in ((), ("--force-color",)):
+        send()
+        process = worker("--processes=1", "--until-empty", *options)
+        assert process.wait() == 0
+        assert (f"{GREEN}completed" in process.log) == ("\x1b" in process.log) == bool(options)

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
+import psutil
 import pytest
 from django.contrib.auth.models import Group
 
@@ -12,6 +18,7 @@ from horsies_django import RetryPolicy, TaskHandle
 from horsies_django.models import AuditEntry, Task, TaskAttempt, Worker
 from tests.apps.project import tasks
 from tests.conftest import wait_until
+from tests.e2e.test_shutdown import family
 from tests.support.workers import Start, WorkerProcess, held_by, let_go
 
 SHORT = {"HORSIES_TEST_KILL_GRACE_MS": "500", "HORSIES_TEST_STALE_MS": "2500"}
@@ -135,12 +142,6 @@ def test_a_child_that_was_stopped_alone_is_killed_by_its_parent(worker: Start) -
 # Retries
 
 
-def test_a_retry_runs_when_it_is_due_though_nobody_polls_so_soon(worker: Start) -> None:
-    worker("--processes=1", HORSIES_TEST_POLL_MS="60000").ready()
-    policy = RetryPolicy.fixed([0.5, 1], auto_retry_for=["MAIL_DOWN"], jitter=False)
-    assert tasks.mails.with_options(retry_policy=policy).send(2).get(timeout_ms=30_000).ok_value == 3
-
-
 def test_a_retry_that_is_due_runs_on_another_worker_while_its_own_is_busy(worker: Start) -> None:
     first = worker("--processes=1", HORSIES_TEST_POLL_MS="60000").ready()
     policy = RetryPolicy.fixed([1], auto_retry_for=["MAIL_DOWN"], jitter=False)
@@ -155,3 +156,147 @@ def test_a_retry_that_is_due_runs_on_another_worker_while_its_own_is_busy(worker
     assert [workers[one.worker_id] for one in attempts] == [first.process.pid, second.process.pid]
     let_go("busy")
     assert busy.get(timeout_ms=30_000).is_ok()
+
+
+# Real kill -9: of everything below a worker at once, and of a worker, of which nothing remains, not even a directory
+
+METHODS = ("--start-method=forkserver", "--start-method=spawn")
+
+
+@pytest.fixture
+def short_directory() -> Iterator[Path]:
+    """Give an empty directory whose name leaves room for a socket's."""
+    with TemporaryDirectory(prefix="t") as directory:
+        yield Path(directory)
+
+
+def kill_all(process: WorkerProcess) -> None:
+    for item in family(process):
+        with suppress(psutil.NoSuchProcess):
+            item.kill()
+
+
+def test_a_worker_that_loses_all_its_spawned_children_at_once_time_and_again_starts_others_and_goes_on(
+    worker: Start, tmp_path: Path
+) -> None:
+    closed = tmp_path / "closed"  # while it is there, nobody becomes ready
+    slow = {"DJANGO_SETTINGS_MODULE": "tests.settings.slow_import", "SLOW_IMPORT": "child", "SLOW_WHILE": str(closed)}
+    process = worker("--processes=2", METHODS[1], **slow).ready()
+    lost = [tasks.hold.send("lost"), tasks.ahold.send("lost")]
+    wait_until(lambda: Group.objects.count() == 2, "both run")
+    closed.touch()
+    for number in (2, 4, 6):
+        kill_all(process)
+        wait_until(lambda least=number: process.log.count("importing in the child") >= least, "others start")
+    closed.unlink()
+    kill_all(process)
+    goes_on(process, lost)
+
+
+def goes_on(process: WorkerProcess, lost: list[Any]) -> None:
+    assert {handle.get(timeout_ms=60_000).err_value.error_code for handle in lost} == {"WORKER_CRASHED"}
+    assert tasks.add.send(1).get(timeout_ms=60_000).ok_value == 1
+    assert not Task.objects.filter(status="RUNNING").exists()
+    assert process.stop() == 0
+
+
+def template_of(process: WorkerProcess) -> psutil.Process:
+    (template,) = psutil.Process(process.process.pid).children()
+    return template
+
+
+def test_a_worker_whose_fork_servers_are_killed_alone_or_with_their_children_time_and_again_goes_on(
+    worker: Start,
+) -> None:
+    process = worker("--processes=2").ready()
+    lost = [tasks.hold.send("lost"), tasks.ahold.send("lost")]
+    wait_until(lambda: Group.objects.count() == 2, "both run")
+    template = template_of(process)
+    for blow in range(3):
+        (server,) = template.children()
+        for item in [*(server.children() if blow else []), server]:
+            with suppress(psutil.NoSuchProcess):
+                item.kill()
+        wait_until(lambda old=server: template.children() not in ([], [old]), "another one starts")
+    goes_on(process, lost)
+    assert "ended with its fork server" in process.log
+
+
+def test_a_worker_whose_template_is_killed_ends_and_its_tasks_crashed(worker: Start) -> None:
+    """Naive: it waits for children that nobody can start any more."""
+    process = worker("--processes=2").ready()
+    lost = tasks.hold.send("lost")
+    wait_until(lambda: Group.objects.count() == 1, "it runs")
+    template_of(process).kill()
+    assert process.wait() == 1
+    assert "the template of its children was killed; ending" in process.log
+    assert lost.get(0).err_value.error_code == "WORKER_CRASHED"
+
+
+def leaves_nothing(process: WorkerProcess, number: int, below: list[psutil.Process], place: Path) -> None:
+    process.signal(number)
+    process.wait()
+    wait_until(lambda: not any(item.is_running() for item in below), "nothing is left of it")
+    assert list(place.rglob("*")) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "number"),
+    [
+        (("--processes=2", METHODS[0]), signal.SIGKILL),
+        (("--processes=2", METHODS[0]), signal.SIGTERM),
+        (("--processes=2", METHODS[1]), signal.SIGKILL),
+        (("--processes=0",), signal.SIGKILL),
+    ],
+)
+def test_nothing_is_left_of_a_worker_that_is_killed_in_the_middle_of_tasks_not_even_a_directory(
+    worker: Start, short_directory: Path, options: tuple[str, ...], number: signal.Signals
+) -> None:
+    process = worker(*options, TMPDIR=str(short_directory)).ready()
+    assert tasks.add.send(1).get(timeout_ms=60_000).ok_value == 1
+    if options != ("--processes=0",):
+        os.kill(tasks.pid.send().get(timeout_ms=60_000).ok_value, signal.SIGKILL)  # another child
+        assert tasks.add.send(1).get(timeout_ms=60_000).ok_value == 1
+    if number == signal.SIGKILL:
+        tasks.deaf.send("sync")
+        tasks.adeaf.send("async")
+        held_by("sync")
+        held_by("async")
+    below = family(process)
+    leaves_nothing(process, number, below, short_directory)
+
+
+def test_a_worker_that_is_killed_while_a_fresh_template_loads_the_project_leaves_no_directory_either(
+    worker: Start, short_directory: Path
+) -> None:
+    slow = {"DJANGO_SETTINGS_MODULE": "tests.settings.slow_import", "SLOW_IMPORT": "child", "HASTY_WORKER": "1"}
+    process = worker("--processes=1", TMPDIR=str(short_directory), **slow)
+    wait_until(lambda: "importing in the child" in process.log, "it imports")
+    leaves_nothing(process, signal.SIGKILL, family(process), short_directory)
+
+
+# Many bad ends in a row
+
+LONG = 120_000
+
+
+def test_a_backlog_of_tasks_that_ignore_their_timeouts_is_drained_and_the_next_task_runs(worker: Start) -> None:
+    """Each of them costs its child; the first ones come while the children of the others are still being made."""
+    stubborn = [tasks.ignores_its_timeout.send() for _ in range(24)]
+    good = tasks.add.send(1, b=1)
+    process = worker("--processes=4", HORSIES_TEST_KILL_GRACE_MS="100")
+    assert {handle.get(timeout_ms=LONG).err_value.error_code for handle in stubborn} == {"TASK_TIMEOUT"}
+    assert good.get(timeout_ms=LONG).ok_value == 2
+    assert TaskAttempt.objects.count() == 25
+    assert process.stop() == 0
+
+
+def test_a_storm_of_tasks_that_take_their_process_along_fails_each_of_them_once(worker: Start) -> None:
+    deadly = [tasks.dies.send(how) for how in ("exit", "kill") * 6]
+    good = tasks.add.send(1, b=1)
+    process = worker("--processes=2")
+    assert {handle.get(timeout_ms=LONG).err_value.error_code for handle in deadly} == {"WORKER_CRASHED"}
+    assert good.get(timeout_ms=LONG).ok_value == 2
+    ends = TaskAttempt.objects.exclude(task_id=good.task_id).values_list("task_id", "attempt", "outcome")
+    assert sorted(ends) == sorted((handle.task_id, 1, "WORKER_FAILURE") for handle in deadly)
+    assert process.stop() == 0

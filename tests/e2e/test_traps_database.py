@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from itertools import count
 from pathlib import Path
 
 import pytest
 from django.contrib.auth.models import Group
-from django.db import connection
 
+from tests.apps.cutting import tasks as cutting
 from tests.apps.project import tasks, traps
-from tests.conftest import wait_until
+from tests.conftest import sql, wait_until
 from tests.e2e.test_traps import SECONDS_30, look, wreck
 from tests.support.workers import Start, WorkerProcess, held_by, let_go
 
@@ -44,12 +45,9 @@ def test_a_transaction_that_a_task_or_a_coroutine_leaves_open_is_rolled_back_bef
     assert "a transaction cannot stay open between two awaits" in error.message
     assert traps.awreck.send("insert").get(timeout_ms=SECONDS_30).is_ok()
     wait_until(lambda: list(Group.objects.values_list("name", flat=True)) == ["next"], "only the second one committed")
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT count(*) FROM pg_stat_activity "
-            "WHERE datname = current_database() AND state LIKE 'idle in transaction%'"
-        )
-        assert cursor.fetchone() == (0,)
+    assert sql(
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'"
+    )[0] == (0,)
 
 
 @KEPT
@@ -78,8 +76,7 @@ def test_the_next_task_finds_the_session_as_django_and_the_project_set_it_up(wor
 def is_kept_as_the_settings_say_and_replaced_when_it_broke(kept: str) -> None:
     first, second = (tasks.backend_pid.send().get(timeout_ms=SECONDS_30).ok_value for _ in range(2))
     assert (first == second) == (kept != "0")
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_terminate_backend(%s)", [second])
+    sql("SELECT pg_terminate_backend(%s)", [second])
     third = tasks.backend_pid.send().get(timeout_ms=SECONDS_30)
     assert third.is_ok()
     assert third.ok_value != second
@@ -104,3 +101,45 @@ def sockets(pid: int) -> set[str]:
     """Return the sockets that a process has open."""
     found = (os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir() if entry.exists() or entry.is_symlink())
     return {target for target in found if target.startswith("socket:")}
+
+
+# Connections that Django could not finish opening, which no signal speaks of
+
+WAYS = (cutting.note, cutting.note_on_threads, cutting.anote, cutting.note_by_a_loop)
+names = (f"row {number}" for number in count())
+
+
+def errors(each: int) -> list[str | None]:
+    """Have rows written in each of the ways, and return the error codes; a task that succeeded has left its row."""
+    sent = [(name, way.send(name)) for _ in range(each) for way in WAYS if (name := next(names))]
+    results = [handle.get(timeout_ms=SECONDS_30) for _, handle in sent]
+    codes = [None if result.is_ok() else str(result.err_value.error_code) for result in results]
+    written = list(Group.objects.values_list("name", flat=True))
+    for (name, _), code in zip(sent, codes, strict=True):
+        assert code is not None or name in written, f"COMPLETED, and {name} does not exist"
+    return codes
+
+
+@pytest.mark.parametrize(
+    ("kept", "options"),
+    [
+        ("0", ("--processes=1", "--threads=2")),
+        ("600", ("--processes=1", "--threads=2")),
+        pytest.param("pool", ("--processes=1",), marks=POOL.marks),
+        ("0", ("--processes=0", "--threads=2")),
+    ],
+    ids=["closed", "kept", "pool", "no children"],
+)
+@pytest.mark.parametrize("harm", ["cut", "open"])
+@pytest.mark.boundary
+def test_a_connection_cut_while_it_opens_or_left_in_a_transaction_fails_its_own_task_and_hurts_no_later_one(
+    worker: Start, tmp_path: Path, kept: str, options: tuple[str, ...], harm: str
+) -> None:
+    order = tmp_path / "order"  # where the receiver of the project reads what harm to do
+    how = {"DJANGO_SETTINGS_MODULE": "tests.settings.cutting", "HORSIES_TEST_ORDER": str(order)}
+    process = worker(*options, "--max-tasks-per-child=0", HORSIES_TEST_KEPT=kept, **how).ready()
+    order.write_text(harm)
+    assert set(errors(3)) == {"UNHANDLED_ERROR"}
+    order.unlink()
+    assert set(errors(5)) == {None}
+    assert ("left a transaction open" in process.log) == (harm == "open")

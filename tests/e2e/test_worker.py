@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import datetime as dt
 import random
+from typing import Any
 
 import psutil
 import pytest
 from django.contrib.auth.models import Group
-from django.db import connection, transaction
+from django.db import transaction
 
 from horsies_django import TaskResult, current_task, get_handle
-from horsies_django.models import Heartbeat, History, Task, TaskAttempt, Worker
+from horsies_django.models import Heartbeat, History, Task, Worker
+from tests.apps.errands import tasks as errands
+from tests.apps.errands.api import TaskResultStatus
 from tests.apps.project import tasks, unspeakable
-from tests.conftest import put, wait_until
+from tests.conftest import put, sql, wait_until
 from tests.support.workers import Start, WorkerProcess, held_by, let_go
 
 SHAPES = [
@@ -130,8 +133,7 @@ def test_a_task_that_made_no_noise_is_found_by_the_poll(shared_worker: WorkerPro
     assert tasks.noop.send().get().is_ok()
     for _ in range(3):  # the looks at the start, and those after the last news, are over before the last of them
         with transaction.atomic():
-            with connection.cursor() as cursor:
-                cursor.execute("SET LOCAL session_replication_role = replica")  # the trigger does not see this insert
+            sql("SET LOCAL session_replication_role = replica")
             (id_,) = put(name="tests.apps.project.tasks.noop")
         assert get_handle(id_).get().is_ok()
 
@@ -183,12 +185,13 @@ def test_each_of_the_processes_runs_one_task_at_a_time_and_the_worker_no_more_th
 
 def connected() -> list[str]:
     """Return the names under which others are connected to the test database."""
-    with connection.cursor() as cursor:
-        cursor.execute(
+    return sorted(
+        row[0]
+        for row in sql(
             "SELECT application_name FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
             "AND backend_type = 'client backend'"
         )
-        return sorted(row[0] for row in cursor.fetchall())
+    )
 
 
 @pytest.mark.promise("S1.17", "S3.4")
@@ -212,24 +215,6 @@ def test_a_worker_beats_for_each_of_its_processes_and_holds_three_connections_be
     assert pids[0] != pids[1]
     ours = ["horsies engine", "horsies listener", "horsies maintenance"]
     wait_until(lambda: connected() == ours, "the connections of tasks, and of our own get(), have ended")
-
-
-@pytest.mark.promise("S2.13", "S3.14")
-def test_a_cut_connection_is_replaced_and_no_task_is_lost(worker: Start) -> None:
-    process = worker("--processes=2").ready()
-    busy = tasks.hold.send("through")
-    held_by("through")
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-            "WHERE datname = current_database() AND application_name LIKE 'horsies %%'"
-        )
-        assert len(cursor.fetchall()) == 3
-    let_go("through")
-    assert busy.get().is_ok()
-    assert tasks.add.send(1).get().ok_value == 1
-    assert TaskAttempt.objects.filter(task_id=busy.task_id).count() == 1
-    assert process.stop() == 0
 
 
 # What workers are told of tasks is enough to find every one of them in time: no poll comes to their help
@@ -268,3 +253,30 @@ def test_whatever_is_sent_runs_when_it_is_due(worker: Start, options: tuple[str,
             wait_until(lambda: not served.filter(status__in=["PENDING", "RUNNING"]).exists(), "all of them ran")
     wait_until(lambda: not served.filter(status__in=["PENDING", "RUNNING"]).exists(), "all of them ran")
     assert not served.exclude(status="COMPLETED").exclude(task_name__endswith="raises").exists()
+
+
+# Tasks of django.tasks
+
+
+def finished(result: Any) -> Any:
+    wait_until(lambda: result.refresh() or result.is_finished, f"{result.task.module_path} has finished")
+    return result
+
+
+@pytest.mark.boundary
+def test_tasks_of_both_lanes_run_and_their_results_are_there_for_everybody(worker: Start) -> None:
+    worker("--processes=1", DJANGO_SETTINGS_MODULE="tests.settings.errands").ready()
+    sent = [
+        errands.add.enqueue(2, b=3),
+        errands.later.enqueue(4),
+        errands.which.enqueue(),
+        errands.which_async.enqueue(),
+    ]
+    sent.append(errands.add.using(run_after=dt.timedelta(seconds=1)).enqueue(1))
+    done = [finished(result) for result in sent]
+    assert [result.status for result in done] == [TaskResultStatus.SUCCESSFUL] * 5
+    assert [result.return_value for result in done[:3]] == [5, 5, sent[2].id]
+    assert done[3].return_value == [sent[3].id, 1, str(sent[3].enqueued_at), "default"]
+    for result in done:
+        assert result.enqueued_at <= result.started_at <= result.finished_at
+    assert done[4].started_at - done[4].enqueued_at >= dt.timedelta(seconds=1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -16,10 +15,8 @@ from django.db import connection, transaction
 from horsies_django import Workflow
 from horsies_django.models import Task, WorkflowNode
 from tests.apps.project import flows, tasks
-from tests.conftest import wait_until
+from tests.conftest import Connect, wait_until
 from tests.support.workers import Start, WorkerProcess, held_by, let_go
-
-Connect = Callable[[], psycopg.Connection[Any]]
 
 
 def many(width: int) -> Workflow:

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 ALLOWED = {
     "tests/support/deadlines.py::wait_until": "the one loop that waits for conditions, with an end",
     "tests/conformance/kinds.py::until": "the same loop, for suites that do not see this package",
-    "tests/support/changing_project.py::": "the body of a task that waits for a file",
+    "tests/e2e/test_reload.py::": "the body of a task that waits for a file",
     "tests/stress/chaos/evidence.py::steady": "asks again until the database answers, with an end",
     "tests/stress/chaos/failover.py::Failovers.strike": "how long the standby lags, and how long there is no primary",
     "tests/stress/chaos/faults.py::Faults.restart": "how long the server is down is a part of the storm",

@@ -68,7 +68,7 @@ EDITS = (
         "horsies_django/worker/main.py",
         "processes=usable_cpus() if processes is None",
         "processes=1 if processes is None",
-        ("tests/e2e/test_run_from_code.py::test_a_worker_without_options_has_as_many_children_as_it_may_use_cpus",),
+        ("tests/e2e/test_scripts.py::test_a_worker_without_options_has_as_many_children_as_it_may_use_cpus",),
     ),
     Edit(
         5,

@@ -153,8 +153,8 @@ class TaskAttemptFactory(RowFactory):
 
 def serving(*queues: str, silent: dt.timedelta = dt.timedelta(0), **columns: Any) -> Worker:
     """Make a worker of these queues, whose last beat lies some time ago."""
-    worker: Worker = WorkerFactory(queues=list(queues), seen_at=now() - silent, **columns)
-    HeartbeatFactory(id=worker.id, worker_id=worker.id, role="claimer", sent_at=now() - silent)
+    at = now() - silent
+    worker: Worker = living_worker(*queues, beat={"sent_at": at}, seen_at=at, **columns)
     return worker
 
 

@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import psycopg
+import pytest
 from django.db import transaction
 from django.db.models.functions import Now
 
 from horsies_django import TaskHandle
 from horsies_django.models import Task, TaskAttempt
 from tests.apps.project import points
-from tests.conftest import wait_until
+from tests.conftest import Connect, wait_until
 from tests.support.workers import WorkerProcess
 
 KEY = 6_180_339
@@ -32,11 +33,17 @@ $$ BEGIN PERFORM pg_advisory_xact_lock_shared({KEY}); RETURN NULL; END $$
 """.encode()
 PIDFD_GETFD = 438  # the system call has this number on every architecture
 RAN = b"\x03ran"  # how a reply begins, in the bytes of its pickle: a short text with its length
+DEFERRED = "DEFERRABLE INITIALLY DEFERRED FOR EACH ROW"
 MOVES = {
     "claim": "OLD.status = 'PENDING' AND NEW.status = 'RUNNING'",
     "take ahead": "OLD.status = 'PENDING' AND NEW.status = 'CLAIMED'",
     "start": "OLD.status = 'CLAIMED' AND NEW.status = 'RUNNING'",
     "settle": "OLD.status = 'RUNNING' AND NEW.status <> 'RUNNING'",
+}
+PLACES = {
+    **{move: f"UPDATE ON horsies_tasks {DEFERRED} WHEN ({condition})" for move, condition in MOVES.items()},
+    "record": f"INSERT ON horsies_task_steps {DEFERRED.replace('DEFERRED', 'IMMEDIATE')}",
+    "commit": f"INSERT ON horsies_task_steps {DEFERRED}",
 }
 
 
@@ -96,19 +103,20 @@ def send_walkers(folder: Path) -> list[Walker]:
 
 
 class Gate:
-    """Holds every transaction that makes a given move of a task at its very end: all is done, nothing is committed."""
+    """Holds every transaction that makes a given move of a task at its very end: all is done, nothing is committed.
+
+    A step is held at its record, which is not confirmed yet, or within its commit.
+    """
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self.connection = connection
 
-    def close(self, move: str) -> None:
-        """Hold what makes that move from now on."""
+    def close(self, place: str) -> None:
+        """Hold what comes to that place from now on."""
         self.connection.execute("SELECT pg_advisory_lock(%s)", [KEY])
         self.connection.execute(WAITS_AT_THE_GATE)
-        self.connection.execute(
-            "CREATE CONSTRAINT TRIGGER gate AFTER UPDATE ON horsies_tasks DEFERRABLE INITIALLY DEFERRED "  # type: ignore[arg-type]
-            f"FOR EACH ROW WHEN ({MOVES[move]}) EXECUTE FUNCTION waits_at_the_gate()"
-        )
+        trigger = f"CREATE CONSTRAINT TRIGGER gate AFTER {PLACES[place]} EXECUTE FUNCTION waits_at_the_gate()"
+        self.connection.execute(trigger.encode())
 
     def held(self) -> int:
         """Wait until a session stands at the gate, and return its process."""
@@ -138,18 +146,14 @@ class Gate:
         self.connection.execute("DROP FUNCTION IF EXISTS waits_at_the_gate CASCADE")
 
 
-class StepGate(Gate):
-    """Holds the transaction of every step: at its record, which is not confirmed yet, or within its commit."""
+StepGate = Gate
 
-    def close(self, move: str) -> None:
-        """Hold steps from now on: at "record" or at "commit"."""
-        self.connection.execute("SELECT pg_advisory_lock(%s)", [KEY])
-        self.connection.execute(WAITS_AT_THE_GATE)
-        when = "DEFERRED" if move == "commit" else "IMMEDIATE"
-        self.connection.execute(
-            f"CREATE CONSTRAINT TRIGGER gate AFTER INSERT ON horsies_task_steps DEFERRABLE INITIALLY {when} "  # type: ignore[arg-type]
-            "FOR EACH ROW EXECUTE FUNCTION waits_at_the_gate()"
-        )
+
+@pytest.fixture
+def gate(connect: Connect) -> Iterator[Gate]:
+    made = Gate(connect())
+    yield made
+    made.remove()
 
 
 def kill_machine(worker: WorkerProcess) -> None:

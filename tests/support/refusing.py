@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from django.db import connection
+from tests.conftest import sql
 
 
 @contextmanager
@@ -15,16 +15,12 @@ def refused(table: str, condition: str = "true", event: str = "UPDATE", code: st
     ``code`` is the SQLSTATE.
     """
     name = f"refuse_{table}"
-    with connection.cursor() as cursor:
-        cursor.execute(
-            f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS "
-            f"$$ BEGIN RAISE 'refused' USING ERRCODE = '{code}', DETAIL = 'Failing row contains (secret)'; END $$"
-        )
-        cursor.execute(
-            f"CREATE TRIGGER refuse BEFORE {event} ON {table} FOR EACH ROW WHEN ({condition}) EXECUTE FUNCTION {name}()"
-        )
+    sql(
+        f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS "
+        f"$$ BEGIN RAISE 'refused' USING ERRCODE = '{code}', DETAIL = 'Failing row contains (secret)'; END $$"
+    )
+    sql(f"CREATE TRIGGER refuse BEFORE {event} ON {table} FOR EACH ROW WHEN ({condition}) EXECUTE FUNCTION {name}()")
     try:
         yield
     finally:
-        with connection.cursor() as cursor:
-            cursor.execute(f"DROP FUNCTION {name} CASCADE")
+        sql(f"DROP FUNCTION {name} CASCADE")

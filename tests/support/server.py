@@ -10,7 +10,8 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,7 +20,7 @@ import psutil
 import psycopg
 from psycopg.rows import dict_row
 
-from example_project.postgres import SETTINGS, Cluster
+from example_project.postgres import SETTINGS, Cluster, private_cluster, stop_server
 from horsies_django.core.records import NewTasks
 from horsies_django.store.tasks import TaskStore
 from horsies_django.tasks.ids import uuid7
@@ -164,6 +165,18 @@ class Server:
         """Return the process ids of the sessions with that application name."""
         query = f"SELECT pid FROM pg_stat_activity WHERE starts_with(application_name, '{name}') AND datname = current_database()"
         return [row[0] for row in self.superuser(query)]
+
+
+@contextmanager
+def private_server() -> Iterator[Server]:
+    """Run a server and remove it at the end. Raises PostgresError."""
+    with private_cluster() as cluster:
+        server = Server(cluster)
+        try:
+            server.prepare()
+            yield server
+        finally:
+            stop_server(server.process)
 
 
 def command_of(process: psutil.Process) -> str:

@@ -1,4 +1,4 @@
-"""A Django project in a directory, with a database of its own, whose commands run as processes of their own."""
+"""Databases of a test's own, and Python and commands of Django as processes, in our project or in that of a directory."""
 
 from __future__ import annotations
 
@@ -9,12 +9,29 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import psycopg
 from psycopg import sql
 
 from tests.support.pages import ROOT
 from tests.support.workers import database_url
+
+
+def python(
+    *words: str, cwd: Path = ROOT, timeout: float = 120, environment: dict[str, str] | None = None, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run Python with these words; the environment is that of the tests, unless another is given, and these variables."""
+    return subprocess.run(
+        [sys.executable, *words], cwd=cwd, env={**(environment or os.environ), **variables}, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=timeout, check=False,
+    )  # fmt: skip
+
+
+def manage(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of the tests' project on the test database, as a shell or a service manager would."""
+    project = {"DJANGO_SETTINGS_MODULE": "tests.settings", "DATABASE_URL": database_url()}
+    return python("-m", "django", *words, **{**project, **variables})
 
 
 class Site:
@@ -34,15 +51,7 @@ class Site:
 
     def run(self, *words: str, code: int = 0, **environment: str) -> str:
         """Run Python with these words; return what it printed. Its exit code has to be ``code``."""
-        done = subprocess.run(
-            [sys.executable, *words],
-            cwd=self.directory,
-            env=self.environment | environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        done = python(*words, cwd=self.directory, environment=self.environment, **environment)
         assert done.returncode == code, f"{words}: {done.stdout}{done.stderr}"
         return done.stdout
 
@@ -68,3 +77,22 @@ def new_databases(prefix: str) -> Iterator[Callable[[], str]]:
         finally:
             for name in made:
                 admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+@contextmanager
+def fresh_database(prefix: str) -> Iterator[str]:
+    """Make an empty database beside that of the tests, give its URL, and drop it afterwards."""
+    with new_databases(prefix) as create:
+        yield create()
+
+
+def libpq_variables(url: str) -> dict[str, str]:
+    """Return the variables by which libpq finds a database, and with it a project that names none."""
+    parts = urlsplit(url)
+    return {
+        "PGDATABASE": parts.path.removeprefix("/"),
+        "PGHOST": parts.hostname or "",
+        "PGPORT": str(parts.port or 5432),
+        "PGUSER": unquote(parts.username or ""),
+        "PGPASSWORD": unquote(parts.password or ""),
+    }

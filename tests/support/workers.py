@@ -20,12 +20,11 @@ from django.contrib.auth.models import Group
 from django.db import connection
 from psycopg.conninfo import conninfo_to_dict
 
-from example_project.postgres import private_cluster, stop_server
 from example_project.postgres_binaries import PostgresError
 from horsies_django.models import Task
 from tests.conftest import KEPT, wait_until
 from tests.support.forwarder import Forwarder
-from tests.support.server import Lingering, Server
+from tests.support.server import Lingering, Server, private_server
 from tests.support.starter import Started, Starter
 
 DEVELOPMENT = ["-X", "dev"] if os.environ.get("HORSIES_TEST_DEV") else []  # slower by a quarter
@@ -269,13 +268,8 @@ def link(transactional_db: None) -> Iterator[Forwarder]:
 def standing_server() -> Iterator[Server]:
     """Give a PostgreSQL server of the tests' own, which they may stop, kill and start."""
     try:
-        with private_cluster() as cluster:
-            made = Server(cluster)
-            try:
-                made.prepare()
-                yield made
-            finally:
-                stop_server(made.process)
+        with private_server() as server:
+            yield server
     except PostgresError as error:
         pytest.skip(f"no PostgreSQL server can be started here: {error}")
 

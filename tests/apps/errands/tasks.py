@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
 from django.contrib.auth.models import Group
@@ -72,11 +68,6 @@ def returns(what):  # type: ignore[no-untyped-def]
 
 
 @task()
-def dies():  # type: ignore[no-untyped-def]
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-@task()
 def sleeps():  # type: ignore[no-untyped-def]
     time.sleep(60)
 
@@ -132,13 +123,3 @@ def pause(error: BaseException, result: Any) -> float | None:
 @backends.task(max_attempts=3, backoff=pause)
 def paused(message: str) -> None:
     raise ValueError(message)
-
-
-@backends.task(max_attempts=2, backoff=0, takes_context=True)
-def survives(context: Any, path: str) -> list[Any]:
-    """Take the process along the first time."""
-    with Path(path).open("a") as file:
-        file.write(f"{context.attempt} {os.getpid()}\n")
-    if context.attempt == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return [context.attempt, len(context.task_result.worker_ids), sys.version_info[0]]

@@ -382,18 +382,6 @@ async def asays(text: str) -> str:
     return text
 
 
-FORGED = "\n[12:00:00] [task] [INFO] forged\r\x1b[31m\u2028[12:00:00] [task] [INFO] forged \x85\x00\u202e\udcff"
-
-
-@task
-def forges(how: str) -> TaskResult[None]:
-    """Say what looks like a line of the worker's log: in a record, an exception or an error."""
-    logging.getLogger("shop.orders").info("%s", FORGED if how == "record" else "")
-    if how == "exception":
-        raise LookupError(FORGED)
-    return TaskResult(err=TaskError("FORGED", FORGED))
-
-
 @task(retry_policy=RetryPolicy.fixed([0], auto_retry_for=[LookupError], jitter=False))
 def snoozes(times: int, seconds: float = 60, fails: bool = False) -> int:
     """Snooze so many times, each of them a row, and return how many there are; fail first if that is asked for."""

@@ -271,16 +271,6 @@ async def abreaks(how: str) -> None:
 
 
 @task
-def floods(megabytes: int) -> int:
-    """Print a lot to both streams."""
-    line = "x" * 1023
-    for _ in range(megabytes * 512):
-        print(line)
-        print(line, file=sys.stderr)
-    return megabytes
-
-
-@task
 def computes(how: str) -> list[int]:
     """Let other processes compute: those of a pool, started in one way or another, or of an executor."""
     if how != "executor":

@@ -1,4 +1,4 @@
-"""Probes of real workers: /live and /ready through a start, a stuck engine, an outage of the heart, a second life and a stop."""
+"""Probes and metrics of real workers: through a start, an outage, a second life and a stop, and how their children end."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ import os
 import re
 import signal
 import socket
-from collections.abc import Callable
+import urllib.request
+from collections import Counter
 from typing import Any
-from urllib.parse import urlsplit
 
-import psycopg
+import psutil
 import pytest
-from psycopg import sql
 
 from horsies_django.models import Heartbeat, Worker
-from tests.apps.project import tasks
-from tests.conftest import wait_until
-from tests.support.workers import Start, WorkerProcess, database_url, held_by, let_go
+from horsies_django.worker.pool.process import END_REASONS
+from tests.apps.project import tasks, traps
+from tests.conftest import Connect, wait_until
+from tests.e2e.test_shutdown import without_new_connections
+from tests.support.metrics import Metrics, agree, promtool
+from tests.support.workers import Start, WorkerProcess, held_by, let_go
 
-Connect = Callable[[], psycopg.Connection[Any]]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def port(process: WorkerProcess) -> int:
@@ -89,20 +91,9 @@ def test_a_worker_whose_database_does_not_answer_or_is_gone_lives_and_is_ready_a
             names(number, word)
             assert ask(number, "/live")[0] == 200
         turns(number, "/ready", 200)
-    url = urlsplit(database_url())
-    name = sql.Identifier(url.path[1:])
-    with psycopg.connect(url._replace(path="/postgres").geturl(), autocommit=True) as admin:
-        admin.execute(sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS false").format(name))
-        try:
-            admin.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-                "WHERE datname = %s AND application_name = 'horsies engine'",
-                [url.path[1:]],
-            )
-            names(number, "there is no connection to the database")
-            assert ask(number, "/live")[0] == 200
-        finally:
-            admin.execute(sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS true").format(name))
+    with without_new_connections():
+        names(number, "there is no connection to the database")
+        assert ask(number, "/live")[0] == 200
     turns(number, "/ready", 200)
     assert tasks.add.send(1, b=2).get(timeout_ms=30_000).ok_value == 3
 
@@ -126,11 +117,73 @@ def test_a_stopped_process_answers_nobody_and_its_second_life_answers_on_the_sam
     assert stopped.stop() == 0
 
 
-def test_a_port_that_is_taken_keeps_the_worker_from_starting_and_is_named(worker: Start) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        number = taken.getsockname()[1]
-        process = worker(f"--health-port={number}")
-        assert process.wait() == 1
-    assert f"--health-port: 127.0.0.1:{number} cannot be listened on: Address already in use" in process.log
-    assert "Traceback" not in process.log
-    assert worker("--health-port=70000").wait() == 2
+# Metrics
+
+
+def scraped(process: WorkerProcess) -> Metrics:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port(process)}/metrics", timeout=10) as answer:
+        assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+        return Metrics(answer.read().decode())
+
+
+def ended(process: WorkerProcess, **reasons: int) -> None:
+    """Wait until as many children as given have ended for each reason, and no others."""
+    expected = {reason: float(reasons.get(reason, 0)) for reason in END_REASONS}
+    wait_until(lambda: scraped(process).of("horsies_children_ended_total", "reason") == expected, str(reasons))
+
+
+@pytest.mark.boundary
+def test_the_metrics_of_a_worker_are_those_of_the_page_and_its_memory_is_that_of_its_processes(worker: Start) -> None:
+    process = worker("--processes=2", "--health-port=0", "--max-tasks-per-child=0").ready()
+    tasks.raises.send("an error").get(timeout_ms=30_000)
+    pid = tasks.eats_and_tells.send(200).get(timeout_ms=30_000).ok_value[0]
+    counted = f'horsies_tasks_total{{queue="default",result="COMPLETED",task="{tasks.eats_and_tells.name}"}} 1.0'
+    wait_until(lambda: counted in scraped(process).text, "the outcome is counted")
+    child, parent = psutil.Process(pid).memory_info().rss, psutil.Process(process.process.pid).memory_info().rss
+    found = scraped(process)
+    agree(found, "Metrics of a worker")
+    assert promtool("check", "metrics", given=found.text) == ""
+    largest = found.get("horsies_children_resident_memory_max_bytes")
+    of_roles = found.of("horsies_resident_memory_bytes", "role")
+    assert largest == pytest.approx(child, rel=0.2)
+    assert of_roles["worker"] == pytest.approx(parent, rel=0.2)
+    assert of_roles["children"] > largest * 1.1, "there are two"
+
+
+def test_children_are_counted_by_why_they_ended(worker: Start) -> None:
+    limits = {"HORSIES_TEST_KILL_GRACE_MS": "300"}
+    process = worker("--processes=1", "--health-port=0", "--max-tasks-per-child=0", **limits).ready()
+    expected: Counter[str] = Counter()
+    ended(process)
+    for reason, handle in (
+        ("exited", tasks.dies.send("exit")),
+        ("exited", tasks.dies.send("leave")),
+        ("killed", tasks.dies.send("kill")),
+        ("killed", tasks.dies.send("segv")),
+        ("timeout", tasks.ignores_its_timeout.send()),
+        ("state", traps.wreck.send("directory")),
+    ):
+        handle.get(timeout_ms=30_000)
+        expected[reason] += 1
+    ended(process, **expected)
+    stubborn = tasks.deaf.send("deaf")
+    held_by("deaf")
+    stubborn.cancel(terminate=True)
+    ended(process, **expected, cancel=1)
+    assert process.stop() == 0
+
+
+def test_children_that_are_replaced_are_counted_by_the_limit_that_they_reached_unless_they_are_killed_first(
+    worker: Start,
+) -> None:
+    limits = ("--max-tasks-per-child=2", "--max-memory-per-child-mb=400")
+    process = worker("--processes=1", "--health-port=0", *limits).ready()
+    for _ in range(4):
+        tasks.pid.send().get(timeout_ms=30_000)
+    ended(process, tasks=2)
+    tasks.eats.send(500).get(timeout_ms=30_000)
+    ended(process, tasks=2, memory=1)
+    tasks.pid.send().get(timeout_ms=30_000)
+    tasks.hold.send("its last")
+    psutil.Process(held_by("its last")).kill()
+    ended(process, tasks=2, memory=1, killed=1)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
 
+from horsies_django.models import Worker
 from tests.apps.project import tasks, traps
-from tests.support.workers import Start
+from tests.conftest import wait_until
+from tests.e2e.test_scheduler import create
+from tests.support.workers import Start, held_by
+from tests.worker.test_scheduler import fire_times
 
 SCRIPTS = {
     "manage.py without a guard": """
@@ -73,18 +79,6 @@ def welcome(user_id: int) -> None: ...
 """
 
 
-def test_a_task_of_the_main_module_is_refused_when_it_is_sent_and_the_message_says_where_it_belongs(
-    script: Start,
-) -> None:
-    process = script(IN_MAIN + "welcome(1)\nprint('ran here', flush=True)\nwelcome.send(1)")
-    assert process.wait() == 1
-    assert "ran here" in process.log
-    (line,) = [line for line in process.log.splitlines() if "TaskSendError" in line]
-    assert "__main__.welcome: defined in the main module (" in line
-    assert "script.py)" in line
-    assert "tasks.py of an app in INSTALLED_APPS" in line
-
-
 def test_a_worker_whose_main_module_defines_tasks_refuses_to_start_children_that_would_not_know_them(
     script: Start,
 ) -> None:
@@ -118,3 +112,98 @@ def test_settings_without_a_module_are_those_of_forks_and_a_fresh_interpreter_sa
     refused = script(BY_HAND, "--processes=1", "--start-method=spawn")
     assert refused.wait() == 1
     assert "settings are not configured. You must either define the environment variable" in refused.log
+
+
+# Workers and schedulers that a script starts by a call
+
+RUN = """
+from horsies_django import worker
+print("code", worker.run({options}), flush=True)
+print("it goes on", flush=True)
+"""
+
+
+def run(options: str) -> str:
+    return RUN.replace("{options}", options)
+
+
+@pytest.mark.promise("S0.11", "S3.11")
+def test_a_script_of_a_few_lines_runs_a_worker_as_it_says_and_hears_how_it_ended(script: Start) -> None:
+    process = script(run("processes=1, threads=2, async_concurrency=7, queues=['bulk', 'mail']")).ready()
+    row = Worker.objects.get()
+    assert (row.processes, row.threads, row.async_concurrency, row.queues) == (1, 2, 7, ["bulk", "mail"])
+    assert tasks.mail.send("a@example.org").get(timeout_ms=60_000).ok_value == "sent to a@example.org"
+    process.signal(signal.SIGTERM)
+    assert process.wait() == 0
+    assert process.log.splitlines()[-2:] == ["code 0", "it goes on"]
+
+
+@pytest.mark.promise("S0.10", "S1.7")
+def test_a_worker_without_options_has_as_many_children_as_it_may_use_cpus(script: Start) -> None:
+    process = script(run("")).ready()
+    assert Worker.objects.get().processes == len(os.sched_getaffinity(0))
+    assert process.stop() == 0
+
+
+def test_a_worker_that_ended_tasks_tells_its_script_so(script: Start) -> None:
+    process = script(run("processes=1, shutdown_timeout=0.2")).ready()
+    handle = tasks.hold.send("endless")
+    held_by("endless")
+    process.signal(signal.SIGTERM)
+    assert process.wait() == 0
+    assert handle.get(0).err_value.error_code == "WORKER_CRASHED"
+    assert "code 1" in process.log
+
+
+def test_another_thread_than_the_main_one_is_refused_because_of_the_signals(script: Start) -> None:
+    text = """
+import threading
+from horsies_django import worker
+def start():
+    try:
+        worker.run(processes=1)
+    except worker.WorkerStartError as error:
+        print("refused:", error, flush=True)
+thread = threading.Thread(target=start)
+thread.start()
+thread.join()
+"""
+    process = script(text)
+    assert process.wait() == 0
+    assert "refused: it handles the signals of its process, so it must run in the main thread" in process.log
+
+
+@pytest.mark.promise("S3.11")
+def test_a_script_of_a_few_lines_runs_a_scheduler(script: Start) -> None:
+    create("from code", pattern="every 1 second")
+    process = script("from horsies_django import worker\nprint('code', worker.run_scheduler())")
+    wait_until(lambda: fire_times("from code"), "it sends a task")
+    assert process.stop() == 0
+    assert "Scheduler stopped" in process.log
+    assert "code 0" in process.log
+
+
+# Processes with more than 1,024 open files, which ``select`` cannot handle
+
+SETTINGS = "tests.settings.many_files"
+GETS = """
+import asyncio
+import django
+django.setup()
+from tests.apps.project import tasks
+
+async def view():
+    return await (await tasks.add.asend(1, 20)).aget(60_000)
+
+print("sync", tasks.add.send(1, 10).get(60_000), flush=True)
+print("async", asyncio.run(view()), flush=True)
+"""
+
+
+def test_a_worker_and_those_who_wait_for_its_results_have_two_thousand_files_open(worker: Start, script: Start) -> None:
+    process = worker("--processes=1", DJANGO_SETTINGS_MODULE=SETTINGS).ready()
+    waiting = script(GETS, DJANGO_SETTINGS_MODULE=SETTINGS)
+    assert waiting.wait() == 0
+    assert waiting.log.splitlines() == ["sync TaskResult(ok=11)", "async TaskResult(ok=21)"]
+    assert process.stop() == 0
+    assert "Traceback" not in process.log

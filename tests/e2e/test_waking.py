@@ -1,21 +1,72 @@
-"""Tasks that are started ahead and stand in line before a slot: short ones run together, and no long one holds them up."""
+"""No task waits while a worker is idle: not for a poll, whatever becomes of those that are told of it, nor behind a long one."""
 
 from __future__ import annotations
 
-import os
-import random
 import signal
 from collections import Counter
-from contextlib import suppress
-from pathlib import Path
 
+import pytest
+from django.contrib.auth.models import Group
 from django.db import transaction
 
 from horsies_django import TaskHandle
 from horsies_django.models import Heartbeat, Task, TaskAttempt
 from tests.apps.project import tasks
 from tests.conftest import wait_until
-from tests.support.workers import Start, held_by, let_go
+from tests.support.workers import Start, WorkerProcess, held_by, let_go
+
+NO_POLL = {"HORSIES_TEST_POLL_MS": "300000", "HORSIES_TEST_STALE_MS": "600000"}
+
+
+def team(worker: Start, count: int) -> list[WorkerProcess]:
+    """Start workers with one slot each, and return them in the order of their election, once each knows its place."""
+    started = [worker("--processes=0", "--threads=1", "--queues=default", **NO_POLL) for _ in range(count)]
+    for each in started:
+        each.ready()
+    parents = Heartbeat.objects.filter(role="claimer")
+    wait_until(lambda: parents.filter(listens=True).count() == count, "all of them listen")
+    latest = max(parents.values_list("sent_at", flat=True))
+    wait_until(lambda: parents.filter(sent_at__gt=latest).count() == count, "each has asked for its place since")
+    by_pid = {each.process.pid: each for each in started}
+    return [by_pid[pid] for pid in parents.order_by("id").values_list("pid", flat=True)]
+
+
+def held() -> int:
+    """Return how many tasks have begun and wait to be let go."""
+    return Group.objects.filter(name__startswith="held:").count()
+
+
+def run_some() -> None:
+    """Send tasks one by one, and see each of them run."""
+    for _ in range(5):
+        assert tasks.noop.send().get(30_000).is_ok()
+
+
+@pytest.mark.promise("S3.9")
+@pytest.mark.parametrize(("fate", "gone"), [(signal.SIGSTOP, [0, 1]), (signal.SIGKILL, [1, 2])])
+def test_tasks_start_while_elected_workers_are_stopped_or_dead(
+    worker: Start, fate: signal.Signals, gone: list[int]
+) -> None:
+    workers = team(worker, 3)
+    for place in gone:
+        workers[place].signal(fate)
+    run_some()
+
+
+def test_a_burst_and_lone_tasks_reach_as_many_workers_as_they_need(worker: Start) -> None:
+    team(worker, 5)
+    tasks.hold.send_many([{"name": "held"}] * 5)
+    wait_until(lambda: held() == 5, "each worker has one")
+    let_go("held")
+    wait_until(lambda: not Task.objects.exclude(status="COMPLETED").exists(), "all of them end")
+    for count in range(1, 6):
+        tasks.hold.send("held")
+        wait_until(lambda count=count: held() == count, "those that are not elected run it while the others are full")
+    let_go("held")
+    wait_until(lambda: not Task.objects.exclude(status="COMPLETED").exists(), "all of them end")
+
+
+# Tasks that are started ahead and stand in line before a slot
 
 SOFT = {"DJANGO_SETTINGS_MODULE": "tests.settings.soft", "HORSIES_TEST_PREFETCH": "200"}
 MANY = 60
@@ -84,32 +135,3 @@ def test_a_worker_that_stops_gives_back_what_stands_behind_a_long_task(worker: S
     let_go("long")
     assert process.wait() == 0
     assert long.get(timeout_ms=30_000).is_ok()
-
-
-def test_kills_among_lines_lose_nothing_and_run_nothing_twice(worker: Start, tmp_path: Path) -> None:
-    options = ("--processes=2", "--async-concurrency=1", "--max-tasks-per-child=300")
-    stale = {"HORSIES_TEST_STALE_MS": "2500"}
-    workers = [worker(*options, **SOFT, **stale).ready() for _ in range(2)]
-    learn()
-    path = tmp_path / "jotted"
-    sent = tasks.jot.send_many([{"path": str(path), "text": str(number)} for number in range(6_000)])
-    rows = Task.objects.filter(id__in=[handle.task_id for handle in sent])
-    for blow in range(10):
-        wait_until(lambda blow=blow: rows.exclude(finished_at=None).count() >= 500 * blow, "they go on")
-        if blow == 5:
-            os.kill(workers.pop().process.pid, signal.SIGKILL)
-            workers.append(worker(*options, **SOFT, **stale))
-        else:
-            child = random.Random(blow).choice(list(Heartbeat.objects.filter(role="runner", died_at=None)))
-            with suppress(ProcessLookupError):  # it was replaced, or belonged to the worker that was killed
-                os.kill(child.pid, signal.SIGKILL)
-    wait_until(lambda: not rows.filter(finished_at=None).exists(), "all have ended")
-    ran = Counter(path.read_text().split())
-    ended = dict(rows.values_list("id", "status"))
-    crashed = 0
-    for number, handle in enumerate(sent):
-        crashed += ended[handle.task_id] == "FAILED"
-        assert (ended[handle.task_id], ran[str(number)]) in (("COMPLETED", 1), ("FAILED", 0), ("FAILED", 1)), number
-    assert crashed < 600
-    assert set(rows.filter(status="FAILED").values_list("error_code", flat=True)) <= {"WORKER_CRASHED"}
-    assert started_together(sent) > 4  # two workers of two slots would start four at most

@@ -1,0 +1,424 @@
+"""What the commands print, alone and beside workers: ``horsies_queue``, ``_status``, ``_explain`` and ``horsies_task send``."""
+
+from __future__ import annotations
+
+import datetime as dt
+import getpass
+import json
+import os
+import signal
+import socket
+import subprocess
+from contextlib import suppress
+from typing import Any
+
+import psycopg
+import pytest
+from django.core.management import CommandError
+from django.test import override_settings
+
+from example_project.postgres import SETTINGS, _free_port, private_cluster, stop_server
+from horsies_django import explain, queues
+from horsies_django.models import AuditEntry, LostRecord, Queue, QueueLimits, Task, Worker, WorkerState
+from horsies_django.monitoring.health import ProblemCode
+from horsies_django.monitoring.overview import aware
+from tests.apps.project import tasks
+from tests.conftest import Claimers, Connect, limit, put, wait_until
+from tests.e2e.test_roles import SENDING, as_role, grant, url_of
+from tests.e2e.test_roles import roles as roles
+from tests.settings import HORSIES
+from tests.support.commands import command, lines, ran
+from tests.support.factories import TaskFactory, WorkerFactory, living_worker, now
+from tests.support.refusing import refused
+from tests.support.sites import manage
+from tests.support.workers import ROOT, Start, WorkerProcess, held_by, let_go
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ACTOR = f"shell:{getpass.getuser()}@{socket.gethostname()}"
+NOWHERE = "postgresql://postgres@127.0.0.1:1/none"
+SHORT = {"HORSIES_TEST_STALE_MS": "2500"}
+run, machine, refusal = command("horsies_queue")
+
+
+def line(text: str, start: str) -> str:
+    """Return the one line that starts so, with single spaces."""
+    (found,) = (one for one in lines(text) if one.startswith(start))
+    return found
+
+
+# horsies_queue
+
+
+def test_the_list_shows_limits_and_counts_of_every_queue_without_a_verb_too(claimer: Claimers) -> None:
+    run("set", "mail", "--max-concurrency=2", "--partition-by-args=to", "--partition-max-concurrency=1")
+    run("override", "mail", "--max-concurrency=5", "--reason=sale", "--until=2100-01-01T00:00Z")
+    run("pause", "bulk")
+    put(3, queue="mail", kwargs=['{"to": "ann"}', '{"to": "ann"}', '{"to": "bob"}'])
+    claimer(mail=1).run_pass(sync=9)
+    living_worker("mail")
+    listed = run()
+    assert listed == run("list")
+    assert line(listed, "mail") == "mail 1 2, 1 per partition 5 5, 1 per partition 2 0 1 2 1"
+    assert line(listed, "bulk") == "bulk 50 no limit - paused 0 0 0 0 0"
+    assert "whole cluster" not in listed
+    mail = next(queue for queue in machine() if queue["name"] == "mail")
+    assert (mail["override"], mail["declared"]["priority"], mail["running"]) == ({"max_concurrency": 5}, 1, 2)
+    assert dt.datetime.fromisoformat(mail["override_until"]) == dt.datetime(2100, 1, 1, tzinfo=dt.UTC)
+    run("set", "--cluster", "--max-concurrency=9")
+    assert line(run(), "whole cluster") == "whole cluster 9 - 9 2 0 1 0"
+
+
+def test_show_names_who_holds_the_permits_and_the_busiest_partitions(claimer: Claimers) -> None:
+    run("set", "mail", "--partition-by-args=to", "--partition-by-task", "--partition-max-concurrency=1")
+    run("override", "mail", "--local-limit=7", "--reason=slow partner", "--until=2100-01-01T00:00Z")
+    (running, _) = put(2, queue="mail", kwargs=['{"to": "ann"}'] * 2)
+    put(1, queue="mail", kwargs=['{"to": "\x9b2J ann é"}'])
+    worker = claimer(mail=1)
+    worker.run_pass(sync=9)
+    shown = run("show", "mail")
+    assert line(shown, "in force") == "in force 7 per worker, 1 per partition"
+    assert line(shown, "declared") == "declared 1 per partition"
+    ends = aware(Queue.objects.get(pk="mail").override_until).isoformat(sep=" ")
+    assert line(shown, "override").startswith(f"override 7 per worker (by {ACTOR}, ")
+    assert line(shown, "override").endswith(f", until {ends}: slow partner)")
+    assert line(shown, "partitions") == "partitions by to and task name"
+    assert line(shown, str(running)).startswith(f"{running} tests.nothing RUNNING ")
+    assert f"{worker.id} (dead)" in line(shown, str(running)), "it never beat"
+    assert '{"": "tests.nothing", "to": "ann"} 1 1 1' in lines(shown)
+    assert '"to": "?2J ann é"}' in shown, "what users typed cannot move the cursor of the terminal"
+    found = machine("show", "mail")
+    assert (found["queue"]["running"], found["queue"]["full_partitions"]) == (2, 2)
+    assert str(running) in {permit["task_id"] for permit in found["permits"]}
+    assert sorted(partition["parked"] for partition in found["partitions"]) == [0, 1]
+
+
+def test_changes_print_old_and_new_are_audited_with_who_and_why_and_say_if_they_changed_nothing() -> None:
+    printed = run("set", "mail", "--max-concurrency=3", "--priority", "7", "--reason", "slow partner")
+    assert "mail: max_concurrency: null -> 3\nmail: priority: 1 -> 7\n" in printed
+    assert "applies the settings" in printed
+    entry = AuditEntry.objects.latest("id")
+    assert (entry.actor, entry.action, entry.reason) == (ACTOR, "queue.set", "slow partner")
+    assert machine("set", "mail", "--max-concurrency=none") == {
+        "changed": [{"queue": "mail", "column": "max_concurrency", "before": 3, "after": None}]
+    }
+    assert "mail: paused_by: null -> " in run("pause", "mail", "--reason=full disk")
+    assert Queue.objects.get(pk="mail").paused_reason == "full disk"
+    assert "mail: paused_at: " in run("resume", "mail")
+    printed = run("override", "mail", "--partition-max-concurrency=2", "--local-limit=1", "--reason=sale")
+    assert 'mail: override: null -> {"local_limit": 1, "partition_max_concurrency": 2}' in printed
+    assert "mail has no partitions, so partition_max_concurrency has no effect" in printed
+    assert "mail: override: {" in run("clear", "mail")
+    with override_settings(HORSIES={**HORSIES, "QUEUES": {"mail": {"priority": 1, "max_concurrency": 5}}}):
+        assert "mail: max_concurrency: null -> 5\n" in run("sync")
+        for words in (("set", "mail", "--priority=1"), ("resume", "mail"), ("clear", "mail"), ("sync",)):
+            assert run(*words) == "Nothing changed: the values are the same.\n"
+    run("pause", "--cluster", "--reason=maintenance")
+    shown = run("show", "--cluster")
+    assert line(shown, "in force") == "in force paused"
+    assert line(shown, "paused").startswith(f"paused by {ACTOR}, ")
+    assert line(shown, "paused").endswith(": maintenance")
+
+
+def test_partition_rules_are_lists_of_arguments_all_of_them_or_none() -> None:
+    for words, columns in {
+        ("--partition-by-args=a, b", "--partition-by-task"): (["a", "b"], True),
+        ("--partition-by-args=all",): ([], True),
+        ("--partition-by-args=none",): (None, True),
+        ("--no-partition-by-task", "--partition-by-args=a"): (["a"], False),
+    }.items():
+        run("set", "mail", *words)
+        queue = Queue.objects.get(pk="mail")
+        assert (queue.partition_by_args, queue.partition_by_task) == columns
+
+
+OVERRIDE = ["override", "mail", "--max-concurrency=1"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["show", "nowhere"], "no queue 'nowhere' in the database; choose from: mail, bulk, twin, default"),
+        (["show"], "give either a queue, as in 'horsies_queue show mail', or --cluster"),
+        (["set", "mail"], "nothing to change for 'mail': give a value, such as --max-concurrency 5"),
+        (["set", "mail", "--max-concurrency=many"], "'many' is not a whole number"),
+        (["set", "mail", "--priority=none"], "'none' is not a whole number"),
+        (["set", "mail", "--partition-by-args=a,,b"], "must be a list of argument names"),
+        (["override", "mail", "--reason=sale"], "nothing to change for 'mail': give a limit"),
+        ([*OVERRIDE, "--reason= "], "an override of 'mail' requires --reason TEXT"),
+        ([*OVERRIDE, "--reason=x", "--until=0h"], "is in the past"),
+        ([*OVERRIDE, "--reason=x", "--until=2100-01-01"], "has no time zone; add it"),
+        ([*OVERRIDE, "--reason=x", "--until=soon"], "'soon' is neither a datetime"),
+        ([*OVERRIDE, "--reason=x", "--until=99999999999w"], "is neither a datetime"),
+        (["stop", "mail"], "invalid choice: 'stop'"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_what_to_do(words: list[str], message: str) -> None:
+    entries = AuditEntry.objects.count()
+    assert message in refusal(*words)
+    assert AuditEntry.objects.count() == entries
+
+
+@pytest.mark.parametrize(
+    ("text", "delta"),
+    [("2h", {"hours": 2}), ("1d12h", {"days": 1, "hours": 12}), ("30m", {"minutes": 30}), ("3w", {"weeks": 3})],
+)
+def test_an_override_can_end_some_time_from_now(text: str, delta: dict[str, int]) -> None:
+    before = dt.datetime.now(dt.UTC)
+    run(*OVERRIDE, "--reason=sale", "--until", text)
+    ends = aware(Queue.objects.get(pk="mail").override_until)
+    assert before + dt.timedelta(**delta) <= ends <= dt.datetime.now(dt.UTC) + dt.timedelta(**delta)
+
+
+@pytest.mark.promise("S1.35")
+def test_a_running_worker_obeys_the_shell_and_its_start_flips_nothing_back(worker: Start) -> None:
+    done = manage("horsies_queue", "set", "default", "--max-concurrency=3")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "default: max_concurrency: null -> 3" in done.stdout
+    process = worker("--processes=1").ready()
+    assert Queue.objects.get(pk="default").max_concurrency == 3
+    assert "default: the settings and the table differ in max_concurrency" in process.log
+    assert manage("horsies_queue", "pause", "default").returncode == 0
+    held = tasks.noop.send()
+    assert tasks.mail.send("ann@example.org").get(timeout_ms=30_000).is_ok()
+    assert Task.objects.get(pk=held.task_id).status == "PENDING"
+    assert manage("horsies_queue", "resume", "default").returncode == 0
+    assert held.get(timeout_ms=30_000).is_ok()
+
+
+def test_a_mistake_ends_the_process_with_an_error_and_no_traceback() -> None:
+    done = manage("horsies_queue", *OVERRIDE)
+    assert done.returncode == 1
+    assert done.stderr == "CommandError: horsies_queue: an override of 'mail' requires --reason TEXT\n"
+    gone = manage("horsies_queue", "list", DATABASE_URL=NOWHERE)
+    assert gone.returncode == 1
+    assert "horsies_queue: the database refused" in gone.stderr
+    assert "Traceback" not in gone.stderr
+
+
+# horsies_status
+
+
+def status(*words: str) -> tuple[int, str]:
+    """Run the command here and return its exit code and what it printed."""
+    return ran("horsies_status", *words)[:2]
+
+
+def fails_in_one_line(done: subprocess.CompletedProcess[str], words: str) -> bool:
+    """Whether the command had no answer, and said why."""
+    return (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1) and words in done.stderr
+
+
+def test_it_prints_queues_workers_and_the_database_and_ends_with_0_when_all_is_well() -> None:
+    done = manage("horsies_status")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line for line in done.stdout.splitlines() if line.startswith("default ")]
+    for words in ("No worker is running", "PostgreSQL", "the primary, writable"):
+        assert words in done.stdout
+    assert done.stdout.endswith("Healthy.\n")
+    with pytest.raises(CommandError, match="'soon' is not a number of seconds"):
+        status("--max-wait=soon")
+
+
+def test_it_ends_with_1_and_a_line_per_problem_that_says_what_to_do() -> None:
+    TaskFactory(sent_at=now() - dt.timedelta(minutes=5))
+    holder = WorkerFactory(hostname="web\x1b[2J", seen_at=now() - dt.timedelta(hours=1))
+    TaskFactory(status="RUNNING", claimed_by=holder.id)
+    code, text = status("--max-wait=60")
+    found = text.partition("UNHEALTHY\n")[2].splitlines()
+    assert code == 1
+    assert [line.split(":")[0] for line in found] == [
+        "  STALE_WORKER", "  NO_LIVING_WORKER", "WARNINGS", "  WAITS_TOO_LONG",
+    ]  # fmt: skip
+    assert "manage.py horsies_worker --queues=default" in found[1]
+    assert "\x1b" not in text, "what would move the cursor is no text"
+    page = (ROOT / "docs" / "reference" / "status.md").read_text()
+    assert [code for code in ProblemCode if f"| `{code}` |" not in page] == []
+
+
+def test_what_keeps_it_from_an_answer_is_one_line_and_2(roles: None, connect: Connect) -> None:
+    unreachable = "horsies_status: the database 'default' cannot be reached: connection"
+    assert fails_in_one_line(manage("horsies_status", DATABASE_URL=NOWHERE), unreachable)
+    conn = connect()
+    with conn.transaction():
+        conn.execute("LOCK TABLE horsies_audit IN SHARE MODE")
+        assert fails_in_one_line(manage("horsies_status", DATABASE_URL=url_of("site")), "permission denied")
+        conn.execute("LOCK TABLE horsies_tasks IN ACCESS EXCLUSIVE MODE")
+        done = manage("horsies_status", "--timeout=0.5")
+        assert (done.returncode, done.stderr) == (1, "")
+        assert f"  BLOCKED: process {conn.info.backend_pid} " in done.stdout
+
+
+def test_a_role_without_rights_to_monitor_gets_an_answer_and_is_told_what_it_cannot_see(
+    roles: None, connect: Connect
+) -> None:
+    grant(SENDING)
+    put(2)
+    holder = connect()
+    with holder.transaction():
+        holder.execute("SET LOCAL application_name = 'a long report'")
+        holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        holder.execute("SELECT 1")
+        as_role("site")
+        code, text = status("--json")
+        found = json.loads(text)
+        as_role(None)
+    assert (code, [problem["code"] for problem in found["problems"]]) == (1, ["NO_LIVING_WORKER"])
+    assert 2 <= found["database"]["connections"] <= found["database"]["max_connections"]
+    (hidden,) = [one for one in found["database"]["xmin_holders"] if one["pid"] == holder.info.backend_pid]
+    assert (hidden["name"], hidden["seconds"], hidden["state"]) == ("a long report", None, None)
+    assert hidden["transactions"] >= 0
+
+
+def shown_workers() -> list[dict[str, Any]]:
+    """Return the workers as the command shows them to machines."""
+    found: list[dict[str, Any]] = json.loads(status("--json")[1])["workers"]
+    return found
+
+
+def test_real_workers_are_living_hold_what_runs_turn_stale_when_killed_and_stopped_when_told(worker: Start) -> None:
+    first = worker("--processes=1", HORSIES_TEST_STALE_MS="60000").ready()
+    sent = tasks.hold.send("busy")
+    held_by("busy")
+    shown = wait_until(lambda: [one for one in shown_workers() if one["running_sync"] == 1], "a beat tells it")[0]
+    assert (shown["pid"], shown["state"], shown["holds"]) == (first.process.pid, "living", 1)
+    assert shown["memory_mb"] > 1
+    assert status()[0] == 0
+    os.kill(first.process.pid, signal.SIGKILL)
+    first.wait()
+    wait_until(lambda: [one for one in shown_workers() if one["state"] == "stale"], "it is silent for too long")
+    code, text = status()
+    assert code == 1
+    assert f"STALE_WORKER: worker {shown['hostname']}:{first.process.pid} is stale" in text
+    second = worker("--processes=1").ready()
+    wait_until(lambda: Task.objects.get(pk=sent.task_id).finished_at, "it is rescued")
+    assert status()[0] == 0, "a dead worker that holds nothing needs nobody"
+    assert second.stop() == 0
+    assert {(one["pid"], one["state"]) for one in shown_workers()} == {
+        (first.process.pid, "dead"), (second.process.pid, "stopped"),
+    }  # fmt: skip
+    let_go("busy")
+
+
+def test_a_standby_answers_with_what_was_replicated_to_it_and_is_named() -> None:
+    with private_cluster() as cluster:
+        settings, port = SETTINGS | {"max_connections": 50, "shared_buffers": "16MB"}, _free_port()
+        url = cluster.url("shop", port)
+        with cluster.running(settings, port):
+            cluster.create_database("shop", port)
+            assert manage("migrate", "--verbosity=0", DATABASE_URL=url).returncode == 0
+        standby_signal = cluster.home / "data" / "standby.signal"
+        standby_signal.touch()
+        os.chown(standby_signal, os.stat(cluster.home).st_uid, os.stat(cluster.home).st_gid)
+        server = cluster.start(settings | {"port": port})
+        try:
+            wait_until(lambda: answers(url), "the standby answers")
+            done = manage("horsies_status", "--json", DATABASE_URL=url)
+        finally:
+            stop_server(server)
+    assert done.returncode == 1, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["database"]["in_recovery"], found["database"]["read_only"]) == (True, True)
+    (problem,) = found["problems"]
+    assert problem["code"] == "READ_ONLY"
+    assert "because it is a replica" in problem["text"]
+
+
+def answers(url: str) -> bool:
+    with suppress(psycopg.OperationalError), psycopg.connect(url, connect_timeout=2):
+        return True
+    return False
+
+
+def test_workers_start_with_a_new_queue_and_rescue_a_killed_one_and_a_pause_pauses_without_any_side_record(
+    worker: Start,
+) -> None:
+    Queue.objects.filter(pk="mail").delete()
+    QueueLimits.objects.filter(pk="mail").delete()
+    served = refused("horsies_queues", "new.served_at IS DISTINCT FROM old.served_at")
+    with refused("horsies_audit", event="INSERT"), refused("horsies_worker_states", event="INSERT"), served:
+        first = worker("--processes=1", "--queues=default,mail", **SHORT).ready()
+        assert Queue.objects.filter(pk="mail").exists()
+        lost = tasks.hold.send("lost")
+        held_by("lost")
+        first.signal(signal.SIGKILL)
+        second = worker("--processes=1", "--queues=default", **SHORT).ready()
+        assert lost.get(timeout_ms=30_000).err_value.error_code == "WORKER_CRASHED"
+        assert "mail: paused_by: null -> " in run("pause", "mail")
+        assert Worker.objects.count() == 2
+        wait_until(lambda: "could not record the worker's state: refused" in second.log, "the snapshot is missed")
+        assert second.stop() == 0
+    assert not WorkerState.objects.exists()
+    assert {"audit", "snapshot"} == set(LostRecord.objects.values_list("kind", flat=True))
+    code, printed = status()
+    assert code == 1
+    assert "RECORD_LOST: the audit entry 'queue.pause mail' could not be written" in printed
+    assert "RECORD_LOST: a snapshot of worker " in printed
+    assert "the heartbeat failed" not in first.log + second.log
+    assert queues.resume("mail", actor="ann")
+
+
+# horsies_explain
+
+
+def test_it_prints_every_reason_on_a_line_of_the_last_task_or_of_one_and_json_for_machines() -> None:
+    run_explain, found_by, refuses = command("horsies_explain")
+    assert "horsies_explain: no task has been sent yet" in refuses()
+    (id_,) = put()
+    queues.pause("default", actor="ann", reason="a full\x1b[2J disk")
+    first, *reasons = run_explain(str(id_)).splitlines()
+    assert first == f"Task {id_} is PENDING."
+    assert [line.split(":")[0] for line in reasons] == ["  QUEUE_PAUSED", "  NO_LIVE_WORKER"]
+    assert "by ann: a full?[2J disk." in reasons[0], "what would move the cursor is no text"
+    (last,) = put()
+    found = found_by()
+    assert (found, found["task_id"], found["status"]) == (found_by(str(last)), str(last), "PENDING")
+    assert set(found["reasons"][0]) == {"code", "text", "details"}
+    for wrong, words in (("00000000-0000-0000-0000-000000000007", "there is no task"), ("mail", "is not a task id")):
+        assert refuses(wrong).startswith("horsies_explain: ")
+        assert words in refuses(wrong)
+
+
+def test_it_names_who_holds_the_only_slot_of_a_real_worker_and_that_it_is_free_again(worker: Start) -> None:
+    limit("default", max_concurrency=1)
+    worker("--processes=2").ready()
+    holding, waiting = tasks.hold.send("first"), tasks.hold.send("second")
+    child, row = held_by("first"), Worker.objects.get()
+    (found,) = explain(waiting.task_id).reasons
+    assert found.code == "QUEUE_AT_CAP"
+    assert found.text.endswith(f"by task {holding.task_id} on {row.hostname}:{row.pid}.")
+    beaten = wait_until(lambda: explain(holding.task_id).reasons[0].details.get("child_pid"), "a beat says who runs it")
+    assert beaten == child
+    (unknown,) = put(name="shop.tasks.gone", delay=dt.timedelta(hours=1))
+    assert "UNKNOWN_TASK_NAME" in {reason.code for reason in explain(unknown).reasons}, "by the names of its row"
+    let_go("first")
+    held_by("second")
+    assert explain(waiting.task_id).reasons[0].code == "RUNNING"
+    let_go("second")
+    assert waiting.get(timeout_ms=30_000).is_ok()
+    assert explain(waiting.task_id).reasons[0].code == "FINISHED"
+
+
+# horsies_task send
+
+
+def send(name: str, *words: str) -> subprocess.CompletedProcess[str]:
+    return manage("horsies_task", "send", f"tests.apps.project.tasks.{name}", "--wait", *words)
+
+
+def test_with_wait_it_prints_the_result_and_fails_if_the_task_did(shared_worker: WorkerProcess) -> None:
+    """Naive: it waits in the transaction in which it has sent, where no worker sees the task."""
+    done = send("add", "--kwargs", '{"a": 4, "b": 5}')
+    assert (done.returncode, done.stdout.splitlines()[1:]) == (0, ["9"])
+    done = send("add", "--kwargs", '{"a": 4}', "--json")
+    assert (done.returncode, json.loads(done.stdout)["ok"]) == (0, 4)
+    done = send("raises", "--kwargs", '{"message": "no mail"}')
+    assert done.returncode == 1
+    assert "UNHANDLED_ERROR: " in done.stderr
+    assert "no mail" in done.stderr
+
+
+def test_it_waits_no_longer_than_it_may() -> None:
+    done = send("noop", "--timeout=0.2")
+    assert (done.returncode, len(done.stdout.split())) == (1, 1)
+    assert "WAIT_TIMEOUT" in done.stderr

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from django.urls import reverse
 
+from horsies_django.admin.overview import summaries
 from horsies_django.models import Schedule, Worker
-from horsies_django.monitoring import summary
 from tests.browser import test_admin as shared
 from tests.browser.test_admin import CONTRASTS, SETTLED, assert_readable, look, playwright
 from tests.browser.test_admin import browser as browser

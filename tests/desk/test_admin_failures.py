@@ -15,10 +15,10 @@ from django.test import Client
 from django.urls import reverse
 
 from horsies_django.admin.base import readonly
-from horsies_django.admin.tasks import all as acts
+from horsies_django.admin.tasks import bulk as acts
 from horsies_django.core.counts import OTHER
 from horsies_django.models import AuditEntry, Task
-from horsies_django.monitoring import failures as module
+from horsies_django.monitoring import history as module
 from horsies_django.tasks import selection
 from tests.conftest import sql
 from tests.desk.test_admin import body, client_with, listed, says

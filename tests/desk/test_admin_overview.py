@@ -265,7 +265,7 @@ def test_the_database_is_read_once_in_five_seconds_and_nobody_sees_what_was_read
 def test_a_page_takes_no_more_than_25_queries(boss: Client, troubled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[str] = []
     monkeypatch.setattr(base, "watchers", [lambda _connection, name, _params: ran.append(name)])
-    for span in summary.SPANS:
+    for span in SPANS:
         ran.clear()
         with CaptureQueriesContext(connection) as captured:
             seen(boss, span=span)
@@ -334,7 +334,7 @@ class Person:
 
     def __init__(self, client: Client) -> None:
         self.client, self.pages = client, 0
-        summary.summaries.kept.clear()
+        summaries.kept.clear()
         self.open(reverse("admin:app_list", args=("horsies",)))
 
     def open(self, address: str) -> None:

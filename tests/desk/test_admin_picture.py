@@ -206,7 +206,7 @@ def test_a_run_that_is_too_large_is_shown_as_a_table_instead(boss: Client, monke
         with monkeypatch.context() as patched:
             patched.setattr(picture, name, most)
             html = body(boss, url(handle, "picture"))
-        says(html, "too large for a picture", "more than 2,000 nodes or 10,000 edges")
+        says(html, "too large for a picture", f"more than {told} edges")
         assert 'class="horsies-drawing"' not in html
         assert f'<a href="{node_url(handle, 1)}">plus</a>' in html
     assert 'class="horsies-drawing"' in body(boss, url(handle, "picture"))

@@ -338,7 +338,7 @@ def test_without_view_payload_it_is_not_even_read_and_pages_say_that_it_is_hidde
     boss: Client, pages: list[Page], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The pages of pictures have tables of nodes, as those of runs that are too large for a picture."""
-    monkeypatch.setattr(cards, "MOST_NODES", 0)
+    monkeypatch.setattr(picture, "MOST_NODES", 0)
     client, seen, untold = browser(VIEWS), set(), set()
     for page in pages:
         if page.url.endswith(("/change/", "/picture/")) or "/nodes/" in page.url:

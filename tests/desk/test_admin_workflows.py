@@ -9,15 +9,16 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from django.contrib import admin
 from django.db.models import Count
 from django.test import Client
 from django.urls import reverse
 
 from horsies_django import Workflow, quorum
+from horsies_django.admin import workflows as pages
 from horsies_django.admin.base import readonly
 from horsies_django.admin.base.html import SHAPES
-from horsies_django.admin.workflows import node_page, nodes
-from horsies_django.admin.workflows.picture import cards
+from horsies_django.admin.workflows import nodes, picture
 from horsies_django.models import AuditEntry, Task, WorkflowNode, WorkflowRun
 from horsies_django.monitoring import workflows
 from horsies_django.testing import drain
@@ -424,10 +425,10 @@ def test_pages_cost_the_same_few_queries_for_many_runs_and_nodes_as_for_few(boss
 @pytest.mark.parametrize(
     ("slow", "page", "said", "left_out"),
     [
-        ((node_page, "explain_node"), "node", "Finding the reasons took longer", "WAITING_FOR_NODES"),
+        ((pages, "explain_node"), "node", "Finding the reasons took longer", "WAITING_FOR_NODES"),
         ((workflows, "progress"), "list", "The progress is missing", "<progress"),
         ((workflows, "progress"), "change", "Nodes", "<progress"),
-        ((cards, "_read"), "picture", "was stopped", 'class="horsies-drawing"'),
+        ((picture, "_read"), "picture", "was stopped", 'class="horsies-drawing"'),
     ],
     ids=["reasons", "progress of all", "progress of one", "picture"],
 )
@@ -438,7 +439,7 @@ def test_what_takes_too_long_to_read_is_left_out_of_the_page(
     address = {"list": reverse(RUNS), "node": node_url(handle, 1)}.get(page) or url(handle, page)
     assert left_out in body(boss, address)
     monkeypatch.setattr(*slow, lambda *_of: sql(ENDLESS))
-    monkeypatch.setattr(node_page, "PATIENCE_MS", 50)
+    monkeypatch.setattr(pages, "PATIENCE_MS", 50)
     monkeypatch.setattr(readonly, "STATEMENT_TIMEOUT_MS", 50)
     html = body(boss, address)
     assert (said in html, left_out in html) == (True, False)

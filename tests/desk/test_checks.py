@@ -355,16 +355,11 @@ def test_a_task_without_a_queue_is_one_of_the_queue_default(settings: Any, add_a
     assert ("horsies.E028", "shop_u.tasks.tidy") in [(one.id, one.obj) for one in run_checks(tags=[checks.TAG])]
 
 
-def test_the_ids_in_the_code_are_those_of_the_table_and_the_page_explains_each() -> None:
+def test_the_page_explains_every_id_of_the_code_once() -> None:
     package = ROOT / "horsies_django"
     used: set[str] = set()
     for path in (*(package / "conf").glob("*.py"), package / "backends" / "backend.py", package / "checks.py"):
-        text = path.read_text()
-        table = re.search(r"^IDS.*?^\)$", text, re.MULTILINE | re.DOTALL)
-        used |= set(re.findall(r'"([EW]\d{3})"', text.replace(table[0], "") if table else text))
-    assert used == set(checks.IDS)
-    headings = re.findall(r"^### horsies\.([EW]\d{3}): (.+)$", PAGE.read_text(), re.MULTILINE)
-    assert len(headings) == len(checks.IDS)
-    assert dict(headings) == checks.IDS
+        used |= set(re.findall(r'"([EW]\d{3})"', path.read_text()))
+    assert sorted(re.findall(r"^### horsies\.([EW]\d{3}): .+$", PAGE.read_text(), re.MULTILINE)) == sorted(used)
     sections = re.split(r"^#+ .*$", PAGE.read_text(), flags=re.MULTILINE)
     assert all(section.strip() for section in sections[1:])

@@ -222,7 +222,7 @@ def depot(add_app: AddApp, monkeypatch: pytest.MonkeyPatch, settings: Any) -> It
     registry.autodiscover()  # else the tasks of the test project would be forgotten with those of the site
     for name in ("_tasks", "sure"):
         monkeypatch.setattr(registry, name, type(getattr(registry, name))(getattr(registry, name)))
-    monkeypatch.setattr(unsure, "_sent", set())
+    monkeypatch.setattr(registry, "_sent", set())
     yield write
     clear_url_caches()
 

@@ -22,7 +22,6 @@ from django.test import override_settings
 
 import horsies_django
 from horsies_django import signals
-from horsies_django.checks import IDS
 from horsies_django.conf import Config, PartitionConfig, QueueConfig, config
 from horsies_django.core.errors import FAMILIES
 from horsies_django.management.commands.horsies_status import Command as StatusCommand
@@ -198,7 +197,7 @@ def test_every_public_name_elsewhere_can_be_imported(place: str, text: str) -> N
         assert name.startswith("horsies_") or hasattr(found, name), f"{place} has no {name}"
 
 
-PROJECTS = {"test-your-tasks"}  # pages whose blocks are files of a project, which tests/e2e/test_testing_page.py runs
+PROJECTS = {"test-your-tasks"}  # pages whose blocks are files of a project, which tests/e2e/test_pytest_plugin.py runs
 GUIDES = sorted(page for page in (DOCS / "howto").glob("*.md") if page.stem not in PROJECTS)
 COMMANDS = re.compile(r"(?:python )?manage\.py (horsies_\w+)(.*)")
 FILLED_IN = {"ID": "01986f4e-5a3c-7b1e-9c55-0d3f1f0c9a10"}

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horsies_django.admin.base.charts import LEAST, LINE, bars
-from horsies_django.admin.workflows.picture import cards
-from horsies_django.admin.workflows.picture.geometry import GAP, HEIGHT, WIDEST, WIDTH, Box, Edge, drawn, layered
+from horsies_django.admin.base.html import LEAST, LINE, bars
+from horsies_django.admin.workflows import picture
+from horsies_django.admin.workflows.geometry import GAP, HEIGHT, WIDEST, WIDTH, Box, Edge, drawn, layered
 
 graphs = st.integers(1, 40).flatmap(
     lambda many: st.tuples(

@@ -12,7 +12,7 @@ import pytest
 from horsies_django.conf import Config, config
 from horsies_django.core.records import Claim
 from horsies_django.tasks.ids import uuid7
-from horsies_django.worker.ipc.channel import Channel
+from horsies_django.worker.ipc import Channel
 from horsies_django.worker.maintenance.health_server import serving_health
 from horsies_django.worker.process.options import WorkerOptions
 from horsies_django.worker.supervisor import Supervisor

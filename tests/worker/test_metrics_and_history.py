@@ -31,9 +31,8 @@ from horsies_django.models import History, Task, Worker
 from horsies_django.store.history import HistoryStore
 from horsies_django.tasks.ids import uuid7
 from horsies_django.worker.maintenance import metrics
-from horsies_django.worker.maintenance.history import HistoryWriter
 from horsies_django.worker.maintenance.pruner import Pruner
-from horsies_django.worker.process.counts import MOST_CODES, MOST_TASKS, Counts
+from horsies_django.worker.process.counts import MOST_CODES, MOST_TASKS, Counts, HistoryWriter
 from horsies_django.worker.supervisor import Supervisor
 from tests.apps.project import tasks
 from tests.conftest import Claimers, Connect, put, sql, wait_until

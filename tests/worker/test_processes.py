@@ -28,7 +28,7 @@ from horsies_django.core.records import Claim
 from horsies_django.worker.child.executor import AsyncLane
 from horsies_django.worker.child.interrupts import Control
 from horsies_django.worker.child.run_task import project_path, site_of
-from horsies_django.worker.ipc.channel import HEADER, send_all, wait_receive
+from horsies_django.worker.ipc import HEADER, send_all, wait_receive
 from horsies_django.worker.pool.pool import Pool
 from horsies_django.worker.pool.process import InProcess
 from horsies_django.worker.process import shutdown
@@ -97,7 +97,7 @@ from django.conf import settings
 settings.configure(DATABASES={}, INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "horsies_django"])
 django.setup()
 from horsies_django import task
-from horsies_django.worker.ipc.channel import Channel
+from horsies_django.worker.ipc import Channel
 from horsies_django.worker.child.main import give_up
 from horsies_django.worker.child.executor import Executor
 

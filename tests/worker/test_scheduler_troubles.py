@@ -15,7 +15,7 @@ from horsies_django import schedules
 from horsies_django.core.patterns import EXAMPLES
 from horsies_django.core.schedules import Timing
 from horsies_django.models import Schedule
-from horsies_django.worker.scheduler.scheduler import LEFT_SECONDS, LONGEST_WAIT_SECONDS
+from horsies_django.worker.scheduler import LEFT_SECONDS, LONGEST_WAIT_SECONDS
 from tests.conftest import sql
 from tests.support import refusing
 from tests.worker.test_scheduler import NOON, SECOND, Clockwork, Connect, fire_times, make, row

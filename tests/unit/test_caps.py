@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support.models.caps import Budget, Holding, Limits, Waiting, allot, least, order
 from tests.support.sizes import examples
 
-CALM = settings(max_examples=examples(20, 1_000), deadline=None, database=None, derandomize=True)
+CALM = settings(max_examples=examples(1_000, 2_000), deadline=None, database=None, derandomize=True)
 NOON = dt.datetime(2026, 7, 1, 12, tzinfo=dt.UTC)
 QUEUES = ("a", "b", "c")
 

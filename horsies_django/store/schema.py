@@ -27,6 +27,7 @@ FORMER = (
     "horsies_join_verdict",
     "horsies_open_calls",
     "horsies_part",
+    "horsies_propagate",
     "horsies_replace_tasks",
     "horsies_retry_children",
     "horsies_retry_undo",

@@ -16,7 +16,7 @@ from django.db import connection
 from horsies_django import queues
 from horsies_django.models import AuditEntry, Task, TaskAttempt
 from horsies_django.tasks import operations
-from tests.conftest import wait_until
+from tests.conftest import sql, wait_until
 from tests.support.factories import now
 from tests.support.sizes import sized
 from tests.support.workers import WorkerProcess
@@ -91,8 +91,7 @@ def counted(transactional_db: None) -> Iterator[None]:
 def test_an_act_that_is_killed_and_run_again_retries_each_task_once(
     counted: None, worker: Callable[..., WorkerProcess], tmp_path: Path
 ) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(FILL, {"many": TASKS})
+    sql(FILL, {"many": TASKS})
     queues.override("default", {"max_concurrency": CAP}, actor="a test", reason="a storm")
     began = now()
     workers = [worker("--processes=2") for _ in range(2)]
@@ -136,6 +135,4 @@ def test_an_act_that_is_killed_and_run_again_retries_each_task_once(
     assert said in [sum((one for of, one in counts if of == act), Counter()) for act in {of for of, _one in counts}]
     assert Task.objects.filter(status="CANCELLED").count() == cancelled["CANCELLED"] > 0
     # the cap held, and was used to the full
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT max(many) FROM running")
-        assert cursor.fetchone() == (CAP,)
+    assert sql("SELECT max(many) FROM running")[0] == (CAP,)

@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
+from django.db import connection, transaction
 
-from benchmarks import meters
+from benchmarks import meters, workflow
 from benchmarks.against import compare
 from benchmarks.figures import LESS_IS_BETTER, Figures, Goal, Reading
+from benchmarks.link import far_away
+from benchmarks.pairs import SHAPES, lower_bound
 from benchmarks.saved import Run, load, save
 from benchmarks.tables import verdicts
+from tests.conftest import sql, wait_until
 from tests.support.factories import TaskFactory
+from tests.support.sites import python
+from tests.support.sizes import STRESS
 from tests.support.workers import ROOT, database_url
 
 pytestmark = [pytest.mark.stress, pytest.mark.django_db(transaction=True)]
@@ -37,10 +48,7 @@ COMPARED = {
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "benchmarks", *arguments], cwd=ROOT, env={**os.environ, "DATABASE_URL": database_url()},
-        capture_output=True, text=True, timeout=110, check=False,
-    )  # fmt: skip
+    return python("-m", "benchmarks", *arguments, timeout=110, DATABASE_URL=database_url())
 
 
 def measure(*arguments: str) -> list[dict[str, Any]]:
@@ -82,6 +90,11 @@ def whole(*values: object) -> Any:
         ("steps", "steps bare transaction", "us", set(), 3, 1),
         ("priorities", "priorities pass of 8, 1 priority", "ms", {"tasks", "slowest, ms"}, 16, 4),
         whole("large", "large start of a worker, 1 queue", "s", {"queues"}, 15, 8),
+        ("growth", "growth drain, empty table", "tasks/s", {"tasks", "rows beside"}, 4, 3),
+        ("xmin", "xmin first tenth", "tasks/s", set(), 4, 2),
+        ("rtt", "rtt drain sync, soft mode, 2 processes", "tasks/s", {"round trip, ms"}, 2, 2),
+        whole("memory", "memory parent", "MB", set(), 3, 3),
+        whole("mixed", "mixed wait, with tasks of 1 s", "ms", {"p50", "longest", "tasks"}, 2, 1),
     ],
 )
 def test_a_scenario_prints_its_readings_judges_its_goals_and_is_compared_with_a_file(
@@ -254,3 +267,151 @@ def test_the_storm_prints_its_verdict() -> None:
     (storm,) = measure("chaos", "--tasks=40", "--faults=1", "--scale=0.01")
     assert (storm["tasks"], storm["faults"], storm["lost"], storm["finished twice"]) == (40, 1, 0, 0)
     assert "versions" in storm
+
+
+# The link that delays
+
+MEGABYTE = 1_048_576
+
+
+@contextmanager
+def echo() -> Iterator[str]:
+    """Answer on one connection with what comes, and give the URL of it."""
+    with socket.create_server(("127.0.0.1", 0)) as door:
+
+        def answer() -> None:
+            client, _ = door.accept()
+            with client:
+                while data := client.recv(MEGABYTE):
+                    client.sendall(data)
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        yield f"postgresql://user:secret@127.0.0.1:{door.getsockname()[1]}/name"
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def door_of(url: str) -> tuple[str, int]:
+    parts = urlsplit(url)
+    return str(parts.hostname), int(parts.port or 0)
+
+
+def test_a_round_trip_through_the_link_takes_at_least_twice_its_delay() -> None:
+    with echo() as url, far_away(url, 5) as further, socket.create_connection(door_of(further)) as client:
+        for _ in range(20):
+            sent = time.monotonic()
+            client.sendall(b"?")
+            assert client.recv(1) == b"?"
+            assert time.monotonic() - sent >= 0.01
+
+
+def test_the_link_passes_on_every_byte_in_order_and_then_the_end() -> None:
+    sent = os.urandom(20 * MEGABYTE)
+
+    def send() -> None:
+        client.sendall(sent)
+        client.shutdown(socket.SHUT_WR)
+
+    with echo() as url, far_away(url, 1) as further, socket.create_connection(door_of(further)) as client:
+        client.settimeout(60)
+        sender = threading.Thread(target=send)
+        sender.start()
+        received = bytearray()
+        while data := client.recv(MEGABYTE):
+            received += data
+        sender.join()
+    assert received == sent
+
+
+def test_the_url_of_the_link_differs_in_its_door_only() -> None:
+    url = "postgresql://user:secret@127.0.0.1:1/name?sslmode=disable"
+    with far_away(url, 1) as further:
+        assert further == url.replace("127.0.0.1:1/", f"127.0.0.1:{door_of(further)[1]}/")
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(door_of(further))
+
+
+def test_who_comes_while_the_server_is_away_is_turned_away() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        url = f"postgresql://user:secret@127.0.0.1:{door.getsockname()[1]}/name"
+    with far_away(url, 1) as further, socket.create_connection(door_of(further)) as client:
+        client.settimeout(60)
+        assert client.recv(1) == b""
+
+
+# Two checkouts in pairs
+
+KINDS = ("latency",) if STRESS == "short" else ("drain", "caps", "workflow", "latency", "enqueue")
+
+
+@pytest.mark.parametrize(
+    ("ratios", "bound"),
+    [
+        ([1.0] * 4, None),
+        ([5.0, 4.0, 3.0, 2.0, 1.0], 1.0),
+        ([place / 20 for place in range(20, 0, -1)], 6 / 20),
+    ],
+)
+def test_the_lower_bound_of_pairs_is_the_order_statistic_of_the_sign_test(
+    ratios: list[float], bound: float | None
+) -> None:
+    assert lower_bound(ratios) == bound
+
+
+@pytest.mark.timeout(300)
+def test_a_checkout_is_compared_with_itself() -> None:
+    options = ("--pairs=1", "--rounds=2", "--scale=0.1", f"--only={','.join(KINDS)}")
+    done = python("-m", "benchmarks.pairs", str(ROOT), *options, timeout=290)
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    names = [line["name"].rpartition(", ")[2] for line in lines]
+    shapes = sum(kind in KINDS for kind, _, _ in SHAPES.values())
+    assert names == ["before", "now", "ratio", "ratio of CPU time"] * shapes
+    assert all(line["value"] > 0 for line in lines)
+
+
+# Workflows
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(180)
+def test_every_shape_of_workflows_its_baseline_the_chain_and_the_send_are_measured_and_judged() -> None:
+    """On a private server: it has a log that can be read, and counts statements."""
+    environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
+    words = ("-m", "benchmarks", "workflow", "--scale=0.001", "--repeats=1")
+    done = python(*words, timeout=170, environment=environment)
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len({line["name"] for line in lines}) == len(lines) == 23
+    assert all(line["value"] > 0 for line in lines if line["unit"] != "lines")
+    judged = [line for line in done.stderr.splitlines() if line.startswith(("workflow reached: ", "workflow MISSED: "))]
+    assert len(judged) == len(workflow.GOALS)
+
+
+def test_a_wait_for_a_lock_is_counted_in_the_log_of_a_private_server_and_only_while_it_is_watched() -> None:
+    if workflow.server_log() is None:
+        pytest.skip("the test database is on a server whose log cannot be read")
+    task = TaskFactory()
+    with workflow.locks_logged() as lines:
+        before = lines()
+        wait_for_a_lock(task.pk, lambda: lines() != before)
+        assert lines() >= before + 2  # "still waiting" and "acquired"
+    (level,) = workflow.asked("SELECT current_setting('deadlock_timeout')")
+    assert level != workflow.WATCHED["deadlock_timeout"]
+
+
+def wait_for_a_lock(task: object, logged: Callable[[], bool]) -> None:
+    """Let one session wait for a row that another one has locked, until the server has logged it."""
+    update = "UPDATE horsies_tasks SET priority = priority WHERE id = %s"
+
+    def other() -> None:
+        sql(update, [task])
+        connection.close()
+
+    thread = threading.Thread(target=other)
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(update, [task])
+        thread.start()
+        wait_until(logged, "the wait is logged")
+    thread.join()

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
 from tests.stress.chaos.__main__ import NO_SERVER
+from tests.support.sites import python
 from tests.support.sizes import sized
-from tests.support.workers import ROOT
 
 FAULTS = {
     "kill child", "kill parent", "kill group", "stop child", "stop parent", "stop group", "cut engine", "cut maintenance",
@@ -24,10 +22,7 @@ pytestmark = [pytest.mark.stress, pytest.mark.timeout(600)]
 
 def chaos(*options: str) -> dict[str, Any]:
     """Run the storm, or measure recovery, and return what was printed."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.stress.chaos", *options],
-        cwd=ROOT, capture_output=True, text=True, timeout=580, check=False,
-    )  # fmt: skip
+    done = python("-m", "tests.stress.chaos", *options, timeout=580)
     if done.returncode == NO_SERVER:
         pytest.skip(done.stderr.strip())
     assert done.stdout, done.stderr

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
+from tests.support.sites import python
 from tests.support.sizes import STRESS, sized
-from tests.support.workers import ROOT, database_url
+from tests.support.workers import database_url
 
 pytestmark = [pytest.mark.stress, pytest.mark.django_db(transaction=True), pytest.mark.timeout(420)]
 WEATHER = {"stop", "stop group", "kill", "kill child", "kill group", "change", "pause", "resume", "override", "clear"}
@@ -23,10 +21,7 @@ LEAST_SHARE = 0.98  # one of 8 permits that stays unused makes 0.875
 
 def storm(*options: str) -> dict[str, Any]:
     """Raise a storm on the test database and return the verdict."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.stress.oracle", *options], cwd=ROOT, env={**os.environ, "DATABASE_URL": database_url()},
-        capture_output=True, text=True, timeout=400, check=False,
-    )  # fmt: skip
+    done = python("-m", "tests.stress.oracle", *options, timeout=400, DATABASE_URL=database_url())
     assert done.stdout, done.stderr
     verdict: dict[str, Any] = json.loads(done.stdout)
     assert (verdict["violations"], verdict["leaks"]) == ([], []), done.stderr

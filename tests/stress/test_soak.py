@@ -3,41 +3,33 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.stress.chaos.__main__ import NO_SERVER
-from tests.stress.chaos.judge import Dispatch
 from tests.stress.soak.flat import BOUNDS, LEAST, grown, thirds
-from tests.stress.soak.ledger import continuous, missing
+from tests.stress.soak.ledger import continuous
+from tests.support.sites import python
 from tests.support.sizes import sized
-from tests.support.workers import ROOT
 
 pytestmark = [pytest.mark.stress, pytest.mark.timeout(600)]
 
 
-def test_a_soak_of_moments_loses_nothing_and_writes_its_samples_and_pictures(tmp_path: Path) -> None:
-    minutes = sized(12, 60) / 60
-    command = [
-        sys.executable,
-        "-m",
-        "tests.stress.soak",
-        f"--minutes={minutes}",
-        "--drain=200",
-        "--load=0.3",
-        "--every=2",
-    ]
-    done = subprocess.run(
-        [*command, f"--into={tmp_path}"], cwd=ROOT, capture_output=True, text=True, timeout=580, check=False
-    )
+def soak(into: Path, *options: str) -> dict[str, Any]:
+    """Soak for moments and return the verdict."""
+    done = python("-m", "tests.stress.soak", "--drain=200", "--load=0.3", f"--into={into}", *options, timeout=580)
     if done.returncode == NO_SERVER:
         pytest.skip(done.stderr.strip())
     assert done.stdout, done.stderr
-    verdict = json.loads(done.stdout)
+    verdict: dict[str, Any] = json.loads(done.stdout)
     assert (verdict["violations"], done.returncode) == ([], 0), done.stderr
+    return verdict
+
+
+def test_a_soak_of_moments_loses_nothing_and_writes_its_samples_and_pictures(tmp_path: Path) -> None:
+    verdict = soak(tmp_path, f"--minutes={sized(12, 60) / 60}", "--every=2")
     saved = json.loads((tmp_path / "soak.json").read_text())
     assert saved["verdict"] == verdict
     assert saved["samples"][-1].keys() >= BOUNDS.keys()
@@ -51,23 +43,7 @@ def test_a_soak_of_moments_loses_nothing_and_writes_its_samples_and_pictures(tmp
 
 def test_nothing_is_called_a_problem_while_workers_are_only_replaced(tmp_path: Path) -> None:
     """Naive: each deploy wakes whoever is on call."""
-    command = [
-        sys.executable,
-        "-m",
-        "tests.stress.soak",
-        f"--minutes={sized(12, 120) / 60}",
-        "--drain=200",
-        "--load=0.3",
-    ]
-    done = subprocess.run(
-        [*command, "--every=1", "--calm", f"--into={tmp_path}"],
-        cwd=ROOT, capture_output=True, text=True, timeout=580, check=False,
-    )  # fmt: skip
-    if done.returncode == NO_SERVER:
-        pytest.skip(done.stderr.strip())
-    assert done.stdout, done.stderr
-    verdict = json.loads(done.stdout)
-    assert (verdict["violations"], done.returncode) == ([], 0), done.stderr
+    verdict = soak(tmp_path, f"--minutes={sized(12, 120) / 60}", "--every=1", "--calm")
     assert verdict["weather"].keys() == {"deploy", "examined"}
 
 
@@ -81,14 +57,6 @@ def test_a_figure_that_goes_on_growing_is_found_and_one_that_only_grew_at_first_
         assert [text.partition(" from")[0] for text in grown(medians)] == words
     assert thirds(flat[1:]) is None
     assert thirds([{**sample, "seconds": sample["seconds"] / 10} for sample in flat]) is None
-
-
-def test_what_was_confirmed_and_never_finished_is_found() -> None:
-    done = bytearray([1, 1, 0, 0, 0, 1])
-    assert list(missing(done, [Dispatch((0, 1), True), Dispatch((2, 3), False)])) == []
-    assert list(missing(done, [Dispatch((1, 2), True)])) == ["task 2 was lost: it was sent, and did not finish"]
-    (half,) = missing(done, [Dispatch((4, 5), False)])
-    assert "1 task(s) of 2 are missing" in half
 
 
 def test_a_schedule_that_leaves_out_a_second_or_repeats_one_is_found() -> None:

@@ -22,11 +22,10 @@ from typing import Any
 import psutil
 import psycopg
 import pytest
-from django.db import connection
 
 from horsies_django.models import Task, TaskAttempt, TaskStep
 from tests.apps.project import stepping
-from tests.conftest import wait_until
+from tests.conftest import Connect, sql, wait_until
 from tests.support.points import kill_machine
 from tests.support.runners import kill_a_runner, runners_of
 from tests.support.sizes import sized
@@ -69,13 +68,11 @@ LATER = "SELECT count(*) FROM step_rows r JOIN horsies_tasks t ON t.id = r.task 
 @pytest.fixture
 def rows(transactional_db: None, worker: Callable[..., WorkerProcess]) -> Iterator[None]:
     """Have the table of the tasks, and commits that take a while."""
-    with connection.cursor() as cursor:
-        cursor.execute(stepping.TABLE)
-        cursor.execute(SLOW_COMMITS)
+    sql(stepping.TABLE)
+    sql(SLOW_COMMITS)
     yield
-    with connection.cursor() as cursor:
-        cursor.execute("DROP FUNCTION commits_slowly CASCADE")
-        cursor.execute("DROP TABLE step_rows")
+    sql("DROP FUNCTION commits_slowly CASCADE")
+    sql("DROP TABLE step_rows")
 
 
 class Storm:
@@ -150,7 +147,7 @@ class Storm:
 
 
 def test_every_row_of_every_step_is_written_exactly_once(
-    worker: Callable[..., WorkerProcess], rows: None, connect: Callable[[], psycopg.Connection[Any]], tmp_path: Path
+    worker: Callable[..., WorkerProcess], rows: None, connect: Connect, tmp_path: Path
 ) -> None:
     storm = Storm(worker, connect(), tmp_path / "notes")
     with ThreadPoolExecutor(1) as aside:
@@ -160,11 +157,8 @@ def test_every_row_of_every_step_is_written_exactly_once(
     wait_until(lambda: not Task.objects.filter(finished_at=None).exists(), "all tasks have ended")
     for each in (storm.oldest, *storm.killed, *storm.frozen):
         each.stop()
-    with connection.cursor() as cursor:
-        cursor.execute(WRONG)
-        assert cursor.fetchall() == []
-        cursor.execute(LATER)
-        (found,) = cursor.fetchone()
+    assert sql(WRONG) == []
+    (found,) = sql(LATER)[0]
     tasks, stale = Task.objects.count(), len(storm.notes.read_text().splitlines()) if storm.notes.exists() else 0
     assert TaskStep.objects.count() == 10 * tasks
     crashes = TaskAttempt.objects.filter(outcome="WORKER_FAILURE").count()

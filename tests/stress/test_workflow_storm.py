@@ -17,7 +17,7 @@ from django.db import connection
 from horsies_django.models import Task, WorkflowNode, WorkflowRun
 from horsies_django.workflows.handle import WorkflowHandle
 from tests.apps.project import flows
-from tests.conftest import wait_until
+from tests.conftest import sql, wait_until
 from tests.db.graphs import Dice, build, graph_of
 from tests.stress.chaos.notes import DIRECTORY, collect
 from tests.support.models.workflows import Fate, Path, Place, Run, Spot
@@ -148,9 +148,7 @@ class Storm:
         if kind == "kill child":
             return kill_a_runner(self.workers[place].process.pid, self.dice)
         if kind == "cut":
-            with connection.cursor() as cursor:
-                cursor.execute(CUT)
-                return bool(cursor.fetchone()[0])
+            return bool(sql(CUT)[0][0])
         running = [*WorkflowRun.objects.filter(status="RUNNING", parent_id=None).values_list("pk", flat=True)]
         return sum(WorkflowHandle(run).pause() for run in self.dice.sample(running, min(len(running), 5))) > 0
 

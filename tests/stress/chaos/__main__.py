@@ -8,14 +8,11 @@ import logging
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from example_project.postgres import private_cluster, stop_server
 from example_project.postgres_binaries import PostgresError
-from tests.support.server import Server
+from tests.support.server import Server, private_server
 from tests.support.standby import Pair, private_pair
 
 NO_SERVER = 3
@@ -53,18 +50,6 @@ def on_a_server(chosen: argparse.Namespace) -> dict[str, Any]:
         if chosen.measure:
             return measured(server, Path(directory), chosen.rounds)
         return raised(server, Path(directory), chosen)
-
-
-@contextmanager
-def private_server() -> Iterator[Server]:
-    """Run a server and remove it at the end. Raises PostgresError."""
-    with private_cluster() as cluster:
-        server = Server(cluster)
-        try:
-            server.prepare()
-            yield server
-        finally:
-            stop_server(server.process)
 
 
 def set_up(server: Server, *, usual: bool) -> None:

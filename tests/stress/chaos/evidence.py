@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import json
-import threading
-import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
-
-from django.db import InterfaceError, OperationalError, connection
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from tests.stress.chaos.judge import Attempt, Row
 from tests.stress.chaos.notes import Noted
 from tests.stress.oracle.evidence import rows as found
 from tests.stress.oracle.judge import Run
 
-T = TypeVar("T")
-PATIENCE_SECONDS = 60.0
-PAUSE_SECONDS = 0.1
 # Tasks of workflows have no number.
 ROWS = """
 SELECT id::text, coalesce((kwargs ->> 'number')::int, -1), status, error_code, coalesce(options -> 'retry' -> 'codes', '[]'),
@@ -50,19 +43,6 @@ UNION ALL SELECT 'a waiter, for longer than the minute that is its due' FROM hor
 UNION ALL SELECT 'a parked task' FROM horsies_tasks WHERE parked
 UNION ALL SELECT 'an advisory lock of process ' || pid FROM pg_locks WHERE locktype = 'advisory'
 """
-
-
-def steady(ask: Callable[[], T]) -> T:
-    """Ask the database until it answers: it goes away now and then. Raises OperationalError when it stays away."""
-    until = time.monotonic() + PATIENCE_SECONDS
-    while True:
-        try:
-            return ask()
-        except (OperationalError, InterfaceError):
-            connection.close()
-            if time.monotonic() > until:
-                raise
-            threading.Event().wait(PAUSE_SECONDS)
 
 
 def task_rows(condition: str = "true", *params: Any) -> list[Row]:

@@ -10,7 +10,7 @@ All functions are pure and return violations in words. Moments are seconds by th
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from tests.stress.chaos.notes import ASKED, Noted
@@ -58,19 +58,25 @@ class Dispatch(NamedTuple):
     sure: bool
 
 
-def missing(rows: Iterable[Row], dispatches: Iterable[Dispatch]) -> list[str]:
+def missing(rows: Iterable[Row], dispatches: Sequence[Dispatch]) -> list[str]:
     """Return what was lost or doubled on the way into the table: a task is there if and only if its transaction committed."""
     there = Counter(row.number for row in rows)
-    found = [f"task {number} is there {count} times" for number, count in there.items() if count > 1]
-    known: set[int] = set()
+    known = {number for dispatch in dispatches for number in dispatch.numbers}
+    return [
+        *(f"task {number} is there {count} times" for number, count in there.items() if count > 1),
+        *absent(dispatches, there.__contains__, "has no row"),
+        *(f"task {number} is there, and nobody sent it" for number in there if number not in known),
+    ]
+
+
+def absent(dispatches: Iterable[Dispatch], is_there: Callable[[int], bool], how: str) -> Iterator[str]:
+    """Give what is not there although its transaction committed, and transactions of which only a part is."""
     for dispatch in dispatches:
-        known.update(dispatch.numbers)
-        absent = [number for number in dispatch.numbers if number not in there]
+        lost = [number for number in dispatch.numbers if not is_there(number)]
         if dispatch.sure:
-            found += [f"task {number} was lost: it was sent, and has no row" for number in absent]
-        elif 0 < len(absent) < len(dispatch.numbers):
-            found.append(f"of one transaction {len(absent)} task(s) of {len(dispatch.numbers)} are missing: {absent}")
-    return found + [f"task {number} is there, and nobody sent it" for number in there if number not in known]
+            yield from (f"task {number} was lost: it was sent, and {how}" for number in lost)
+        elif 0 < len(lost) < len(dispatch.numbers):
+            yield f"of one transaction {len(lost)} task(s) of {len(dispatch.numbers)} are missing: {lost}"
 
 
 def unended(rows: Iterable[Row], dead: Collection[str]) -> list[str]:

@@ -11,11 +11,10 @@ import random
 import threading
 import time
 import uuid
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import psutil
 
@@ -23,14 +22,11 @@ from tests.stress.chaos import evidence
 from tests.stress.chaos.faults import LONG_ROUND, ROUND, Faults
 from tests.stress.chaos.notes import DIRECTORY
 from tests.stress.chaos.sending import Sender
-from tests.stress.oracle.evidence import living, unfinished
-from tests.stress.oracle.fleet import Member
-from tests.stress.oracle.judge import Thaw
+from tests.stress.oracle.evidence import living, steady, unfinished
+from tests.stress.oracle.fleet import TICK_SECONDS, Fleet, Member
 from tests.support.deadlines import wait_until
 from tests.support.server import Server
 
-TICK_SECONDS = 0.05
-PATIENCE_SECONDS = 90.0  # without progress: then something is stuck
 LULL_SECONDS = 2.0  # without a fault: the next one does not wait for the tasks any longer
 FASTEST = 500  # tasks a second: with more of them for each fault, the lulls are longer
 BREATH_SECONDS = 0.3  # between two faults at least
@@ -56,10 +52,11 @@ class Shape(NamedTuple):
     seed: int = 1
 
 
-class Storm:
+class Storm(Fleet):
     """One storm. ``raise_`` returns when the sky is clear again."""
 
     def __init__(self, shape: Shape, server: Server, directory: Path) -> None:
+        super().__init__()
         self.shape = shape
         self.random = random.Random(shape.seed)
         self.faults = Faults(server, shape.seed)
@@ -68,8 +65,6 @@ class Storm:
         self.notes = directory / "notes"
         self.notes.mkdir()
         self.fleet = [self.member(number, directory) for number in range(shape.workers)]
-        self.happened: Counter[str] = Counter()
-        self.thaws: list[Thaw] = []
         self.moment = threading.Event()
 
     def member(self, number: int, directory: Path) -> Member:
@@ -80,7 +75,7 @@ class Storm:
 
     def raise_(self) -> list[str]:
         """Let it rage. Returns what went wrong, in words."""
-        self.until(lambda: all(member.ready for member in self.fleet), "all workers are up")
+        self.up()
         self.began = time.time()
         self.sender.start()
         for number, name in enumerate(self.weather(), 1):
@@ -120,14 +115,8 @@ class Storm:
         self.happened[name] += 1
 
     def tend(self) -> None:
-        """Continue whoever was given up, and start whoever is gone."""
-        for member in self.fleet:
-            if member.stopped:
-                if evidence.steady(member.given_up):
-                    self.thaws.append(evidence.steady(member.go_on))
-            elif member.process.poll() is not None:
-                self.happened["replaced"] += 1
-                member.start()
+        """Tend the workers and their children, and look after the sender."""
+        super().tend()
         self.happened["stopped children continued"] += self.faults.thaw_children(CHILD_THAW_SECONDS)
         if self.sender.crashed is not None:
             self.sender.end()
@@ -141,35 +130,21 @@ class Storm:
             left = self.left()
             if sent - left > most:  # so many are finished
                 most, since = sent - left, time.monotonic()
-            if time.monotonic() - since > PATIENCE_SECONDS:
+            if time.monotonic() - since > self.patience_seconds:  # without progress: then something is stuck
                 return [f"nothing more happens: {left} tasks are not finished"]
             self.moment.wait(TICK_SECONDS)
-        self.until(lambda: all(member.ready for member in self.fleet), "all workers are up again")
-        self.until(lambda: evidence.steady(living) == len(self.fleet), "the killed are known to be dead")
+        self.up("all workers are up again")
+        self.until(lambda: steady(living) == len(self.fleet), "the killed are known to be dead")
         return []
 
     def left(self) -> int:
         """Return how many tasks are not finished."""
-        return evidence.steady(unfinished)
-
-    def until(self, condition: Callable[[], Any], what: str) -> None:
-        """Wait for a condition, tending the fleet meanwhile. Raises TimeoutError with the logs."""
-        until = time.monotonic() + PATIENCE_SECONDS
-        while not condition():
-            self.tend()
-            if time.monotonic() > until:
-                raise TimeoutError(f"not in time: {what}\n{self.logs()}")
-            self.moment.wait(TICK_SECONDS)
-
-    def logs(self) -> str:
-        """Return the end of each worker's log."""
-        return "\n".join(f"--- {member.log.name}\n{member.log.read_text()[-3_000:]}" for member in self.fleet)
+        return steady(unfinished)
 
     def end(self) -> list[str]:
         """End the sender and the workers; returns what they did not do well, and which processes outlived them."""
         self.sender.over.set()
-        codes = [member.end() for member in self.fleet]
-        found = [f"a worker ended with exit code {code}" for code in codes if code]
+        found = self.ended_badly()
         with suppress(AssertionError):
             wait_until(lambda: not self.survivors(), "what dies with its parent is gone")
         return found + [f"process {one.pid} is left: {' '.join(one.cmdline())}" for one in self.survivors()]

@@ -60,7 +60,7 @@ def storm(**options: Any) -> dict[str, Any]:
             stuck = weather.raise_()
             left = stuck + evidence.leaks(weather.sent, len(weather.fleet))
         finally:
-            left_by_workers = weather.end()
+            left_by_workers = weather.ended_badly()
         verdict = report(weather, evidence.chronicles(first, change))
         verdict["leaks"] = left + left_by_workers
         if verdict["violations"] or verdict["leaks"]:

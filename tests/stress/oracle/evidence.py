@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import datetime as dt
+import threading
+import time
 import uuid
 from collections import defaultdict
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
-from django.db import connection
+from django.db import InterfaceError, OperationalError, connection
 
 from horsies_django.models import AuditEntry, Queue
 from tests.stress.oracle.judge import Chronicle, Run
 from tests.stress.oracle.usage import Hold
 
+T = TypeVar("T")
+PATIENCE_SECONDS = 60.0
+PAUSE_SECONDS = 0.1
 RUNS = """
 SELECT r.number, r.task, r.queue, r.tenant, coalesce(a.worker_id::text, ''), r.worker_pid, r.child_pid,
        extract(epoch FROM a.started_at)::float8, extract(epoch FROM r.started_at)::float8,
@@ -72,6 +77,19 @@ LIVING = """
 SELECT count(*) FROM horsies_heartbeats b JOIN horsies_workers w ON w.id = b.id
 WHERE b.role = 'claimer' AND b.died_at IS NULL AND w.stopped_at IS NULL AND b.sent_at > clock_timestamp() - interval '3 s'
 """
+
+
+def steady(ask: Callable[[], T]) -> T:
+    """Ask the database until it answers: it goes away now and then. Raises OperationalError when it stays away."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            return ask()
+        except (OperationalError, InterfaceError):
+            connection.close()
+            if time.monotonic() > until:
+                raise
+            threading.Event().wait(PAUSE_SECONDS)
 
 
 def rows(query: str, *params: Any) -> list[Any]:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import random
 import threading
 import uuid
-from collections import Counter
-from collections.abc import Callable
 from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,12 +19,11 @@ from django.db import transaction
 from horsies_django import queues
 from tests.stress.oracle import tasks
 from tests.stress.oracle.evidence import clock, go_on, living, rows, unfinished
-from tests.stress.oracle.fleet import Member
-from tests.stress.oracle.judge import CLUSTER, Thaw
+from tests.stress.oracle.fleet import TICK_SECONDS, Fleet, Member
+from tests.stress.oracle.judge import CLUSTER
 from tests.stress.oracle.usage import Span
 from tests.support.runners import kill_a_runner
 
-TICK_SECONDS = 0.05
 PATIENCE_TICKS = 600  # without progress: then something is stuck
 STALL_TICKS = 40  # without progress: a pause is over, so that a storm of paused queues ends
 RECOVERY_SECONDS = 6.0  # after a worker was lost: until its tasks are rescued and the next one is up
@@ -58,10 +55,11 @@ class Shape(NamedTuple):
     calm: float = 0.0
 
 
-class Storm:
+class Storm(Fleet):
     """One storm. ``raise_`` returns when all of them are over and the sky is clear."""
 
     def __init__(self, shape: Shape, directory: Path) -> None:
+        super().__init__()
         self.shape = shape
         self.random = random.Random(shape.seed)
         self.strikes = cycle(STRIKES)
@@ -74,15 +72,13 @@ class Storm:
         self.found = 0  # sends of unique tasks that found one
         self.skipped = 0
         self.versions: dict[uuid.UUID, int] = {}
-        self.happened: Counter[str] = Counter()
-        self.thaws: list[Thaw] = []
         self.disturbed: list[Span] = []
         self.stopped_at: dict[Member, float] = {}
         self.moment = threading.Event()
 
     def raise_(self) -> list[str]:
         """Let it rage. Returns what went wrong, in words."""
-        self.until(lambda: all(member.ready for member in self.fleet), "all workers are up")
+        self.up()
         self.began = clock()
         next_at, ticks, least = self.every, 0, 0
         while left := self.feed():
@@ -191,16 +187,13 @@ class Storm:
         self.disturbed.append((now, now + RECOVERY_SECONDS))
 
     def tend(self) -> None:
-        """Continue whoever was given up, start whoever is gone, and let partitions that stand still go on."""
+        """Tend the workers, and let partitions that stand still go on."""
         self.skipped += go_on()
-        for member in self.fleet:
-            if member.stopped:
-                if member.given_up():
-                    self.thaws.append(member.go_on())
-                    self.disturbed.append((self.stopped_at.pop(member), clock() + RECOVERY_SECONDS))
-            elif member.process.poll() is not None:
-                self.happened["start"] += 1
-                member.start()
+        super().tend()
+
+    def continued(self, member: Member) -> None:
+        """Note for how long a worker and its tasks were away."""
+        self.disturbed.append((self.stopped_at.pop(member), clock() + RECOVERY_SECONDS))
 
     def change(self) -> None:
         """Set a queue's declared cap, or the cluster's, and what a failed task of the ordered queue does."""
@@ -241,23 +234,6 @@ class Storm:
 
     def calm(self) -> list[str]:
         """Wait until every worker is up and well again, and those that were killed are known to be dead."""
-        self.until(lambda: self.tend() or all(member.ready for member in self.fleet), "all workers are up again")
+        self.up("all workers are up again")
         self.until(lambda: living() == len(self.fleet), "the killed are known to be dead")
         return []
-
-    def until(self, condition: Callable[[], Any], what: str) -> None:
-        """Wait for a condition. Raises TimeoutError with the logs."""
-        for _ in range(PATIENCE_TICKS):
-            if condition():
-                return
-            self.moment.wait(TICK_SECONDS)
-        raise TimeoutError(f"not in time: {what}\n{self.logs()}")
-
-    def logs(self) -> str:
-        """Return the end of each worker's log."""
-        return "\n".join(f"--- {member.log.name}\n{member.log.read_text()[-3_000:]}" for member in self.fleet)
-
-    def end(self) -> list[str]:
-        """End the workers; returns what they did not do well."""
-        codes = [member.end() for member in self.fleet]
-        return [f"a worker ended with exit code {code}" for code in codes if code]

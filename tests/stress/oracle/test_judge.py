@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.stress.oracle.judge import CLUSTER, Chronicle, Run, Thaw, disorder, fates, ghosts, judge, strangers, sweep
+from tests.stress.oracle.judge import CLUSTER, Chronicle, Run, Thaw, fates, ghosts, judge, strangers, sweep
 from tests.stress.oracle.usage import Hold, calm_spans, common, handed_on, union, usage
 
 ROW = {"max_concurrency": None, "local_limit": None, "partition_by_args": None, "partition_by_task": False}
@@ -40,92 +40,74 @@ def test_one_more_than_the_cap_is_found_and_named() -> None:
     assert text.endswith("1, 2, 3")
 
 
-def test_a_task_that_starts_at_the_moment_at_which_another_ends_is_no_overlap() -> None:
-    assert judge([run(1, 0, 5), run(2, 5, 6)], rules(max_concurrency=1)).violations == []
+BY_TENANT = {"partition_by_args": ["tenant"]}
+ONE_EACH, TWO_OVERLAP = {"partition_max_concurrency": 1}, [run(1, 0, 5), run(2, 1, 5)]
+TWO_WORKERS = [run(1, 0, 5), run(2, 1, 5, worker="w2")]
+CRASHED = run(1, 0, None, closed_at=10.0)
+RUNNING = [run(1, 0, 10), run(2, 1, 5)]
 
 
-def test_a_run_without_an_end_lasts_until_its_attempt_was_closed() -> None:
-    crashed = run(1, 0, None, closed_at=10.0)
-    assert judge([crashed, run(2, 10, 11)], rules(max_concurrency=1)).violations == []
-    assert len(judge([crashed, run(2, 9, 11)], rules(max_concurrency=1)).violations) == 1
-
-
-@pytest.mark.parametrize(("tenant", "policy", "found"), [("a", "stop", 1), ("b", "stop", 0), ("a", None, 0)])
-def test_a_run_after_one_of_its_ordered_partition_that_was_sent_later_is_found(
-    tenant: str, policy: str | None, found: int
-) -> None:
-    rule = rules(partition_by_args=["tenant"], partition_policy=policy)
-    later = [run(1, 0, 1, sent_at=2.0), run(2, 2, 3, sent_at=1.0, tenant=tenant)]
-    assert len(disorder(later, rule)) == found
-    assert disorder([run(1, 0, 1, sent_at=1.0), run(2, 2, 3, sent_at=2.0)], rule) == []
-
-
-def test_limits_per_worker_count_each_worker_for_itself() -> None:
-    apart = [run(1, 0, 5), run(2, 1, 5, worker="w2")]
-    together = [run(1, 0, 5), run(2, 1, 5)]
-    assert judge(apart, rules(local_limit=1)).violations == []
-    assert "queue and worker mail w1: 2 at once" in judge(together, rules(local_limit=1)).violations[0]
+def changed(before: int, **columns: Any) -> dict[str, Chronicle]:
+    """Return the limits of a queue whose cap was ``before`` until a change at the third second."""
+    return {"mail": Chronicle({**ROW, "max_concurrency": before}, [(3.0, columns)])}
 
 
 @pytest.mark.parametrize(
-    ("rule", "second", "count"),
+    ("runs", "chronicles", "count"),
     [
-        ({"partition_by_args": ["tenant"]}, {"tenant": "a"}, 1),
-        ({"partition_by_args": ["tenant"]}, {"tenant": "b"}, 0),
-        ({"partition_by_args": ["tenant"], "partition_by_task": True}, {"task": "awork"}, 0),
-        ({"partition_by_task": True}, {"tenant": "b"}, 1),
-        ({}, {}, 0),
+        pytest.param([run(1, 0, 5), run(2, 5, 6)], rules(max_concurrency=1), 0, id="starts when another ends"),
+        pytest.param([CRASHED, run(2, 10, 11)], rules(max_concurrency=1), 0, id="after the attempt without an end"),
+        pytest.param([CRASHED, run(2, 9, 11)], rules(max_concurrency=1), 1, id="before its attempt was closed"),
+        pytest.param(TWO_WORKERS, rules(local_limit=1), 0, id="per worker, two"),
+        pytest.param(TWO_OVERLAP, rules(local_limit=1), 1, id="per worker, the same"),
+        pytest.param(TWO_WORKERS, rules(**BY_TENANT, partition_local_limit=1), 0, id="per partition and worker, two"),
+        pytest.param(TWO_OVERLAP, rules(**BY_TENANT, partition_local_limit=1), 1, id="per partition and worker"),
+        pytest.param(TWO_OVERLAP, rules(**BY_TENANT, **ONE_EACH), 1, id="one tenant"),
+        pytest.param([run(1, 0, 5), run(2, 1, 5, tenant="b")], rules(**BY_TENANT, **ONE_EACH), 0, id="two tenants"),
+        pytest.param(
+            [run(1, 0, 5), run(2, 1, 5, task="awork")],
+            rules(**BY_TENANT, **ONE_EACH, partition_by_task=True),
+            0,
+            id="two tasks",
+        ),
+        pytest.param(
+            [run(1, 0, 5), run(2, 1, 5, tenant="b")],
+            rules(**ONE_EACH, partition_by_task=True),
+            1,
+            id="one task, any tenant",
+        ),
+        pytest.param(TWO_OVERLAP, rules(**ONE_EACH), 0, id="no partitions"),
+        pytest.param([*RUNNING, run(3, 10.5, 12)], changed(2, max_concurrency=1), 0, id="a lowered cap ends nothing"),
+        pytest.param([*RUNNING, run(3, 6, 12)], changed(2, max_concurrency=1), 1, id="and starts nothing"),
+        pytest.param(
+            [run(1, 0, 10), run(2, 3.05, 5, claimed_at=2.95)], changed(2, max_concurrency=1), 0, id="claimed before"
+        ),
+        pytest.param(
+            [run(1, 0, 10), run(2, 3.05, 5, claimed_at=3.01)], changed(2, max_concurrency=1), 1, id="claimed after"
+        ),
+        pytest.param(
+            [run(1, 4.0, 9, claimed_at=2.9), run(2, 3.5, 9, claimed_at=3.1)],
+            changed(1, max_concurrency=2),
+            0,
+            id="overtaken",
+        ),
+        pytest.param([run(1, 0, 5), run(2, 4, 5)], changed(2, paused_at="2020-01-01"), 1, id="paused"),
+        pytest.param([run(1, 0, 5), run(2, 4, 5)], changed(2, override={"max_concurrency": 1}), 1, id="overridden"),
+        pytest.param([run(1, 0, 5), run(2, 4, 5)], changed(2, override={"max_concurrency": None}), 0, id="lifted"),
+        pytest.param([run(1, 0, 5), run(2, 4, 5)], changed(2, override={"local_limit": 1}), 1, id="local override"),
+        pytest.param([run(1, 0, 5), run(2, 4, 5)], changed(2, override=ONE_EACH), 0, id="override without partitions"),
     ],
 )
-def test_partitions_are_told_apart_by_the_rule(rule: dict[str, Any], second: dict[str, Any], count: int) -> None:
-    found = judge([run(1, 0, 5), run(2, 1, 5, **second)], rules(partition_max_concurrency=1, **rule)).violations
-    assert len(found) == count
-
-
-def test_limits_per_partition_and_worker_count_both() -> None:
-    chronicles = rules(partition_by_args=["tenant"], partition_local_limit=1)
-    assert judge([run(1, 0, 5), run(2, 1, 5, worker="w2")], chronicles).violations == []
-    assert len(judge([run(1, 0, 5), run(2, 1, 5)], chronicles).violations) == 1
+def test_as_many_violations_are_found_as_there_are(
+    runs: list[Run], chronicles: dict[str, Chronicle], count: int
+) -> None:
+    assert len(judge(runs, chronicles).violations) == count
 
 
 def test_the_cap_of_the_cluster_counts_all_queues() -> None:
     chronicles = {**rules(), CLUSTER: Chronicle({"max_concurrency": 1})}
     (text,) = judge([run(1, 0, 5), run(2, 1, 5, queue="bulk")], chronicles).violations
     assert text.startswith("cluster *: 2 at once")
-
-
-def test_a_lowered_cap_lets_what_runs_finish_and_starts_nothing_until_there_is_room() -> None:
-    chronicles = {"mail": Chronicle({**ROW, "max_concurrency": 2}, [(3.0, {"max_concurrency": 1})])}
-    running = [run(1, 0, 10), run(2, 1, 5)]
-    assert judge([*running, run(3, 10.5, 12)], chronicles).violations == []
-    assert len(judge([*running, run(3, 6, 12)], chronicles).violations) == 1
-
-
-def test_a_start_is_judged_by_the_limit_at_its_claim_not_by_the_one_at_its_first_line() -> None:
-    chronicles = {"mail": Chronicle({**ROW, "max_concurrency": 2}, [(3.0, {"max_concurrency": 1})])}
-    assert judge([run(1, 0, 10), run(2, 3.05, 5, claimed_at=2.95)], chronicles).violations == []
-    assert len(judge([run(1, 0, 10), run(2, 3.05, 5, claimed_at=3.01)], chronicles).violations) == 1
-
-
-def test_a_start_that_comes_late_after_its_claim_is_not_blamed_on_one_that_overtook_it() -> None:
-    chronicles = {"mail": Chronicle({**ROW, "max_concurrency": 1}, [(3.0, {"max_concurrency": 2})])}
-    overtaken = [run(1, 4.0, 9, claimed_at=2.9), run(2, 3.5, 9, claimed_at=3.1)]
-    assert judge(overtaken, chronicles).violations == []
-
-
-@pytest.mark.parametrize(
-    ("changed", "count"),
-    [
-        ({"paused_at": "2020-01-01"}, 1),
-        ({"override": {"max_concurrency": 1}}, 1),
-        ({"override": {"max_concurrency": None}}, 0),
-        ({"override": {"local_limit": 1}}, 1),
-        ({"override": {"partition_max_concurrency": 1}}, 0),
-    ],
-)
-def test_pauses_and_overrides_follow_from_the_changes(changed: dict[str, Any], count: int) -> None:
-    chronicles = {"mail": Chronicle({**ROW, "max_concurrency": 2}, [(3.0, changed)])}
-    assert len(judge([run(1, 0, 5), run(2, 4, 5)], chronicles).violations) == count
 
 
 def test_an_override_ends_and_the_declared_cap_holds_again() -> None:

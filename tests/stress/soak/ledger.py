@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from tests.stress.chaos import evidence
-from tests.stress.chaos.judge import Attempt, Dispatch, Row, accounts, broken_words, histories, twice
+from tests.stress.chaos.judge import Attempt, Row, absent, accounts, broken_words, histories, twice
 from tests.stress.chaos.notes import paired
 from tests.stress.chaos.sending import Sender
 from tests.stress.oracle.evidence import clock, rows
@@ -107,19 +107,9 @@ class Ledger:
         """Judge what is left when all tasks have finished, and return all violations."""
         self.read(lag=0.0)
         self.done.extend(bytes(max(0, self.sender.sent - len(self.done))))
-        lost = list(missing(self.done, self.sender.dispatches))
+        lost = list(absent(self.sender.dispatches, lambda number: bool(self.done[number]), "did not finish"))
         late = [f"task {id_} ran, and is not among those that finished" for id_ in self.lines]
         return self.violations + lost + late
-
-
-def missing(done: bytearray, dispatches: Iterable[Dispatch]) -> Iterable[str]:
-    """Give what never finished although its transaction committed, and transactions of which only a part was there."""
-    for dispatch in dispatches:
-        absent = [number for number in dispatch.numbers if not done[number]]
-        if dispatch.sure:
-            yield from (f"task {number} was lost: it was sent, and did not finish" for number in absent)
-        elif 0 < len(absent) < len(dispatch.numbers):
-            yield f"of one transaction {len(absent)} task(s) of {len(dispatch.numbers)} are missing: {absent}"
 
 
 def continuous(fired: dict[str, int], ticks: Iterable[tuple[str, int]]) -> list[str]:

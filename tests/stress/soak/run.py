@@ -6,7 +6,6 @@ import random
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +16,7 @@ from horsies_django.monitoring.health import examine, problems
 from tests.stress.chaos.notes import DIRECTORY
 from tests.stress.chaos.patients import Patient
 from tests.stress.oracle.evidence import unfinished
-from tests.stress.oracle.fleet import Member
+from tests.stress.oracle.fleet import Fleet, Member
 from tests.stress.soak.flat import grown, thirds
 from tests.stress.soak.ledger import Ledger
 from tests.stress.soak.load import Steady, capacity
@@ -48,10 +47,13 @@ class Plan(NamedTuple):
     calm: bool = False  # no faults and no task that fails, only deploys: then nothing may be called a problem
 
 
-class Soak:
+class Soak(Fleet):
     """``run`` soaks and returns the verdict."""
 
+    patience_seconds = CLEAR_SECONDS
+
     def __init__(self, plan: Plan, directory: Path, max_crashes: int) -> None:
+        super().__init__()
         self.plan = plan
         self.random = random.Random(plan.seed)
         notes = directory / "notes"
@@ -62,7 +64,6 @@ class Soak:
         self.fleet = [Member(number, directory, options, environment) for number, options in enumerate(SHAPES)]
         self.over = threading.Event()
         self.patients = [Patient(number, self.over, PAUSE_SECONDS) for number in range(PATIENTS)]
-        self.happened: Counter[str] = Counter()
         self.deploys: list[float] = []  # when, in seconds of the samples
         self.complaints: list[str] = []
         self.threads: list[Any] = []
@@ -90,8 +91,7 @@ class Soak:
         finally:
             self.over.set()
             self.sender.over.set()
-            codes = [member.end() for member in self.fleet]
-        self.complaints += [f"a worker ended with exit code {code}" for code in codes if code]
+            self.complaints += self.ended_badly()
         return self.verdict(found, rate, self.ledger.close())
 
     def soak(self) -> None:
@@ -111,9 +111,7 @@ class Soak:
 
     def tend(self) -> None:
         """Start whoever was killed; raises what a sender died of."""
-        for member in self.fleet:
-            if member.process.poll() is not None:
-                member.start()
+        super().tend()
         for thread in self.threads:
             if thread.crashed is not None:
                 raise thread.crashed
@@ -146,10 +144,6 @@ class Soak:
             self.until(lambda member=member: member.ready, "a worker is up again")
         self.happened["deploy"] += 1
 
-    def up(self) -> None:
-        """Wait until all workers have started."""
-        self.until(lambda: all(member.ready for member in self.fleet), "all workers are up")
-
     def clear(self) -> None:
         """Send no more, end the schedulers, and wait until the last worker has finished everything."""
         self.over.set()
@@ -160,16 +154,7 @@ class Soak:
         self.up()
         for member in self.fleet[:-1]:
             member.end()
-        self.until(lambda: not unfinished(), "all tasks have finished")
-
-    def until(self, condition: Callable[[], Any], what: str) -> None:
-        """Wait for a condition. Raises TimeoutError with the ends of the logs."""
-        until = time.monotonic() + CLEAR_SECONDS
-        while not condition():
-            if time.monotonic() > until:
-                logs = "\n".join(member.log.read_text()[-2_000:] for member in self.fleet)
-                raise TimeoutError(f"not within {CLEAR_SECONDS:.0f} s: {what}\n{logs}")
-            time.sleep(TICK_SECONDS)
+        self.until(lambda: not unfinished(), "all tasks have finished", tended=False)
 
     def tell(self) -> None:
         """Print how it goes, for people."""

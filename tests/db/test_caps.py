@@ -1,4 +1,7 @@
-"""The pass under caps of the cluster, of queues and of workers: what starts, what waits, and what a change does to it."""
+"""The pass under caps of the cluster, of queues and of workers: what starts, what waits, and what a change does to it.
+
+In soft mode tasks taken ahead wait CLAIMED under a lease, and are looked at again before they start.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,14 @@ from typing import Any
 
 import pytest
 
+from horsies_django.conf import Config
 from horsies_django.core.records import Claim, Wanted
 from horsies_django.models import Task
+from horsies_django.worker.engine.capacity import capacity
+from horsies_django.worker.process.options import WorkerOptions
 from tests.conftest import Claimer, limit, put
 from tests.db.conftest import Claimers, Connect, heard
-from tests.db.test_pass import aware, done
+from tests.db.test_pass import LEASE, aware, done
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -80,17 +86,6 @@ def test_queues_share_the_cluster_s_cap_by_priority(claimer: Claimers, cap: int,
     assert running() == expected
 
 
-@pytest.mark.promise("S4.4", "S4.10", "S4.20", "S4.21")
-def test_one_worker_gets_no_more_than_the_local_limit_and_all_no_more_than_the_cap(claimer: Claimers) -> None:
-    workers = [claimer(external_api_provider=1) for _ in range(4)]
-    limit("external_api_provider", max_concurrency=20, local_limit=8)
-    put(60, queue="external_api_provider")
-    claims = [worker.run_pass(sync=20).claims for worker in workers]
-    assert [len(some) for some in claims] == [8, 8, 4, 0]
-    assert finish(workers[0], claims[0][:1], sync=20) != []
-    assert workers[0].run_pass(sync=20).claims == []
-
-
 @pytest.mark.promise("S1.34")
 @pytest.mark.parametrize(("cap", "counts"), [(None, False), (1_000, True)])
 def test_a_queue_without_a_cap_is_not_even_counted(claimer: Claimers, cap: int | None, counts: bool) -> None:
@@ -102,54 +97,6 @@ def test_a_queue_without_a_cap_is_not_even_counted(claimer: Claimers, cap: int |
         assert len(worker.run_pass(sync=9).claims) == 9
         (scans,) = worker.conn.execute("SELECT pg_stat_get_xact_numscans('horsies_tasks_holding'::regclass)").fetchone()
     assert (scans > 0) is counts
-
-
-@pytest.mark.promise("S1.35")
-@pytest.mark.parametrize("columns", [{"max_concurrency": 0}, {"paused_at": "now", "paused_by": "x"}])
-def test_nothing_of_a_paused_queue_starts_and_other_queues_go_on(claimer: Claimers, columns: dict[str, Any]) -> None:
-    worker = claimer(mail=1, bulk=50)
-    put(3, queue="mail")
-    (started,) = worker.run_pass(sync=1).claims
-    put(3, queue="bulk")
-    limit("mail", **columns)
-    assert finish(worker, [started]) == []
-    assert len(worker.run_pass(sync=9).claims) == 3
-    assert running() == {"bulk": 3}
-    limit("mail", max_concurrency=None, paused_at=None, paused_by=None)
-    assert len(worker.run_pass(sync=9).claims) == 2
-
-
-@pytest.mark.promise("S0.31", "S0.40", "S1.40", "S3.15")
-def test_a_pass_claims_a_batch_of_each_queue_and_without_one_fills_what_is_free(claimer: Claimers) -> None:
-    worker = claimer(mail=1, bulk=50)
-    limit("mail", max_concurrency=5)
-    put(20, queue="mail")
-    put(20, queue="bulk")
-    worker.run_pass(wanted=Wanted(sync=10, batch=2))
-    assert running() == {"mail": 2, "bulk": 2}
-    worker.run_pass(wanted=Wanted(sync=3, batch=2))
-    assert running() == {"mail": 4, "bulk": 3}
-    worker.run_pass(wanted=Wanted(sync=9))
-    assert running() == {"mail": 5, "bulk": 11}
-
-
-@pytest.mark.promise("S0.6", "S1.44")
-@pytest.mark.parametrize(
-    ("name", "column"), [("default", "max_concurrency"), ("*", "max_concurrency"), ("default", "local_limit")]
-)
-def test_in_hard_mode_a_claim_holds_a_permit_until_its_lease_ends(claimer: Claimers, name: str, column: str) -> None:
-    worker = claimer()
-    put(9)
-    ahead = worker.run_pass(wanted=Wanted(prefetch=2, lease=dt.timedelta(minutes=5))).prefetched
-    assert len(ahead) == 2
-    limit(name, **{column: 3})
-    assert len(worker.run_pass(sync=9).claims) == 1
-    Task.objects.filter(status="CLAIMED").update(claim_expires_at=aware(seconds=-1))
-    assert len(worker.run_pass(sync=9).claims) == 2
-    assert running() == {"default": 3}
-    limit(name, **{column: 5})
-    again = worker.run_pass(sync=9, expired_leases=True).claims
-    assert [(claim.id, claim.generation) for claim in again] == [(claim.id, 2) for claim in ahead]
 
 
 @pytest.mark.promise("S2.6", "S4.23")
@@ -224,3 +171,84 @@ def test_a_version_that_locks_otherwise_exceeds_a_cap_by_its_batch_and_only_then
     assert other.conn.execute(ROOM).fetchall() == [(-2,)], "nor has the other one room"
     finish(other, [Claim(id_, 1, "sync", "tests.nothing", "{}") for (id_,) in batch])
     assert (today.run_pass(sync=9).claims, running()) == ([], {"default": 2})
+
+
+def ahead(worker: Claimer, count: int = 1, **owed: Any) -> list[Claim]:
+    return worker.run_pass(wanted=Wanted(prefetch=count, lease=LEASE), **owed).prefetched
+
+
+def change(**columns: Any) -> None:
+    """Change all claimed tasks, as time or somebody else would have."""
+    Task.objects.filter(status="CLAIMED").update(**columns)
+
+
+def status(claim: Claim) -> str:
+    return str(Task.objects.get(pk=claim.id).status)
+
+
+@pytest.mark.promise("S2.8")
+def test_a_task_past_its_good_until_in_the_buffer_expires_and_strands_none_behind_it(claimer: Claimers) -> None:
+    limit("default", partition_by_args=["a"], partition_max_concurrency=1)
+    *_, parked = put(3, kwargs=['{"a": 1}'] * 3)
+    worker, other = claimer(), claimer()
+    (running,) = other.run_pass(sync=2).claims
+    other.run_pass(outcomes=[done(running)])  # unparks one of two
+    put(kwargs=['{"a": 2}'])
+    late, fine = ahead(worker, 3)
+    Task.objects.filter(pk=late.id).update(good_until=aware(seconds=-1))
+    passed = worker.run_pass(starts=[late, fine])
+    assert (passed.expired, passed.started, passed.returned) == ([late.id], [fine.id], [])
+    assert (status(late), Task.objects.get(pk=late.id).error_code) == ("EXPIRED", "TASK_EXPIRED")
+    assert [claim.id for claim in other.run_pass(sync=3).claims] == [parked]
+
+
+@pytest.mark.promise("S0.3", "S0.26", "S1.3", "S1.44")
+def test_a_cap_counts_what_runs_and_the_start_gives_back_what_has_no_room(claimer: Claimers) -> None:
+    worker, other = claimer(), claimer()
+    limit("default", max_concurrency=2)
+    put(8)
+    mine, others = ahead(worker, 2), ahead(other, 2)
+    assert (len(mine), len(others)) == (2, 2)  # more than the cap, for as long as none of them runs
+    assert len(other.run_pass(wanted=Wanted(sync=1, lease=LEASE)).claims) == 1
+    passed = worker.run_pass(starts=mine)
+    assert (passed.started, passed.returned) == ([mine[0].id], [mine[1].id])
+    assert other.run_pass(starts=others).returned == [claim.id for claim in others]
+    assert Task.objects.filter(status="RUNNING").count() == 2
+    back = Task.objects.get(pk=mine[1].id)
+    assert (back.status, back.claimed_by, back.claimed_at, back.claim_expires_at) == ("PENDING", None, None, None)
+
+
+def test_what_waits_in_a_buffer_keeps_no_permit_of_its_partition_from_another_worker(claimer: Claimers) -> None:
+    put(5, kwargs=['{"tenant": "a"}'] * 4 + ['{"tenant": "b"}'])
+    limit("default", partition_by_args=["tenant"], partition_max_concurrency=1)
+    busy, idle = claimer(), claimer()
+    claims = ahead(busy, 3)
+    assert len(claims) == 2, "though no row says yet that it is of the same partition"
+    assert not Task.objects.filter(parked=True).exists()
+    (started,) = idle.run_pass(wanted=Wanted(sync=2, prefetch=2, lease=LEASE)).claims
+    passed = busy.run_pass(starts=claims)
+    assert (passed.returned, passed.started) == ([claims[0].id], [claims[1].id])
+    assert Task.objects.filter(parked=True).count() == 2
+    (next_,) = idle.run_pass(sync=1, outcomes=[done(started)]).claims
+    assert next_.id == claims[0].id
+
+
+@pytest.mark.promise("S0.24")
+def test_four_tasks_wait_beyond_those_that_run_under_a_lease_of_five_seconds_in_the_example(claimer: Claimers) -> None:
+    put(9)
+    example = capacity(Config(prefetch_buffer=4, claim_lease_ms=5_000), WorkerOptions(("default",), processes=2))
+    free = {"sync": 2, "async": 0}
+    passed = claimer().run_pass(wanted=example.wanted(free, standing=0, ahead=0, prefetched=0, starting=0))
+    assert (len(passed.claims), len(passed.prefetched)) == (2, 4)
+    leases = {task.claim_expires_at - task.claimed_at for task in Task.objects.filter(status="CLAIMED")}
+    assert leases == {dt.timedelta(seconds=5)}
+
+
+def test_starts_and_claims_of_one_pass_share_the_same_room(claimer: Claimers) -> None:
+    limit("default", max_concurrency=2)
+    put(9)
+    worker = claimer()
+    claims = ahead(worker, 2)
+    passed = worker.run_pass(starts=claims[:1], wanted=Wanted(sync=5, prefetch=5, lease=LEASE))
+    assert (len(passed.started), len(passed.claims)) == (1, 1)
+    assert Task.objects.filter(status="RUNNING").count() == 2

@@ -252,14 +252,6 @@ def test_what_runs_counts_by_the_new_rule_at_once(claimer: Claimers, connect: Co
     assert started(worker) == [free]
 
 
-def test_what_waits_is_keyed_anew_when_a_pass_meets_it(claimer: Claimers) -> None:
-    by("a")
-    one, two, three = send((1, 7), (1, 8), (2, 8))
-    by("b")
-    assert started(claimer()) == [one, two]
-    assert keys() == {one: ('{"b": 7}', False), two: ('{"b": 8}', False), three: ('{"b": 8}', True)}
-
-
 def test_a_sweep_keys_all_that_waits_anew_and_unparks_what_the_old_rule_parked(claimer: Claimers) -> None:
     by("a")
     worker = claimer()

@@ -295,6 +295,7 @@ def wanted(slots: tuple[int, int]) -> Wanted:
 
 
 @pytest.mark.thorough
+@pytest.mark.promise("S0.25")
 def test_the_life_of_every_task_is_the_one_that_the_model_leads(connect: Connect) -> None:
     LifeOfATask.lives = Lives(connect)
     run_state_machine_as_test(LifeOfATask, settings=PROFILE)

@@ -1,4 +1,7 @@
-"""Order per partition: which task of one may start, what a failed one does to the others, and who lets the next one start."""
+"""Order per partition: which task of one may start, what a failed one does to the others, and who lets the next one start.
+
+Coalescing: equal tasks that wait when one of them starts are merged into it, so one run begins after the last commit.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +14,21 @@ import pytest
 from django.db import connection, transaction
 
 from horsies_django import Workflow
+from horsies_django.core.errors import TaskNotRetryable
 from horsies_django.core.records import Claim, Outcome
 from horsies_django.models import Task, WorkflowRun
 from horsies_django.store.base import run
 from horsies_django.store.notify import channel_prefix
 from horsies_django.store.retention import Kept, RetentionStore
 from horsies_django.store.tasks import TaskStore
-from horsies_django.tasks import selection
+from horsies_django.store.workers import WaiterStore
+from horsies_django.tasks import operations, selection
+from horsies_django.tasks.handle import get_handle
 from horsies_django.tasks.redaction import redact
 from horsies_django.workflows.advancer import Advancer
 from tests.apps.project import flows
 from tests.conftest import Claimer, limit, put
-from tests.db.conftest import Claimers, Connect, sweep
+from tests.db.conftest import Claimers, Connect, heard, sweep
 from tests.db.test_caps_partitions import customers, of, parked, started
 from tests.db.test_pass import done, failed
 from tests.db.test_workflows_limits import settle
@@ -67,33 +73,6 @@ def skip(customer: Any) -> uuid.UUID | None:
     return run(connection, "horsies_skip_stopped", params)[0][0]
 
 
-@pytest.mark.promise("S4.24")
-def test_tasks_of_a_key_start_one_after_another_as_they_were_sent_in_both_lanes(claimer: Claimers) -> None:
-    """Naive: each lane has its own head, or the better place in the index of due tasks wins."""
-    ordered()
-    worker = claimer()
-    (first,) = of("a")
-    (second,) = of("a", lane="async")
-    (other,) = of("b")
-    (third,) = of("a")
-    one, two = claim(worker)
-    assert {one.id, two.id} == {first, other}
-    held = one if one.id == first else two
-    assert end(worker, done(held)) == [second]
-    assert started(worker, 9) == []
-    (running,) = [task for task in Task.objects.filter(status="RUNNING") if task.id == second]
-    assert end(worker, Outcome(second, running.claim_generation, "COMPLETED", '{"ok": 1}')) == [third]
-
-
-def test_a_pass_without_a_slot_for_the_lane_of_the_first_task_starts_no_later_one(claimer: Claimers) -> None:
-    ordered()
-    worker = claimer()
-    (first,) = of("a", lane="async")
-    (later,) = of("a")
-    assert claim(worker, 9, 0) == []
-    assert [one.id for one in claim(worker, 0, 9)] == [first]
-
-
 @pytest.mark.parametrize(("most", "status", "stops"), [(0, "FAILED", "stop"), (9, "CANCELLED", None)])
 def test_a_snooze_that_ends_its_task_stops_the_key_only_if_the_task_has_failed(
     claimer: Claimers, most: int, status: str, stops: str | None
@@ -119,25 +98,19 @@ def test_a_failed_task_stops_its_key_or_lets_it_go_on_or_cancels_the_rest(claime
     ordered(policy)
     worker = claimer()
     bad, *rest = of(*"aaa")
-    (other,) = of("b")
-    first = claim(worker)
-    assert {one.id for one in first} == {bad, other}
-    (broken,) = [one for one in first if one.id == bad]
-    begun = end(worker, failed(broken))
-    codes = list(Task.objects.filter(pk__in=rest).order_by("sent_at").values_list("status", "error_code"))
-    if policy == "continue":
-        assert begun == rest[:1]
-    elif policy == "stop":
-        assert begun == []
-        assert codes == [("PENDING", None)] * 2
-        assert claim(worker) == []
-    else:
-        assert begun == []
-        assert codes == [("CANCELLED", "ORDER_CANCELLED")] * 2
-        assert end(worker) == []
-        assert started(worker) == []
-        (new,) = of("a")
-        assert started(worker) == [new]
+    (broken,) = claim(worker)
+    assert end(worker, failed(broken)) == (rest[:1] if policy == "continue" else [])
+    (new,) = of("a")
+    assert started(worker) == ([new] if policy == "cancel" else [])
+    codes = Task.objects.filter(pk__in=rest).order_by("sent_at").values_list("status", "error_code")
+    assert (
+        list(codes)
+        == {
+            "stop": [("PENDING", None)] * 2,
+            "continue": [("RUNNING", None), ("PENDING", None)],
+            "cancel": [("CANCELLED", "ORDER_CANCELLED")] * 2,
+        }[policy]
+    )
 
 
 def test_what_is_sent_after_the_failure_is_not_cancelled_though_what_was_sent_before_is_only_now(
@@ -171,22 +144,18 @@ def test_what_was_sent_before_the_failed_task_and_became_visible_after_its_start
     assert Task.objects.get(pk=early).status == "RUNNING"
 
 
-@pytest.mark.parametrize("how", ["cancel", "expire", "skip", "delete"])
+@pytest.mark.parametrize("how", ["cancel", "expire", "delete"])
 def test_what_is_not_run_lets_the_next_one_start(claimer: Claimers, how: str) -> None:
     """Naive: only who settles looks for the next one, so keys stand still for up to half a minute."""
     ordered()
     worker = claimer()
-    (first,) = of("a", max_retries=1, **({"good_until": now() + dt.timedelta(hours=1)} if how == "expire" else {}))
+    (first,) = of("a", max_retries=1, good_until=now() + dt.timedelta(hours=1))
     (second,) = of("a")
     (one,) = claim(worker)
-    assert end(worker, failed(one, **({} if how == "skip" else {"retry": 1_800}))) == []
+    assert end(worker, failed(one, retry=1_800)) == []
     assert parked() == 1
     if how == "cancel":
         cancel(first)
-    elif how == "skip":
-        assert skip("b") is None
-        assert skip("a") == first
-        assert skip("a") is None
     elif how == "expire":
         Task.objects.filter(pk=first).update(good_until=now())
         worker.conn.execute("SELECT * FROM horsies_reap('1 hour', false, 100, 5, 'c')")
@@ -194,21 +163,6 @@ def test_what_is_not_run_lets_the_next_one_start(claimer: Claimers, how: str) ->
         Task.objects.filter(pk=first).delete()
         sweep()
     assert started(worker) == [second]
-
-
-def test_a_stopped_key_starts_again_with_the_task_that_stopped_it(claimer: Claimers) -> None:
-    ordered()
-    worker = claimer()
-    bad, later = of(*"aa")
-    (one,) = claim(worker)
-    assert end(worker, failed(one)) == []
-    assert retry(bad) == "RETRIED"
-    (again,) = claim(worker)
-    assert again.id == bad
-    assert end(worker, failed(again)) == []
-    assert retry(bad) == "RETRIED"
-    cancel(bad)
-    assert started(worker) == [later], "it stops nothing any more"
 
 
 def test_a_stopped_key_with_many_tasks_does_not_starve_another(claimer: Claimers) -> None:
@@ -401,3 +355,133 @@ def test_a_cancel_in_a_long_transaction_holds_up_no_change_of_limits(connect: Co
         other.execute("SELECT * FROM horsies_cancel(%s, false, 'c')", [[first]])
         limit("default", paused_at="now", paused_by="ann")
     assert Task.objects.get(pk=first).status == "CANCELLED"
+
+
+def coalescing() -> None:
+    limit("default", partition_by_args=[], partition_by_task=True, partition_policy="coalesce")
+
+
+def equal(many: int = 1, key: str = "a", **columns: Any) -> list[uuid.UUID]:
+    return put(many, kwargs=[json.dumps({"index": key})] * many, **columns)
+
+
+def merged() -> dict[uuid.UUID, uuid.UUID]:
+    return dict(Task.objects.filter(error_code="MERGED").values_list("pk", "merged_into"))
+
+
+def test_what_is_sent_while_one_runs_is_one_run_that_begins_after_the_last_commit(
+    claimer: Claimers, connect: Connect
+) -> None:
+    """Naive: a send finds the one that runs and is left out, or waits for another sender's transaction."""
+    coalescing()
+    worker, sender = claimer(), connect()
+    equal()
+    (one,) = claim(worker)
+    with sender.transaction():
+        late = insert(sender, '{"index": "a"}')
+        second, third = equal(2)
+        (two,) = claim(worker, outcomes=[done(one)])
+        assert len(merged()) == 1
+    (three,) = claim(worker, outcomes=[done(two)])
+    assert three.id == late
+
+
+def test_a_survivor_that_was_cancelled_and_is_given_back_reopens_one(claimer: Claimers) -> None:
+    """Naive: it is cancelled afterwards, and the work that the others asked for is never done."""
+    coalescing()
+    worker = claimer()
+    ids = equal(4)
+    (one,) = claim(worker)
+    cancel(one.id)
+    assert claim(worker, 0, 0, releases=[one]) == []
+    assert len(merged()) == 2
+    (again,) = claim(worker)
+    assert end(worker, done(again)) == []
+    results = {id_: get_handle(id_).get(0) for id_ in ids}
+    assert results.pop(one.id).err_value.error_code == "TASK_CANCELLED"
+    assert [result.ok_value for result in results.values()] == [1] * 3
+
+
+def test_at_most_a_thousand_are_merged_in_a_pass_and_the_rest_by_the_next_run(claimer: Claimers) -> None:
+    coalescing()
+    worker = claimer()
+    equal(2_500)
+    runs, most = 0, 0
+    while claims := claim(worker):
+        (one,) = claims
+        before, runs = len(merged()), runs + 1
+        worker.run_pass(outcomes=[done(one)])
+        most = max(most, before)
+    assert runs == 3
+    assert len(merged()) == 2_497
+
+
+def test_what_is_not_due_is_late_or_is_a_node_is_not_merged(claimer: Claimers) -> None:
+    coalescing()
+    worker = claimer()
+    (late,) = equal(good_until=now() + dt.timedelta(hours=1))
+    (future,) = equal(delay=dt.timedelta(hours=1))
+    (due,) = equal()
+    Task.objects.filter(pk=due).update(
+        sent_at=now() - dt.timedelta(minutes=1), enqueued_at=now() - dt.timedelta(minutes=1)
+    )
+    Task.objects.filter(pk=late).update(good_until=now())
+    node = uuid.uuid4()
+    Task.objects.filter(pk__in=equal()).update(workflow_id=node, node=1, node_index=0)
+    (one,) = claim(worker)
+    assert (one.id, merged()) == (due, {})
+    statuses = dict(Task.objects.values_list("pk", "status"))
+    assert statuses[future] == "PENDING"
+    assert statuses[late] in ("PENDING", "EXPIRED")
+    (two,) = claim(worker, outcomes=[done(one)])
+    assert Task.objects.get(pk=two.id).workflow_id == node
+    assert claim(worker, outcomes=[done(two)]) == []
+    assert Task.objects.get(pk=future).status == "PENDING"
+
+
+def test_a_merged_task_is_retried_with_the_one_that_ran_and_can_be_redacted(claimer: Claimers) -> None:
+    coalescing()
+    worker = claimer()
+    ids = equal(3)
+    (one,) = claim(worker)
+    first, second = merged()
+    with pytest.raises(TaskNotRetryable, match=f"merged into task {one.id}"):
+        operations.retry(first)
+    assert all(redact(id_, actor="me", reason="asked") for id_ in (first, second))
+    worker.run_pass(releases=[one])
+    assert (
+        set(Task.objects.filter(status="CANCELLED").values_list("pk", flat=True))
+        == {first, second}
+        == {*ids} - {one.id}
+    )
+
+
+def test_rows_that_another_transaction_has_locked_are_left_for_the_next_run(
+    claimer: Claimers, connect: Connect
+) -> None:
+    coalescing()
+    worker, other = claimer(), connect()
+    ids = equal(3)
+    with other.transaction():
+        other.execute("SELECT FROM horsies_tasks WHERE id = %s FOR UPDATE", [ids[2]])
+        (one,) = claim(worker)
+    assert len(merged()) == 1
+    (two,) = claim(worker, outcomes=[done(one)])
+    assert two.id == ids[2]
+    assert end(worker, Outcome(two.id, two.generation, "COMPLETED", '{"ok": 1}')) == []
+    assert connection.in_atomic_block is False
+
+
+def test_who_waits_for_a_merged_task_is_notified_of_the_run_that_answers_it(
+    claimer: Claimers, connect: Connect
+) -> None:
+    """Naive: only the task that ran is named, and the others are found by the next poll."""
+    coalescing()
+    worker, listener = claimer(), connect()
+    ids = equal(3)
+    WaiterStore(worker.conn).register(uuid.uuid4(), dt.timedelta(minutes=1))
+    listener.execute(f'LISTEN "{worker.channel}_done"')
+    (one,) = claim(worker)
+    heard(listener)
+    assert end(worker, done(one)) == []
+    assert sorted(" ".join(heard(listener)).split()) == sorted(map(str, ids))

@@ -1,24 +1,35 @@
-"""The pass on the real database: order, fencing, expiry, and what other sessions may not disturb."""
+"""The pass on the real database: order, fencing, expiry, what other sessions may not disturb, and what waits for the disk.
+
+A cancel meets passes, settles and other cancels: exactly one takes effect, nobody deadlocks, and what is over stays as it is.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
 import json
+import random
+import uuid
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import psycopg
 import pytest
 from django.utils import timezone
 
 from horsies_django.core.options import options_text
 from horsies_django.core.records import Claim, Outcome, Wanted
 from horsies_django.core.retry import RetryPolicy
+from horsies_django.core.status import TERMINAL, Status
 from horsies_django.models import Task, TaskAttempt
-from horsies_django.store.tasks import Held
-from tests.conftest import put
-from tests.db.conftest import Claimers, Connect, heard, impatient
-from tests.support.factories import TaskAttemptFactory, TaskFactory, error
+from horsies_django.store.tasks import Held, TaskStore
+from horsies_django.tasks import operations
+from tests.conftest import Claimer, limit, put
+from tests.db.conftest import Aside, Claimers, Connect, heard, impatient, wait_for_waiting
+from tests.support.factories import FINISHED, TaskAttemptFactory, TaskFactory, error
 
 pytestmark = pytest.mark.django_db(transaction=True)
+
+LEASE = dt.timedelta(minutes=5)
 
 
 def done(claim: Claim, status: str = "COMPLETED", **columns: Any) -> Outcome:
@@ -31,6 +42,50 @@ def failed(claim: Claim, code: str = "BROKEN", **columns: Any) -> Outcome:
 
 def aware(**delta: float) -> dt.datetime:
     return dt.datetime.now(dt.UTC) + dt.timedelta(**delta)
+
+
+WRITES: dict[str, tuple[set[str], Callable[[Claimer, list[Claim]], object]]] = {
+    "settle": ({"RUNNING"}, lambda worker, claims: worker.run_pass(outcomes=[*map(done, claims)])),
+    "settle shortly": (
+        {"RUNNING"},
+        lambda worker, claims: worker.run_pass(outcomes=[*map(done, claims)], news="default"),
+    ),
+    "fail": ({"RUNNING"}, lambda worker, claims: worker.run_pass(outcomes=[*map(failed, claims)])),
+    "release": ({"CLAIMED", "lapsed", "RUNNING"}, lambda worker, claims: worker.run_pass(releases=claims)),
+    "start": ({"CLAIMED"}, lambda worker, claims: worker.run_pass(starts=claims)),
+    "renew": ({"CLAIMED", "lapsed"}, lambda worker, claims: worker.store.renew(worker.id, claims, LEASE)),
+}
+
+
+@pytest.mark.promise("S0.4", "S1.4")
+@pytest.mark.parametrize("write", WRITES)
+def test_a_write_counts_under_the_claim_of_its_worker_in_a_status_that_it_may_move_and_nowhere_else(
+    claimer: Claimers, write: str
+) -> None:
+    """Rows of every status look as if they were the worker's own, but for one thing: the owner, the generation or the lease."""
+    worker = claimer()
+
+    def held(status: str, owner: uuid.UUID, generation: int = 1) -> uuid.UUID:
+        columns: dict[str, Any] = {"status": status.replace("lapsed", "CLAIMED"), "claim_generation": generation}
+        if status != "PENDING":
+            lease = aware(seconds=-1) if status == "lapsed" else aware(minutes=5)
+            columns |= {"claimed_by": owner, "claimed_at": aware(hours=-1), "claim_expires_at": lease}
+        return TaskFactory(**columns).pk  # type: ignore[no-any-return]
+
+    def table() -> dict[uuid.UUID, Any]:
+        return {row["id"]: row for row in Task.objects.values()}
+
+    may, act = WRITES[write]
+    kinds = [*map(str, Status), "lapsed"]
+    own = {kind: held(kind, worker.id) for kind in kinds}
+    others = [held(kind, owner, number) for kind in kinds for owner, number in ((uuid.uuid4(), 1), (worker.id, 2))]
+    before = table()
+    act(worker, [Claim(id_, 1, "sync", "t", "{}") for id_ in [*own.values(), uuid.uuid4(), *others]])
+    after = table()
+    assert {kind for kind, id_ in own.items() if after[id_] != before[id_]} == may
+    assert [id_ for id_ in others if after[id_] != before[id_]] == []
+    attempted = {own["RUNNING"]} if may == {"RUNNING"} else set()
+    assert set(TaskAttempt.objects.values_list("task_id", flat=True)) == attempted
 
 
 @pytest.mark.promise("S2.10")
@@ -104,21 +159,6 @@ def test_claims_come_by_queue_priority_then_task_priority_then_time(claimer: Cla
     worker = claimer(mail=1, bulk=50, twin=50)
     assert [claim.id for claim in worker.run_pass(sync=5).claims] == first + second + low + bulk + twin
     assert [claim.id for claim in worker.run_pass(sync=5).claims] == last
-
-
-@pytest.mark.promise("S0.21")
-def test_each_lane_takes_what_it_has_slots_for(claimer: Claimers) -> None:
-    sync, async_ = put(3), put(3, lane="async")
-    claims = claimer().run_pass(sync=1, async_=2).claims
-    assert {claim.id for claim in claims} == {sync[0], *async_[:2]}
-
-
-def test_a_claim_that_meets_a_late_task_starts_no_more_than_it_has_slots_for(claimer: Claimers) -> None:
-    for lane in ("sync", "async"):
-        put(lane=lane, good_until=aware(seconds=-1))
-        first, _second, _third = put(3, lane=lane)
-        slots = {"sync": 0, "async_": 0, "sync" if lane == "sync" else "async_": 1}
-        assert [claim.id for claim in claimer().run_pass(**slots).claims] == [first]
 
 
 @pytest.mark.promise("S0.36", "S2.7")
@@ -205,14 +245,195 @@ def test_a_release_gives_the_task_back_in_its_place_and_wakes_workers(claimer: C
     assert [told.split(" ")[1] for told in heard(listener)] == ["mail"]
 
 
-def test_a_release_under_another_claim_leaves_the_task_to_whom_it_runs(claimer: Claimers) -> None:
+@pytest.fixture
+def worker(claimer: Claimers) -> Claimer:
+    return impatient(claimer())
+
+
+def row(id_: uuid.UUID) -> Task:
+    return Task.objects.get(pk=id_)
+
+
+def test_a_cancel_amid_a_claim_waits_and_finds_a_task_running(worker: Claimer, connect: Connect, aside: Aside) -> None:
     (id_,) = put()
-    worker, zombie = claimer(), claimer()
-    (older,) = worker.run_pass(sync=1).claims
-    (newer,) = worker.run_pass(sync=1, releases=[older]).claims
-    assert (newer.id, newer.generation) == (id_, older.generation + 1)
-    assert worker.run_pass(releases=[older]).landed == set()
-    assert zombie.run_pass(releases=[newer]).landed == set()
-    task = Task.objects.get(pk=id_)
-    assert (task.status, task.claimed_by, task.claim_generation) == ("RUNNING", worker.id, newer.generation)
-    assert worker.run_pass(releases=[newer]).landed == {id_}
+    other, watcher = connect(), connect()
+    with worker.conn.transaction():
+        (claim,) = worker.run_pass(sync=1).claims
+        cancel = aside(TaskStore(other).cancel, [id_], worker.channel, terminate=False)
+        wait_for_waiting(watcher, other)
+    assert cancel.result() == {id_: "REQUESTED"}
+    assert worker.run_pass(outcomes=[done(claim)]).landed == {id_}
+    assert row(id_).status == "COMPLETED"
+
+
+def test_a_cancel_that_waits_ends_the_task_after_it_got_the_row_and_not_when_it_asked_for_it(
+    connect: Connect, aside: Aside, worker: Claimer
+) -> None:
+    (id_,) = put()
+    somebody, other, watcher = connect(), connect(), connect()
+    with somebody.transaction():
+        somebody.execute("SELECT FROM horsies_tasks WHERE id = %s FOR NO KEY UPDATE", [id_])
+        cancel = aside(TaskStore(other).cancel, [id_], worker.channel, terminate=False)
+        wait_for_waiting(watcher, other)
+        (unlocked,) = watcher.execute("SELECT clock_timestamp()").fetchall()[0]
+    assert cancel.result() == {id_: "CANCELLED"}
+    query = "SELECT finished_at, cancel_requested_at FROM horsies_tasks WHERE id = %s"
+    finished, requested = watcher.execute(query, [id_]).fetchall()[0]
+    assert finished >= unlocked
+    assert requested == finished
+
+
+@pytest.mark.parametrize("how", ["waits", "is claimed ahead"])
+def test_a_cancel_ends_what_has_not_started_and_its_claim_starts_nothing(worker: Claimer, how: str) -> None:
+    (id_,) = put()
+    ahead = []
+    if how == "is claimed ahead":
+        ahead = worker.run_pass(wanted=Wanted(prefetch=1, lease=LEASE)).prefetched
+    assert operations.cancel([id_]) == {id_: "CANCELLED"}
+    passed = worker.run_pass(sync=1, starts=ahead)
+    assert (passed.started, passed.claims) == ([], [])
+    task = row(id_)
+    assert (task.status, task.error_code) == ("CANCELLED", "TASK_CANCELLED")
+    assert task.result
+    assert task.result["err"]["error_code"] == "TASK_CANCELLED"
+    assert task.finished_at == task.cancel_requested_at is not None
+
+
+def test_a_cancel_of_what_is_over_changes_nothing() -> None:
+    ids = {TaskFactory(status=status).pk for status in FINISHED}
+    before = list(Task.objects.order_by("id").values())
+    assert operations.cancel(ids, terminate=True) == dict.fromkeys(ids, "FINISHED")
+    assert list(Task.objects.order_by("id").values()) == before
+
+
+def test_cancels_of_the_same_tasks_in_any_order_never_deadlock(worker: Claimer, connect: Connect, aside: Aside) -> None:
+    """Naive: rows locked in the order in which they were named. Two that name them the other way round deadlock."""
+    ids = put(60)
+
+    def cancel(conn: psycopg.Connection[Any], seed: int) -> None:
+        order = random.Random(seed)
+        for _ in range(40):
+            TaskStore(conn).cancel(order.sample(ids, 30), worker.channel, terminate=False)
+
+    cancels = [aside(cancel, connect(), seed) for seed in range(3)]
+    claims = worker.run_pass(sync=5).claims
+    while claims or not all(one.done() for one in cancels):
+        passed = worker.run_pass(sync=5, outcomes=[done(claim) for claim in claims])
+        claims = [claim for claim in claims if claim.id not in passed.landed] + passed.claims
+    for one in cancels:
+        one.result()
+    assert {task.status for task in Task.objects.filter(pk__in=ids)} <= TERMINAL
+    assert TaskAttempt.objects.count() == Task.objects.filter(status="COMPLETED").count()
+
+
+# Notes the setting that the commit of each pass that changes a task reads.
+NOTE = (
+    """
+    CREATE FUNCTION notes_the_commit() RETURNS trigger LANGUAGE plpgsql AS
+    $$ BEGIN RAISE NOTICE '%', current_setting('synchronous_commit'); RETURN NULL; END $$
+    """,
+    """
+    CREATE CONSTRAINT TRIGGER notes_the_commit AFTER UPDATE ON horsies_tasks DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW EXECUTE FUNCTION notes_the_commit()
+    """,
+)
+
+
+class Noted:
+    """A worker that does not want durable claims, and how its transactions committed: "on" or "off"."""
+
+    def __init__(self, claimer: Claimer) -> None:
+        self.claimer = claimer
+        self.commits: list[str] = []
+        claimer.conn.execute("SET synchronous_commit = on")
+        claimer.conn.add_notice_handler(lambda notice: self.commits.append(notice.message_primary or ""))
+
+    def taken(self) -> list[str]:
+        """Return how the transactions since the last call committed."""
+        found, self.commits[:] = [*self.commits], []
+        return found
+
+    def claim(self, durable: bool = False, **owed: Any) -> Claim:
+        (claim,) = self.claimer.run_pass(wanted=Wanted(1, durable=durable), **owed).claims
+        return claim
+
+    def ahead(self) -> Claim:
+        (claim,) = self.claimer.run_pass(wanted=Wanted(prefetch=1, lease=LEASE, durable=False)).prefetched
+        return claim
+
+    def run_pass(self, **owed: Any) -> Any:
+        """Run a whole pass that claims nothing."""
+        return self.claimer.run_pass(wanted=Wanted(durable=False), **owed)
+
+    def short_pass(self, *outcomes: Any, durable: bool = False) -> Any:
+        passed = self.claimer.run_pass(wanted=Wanted(1, durable=durable), news="default", outcomes=list(outcomes))
+        assert passed.short
+        return passed
+
+
+@pytest.fixture
+def noted(claimer: Claimers, connect: Connect) -> Iterator[Noted]:
+    other = connect()
+    for statement in NOTE:
+        other.execute(statement)
+    yield Noted(claimer())
+    other.execute("DROP FUNCTION notes_the_commit CASCADE")
+
+
+def test_claims_and_starts_do_not_wait_for_the_disk_unless_they_are_asked_to(noted: Noted) -> None:
+    put(5)
+    noted.claim()
+    noted.run_pass(starts=[noted.ahead()])
+    noted.short_pass()
+    assert noted.taken() == ["off"] * 4
+    noted.claim(durable=True)
+    noted.short_pass(durable=True)
+    assert noted.taken() == ["on"] * 2
+    assert noted.claimer.conn.execute("SHOW synchronous_commit").fetchone() == ("on",), "the session's is as before"
+
+
+def test_a_claim_under_limits_and_what_it_parks_do_not_wait_either(noted: Noted) -> None:
+    limit("default", max_concurrency=2, partition_by_args=["a"], partition_max_concurrency=1)
+    put(2, kwargs=['{"a": 1}'] * 2)
+    (claim,) = noted.claimer.run_pass(wanted=Wanted(2, durable=False)).claims
+    assert Task.objects.filter(parked=True).exclude(pk=claim.id).count() == 1
+    assert noted.taken() == ["off"] * 2
+
+
+@pytest.mark.parametrize("way", ["whole", "short"])
+def test_what_settles_waits_and_with_it_what_is_claimed_beside(noted: Noted, way: str) -> None:
+    put(2)
+    outcome = done(noted.claim())
+    noted.claim(outcomes=[outcome]) if way == "whole" else noted.short_pass(outcome)
+    assert noted.taken() == ["off", "on", "on"]
+
+
+def test_a_retry_and_a_release_wait(noted: Noted) -> None:
+    put(max_retries=1, options=options_text(RetryPolicy.fixed([60], auto_retry_for=["OH_NO"]), None))
+    noted.run_pass(outcomes=[done(noted.claim(), "FAILED", error_code="OH_NO", error_message="it broke")])
+    assert Task.objects.get().status == "PENDING"
+    put()
+    noted.run_pass(releases=[noted.claim()])
+    assert noted.taken() == ["off", "on"] * 2
+
+
+def test_what_expires_or_goes_back_on_the_way_waits(noted: Noted) -> None:
+    put(good_until=aware(seconds=-1))
+    put()
+    noted.claim()
+    assert noted.taken() == ["on"] * 2
+    put()
+    claim = noted.ahead()
+    Task.objects.filter(pk=claim.id).update(good_until=aware(seconds=-1))
+    assert noted.run_pass(starts=[claim]).expired == [claim.id]
+    assert noted.taken() == ["off", "on"]
+    put()
+    claim = noted.ahead()
+    limit("default", max_concurrency=0)
+    assert noted.run_pass(starts=[claim]).returned == [claim.id], "for want of a permit"
+    assert noted.taken() == ["off", "on"]
+    limit("default", max_concurrency=None)
+    noted.ahead()
+    Task.objects.filter(pk=claim.id).update(claim_expires_at=aware(seconds=-1))
+    noted.claim(expired_leases=True)
+    assert noted.taken() == ["off", "on", "on"]

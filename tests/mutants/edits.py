@@ -179,7 +179,7 @@ EDITS = (
   v_now := clock_timestamp();
   PERFORM FROM horsies_tasks t WHERE t.id = ANY (p_ids) ORDER BY t.id FOR NO KEY UPDATE;  -- after the locks""",
         (
-            "tests/db/test_cancel.py::test_a_cancel_that_waits_ends_the_task_after_it_got_the_row_and_not_when_it_asked_for_it",
+            "tests/db/test_pass.py::test_a_cancel_that_waits_ends_the_task_after_it_got_the_row_and_not_when_it_asked_for_it",
         ),
     ),
     Edit(
@@ -196,8 +196,6 @@ EDITS = (
         f"{FUNCTIONS}/partitions/horsies_partition_rooms.sql",
         " - load.ahead,",
         ",",
-        (
-            "tests/db/test_caps_soft.py::test_what_waits_in_a_buffer_keeps_no_permit_of_its_partition_from_another_worker",
-        ),
+        ("tests/db/test_caps.py::test_what_waits_in_a_buffer_keeps_no_permit_of_its_partition_from_another_worker",),
     ),
 )

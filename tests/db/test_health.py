@@ -1,27 +1,40 @@
-"""What the status reads: who waits since when, who lives, what the database's own bookkeeping says, and what needs somebody."""
+"""What the status reads: who waits since when, who lives, what the database's own bookkeeping says, and what needs somebody.
+
+An audit entry or a snapshot that cannot be written is told, and never stops what it records.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import re
+import uuid
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 from urllib.parse import urlsplit
 
 import psycopg
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 
 from example_project.postgres import private_postgres
-from horsies_django import queues, schedules
-from horsies_django.models import Heartbeat, Schedule, Worker
+from horsies_django import Workflow, queues, schedules
+from horsies_django.models import AuditEntry, Heartbeat, LostRecord, Queue, Schedule, Task, Worker, WorkflowRun
 from horsies_django.monitoring.health import Health, QueueHealth, XminHolder, examine, problems
+from horsies_django.store import audit
 from horsies_django.store.base import load
 from horsies_django.store.health import HealthStore
+from horsies_django.store.schedules import ScheduleStore
+from horsies_django.store.workers import Load
+from horsies_django.tasks import operations
+from horsies_django.tasks.redaction import redact
+from horsies_django.worker.maintenance.heartbeat import Snapshots
 from tests.apps.project.tasks import noop
 from tests.conftest import limit, put, wait_until
 from tests.db.conftest import Aside, Connect
 from tests.support.factories import TaskFactory, WorkerFactory, now, serving
+from tests.support.refusing import refused
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -147,9 +160,8 @@ def test_a_long_wait_is_a_problem_only_when_asked_for_and_not_in_a_pause() -> No
     assert codes(health, max_wait_seconds=200) == ["WAITS_TOO_LONG"]
     queues.pause("default", actor="a test")
     Worker.objects.all().delete()
-    paused = examine(connection)
     assert queue("default").paused
-    assert codes(paused, max_wait_seconds=200) == [], "somebody wanted it so"
+    assert codes(examine(connection), max_wait_seconds=200) == [], "somebody wanted it so"
 
 
 def test_keys_that_failed_tasks_stop_are_a_problem_of_each_ordered_queue_until_they_are_skipped() -> None:
@@ -171,14 +183,10 @@ def test_keys_that_failed_tasks_stop_are_a_problem_of_each_ordered_queue_until_t
     stop("default", "b", 2 * AGO)
     stop("default", "b", AGO)
     stop("mail", "a", AGO)
-    assert [(one.name, one.stopped) for one in examine(connection).queues] == [
-        ("mail", 1),
-        ("bulk", 0),
-        ("twin", 0),
-        ("default", 2),
-    ]
-    texts = sorted(f"{one.text}: {one.advice}" for one in problems(examine(connection)))
-    assert [problem.code for problem in problems(examine(connection))] == ["ORDER_STOPPED"] * 2
+    health = examine(connection)
+    assert {one.name: one.stopped for one in health.queues} == {"mail": 1, "bulk": 0, "twin": 0, "default": 2}
+    texts = sorted(f"{one.text}: {one.advice}" for one in problems(health))
+    assert codes(health) == ["ORDER_STOPPED"] * 2
     assert re.fullmatch(
         r"failed tasks stop 1 key of queue mail, the first for 30\d s: retry or skip them; "
         "'manage.py horsies_queue show mail' lists them",
@@ -204,8 +212,9 @@ def test_the_cluster_counts_all_workers_and_the_oldest_of_all_and_its_pause_is_e
     assert codes(examine(connection), max_wait_seconds=200) == []
 
 
-@pytest.mark.parametrize("name", ["partition_max_concurrency", "partition_local_limit"])
-@pytest.mark.parametrize("overridden", [False, True])
+@pytest.mark.parametrize(
+    ("name", "overridden"), [("partition_max_concurrency", True), ("partition_local_limit", False)]
+)
 def test_a_partition_waits_at_either_limit_whoever_set_it(name: str, overridden: bool) -> None:
     """Naive: only the limit of the cluster counts, or only what the settings say; or one that nobody set."""
     limit("default", partition_by_args=["tenant"])
@@ -251,25 +260,10 @@ def test_a_transaction_that_holds_back_xmin_is_named_until_it_ends(connect: Conn
     assert holder.info.backend_pid not in [one.pid for one in HealthStore(connection).database().xmin_holders]
 
 
-def test_prepared_transactions_and_replication_slots_hold_it_back_too() -> None:
-    with (
-        private_postgres(durable=False, max_prepared_transactions=2) as url,
-        psycopg.connect(url, autocommit=True) as conn,
-    ):
-        conn.execute("CREATE TABLE t (id int)")
-        conn.execute("BEGIN")
-        conn.execute("INSERT INTO t VALUES (1)")
-        conn.execute("PREPARE TRANSACTION 'forgotten'")
-        conn.execute("SELECT pg_create_physical_replication_slot('idle')")
-        (row,) = conn.execute(load("monitoring/xmin").encode()).fetchall()
-        found = XminHolder(*row)
-        assert (found.kind, found.name, found.pid) == ("prepared transaction", "forgotten", None)
-        assert found.transactions >= 1, "the slot without an xmin holds back nothing"
-
-
-def test_a_prepared_transaction_blocks_too_and_of_a_hidden_one_the_longest_wait_is_told_but_no_other_database(
+def test_prepared_transactions_hold_back_xmin_and_block_and_of_a_hidden_one_the_longest_wait_is_told(
     aside: Aside,
 ) -> None:
+    """Slots without an xmin hold back nothing, and another database is not told of."""
     with private_postgres(durable=False, max_prepared_transactions=2) as url, ExitStack() as opened:
 
         def join(name: str = "postgres") -> psycopg.Connection[Any]:
@@ -279,23 +273,31 @@ def test_a_prepared_transaction_blocks_too_and_of_a_hidden_one_the_longest_wait_
         def blockers(conn: psycopg.Connection[Any]) -> list[tuple[Any, ...]]:
             return [tuple(one) for one in HealthStore(conn).blockers(None)]
 
+        def lock(conn: psycopg.Connection[Any], *, prepare: bool) -> None:
+            conn.execute("BEGIN")
+            conn.execute("LOCK TABLE horsies_tasks IN SHARE MODE")
+            if prepare:
+                conn.execute("SELECT txid_current()")
+                conn.execute("PREPARE TRANSACTION 'forgotten'")
+
         first = join()
+        first.execute("SELECT pg_create_physical_replication_slot('idle')")
         first.execute("CREATE DATABASE a")
-        conn = join("a")
-        conn.execute("CREATE TABLE horsies_tasks (id int)")
-        conn.close()
+        with psycopg.connect(urlsplit(url)._replace(path="/a").geturl(), autocommit=True) as conn:
+            conn.execute("CREATE TABLE horsies_tasks (id int)")
         first.execute("CREATE DATABASE b TEMPLATE a")  # the table has the same number there
         conn, other, looker, waiting = join("a"), join("b"), join("a"), join("a")
-        conn.execute("BEGIN")
-        conn.execute("LOCK TABLE horsies_tasks IN SHARE MODE")
-        conn.execute("PREPARE TRANSACTION 'forgotten'")
+        lock(conn, prepare=True)
+        (row,) = looker.execute(load("monitoring/xmin").encode()).fetchall()
+        found = XminHolder(*row)
+        assert (found.kind, found.name, found.pid) == ("prepared transaction", "forgotten", None)
+        assert found.transactions >= 1
         assert blockers(other) == []
         ((*prepared, seconds),) = blockers(looker)
         assert prepared == [None, "forgotten", "ShareLock", "horsies_tasks", True]
         assert seconds >= 0
         conn.execute("ROLLBACK PREPARED 'forgotten'")
-        conn.execute("BEGIN")
-        conn.execute("LOCK TABLE horsies_tasks IN SHARE MODE")
+        lock(conn, prepare=False)
         looker.execute("CREATE ROLE looker")
         looker.execute("SET ROLE looker")
         assert [one[-1] for one in blockers(looker)] == [None]
@@ -317,10 +319,7 @@ def a_holder(**columns: Any) -> XminHolder:
         (a_holder(), "pg_terminate_backend(7)"),
         (a_holder(seconds=None, transactions=20_000_000), "for 20,000,000 transactions"),
         (a_holder(kind="prepared transaction", pid=None), "ROLLBACK PREPARED"),
-        (
-            a_holder(kind="replication slot", pid=None, seconds=None, transactions=20_000_000),
-            "pg_drop_replication_slot",
-        ),
+        (a_holder(kind="replication slot", pid=None), "pg_drop_replication_slot"),
         (a_holder(kind="standby", name=""), "a standby without a name of process 7"),
         (a_holder(seconds=60.0), None),
         (a_holder(transactions=10), None),
@@ -367,3 +366,111 @@ def test_looking_takes_no_lock_that_others_wait_for(connect: Connect) -> None:
         examine(conn)
         held = conn.execute("SELECT DISTINCT mode FROM pg_locks WHERE pid = pg_backend_pid() AND relation IS NOT NULL")
         assert {mode for (mode,) in held.fetchall()} == {"AccessShareLock"}
+
+
+LOAD = Load(1, 0, 50.0, 0.0)
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """The errors of the audit; what was said in the last minute is forgotten."""
+    audit.repeats.kinds.clear()
+    with caplog.at_level(logging.ERROR, "horsies"):
+        yield caplog
+
+
+def told() -> list[str]:
+    """Return what the status says about lost records."""
+    return [one.text for one in problems(examine(connection)) if one.code == "RECORD_LOST"]
+
+
+def logged(log: pytest.LogCaptureFixture) -> list[str]:
+    """Return the actions whose entries were logged as lost."""
+    return sorted(record.args[0] for record in log.records if isinstance(record.args, tuple))
+
+
+def test_a_pause_whose_audit_entry_is_lost_pauses_and_is_told_with_who_and_why(log: pytest.LogCaptureFixture) -> None:
+    with refused("horsies_audit", event="INSERT"):
+        assert queues.pause("mail", actor="ann", reason="full disk") == ["paused_at", "paused_by", "paused_reason"]
+    assert Queue.objects.get(pk="mail").paused_by == "ann"
+    (record,) = log.records
+    assert (record.name, record.levelname) == ("horsies.audit", "ERROR")
+    assert "queue.pause 'mail' by 'ann', reason 'full disk'. It could not be written: refused" in record.getMessage()
+    (text,) = told()
+    assert text.startswith("the audit entry 'queue.pause mail' could not be written ")
+    assert "secret" not in text + log.text
+
+
+def test_audit_entries_that_are_lost_every_second_are_logged_once_a_minute(log: pytest.LogCaptureFixture) -> None:
+    with refused("horsies_audit", event="INSERT"):
+        for _ in range(2):
+            queues.pause("mail", actor="ann")
+            queues.resume("mail", actor="ann")
+    assert logged(log) == ["queue.pause", "queue.resume"]
+
+
+def test_every_audited_change_is_made_and_logged_if_its_entry_is_refused(log: pytest.LogCaptureFixture) -> None:
+    for name in ("nightly", "weekly"):
+        schedules.create(name, {"task": noop.name, "pattern": "daily at 00:00"}, actor="ann")
+    Schedule.objects.filter(pk="nightly").update(
+        declared_in="here", declared_at=dt.datetime.now(dt.UTC) - dt.timedelta(days=30)
+    )
+    waiting, (failed, again), run = put(1)[0], TaskFactory.create_batch(2, status="FAILED"), Workflow("flow")
+    run.add(noop)
+    handle = run.send()
+    with refused("horsies_audit", event="INSERT"):
+        with transaction.atomic():
+            operations.cancel([waiting], actor="ann")
+            operations.retry(again.pk, actor="ann")
+            new = operations.copy(failed.pk, actor="ann")
+            assert redact(failed.pk, actor="ann", reason="asked")
+            assert handle.pause(actor="ann")
+        schedules.disable("nightly", actor="ann")
+        schedules.delete("weekly", actor="ann")
+        assert ScheduleStore(connection).gone(dt.timedelta(days=1), "scheduler") == ["nightly"]
+    assert not AuditEntry.objects.filter(actor__in=["ann", "scheduler"]).exclude(action="schedule.create").exists()
+    assert Task.objects.get(pk=waiting).status == "CANCELLED"
+    assert {Task.objects.get(pk=id_).status for id_ in (new, again.pk)} == {"PENDING"}
+    assert Task.objects.get(pk=failed.pk).redacted_at is not None
+    assert WorkflowRun.objects.get().status == "PAUSED"
+    assert Schedule.objects.get().gone_at is not None
+    assert logged(log) == [
+        "schedule.delete", "schedule.disable", "schedule.gone", "task.cancel", "task.copy", "task.redact", "task.retry",
+        "workflow.pause",
+    ]  # fmt: skip
+
+
+def test_a_pause_waits_neither_for_a_locked_audit_nor_for_another_loss(connect: Connect) -> None:
+    other = connect()
+    with other.transaction():
+        other.execute("LOCK TABLE horsies_audit IN ACCESS EXCLUSIVE MODE")
+        assert other.execute("SELECT horsies_lost('audit', 'another', 'why')").fetchone() == ("",)
+        assert queues.pause("mail", actor="ann")
+    assert Queue.objects.get(pk="mail").paused_at is not None
+    assert LostRecord.objects.get().what == "another"
+
+
+def test_a_loss_that_cannot_be_recorded_either_does_not_stop_a_pause(log: pytest.LogCaptureFixture) -> None:
+    with refused("horsies_audit", event="INSERT"), refused("horsies_lost_records", event="INSERT"):
+        assert queues.pause("mail", actor="ann")
+    assert len(log.records) == 1
+    assert told() == []
+
+
+@pytest.mark.parametrize("how", ["refused", "locked"])
+def test_a_lost_snapshot_is_logged_once_a_minute(connect: Connect, log: pytest.LogCaptureFixture, how: str) -> None:
+    conn, other, worker = connect(), connect(), uuid.uuid4()
+    conn.execute("SET statement_timeout = 50")
+    snapshots = Snapshots(worker, 1, 0.0)
+    with other.transaction(), ExitStack() as stack:
+        if how == "refused":
+            stack.enter_context(refused("horsies_worker_states", event="INSERT"))
+        else:
+            other.execute("LOCK TABLE horsies_worker_states IN SHARE MODE")
+        snapshots.tick(conn, [], [], LOAD, 0)
+        snapshots.tick(conn, [], [], LOAD, 0)
+    assert log.text.count("could not record the worker's state: ") == 1
+    (text,) = told()
+    assert text.startswith(f"a snapshot of worker {worker} could not be written ")
+    LostRecord.objects.update(at=dt.datetime.now(dt.UTC) - dt.timedelta(minutes=61))
+    assert told() == [], "it is no longer told after an hour"

@@ -6,9 +6,9 @@ import datetime as dt
 import json
 import logging
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -67,22 +67,17 @@ def test_one_notification_per_queue_and_transaction_arrives_at_the_commit(connec
 def test_every_option_is_stored_whether_parameters_are_bound_by_the_driver_or_by_the_server(
     server_side_binding: bool,
 ) -> None:
-    century = dt.timedelta(days=36_500)
-    common: dict[str, Any] = {
-        "task_name": "x",
-        "queue_name": "default",
-        "lane": "sync",
-        "priority": 7,
-        "kwargs": ["{}"],
-    }
+    def new(**columns: Any) -> NewTasks:
+        return NewTasks("x", "default", "sync", 7, [uuid7()], ["{}"], **columns)
+
+    due_at = dt.datetime(2100, 1, 1, tzinfo=dt.UTC)
     other = connection.copy()
     other.settings_dict["OPTIONS"] = {**connection.settings_dict["OPTIONS"], "server_side_binding": server_side_binding}
     with closing(other):
         store = TaskStore(other)
-        due_at = dt.datetime(2100, 1, 1, tzinfo=dt.UTC)
-        table = store.send(NewTasks(**common, ids=[uuid7()], due_at=due_at, good_for=century, max_retries=3))
-        store.send(NewTasks(**common, ids=[uuid7()], delay=dt.timedelta(days=2), good_until=due_at, now=due_at), table)
-        store.send_timed(NewTasks(**common, ids=[uuid7()], options='{"timeout_ms": 500}', codec="plain"), table)
+        table = store.send(new(due_at=due_at, good_for=dt.timedelta(days=36_500), max_retries=3))
+        store.send(new(delay=dt.timedelta(days=2), good_until=due_at, now=due_at), table)
+        store.send_timed(new(options='{"timeout_ms": 500}', codec="plain"), table)
     due, delayed, timed = Task.objects.order_by("id")
     assert (due.priority, due.max_retries) == (7, 3)
     assert due.good_until > due.enqueued_at
@@ -137,19 +132,16 @@ def test_calls_may_come_from_a_query_on_the_same_connection_that_is_read_in_piec
 
 
 def test_send_many_cuts_by_rows_and_by_size_and_loses_none() -> None:
-    def sizes(calls: list[dict[str, str]]) -> list[int]:
-        template = options.prepare(tasks.echo.definition, options.SendOptions(), None)
-        chunks = list(enqueue.encoded(tasks.echo.definition, template, calls))
-        assert [len(chunk.ids) for chunk in chunks] == [len(chunk.kwargs) for chunk in chunks]
-        assert [text for chunk in chunks for text in chunk.kwargs] == [
-            json.dumps(call, separators=(",", ":")) for call in calls
-        ]
-        return [len(chunk.ids) for chunk in chunks]
-
-    assert sizes([{"text": ""}] * 12_001) == [5_000, 5_000, 2_001]
-    assert sizes([{"text": "x" * 6_000_000}] * 8) == [3, 3, 2]
-    assert sizes([{"text": "x" * 16_777_000}, {"text": "x" * 1_000}, {"text": ""}]) == [2, 1]
-    assert sizes([]) == []
+    template = options.prepare(tasks.echo.definition, options.SendOptions(), None)
+    for texts, sizes in (
+        ([""] * 12_001, [5_000, 5_000, 2_001]),
+        (["x" * 6_000_000] * 8, [3, 3, 2]),
+        (["x" * 16_777_000, "x" * 1_000, ""], [2, 1]),
+        ([], []),
+    ):
+        chunks = list(enqueue.encoded(tasks.echo.definition, template, [{"text": text} for text in texts]))
+        assert [len(chunk.ids) for chunk in chunks] == [len(chunk.kwargs) for chunk in chunks] == sizes
+        assert [json.loads(text)["text"] for chunk in chunks for text in chunk.kwargs] == texts
 
 
 @pytest.mark.parametrize("supported", [True, False], ids=["pipeline", "no pipeline"])
@@ -183,7 +175,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "priority 0": (lambda: tasks.add.with_options(priority=0).send(1), ["priority", "1 (first) to 100"]),
     "priority 101": (lambda: tasks.add.with_options(priority=101).send(1), ["priority", "1 (first) to 100"]),
     "priority True": (lambda: tasks.add.with_options(priority=True).send(1), ["priority", "1 (first) to 100"]),
-    "priority '1'": (lambda: tasks.add.with_options(priority="1").send(1), ["priority", "1 (first) to 100"]),
     "time": (lambda: tasks.add.with_options(delay=60).schedule(60, 1), ["the time is given twice"]),
     "type": (lambda: tasks.add.send("one"), ["argument 'a'"]),
     "object": (lambda: tasks.echo.send(object()), ["argument 'text'"]),
@@ -207,22 +198,20 @@ def test_what_cannot_be_sent_is_refused_by_name_before_the_transaction_is_touche
         assert not Task.objects.exists()
 
 
-def test_a_large_argument_passes_with_a_warning_that_does_not_show_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_large_argument_passes_with_a_warning_that_does_not_show_it_and_the_limit_counts_bytes(
+    caplog: pytest.LogCaptureFixture, settings: Any
+) -> None:
     enqueue._warned.clear()
     with caplog.at_level(logging.WARNING, "horsies"):
         tasks.echo.send("y" * 1_100_000)
     assert Task.objects.get().kwargs == {"text": "y" * 1_100_000}
     assert "tests.apps.project.tasks.echo" in caplog.text
     assert "yyy" not in caplog.text
-
-
-def test_the_limit_counts_bytes_and_not_characters(settings: Any) -> None:
     settings.HORSIES = {**settings.HORSIES, "MAX_PAYLOAD_BYTES": 400_000}
     with pytest.raises(TaskSendError) as caught:
         tasks.echo.send("\N{SNOWMAN}" * 300_000)
     assert caught.value.code == "PAYLOAD_TOO_LARGE"
     tasks.echo.send("s" * 300_000)
-    assert Task.objects.count() == 1
 
 
 def test_the_async_verbs_send_as_their_twins_do_which_on_a_running_loop_name_them() -> None:
@@ -319,28 +308,18 @@ def clock() -> dt.datetime:
     return found
 
 
-@contextmanager
-def late_in_a_transaction() -> Iterator[None]:
-    """Run in a transaction that is older than what is done in it."""
-    with transaction.atomic():
-        sql("SELECT pg_sleep(0.05)")
-        yield
-
-
 def test_a_delay_and_a_good_until_count_from_the_send_and_not_from_the_start_of_its_transaction() -> None:
-    second = dt.timedelta(seconds=1)
-    with late_in_a_transaction():
+    good = tasks.add.with_options(good_until=HOUR)
+    with transaction.atomic():
+        sql("SELECT pg_sleep(0.05)")  # the transaction is older than what is done in it
         before = clock()
         delayed = [tasks.add.schedule(1, 1), tasks.add.with_options(delay=1).send(1)]
-        good = tasks.add.with_options(good_until=HOUR)
         handles = [good.send(1), good.schedule(60, 1), *good.send_many([{"a": 1}, {"a": 2}])]
         after = clock()
     for handle in delayed:
-        assert before <= row(handle).enqueued_at - second <= after
+        assert before <= row(handle).enqueued_at - dt.timedelta(seconds=1) <= after
     for handle in handles:
-        good_until = row(handle).good_until
-        assert good_until is not None
-        assert before <= good_until - HOUR <= after
+        assert before <= (row(handle).good_until or before) - HOUR <= after
 
 
 def test_a_task_whose_time_until_it_is_good_is_over_expires_and_one_without_a_delay_is_due_at_once(

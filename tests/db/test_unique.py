@@ -85,14 +85,9 @@ def test_a_duplicate_is_not_sent_while_the_first_one_has_not_finished(claimer: C
     drain()
     assert not same(first, whole.send(1, 2))
     assert Task.objects.count() == 3
-
-
-def test_only_the_named_arguments_count() -> None:
     first = of_order.send(7, "one")
-    assert same(first, of_order.send(7, "two"))
+    assert same(first, of_order.send(7, "two")), "only the named argument counts"
     assert not same(first, of_order.send(8, "one"))
-    drain()
-    assert first.get(0).ok_value == "one"
 
 
 def test_until_its_start_it_counts_while_it_was_never_claimed(claimer: Claimers) -> None:
@@ -146,22 +141,6 @@ def test_send_many_sends_each_once_and_two_senders_do_not_wait_for_each_other(as
     there, back = aside(whole.send_many, calls), aside(whole.send_many, calls[::-1])
     found = [*there.result(60), *back.result(60)]
     assert sum(handle.is_new for handle in found) == Task.objects.count() == 50
-
-
-@pytest.mark.parametrize("commits", [True, False])
-def test_a_second_sender_waits_for_one_who_takes_over_the_digest_of_a_task_that_ended(
-    aside: Aside, connect: Connect, commits: bool
-) -> None:
-    whole.send(1, 2).cancel()
-    with transaction.atomic():
-        first = whole.send(1, 2)
-        second = sent_aside(aside, whole)
-        wait_for_anybody(connect())
-        transaction.set_rollback(not commits)
-    id_, is_new = second.result(30)
-    assert is_new is not commits
-    assert (id_ == first.task_id) is commits
-    assert Task.objects.filter(status="PENDING").count() == 1
 
 
 def test_digests_go_with_their_tasks_and_with_redaction() -> None:
@@ -245,17 +224,7 @@ def test_the_same_key_gives_the_first_task_whatever_became_of_it() -> None:
     assert gone.get(0).err_value.error_code == "TASK_NOT_FOUND"
 
 
-def test_a_key_is_of_one_task_and_other_keys_are_other_work() -> None:
-    sent = [
-        once.send(1, 2),
-        tasks.add.with_options(key="evt_2").send(1, 2),
-        tasks.noop.with_options(key="evt_1").send(),
-    ]
-    assert [handle.is_new for handle in sent] == [True] * 3
-    assert Task.objects.count() == 3
-
-
-def test_other_arguments_are_a_conflict() -> None:
+def test_other_arguments_are_a_conflict_until_the_task_is_redacted() -> None:
     """Naive: the second request is lost, and its caller believes that it was taken."""
     first = once.send(1, 2)
     with pytest.raises(
@@ -264,6 +233,11 @@ def test_other_arguments_are_a_conflict() -> None:
         once.send(1, 3)
     assert (caught.value.code, caught.value.retryable) == ("KEY_CONFLICT", False)
     assert Task.objects.count() == 1
+    for other in (tasks.add.with_options(key="evt_2").send(1, 2), tasks.noop.with_options(key="evt_1").send()):
+        assert other.is_new, "a key is of one task, and another key is other work"
+    drain()
+    redaction.redact(first.task_id, actor="ada", reason="asked for")
+    assert not SendKey.objects.filter(task_id=first.task_id).exists()
 
 
 def test_a_rolled_back_send_frees_its_key() -> None:
@@ -294,26 +268,24 @@ def test_an_old_key_is_taken_over_and_pruned(settings: Any) -> None:
     assert not once.send(1, 3).is_new, "it is kept for ever"
 
 
-def test_redaction_removes_the_key_of_the_task() -> None:
-    handle = once.send(1, 2)
-    drain()
-    redaction.redact(handle.task_id, actor="ada", reason="asked for")
-    assert not SendKey.objects.exists()
-
-
 @pytest.mark.parametrize("commits", [True, False])
+@pytest.mark.parametrize("sender", ["once", "whole"])
 def test_a_second_sender_waits_for_the_first_and_finds_what_became_of_it(
-    aside: Aside, connect: Connect, commits: bool
+    aside: Aside, connect: Connect, sender: str, commits: bool
 ) -> None:
+    """Also for one who takes over the digest of a task that ended."""
+    send = {"once": once, "whole": whole}[sender]
+    if sender == "whole":
+        whole.send(1, 2).cancel()
     with transaction.atomic():
-        first = once.send(1, 2)
-        second = sent_aside(aside, once)
+        first = send.send(1, 2)
+        second = sent_aside(aside, send)
         wait_for_anybody(connect())
         transaction.set_rollback(not commits)
     id_, is_new = second.result(30)
     assert is_new is not commits
     assert (id_ == first.task_id) is commits
-    assert Task.objects.count() == 1
+    assert Task.objects.filter(status="PENDING").count() == 1
 
 
 def test_a_sender_that_waits_for_too_long_is_told_to_try_again(aside: Aside, settings: Any) -> None:

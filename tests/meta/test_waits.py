@@ -43,7 +43,9 @@ ALLOWED = {
     "tests/stress/test_step_storm.py::Storm.kill_all_the_time": "kills come at any moment",
     "tests/stress/test_step_storm.py::Storm.freeze_all_the_time": "what was woken runs for a moment before its worker ends it",
     "tests/stress/test_workflow_storm.py::Storm.rage": "a fault does not wait longer than a while for the runs before it",
-    "tests/db/test_send.py::late_in_a_transaction": "a moment between the start of a transaction and a send",
+    "tests/db/test_send.py::test_a_delay_and_a_good_until_count_from_the_send_and_not_from_the_start_of_its_transaction": (
+        "a moment between the start of a transaction and a send"
+    ),
     "tests/db/test_undo.py::slow_begin": "a slow statement of the server",
     "tests/meta/test_private_postgres.py::test_a_killed_parent_leaves_no_server_and_the_next_start_removes_its_files": (
         "a statement that is under way when its server is killed"

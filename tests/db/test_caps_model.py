@@ -329,7 +329,7 @@ def compare(world: World, expected: Allotment, passed: Passed, before: Rows, aft
 
 @pytest.mark.thorough
 @pytest.mark.promise("S0.6", "S0.21", "S0.31", "S0.39", "S0.40", "S1.35", "S1.40", "S1.43", "S1.44", "S2.7", "S3.15")
-@pytest.mark.promise("S4.4", "S4.7", "S4.10", "S4.20", "S4.21", "S4.22")
+@pytest.mark.promise("S4.4", "S4.7", "S4.10", "S4.12", "S4.20", "S4.21", "S4.22")
 def test_the_pass_takes_what_the_model_says_in_its_order_and_touches_nothing_else(
     conn: psycopg.Connection[Any],
 ) -> None:

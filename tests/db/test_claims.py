@@ -19,7 +19,6 @@ from horsies_django.models import Task
 from horsies_django.store.base import load
 from horsies_django.store.tasks import Served
 from tests.conftest import Claimer, Claimers, Connect, limit, put, sql
-from tests.db.conftest import heard
 from tests.db.test_statements import complete, entries, explained, plans, states
 from tests.support.factories import now, serving
 
@@ -108,23 +107,6 @@ def test_a_task_that_is_due_later_is_announced_from_among_many_queues(claimer: C
     assert 3_500 < (worker.run_pass(sync=1).due_in or 0) <= 3_600
 
 
-@pytest.mark.parametrize(
-    ("cap", "cluster", "waits", "told"), [(1, None, "queue-33", "0 queue-33"), (None, 1, "queue-3", "0 *")]
-)
-def test_a_permit_that_a_settle_frees_wakes_others_for_its_queue_or_for_those_that_others_serve(
-    claimer: Claimers, connect: Connect, cap: int | None, cluster: int | None, waits: str, told: str
-) -> None:
-    worker, listener = of_queues(claimer(), queues(50, cap)[20:]), connect()
-    limit("*", max_concurrency=cluster)
-    put(queue="queue-33")
-    claims = worker.run_pass(sync=1).claims
-    put(queue=waits)
-    assert worker.run_pass(sync=1).claims == []
-    listener.execute(f"LISTEN {worker.channel}_new".encode())
-    worker.run_pass(outcomes=complete(claims))
-    assert heard(listener) == [told]
-
-
 def test_prefetched_tasks_of_many_queues_start_under_their_caps(claimer: Claimers) -> None:
     names, lease = queues(50, 1), timedelta(minutes=1)
     worker, other = of_queues(claimer(), names), of_queues(claimer(), names)
@@ -156,8 +138,6 @@ def test_queues_with_tasks_are_found_by_leaps_in_the_index(claimer: Claimers, co
 
 
 GRACE = dt.timedelta(minutes=5)
-
-
 KNOWN, STRANGE = "shop.tasks.old", "shop.tasks.new"
 
 
@@ -185,8 +165,12 @@ def test_what_one_worker_leaves_another_that_knows_it_takes_with_its_first_attem
     assert claimed(old, releases=[met]) == []
     task = Task.objects.get(pk=id_)
     assert (task.status, task.retry_count, task.claimed_by, task.started_at) == ("PENDING", 0, None, None)
+    assert claimed(knowing(claimer(), task_names=[])) == [], "one that knows nothing leaves all"
     (claim,) = knowing(claimer(), task_names=[STRANGE]).run_pass(sync=1, grace=GRACE).claims
     assert (claim.id, claim.attempt) == (id_, 1)
+    others = put(2, name=STRANGE)
+    earlier = knowing(claimer(), task_names=None, wire=None)
+    assert claimed(earlier) == others, "one of an earlier release does not say what it knows, and leaves nothing"
 
 
 @pytest.mark.promise("S2.21")
@@ -206,14 +190,6 @@ def test_what_a_newer_release_sent_is_left_to_workers_that_read_it(old: Claimer,
     (today,) = put(name=KNOWN, options='{"wire": 1, "timeout_ms": 1000}')
     assert claimed(old) == [today]
     assert claimed(knowing(claimer(), wire=2)) == [newer]
-
-
-def test_a_worker_that_knows_nothing_leaves_all_and_one_of_an_earlier_release_does_not_say_so_and_leaves_nothing(
-    claimer: Claimers,
-) -> None:
-    ids = put(2, name=STRANGE)
-    assert claimed(knowing(claimer(), task_names=[])) == []
-    assert claimed(knowing(claimer(), task_names=None, wire=None)) == ids
 
 
 def test_the_permit_of_what_is_given_back_goes_to_what_the_worker_knows(old: Claimer) -> None:

@@ -116,15 +116,22 @@ def test_a_task_of_a_worker_without_a_heartbeat_is_what_the_reaper_calls_an_orph
     assert codes(task.id) == ["FINISHED"]
 
 
-def test_a_claim_that_waits_in_a_buffer_says_so_until_its_lease_ends() -> None:
+def test_a_claim_that_waits_in_a_buffer_says_so_until_its_lease_ends_and_holds_no_permit_in_soft_mode(
+    settings: Any,
+) -> None:
     worker = serving()
     id_ = TaskFactory(status="CLAIMED", claimed_by=worker.id, claim_expires_at=now() + HOUR).id
+    limit("default", max_concurrency=1)
+    (other,) = put()
+    assert codes(other) == ["QUEUE_AT_CAP"]
+    settings.HORSIES = {**settings.HORSIES, "PREFETCH_BUFFER": 4, "CLAIM_LEASE_MS": 5_000}
+    assert codes(other) == ["NEXT"]
     assert f"Worker web-1:{worker.pid} has prefetched it" in text(id_, "CLAIMED_WAITING")
     assert details(id_, "CLAIMED_WAITING")["lease_ends_at"]
     assert codes(id_) == ["CLAIMED_WAITING"]
     limit("default", paused_at="now", paused_by="ann")
     assert codes(id_) == ["CLAIMED_WAITING", "QUEUE_PAUSED"]
-    Task.objects.update(claim_expires_at=now() - HOUR)
+    Task.objects.filter(pk=id_).update(claim_expires_at=now() - HOUR)
     assert "ended at" in text(id_, "CLAIMED_WAITING")
     Heartbeat.objects.update(died_at=now())
     assert re.search("has claimed it, .* is pending again", text(id_, "CLAIMED_BY_SILENT_WORKER"))
@@ -369,15 +376,6 @@ def test_all_reasons_that_hold_come_the_most_decisive_first(claimer: Claimers) -
     ]  # fmt: skip
     places = [list(ReasonCode).index(ReasonCode(code)) for code in found]
     assert places == sorted(places)
-
-
-def test_in_soft_mode_only_what_runs_is_counted(settings: Any) -> None:
-    limit("default", max_concurrency=1)
-    TaskFactory(status="CLAIMED", claimed_by=serving().id, claim_expires_at=now() + HOUR)
-    (id_,) = put()
-    assert codes(id_) == ["QUEUE_AT_CAP"]
-    settings.HORSIES = {**settings.HORSIES, "PREFETCH_BUFFER": 4, "CLAIM_LEASE_MS": 5_000}
-    assert codes(id_) == ["NEXT"]
 
 
 def test_it_reads_tasks_through_their_indexes_always(claimer: Claimers, connect: Connect) -> None:

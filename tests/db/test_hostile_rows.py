@@ -214,11 +214,7 @@ def test_the_admin_lists_and_shows_rows_whose_json_python_cannot_read(client: Cl
 
 
 KEYS = {"zebra": 1, "ant": {"b": 2, "a": 3}, "b": [1e16, -0.0, 1e300, 2.0, 2**70]}
-
-
 TEXT = json.dumps(KEYS)
-
-
 UNREADABLE = {"NUL": '"\\u0000"', "surrogate": '"\\ud800"', "huge": "1" + "0" * 140_000}  # by jsonb
 
 

@@ -40,8 +40,6 @@ PROFILE = settings(
 )  # fmt: skip
 
 SEATS, PICKS, FLAGS = st.sampled_from([0, 0, 1, 2]), st.integers(0, 30), st.booleans()
-
-
 GOING = (Status.PENDING, Status.CLAIMED, Status.RUNNING)
 ANY_END, WRITES = st.sampled_from([*ENDS]), st.sampled_from(["settle", "settle shortly", "release", "start", "renew"])
 SOME_ENDS = st.lists(st.sampled_from([*ENDS]), min_size=3, max_size=3)

@@ -185,10 +185,8 @@ def test_the_task_that_stops_a_key_is_neither_pruned_nor_purged(claimer: Claimer
     ordered()
     worker = claimer()
     bad, later, gone = of("a", "a", "b")
-    for one in claim(worker):
-        worker.run_pass(outcomes=[failed(one) if one.id == bad else done(one)])
-    old = now() - dt.timedelta(days=90)
-    Task.objects.filter(finished_at__isnull=False).update(finished_at=old)
+    worker.run_pass(outcomes=[failed(one) if one.id == bad else done(one) for one in claim(worker)])
+    Task.objects.filter(finished_at__isnull=False).update(finished_at=now() - dt.timedelta(days=90))
     store = RetentionStore(worker.conn)
     assert store.prune_tasks(Kept((), True, dt.timedelta(days=1)), 100).tasks == 1
     assert worker.conn.execute("SELECT horsies_delete_finished(%s)", [[bad]]).fetchone() == (0,)
@@ -228,35 +226,30 @@ def test_a_queue_that_becomes_ordered_starts_nothing_before_all_that_wait_have_t
     assert found == [first, second, third]
 
 
-def test_a_key_stays_stopped_under_a_new_rule_and_not_without_one(claimer: Claimers) -> None:
-    """Naive: the rule changes, and the failed task stops a key that no task has any more, for ever."""
+@pytest.mark.parametrize("redacted", [False, True])
+def test_a_key_stays_stopped_under_a_new_rule_but_not_if_it_cannot_be_told_or_without_one(
+    claimer: Claimers, redacted: bool
+) -> None:
+    """Naive: the failed task stops a key that no task has any more, for ever.
+
+    Or, redacted, its key is made of the arguments that it has no more, and it stops all tasks without them.
+    """
     ordered()
     worker = claimer()
     (bad,) = of("a")
     (one,) = claim(worker)
     worker.run_pass(outcomes=[failed(one)])
-    limit("default", partition_by_args=["customer_id", "region"])
+    if redacted:
+        assert redact(bad, actor="me", reason="asked")
     (later,) = of("a")
     assert claim(worker) == []
-    limit("default", partition_policy=None)
+    limit("default", partition_by_args=["customer_id", "region"])
+    if not redacted:
+        assert claim(worker) == []
+        limit("default", partition_policy=None)
     sweep()
     assert Task.objects.get(pk=bad).order_stop is None
     assert started(worker) == [later]
-
-
-def test_a_redacted_task_stops_its_key_and_no_key_of_another_rule(claimer: Claimers) -> None:
-    """Naive: its key is made of the arguments that it has no more, and it stops all tasks without them."""
-    ordered()
-    worker = claimer()
-    (bad,) = of("a")
-    (one,) = claim(worker)
-    worker.run_pass(outcomes=[failed(one)])
-    assert redact(bad, actor="me", reason="asked")
-    of("a")
-    assert claim(worker) == []
-    limit("default", partition_by_args=["customer_id", "region"])
-    sweep()
-    assert Task.objects.get(pk=bad).order_stop is None
 
 
 def test_a_run_whose_task_stops_a_key_is_not_pruned(claimer: Claimers) -> None:
@@ -406,14 +399,11 @@ def test_at_most_a_thousand_are_merged_in_a_pass_and_the_rest_by_the_next_run(cl
     coalescing()
     worker = claimer()
     equal(2_500)
-    runs, most = 0, 0
-    while claims := claim(worker):
-        (one,) = claims
-        before, runs = len(merged()), runs + 1
+    for many in (1_000, 2_000, 2_497):
+        (one,) = claim(worker)
+        assert len(merged()) == many
         worker.run_pass(outcomes=[done(one)])
-        most = max(most, before)
-    assert runs == 3
-    assert len(merged()) == 2_497
+    assert claim(worker) == []
 
 
 def test_what_is_not_due_is_late_or_is_a_node_is_not_merged(claimer: Claimers) -> None:
@@ -422,19 +412,16 @@ def test_what_is_not_due_is_late_or_is_a_node_is_not_merged(claimer: Claimers) -
     (late,) = equal(good_until=now() + dt.timedelta(hours=1))
     (future,) = equal(delay=dt.timedelta(hours=1))
     (due,) = equal()
-    Task.objects.filter(pk=due).update(
-        sent_at=now() - dt.timedelta(minutes=1), enqueued_at=now() - dt.timedelta(minutes=1)
-    )
+    ago, run = now() - dt.timedelta(minutes=1), uuid.uuid4()
+    Task.objects.filter(pk=due).update(sent_at=ago, enqueued_at=ago)
     Task.objects.filter(pk=late).update(good_until=now())
-    node = uuid.uuid4()
-    Task.objects.filter(pk__in=equal()).update(workflow_id=node, node=1, node_index=0)
+    (node,) = equal()
+    Task.objects.filter(pk=node).update(workflow_id=run, node=1, node_index=0)
     (one,) = claim(worker)
     assert (one.id, merged()) == (due, {})
-    statuses = dict(Task.objects.values_list("pk", "status"))
-    assert statuses[future] == "PENDING"
-    assert statuses[late] in ("PENDING", "EXPIRED")
+    assert Task.objects.get(pk=late).status in ("PENDING", "EXPIRED")
     (two,) = claim(worker, outcomes=[done(one)])
-    assert Task.objects.get(pk=two.id).workflow_id == node
+    assert two.id == node
     assert claim(worker, outcomes=[done(two)]) == []
     assert Task.objects.get(pk=future).status == "PENDING"
 
@@ -442,18 +429,14 @@ def test_what_is_not_due_is_late_or_is_a_node_is_not_merged(claimer: Claimers) -
 def test_a_merged_task_is_retried_with_the_one_that_ran_and_can_be_redacted(claimer: Claimers) -> None:
     coalescing()
     worker = claimer()
-    ids = equal(3)
+    equal(3)
     (one,) = claim(worker)
     first, second = merged()
     with pytest.raises(TaskNotRetryable, match=f"merged into task {one.id}"):
         operations.retry(first)
     assert all(redact(id_, actor="me", reason="asked") for id_ in (first, second))
     worker.run_pass(releases=[one])
-    assert (
-        set(Task.objects.filter(status="CANCELLED").values_list("pk", flat=True))
-        == {first, second}
-        == {*ids} - {one.id}
-    )
+    assert set(Task.objects.filter(status="CANCELLED").values_list("pk", flat=True)) == {first, second}
 
 
 def test_rows_that_another_transaction_has_locked_are_left_for_the_next_run(
@@ -468,8 +451,6 @@ def test_rows_that_another_transaction_has_locked_are_left_for_the_next_run(
     assert len(merged()) == 1
     (two,) = claim(worker, outcomes=[done(one)])
     assert two.id == ids[2]
-    assert end(worker, Outcome(two.id, two.generation, "COMPLETED", '{"ok": 1}')) == []
-    assert connection.in_atomic_block is False
 
 
 def test_who_waits_for_a_merged_task_is_notified_of_the_run_that_answers_it(

@@ -161,10 +161,8 @@ def test_a_task_sent_while_a_pass_waits_for_the_locks_of_caps_is_found_by_the_ne
         wait_for_waiting(sender, worker.conn)
         with send_quietly(sender, queue_name="bulk") as quiet:
             pass
-        longer = (
-            f"SELECT clock_timestamp() > enqueued_at + interval '{2 * LAG_SECONDS} s' FROM horsies_tasks WHERE id = %s"
-        )
-        wait_until(lambda: sender.execute(longer, [quiet]).fetchone()[0], "the locks are held longer than cursors lag")
+        longer = "SELECT clock_timestamp() > enqueued_at + %s * interval '2 s' FROM horsies_tasks WHERE id = %s"
+        wait_until(lambda: sender.execute(longer, [LAG_SECONDS, quiet]).fetchone()[0], "the locks are held for long")
     assert len(passing.result().claims) == 1
     assert claimed(worker) == [quiet]
 
@@ -262,9 +260,9 @@ def test_without_a_listener_there_are_no_marks_and_a_new_one_begins_without(sigh
     worker.run_pass(sync=10)
     worker.settle_in()
     assert '"since": 1' in worker.cursors.text(0.0)
-    listener = worker.notifications.listener.connection
-    assert listener is not None
-    connect().execute("SELECT pg_terminate_backend(%s)", [listener.info.backend_pid])
+    assert worker.notifications.listener.connection is not None
+    backend = worker.notifications.listener.connection.info.backend_pid
+    connect().execute("SELECT pg_terminate_backend(%s)", [backend])
     worker.hears()
     assert not worker.notifications.healthy
     (id_,) = put(due_at=aware(hours=-1))
@@ -317,4 +315,3 @@ def test_a_row_that_somebody_holds_keeps_the_mark_where_it_is(sighted: Sights, c
         assert claimed(worker, 2) == [free]
         worker.settle_in()
     assert claimed(worker, 2) == [held]
-    wait_until(lambda: not worker.run_pass(sync=2).claims, "nothing is left")

@@ -35,8 +35,6 @@ from tests.conftest import Claimers, Connect, put, sql
 from tests.db.conftest import Aside, wait_for_anybody
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
 once = tasks.add.with_options(key="evt_1")
 
 

@@ -171,10 +171,6 @@ def ahead(worker: Claimer, count: int = 1, **owed: Any) -> list[Claim]:
     return worker.run_pass(wanted=Wanted(prefetch=count, lease=LEASE), **owed).prefetched
 
 
-def status(claim: Claim) -> str:
-    return str(Task.objects.get(pk=claim.id).status)
-
-
 @pytest.mark.promise("S2.8")
 def test_a_task_past_its_good_until_in_the_buffer_expires_and_strands_none_behind_it(claimer: Claimers) -> None:
     limit("default", partition_by_args=["a"], partition_max_concurrency=1)
@@ -187,7 +183,8 @@ def test_a_task_past_its_good_until_in_the_buffer_expires_and_strands_none_behin
     Task.objects.filter(pk=late.id).update(good_until=aware(seconds=-1))
     passed = worker.run_pass(starts=[late, fine])
     assert (passed.expired, passed.started, passed.returned) == ([late.id], [fine.id], [])
-    assert (status(late), Task.objects.get(pk=late.id).error_code) == ("EXPIRED", "TASK_EXPIRED")
+    task = Task.objects.get(pk=late.id)
+    assert (task.status, task.error_code) == ("EXPIRED", "TASK_EXPIRED")
     assert [claim.id for claim in other.run_pass(sync=3).claims] == [parked]
 
 

@@ -157,9 +157,7 @@ def claimed(worker: Claimer, sync: int = 10, **options: Any) -> list[uuid.UUID]:
     return [claim.id for claim in worker.run_pass(sync=sync, grace=GRACE, **options).claims]
 
 
-def test_what_one_worker_leaves_another_that_knows_it_takes_with_its_first_attempt(
-    old: Claimer, claimer: Claimers
-) -> None:
+def test_what_one_worker_leaves_another_takes_with_its_first_attempt(old: Claimer, claimer: Claimers) -> None:
     (id_,) = put(name=STRANGE)
     (met,) = old.run_pass(sync=1).claims
     assert claimed(old, releases=[met]) == []
@@ -216,9 +214,7 @@ def test_a_worker_that_leaves_all_that_waits_wakes_nobody(old: Claimer, connect:
     assert heard.payload.endswith(" mail")
 
 
-def test_a_pass_that_asks_for_it_leaves_out_what_the_workers_row_does_not_name_and_so_does_its_buffer(
-    old: Claimer,
-) -> None:
+def test_a_pass_that_asks_for_it_leaves_out_what_its_worker_does_not_name_as_does_its_buffer(old: Claimer) -> None:
     put(5, name=STRANGE)
     known = put(5, name=KNOWN)
     assert claimed(old, 2) == known[:2]
@@ -235,9 +231,7 @@ def test_tasks_of_a_full_partition_that_nobody_here_knows_hide_nothing(old: Clai
     assert claimed(old) == first + second
 
 
-def test_leaving_tasks_out_reads_the_index_of_what_can_be_claimed_and_never_sorts(
-    claimer: Claimers, connect: Connect
-) -> None:
+def test_leaving_tasks_out_reads_the_index_of_the_claim_and_never_sorts(claimer: Claimers, connect: Connect) -> None:
     for state in states(connect(), name=STRANGE):
         worker = knowing(claimer())
         put(name=KNOWN)

@@ -116,9 +116,7 @@ def test_a_task_of_a_worker_without_a_heartbeat_is_what_the_reaper_calls_an_orph
     assert codes(task.id) == ["FINISHED"]
 
 
-def test_a_claim_that_waits_in_a_buffer_says_so_until_its_lease_ends_and_holds_no_permit_in_soft_mode(
-    settings: Any,
-) -> None:
+def test_a_claim_in_a_buffer_says_so_until_its_lease_ends_and_holds_no_permit_in_soft_mode(settings: Any) -> None:
     worker = serving()
     id_ = TaskFactory(status="CLAIMED", claimed_by=worker.id, claim_expires_at=now() + HOUR).id
     limit("default", max_concurrency=1)

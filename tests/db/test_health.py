@@ -75,9 +75,7 @@ def test_waits_cost_a_probe_for_each_lane_and_priority_however_many_wait(connect
         assert conn.execute(query, ["horsies_tasks"]).fetchall() == [(0,)], "nothing is read past the index"
 
 
-def test_unfinished_runs_are_counted_to_a_bound_and_through_their_index_however_many_have_finished(
-    connect: Connect,
-) -> None:
+def test_unfinished_runs_are_counted_to_a_bound_and_by_their_index_however_many_have_ended(connect: Connect) -> None:
     conn = connect()
     run = "INSERT INTO horsies_workflows (id, name, status, on_error, finished_at) SELECT gen_random_uuid(), 'a run', "
     conn.execute(run + "'RUNNING', 'fail', NULL FROM generate_series(1, 500)")
@@ -134,9 +132,7 @@ def test_due_tasks_whose_only_worker_is_silent_have_no_living_worker_even_if_nob
     assert codes(examine(connection)) == []
 
 
-def test_a_queue_whose_workers_are_beyond_those_that_are_listed_has_them_all_the_same(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_queue_whose_workers_are_beyond_those_listed_has_them_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Naive: with more than 500 workers, queues of those whose host comes last by name seem to have none."""
     for module in ("store.health", "monitoring.health.state"):
         monkeypatch.setattr(f"horsies_django.{module}.MOST_WORKERS", 2)
@@ -263,9 +259,7 @@ def test_a_transaction_that_holds_back_xmin_is_named_until_it_ends(connect: Conn
     assert holder.info.backend_pid not in [one.pid for one in HealthStore(connection).database().xmin_holders]
 
 
-def test_prepared_transactions_hold_back_xmin_and_block_and_of_a_hidden_one_the_longest_wait_is_told(
-    aside: Aside,
-) -> None:
+def test_prepared_transactions_hold_back_xmin_and_block_and_hidden_ones_by_the_longest_wait(aside: Aside) -> None:
     """Slots without an xmin hold back nothing, and another database is not told of."""
     with private_postgres(durable=False, max_prepared_transactions=2) as url, ExitStack() as opened:
 
@@ -380,7 +374,7 @@ def logged(log: pytest.LogCaptureFixture) -> list[str]:
     return sorted(record.args[0] for record in log.records if isinstance(record.args, tuple))
 
 
-def test_a_pause_whose_audit_entry_is_lost_pauses_and_is_told_with_who_and_why_once_a_minute(
+def test_a_pause_whose_entry_is_lost_pauses_and_is_told_with_who_and_why_each_minute(
     log: pytest.LogCaptureFixture,
 ) -> None:
     with refused("horsies_audit", event="INSERT"):

@@ -76,9 +76,7 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("rule", "columns"), REFUSED)
-def test_a_row_that_no_statement_could_bear_or_contradicts_itself_is_refused(
-    rule: str, columns: dict[str, Any]
-) -> None:
+def test_a_row_that_no_statement_could_bear_or_contradicts_itself_fails(rule: str, columns: dict[str, Any]) -> None:
     (id_,) = put()
     with pytest.raises(IntegrityError, match=f'violates "horsies_tasks_{rule}": '), transaction.atomic():
         change(id_, **columns)

@@ -204,7 +204,7 @@ def test_a_delay_or_a_priority_is_refused_whoever_inserts(columns: dict[str, Any
     assert not Task.objects.exists()
 
 
-def test_a_queue_that_becomes_ordered_starts_nothing_before_all_that_wait_have_their_place(
+def test_a_queue_that_becomes_ordered_starts_nothing_before_all_have_a_place(
     claimer: Claimers, connect: Connect
 ) -> None:
     """Naive: what is sent after the change stands before older rows that no pass has met yet."""
@@ -227,7 +227,7 @@ def test_a_queue_that_becomes_ordered_starts_nothing_before_all_that_wait_have_t
 
 
 @pytest.mark.parametrize("redacted", [False, True])
-def test_a_key_stays_stopped_under_a_new_rule_but_not_if_it_cannot_be_told_or_without_one(
+def test_a_key_stays_stopped_under_a_new_rule_unless_it_cannot_be_told_or_none(
     claimer: Claimers, redacted: bool
 ) -> None:
     """Naive: the failed task stops a key that no task has any more, for ever.
@@ -272,9 +272,7 @@ def test_a_run_whose_task_stops_a_key_is_not_pruned(claimer: Claimers) -> None:
     assert store.prune_runs(dt.timedelta(days=1), 100)[0] == 1
 
 
-def test_a_head_that_another_transaction_has_locked_parks_nothing_that_it_could_not_let_go(
-    claimer: Claimers, connect: Connect
-) -> None:
+def test_a_head_that_another_session_has_locked_parks_nothing_behind_it(claimer: Claimers, connect: Connect) -> None:
     """Naive: a pass parks the second one while the first is being cancelled; nobody unparks it for half a minute."""
     ordered()
     worker, other = claimer(), connect()
@@ -362,9 +360,7 @@ def merged() -> dict[uuid.UUID, uuid.UUID]:
     return dict(Task.objects.filter(error_code="MERGED").values_list("pk", "merged_into"))
 
 
-def test_what_is_sent_while_one_runs_is_one_run_that_begins_after_the_last_commit(
-    claimer: Claimers, connect: Connect
-) -> None:
+def test_what_is_sent_while_one_runs_is_one_run_after_the_last_commit(claimer: Claimers, connect: Connect) -> None:
     """Naive: a send finds the one that runs and is left out, or waits for another sender's transaction."""
     coalescing()
     worker, sender = claimer(), connect()
@@ -439,9 +435,7 @@ def test_a_merged_task_is_retried_with_the_one_that_ran_and_can_be_redacted(clai
     assert set(Task.objects.filter(status="CANCELLED").values_list("pk", flat=True)) == {first, second}
 
 
-def test_rows_that_another_transaction_has_locked_are_left_for_the_next_run(
-    claimer: Claimers, connect: Connect
-) -> None:
+def test_rows_that_another_session_has_locked_are_left_for_the_next_run(claimer: Claimers, connect: Connect) -> None:
     coalescing()
     worker, other = claimer(), connect()
     ids = equal(3)
@@ -453,9 +447,7 @@ def test_rows_that_another_transaction_has_locked_are_left_for_the_next_run(
     assert two.id == ids[2]
 
 
-def test_who_waits_for_a_merged_task_is_notified_of_the_run_that_answers_it(
-    claimer: Claimers, connect: Connect
-) -> None:
+def test_who_waits_for_a_merged_task_hears_of_the_run_that_answers_it(claimer: Claimers, connect: Connect) -> None:
     """Naive: only the task that ran is named, and the others are found by the next poll."""
     coalescing()
     worker, listener = claimer(), connect()

@@ -204,7 +204,7 @@ class World:
 @pytest.mark.promise("S4.24")
 @pytest.mark.parametrize("coalesce", [False, True])
 @pytest.mark.parametrize("seed", range(examples(12, 400)))
-def test_what_starts_is_merged_stopped_and_cancelled_is_what_the_model_says(
+def test_what_starts_merges_stops_and_is_cancelled_is_as_the_model_says(
     claimer: Claimers, seed: int, coalesce: bool
 ) -> None:
     world = World(claimer(), seed, coalesce)

@@ -91,9 +91,7 @@ def test_pending_are_the_tasks_that_are_due_in_every_lane_and_priority_parked_or
     assert store.partitions("nowhere", 5, claimed=True) == []
 
 
-def test_the_cluster_counts_all_queues_and_comes_first_if_it_has_a_cap_is_paused_or_asked_for(
-    claimer: Claimers,
-) -> None:
+def test_the_cluster_counts_all_queues_and_comes_first_if_capped_paused_or_asked_for(claimer: Claimers) -> None:
     store = OverviewStore(connection)
     queues = ["mail", "bulk", "twin", "default"]
     assert overview("*").effective["max_concurrency"] is None
@@ -145,9 +143,7 @@ def test_the_limit_of_a_partition_per_worker_counts_once_for_each_living_worker(
     assert (load_.running, load_.limit) == (2, 2)
 
 
-def test_a_slot_names_its_task_worker_child_and_partition_and_whether_it_lives_the_longest_held_first(
-    claimer: Claimers,
-) -> None:
+def test_a_slot_names_its_task_worker_child_partition_and_whether_it_lives_the_oldest_first(claimer: Claimers) -> None:
     limit("default", partition_by_args=["tenant"])
     ids = tenant("a", 4)
     worker, dead, gone = claimer(), claimer(), claimer()

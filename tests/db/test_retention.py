@@ -119,9 +119,7 @@ def test_tasks_that_are_kept_for_ever_are_met_once_and_never_again(connect: Conn
     assert Task.objects.exclude(queue_name="payments").count() == 0
 
 
-def test_full_batches_do_not_read_again_what_the_batches_before_them_deleted_also_of_one_moment(
-    connect: Connect,
-) -> None:
+def test_full_batches_do_not_read_again_what_those_before_them_deleted_also_of_one_moment(connect: Connect) -> None:
     for batch in range(40):
         finished(9 * DAY - batch * HOUR, 5)
     assert entries(connect(), EVERYTHING, many=10) < 1_000
@@ -131,9 +129,7 @@ def test_full_batches_do_not_read_again_what_the_batches_before_them_deleted_als
     assert left() == set(kept)
 
 
-def test_a_shorter_and_a_longer_retention_both_go_on_where_the_last_round_ended_but_after_a_week_from_the_beginning(
-    connect: Connect,
-) -> None:
+def test_rounds_of_any_age_go_on_where_the_last_one_ended_and_begin_anew_after_a_week(connect: Connect) -> None:
     conn = connect()
     finished(9 * DAY), finished(5 * DAY), finished(2 * DAY)
     assert prune(conn, EVERYTHING._replace(age=7 * DAY)) == 1
@@ -148,7 +144,7 @@ def test_a_shorter_and_a_longer_retention_both_go_on_where_the_last_round_ended_
 
 
 @pytest.mark.parametrize("many", [50, 2], ids=["in the last batch", "in a full batch"])
-def test_a_task_that_somebody_has_locked_is_not_waited_for_and_goes_with_a_later_round_if_it_is_finished_still(
+def test_what_somebody_has_locked_is_not_waited_for_and_goes_later_if_it_is_finished_still(
     connect: Connect, many: int
 ) -> None:
     conn, other = connect(), connect()
@@ -176,9 +172,7 @@ def test_one_prunes_at_a_time_and_the_others_leave_it_to_that_one(connect: Conne
     assert prune(conn) == 2
 
 
-def test_another_set_of_queues_is_swept_from_the_beginning_and_rows_about_those_that_nobody_has_any_more_go(
-    connect: Connect,
-) -> None:
+def test_another_set_of_queues_is_swept_from_the_beginning_and_rows_about_sets_of_old_go(connect: Connect) -> None:
     conn = connect()
     finished(queue_name="payments")
     assert prune(conn, Kept(("payments",), others=True, age=DAY)) == 0
@@ -292,9 +286,7 @@ WEEK = 7 * 86_400_000
 
 
 @pytest.mark.parametrize("keep", [None, True, "1h", {"a": 1}, [False], -5, 1.5, 10**30, WEEK, False, 3_600_000])
-def test_options_of_any_kind_do_not_stop_a_round_and_only_what_is_kept_for_longer_than_its_queue_stays(
-    connect: Connect, keep: Any
-) -> None:
+def test_options_of_any_kind_stop_no_round_and_only_what_outlives_its_queue_stays(connect: Connect, keep: Any) -> None:
     id_, conn = keeping(keep, 2 * DAY), connect()
     keeping(keep, 2 * DAY, status="FAILED")
     if keep not in (False, 3_600_000):
@@ -332,7 +324,7 @@ def test_what_was_taken_is_locked_or_has_not_finished_is_left_without_waiting(co
     assert TaskAttempt.objects.count() == 1
 
 
-def test_a_batch_is_deleted_by_its_ids_also_where_it_is_planned_as_if_no_task_had_finished(
+def test_a_batch_is_deleted_by_its_ids_also_when_planned_as_if_none_had_finished(
     claimer: Any, connect: Connect
 ) -> None:
     """Naive: the index of finished tasks looks empty, so each batch reads all finished tasks there are."""
@@ -378,9 +370,7 @@ def everything() -> str:
 
 
 @pytest.mark.parametrize("status", FINISHED)
-def test_no_table_knows_any_more_what_a_redacted_task_was_about_and_the_audit_who_redacted_it_and_why(
-    status: str,
-) -> None:
+def test_no_table_knows_any_more_what_a_redacted_task_was_about_and_the_audit_who_did_it_and_why(status: str) -> None:
     task = told(status=status)
     before = everything()
     assert SECRET in before

@@ -85,7 +85,7 @@ def test_a_pass_reads_no_more_entries_the_more_tasks_have_passed_under_an_old_tr
     assert max(*early.values(), *late.values()) < 10 * BATCH  # entries of the last batches
 
 
-def test_a_queue_in_which_nothing_waits_costs_a_few_probes_however_many_tasks_have_passed(
+def test_a_queue_in_which_nothing_waits_costs_a_few_probes_however_much_passed(
     sighted: Sights, connect: Connect
 ) -> None:
     limit("default", max_concurrency=10)
@@ -115,7 +115,7 @@ def send_quietly(session: psycopg.Connection[Any], **columns: Any) -> Iterator[u
         yield send_late(session, **columns)
 
 
-def test_a_task_that_was_committed_late_or_due_in_the_past_is_claimed_with_the_next_pass(
+def test_a_task_committed_late_or_due_in_the_past_is_claimed_with_the_next_pass(
     sighted: Sights, connect: Connect
 ) -> None:
     worker, sender = sighted(), connect()
@@ -178,7 +178,7 @@ def test_a_task_of_a_priority_never_met_is_found_whenever_it_was_due(sighted: Si
     assert len(claims) == 2
 
 
-def test_what_is_given_back_or_due_for_another_attempt_is_claimed_in_its_place_by_the_same_pass_and_by_others(
+def test_what_is_given_back_or_due_again_is_claimed_in_its_place_by_the_same_pass_and_by_others(
     sighted: Sights,
 ) -> None:
     first, second, third = (put(max_retries=1)[0] for _ in range(3))
@@ -284,9 +284,7 @@ def test_the_net_is_a_pass_without_marks_once_per_poll(sighted: Sights) -> None:
     assert Task.objects.get(pk=seen).status == "RUNNING"
 
 
-def test_a_cap_counts_all_that_runs_however_many_moments_it_was_claimed_at_and_however_much_has_passed_since(
-    sighted: Sights,
-) -> None:
+def test_a_cap_counts_all_that_runs_however_many_moments_it_was_claimed_at_and_whatever_passed(sighted: Sights) -> None:
     put(120)
     worker, other = sighted(), sighted()
     running = worker.run_pass(sync=2).claims + other.run_pass(sync=1).claims  # before there was a cap

@@ -182,9 +182,7 @@ def test_tables_made_without_migrations_are_those_of_the_migrations(before: set[
     assert runs_a_task()
 
 
-def test_without_migrations_too_the_functions_are_made_again_but_not_for_a_flush(
-    before: set[Any], settings: Any
-) -> None:
+def test_without_migrations_the_functions_are_made_again_but_not_for_a_flush(before: set[Any], settings: Any) -> None:
     settings.MIGRATION_MODULES = {"horsies": None}
     sql(OLDER)
     sql("CREATE VIEW of_the_project AS SELECT kwargs, result FROM horsies_tasks")
@@ -418,9 +416,7 @@ CALLS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("verb", [*SENDS, *CALLS])
-def test_whatever_asks_an_unmigrated_database_says_migrate_and_a_send_in_an_error_of_its_own(
-    unmigrated: None, verb: str
-) -> None:
+def test_whatever_asks_an_unmigrated_database_says_migrate_a_send_in_its_own_error(unmigrated: None, verb: str) -> None:
     said = f"the database 'default' does not have the tables .*: {MIGRATE}"
     with pytest.raises(TaskSendError if verb in SENDS else ProgrammingError, match=said) as caught:
         {**SENDS, **CALLS}[verb]()

@@ -138,7 +138,7 @@ def test_every_selection_and_every_list_has_all_tasks_that_it_describes_each_onc
         assert set(found) == {row.pk for row in rows if fits(row, chosen)}, chosen
 
 
-def test_a_list_looks_at_the_newest_entries_of_its_own_time_and_says_whether_there_are_more(
+def test_a_list_looks_at_the_newest_of_its_own_time_and_says_whether_there_are_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Naive: the newest 30,000 are from after the night that is asked for, and the night is empty."""
@@ -180,9 +180,7 @@ def failures(count: int = 1, **columns: Any) -> list[uuid.UUID]:
     return [task.pk for task in TaskFactory.create_batch(count, status="FAILED", error_code="OH_NO", **values)]
 
 
-def test_a_retry_of_all_lets_each_run_once_though_it_is_stopped_and_begun_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_retry_of_all_lets_each_run_once_though_stopped_and_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BATCH", 7)
     monkeypatch.setattr(module, "READ", 10)
     failures(40)

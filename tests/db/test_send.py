@@ -64,9 +64,7 @@ def test_one_notification_per_queue_and_transaction_arrives_at_the_commit(connec
 
 
 @pytest.mark.parametrize("server_side_binding", [False, True])
-def test_every_option_is_stored_whether_parameters_are_bound_by_the_driver_or_by_the_server(
-    server_side_binding: bool,
-) -> None:
+def test_every_option_is_stored_whether_the_driver_or_the_server_binds_parameters(server_side_binding: bool) -> None:
     def new(**columns: Any) -> NewTasks:
         return NewTasks("x", "default", "sync", 7, [uuid7()], ["{}"], **columns)
 
@@ -228,7 +226,7 @@ def test_the_async_verbs_send_as_their_twins_do_which_on_a_running_loop_name_the
     assert [kwargs["a"] for kwargs in Task.objects.order_by("id").values_list("kwargs", flat=True)] == [1, 2, 3, 4, 5]
 
 
-def test_a_send_while_apps_load_or_task_modules_are_imported_is_refused_in_that_thread_only(
+def test_a_send_while_apps_load_or_tasks_are_imported_is_refused_in_that_thread_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with registry.suppressed_sends(), ThreadPoolExecutor(1) as other:
@@ -244,9 +242,7 @@ def test_a_send_while_apps_load_or_task_modules_are_imported_is_refused_in_that_
     assert caught.value.code == "SEND_SUPPRESSED"
 
 
-def test_a_database_that_is_gone_may_be_sent_to_again_and_one_that_cannot_take_the_value_may_not(
-    connect: Connect,
-) -> None:
+def test_a_database_that_is_gone_may_be_sent_to_again_and_one_that_refuses_the_value_may_not(connect: Connect) -> None:
     """As a character that its encoding does not have, which is one error of class 22 of many."""
     with refusing.refused("horsies_tasks", event="INSERT", code="22P05"), pytest.raises(TaskSendError) as caught:
         tasks.add.send(1)
@@ -322,9 +318,7 @@ def test_a_delay_and_a_good_until_count_from_the_send_and_not_from_the_start_of_
         assert before <= (row(handle).good_until or before) - HOUR <= after
 
 
-def test_a_task_whose_time_until_it_is_good_is_over_expires_and_one_without_a_delay_is_due_at_once(
-    claimer: Claimers,
-) -> None:
+def test_a_task_whose_good_until_is_over_expires_and_one_without_a_delay_is_due_at_once(claimer: Claimers) -> None:
     short = tasks.add.with_options(good_until=dt.timedelta(microseconds=1)).send(1)
     long = tasks.add.with_options(good_until=HOUR).send(1)
     now = tasks.add.with_options(delay=60, priority=7).with_options(delay=0).send(1)

@@ -109,7 +109,7 @@ def test_the_pass_reads_tasks_through_their_indexes_and_never_sorts_them(claimer
             assert "Sort" not in plan.replace("Sort Key", ""), state
 
 
-def test_the_short_pass_reads_tasks_through_their_indexes_and_sorts_only_what_it_claimed(
+def test_the_short_pass_reads_tasks_by_their_indexes_and_sorts_only_what_it_claimed(
     claimer: Any, connect: Connect
 ) -> None:
     for state in states(connect()):
@@ -127,7 +127,7 @@ def test_the_short_pass_reads_tasks_through_their_indexes_and_sorts_only_what_it
             assert plan.count("Sort\n") + plan.count("Sort  (") <= sorts, state
 
 
-def test_caps_count_through_the_index_of_what_is_in_flight_and_unpark_through_that_of_the_parked(
+def test_caps_count_by_the_index_of_what_is_in_flight_and_unpark_by_that_of_the_parked(
     claimer: Any, connect: Connect
 ) -> None:
     limit("mail", max_concurrency=3, partition_by_args=["tenant"], partition_max_concurrency=1)
@@ -221,7 +221,7 @@ def entries_read(conn: psycopg.Connection[Any], index: str, act: Callable[[], ob
     return int(after - before)
 
 
-def test_tasks_due_in_the_future_cost_a_settle_and_a_claim_one_probe_each_time(claimer: Any) -> None:
+def test_tasks_due_in_the_future_and_full_partitions_cost_a_settle_and_a_claim_a_probe_each(claimer: Any) -> None:
     limit("default", max_concurrency=4)
     put(4)
     put(2_000, priority=1, delay=timedelta(days=1))
@@ -229,19 +229,14 @@ def test_tasks_due_in_the_future_cost_a_settle_and_a_claim_one_probe_each_time(c
     claims = worker.run_pass(sync=2).claims
     assert entries(worker, "horsies_tasks_claim", outcomes=complete(claims)) < 20  # it looks whether to wake others
     assert entries(worker, "horsies_tasks_claim", sync=2) < 20
+    limit("mail", partition_by_args=["tenant"], partition_max_concurrency=1)
+    put(500, queue="mail", kwargs=[f'{{"tenant": {number}}}' for number in range(500)])
+    assert len(claimer(mail=1).run_pass(sync=500).claims) == 500
+    put(queue="mail", kwargs=['{"tenant": "another"}'])
+    assert entries(claimer(mail=1), "horsies_tasks_holding", sync=1) < 5
 
 
-def test_partitions_that_are_full_cost_a_claim_of_others_nothing(claimer: Any) -> None:
-    limit("default", partition_by_args=["tenant"], partition_max_concurrency=1)
-    put(500, kwargs=[f'{{"tenant": {number}}}' for number in range(500)])
-    assert len(claimer().run_pass(sync=500).claims) == 500
-    put(1, kwargs=['{"tenant": "another"}'])
-    assert entries(claimer(), "horsies_tasks_holding", sync=1) < 5
-
-
-def test_a_claim_reads_only_what_it_takes_after_all_tasks_were_deleted_and_many_came(
-    claimer: Any, connect: Connect
-) -> None:
+def test_a_claim_reads_only_what_it_takes_after_all_was_deleted_and_much_came(claimer: Any, connect: Connect) -> None:
     """Naive: a join with the candidates. Statistics of pages without rows promise one row, so all tasks are read to join them."""
     admin = connect()
     admin.execute("ALTER TABLE horsies_tasks SET (autovacuum_enabled = off)")

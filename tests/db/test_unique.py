@@ -112,15 +112,7 @@ def test_what_has_ended_or_is_gone_holds_nothing(how: str) -> None:
     assert not same(first, whole.send(1, 2))
 
 
-def test_a_duplicate_may_be_an_error() -> None:
-    first = refusing.send(1, 2)
-    with pytest.raises(TaskSendError, match=f"task {first.task_id} is the same work") as caught:
-        refusing.send(1, 2)
-    assert (caught.value.code, caught.value.retryable) == ("DUPLICATE", False)
-    assert refusing.send(2, 2).is_new
-
-
-def test_a_retry_holds_again_and_is_refused_while_another_one_is_the_same_work() -> None:
+def test_a_retry_holds_again_and_is_refused_beside_the_same_work_and_a_duplicate_may_be_an_error() -> None:
     first = whole.send(1, 2)
     first.cancel()
     second = whole.send(1, 2)
@@ -131,6 +123,11 @@ def test_a_retry_holds_again_and_is_refused_while_another_one_is_the_same_work()
     assert same(first, whole.send(1, 2))
     with pytest.raises(TaskNotRetryable, match="is unique"):
         second.retry()
+    first = refusing.send(1, 2)
+    with pytest.raises(TaskSendError, match=f"task {first.task_id} is the same work") as caught:
+        refusing.send(1, 2)
+    assert (caught.value.code, caught.value.retryable) == ("DUPLICATE", False)
+    assert refusing.send(2, 2).is_new
 
 
 def test_send_many_sends_each_once_and_two_senders_do_not_wait_for_each_other(aside: Aside) -> None:
@@ -142,12 +139,15 @@ def test_send_many_sends_each_once_and_two_senders_do_not_wait_for_each_other(as
 
 
 def test_digests_go_with_their_tasks_and_with_redaction() -> None:
+    """Naive: what is no digest is decoded unseen, and no task of the batch is deleted."""
     first, second = whole.send(1), whole.send(2)
     drain()
     redaction.redact(first.task_id, actor="ada", reason="asked for")
     assert [key.task_id for key in SendKey.objects.all()] == [second.task_id]
     assert "unique" not in (Task.objects.get(pk=first.task_id).options or {})
-    assert prune() == 2
+    ids = [put(options=json.dumps({"unique": {"digest": digest}}))[0] for digest in ("0", "no digest", 7, None)]
+    Task.objects.filter(pk__in=ids).update(status="CANCELLED", error_code="TASK_CANCELLED", finished_at=Now())
+    assert prune() == 6
     assert not SendKey.objects.exists()
 
 
@@ -167,16 +167,6 @@ def test_a_digest_that_a_newer_task_has_taken_over_stays_when_the_older_one_goes
     else:
         redaction.redact(first.task_id, actor="ada", reason="asked for")
     assert same(second, whole.send(1))
-
-
-def test_options_that_hold_no_digest_keep_nothing_from_being_pruned() -> None:
-    """Naive: the text is decoded unseen, and no task of the batch is deleted."""
-    whole.send(1).cancel()
-    for digest in ("0", "no digest", 7, None):
-        put(options=json.dumps({"unique": {"digest": digest}}))
-    Task.objects.update(status="CANCELLED", error_code="TASK_CANCELLED", finished_at=Now())
-    assert prune() == 5
-    assert not SendKey.objects.exists()
 
 
 @pytest.mark.parametrize(
@@ -268,7 +258,7 @@ def test_an_old_key_is_taken_over_and_pruned(settings: Any) -> None:
 
 @pytest.mark.parametrize("commits", [True, False])
 @pytest.mark.parametrize("sender", ["once", "whole"])
-def test_a_second_sender_waits_for_the_first_and_finds_what_became_of_it(
+def test_a_second_sender_waits_and_finds_what_became_of_the_first(
     aside: Aside, connect: Connect, sender: str, commits: bool
 ) -> None:
     """Also for one who takes over the digest of a task that ended."""

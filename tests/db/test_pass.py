@@ -16,6 +16,7 @@ import psycopg
 import pytest
 from django.utils import timezone
 
+from horsies_django.core.errors import TaskNotRetryable
 from horsies_django.core.options import options_text
 from horsies_django.core.records import Claim, Outcome, Wanted
 from horsies_django.core.retry import RetryPolicy
@@ -290,10 +291,14 @@ def test_a_cancel_ends_what_has_not_started_and_its_claim_starts_nothing(worker:
     assert task.finished_at == task.cancel_requested_at is not None
 
 
-def test_a_cancel_of_what_is_over_changes_nothing() -> None:
+def test_a_cancel_of_what_is_over_and_a_retry_of_what_did_not_fail_change_nothing() -> None:
     ids = {TaskFactory(status=status).pk for status in FINISHED}
+    others = [TaskFactory(status=status).pk for status in ("PENDING", "CLAIMED", "RUNNING", "COMPLETED")]
     before = list(Task.objects.order_by("id").values())
     assert operations.cancel(ids, terminate=True) == dict.fromkeys(ids, "FINISHED")
+    for id_ in others:
+        with pytest.raises(TaskNotRetryable):
+            operations.retry(id_, actor="ada")
     assert list(Task.objects.order_by("id").values()) == before
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from horsies_django.core.records import NewTasks, Wanted
+from horsies_django.core.records import Claim, NewTasks, Wanted
 from horsies_django.models import Task
 from horsies_django.store.tasks import TaskStore
 from horsies_django.store.workers import WorkerStore
@@ -20,12 +21,15 @@ from horsies_django.worker.engine.scan_cursors import LAG_SECONDS
 from tests.conftest import Claimer, Claimers, Connect, limit, put, wait_until
 from tests.db.conftest import Aside, wait_for_waiting
 from tests.db.sighted import POLL_SECONDS, Sighted
-from tests.db.test_pass import aware, done
+from tests.db.test_pass import aware, done, failed
 from tests.db.test_statements import complete, entries
+from tests.support.sizes import examples
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 Sights = Callable[..., Sighted]
+Session = psycopg.Connection[Any]
+IDLE = psycopg.pq.TransactionStatus.IDLE
 BATCH = 50
 INDEXES = ("horsies_tasks_claim", "horsies_tasks_holding")
 LEASE = timedelta(minutes=5)
@@ -47,7 +51,7 @@ def sighted(connect: Connect) -> Iterator[Sights]:
 
 
 @contextmanager
-def pinned(holder: psycopg.Connection[Any]) -> Iterator[None]:
+def pinned(holder: Session) -> Iterator[None]:
     """Have an old transaction with an id open, and idle, meanwhile."""
     with holder.transaction():
         holder.execute("SELECT txid_current()")
@@ -99,7 +103,7 @@ def test_a_queue_in_which_nothing_waits_costs_a_few_probes_however_much_passed(
         assert entries(worker, "horsies_tasks_claim", sync=10, async_=10) < 50
 
 
-def send_late(session: psycopg.Connection[Any], **columns: Any) -> uuid.UUID:
+def send_late(session: Session, **columns: Any) -> uuid.UUID:
     """Send a task in the session's own transaction, which is to commit later."""
     id_ = uuid7()
     task = NewTasks("tests.nothing", "default", "sync", 100, [id_], ["{}"])
@@ -108,29 +112,104 @@ def send_late(session: psycopg.Connection[Any], **columns: Any) -> uuid.UUID:
 
 
 @contextmanager
-def send_quietly(session: psycopg.Connection[Any], **columns: Any) -> Iterator[uuid.UUID]:
+def send_quietly(session: Session, **columns: Any) -> Iterator[uuid.UUID]:
     """Send a task that is committed after the block, and of which nobody is told."""
     with session.transaction():
         session.execute("SET LOCAL horsies.quiet = 'on'")
         yield send_late(session, **columns)
 
 
-def test_a_task_committed_late_or_due_in_the_past_is_claimed_with_the_next_pass(
-    sighted: Sights, connect: Connect
+class Hours:
+    """What happens beside a worker with cursors. It claims what it would if it looked everywhere, in the same order."""
+
+    def __init__(self, seed: int, worker: Sighted, others: list[Claimer], sender: Session, somebody: Session) -> None:
+        self.pick, self.partitioned = random.Random(seed), seed % 2 == 1
+        self.worker, self.others, self.sender, self.somebody = worker, others, sender, somebody
+        self.ahead: list[Claim] = []
+
+    def send(self) -> None:
+        count = self.pick.randrange(1, 4)
+        due: dict[str, Any] = self.pick.choice(({}, {"delay": EARLIER}, {"due_at": aware(hours=-1)}))
+        kwargs = [f'{{"tenant": {self.pick.randrange(3)}}}'] * count
+        lane, priority = self.pick.choice(("sync", "sync", "async")), self.pick.choice((1, 100, 100, 200))
+        put(count, kwargs=kwargs, lane=lane, priority=priority, max_retries=9, **due)
+
+    def send_late(self) -> None:
+        """Send in a transaction that is committed later."""
+        if self.sender.info.transaction_status == IDLE:
+            self.sender.execute("BEGIN")
+            send_late(self.sender, delay=EARLIER)
+        else:
+            self.sender.execute("COMMIT")
+
+    def hold(self) -> None:
+        """Lock rows, or let them go."""
+        if self.somebody.info.transaction_status == IDLE:
+            self.somebody.execute("BEGIN")
+            self.somebody.execute(
+                "SELECT FROM horsies_tasks WHERE status = 'PENDING' ORDER BY id LIMIT 2 FOR UPDATE SKIP LOCKED"
+            )
+        else:
+            self.somebody.execute("ROLLBACK")
+
+    def end(self) -> None:
+        """Settle or give back what somebody runs."""
+        one = self.pick.choice([self.worker, *self.others])
+        held = [claim for claim in one.store.held(one.id) if claim.running and self.pick.random() < 0.7]
+        back = [claim for claim in held if self.pick.random() < 0.3]
+        outcomes = [self.pick.choice((done(claim), failed(claim, retry=0))) for claim in held if claim not in back]
+        one.run_pass(outcomes=outcomes, releases=back)
+
+    def take(self) -> None:
+        self.others[0].run_pass(sync=self.pick.randrange(3), async_=1)
+
+    def take_ahead(self) -> None:
+        """Take tasks into a buffer, or start what is there, if its lease has not ended and there is room."""
+        one, self.ahead, starts = self.others[1], [], self.ahead
+        if starts:
+            one.run_pass(starts=starts)
+        else:
+            self.ahead = one.run_pass(wanted=Wanted(prefetch=2, lease=LEASE)).prefetched
+
+    def lapse(self) -> None:
+        Task.objects.filter(status="CLAIMED").update(claim_expires_at=aware(hours=-1))
+
+    def reap(self) -> None:
+        """Rescue what a worker that is gone had taken ahead, once the marks have passed it."""
+        self.others[1].run_pass(wanted=Wanted(prefetch=2, lease=LEASE))
+        self.compare()
+        WorkerStore(self.others[0].conn).reap(timedelta(0), judge=True, many=100)
+
+    def limit(self) -> None:
+        limit("default", max_concurrency=self.pick.choice((None, 3, 12, 20)))
+        if self.partitioned:
+            each = self.pick.choice((None, 1, 2))
+            limit("default", partition_by_args=["tenant"], partition_max_concurrency=each)
+
+    def set_the_clock_back(self) -> None:
+        self.worker.cursors.held["default"] = [aware(hours=1).isoformat()]
+
+    def compare(self) -> None:
+        self.worker.catch_up()
+        asked: dict[str, Any] = {"sync": self.pick.randrange(5), "async_": self.pick.randrange(3)}
+        back = self.worker.store.held(self.worker.id)[: int(self.pick.random() < 0.3)]
+        asked |= {"releases": back, "expired_leases": self.pick.random() < 0.3}
+        with self.worker.conn.transaction(force_rollback=True):
+            expected = [claim.id for claim in Claimer.run_pass(self.worker, **asked).claims]
+        assert claimed(self.worker, **asked) == expected
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", range(examples(12, 200)))
+def test_whatever_happens_a_pass_claims_what_one_without_marks_would(
+    sighted: Sights, claimer: Claimers, connect: Connect, seed: int
 ) -> None:
-    worker, sender = sighted(), connect()
-    with sender.transaction():
-        late = send_late(sender, delay=EARLIER)
-        put()
-        worker.run_pass(sync=10)
-        worker.settle_in()
-    assert claimed(worker) == []  # it lies behind the mark, and nobody has been told yet
-    worker.hears()
-    assert claimed(worker) == [late]
-    worker.settle_in()
-    past = put(due_at=aware(hours=-1))
-    worker.hears()
-    assert claimed(worker) == past
+    hours = Hours(seed, sighted(), [claimer(), claimer()], connect(), connect())
+    events = [hours.send] * 4 + [hours.end] * 3 + [hours.send_late, hours.hold, hours.limit] * 2
+    events += [hours.take, hours.take_ahead, hours.lapse, hours.reap, hours.set_the_clock_back]
+    for _ in range(80):
+        hours.pick.choice(events)()
+        hours.compare()
 
 
 def test_a_task_that_nobody_was_told_of_is_found_by_the_look_after_its_send(sighted: Sights, connect: Connect) -> None:
@@ -178,39 +257,6 @@ def test_a_task_of_a_priority_never_met_is_found_whenever_it_was_due(sighted: Si
     assert len(claims) == 2
 
 
-def test_what_is_given_back_or_due_again_is_claimed_in_its_place_by_the_same_pass_and_by_others(
-    sighted: Sights,
-) -> None:
-    first, second, third = (put(max_retries=1)[0] for _ in range(3))
-    worker, other = sighted(), sighted()
-    (claim,) = worker.run_pass(sync=1).claims
-    (again,) = worker.run_pass(sync=1, releases=[claim]).claims
-    assert (claim.id, again.id) == (first, first)
-    assert claimed(other, 1) + claimed(other, 1) == [second, third]
-    other.settle_in()
-    worker.run_pass(releases=[again])
-    other.hears()
-    (claim,) = other.run_pass(sync=1).claims
-    assert (claim.id, claim.attempt) == (first, 1)
-    worker.settle_in()
-    other.run_pass(outcomes=[done(claim, "FAILED", error_code="X", error_message="no", retry=0.0)])
-    worker.hears()
-    assert [(claim.id, claim.attempt) for claim in worker.run_pass(sync=1).claims] == [(first, 2)]
-
-
-def test_what_a_reaper_rescues_is_claimed_by_whoever_has_a_slot(sighted: Sights, connect: Connect) -> None:
-    (id_,) = put()
-    gone, worker = sighted(), sighted()
-    gone.run_pass(wanted=Wanted(prefetch=1, lease=LEASE))
-    put()
-    worker.run_pass(sync=1)
-    worker.settle_in()
-    Task.objects.filter(claimed_by=worker.id).delete()
-    WorkerStore(connect()).reap(timedelta(0), judge=True, many=100)
-    worker.hears()
-    assert claimed(worker, 1) == [id_]
-
-
 def test_a_claim_whose_lease_ended_is_claimed_in_its_place_and_no_other_worker_wakes_for_it(sighted: Sights) -> None:
     (id_,), (after,) = put(), put()
     gone, worker, other = sighted(), sighted(), sighted()
@@ -224,34 +270,6 @@ def test_a_claim_whose_lease_ended_is_claimed_in_its_place_and_no_other_worker_w
     other.hears()
     assert (claim.id, other.woken) == (id_, woken)
     worker.run_pass(outcomes=complete([claim]))
-
-
-def test_a_start_that_found_no_room_is_found_by_whoever_gives_a_permit_back(sighted: Sights) -> None:
-    limit("default", max_concurrency=1)
-    (early,) = put()
-    ahead, worker = sighted(), sighted()
-    soft = Wanted(prefetch=1, lease=LEASE)
-    (buffered,) = ahead.run_pass(wanted=soft).prefetched
-    Task.objects.filter(pk=early).update(claim_expires_at=aware(hours=-1))  # so that it holds no permit in hard mode
-    (late,) = put()
-    (claim,) = worker.run_pass(sync=1).claims
-    assert claim.id == late
-    Task.objects.filter(pk=early).update(claim_expires_at=aware(hours=1))
-    assert ahead.run_pass(starts=[buffered]).returned == [early]
-    worker.hears()
-    assert [claim.id for claim in worker.run_pass(sync=1, outcomes=complete([claim])).claims] == [early]
-
-
-def test_the_head_of_a_partition_is_found_when_a_permit_comes_free(sighted: Sights) -> None:
-    limit("default", partition_by_args=["tenant"], partition_max_concurrency=1)
-    put(2, kwargs=['{"tenant": 1}'] * 2)
-    worker, other = sighted(), sighted()
-    (claim,) = worker.run_pass(sync=5).claims
-    put(kwargs=['{"tenant": 2}'])
-    assert len(other.run_pass(sync=1).claims) == 1
-    other.settle_in()
-    worker.run_pass(outcomes=complete([claim]))
-    assert len(other.run_pass(sync=1).claims) == 1  # nobody needs to tell it
 
 
 def test_without_a_listener_there_are_no_marks_and_a_new_one_begins_without(sighted: Sights, connect: Connect) -> None:
@@ -282,34 +300,3 @@ def test_the_net_is_a_pass_without_marks_once_per_poll(sighted: Sights) -> None:
     assert worker.run_pass(sync=10).claims == []
     assert claimed(worker, later=POLL_SECONDS) == [moved]
     assert Task.objects.get(pk=seen).status == "RUNNING"
-
-
-def test_a_cap_counts_all_that_runs_however_many_moments_it_was_claimed_at_and_whatever_passed(sighted: Sights) -> None:
-    put(120)
-    worker, other = sighted(), sighted()
-    running = worker.run_pass(sync=2).claims + other.run_pass(sync=1).claims  # before there was a cap
-    limit("default", max_concurrency=30)
-    running += [claim for one in (worker, other) * 12 for claim in one.run_pass(sync=1).claims]
-    limit("default", max_concurrency=None)
-    running += other.run_pass(sync=1).claims
-    limit("default", max_concurrency=30)
-    assert len(running) == 28
-    for _ in range(10):
-        passing = worker.run_pass(sync=5).claims
-        assert len(passing) == 2
-        worker.run_pass(outcomes=complete(passing))
-    assert len(worker.run_pass(outcomes=complete(worker.store.held(worker.id)[1::2])).landed) == 7
-    assert len(claimed(other, 20)) == 9
-    assert claimed(worker, 20) == claimed(other, 20) == []
-    worker.cursors.held["default"] = [aware(hours=1).isoformat()]  # the clock was set back meanwhile
-    assert claimed(worker, 2) == []
-
-
-def test_a_row_that_somebody_holds_keeps_the_mark_where_it_is(sighted: Sights, connect: Connect) -> None:
-    (held,), (free,) = put(), put()
-    worker, other = sighted(), connect()
-    with other.transaction():
-        other.execute("SELECT 1 FROM horsies_tasks WHERE id = %s FOR UPDATE", [held])
-        assert claimed(worker, 2) == [free]
-        worker.settle_in()
-    assert claimed(worker, 2) == [held]

@@ -42,15 +42,20 @@ def serve(connection: psycopg.Connection[Any]) -> None:
     child = subprocess.Popen([sys.executable, "-c", CHILD, str(theirs.fileno())], pass_fds=[theirs.fileno()])
     theirs.close()
     connection.execute("LISTEN horsies_bare")
+    missed: list[psycopg.Notify] = []  # read while a statement ran, so that the selector does not wake for them
+    connection.add_notify_handler(missed.append)
     worker = uuid.uuid4()
     selector = selectors.DefaultSelector()
     for end in (connection, sys.stdin):
         selector.register(end, selectors.EVENT_READ)
     while True:
+        missed.clear()
         while claimed := connection.execute(CLAIM, {"worker": worker, "many": 4}).fetchall():
             ours.send(b".")
             (began,) = MOMENT.unpack(ours.recv(MOMENT.size))
             connection.execute(FINISH, {"worker": worker, "ids": [id_ for (id_,) in claimed], "began": repr(began)})
+        if missed:
+            continue
         if any(key.fileobj is sys.stdin for key, _ in selector.select()):
             break
         list(connection.notifies(timeout=0))

@@ -46,29 +46,13 @@ def run(
 
     Raises WorkerStartError if it cannot start, ImproperlyConfigured for invalid settings.
     """
+    options = dict(locals())
 
     def action(stopping: Shutdown) -> int:
         set_django_up()
         from horsies_django.worker.main import work
 
-        return work(
-            stopping,
-            processes=processes,
-            threads=threads,
-            async_concurrency=async_concurrency,
-            queues=queues,
-            loglevel=loglevel,
-            max_claim_batch=max_claim_batch,
-            max_claim_per_worker=max_claim_per_worker,
-            max_tasks_per_child=max_tasks_per_child,
-            max_memory_per_child_mb=max_memory_per_child_mb,
-            until_empty=until_empty,
-            shutdown_timeout=shutdown_timeout,
-            start_method=start_method,
-            with_scheduler=with_scheduler,
-            health_port=health_port,
-            health_host=health_host,
-        )
+        return work(stopping, **options)
 
     return under_signals(action, loglevel)
 

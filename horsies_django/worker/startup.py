@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
 
 import psycopg
 from django.db import DatabaseError, InterfaceError, OperationalError, connections
@@ -27,6 +26,7 @@ from horsies_django.store.queues import QueueStore
 from horsies_django.tasks import registry
 from horsies_django.worker.engine.engine import Engine
 from horsies_django.worker.engine.outage import DatabaseGaveUp
+from horsies_django.worker.engine.outbox import Outbox
 from horsies_django.worker.process.backoff import Backoff, Link
 from horsies_django.worker.process.logs import shown_name
 from horsies_django.worker.process.shutdown import Shutdown
@@ -69,14 +69,14 @@ class Start:
             self.stopping.wait(wait)
 
 
-def insert_missing_queues(connection: Any, config: Config, queues: Iterable[str], actor: str) -> None:
+def insert_missing_queues(outbox: Outbox, config: Config, actor: str) -> None:
     """Add missing queues to the database; log where it differs from the settings, without changing it.
 
     A worker that was started with old settings must not undo a change: the values in the database apply.
     """
-    store = QueueStore(connection)
+    store = QueueStore(outbox.connection_or_raise())
     wanted = declared(config)
-    names = [*queues, CLUSTER]
+    names = [*outbox.served.queues, CLUSTER]
     there = store.declared(names)
     for name in names:
         if name not in there:

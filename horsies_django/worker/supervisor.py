@@ -41,12 +41,7 @@ from horsies_django.worker.process.kill_timer import KillTimer
 from horsies_django.worker.process.options import WorkerOptions
 from horsies_django.worker.process.shutdown import STOP_SECONDS, Shutdown
 from horsies_django.worker.scheduler import SchedulerLoop
-from horsies_django.worker.startup import (
-    Start,
-    durable_behind_pooler,
-    insert_missing_queues,
-    refuse_unready_database,
-)
+from horsies_django.worker.startup import Start, durable_behind_pooler, insert_missing_queues, refuse_unready_database
 from horsies_django.workflows.advancer import Advancer
 
 logger = logging.getLogger("horsies.worker")
@@ -183,7 +178,7 @@ class Supervisor:
         self.startup.retry(lambda: refuse_unready_database(self.config), connected=False)
         wakeup = self.stopping.wakeup
         self.selector.register(wakeup, selectors.EVENT_READ, (wakeup.recv, 100))
-        self.startup.retry(self.insert_missing_queues)
+        self.startup.retry(lambda: insert_missing_queues(self.outbox, self.config, actor_name()))
         self.startup.retry(lambda: durable_behind_pooler(self.engine))
         if self.scheduler_loop is not None:
             self.startup.retry(self.scheduler_loop.declare)
@@ -212,9 +207,6 @@ class Supervisor:
             threads=self.options.threads,
             async_concurrency=self.options.async_concurrency,
         )
-
-    def insert_missing_queues(self) -> None:
-        insert_missing_queues(self.outbox.connection_or_raise(), self.config, self.options.queues, actor_name())
 
     def announce(self) -> None:
         """Log the configuration of this worker."""

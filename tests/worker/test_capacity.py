@@ -90,7 +90,7 @@ def test_in_soft_mode_what_runs_and_what_waits_counts_against_slots_and_buffer_a
 def test_the_first_that_came_fill_the_free_slots_of_their_lanes() -> None:
     buffer = Prefetched()
     first, second, third, fourth = some = claims("sync", "sync", "async", "sync")
-    buffer.add(some)
+    buffer.update((claim.id, claim) for claim in some)
     assert buffer.first({"sync": 2, "async": 0}) == [first, second]
     assert buffer.first({"sync": 1, "async": 5}) == [first, third]
     assert len(buffer) == 4

@@ -32,22 +32,21 @@ class State:
     loops: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # with the threads that run them
 
 
-state = State()
 held = threading.local()  # mask: the signals that were blocked in the thread that forks
 ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
 def keep_from_copies(*channels: Channel) -> None:
     """Close these channels in every copy of this process."""
-    state.channels.update(channels)
-    if not state.guarded:
-        state.guarded = True
+    State.channels.update(channels)
+    if not State.guarded:
+        State.guarded = True
         os.register_at_fork(before=hold_signals, after_in_parent=let_signals_in, after_in_child=strip)
 
 
 def keep_loop_from_copies(loop: asyncio.AbstractEventLoop) -> None:
     """Prevent copies of this process from continuing the loop that runs in the calling thread."""
-    state.loops[loop] = threading.get_ident()
+    State.loops[loop] = threading.get_ident()
 
 
 def hold_signals() -> None:
@@ -65,13 +64,13 @@ def let_signals_in() -> None:
 
 def strip() -> None:
     """Detach a copy from the original; runs in each copy before ``os.fork`` returns there."""
-    state.is_copy = True
+    State.is_copy = True
     for number in ENDING:
         signal.signal(number, signal.SIG_DFL)
     let_signals_in()
-    for channel in list(state.channels):
+    for channel in list(State.channels):
         channel.close()
-    for loop, thread in list(state.loops.items()):
+    for loop, thread in list(State.loops.items()):
         if thread == threading.get_ident():
             seal(loop)
 
@@ -92,7 +91,7 @@ def seal(loop: Any) -> None:
 
 def end_if_copy(succeeded: bool) -> None:
     """Exit if this process is a copy that returned from user code; the exit code is 0 if that succeeded, otherwise 1."""
-    if state.is_copy:
+    if State.is_copy:
         leave(0 if succeeded else 1)
 
 

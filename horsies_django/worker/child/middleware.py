@@ -33,14 +33,11 @@ class State:
     paths: tuple[str, ...] = ()
 
 
-state = State()
-
-
 def call(run: Run, task: TaskDefinition, args: Arguments, kwargs: Keywords) -> Any:
     """Call a task within the middleware, and return what it returned, a coroutine if it is async."""
-    if not state.paths:
+    if not State.paths:
         return task.function(*args, **kwargs)
-    return chain(state.paths, task.lane)(run.current, args, kwargs)
+    return chain(State.paths, task.lane)(run.current, args, kwargs)
 
 
 def load() -> None:
@@ -48,7 +45,7 @@ def load() -> None:
     paths = config().middleware
     for lane in {"sync", *(task.lane for task in registry.tasks())}:
         chain(paths, lane)
-    state.paths = paths
+    State.paths = paths
 
 
 @functools.cache

@@ -62,9 +62,6 @@ def capacity(config: Config, options: WorkerOptions) -> Capacity:
 class Prefetched(dict[uuid.UUID, Claim]):
     """The waiting claims by id, in the order of their arrival."""
 
-    def add(self, claims: Iterable[Claim]) -> None:
-        self.update((claim.id, claim) for claim in claims)
-
     def first(self, slots: dict[str, int]) -> list[Claim]:
         """Return the claims that would fill the free slots of each lane, without removing them."""
         left = dict(slots)

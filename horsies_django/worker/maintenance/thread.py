@@ -62,9 +62,9 @@ class MaintenanceThread(threading.Thread, Link):
         first_count_at = time.monotonic() + MINUTE_SECONDS
         self.jobs = [
             Job("the heartbeat", heartbeat.interval_seconds, self.beat),
-            Job("the reaper's round", reap_seconds, reaper.tick, self.on_duty),
+            Job("the reaper's round", reap_seconds, reaper.tick, lambda: heartbeat.on_duty),
             Job("recording which queues are served", MINUTE_SECONDS, reaper.note_served),
-            Job("advancing workflows", OFTEN_SECONDS, overdue.tick, self.on_duty),
+            Job("advancing workflows", OFTEN_SECONDS, overdue.tick, lambda: heartbeat.on_duty),
             Job("noting retentions", OFTEN_SECONDS, pruner.note, lambda: pruner.owes_note, at_the_end=True),
             Job("pruning", OFTEN_SECONDS, pruner.tick),
             Job("writing the history", MINUTE_SECONDS, history.tick, at=first_count_at, at_the_end=True),
@@ -85,9 +85,6 @@ class MaintenanceThread(threading.Thread, Link):
             if job.at_the_end:
                 self.attempt(job)
         self.disconnect()
-
-    def on_duty(self) -> bool:
-        return self.heartbeat.on_duty
 
     def beat(self, connection: psycopg.Connection[Any]) -> None:
         self.heartbeat.tick(connection)

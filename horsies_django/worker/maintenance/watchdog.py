@@ -74,12 +74,7 @@ class Watchdog(threading.Thread):
             "maintenance": (self.maintenance.asked_since, self.maintenance.connection),
         }
         for name, (since, connection) in waits.items():
-            if (
-                since is None
-                or connection is None
-                or connection is self.given_up
-                or now - since < LONGEST_SECONDS[name]
-            ):
+            if since is None or now - since < LONGEST_SECONDS[name] or connection in (None, self.given_up):
                 continue
             if shut_down(connection):
                 self.given_up = connection

@@ -225,13 +225,9 @@ class Child(PoolProcess):
     def _watch(self) -> int:
         """Return a descriptor that becomes readable when the child dies, even if another process holds its pipes open."""
         self.pidfd: int | None = None
-        if hasattr(os, "pidfd_open"):
-            try:
-                self.pidfd = os.pidfd_open(self.pid)
-            except ProcessLookupError:
-                pass  # dead already, so the sentinel is readable
-            except OSError:
-                pass  # not supported by the kernel or a sandbox
+        # not in every system or sandbox; or the child is dead already, so the sentinel is readable
+        with suppress(AttributeError, OSError):
+            self.pidfd = os.pidfd_open(self.pid)
         return self.process.sentinel if self.pidfd is None else self.pidfd
 
     def how_it_ended(self) -> str:
@@ -339,8 +335,7 @@ class InProcess(PoolProcess):
 
 def killed_for(reason: str) -> Reply:
     """Return the reply for a task because of which its process was killed."""
+    how = "it did not end when told to, and was killed with its process"
     if reason == TIMEOUT:
-        return failed(
-            OutcomeCode.TASK_TIMEOUT, f"{TIMED_OUT}; it did not end when told to, and was killed with its process"
-        )
-    return cancelled(f"{STOPPED_ITSELF}; it did not end when told to, and was killed with its process")
+        return failed(OutcomeCode.TASK_TIMEOUT, f"{TIMED_OUT}; {how}")
+    return cancelled(f"{STOPPED_ITSELF}; {how}")

@@ -89,18 +89,15 @@ class KernelTimer:
     def arm(self, deadline: float) -> None:
         """Kill this process when ``time.monotonic()`` reaches ``deadline``, or NEVER; ignore a deadline in the past."""
         if deadline == NEVER or deadline > time.monotonic():
-            self._set(deadline)
+            seconds, rest = divmod(deadline, 1.0)
+            spec = TimerSpec(0, 0, int(seconds), int(rest * 1e9))
+            self._call(self.libc.timer_settime, self.id, TIMER_ABSTIME, ctypes.byref(spec), None)
 
     def remaining(self) -> float:
         """Return the seconds until this process is killed; 0 if the timer is not armed."""
         spec = TimerSpec()
         self._call(self.libc.timer_gettime, self.id, ctypes.byref(spec))
         return float(spec.at_s + spec.at_ns / 1e9)
-
-    def _set(self, deadline: float) -> None:
-        seconds, rest = divmod(deadline, 1.0)
-        spec = TimerSpec(0, 0, int(seconds), int(rest * 1e9))
-        self._call(self.libc.timer_settime, self.id, TIMER_ABSTIME, ctypes.byref(spec), None)
 
     def _call(self, function: Any, *arguments: Any) -> None:
         if function(*arguments) != 0:

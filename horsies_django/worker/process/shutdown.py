@@ -117,7 +117,7 @@ class Shutdown:
 
     def deadline(self) -> float | None:
         """Return the deadline of the shutdown, by the monotonic clock; None before a signal."""
-        return self.deadlines[self.urgency] if self.deadlines else None
+        return self.deadlines.get(self.urgency)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         """First signal: stop. Another one, or SIGQUIT: end now.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import django
 from django.apps import apps
@@ -104,5 +105,4 @@ def under_signals(
             return 0
 
 
-def under_signals_of_scheduler(action: Callable[[Shutdown], int], loglevel: str, *, ends_process: bool = False) -> int:
-    return under_signals(action, loglevel, ends_process=ends_process, final_message=SCHEDULER_HANGS, nothing_was="sent")
+under_signals_of_scheduler = partial(under_signals, final_message=SCHEDULER_HANGS, nothing_was="sent")

@@ -97,25 +97,19 @@ def schedule(stopping: Shutdown, loglevel: str) -> int:
     scheduler_loop = SchedulerLoop(config(), actor, gives_up=True, wakeup=stopping.wakeup)
     with relayed_logs():
         try:
-            run_scheduler_loop(scheduler_loop, stopping)
+            with stopping.interruptible():
+                start = Start(scheduler_loop, scheduler_loop.config.resilience, stopping)
+                refuse_unready_tasks(scheduler_loop.config)
+                start.retry(lambda: refuse_unready_database(scheduler_loop.config), connected=False)
+                start.retry(scheduler_loop.declare, connected=False)
+            stopping.on_stop = scheduler_loop.stop
+            if stopping.seen:
+                scheduler_loop.stop()
+            line = "Scheduler started: process %s, %s schedules in its code"
+            schedule_logger.info(line, os.getpid(), len(scheduler_loop.names))
+            scheduler_loop.run()
+            schedule_logger.info("Scheduler stopped")
         except DatabaseGaveUp as error:
             schedule_logger.critical("%s", error)
             return 1
     return 0
-
-
-def run_scheduler_loop(scheduler_loop: SchedulerLoop, stopping: Shutdown) -> None:
-    """Wait for the database, then send tasks until a signal stops it. Raises HorsiesError and DatabaseError."""
-    with stopping.interruptible():
-        start = Start(scheduler_loop, scheduler_loop.config.resilience, stopping)
-        refuse_unready_tasks(scheduler_loop.config)
-        start.retry(lambda: refuse_unready_database(scheduler_loop.config), connected=False)
-        start.retry(scheduler_loop.declare, connected=False)
-    stopping.on_stop = scheduler_loop.stop
-    if stopping.seen:
-        scheduler_loop.stop()
-    schedule_logger.info(
-        "Scheduler started: process %s, %s schedules in its code", os.getpid(), len(scheduler_loop.names)
-    )
-    scheduler_loop.run()
-    schedule_logger.info("Scheduler stopped")

@@ -266,7 +266,11 @@ class Supervisor:
         if self.maintenance.is_alive():
             self.maintenance.stop()
             logger.info("Worker stopped")
-        self.log_unwritten()
+        if self.outbox.owes:
+            logger.error(
+                "%s outcome(s) of tasks were not written and %s task(s) not given back: other workers find these tasks and take "
+                "them for crashed", self.outbox.unwritten, self.outbox.unreleased,
+            )  # fmt: skip
         try:
             if self.outbox.connection is not None:
                 WorkerStore(self.outbox.connection).stop(self.worker)
@@ -275,16 +279,6 @@ class Supervisor:
         self.outbox.disconnect()
         self.engine.close()
         self.selector.close()
-
-    def log_unwritten(self) -> None:
-        """Log the outcomes that could not be written."""
-        if self.outbox.owes:
-            logger.error(
-                "%s outcome(s) of tasks were not written and %s task(s) not given back: other workers find these tasks and take "
-                "them for crashed",
-                self.outbox.unwritten,
-                self.outbox.unreleased,
-            )
 
 
 def actor_name() -> str:

@@ -64,7 +64,6 @@ def load_project(others: Iterable[str]) -> list[Any]:
     from horsies_django.tasks import registry
 
     if problems := registry.autodiscover():
-        raise RuntimeError("; ".join(f"importing {item.module}: {item.error!r}" for item in problems)) from problems[
-            0
-        ].error
+        told = "; ".join(f"importing {item.module}: {item.error!r}" for item in problems)
+        raise RuntimeError(told) from problems[0].error
     return registry.import_all(others)

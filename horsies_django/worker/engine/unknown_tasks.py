@@ -25,13 +25,11 @@ from horsies_django.worker.process.task_log import NAMED
 
 logger = logging.getLogger("horsies.worker")
 
-NO_GRACE = timedelta(0)
-
 
 class UnknownTasks:
     """Remembers until when passes leave out unknown tasks; with a grace of zero they never do."""
 
-    def __init__(self, grace: timedelta = NO_GRACE) -> None:
+    def __init__(self, grace: timedelta = timedelta(0)) -> None:
         self.grace = grace
         self.until = 0.0  # by the monotonic clock
 

@@ -49,8 +49,7 @@ def of_worker(engine: Engine, totals: list[Total]) -> Iterator[Metric]:
     yield gauge("horsies_children_ended", text, ("reason",), ended, CounterMetricFamily)
     children = [memory_bytes(member.pid) for member in status.members if isinstance(member, Child)]
     memory, largest = {"worker": memory_bytes(os.getpid()), "children": sum(children)}, max(children, default=0)
-    text = "Resident memory; processes share a part of it."
-    yield gauge("horsies_resident_memory_bytes", text, ("role",), memory)
+    yield gauge("horsies_resident_memory_bytes", "Resident memory; processes share a part of it.", ("role",), memory)
     text = "Resident memory of the largest child."
     yield gauge("horsies_children_resident_memory_max_bytes", text, (), {(): largest})
     text = "Outcomes that the database has not stored yet."

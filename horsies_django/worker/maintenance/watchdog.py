@@ -57,14 +57,10 @@ class Watchdog(threading.Thread):
             # the timer of a worker that is cut off is rearmed when only a quarter of its time is left
             late = now > self.kill_timer.deadline - self.kill_timer.seconds / 4
             cut_off = now - (self.maintenance.unanswered_since or now) >= look
-            if late and cut_off and not (self.kill and self.busy()):
+            status = self.engine.status
+            if late and cut_off and not (self.kill and (status.running_sync or status.running_async)):
                 self.kill_timer.rearm(now)
             self.close_silent_connections(now)
-
-    def busy(self) -> bool:
-        """Whether any task runs."""
-        status = self.engine.status
-        return bool(status.running_sync or status.running_async)
 
     def close_silent_connections(self, now: float) -> None:
         """Close connections on which a statement has waited too long."""

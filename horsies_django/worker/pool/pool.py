@@ -181,17 +181,13 @@ class Pool:
                 if self._stays(member) and self.recycling.replaces_altered(self.members, time.monotonic()):
                     logger.info("a task changed the state of child %s; replacing it", member.pid)
                     self._retire(member, "state")
-            else:
-                self._introduce(member, kind, payload)
-
-    def _introduce(self, member: PoolProcess, kind: str, text: str) -> None:
-        if kind == "ready":
-            member.ready, member.ready_at = True, time.monotonic()
-            self.deaths_before_ready = 0
-            self.ready = self.ready or all(one.ready for one in self.members)
-            self.recycling.compare(float(text or 0))
-        elif kind == "failed":
-            raise WorkerStartError(f"a process of the pool cannot run tasks:\n{text.rstrip()}")
+            elif kind == "ready":
+                member.ready, member.ready_at = True, time.monotonic()
+                self.deaths_before_ready = 0
+                self.ready = self.ready or all(one.ready for one in self.members)
+                self.recycling.compare(float(payload or 0))
+            elif kind == "failed":
+                raise WorkerStartError(f"a process of the pool cannot run tasks:\n{payload.rstrip()}")
 
     def _reap(self, member: Child) -> None:
         if member not in self.members:

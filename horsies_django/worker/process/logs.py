@@ -131,7 +131,8 @@ def configure_logging(level: str) -> None:
     handler.setFormatter(Formatter(palette_for(stream)))
     handler.addFilter(TaskContextFilter())
     logging.lastResort = handler
-    if not root_is_configured():
+    chosen = settings.LOGGING or {}
+    if not (logging.root.handlers or "root" in chosen or "" in chosen.get("loggers", {})):
         logging.root.setLevel(level)
 
 
@@ -145,11 +146,6 @@ def stream_of_its_own() -> TextIO:
         return open(sys.stderr.fileno(), "w", 1, sys.stderr.encoding, sys.stderr.errors, closefd=False)
     except (AttributeError, OSError, ValueError):
         return sys.stderr
-
-
-def root_is_configured() -> bool:
-    chosen = settings.LOGGING or {}
-    return bool(logging.root.handlers) or "root" in chosen or "" in chosen.get("loggers", {})
 
 
 class Relay(QueueHandler):

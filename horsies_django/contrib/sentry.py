@@ -33,11 +33,7 @@ FRAME = re.compile(r'^(?P<bar>(?:  \| )?)  File "(.+)", line (\d+), in (.+)(?:\n
 LAST_LINE = re.compile(r"^(?:  \| )?([\w.<>]+)(?:: (.*))?$", re.MULTILINE)  # the class of an exception, and its text
 TRACE = re.compile(r"\b([0-9a-f]{32})-([0-9a-f]{16})\b")  # in "sentry-trace", and in the "traceparent" of OpenTelemetry
 INSTALLED = re.compile(r"[\\/](?:site|dist)-packages[\\/]")
-NOT_IN_APP = (
-    "<",
-    os.path.join(os.path.dirname(signals.__file__), ""),
-    os.path.join(sysconfig.get_path("stdlib"), ""),
-)
+NOT_IN_APP = ("<", os.path.join(os.path.dirname(signals.__file__), ""), os.path.join(sysconfig.get_path("stdlib"), ""))
 
 
 class HorsiesIntegration(Integration):

@@ -301,10 +301,7 @@ class SchedulerLoop(threading.Thread, Link):
     def connect(self) -> psycopg.Connection[Any]:
         """Open the connection and listen for changes. Raises psycopg.Error."""
         connection = direct_connection(
-            self.alias,
-            application_name=session_name(),
-            prepare=True,
-            statement_timeout_ms=10_000,
+            self.alias, application_name=session_name(), prepare=True, statement_timeout_ms=10_000
         )
         self.connection = connection
         self.signed_at = -math.inf  # it may have been disconnected for long

@@ -33,14 +33,7 @@ class Watchdog(threading.Thread):
     rearms only while no task runs: the tasks shall end, not the worker.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        maintenance: MaintenanceThread,
-        kill_timer: KillTimer,
-        *,
-        kill: bool,
-    ) -> None:
+    def __init__(self, engine: Engine, maintenance: MaintenanceThread, kill_timer: KillTimer, *, kill: bool) -> None:
         super().__init__(name="horsies-watchdog", daemon=True)
         self.engine = engine
         self.maintenance = maintenance

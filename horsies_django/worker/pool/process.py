@@ -32,12 +32,7 @@ from horsies_django.core.records import Claim, Outcome, Reply
 from horsies_django.tasks import registry
 from horsies_django.worker.child import main
 from horsies_django.worker.child.interrupts import CALL_BACK, CANCEL, TIMEOUT
-from horsies_django.worker.child.run_task import (
-    STOPPED_ITSELF,
-    TIMED_OUT,
-    cancelled,
-    failed,
-)
+from horsies_django.worker.child.run_task import STOPPED_ITSELF, TIMED_OUT, cancelled, failed
 from horsies_django.worker.ipc import Channel, wait_readable
 from horsies_django.worker.pool.launch import ForkedProcess, Forker, start_interpreter
 from horsies_django.worker.process.options import WorkerOptions

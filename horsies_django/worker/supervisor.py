@@ -220,11 +220,8 @@ class Supervisor:
             options.sync_slots, options.threads, options.async_slots, options.async_concurrency, ", ".join(options.queues),
         )  # fmt: skip
         if self.capacity.prefetch:
-            logger.info(
-                "Soft mode: up to %s tasks are prefetched, under a lease of %s",
-                self.capacity.prefetch,
-                self.capacity.lease,
-            )
+            line = "Soft mode: up to %s tasks are prefetched, under a lease of %s"
+            logger.info(line, self.capacity.prefetch, self.capacity.lease)
         if options.processes == 0:
             logger.warning(
                 "--processes=0: tasks run in the worker's own process, so a task that crashes it takes the worker along"

@@ -95,17 +95,10 @@ class ProcessState:
         for number, handler in zip(NUMBERS, self.handlers, strict=True):
             if fast.getsignal(number) is not handler and handler is not None:
                 signal.signal(number, handler)
-                yield f"the handler of {name_of(number)}"
+                shown = getattr(SIGNALS[NUMBERS.index(number)], "name", f"signal {number}")  # if it is a real-time one
+                yield f"the handler of {shown}"
         if fast.pthread_sigmask(SET_MASK, self.mask) != self.mask:
             yield "blocked signals"
-
-
-def name_of(number: int) -> str:
-    """Return the name of a signal; real-time signals only have numbers."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def current_directory() -> str | None:

@@ -208,11 +208,8 @@ def returned(task: TaskDefinition, value: Any) -> Reply:
     try:
         result = task.result.encode_ok(value)
     except CodecError as error:
-        code = (
-            ContractCode.RETURN_TYPE_MISMATCH
-            if error.kind == "type"
-            else OperationalErrorCode.WORKER_SERIALIZATION_ERROR
-        )
+        misfit = error.kind == "type"
+        code = ContractCode.RETURN_TYPE_MISMATCH if misfit else OperationalErrorCode.WORKER_SERIALIZATION_ERROR
         return failed(code, f"the return value of {task.name} cannot be stored: {error}")
     if excess := too_large(result):
         message = f"the result of {task.name} takes {excess}. Store the data and return its key"

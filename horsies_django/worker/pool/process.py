@@ -319,13 +319,9 @@ class InProcess(PoolProcess):
         """Tell the engine, and end this process if that does not hear it: a task may have closed the sockets."""
         if not self.closed:
             self.answers.send(("failed", repr(error)))
-            timer = threading.Timer(LAST_RESORT_SECONDS, self._end_unheard)
+            timer = threading.Timer(LAST_RESORT_SECONDS, lambda: None if self.closed else end_hanging())
             timer.daemon = True
             timer.start()
-
-    def _end_unheard(self) -> None:
-        if not self.closed:
-            end_hanging()
 
 
 def killed_for(reason: str) -> Reply:

@@ -70,7 +70,7 @@ class Engine:
         selector: selectors.BaseSelector,
         capacity: Capacity,
         advancer: Advancer,
-        unknown_tasks: UnknownTasks | None = None,
+        unknown_tasks: UnknownTasks,
     ) -> None:
         self.pool = pool
         self.capacity = capacity

@@ -141,13 +141,10 @@ class NotificationListener:
     def _ask(self, connection: psycopg.Connection[Any], prefix: str) -> None:
         try:
             self.listener.self_test(connection, prefix)
-        except psycopg.Error as error:
-            logger.debug(
-                "the engine's connection could not be used for a self-test: %s", said(error)
-            )  # its next pass fails
-            self.next_at = time.monotonic() + ANSWER_SECONDS
-        else:
-            self.testing, self.next_at = True, time.monotonic() + ANSWER_SECONDS
+            self.testing = True
+        except psycopg.Error as error:  # the next pass of the engine fails, too
+            logger.debug("the engine's connection could not be used for a self-test: %s", said(error))
+        self.next_at = time.monotonic() + ANSWER_SECONDS
 
     def _answered(self) -> None:
         if self.unreachable:

@@ -24,13 +24,11 @@ ENOUGH = 20  # outcomes: the next pass does not wait for more
 class PassRunner:
     """Runs the passes of a worker that serves ``queues`` and scans all of them every ``poll_seconds``."""
 
-    def __init__(
-        self, outbox: Outbox, queues: Iterable[str], poll_seconds: float, unknown_tasks: UnknownTasks | None = None
-    ) -> None:
+    def __init__(self, outbox: Outbox, queues: Iterable[str], poll_seconds: float, unknown_tasks: UnknownTasks) -> None:
         self.outbox = outbox
         self.wakeups = Wakeups(queues, poll_seconds)
         self.cursors = ScanCursors(self.wakeups.queues, self.wakeups.hear, poll_seconds)
-        self.unknown_tasks = unknown_tasks or UnknownTasks()
+        self.unknown_tasks = unknown_tasks
         self.started = 0  # tasks, by the last pass
         self.ended = 0.0  # the last pass, by the monotonic clock
         self.seconds = 0.0  # of all passes together

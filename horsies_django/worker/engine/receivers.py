@@ -36,12 +36,11 @@ from horsies_django.store.workers import Happened
 from horsies_django.tasks import registry
 from horsies_django.worker.process.logs import MOST_WAITING, shown_name
 from horsies_django.worker.process.shutdown import STOP_SECONDS
+from horsies_django.worker.process.task_log import Known
 
 logger = logging.getLogger("horsies.signals")
 
 REPORT_SECONDS = 60.0  # between two reports of dropped events; a receiver that runs longer is reported
-RESCUED = ("failed", "retried", "returned")
-WORKER_GONE = "the worker that ran the task is gone"
 
 
 class Event(NamedTuple):
@@ -61,7 +60,7 @@ class Event(NamedTuple):
 def start_events(claims: Iterable[Claim], worker: uuid.UUID) -> Iterator[Event]:
     """Yield the events of tasks that are running now."""
     for claim in claims:
-        yield Event(task_started, about(claim, worker), kept(claim.options))
+        yield event(task_started, claim, worker)
 
 
 def end_events(outcomes: Iterable[Outcome], decided: Mapping[str, Any], worker: uuid.UUID) -> Iterator[Event]:
@@ -69,7 +68,6 @@ def end_events(outcomes: Iterable[Outcome], decided: Mapping[str, Any], worker: 
     for outcome in outcomes:
         how = decided.get(str(outcome.id), {}) if decided else {}
         values = {
-            **about(outcome, worker),
             "error_code": how.get("code") or outcome.error_code,  # "SNOOZED" of one that runs again
             "error_message": outcome.error_message,
             "seconds": outcome.seconds,
@@ -77,29 +75,28 @@ def end_events(outcomes: Iterable[Outcome], decided: Mapping[str, Any], worker: 
         }
         if "retry" not in how:
             status = outcome.ended_as(how)
-            yield Event(task_finished, {**values, "status": status}, kept(outcome.options))
+            yield event(task_finished, outcome, worker, **values, status=status)
             if status == "FAILED" and not outcome.returned and task_failed.receivers:
-                yield Event(task_failed, {**values, **raised(outcome.result)}, kept(outcome.options))
+                yield event(task_failed, outcome, worker, **values, **raised(outcome.result))
             if "stops" in how:
-                yield Event(order_stopped, {**about(outcome, worker), "partition": how["stops"]}, kept(outcome.options))
+                yield event(order_stopped, outcome, worker, partition=how["stops"])
         else:
             at = how.get("at")  # unknown if the reply with the details was lost
-            values["retry_at"] = None if at is None else dt.datetime.fromtimestamp(at, dt.UTC)
-            yield Event(task_retried, values, kept(outcome.options))
+            retry_at = None if at is None else dt.datetime.fromtimestamp(at, dt.UTC)
+            yield event(task_retried, outcome, worker, **values, retry_at=retry_at)
 
 
 def rescue_events(happened: Iterable[Happened], worker: uuid.UUID) -> Iterator[Event]:
     for one in happened:
-        if one.kind in RESCUED:
-            yield Event(task_rescued, {**about(one, worker), "outcome": one.kind}, kept(one.options))
+        if one.kind in ("failed", "retried", "returned"):
+            yield event(task_rescued, one, worker, outcome=one.kind)
         if one.kind == "failed":
             values = {
-                **about(one, worker),
                 "error_code": one.code or OperationalErrorCode.WORKER_CRASHED.value,
-                "error_message": WORKER_GONE,
+                "error_message": "the worker that ran the task is gone",
                 **dict.fromkeys(("seconds", "child_pid", "exception_class", "traceback")),
             }
-            yield Event(task_failed, values, kept(one.options))
+            yield event(task_failed, one, worker, **values)
 
 
 def raised(envelope: str) -> dict[str, str | None]:
@@ -111,19 +108,17 @@ def raised(envelope: str) -> dict[str, str | None]:
     return {"exception_class": path or None, "traceback": trace and trace[-16_384:]}
 
 
-def about(task: Claim | Outcome | Happened, worker: uuid.UUID) -> dict[str, Any]:
-    return {
+def event(signal: HorsiesSignal, task: Known, worker: uuid.UUID, **more: Any) -> Event:
+    """Return a signal about a task, with ``more`` arguments; it keeps the options only if they contain metadata."""
+    values = {
         "task_id": task.id,
         "task_name": task.task_name,
         "queue_name": task.queue_name,
         "attempt": task.attempt,
         "worker_id": worker,
+        **more,
     }
-
-
-def kept(options: str | None) -> str | None:
-    """Return options that contain metadata, else None."""
-    return options if has_metadata(options) else None
+    return Event(signal, values, task.options if has_metadata(task.options) else None)
 
 
 class Receivers:

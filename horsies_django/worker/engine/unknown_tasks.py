@@ -29,7 +29,7 @@ logger = logging.getLogger("horsies.worker")
 class UnknownTasks:
     """Remembers until when passes leave out unknown tasks; with a grace of zero they never do."""
 
-    def __init__(self, grace: timedelta = timedelta(0)) -> None:
+    def __init__(self, grace: timedelta) -> None:
         self.grace = grace
         self.until = 0.0  # by the monotonic clock
 

@@ -15,10 +15,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Any
 
 from horsies_django.core.errors import OutcomeCode
-from horsies_django.core.records import SNOOZED, Outcome
+from horsies_django.core.records import SNOOZED, Claim, Outcome
+from horsies_django.store.workers import Happened
 from horsies_django.worker.process.logs import one_line, shown_name
 
 logger = logging.getLogger("horsies.task")
@@ -27,19 +28,7 @@ MANY = 200  # completed tasks in a second
 NAMED = 10  # tasks, or names of tasks, in one line
 TASK_NAME = attrgetter("task_name")
 NOTHING: Mapping[str, Any] = {}
-
-
-class Known(Protocol):
-    """The attributes of a task in a line; claims, outcomes and the rows of the reaper have them."""
-
-    @property
-    def id(self) -> object: ...
-    @property
-    def task_name(self) -> str: ...
-    @property
-    def queue_name(self) -> str: ...
-    @property
-    def attempt(self) -> int: ...
+Known = Claim | Outcome | Happened  # what a line can be about
 
 
 class TaskLog:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import collections.abc
 import os
 import typing
+from collections import abc
 from collections.abc import Callable
 from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
@@ -21,7 +21,7 @@ def is_model(annotation: Any) -> bool:
 def name_of(annotation: Any) -> str:
     """Return an annotation as source code, without modules."""
     args = get_args(annotation)
-    if args and get_origin(annotation) not in (Literal, Union, UnionType, Annotated, collections.abc.Callable):
+    if args and get_origin(annotation) not in (Literal, Union, UnionType, Annotated, abc.Callable):
         inner = ", ".join("..." if arg is Ellipsis else name_of(arg) for arg in args)
         return f"{name_of(get_origin(annotation))}[{inner}]"
     if args and get_origin(annotation) in (Union, UnionType):
@@ -49,7 +49,6 @@ def _below(*classes: type) -> Callable[[Any], bool]:
     return lambda cls: isinstance(cls, type) and issubclass(cls, classes)
 
 
-abc = collections.abc
 # The first entry whose condition holds is used.
 ADVICE: list[tuple[Callable[[Any], bool], str, str]] = [
     (is_model, "is a model, whose row may change before the task runs", "annotate int and send its pk"),

@@ -67,17 +67,14 @@ def union_shape(members: Sequence[Shape]) -> Shape:
 def _optional_shape(name: str, some: Shape) -> Shape:
     dump_some, load_some, accepts_some = some.dump, some.load, some.accepts
 
-    def dump(value: Any) -> Any:
-        return None if value is None else dump_some(value)
-
-    def load(stored: Any) -> Any:
-        return None if stored is None else load_some(stored)
-
-    def accepts(value: Any) -> bool:
-        return value is None or accepts_some(value)
-
     return Shape(
-        name, some.kinds | NONE.kinds, accepts, dump, load, plain=some.plain, values=_union_values([NONE, some])
+        name,
+        some.kinds | NONE.kinds,
+        lambda value: value is None or accepts_some(value),
+        lambda value: None if value is None else dump_some(value),
+        lambda stored: None if stored is None else load_some(stored),
+        plain=some.plain,
+        values=_union_values([NONE, some]),
     )
 
 

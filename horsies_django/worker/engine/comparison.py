@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from horsies_django.core.records import Claim, Outcome
@@ -20,21 +21,19 @@ from horsies_django.worker.pool.pool import Pool
 from horsies_django.worker.process.task_log import named
 
 
+@dataclass(eq=False)
 class Comparison:
     """Compares every ten seconds, after a reconnect, and when a task of this worker was cancelled.
 
     ``owe`` takes the tasks of workflows that were settled, see ``Advancer.owe``.
     """
 
-    def __init__(
-        self, outbox: Outbox, pool: Pool, prefetched: Prefetched, owe: Callable[[Iterable[Sequence[Any]]], None]
-    ) -> None:
-        self.outbox = outbox
-        self.pool = pool
-        self.prefetched = prefetched
-        self.owe = owe
-        self.at = 0.0  # when to compare next, by the monotonic clock
-        self.doubtful = False  # whether the database may have lost claims since the last comparison
+    outbox: Outbox
+    pool: Pool
+    prefetched: Prefetched
+    owe: Callable[[Iterable[Sequence[Any]]], None]
+    at: float = 0.0  # when to compare next, by the monotonic clock
+    doubtful: bool = False  # whether the database may have lost claims since the last comparison
 
     def soon(self, _moment: float = 0.0) -> None:
         """Compare before the next pass."""

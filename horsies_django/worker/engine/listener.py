@@ -14,6 +14,7 @@ import selectors
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import psycopg
@@ -30,6 +31,7 @@ QUIET_SECONDS = 15.0  # without any notification, until a self-test
 ANSWER_SECONDS = 5.0  # how long a self-test may take
 
 
+@dataclass(eq=False)
 class NotificationListener:
     """Receives notifications and calls their ``handlers``, by the word in the notification (see ``core.notifications.Told``),
     with the time in it (an epoch; 0 or less means any time).
@@ -38,22 +40,16 @@ class NotificationListener:
     were missed.
     """
 
-    def __init__(
-        self,
-        listener: Listener,
-        selector: selectors.BaseSelector,
-        resilience: Resilience,
-        handlers: Mapping[str, Callable[[float], None]],
-        wake: Callable[[], None],
-        advance: Callable[[uuid.UUID], object] = lambda run: None,
-    ) -> None:
-        self.listener = listener
-        self.selector = selector
-        self.backoff = Backoff(resilience)
-        self.handlers = handlers
-        self.poll_seconds = resilience.notify_poll_interval_ms / 1000
-        self.wake = wake
-        self.advance = advance
+    listener: Listener
+    selector: selectors.BaseSelector
+    resilience: Resilience
+    handlers: Mapping[str, Callable[[float], None]]
+    wake: Callable[[], None]
+    advance: Callable[[uuid.UUID], object] = lambda run: None
+
+    def __post_init__(self) -> None:
+        self.backoff = Backoff(self.resilience)
+        self.poll_seconds = self.resilience.notify_poll_interval_ms / 1000
         self.unreachable = False  # whether the last self-test failed
         self.testing = False  # whether a self-test is in progress
         self.next_at = 0.0  # while listening: the next self-test; else: the next try to connect

@@ -9,6 +9,7 @@ import logging
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import psycopg
@@ -37,26 +38,20 @@ POISON = ("22", "23", "27", "44", "54", "P0")
 TOO_MUCH = ("40", "53", "55", "57014")  # a conflict, resources, a lock, a timeout: a smaller batch may succeed
 
 
+@dataclass(eq=False)
 class Outbox(Link):
     """Holds outcomes and releases until they are written, and runs the pass."""
 
-    def __init__(
-        self,
-        alias: str,
-        worker: uuid.UUID,
-        served: Served,
-        *,
-        prepare: bool,
-        max_crashes: int = 0,
-        max_bytes: int | None = None,
-        bound: int = 10_000,
-    ) -> None:
-        self.alias = alias
-        self.worker = worker
-        self.served = served
-        self.prepare = prepare
-        self.max_crashes = max_crashes
-        self.max_bytes = max_bytes
+    alias: str
+    worker: uuid.UUID
+    served: Served
+    _: KW_ONLY
+    prepare: bool
+    max_crashes: int = 0
+    max_bytes: int | None = None
+    bound: int = 10_000  # of unwritten outcomes: beyond it no task is claimed
+
+    def __post_init__(self) -> None:
         self.cursor = OneCursor()
         self.planned_at = 0.0
         self.channel = ""
@@ -66,9 +61,8 @@ class Outbox(Link):
         self.locked_until = 0.0
         self.most = BATCH  # outcomes in the next pass: fewer after one that was too large
         self.task_log = TaskLog()
-        self.receivers = Receivers(worker)
+        self.receivers = Receivers(self.worker)
         self.counts = Counts()
-        self.bound = bound  # of unwritten outcomes: beyond it no task is claimed
         self.overfull = False
         self.own_retentions: set[int | bool] = set()  # of the tasks that this worker has run, for the pruner
 

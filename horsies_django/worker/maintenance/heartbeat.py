@@ -21,6 +21,7 @@ import logging
 import time
 import uuid
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -99,29 +100,23 @@ def cpu_seconds(pid: int) -> float:
     return float(times.user + times.system)
 
 
+@dataclass(eq=False)
 class HeartbeatSender:
     """``tick`` sends one heartbeat."""
 
-    def __init__(
-        self,
-        worker: uuid.UUID,
-        pid: int,
-        engine: Engine,
-        interval_seconds: float,
-        kill_timer: KillTimer,
-        watch: StuckWatch,
-        snapshot_seconds: float = 30.0,
-    ) -> None:
-        self.worker = worker
-        self.pid = pid
-        self.engine = engine
-        self.interval_seconds = interval_seconds
-        self.fresh = timedelta(seconds=2 * interval_seconds)
+    worker: uuid.UUID
+    pid: int
+    engine: Engine
+    interval_seconds: float
+    kill_timer: KillTimer
+    watch: StuckWatch
+    snapshot_seconds: float
+
+    def __post_init__(self) -> None:
+        self.fresh = timedelta(seconds=2 * self.interval_seconds)
         self.written: tuple[list[Process], int, int] | None = None  # the children and tasks that the database knows
         self.on_duty = False  # whether this worker looks after dead ones for all, as its last heartbeat told
-        self.kill_timer = kill_timer
-        self.watch = watch
-        self.snapshots = Snapshots(worker, pid, snapshot_seconds)
+        self.snapshots = Snapshots(self.worker, self.pid, self.snapshot_seconds)
         self.unbroken_since: float | None = None  # since when every heartbeat was sent in time, by the monotonic clock
 
     def tick(self, connection: Any) -> bool:

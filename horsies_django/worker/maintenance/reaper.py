@@ -17,6 +17,7 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -37,25 +38,19 @@ MANY = 1_000  # rows of a kind per statement
 REQUEST_SWEEP_SECONDS = 30.0
 
 
+@dataclass(eq=False)
 class Reaper:
     """``tick`` is one round."""
 
-    def __init__(
-        self,
-        recovery: Recovery,
-        forget_overrides_after: timedelta | None,
-        queues: Sequence[str],
-        may_judge: Callable[[float], bool],
-        tell: Callable[[Sequence[Happened]], None] = lambda happened: None,
-        counts: Counts | None = None,
-    ) -> None:
-        self.threshold = timedelta(milliseconds=recovery.running_stale_threshold_ms)
-        self.max_crashes = recovery.max_crashes
-        self.forget_overrides_after = forget_overrides_after
-        self.queues = queues
-        self.may_judge = may_judge
-        self.tell = tell  # sends the signals
-        self.counts = counts or Counts()
+    recovery: Recovery
+    forget_overrides_after: timedelta | None
+    queues: Sequence[str]
+    may_judge: Callable[[float], bool]
+    tell: Callable[[Sequence[Happened]], None] = lambda happened: None  # sends the signals
+    counts: Counts = field(default_factory=Counts)
+
+    def __post_init__(self) -> None:
+        self.threshold = timedelta(milliseconds=self.recovery.running_stale_threshold_ms)
         self.request_sweep_at = time.monotonic() + REQUEST_SWEEP_SECONDS
         self.refused: set[uuid.UUID] = set()  # tasks that were reported as refused
 
@@ -79,7 +74,7 @@ class Reaper:
         more = True
         while more:
             judge = self.may_judge(self.threshold.total_seconds())
-            happened = workers.reap(self.threshold, judge=judge, many=MANY, max_crashes=self.max_crashes)
+            happened = workers.reap(self.threshold, judge=judge, many=MANY, max_crashes=self.recovery.max_crashes)
             self.tell(happened)
             self.count(happened)
             by_kind: defaultdict[str, list[Happened]] = defaultdict(list)

@@ -31,20 +31,9 @@ from horsies_django.conf.values import (
 )
 
 __all__ = [
-    "DEFAULT_QUEUE",
-    "LARGEST_LIMIT",
-    "RANGES",
-    "Config",
-    "PartitionConfig",
-    "Problem",
-    "QueueConfig",
-    "Recovery",
-    "Resilience",
-    "Retention",
-    "config",
-    "parse",
-    "read",
-]
+    "DEFAULT_QUEUE", "LARGEST_LIMIT", "RANGES", "Config", "PartitionConfig", "Problem", "QueueConfig", "Recovery",
+    "Resilience", "Retention", "config", "parse", "read",
+]  # fmt: skip
 
 
 @functools.cache

@@ -6,10 +6,10 @@ The keys in ``settings.HORSIES`` are the upper-case names of the fields of ``Con
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from horsies_django.core.errors import OperationalErrorCode
 from horsies_django.core.retry import EMPTY, Mapper
@@ -22,47 +22,13 @@ ON_FAILURE = ("stop", "continue", "cancel")
 LARGEST_LIMIT = 1_000_000
 HUNDRED_YEARS_MS = 100 * 365 * 24 * 60 * 60 * 1_000
 
-# key of a setting -> smallest and largest value (None: no limit)
-RANGES: Mapping[str, tuple[int, int | None]] = MappingProxyType(
-    {
-        "priority": (1, 100),
-        "max_concurrency": (0, LARGEST_LIMIT),
-        "local_limit": (1, LARGEST_LIMIT),
-        "partition.max_concurrency": (1, LARGEST_LIMIT),
-        "partition.local_limit": (1, LARGEST_LIMIT),
-        "CLUSTER_WIDE_CAP": (1, LARGEST_LIMIT),
-        "PREFETCH_BUFFER": (0, 100_000),
-        "CLAIM_LEASE_MS": (1_000, 3_600_000),
-        "DB_RETRY_INITIAL_MS": (100, 60_000),
-        "DB_RETRY_MAX_MS": (500, 300_000),
-        "DB_RETRY_MAX_ATTEMPTS": (0, 10_000),
-        "NOTIFY_POLL_INTERVAL_MS": (1_000, 300_000),
-        "MAX_UNWRITTEN_OUTCOMES": (100, 1_000_000),
-        "CLAIMER_HEARTBEAT_INTERVAL_MS": (1_000, 120_000),
-        "RUNNING_STALE_THRESHOLD_MS": (1_000, 7_200_000),
-        "CHECK_INTERVAL_MS": (1_000, 600_000),
-        "MAX_CRASHES": (0, 1_000),
-        "REPORT_RUNNING_AFTER_MS": (1_000, HUNDRED_YEARS_MS),
-        "TASK_TIMEOUT_MS": (100, 30 * 24 * 60 * 60 * 1_000),
-        "KILL_GRACE_MS": (0, 3_600_000),
-        "CHILD_CONN_MAX_AGE": (0, 86_400),
-        "UNKNOWN_TASK_GRACE_MS": (0, 7 * 24 * 60 * 60 * 1_000),
-        "WORKER_STATE_SNAPSHOT_INTERVAL_MS": (1_000, 300_000),
-        "TERMINAL_RECORD_RETENTION_HOURS": (1, 43_800),
-        "QUEUE_RETENTION_HOURS": (1, 43_800),
-        "WORKER_STATE_RETENTION_HOURS": (1, 8_760),
-        "WORKER_RETENTION_HOURS": (1, 43_800),
-        "AUDIT_RETENTION_HOURS": (1, 87_600),
-        "KEY_HOURS": (1, 87_600),
-        "HISTORY_HOURS": (1, 87_600),
-        "RETENTION_SWEEP_INTERVAL_S": (30, 86_400),
-        "RETENTION_DELETE_BATCH_SIZE": (50, 10_000),
-        "FORGET_OVERRIDES_AFTER_MS": (60_000, HUNDRED_YEARS_MS),
-        "MAX_PAYLOAD_BYTES": (1_024, None),
-        "MAX_SNOOZES": (1, 32_000),
-        "UNIQUE_LOCK_TIMEOUT_MS": (1, 3_600_000),
-    }
-)
+T = TypeVar("T")
+
+
+def whole(default: T, least: int, most: int | None) -> T:
+    """Return the field of a whole number with its default, its smallest and its largest value (None: no limit)."""
+    made: T = field(default=default, metadata={"range": (least, most)})
+    return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +42,8 @@ class PartitionConfig:
 
     by_args: tuple[str, ...] | None = None
     by_task: bool = False
-    max_concurrency: int | None = None
-    local_limit: int | None = None
+    max_concurrency: int | None = whole(None, 1, LARGEST_LIMIT)
+    local_limit: int | None = whole(None, 1, LARGEST_LIMIT)
     ordered: bool = False
     on_failure: str = "stop"
     coalesce: bool = False
@@ -97,9 +63,9 @@ class QueueConfig:
     """
 
     name: str
-    priority: int = 100
-    max_concurrency: int | None = None
-    local_limit: int | None = None
+    priority: int = whole(100, 1, 100)
+    max_concurrency: int | None = whole(None, 0, LARGEST_LIMIT)
+    local_limit: int | None = whole(None, 1, LARGEST_LIMIT)
     partition: PartitionConfig | None = None
 
     @property
@@ -117,11 +83,11 @@ class QueueConfig:
 class Resilience:
     """How a worker behaves while the database cannot be reached."""
 
-    db_retry_initial_ms: int = 500
-    db_retry_max_ms: int = 30_000
-    db_retry_max_attempts: int = 0
-    notify_poll_interval_ms: int = 5_000
-    max_unwritten_outcomes: int = 10_000
+    db_retry_initial_ms: int = whole(500, 100, 60_000)
+    db_retry_max_ms: int = whole(30_000, 500, 300_000)
+    db_retry_max_attempts: int = whole(0, 0, 10_000)
+    notify_poll_interval_ms: int = whole(5_000, 1_000, 300_000)
+    max_unwritten_outcomes: int = whole(10_000, 100, 1_000_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +98,11 @@ class Recovery:
     whether tasks of a worker that cannot reach the database continue ("wait") or are ended before others may run them ("kill").
     """
 
-    claimer_heartbeat_interval_ms: int = 2_500
-    running_stale_threshold_ms: int = 10_000
-    check_interval_ms: int = 1_000
-    worker_state_snapshot_interval_ms: int = 30_000
-    max_crashes: int = 5
+    claimer_heartbeat_interval_ms: int = whole(2_500, 1_000, 120_000)
+    running_stale_threshold_ms: int = whole(10_000, 1_000, 7_200_000)
+    check_interval_ms: int = whole(1_000, 1_000, 600_000)
+    worker_state_snapshot_interval_ms: int = whole(30_000, 1_000, 300_000)
+    max_crashes: int = whole(5, 0, 1_000)
     on_cut_off: str = "wait"
 
 
@@ -148,15 +114,17 @@ class Retention:
     ``queue_retention_hours`` (read-only) for the tasks of single queues instead.
     """
 
-    terminal_record_retention_hours: int | None = 720
-    queue_retention_hours: Mapping[str, int | None] = field(default_factory=lambda: MappingProxyType({}))
-    worker_state_retention_hours: int | None = 168
-    worker_retention_hours: int | None = 168
-    audit_retention_hours: int | None = 8_760
-    retention_sweep_interval_s: int = 300
-    retention_delete_batch_size: int = 500
-    key_hours: int | None = 720
-    history_hours: int | None = 720
+    terminal_record_retention_hours: int | None = whole(720, 1, 43_800)
+    queue_retention_hours: Mapping[str, int | None] = field(
+        default_factory=lambda: MappingProxyType({}), metadata={"range": (1, 43_800)}
+    )
+    worker_state_retention_hours: int | None = whole(168, 1, 8_760)
+    worker_retention_hours: int | None = whole(168, 1, 43_800)
+    audit_retention_hours: int | None = whole(8_760, 1, 87_600)
+    retention_sweep_interval_s: int = whole(300, 30, 86_400)
+    retention_delete_batch_size: int = whole(500, 50, 10_000)
+    key_hours: int | None = whole(720, 1, 87_600)
+    history_hours: int | None = whole(720, 1, 87_600)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,16 +148,16 @@ class Config:
     queues: Mapping[str, QueueConfig] = field(
         default_factory=lambda: MappingProxyType({DEFAULT_QUEUE: QueueConfig(DEFAULT_QUEUE)})
     )
-    cluster_wide_cap: int | None = None
-    prefetch_buffer: int = 0
-    claim_lease_ms: int | None = None
+    cluster_wide_cap: int | None = whole(None, 1, LARGEST_LIMIT)
+    prefetch_buffer: int = whole(0, 0, 100_000)
+    claim_lease_ms: int | None = whole(None, 1_000, 3_600_000)
     durable_claims: bool = True
-    forget_overrides_after_ms: int | None = 7 * 24 * 60 * 60 * 1_000
-    task_timeout_ms: int | None = None
-    kill_grace_ms: int = 5_000
-    child_conn_max_age: int = 60
-    unknown_task_grace_ms: int = 300_000
-    report_running_after_ms: int | None = 60 * 60 * 1_000
+    forget_overrides_after_ms: int | None = whole(7 * 24 * 60 * 60 * 1_000, 60_000, HUNDRED_YEARS_MS)
+    task_timeout_ms: int | None = whole(None, 100, 30 * 24 * 60 * 60 * 1_000)
+    kill_grace_ms: int = whole(5_000, 0, 3_600_000)
+    child_conn_max_age: int = whole(60, 0, 86_400)
+    unknown_task_grace_ms: int = whole(300_000, 0, 7 * 24 * 60 * 60 * 1_000)
+    report_running_after_ms: int | None = whole(60 * 60 * 1_000, 1_000, HUNDRED_YEARS_MS)
     exception_mapper: Mapper = field(default_factory=lambda: EMPTY)
     recovery: Recovery = field(default_factory=Recovery)
     resilience: Resilience = field(default_factory=Resilience)
@@ -197,8 +165,18 @@ class Config:
     schedules: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: MappingProxyType({}))
     middleware: tuple[str, ...] = ()
     metadata: tuple[str, ...] = ()
-    max_payload_bytes: int = 16 * 2**20
-    max_snoozes: int = 1_000
-    unique_lock_timeout_ms: int = 5_000
+    max_payload_bytes: int = whole(16 * 2**20, 1_024, None)
+    max_snoozes: int = whole(1_000, 1, 32_000)
+    unique_lock_timeout_ms: int = whole(5_000, 1, 3_600_000)
     monitoring_token: str = field(default="", repr=False)  # a secret
     default_unhandled_error_code: str = OperationalErrorCode.UNHANDLED_ERROR.value
+
+
+NAMED: tuple[tuple[Any, Callable[[str], str]], ...] = (
+    (QueueConfig, str), (PartitionConfig, "partition.{}".format),
+    (Config, str.upper), (Resilience, str.upper), (Recovery, str.upper), (Retention, str.upper),
+)  # fmt: skip
+# key of a setting -> smallest and largest value
+RANGES: Mapping[str, tuple[int, int | None]] = MappingProxyType(
+    {key(one.name): one.metadata["range"] for owner, key in NAMED for one in fields(owner) if one.metadata}
+)

@@ -58,6 +58,14 @@ class Store:
         self.connection = connection
         self.now = now
 
+    def run(self, name: str, /, **params: Any) -> list[Any]:
+        """Run the statement, or call the function, ``name`` and return its rows, as the function ``run`` does."""
+        return run(self.connection, name, params or None)
+
+    def execute(self, name: str, /, **params: Any) -> int:
+        """Run the statement ``name``, and return the number of rows it changed, as the function ``execute`` does."""
+        return execute(self.connection, name, params or None)
+
 
 class OneCursor:
     """A direct connection whose statements share one cursor, and so run one after another.

@@ -155,8 +155,8 @@ class HealthStore(Store):
     """Runs the statements on the given connection."""
 
     def database(self) -> DatabaseHealth:
-        ((*server,),) = run(self.connection, "monitoring/database")
-        holders = [XminHolder(*row) for row in run(self.connection, "monitoring/xmin")]
+        ((*server,),) = self.run("monitoring/database")
+        holders = [XminHolder(*row) for row in self.run("monitoring/xmin")]
         return DatabaseHealth._make([*server, sorted(holders, key=lambda holder: -holder.transactions)])
 
     def workers(self, threshold: dt.timedelta) -> list[WorkerHealth]:
@@ -167,31 +167,29 @@ class HealthStore(Store):
 
     def blockers(self, older: dt.timedelta | None) -> list[Blocker]:
         """Return the first transactions that keep others from the tables, and are ``older`` than that; None: of any age."""
-        params = {"older": older, "many": MOST}
-        return [Blocker(*row) for row in run(self.connection, "monitoring/blockers", params)]
+        return [Blocker(*row) for row in self.run("monitoring/blockers", older=older, many=MOST)]
 
     def schedules(self, late: dt.timedelta, missed: dt.timedelta) -> list[ScheduleHealth]:
         """Return the schedules that are overdue by more than ``late``, could not send their last task, or missed fire times."""
-        rows = run(self.connection, "monitoring/schedules", {"late": late, "missed": missed, "many": 100})
+        rows = self.run("monitoring/schedules", late=late, missed=missed, many=100)
         return [ScheduleHealth(*row) for row in rows]
 
     def kept_schedules(self, names: Iterable[str]) -> tuple[int, dt.datetime | None]:
         """Return how many of the schedules users have not disabled, and when a scheduler last had one of them in its code."""
-        ((enabled, kept_at),) = run(self.connection, "monitoring/kept_schedules", {"names": list(names)})
+        ((enabled, kept_at),) = self.run("monitoring/kept_schedules", names=list(names))
         return enabled, kept_at
 
     def failing_schedules(self) -> list[FailingSchedule]:
         """Return the schedules whose last two tasks failed, the longest first."""
-        params = {"recent": 1_000, "many": MOST}
-        return [FailingSchedule(*row) for row in run(self.connection, "horsies_failing_schedules", params)]
+        return [FailingSchedule(*row) for row in self.run("horsies_failing_schedules", recent=1_000, many=MOST)]
 
     def halted_runs(self) -> list[HaltedRuns]:
         """Return the runs that go on only if somebody acts, by workflow and reason."""
-        return [HaltedRuns(*row) for row in run(self.connection, "horsies_halted_runs", {"many": PENDING_BOUND})]
+        return [HaltedRuns(*row) for row in self.run("horsies_halted_runs", many=PENDING_BOUND)]
 
     def waiting_gates(self) -> list[WaitingGates]:
         """Return the gates that wait for a decision, by workflow and name, the most first."""
-        return [WaitingGates(*row) for row in run(self.connection, "horsies_waiting_gates", {"many": PENDING_BOUND})]
+        return [WaitingGates(*row) for row in self.run("horsies_waiting_gates", many=PENDING_BOUND)]
 
     def unknown_tasks(self, queues: Iterable[str], grace: dt.timedelta, threshold: dt.timedelta) -> list[UnknownTask]:
         """Return the tasks that have been due for longer than ``grace`` and that no living worker of their queue knows."""
@@ -201,12 +199,11 @@ class HealthStore(Store):
 
     def parked_waits(self, queues: Iterable[str]) -> dict[str, float]:
         """Return how many seconds the oldest parked task of each queue has waited, among those of its first partitions."""
-        params = {"names": list(queues), "many": BOUND}
-        return dict(run(self.connection, "horsies_parked_waits", params))
+        return dict(self.run("horsies_parked_waits", names=list(queues), many=BOUND))
 
     def lost(self) -> list[LostRecord]:
         """Return the audit entry and the snapshot that were lost last, if that was in the last hour."""
-        return [LostRecord(*row) for row in run(self.connection, "monitoring/lost", {"recent": dt.timedelta(hours=1)})]
+        return [LostRecord(*row) for row in self.run("monitoring/lost", recent=dt.timedelta(hours=1))]
 
     def stopped(self, queues: Iterable[str]) -> dict[str, tuple[int, float]]:
         """Return how many partitions of each queue failed tasks stop, up to 1,001, and for how many seconds the first."""
@@ -215,12 +212,12 @@ class HealthStore(Store):
 
     def waits(self, queues: Iterable[str]) -> dict[str, float]:
         """Return how many seconds the oldest due task of each queue has waited, without parked tasks and those of paused runs."""
-        return dict(run(self.connection, "horsies_longest_waits", {"names": list(queues)}))
+        return dict(self.run("horsies_longest_waits", names=list(queues)))
 
     def fire_times(self) -> dict[str, float]:
         """Return when schedules fire next, as an epoch; those that are off have no such time."""
-        return dict(run(self.connection, "monitoring/fire_times", {"many": 1_000}))
+        return dict(self.run("monitoring/fire_times", many=1_000))
 
     def runs(self) -> dict[str, int]:
         """Return how many of the 10,000 oldest unfinished workflow runs have each status."""
-        return dict(run(self.connection, "horsies_count_runs", {"bound": PENDING_BOUND}))
+        return dict(self.run("horsies_count_runs", bound=PENDING_BOUND))

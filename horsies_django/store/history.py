@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from horsies_django.core.counts import COMPLETED, NO_FAILURE, RETURNED, Total
-from horsies_django.store.base import Store, execute, run
+from horsies_django.store.base import Store, run
 
 MINUTE, HOUR = 60, 3_600  # the widths of its rows, in seconds
 LONGEST_BY_MINUTES = timedelta(hours=2)
@@ -35,11 +35,11 @@ class HistoryStore(Store):
     def add(self, worker: uuid.UUID, number: int, counts: Iterable[Total], covers: timedelta) -> None:
         """Add what a worker has counted in the last ``covers``; nothing if it has added this ``number`` or a later one before."""
         rows = json.dumps([count._asdict() for count in counts])
-        execute(self.connection, "history/add", {"worker": worker, "number": number, "rows": rows, "covers": covers})
+        self.execute("history/add", worker=worker, number=number, rows=rows, covers=covers)
 
     def totals(self, span: timedelta, but: Collection[str] = ()) -> list[Total]:
         """Return how often each result of each task occurred in the last ``span``, except for results in ``but``."""
-        rows = run(self.connection, "horsies_totals", {"width": width(span), "span": span, "but": sorted(but)})
+        rows = self.run("horsies_totals", width=width(span), span=span, but=sorted(but))
         return [Total._make((*columns, tuple(map(int, buckets)))) for *columns, buckets in rows]
 
     def series(self, span: timedelta, steps: int) -> list[tuple[str, int, str, int, list[int]]]:
@@ -57,8 +57,8 @@ class HistoryStore(Store):
 
     def names(self) -> set[str]:
         """Return the names of the tasks that were counted in the hours that are kept."""
-        return {name for (name,) in run(self.connection, "history/names")}
+        return {name for (name,) in self.run("history/names")}
 
     def prune(self, width: int, age: timedelta, many: int) -> int:
         """Delete up to ``many`` rows of a width that are older than ``age``, and return how many were deleted."""
-        return execute(self.connection, "history/prune", {"width": width, "age": age, "many": many})
+        return self.execute("history/prune", width=width, age=age, many=many)

@@ -90,10 +90,9 @@ class OverviewStore(Store):
 
     def queues(self, names: Iterable[str] | None, *, claimed: bool) -> list[QueueOverview]:
         """Return the named queues, or all: the cluster first, then by effective priority and name."""
-        params = {"names": None if names is None else list(names), "claimed": claimed}
-        rows = run(self.connection, "monitoring/queues", params)
-        waiting = {"names": [row[0] for row in rows], "bound": PENDING_BOUND}
-        pending: dict[str, int] = dict(run(self.connection, "horsies_count_pending", waiting))
+        rows = self.run("monitoring/queues", names=None if names is None else list(names), claimed=claimed)
+        present = [row[0] for row in rows]
+        pending: dict[str, int] = dict(self.run("horsies_count_pending", names=present, bound=PENDING_BOUND))
         found = []
         for name, declared, override, *changes, effective, running, holding, full_partitions, workers in rows:
             many = pending.get(name, 0)
@@ -104,8 +103,7 @@ class OverviewStore(Store):
 
     def permits(self, queue: str, many: int) -> list[PermitHolder]:
         """Return up to ``many`` tasks that hold permits of a queue (``*``: of the cluster), oldest claim first."""
-        params = {"queue": queue, "many": many}
-        return [PermitHolder(*row) for row in run(self.connection, "monitoring/permits", params)]
+        return [PermitHolder(*row) for row in self.run("monitoring/permits", queue=queue, many=many)]
 
     def partitions(self, queue: str, many: int, *, claimed: bool) -> list[PartitionLoad]:
         """Return up to ``many`` partitions of a queue that hold permits, those with most tasks first."""
@@ -134,8 +132,8 @@ class OverviewStore(Store):
 
     def node_facts(self, workflow: uuid.UUID, number: int) -> dict[str, Any] | None:
         """Return the facts about a node of a run, or None if there is no such node."""
-        params = {"workflow": workflow, "number": number, "many": 10}  # the largest number of upstream nodes to return
-        return parsed(run(self.connection, "horsies_explain_node", params)[0][0])
+        # many: upstream nodes to return, at most
+        return parsed(self.run("horsies_explain_node", workflow=workflow, number=number, many=10)[0][0])
 
 
 def limits(columns: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
-from horsies_django.store.base import Store, execute, run, tell_lost
+from horsies_django.store.base import Store, tell_lost
 from horsies_django.store.notify import channel_prefix
 
 DECLARED = (
@@ -42,17 +42,10 @@ class QueueStore(Store):
         Returns the columns that changed, or None if there is no such queue. Raises the driver's OperationalError (SQLSTATE 55P03)
         if passes keep the limits locked.
         """
-        params = {
-            "name": name,
-            "changes": json.dumps(changes, default=str),
-            "create": create,
-            "action": action,
-            "actor": actor,
-            "reason": reason,
-            "channel": channel_prefix(self.connection),
-        }
         changed: list[str] | None
-        ((changed, lost),) = run(self.connection, "horsies_configure_queue", params)
+        who = {"action": action, "actor": actor, "reason": reason, "channel": channel_prefix(self.connection)}
+        text = json.dumps(changes, default=str)
+        ((changed, lost),) = self.run("horsies_configure_queue", name=name, changes=text, create=create, **who)
         tell_lost(lost, action, actor, name, reason)
         return changed
 
@@ -70,23 +63,16 @@ class QueueStore(Store):
 
         Return its id, None if none stops it.
         """
-        params = {
-            "queue": name,
-            "id": id_,
-            "arguments": arguments,
-            "task": task,
-            "actor": actor,
-            "reason": reason,
-            "channel": channel_prefix(self.connection),
-        }
         skipped: uuid.UUID | None
-        ((skipped, lost),) = run(self.connection, "horsies_skip_stopped", params)
+        found = {"queue": name, "id": id_, "arguments": arguments, "task": task}
+        who = {"actor": actor, "reason": reason, "channel": channel_prefix(self.connection)}
+        ((skipped, lost),) = self.run("horsies_skip_stopped", **found, **who)
         tell_lost(lost, "queue.skip", actor, name or str(id_), reason)
         return skipped
 
     def declared(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
         """Return the declared columns of the existing queues among ``names``."""
-        rows = run(self.connection, "queues/rows", {"names": list(names)})
+        rows = self.run("queues/rows", names=list(names))
         found = {row[0]: dict(zip(DECLARED, row[1:], strict=True)) for row in rows}
         for columns in found.values():
             if isinstance(columns["partition_by_args"], str):  # Django's connections leave JSON as text
@@ -95,20 +81,19 @@ class QueueStore(Store):
 
     def served(self, names: Iterable[str]) -> None:
         """Record that a living worker serves the queues."""
-        execute(self.connection, "queues/served", {"names": list(names)})
+        self.execute("queues/served", names=list(names))
 
     def outlived(self, idle: timedelta | None) -> list[tuple[str, bool]]:
         """Return the queues whose override must end, and whether its time is over."""
-        return run(self.connection, "queues/outlived", {"idle": idle})
+        return self.run("queues/outlived", idle=idle)
 
     def sweeps(self) -> list[str]:
-        return [row[0] for row in run(self.connection, "queues/sweeps")]
+        return [row[0] for row in self.run("queues/sweeps")]
 
     def sweep(self, name: str, many: int) -> bool:
         """Bring up to ``many`` waiting tasks or partitions in line with the limits; return whether there are more."""
-        params = {"queue": name, "many": many, "channel": channel_prefix(self.connection)}
-        return bool(run(self.connection, "horsies_sweep", params)[0][0])
+        return bool(self.run("horsies_sweep", queue=name, many=many, channel=channel_prefix(self.connection))[0][0])
 
     def request_sweep(self) -> None:
         """Request a sweep of the queues with partitions, to find free permits that were missed."""
-        execute(self.connection, "queues/request_sweep")
+        self.execute("queues/request_sweep")

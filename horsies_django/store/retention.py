@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from horsies_django.core.options import SHORTEST_KEEP
-from horsies_django.store.base import Store, execute, run, tell_lost
+from horsies_django.store.base import Store, run, tell_lost
 
 
 class Kept(NamedTuple):
@@ -66,40 +66,39 @@ class RetentionStore(Store):
 
     def note_retentions(self, own: Iterable[OwnRetention]) -> None:
         """Record retentions that tasks brought along."""
-        execute(self.connection, "tasks/note_retentions", {"keys": sorted(one.key for one in own)})
+        self.execute("tasks/note_retentions", keys=sorted(one.key for one in own))
 
     def own_retentions(self) -> set[OwnRetention]:
-        return {OwnRetention(json.loads(text)) for (text,) in run(self.connection, "tasks/own_retentions", {})}
+        return {OwnRetention(json.loads(text)) for (text,) in self.run("tasks/own_retentions")}
 
     def prune_runs(self, age: timedelta, many: int) -> tuple[int, int, int, bool]:
         """Delete old runs, up to ``many`` rows; return how many runs, tasks and attempts, and whether there may be more."""
-        runs, tasks, attempts, more = run(self.connection, "horsies_prune_runs", {"age": age, "many": many})[0]
+        runs, tasks, attempts, more = self.run("horsies_prune_runs", age=age, many=many)[0]
         return runs, tasks, attempts, more
 
     def prune_ticks(self, age: timedelta, many: int) -> int:
         """Delete up to ``many`` old fire times of schedules, and return how many were deleted."""
-        return execute(self.connection, "schedules/prune_ticks", {"age": age, "many": many})
+        return self.execute("schedules/prune_ticks", age=age, many=many)
 
     def prune_keys(self, age: timedelta, many: int) -> int:
         """Delete up to ``many`` old keys of sends, and return how many were deleted."""
-        return execute(self.connection, "tasks/prune_keys", {"age": age, "many": many})
+        return self.execute("tasks/prune_keys", age=age, many=many)
 
     def prune_states(self, age: timedelta, many: int) -> int:
         """Delete up to ``many`` old snapshots of workers, and return how many were deleted."""
-        return execute(self.connection, "workers/prune_snapshots", {"age": age, "many": many})
+        return self.execute("workers/prune_snapshots", age=age, many=many)
 
     def prune_workers(self, age: timedelta, many: int) -> int:
         """Delete up to ``many`` workers that ended long ago, and return how many were deleted."""
-        return execute(self.connection, "workers/prune", {"age": age, "many": many})
+        return self.execute("workers/prune", age=age, many=many)
 
     def prune_audit(self, age: timedelta, many: int) -> int:
         """Delete up to ``many`` old audit entries, and return how many were deleted."""
-        return execute(self.connection, "audit/prune", {"age": age, "many": many})
+        return self.execute("audit/prune", age=age, many=many)
 
     def redact(self, task_id: uuid.UUID, *, actor: str, reason: str) -> tuple[str | None, bool]:
         """Remove a finished task's data; return its status (None: no such task), and whether anything was removed."""
-        params = {"id": task_id, "actor": actor, "reason": reason}
-        ((status, redacted, lost),) = run(self.connection, "horsies_redact", params)
+        ((status, redacted, lost),) = self.run("horsies_redact", id=task_id, actor=actor, reason=reason)
         tell_lost(lost, "task.redact", actor, task_id, reason)
         return status, redacted
 

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from horsies_django.store.base import Store, execute, run, tell_lost
+from horsies_django.store.base import Store, tell_lost
 from horsies_django.store.notify import channel_prefix
 
 SESSION = "horsies scheduler"  # then a space and the host and process of the scheduler; release 0.1.0: nothing
@@ -58,43 +58,35 @@ class ScheduleStore(Store):
 
         Returns the keys of the definition that changed, or None if there is no such schedule.
         """
-        params = {
-            "name": name,
-            "declared": None if declared is None else json.dumps(declared),
-            "declared_in": declared_in,
-            "changes": None if changes is None else json.dumps(changes),
-            "drop": list(drop),
-            "create": create,
-            "action": action,
-            "actor": actor,
-            "reason": reason,
-            "channel": channel_prefix(self.connection),
-        }
         changed: list[str] | None
-        ((changed, lost),) = run(self.connection, "horsies_change_schedule", params)
+        given = {"declared": declared, "changes": changes}
+        texts = {key: None if value is None else json.dumps(value) for key, value in given.items()}
+        how = {"declared_in": declared_in, "drop": list(drop), "create": create}
+        who = {"action": action, "actor": actor, "reason": reason, "channel": channel_prefix(self.connection)}
+        ((changed, lost),) = self.run("horsies_change_schedule", name=name, **texts, **how, **who)
         tell_lost(lost, action, actor, name, reason)
         return changed
 
     def delete(self, name: str, actor: str, reason: str | None) -> bool:
         """Delete a schedule that no code declares; return whether there was one."""
-        rows = run(self.connection, "schedules/delete", {"name": name, "actor": actor, "reason": reason})
+        rows = self.run("schedules/delete", name=name, actor=actor, reason=reason)
         for _, lost in rows:
             tell_lost(lost, "schedule.delete", actor, name, reason)
         return bool(rows)
 
     def due(self, many: int, but: Collection[str] = ()) -> list[str]:
         """Return the names of at most ``many`` schedules that are due, without those in ``but``."""
-        rows = run(self.connection, "schedules/due", {"now": self.now, "many": many, "but": list(but)})
+        rows = self.run("schedules/due", now=self.now, many=many, but=list(but))
         return [name for (name,) in rows]
 
     def wait(self, but: Collection[str] = ()) -> float | None:
         """Return the seconds until the next schedule is due, or None if there is none; ``but`` as in ``due``."""
-        found: float | None = run(self.connection, "schedules/wait", {"now": self.now, "but": list(but)})[0][0]
+        found: float | None = self.run("schedules/wait", now=self.now, but=list(but))[0][0]
         return found
 
     def take(self, name: str) -> Taken | None:
         """Lock a schedule until the transaction ends; None if it is no longer due or another scheduler holds it."""
-        rows = run(self.connection, "schedules/take", {"name": name, "now": self.now})
+        rows = self.run("schedules/take", name=name, now=self.now)
         return Taken(*rows[0][:-1]) if rows else None
 
     def tick(
@@ -104,8 +96,7 @@ class ScheduleStore(Store):
 
         With ``skip``, for one fire time only: skip it if the last task that was sent has not finished, and also return that task.
         """
-        params = {"name": name, "fire_times": list(fire_times), "task_ids": list(task_ids), "skip": skip}
-        rows = run(self.connection, "schedules/tick", params)
+        rows = self.run("schedules/tick", name=name, fire_times=list(fire_times), task_ids=list(task_ids), skip=skip)
         return {sent for sent, _ in rows if sent}, next((unfinished for _, unfinished in rows), None)
 
     def advance(
@@ -120,33 +111,25 @@ class ScheduleStore(Store):
         missed: bool = False,
     ) -> None:
         """Record how far a schedule came, and when to look at it next; ``missed``: fire times were left out."""
-        params = {
-            "name": name,
-            "last_fire_at": last_fire_at,
-            "next_fire_at": next_fire_at,
-            "next_at": next_at,
-            "rules": rules,
-            "error": error,
-            "missed": missed,
-        }
-        execute(self.connection, "schedules/advance", params)
+        times = {"last_fire_at": last_fire_at, "next_fire_at": next_fire_at, "next_at": next_at}
+        self.execute("schedules/advance", name=name, **times, rules=rules, error=error, missed=missed)
 
     def recent(self, names: Iterable[str], many: int) -> list[Recent]:
         """Return the latest ``many`` fire times of each schedule, newest first."""
-        return [Recent(*row) for row in run(self.connection, "schedules/recent", {"names": list(names), "many": many})]
+        return [Recent(*row) for row in self.run("schedules/recent", names=list(names), many=many)]
 
     def declared(self, names: Iterable[str]) -> list[str]:
         """Record that schedules are still in a scheduler's code; return those that had been disabled as gone from the code."""
-        return [name for (name,) in run(self.connection, "schedules/declared", {"names": list(names)})]
+        return [name for (name,) in self.run("schedules/declared", names=list(names))]
 
     def schedulers(self) -> list[str]:
         """Return the host and process of each scheduler that is connected, as ``web-1:4711``; 0.1.0 gives none."""
-        rows = run(self.connection, "schedules/schedulers", {"prefix": SESSION})
+        rows = self.run("schedules/schedulers", prefix=SESSION)
         return [name.removeprefix(f"{SESSION} ") for (name,) in rows]
 
     def gone(self, after: dt.timedelta, actor: str) -> list[str]:
         """Disable the schedules that no scheduler has had in its code for ``after``; return their names."""
-        rows = run(self.connection, "schedules/gone", {"after": after, "actor": actor})
+        rows = self.run("schedules/gone", after=after, actor=actor)
         for name, lost in rows:
             tell_lost(lost, "schedule.gone", actor, name)
         return [name for name, _ in rows]

@@ -47,9 +47,7 @@ class SelectionStore(Store):
         """Return up to ``many`` tasks among the next ``read`` entries of the index, and where it goes on, None at its end."""
         given = {**selection._asdict(), "names": None if selection.names is None else list(selection.names)}
         after = None if after is None else json.dumps(after)
-        *rows, (_id, _name, _code, end) = run(
-            self.connection, "horsies_selected", {**given, "after": after, "many": many, "read": read}
-        )
+        *rows, (_id, _name, _code, end) = self.run("horsies_selected", **given, after=after, many=many, read=read)
         found = [Selected(id_, name, code) for id_, name, code, _after in rows]
         return found, json.loads(end) if isinstance(end, str) else end
 

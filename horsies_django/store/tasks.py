@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from horsies_django.core.records import Claim, Fence, NewTasks, Outcome, Wanted
-from horsies_django.store.base import Cursor, Store, execute, executed, run, tell_lost
+from horsies_django.store.base import Cursor, Store, executed, run, tell_lost
 from horsies_django.store.passes import Passed, claims_json, outcomes_json, passed_of
 
 NOTHING = Wanted()
@@ -113,7 +113,7 @@ class TaskStore(Store):
 
     def send_once(self, task: NewTasks, notified: int | None, once: Mapping[str, Any]) -> SentOnce:
         """Insert a task unless another one has its digest; ``once`` are the first parameters of ``horsies_send_once``."""
-        (row,) = run(self.connection, "tasks/send_once", {**once, **sending(task, notified)})
+        (row,) = self.run("tasks/send_once", **once, **sending(task, notified))
         return SentOnce(*row)
 
     def send_on(self, tasks: NewTasks) -> None:
@@ -126,19 +126,17 @@ class TaskStore(Store):
 
     def pass_on(self, worker: uuid.UUID, channel: str, lane: str, queues: Sequence[str]) -> int | None:
         """Wake workers that have free slots for tasks of a lane; return how many, None if no task of these queues waits."""
-        params = {"worker": worker, "channel": channel, "lane": lane, "queues": list(queues)}
-        ((woken,),) = run(self.connection, "horsies_pass_on", params)
+        ((woken,),) = self.run("horsies_pass_on", worker=worker, channel=channel, lane=lane, queues=list(queues))
         return None if woken is None else int(woken)
 
     def waits(self, lane: str, queues: Sequence[str]) -> bool:
         """Return whether a task of a lane of these queues is due and waits."""
-        params = {"queues": list(queues), "lanes": [lane], "most": 1, "cursors": None, "behind": None}
-        ((due,),) = run(self.connection, "horsies_count_due", params)
+        ((due,),) = self.run("horsies_count_due", queues=list(queues), lanes=[lane], most=1, cursors=None, behind=None)
         return bool(due)
 
     def announce(self, queue_name: str, table: int) -> None:
         """Wake the workers of a queue; ``table`` is the OID of its table of tasks."""
-        run(self.connection, "tasks/announce", {"queue_name": queue_name, "table": table})
+        self.run("tasks/announce", queue_name=queue_name, table=table)
 
     def run_pass(
         self,
@@ -188,56 +186,46 @@ class TaskStore(Store):
     def unsettled(self, worker: uuid.UUID, claims: Sequence[Outcome | Claim]) -> dict[uuid.UUID, str]:
         """Return for each failed write whether its task is 'held', 'waiting', 'settled', 'retried' or 'lost'."""
         ids, generations = [claim.id for claim in claims], [claim.generation for claim in claims]
-        return dict(run(self.connection, "tasks/unsettled", {"worker": worker, "ids": ids, "generations": generations}))
+        return dict(self.run("tasks/unsettled", worker=worker, ids=ids, generations=generations))
 
     def held(self, worker: uuid.UUID) -> list[Held]:
         """Return the tasks in flight that ``worker`` holds according to the database."""
-        return [Held(*row) for row in run(self.connection, "tasks/held", {"worker": worker})]
+        return [Held(*row) for row in self.run("tasks/held", worker=worker)]
 
     def cancel(self, ids: Iterable[uuid.UUID], channel: str, *, terminate: bool) -> dict[uuid.UUID, str]:
         """Cancel tasks and return a verdict on each that exists: "CANCELLED", "REQUESTED" (it is running) or "FINISHED"."""
-        params = {"ids": list(ids), "terminate": terminate, "channel": channel}
-        return dict(run(self.connection, "horsies_cancel", params))
+        return dict(self.run("horsies_cancel", ids=list(ids), terminate=terminate, channel=channel))
 
     def renew(self, worker: uuid.UUID, claims: Sequence[Claim], lease: timedelta) -> int:
         """Let the leases of prefetched tasks end ``lease`` from now; return how many still belong to this worker."""
-        return execute(
-            self.connection, "tasks/renew", {"worker": worker, "claims": claims_json(claims), "lease": lease}
-        )
+        return self.execute("tasks/renew", worker=worker, claims=claims_json(claims), lease=lease)
 
     def retry(self, id_: uuid.UUID, channel: str) -> tuple[str | None, uuid.UUID | None]:
         """Let a task run again; return a verdict, None without such a task, and the id of its run or of what it duplicates."""
-        ((verdict, other),) = run(self.connection, "horsies_retry", {"id": id_, "channel": channel})
+        ((verdict, other),) = self.run("horsies_retry", id=id_, channel=channel)
         return verdict, other
 
     def copy(self, id_: uuid.UUID, new: uuid.UUID) -> Copied | None:
         """Send a copy of a finished task with the id ``new``; None if there is no such task."""
-        rows = run(self.connection, "horsies_copy", {"id": id_, "new": new})
+        rows = self.run("horsies_copy", id=id_, new=new)
         return Copied(*rows[0]) if rows else None
 
     def note(
         self, subject: uuid.UUID | str, action: str, actor: str, reason: str | None, after: Mapping[str, str]
     ) -> None:
         """Write an audit entry about a task, a task sent for a schedule, or a workflow run."""
-        params = {
-            "actor": actor,
-            "action": action,
-            "subject": str(subject),
-            "reason": reason,
-            "before": None,
-            "after": json.dumps(after),
-        }
-        ((lost,),) = run(self.connection, "horsies_note", params)
+        who = {"actor": actor, "action": action, "reason": reason}
+        ((lost,),) = self.run("horsies_note", **who, subject=str(subject), before=None, after=json.dumps(after))
         tell_lost(lost, action, actor, subject, reason)
 
     def find(self, ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, Found]:
         """Return the tasks among ``ids`` that this connection can see."""
-        rows = run(self.connection, "tasks/find", {"ids": list(ids)})
+        rows = self.run("tasks/find", ids=list(ids))
         return {id_: Found(status, result) for id_, status, result in rows}
 
     def with_attempts(self, id_: uuid.UUID) -> StoredTask | None:
         """Return a task of ``django.tasks`` with its attempts, None if there is no such task."""
-        rows = run(self.connection, "tasks/with_attempts", {"id": id_})
+        rows = self.run("tasks/with_attempts", id=id_)
         if not rows:
             return None
         columns = len(StoredTask._fields) - 1
@@ -245,17 +233,16 @@ class TaskStore(Store):
         return StoredTask._make((*rows[0][:columns], tuple(attempts)))
 
     def step_names(self, task: uuid.UUID) -> set[str]:
-        return {name for (name,) in run(self.connection, "tasks/step_names", {"task": task})}
+        return {name for (name,) in self.run("tasks/step_names", task=task)}
 
     def step(self, task: uuid.UUID, name: str) -> tuple[str, str] | None:
         """Return the digest of the arguments and the result, as JSON text, of a recorded step, None if there is none."""
-        rows = run(self.connection, "tasks/step", {"task": task, "name": name})
+        rows = self.run("tasks/step", task=task, name=name)
         return rows[0] if rows else None
 
     def record_step(self, fence: Fence, name: str, digest: str, result: str) -> bool:
         """Record a step of a running task; return False if the task no longer belongs to that claim."""
-        params = {**fence._asdict(), "name": name, "digest": digest, "result": result}
-        ((recorded,),) = run(self.connection, "horsies_record_step", params)
+        ((recorded,),) = self.run("horsies_record_step", **fence._asdict(), name=name, digest=digest, result=result)
         return bool(recorded)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from horsies_django.store.base import Store, execute, run
+from horsies_django.store.base import Store
 from horsies_django.store.notify import channel_prefix
 
 
@@ -58,8 +58,7 @@ class WorkerStore(Store):
         self, worker: uuid.UUID, *, task_names: Sequence[str] | None = None, wire: int | None = None, **columns: Any
     ) -> None:
         """Insert the row of a starting worker."""
-        params = {"worker": worker, "task_names": task_names, "wire": wire, **columns}
-        execute(self.connection, "workers/register", params)
+        self.execute("workers/register", worker=worker, task_names=task_names, wire=wire, **columns)
 
     def beat(
         self,
@@ -75,16 +74,16 @@ class WorkerStore(Store):
         ``listens``: whether it may be elected. Workers whose last heartbeat is older than ``fresh`` are neither elected nor on
         duty.
         """
-        params = {
-            "worker": worker,
-            "listens": listens,
-            "ids": None if children is None else [child.id for child in children],
-            "pids": [child.pid for child in children or ()],
-            "holding": [json.dumps([str(id_) for id_ in child.holding]) for child in children or ()],
-            "fresh": fresh,
+        ((alive, on_duty, place),) = self.run(
+            "horsies_beat",
+            worker=worker,
+            listens=listens,
+            ids=None if children is None else [child.id for child in children],
+            pids=[child.pid for child in children or ()],
+            holding=[json.dumps([str(id_) for id_ in child.holding]) for child in children or ()],
+            fresh=fresh,
             **load._asdict(),
-        }
-        ((alive, on_duty, place),) = run(self.connection, "horsies_beat", params)
+        )
         return Beaten(alive, on_duty, place)
 
     def snapshot(
@@ -99,11 +98,11 @@ class WorkerStore(Store):
         """Insert a snapshot of a worker's state, and write the memory of its ``children``, in MB, into their heartbeats."""
         columns = {"buffered": buffered, "children": len(children), "cpu_percent": cpu_percent, **load._asdict()}
         columns |= {"ids": list(children), "memories": list(children.values())}
-        execute(self.connection, "workers/snapshot", {"worker": worker, **columns})
+        self.execute("workers/snapshot", worker=worker, **columns)
 
     def lose_snapshot(self, worker: uuid.UUID, error: str) -> None:
         """Record for horsies_status that a snapshot could not be inserted, and why."""
-        run(self.connection, "horsies_lost", {"kind": "snapshot", "what": str(worker), "error": error})
+        self.run("horsies_lost", kind="snapshot", what=str(worker), error=error)
 
     def reap(self, threshold: timedelta, *, judge: bool, many: int, max_crashes: int = 0) -> list[Happened]:
         """Declare workers dead that sent no heartbeat for ``threshold`` (if ``judge``), and rescue up to ``many`` tasks.
@@ -111,22 +110,17 @@ class WorkerStore(Store):
         Returns what happened; nothing while another reaper is active. A task that ended ``max_crashes`` processes is poison
         (0: never).
         """
-        params = {
-            "threshold": threshold,
-            "judge": judge,
-            "many": many,
-            "max_crashes": max_crashes,
-            "channel": channel_prefix(self.connection),
-        }
-        happened = [Happened(*row) for row in run(self.connection, "horsies_reap", params)]
+        limits = {"threshold": threshold, "many": many, "max_crashes": max_crashes}
+        rows = self.run("horsies_reap", judge=judge, channel=channel_prefix(self.connection), **limits)
+        happened = [Happened(*row) for row in rows]
         if failed := [one.id for one in happened if one.kind == "failed"]:
-            codes = dict(run(self.connection, "horsies_error_codes", {"ids": failed}))
+            codes = dict(self.run("horsies_error_codes", ids=failed))
             happened = [one._replace(code=codes.get(one.id)) for one in happened]
         return happened
 
     def stop(self, worker: uuid.UUID) -> None:
         """Record that a worker stopped, and tell those that take its place."""
-        execute(self.connection, "workers/stop", {"worker": worker, "channel": channel_prefix(self.connection)})
+        self.execute("workers/stop", worker=worker, channel=channel_prefix(self.connection))
 
 
 class WaiterStore(Store):
@@ -134,8 +128,8 @@ class WaiterStore(Store):
 
     def register(self, waiter: uuid.UUID, lasting: timedelta) -> None:
         """Ask the workers to announce finished tasks, for the time ``lasting``."""
-        execute(self.connection, "workers/register_waiter", {"waiter": waiter, "lasting": lasting})
+        self.execute("workers/register_waiter", waiter=waiter, lasting=lasting)
 
     def remove(self, waiter: uuid.UUID) -> None:
         """Withdraw that request."""
-        execute(self.connection, "workers/remove_waiter", {"waiter": waiter})
+        self.execute("workers/remove_waiter", waiter=waiter)

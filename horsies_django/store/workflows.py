@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from horsies_django.store.base import Connection, Cursor, execute, executed, run
+from horsies_django.store.base import Connection, Cursor, Store, executed, run
 from horsies_django.store.tasks import CHUNK
 
 
@@ -99,11 +99,11 @@ class NodeResult(NamedTuple):
     result: str | None
 
 
-class WorkflowStore:
+class WorkflowStore(Store):
     """Runs the workflow statements on the given connection. Tests pass ``now`` in place of the database's clock."""
 
     def __init__(self, connection: Connection, channel: str, max_bytes: int, now: datetime | None = None) -> None:
-        self.connection = connection
+        super().__init__(connection, now)
         self.clock = {"now": now}
         self.shared = {"channel": channel, "max_bytes": max_bytes, **self.clock}
 
@@ -120,8 +120,7 @@ class WorkflowStore:
 
     def add(self, workflow: uuid.UUID, nodes: str) -> None:
         """Insert more nodes, a JSON list, of a new run."""
-        params = {"workflow": workflow, "added_by": -1, "nodes": nodes, "values": "{}", **self.clock}
-        run(self.connection, "horsies_add_nodes", params)
+        self.run("horsies_add_nodes", workflow=workflow, added_by=-1, nodes=nodes, values="{}", **self.clock)
 
     def begin(self, workflow: uuid.UUID) -> None:
         """Send the first tasks of a new run."""
@@ -139,16 +138,16 @@ class WorkflowStore:
 
     def wake(self, many: int, limit: int) -> list[tuple[uuid.UUID, Advanced]]:
         """Advance runs with waits whose time is over, ``many`` at most; send ``limit`` tasks of each at most."""
-        rows = run(self.connection, "horsies_wake", {"many": many, "limit": limit, **self.shared})
+        rows = self.run("horsies_wake", many=many, limit=limit, **self.shared)
         return [(row[0], Advanced(*row[1:])) for row in rows]
 
     def mark_advanced(self, ids: Iterable[uuid.UUID]) -> None:
         """Note that the parents of these finished runs have been advanced."""
-        execute(self.connection, "workflows/mark_advanced", {"ids": list(ids)})
+        self.execute("workflows/mark_advanced", ids=list(ids))
 
     def owed(self, age: timedelta | None, many: int) -> list[Owed]:
         """Return what is left to be advanced; of tasks, those that finished at most ``age`` ago (None: all)."""
-        return [Owed(*row) for row in run(self.connection, "horsies_owed", {"age": age, "many": many, **self.clock})]
+        return [Owed(*row) for row in self.run("horsies_owed", age=age, many=many, **self.clock)]
 
     def control(self, workflow: uuid.UUID, verb: str) -> tuple[str | None, str | None]:
         """Pause, resume or cancel a run; return its status before and after, None if there is no such run."""
@@ -167,7 +166,7 @@ class WorkflowStore:
 
     def successor(self, workflow: uuid.UUID, *, last: bool) -> list[uuid.UUID | None]:
         """Return the run as which a run continued (None: it did not), or the last of those; empty if there is no such run."""
-        return [row[0] for row in run(self.connection, "workflows/successor", {"workflow": workflow, "last": last})]
+        return [row[0] for row in self.run("workflows/successor", workflow=workflow, last=last)]
 
     def signal(
         self, workflow: uuid.UUID, name: str, key: str | None, data: str, actor: str, look: int | None
@@ -178,7 +177,7 @@ class WorkflowStore:
         number of nodes to ask (None: all), 0 once the data is known to fit.
         """
         params = {"workflow": workflow, "name": name, "key": key, "data": data, "actor": actor, "look": look}
-        verdict, names = run(self.connection, "horsies_signal", {**params, **self.clock})[0]
+        verdict, names = self.run("horsies_signal", **params, **self.clock)[0]
         return verdict, names or []
 
     def decide(
@@ -197,37 +196,35 @@ class WorkflowStore:
 
     def unseen(self, ids: Iterable[uuid.UUID]) -> list[uuid.UUID]:
         """Return the runs among these that have signals which no advance has seen, or that are owed an advance."""
-        return [row[0] for row in run(self.connection, "workflows/unseen", {"ids": list(ids)})]
+        return [row[0] for row in self.run("workflows/unseen", ids=list(ids))]
 
     def children(self, workflow: uuid.UUID) -> list[uuid.UUID]:
         """Return the unfinished child runs of a run."""
-        return [row[0] for row in run(self.connection, "workflows/children", {"workflow": workflow})]
+        return [row[0] for row in self.run("workflows/children", workflow=workflow)]
 
     def inner(self, workflow: uuid.UUID) -> list[tuple[str, int, uuid.UUID]]:
         """Return name and number of the nodes that have begun a run, and these runs, in order."""
-        return [tuple(row) for row in run(self.connection, "workflows/inner", {"workflow": workflow})]
+        return [tuple(row) for row in self.run("workflows/inner", workflow=workflow)]
 
     def grow(self, task: uuid.UUID, attempt: int, nodes: str) -> list[list[int] | None]:
         """Add nodes, a JSON list, for a running task; return one item, the numbers of new ones.
 
         The item is None if a gate and a signal would have one name. The list is empty if the attempt does not run any more.
         """
-        params = {"task": task, "attempt": attempt, "nodes": nodes}
-        return [row[0] for row in run(self.connection, "workflows/grow", params)]
+        return [row[0] for row in self.run("workflows/grow", task=task, attempt=attempt, nodes=nodes)]
 
     def named(self, workflow: uuid.UUID, added_by: int, name: str) -> tuple[int, str]:
         """Return the number of the node that a node added under a name, and what it runs and waits for, as JSON."""
-        params = {"workflow": workflow, "added_by": added_by, "name": name}
-        ((number, text),) = run(self.connection, "workflows/named", params)
+        ((number, text),) = self.run("workflows/named", workflow=workflow, added_by=added_by, name=name)
         return number, text
 
     def number(self, workflow: uuid.UUID) -> int:
         """Return a number for a node that a running task adds."""
-        return int(run(self.connection, "horsies_new_number", {"workflow": workflow})[0][0])
+        return int(self.run("horsies_new_number", workflow=workflow)[0][0])
 
     def place(self, task: uuid.UUID) -> Place | None:
         """Return where a task belongs, None if it is not part of a workflow."""
-        rows = run(self.connection, "workflows/place", {"task": task})
+        rows = self.run("workflows/place", task=task)
         return Place(*rows[0]) if rows else None
 
     def results(
@@ -239,16 +236,16 @@ class WorkflowStore:
 
     def node_results(self, workflow: uuid.UUID) -> list[NodeResult]:
         """Return the nodes of a run with their results, in order."""
-        return [NodeResult(*row) for row in run(self.connection, "workflows/node_results", {"workflow": workflow})]
+        return [NodeResult(*row) for row in self.run("workflows/node_results", workflow=workflow)]
 
     def progress(self, ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, Progress]:
         """Return how far runs are, by id."""
-        rows = run(self.connection, "workflows/progress", {"ids": list(ids)})
+        rows = self.run("workflows/progress", ids=list(ids))
         return {id_: Progress(*counts) for id_, *counts in rows}
 
     def open_calls(self, runs: Sequence[uuid.UUID]) -> list[OpenCalls]:
         """Return the calls that runs still have to make, in groups."""
-        rows = run(self.connection, "horsies_open_calls", {"runs": list(runs)})
+        rows = self.run("horsies_open_calls", runs=list(runs))
         return [
             OpenCalls(
                 task, queue, undo, json.loads(given), many, ids, uuid.UUID(id_), node,
@@ -259,12 +256,12 @@ class WorkflowStore:
 
     def names(self, many: int) -> list[str]:
         """Return up to ``many`` names of runs, in order."""
-        return [row[0] for row in run(self.connection, "workflows/names", {"many": many})]
+        return [row[0] for row in self.run("workflows/names", many=many)]
 
     def check_path(self, path: str) -> None:
         """Raise an error of the database if a JSON path is malformed."""
-        run(self.connection, "workflows/path", {"path": path})
+        self.run("workflows/path", path=path)
 
     def _change(self, function: str, **params: Any) -> Any:
         """Call a function that changes a run, and return its row."""
-        return run(self.connection, function, {**params, **self.shared})[0]
+        return self.run(function, **params, **self.shared)[0]

@@ -40,8 +40,7 @@ OPTIONS = {
     "takes_context": "leave it out: inside the task, current_task() has its id and attempt",
     "rate_limit": "there are no rate limits; max_concurrency in HORSIES['QUEUES'] limits how many tasks run at once",
     **dict.fromkeys(
-        OF_RETRIES,
-        "use retry_policy=RetryPolicy.exponential(base_seconds=..., max_retries=..., auto_retry_for=[...])",
+        OF_RETRIES, "use retry_policy=RetryPolicy.exponential(base_seconds=..., max_retries=..., auto_retry_for=[...])"
     ),
     **dict.fromkeys(
         ("countdown", "eta", "delay", "run_after"),

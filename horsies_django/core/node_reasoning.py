@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from horsies_django.core import kinds
-from horsies_django.core.explanations import Facts, NodeExplanation, NodeReasonCode, Reason, clock_time, moment, pick
-from horsies_django.core.reasoning import Timing
+from horsies_django.core.explanations import Facts, NodeExplanation, NodeReasonCode, Reason, moment, pick
+from horsies_django.core.reasoning import Moment, Timing
 
 WAIT_COLUMNS = ("kind", "signal", "signal_key", "due_at", "on_timeout", "permission")
 MOVES_ON = "; the run moves on as soon as a worker advances it"
@@ -28,16 +28,14 @@ def node_reasoned(facts: Facts, timing: Timing) -> NodeExplanation:
     )
 
 
-class NodeCase:
+class NodeCase(Moment):
     """One node at one moment."""
 
     def __init__(self, facts: Facts, timing: Timing) -> None:
-        self.facts = facts
-        self.timing = timing
+        super().__init__(facts, timing)
         self.node: Facts = facts["node"]
         self.kind = kinds.kind_of(self.node["kind"])
         self.run: Facts = facts["run"]
-        self.now = moment(facts["now"])
 
     def reasons(self) -> Iterator[Reason]:
         """Yield all reasons, the most decisive first."""
@@ -66,8 +64,7 @@ class NodeCase:
             yield self.sent()
 
     def ended(self) -> Reason:
-        code = f" with {self.node['error_code']}" if self.node["error_code"] else ""
-        text = f"It ended as {self.node['status']}{code} at {self.at(self.node['finished_at'])}."
+        text = self.ended_as(self.node)
         return Reason(NodeReasonCode.ENDED, text, pick(self.node, "status", "finished_at", "error_code"))
 
     def skipped(self) -> Reason:
@@ -234,6 +231,3 @@ class NodeCase:
         if not change:
             return ""
         return f" by {change['actor']}{': ' + change['reason'] if change['reason'] else ''}"
-
-    def at(self, when: str) -> str:
-        return clock_time(when, self.now, self.timing.zone)

@@ -46,14 +46,30 @@ def reasoned(facts: Facts, timing: Timing) -> Explanation:
     return Explanation(uuid.UUID(task["id"]), task["status"], tuple(Case(facts, timing).reasons()))
 
 
-class Case:
-    """One task at one moment."""
+class Moment:
+    """Facts about a task or a node at one moment."""
 
     def __init__(self, facts: Facts, timing: Timing) -> None:
         self.facts = facts
         self.timing = timing
-        self.task: Facts = facts["task"]
         self.now = moment(facts["now"])
+
+    def at(self, text: str | dt.datetime) -> str:
+        """Return a datetime as text, without the date if it is today."""
+        return clock_time(text, self.now, self.timing.zone)
+
+    def ended_as(self, row: Facts) -> str:
+        """Return how and when a task or a node ended."""
+        code = f" with {row['error_code']}" if row["error_code"] else ""
+        return f"It ended as {row['status']}{code} at {self.at(row['finished_at'])}."
+
+
+class Case(Moment):
+    """One task at one moment."""
+
+    def __init__(self, facts: Facts, timing: Timing) -> None:
+        super().__init__(facts, timing)
+        self.task: Facts = facts["task"]
         heard = [one for one in facts.get("workers", ()) if not self.silent_since(one["beat_at"], timing.threshold)]
         self.workers: Sequence[Facts] = heard
         self.left_until = moment(self.task["enqueued_at"]) + timing.grace  # by workers that do not know it
@@ -90,8 +106,7 @@ class Case:
 
     def finished(self) -> Reason:
         task = self.task
-        code = f" with {task['error_code']}" if task["error_code"] else ""
-        text = f"It ended as {task['status']}{code} at {self.at(task['finished_at'])}."
+        text = self.ended_as(task)
         if task["order_stop"] == "stop":
             text += " It stops its key: the tasks behind it wait until it is retried or skipped."
         return Reason(ReasonCode.FINISHED, text, pick(task, "status", "finished_at", "error_code", "order_stop"))
@@ -310,10 +325,6 @@ class Case:
 
     def silent_since(self, heard: str, patience: dt.timedelta) -> bool:
         return moment(heard) < self.now - patience
-
-    def at(self, text: str | dt.datetime) -> str:
-        """Return a datetime as text, without the date if it is today."""
-        return clock_time(text, self.now, self.timing.zone)
 
     def longest(self, holders: Sequence[Facts]) -> str:
         """Return the task that has held its permit the longest, "" if there is none."""

@@ -38,12 +38,7 @@ class TaskError:
 
     @classmethod
     def built_in(
-        cls,
-        code: ErrorCode | str,
-        message: str = "",
-        *,
-        data: Any = None,
-        exception: Mapping[str, str] | None = None,
+        cls, code: ErrorCode | str, message: str = "", *, data: Any = None, exception: Mapping[str, str] | None = None
     ) -> TaskError:
         """Create an error with a built-in code; for horsies_django only."""
         error = object.__new__(cls)

@@ -26,11 +26,7 @@ MOST_RETRIES = 100
 LONGEST_DELAY = 30 * 86_400  # seconds
 Kind = str | type[BaseException]
 # What a policy without a list retries: everything except errors that the task returned.
-USUAL: tuple[Kind, ...] = (
-    Exception,
-    OperationalErrorCode.WORKER_CRASHED.value,
-    OutcomeCode.TASK_TIMEOUT.value,
-)
+USUAL: tuple[Kind, ...] = (Exception, OperationalErrorCode.WORKER_CRASHED.value, OutcomeCode.TASK_TIMEOUT.value)
 Mapper = Mapping[type[BaseException], str]
 EMPTY: Mapper = MappingProxyType({})
 

@@ -35,15 +35,15 @@ class ReadOnlyRow(models.Model):
 
     def save(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refuse. Raises TypeError, always."""
-        raise TypeError(
-            f"{type(self).__name__} rows change only through the queue's own statements, never through save()"
-        )
+        self._refuse("save")
 
     def delete(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refuse. Raises TypeError, always."""
-        raise TypeError(
-            f"{type(self).__name__} rows change only through the queue's own statements, never through delete()"
-        )
+        self._refuse("delete")
+
+    def _refuse(self, by: str) -> NoReturn:
+        name = type(self).__name__
+        raise TypeError(f"{name} rows change only through the queue's own statements, never through {by}()")
 
 
 class Task(ReadOnlyRow):

@@ -124,11 +124,8 @@ def execute(connection: Connection, name: str, params: Mapping[str, Any] | None 
 @contextmanager
 def executed(connection: Connection, name: str, params: Mapping[str, Any] | None) -> Iterator[Cursor]:
     with connection.cursor() as cursor:
-        try:
+        with migrated(connection):
             cursor.execute(text_of(name, params), params)
-        except ProgrammingError as error:
-            raise_not_migrated(connection, error)
-            raise
         yield cursor
     for watch in watchers:
         watch(connection, name, params)
@@ -151,18 +148,13 @@ def watching(connection: Connection, watch: Callable[[str, Any], None]) -> Itera
 
 @contextmanager
 def migrated(connection: Any) -> Iterator[None]:
-    """Raise NotMigrated if a query of the ORM fails because the database is not migrated."""
+    """Raise NotMigrated if a statement fails because the database is not migrated."""
     try:
         yield
     except ProgrammingError as error:
-        raise_not_migrated(connection, error)
+        if (found := not_migrated(connection, error)) is not None:
+            raise found from error.__cause__
         raise
-
-
-def raise_not_migrated(connection: Any, error: ProgrammingError) -> None:
-    """Raise NotMigrated if a missing migration caused the error."""
-    if (found := not_migrated(connection, error)) is not None:
-        raise found from error.__cause__
 
 
 def not_migrated(connection: Any, error: ProgrammingError) -> NotMigrated | None:

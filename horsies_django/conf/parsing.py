@@ -11,7 +11,7 @@ from django.utils.module_loading import import_string
 
 from horsies_django.conf.queues import read_queues
 from horsies_django.conf.section import Problem, Section, must_be
-from horsies_django.conf.values import CUT_OFF, Config, QueueConfig, Recovery, Resilience, Retention
+from horsies_django.conf.values import CUT_OFF, RANGES, Config, QueueConfig, Recovery, Resilience, Retention
 from horsies_django.core.errors import code_problem
 from horsies_django.core.retry import EMPTY, Mapper, mapper_problems
 from horsies_django.core.texts import is_name, shown
@@ -61,7 +61,7 @@ def _queue_retention(section: Section, queues: Mapping[str, QueueConfig]) -> Map
     found = {}
     for name in inner.values:
         if name in queues:
-            found[name] = inner.number(name, default, nullable=True, rule=key)
+            found[name] = inner.number(name, default, RANGES[key], nullable=True, unit_of=key)
         else:
             hint = f"Declare it in HORSIES['QUEUES'], or use one of: {', '.join(sorted(queues))}."
             inner.report("E019", name, f"There is no queue {shown(name)}.", hint)
@@ -103,9 +103,8 @@ def _token(top: Section, key: str) -> str:
     if not isinstance(value, str):
         top.report("E001", key, f"Its value is of type {type(value).__name__}, but must be a str.", hint)
     elif not value.isascii() or not value.isprintable() or " " in value:
-        top.report(
-            "E003", key, "It contains a space, a line break or another character that a header cannot carry.", hint
-        )
+        message = "It contains a space, a line break or another character that a header cannot carry."
+        top.report("E003", key, message, hint)
     else:
         return value
     return ""
@@ -130,12 +129,9 @@ def _on_cut_off(recovery: Section, default: Recovery) -> str:
     value = recovery.values.get("ON_CUT_OFF", default.on_cut_off)
     if value in CUT_OFF:
         return str(value)
-    recovery.report(
-        "E003" if isinstance(value, str) else "E001",
-        "ON_CUT_OFF",
-        f"{shown(value)} is not a valid choice.",
-        "Use 'wait' (tasks continue while the database cannot be reached) or 'kill' (they end before others may run them).",
-    )
+    hint = "Use 'wait' (tasks continue while the database cannot be reached) or 'kill' (they end before others may run them)."
+    id_ = "E003" if isinstance(value, str) else "E001"
+    recovery.report(id_, "ON_CUT_OFF", f"{shown(value)} is not a valid choice.", hint)
     return default.on_cut_off
 
 

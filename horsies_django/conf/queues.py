@@ -74,7 +74,7 @@ def _partition(options: Section) -> PartitionConfig | None:
     """Return the partition rule, or None if there is none. A rule without a key or without a limit is a mistake."""
     if options.values.get("partition") is None:
         return None
-    part = options.inner("partition", PARTITION_KEYS, PARTITION_EXAMPLE, prefix="partition.")
+    part = options.inner("partition", PARTITION_KEYS, PARTITION_EXAMPLE)
     found = part.filled(PartitionConfig(), by_args=_by_args(part), on_failure=_on_failure(part))
     rule_is_sound, limits_are_sound = part.sound("by_args", "by_task"), part.sound("max_concurrency", "local_limit")
     if rule_is_sound and found.by_args is None and not found.by_task:

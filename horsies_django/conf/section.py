@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 from django.utils.module_loading import import_string
 
-from horsies_django.conf.values import RANGES
 from horsies_django.core.texts import shown
 
 T = TypeVar("T")
@@ -38,17 +37,11 @@ class Problem:
 
 
 class Section:
-    """A dict of the settings. Reports unknown keys when it is created, and invalid values when they are read.
+    """A dict of the settings. Reports unknown keys when it is created, and invalid values when they are read."""
 
-    ``prefix`` distinguishes its keys from keys of the same name elsewhere in RANGES.
-    """
-
-    def __init__(
-        self, raw: object, where: str, known: Keys, problems: list[Problem], example: str, prefix: str = ""
-    ) -> None:
+    def __init__(self, raw: object, where: str, known: Keys, problems: list[Problem], example: str) -> None:
         self.where = where
         self.problems = problems
-        self.prefix = prefix
         self.values: Mapping[Any, Any] = raw if isinstance(raw, Mapping) else {}
         self.known = self.values if known is None else known
         if not isinstance(raw, Mapping):
@@ -57,9 +50,9 @@ class Section:
             if key not in self.known:
                 self.report("E002", key, "Unknown setting.", did_you_mean(key, self.known))
 
-    def inner(self, key: str, known: Keys, example: str, prefix: str = "") -> Section:
+    def inner(self, key: str, known: Keys, example: str) -> Section:
         """Return the section under a key, an empty one if there is none."""
-        return Section(self.values.get(key, {}), self.place(key), known, self.problems, example, prefix)
+        return Section(self.values.get(key, {}), self.place(key), known, self.problems, example)
 
     def report(self, id_: str, key: object, message: str, hint: str) -> None:
         self.problems.append(Problem(id_, message, hint, self.place(key)))
@@ -78,7 +71,8 @@ class Section:
         keys = {key.lower(): key for key in self.known}
         for one in fields(made):
             if one.type in ("int", "int | None"):
-                others[one.name] = self.number(keys[one.name], getattr(made, one.name), nullable=one.type != "int")
+                span, nullable = one.metadata["range"], one.type != "int"
+                others[one.name] = self.number(keys[one.name], getattr(made, one.name), span, nullable=nullable)
             elif one.type == "bool":
                 others[one.name] = self.boolean(keys[one.name], getattr(made, one.name))
         filled: T = replace(made, **others)
@@ -91,28 +85,26 @@ class Section:
         self.report("E001", key, must_be(value, "True or False"), f"Remove it to use the default, {default}.")
         return default
 
-    def number(self, key: str, default: int | None, *, nullable: bool, rule: str = "") -> int | None:
-        """Return a number in its range; a key with a suffix in ``UNITS`` also accepts a timedelta, ``nullable`` ones None.
-
-        ``rule`` is the key in RANGES if it differs.
-        """
-        rule = rule or f"{self.prefix}{key}"
+    def number(
+        self, key: str, default: int | None, span: tuple[int, int | None], *, nullable: bool, unit_of: str = ""
+    ) -> int | None:
+        """Return a number in a range. A key, or ``unit_of``, with a suffix in ``UNITS`` allows a timedelta, ``nullable`` None."""
         value = self.values.get(key, default)
         if value is None and nullable:
             return None
         was, expected = shown(value), "an int"
-        for unit, span_of_one in (UNITS[end] for end in UNITS if rule.endswith(end)):
+        for unit, span_of_one in (UNITS[end] for end in UNITS if (unit_of or key).endswith(end)):
             expected = f"an int ({unit}) or a timedelta"
             if isinstance(value, timedelta):
                 value, rest = divmod(value, span_of_one)
                 if rest:
                     self.report("E003", key, f"{was} is not a whole number of {unit}.", f"Round it to whole {unit}.")
                     return default
-        low, high = RANGES[rule]
-        span = f"at least {low:_}" if high is None else f"from {low:_} to {high:_}"
-        span += ", or None" if nullable else ""
+        low, high = span
+        within = f"at least {low:_}" if high is None else f"from {low:_} to {high:_}"
+        within += ", or None" if nullable else ""
         usual = "None" if default is None else f"{default:_}"
-        hint = f"Use {expected} {span}, or remove it to use the default, {usual}."
+        hint = f"Use {expected} {within}, or remove it to use the default, {usual}."
         if isinstance(value, bool) or not isinstance(value, int):
             self.report("E001", key, must_be(value, f"{expected}, or None" if nullable else expected), hint)
             return default

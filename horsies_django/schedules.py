@@ -62,10 +62,9 @@ def declare(*, actor: str, only: Collection[str] | None = None) -> dict[str, lis
     Changes made by users stay in force. Raises ScheduleError with all problems at once.
     """
     found = [one for one in declared() if only is None or one.name in only]
-    if wrong := [
-        f"{one.where}: {problem}" for one in found for problem in as_texts(problems(one.name, one.definition))
-    ]:
-        raise ScheduleError("\n".join(wrong))
+    wrong = [(one.where, problem) for one in found for problem in as_texts(problems(one.name, one.definition))]
+    if wrong:
+        raise ScheduleError("\n".join(as_texts(wrong)))
     changed = {}
     for one in found:
         how: dict[str, Any] = {"declared": in_wire_form(one.definition), "declared_in": one.where, "create": True}
@@ -118,10 +117,8 @@ def _order_problems(schedule: ScheduleConfig, task: TaskDefinition) -> Iterator[
     queue = config().queues.get(schedule.queue or task.queue or DEFAULT_QUEUE)
     priority = task.priority if schedule.priority is None else schedule.priority
     if queue is not None and queue.ordered and priority != task.usual_priority:
-        yield (
-            "priority",
-            f"is {priority}, but the tasks of the queue {queue.name!r} run in the order in which they were sent",
-        )
+        problem = f"is {priority}, but the tasks of the queue {queue.name!r} run in the order in which they were sent"
+        yield "priority", problem
 
 
 def arguments_text(task: TaskDefinition, kwargs: Mapping[str, Any], as_json: bool) -> str:

@@ -217,9 +217,8 @@ def declared(queues: list[str] | None) -> list[str]:
     """Return the queues to run, all by default. Raises ValueError for one that is not declared."""
     known = config().queues
     if unknown := [name for name in queues or () if name not in known]:
-        raise ValueError(
-            f"queues not declared: {', '.join(unknown)}; HORSIES['QUEUES'] has: {', '.join(sorted(known))}"
-        )
+        names = ", ".join(sorted(known))
+        raise ValueError(f"queues not declared: {', '.join(unknown)}; HORSIES['QUEUES'] has: {names}")
     return list(known) if queues is None else queues
 
 
@@ -349,11 +348,9 @@ def usable_transaction(connection: Any) -> Iterator[None]:
 
 def is_broken(connection: Any) -> bool:
     """Whether the open transaction can only be rolled back."""
-    if connection.needs_rollback:
-        return True
-    return (
-        connection.connection is not None and connection.connection.info.transaction_status == TransactionStatus.INERROR
-    )
+    session = connection.connection
+    failed = session is not None and session.info.transaction_status == TransactionStatus.INERROR
+    return bool(connection.needs_rollback or failed)
 
 
 def signal(handle: WorkflowHandle, name: str, data: Any = None, *, key: str | None = None) -> None:

@@ -150,10 +150,9 @@ def capturing() -> Iterator[SentTasks]:
     def watch(name: str, params: Any) -> None:
         if name in SENDS:
             sent = list(of_statement(params))
-            found = (
-                name == "tasks/send_once" and not Task.objects.using(alias).filter(pk=sent[0].handle.task_id).exists()
-            )
-            attempted.extend([] if found else sent)
+            written = Task.objects.using(alias).filter(pk__in=[each.handle.task_id for each in sent])
+            if name != "tasks/send_once" or written.exists():
+                attempted.extend(sent)
 
     def read() -> list[SentTask]:
         found = [] if is_broken(connection) else in_database(before)
@@ -189,10 +188,9 @@ def of_statement(params: Mapping[str, Any]) -> Iterator[SentTask]:
     if params["delay"] is not None:
         due_at = (params["now"] or dt.datetime.now(dt.UTC)) + params["delay"]
     ids = params["ids"].strip("{}").split(",")
+    name, queue, priority = params["task_name"], params["queue_name"], params["priority"]
     for id_, kwargs in zip(ids, json.loads(params["kwargs"]), strict=True):
-        yield sent_task(
-            uuid.UUID(id_), params["task_name"], json.dumps(kwargs), params["queue_name"], params["priority"], due_at
-        )
+        yield sent_task(uuid.UUID(id_), name, json.dumps(kwargs), queue, priority, due_at)
 
 
 def sent_task(id_: uuid.UUID, name: str, text: str, queue: str, priority: int, due_at: dt.datetime | None) -> SentTask:
@@ -209,18 +207,16 @@ def by_name(definition: TaskDefinition, text: str) -> dict[str, Any]:
         args, kwargs = definition.arguments.decode(text)
     except CodecError:
         return dict(json.loads(text))
-    names = [
-        each.name for each in parameters(definition) if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
-    ]
+    by_place = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    names = [each.name for each in parameters(definition) if each.kind in by_place]
     rest = {"*": args[len(names) :]} if len(args) > len(names) else {}
     return {**dict(zip(names, args, strict=False)), **kwargs, **rest}
 
 
 def normal(definition: TaskDefinition, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return arguments as they would be after being stored. Raises ValueError if the task does not take them."""
-    unnamed = [
-        each.name for each in parameters(definition) if each.kind is each.POSITIONAL_ONLY and each.name in kwargs
-    ]
+    by_place = [each.name for each in parameters(definition) if each.kind is each.POSITIONAL_ONLY]
+    unnamed = [name for name in by_place if name in kwargs]
     named = {name: value for name, value in kwargs.items() if name not in unnamed}
     try:
         return by_name(definition, definition.arguments.encode(tuple(kwargs[name] for name in unnamed), named))

@@ -45,14 +45,9 @@ FORMS: tuple[tuple[str, Callable[..., Pattern]], ...] = (
     (rf"monthly on the last day at {TIME}", lambda at, zone: Monthly(at, day="last", zone=zone)),
 )
 EXAMPLES = (
-    "30 4 * * mon-fri",
-    "every 15 minutes",
-    "hourly at :05",
-    "daily at 04:30",
-    "weekly on mon, thu at 09:00",
-    "monthly on day 15 at 09:00",
-    "monthly on the last day at 23:00",
-)
+    "30 4 * * mon-fri", "every 15 minutes", "hourly at :05", "daily at 04:30", "weekly on mon, thu at 09:00",
+    "monthly on day 15 at 09:00", "monthly on the last day at 23:00",
+)  # fmt: skip
 
 
 class PatternError(HorsiesError, ValueError):

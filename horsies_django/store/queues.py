@@ -12,15 +12,9 @@ from horsies_django.store.base import Store, tell_lost
 from horsies_django.store.notify import channel_prefix
 
 DECLARED = (
-    "priority",
-    "max_concurrency",
-    "local_limit",
-    "partition_by_args",
-    "partition_by_task",
-    "partition_max_concurrency",
-    "partition_local_limit",
-    "partition_policy",
-)
+    "priority", "max_concurrency", "local_limit", "partition_by_args", "partition_by_task", "partition_max_concurrency",
+    "partition_local_limit", "partition_policy",
+)  # fmt: skip
 NO_OVERRIDE = dict.fromkeys(("override", "override_by", "override_reason", "override_at", "override_until"))
 
 

@@ -61,11 +61,10 @@ class ScheduleTick(ReadOnlyRow):
     skipped_for = models.UUIDField(_("skipped for"), null=True)  # the earlier task that had not finished
     sent_at = models.DateTimeField(_("sent"), db_default=Now())
 
-    class Meta:
+    class Meta(ReadOnlyRow.Meta):
         db_table = "horsies_schedule_ticks"
         verbose_name = _("fire time")
         verbose_name_plural = _("fire times")
-        default_permissions = ()
         indexes = (models.Index(F("sent_at"), name="horsies_schedule_ticks_sent"),)
 
     def __str__(self) -> str:

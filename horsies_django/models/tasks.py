@@ -32,6 +32,7 @@ class ReadOnlyRow(models.Model):
 
     class Meta:
         abstract = True
+        default_permissions = ()  # of a model whose Meta extends this one
 
     def save(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refuse. Raises TypeError, always."""
@@ -178,11 +179,10 @@ class SendKey(ReadOnlyRow):
     arguments = models.BinaryField(_("digest of the arguments"), null=True)
     sent_at = models.DateTimeField(_("sent"))
 
-    class Meta:
+    class Meta(ReadOnlyRow.Meta):
         db_table = "horsies_send_keys"
         verbose_name = _("key of a send")
         verbose_name_plural = _("keys of sends")
-        default_permissions = ()
         indexes = (
             models.Index("task_id", condition=Q(arguments__isnull=False), name="horsies_send_keys_task"),
             models.Index("sent_at", condition=Q(arguments__isnull=False), name="horsies_send_keys_sent"),
@@ -202,11 +202,10 @@ class TaskStep(ReadOnlyRow):
     result = StoredJSON(_("result"))
     created_at = models.DateTimeField(_("recorded"), db_default=Now())
 
-    class Meta:
+    class Meta(ReadOnlyRow.Meta):
         db_table = "horsies_task_steps"
         verbose_name = _("step")
         verbose_name_plural = _("steps")
-        default_permissions = ()
 
     def __str__(self) -> str:
         return self.name

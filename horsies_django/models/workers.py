@@ -136,11 +136,10 @@ class History(ReadOnlyRow):
     seconds = models.FloatField(_("seconds in all"))
     buckets = IntegerArray(_("histogram"))
 
-    class Meta:
+    class Meta(ReadOnlyRow.Meta):
         db_table = "horsies_history"
         verbose_name = _("history")
         verbose_name_plural = _("history")
-        default_permissions = ()
 
     def __str__(self) -> str:
         return f"{self.task} {self.result} {self.at}"

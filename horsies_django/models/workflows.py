@@ -153,11 +153,10 @@ class WorkflowNode(ReadOnlyRow):
     error_code = models.CharField(_("error code"), max_length=100, null=True)  # noqa: DJ001 - NULL: no error
     error = models.TextField(_("error"), null=True)  # noqa: DJ001 - NULL: no error
 
-    class Meta:
+    class Meta(ReadOnlyRow.Meta):
         db_table = "horsies_workflow_nodes"
         verbose_name = _("node")
         verbose_name_plural = _("nodes")
-        default_permissions = ()
         constraints = (
             models.UniqueConstraint(  # of all nodes; see the index of edges
                 fields=["name", "workflow_id", "added_by"],
@@ -215,11 +214,10 @@ class WorkflowSignal(ReadOnlyRow):
     node = models.BigIntegerField(_("taken by node"), null=True)
     used_at = models.DateTimeField(_("taken"), null=True)
 
-    class Meta:
+    class Meta(ReadOnlyRow.Meta):
         db_table = "horsies_workflow_signals"
         verbose_name = _("signal")
         verbose_name_plural = _("signals")
-        default_permissions = ()
         indexes = (
             models.Index(fields=["workflow_id", "sent_at", "id"], name="horsies_signals_run"),
             models.Index(
@@ -252,11 +250,10 @@ class WorkflowEdge(ReadOnlyRow):
     downstream = models.BigIntegerField(_("downstream node"))
     counts = models.BooleanField(_("counts"), default=True, db_default=True)
 
-    class Meta:
+    class Meta(ReadOnlyRow.Meta):
         db_table = "horsies_workflow_edges"
         verbose_name = _("edge")
         verbose_name_plural = _("edges")
-        default_permissions = ()
         indexes = (
             models.Index(  # of all edges, but only questions about one of "downstream" can use it, whatever the statistics say
                 fields=["downstream", "workflow_id"],

@@ -343,7 +343,7 @@ def test_an_archive_has_what_is_in_the_checkout_and_nothing_that_happens_to_lie_
     distributions: Distributions, tmp_path: Path
 ) -> None:
     """Naive: a list that forgets a new folder, without which the tests or make do not run."""
-    listed = subprocess.run_outside(
+    listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT, capture_output=True, text=True, timeout=60, check=True,
     ).stdout.splitlines()  # fmt: skip

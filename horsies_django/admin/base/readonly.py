@@ -324,10 +324,11 @@ class ReadOnlyAdminMixin(Base):
         rows: QuerySet[Any] = super().get_queryset(request).using(config().database).annotate(read_at=Now())
         return rows.defer(*self.payload_columns)
 
-    def get_actions(self, request: HttpRequest, *where: Any, **how: Any) -> dict[str, Any]:
+    def get_actions(self, request: HttpRequest, action_location: Any = None) -> dict[str, Any]:
         """Return the actions of the page, none of the whole site: an export would show payload to those who may not see it."""
+        where = () if action_location is None else (action_location,)  # which Django passes since 6.1
         own = {getattr(one, "__name__", one) for one in self.actions or ()}
-        return {name: act for name, act in super().get_actions(request, *where, **how).items() if name in own}
+        return {name: act for name, act in super().get_actions(request, *where).items() if name in own}
 
     def response_action(self, request: HttpRequest, queryset: QuerySet[Any], *args: Any, **how: Any) -> Any:
         """Act on the ticked rows only, as no page has a link to tick all that match; pass over what is not the id of a row."""

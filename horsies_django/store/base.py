@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
-import logging
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import resources
@@ -14,11 +12,6 @@ from typing import Any, Protocol
 
 import psycopg
 from django.db import ProgrammingError
-
-from horsies_django.core.repeats import Repeats
-
-logger = logging.getLogger("horsies.audit")
-repeats = Repeats()
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 PLANS_SECONDS = 10.0  # for which a session that lives long keeps the plans of its statements
@@ -206,12 +199,3 @@ def next_due(
     params = {"queues": list(queues), "after": after, "until": until}
     ((microseconds,),) = run(connection, "tasks/next_due", params)
     return None if microseconds is None else EPOCH + dt.timedelta(microseconds=microseconds)
-
-
-def tell_lost(lost: str | None, action: str, actor: str, subject: uuid.UUID | str, reason: str | None = None) -> None:
-    """Log a change whose audit entry could not be written for the reason ``lost``, if it is not None: the change stands."""
-    if lost is not None and (more := repeats.due(action, time.monotonic())) is not None:
-        logger.error(
-            "the audit has no entry of this change: %s %.200r by %.200r, reason %.200r. It could not be written: %s%s",
-            action, str(subject), actor, reason, lost, more,
-        )  # fmt: skip

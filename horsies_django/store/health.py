@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from horsies_django.store.base import Store, run
+from horsies_django.store.base import Store
 from horsies_django.store.overviews import BOUND, PENDING_BOUND
 
 MOST = 20  # of a kind of problems that are told
@@ -163,7 +163,7 @@ class HealthStore(Store):
         """Return workers that are living or ended recently; stale ones sent no heartbeat for ``threshold``."""
         ended = dt.timedelta(minutes=10)  # not longer ago
         params = {"threshold": threshold, "recent": ended, "many": MOST_WORKERS}
-        return [WorkerHealth(*row) for row in run(self.connection, "monitoring/workers", params)]
+        return [WorkerHealth(*row) for row in self.run("monitoring/workers", **params)]
 
     def blockers(self, older: dt.timedelta | None) -> list[Blocker]:
         """Return the first transactions that keep others from the tables, and are ``older`` than that; None: of any age."""
@@ -195,7 +195,7 @@ class HealthStore(Store):
         """Return the tasks that have been due for longer than ``grace`` and that no living worker of their queue knows."""
         # many: of each lane and priority of a queue
         params = {"names": list(queues), "grace": grace, "threshold": threshold, "many": 100}
-        return [UnknownTask(*row) for row in run(self.connection, "horsies_unknown_waiting", params)]
+        return [UnknownTask(*row) for row in self.run("horsies_unknown_waiting", **params)]
 
     def parked_waits(self, queues: Iterable[str]) -> dict[str, float]:
         """Return how many seconds the oldest parked task of each queue has waited, among those of its first partitions."""
@@ -208,7 +208,7 @@ class HealthStore(Store):
     def stopped(self, queues: Iterable[str]) -> dict[str, tuple[int, float]]:
         """Return how many partitions of each queue failed tasks stop, up to 1,001, and for how many seconds the first."""
         params = {"names": list(queues), "bound": BOUND}
-        return {name: (many, seconds) for name, many, seconds in run(self.connection, "monitoring/stopped", params)}
+        return {name: (many, seconds) for name, many, seconds in self.run("monitoring/stopped", **params)}
 
     def waits(self, queues: Iterable[str]) -> dict[str, float]:
         """Return how many seconds the oldest due task of each queue has waited, without parked tasks and those of paused runs."""

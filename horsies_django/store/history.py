@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from horsies_django.core.counts import COMPLETED, NO_FAILURE, RETURNED, Total
-from horsies_django.store.base import Store, run
+from horsies_django.store.base import Store
 
 MINUTE, HOUR = 60, 3_600  # the widths of its rows, in seconds
 LONGEST_BY_MINUTES = timedelta(hours=2)
@@ -45,7 +45,7 @@ class HistoryStore(Store):
     def series(self, span: timedelta, steps: int) -> list[tuple[str, int, str, int, list[int]]]:
         """Return the sums of the last ``span`` by queue, step (the last is ``steps`` - 1) and kind, each with its histogram."""
         params = {"width": width(span), "span": span, "steps": steps, "completed": [COMPLETED, RETURNED]}
-        return run(self.connection, "horsies_series", params | {"no_failure": sorted(NO_FAILURE)})
+        return self.run("horsies_series", **params, no_failure=sorted(NO_FAILURE))
 
     def failures(self, span: timedelta, many: int) -> list[Failures]:
         """Return which tasks failed for good in the last ``span`` and with which code, the most frequent first."""

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from horsies_django.store.base import Store, run
+from horsies_django.store.base import Store
 from horsies_django.store.queues import DECLARED
 
 PENDING_BOUND = 10_000  # to which due tasks, runs and nodes are counted, and
@@ -110,7 +110,7 @@ class OverviewStore(Store):
         params = {"queue": queue, "many": many, "claimed": claimed, "bound": BOUND}
         return [
             PartitionLoad(key, held, limit, min(parked, BOUND), parked > BOUND)
-            for key, held, limit, parked in run(self.connection, "monitoring/partitions", params)
+            for key, held, limit, parked in self.run("monitoring/partitions", **params)
         ]
 
     def keys(self, queue: str, many: int, *, stopped: bool) -> list[OrderedKey]:
@@ -118,7 +118,7 @@ class OverviewStore(Store):
         params = {"queue": queue, "many": many, "stopped": stopped, "bound": BOUND}
         return [
             OrderedKey(key, id_, name, status, since, min(behind, BOUND), behind > BOUND)
-            for key, id_, name, status, since, behind in run(self.connection, "monitoring/keys", params)
+            for key, id_, name, status, since, behind in self.run("monitoring/keys", **params)
         ]
 
     def facts(self, task_id: uuid.UUID, *, claimed: bool, threshold: dt.timedelta) -> dict[str, Any] | None:
@@ -128,7 +128,7 @@ class OverviewStore(Store):
         """
         # many: permit holders to return, at most; bound: tasks before this one are counted up to it
         params = {"id": task_id, "claimed": claimed, "threshold": threshold, "many": 20, "bound": BOUND}
-        return parsed(run(self.connection, "horsies_explain", params)[0][0])
+        return parsed(self.run("horsies_explain", **params)[0][0])
 
     def node_facts(self, workflow: uuid.UUID, number: int) -> dict[str, Any] | None:
         """Return the facts about a node of a run, or None if there is no such node."""

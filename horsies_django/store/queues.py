@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
-from horsies_django.store.base import Store, tell_lost
+from horsies_django.store.audit import tell_lost
+from horsies_django.store.base import Store
 from horsies_django.store.notify import channel_prefix
 
 DECLARED = (

@@ -10,7 +10,8 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from horsies_django.core.options import SHORTEST_KEEP
-from horsies_django.store.base import Store, run, tell_lost
+from horsies_django.store.audit import tell_lost
+from horsies_django.store.base import Store
 
 
 class Kept(NamedTuple):
@@ -62,7 +63,7 @@ class RetentionStore(Store):
             params["keep"] = json.dumps(kept.keep)
         else:
             params.update(queues=list(kept.queues), others=kept.others)
-        return Pruned(*run(self.connection, "horsies_prune", params)[0])
+        return Pruned(*self.run("horsies_prune", **params)[0])
 
     def note_retentions(self, own: Iterable[OwnRetention]) -> None:
         """Record retentions that tasks brought along."""

@@ -10,7 +10,8 @@ import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from horsies_django.store.base import Store, tell_lost
+from horsies_django.store.audit import tell_lost
+from horsies_django.store.base import Store
 from horsies_django.store.notify import channel_prefix
 
 SESSION = "horsies scheduler"  # then a space and the host and process of the scheduler; release 0.1.0: nothing

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from horsies_django.store.base import Store, run
+from horsies_django.store.base import Store
 
 
 class Selection(NamedTuple):
@@ -65,4 +65,4 @@ class SelectionStore(Store):
         """Do something to tasks, and return how many there are of each verdict; see ``horsies_act``."""
         who = {"actor": actor, "reason": reason}
         params = {"verb": verb, "ids": list(ids), "statuses": statuses, "channel": channel, "spread": spread, **who}
-        return dict(run(self.connection, "horsies_act", params))
+        return dict(self.run("horsies_act", **params))

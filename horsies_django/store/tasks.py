@@ -10,7 +10,8 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from horsies_django.core.records import Claim, Fence, NewTasks, Outcome, Wanted
-from horsies_django.store.base import Cursor, Store, executed, run, tell_lost
+from horsies_django.store.audit import tell_lost
+from horsies_django.store.base import Cursor, Store, executed
 from horsies_django.store.passes import Passed, claims_json, outcomes_json, passed_of
 
 NOTHING = Wanted()
@@ -108,7 +109,7 @@ class TaskStore(Store):
         return int(table)
 
     def send_timed(self, task: NewTasks, notified: int | None = None) -> Sent:
-        (row,) = run(self.connection, "tasks/send_timed", sending(task, notified))
+        (row,) = self.run("tasks/send_timed", **sending(task, notified))
         return Sent(*row)
 
     def send_once(self, task: NewTasks, notified: int | None, once: Mapping[str, Any]) -> SentOnce:

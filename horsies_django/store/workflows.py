@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from horsies_django.store.base import Connection, Cursor, Store, executed, run
+from horsies_django.store.base import Connection, Cursor, Store, executed
 from horsies_django.store.tasks import CHUNK
 
 
@@ -116,7 +116,7 @@ class WorkflowStore(Store):
         """
         params = {"ids": list(ids), "runs": list(runs), "nodes": list(nodes), "limit": CHUNK if begin else None}
         params |= {"max_bytes": self.shared["max_bytes"], **self.clock}
-        return [Created(*row) for row in run(self.connection, "workflows/send", params)]
+        return [Created(*row) for row in self.run("workflows/send", **params)]
 
     def add(self, workflow: uuid.UUID, nodes: str) -> None:
         """Insert more nodes, a JSON list, of a new run."""
@@ -232,7 +232,7 @@ class WorkflowStore(Store):
     ) -> list[tuple[int, str, str | None]]:
         """Return places, statuses and results behind an argument annotated ``Results[T]``; None: those of a map."""
         params = {"workflow": workflow, "node": node, "parameter": parameter, "from": start, "many": many}
-        return [tuple(row) for row in run(self.connection, "workflows/results", params)]
+        return [tuple(row) for row in self.run("workflows/results", **params)]
 
     def node_results(self, workflow: uuid.UUID) -> list[NodeResult]:
         """Return the nodes of a run with their results, in order."""

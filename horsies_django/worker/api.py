@@ -47,7 +47,7 @@ def run(
 
     Raises WorkerStartError if it cannot start, ImproperlyConfigured for invalid settings.
     """
-    options = dict(locals())
+    options = dict(locals())  # all arguments, by name
 
     def action(stopping: Shutdown) -> int:
         set_django_up()

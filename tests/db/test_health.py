@@ -22,7 +22,7 @@ from example_project.postgres import private_postgres
 from horsies_django import Workflow, queues, schedules
 from horsies_django.models import AuditEntry, Heartbeat, LostRecord, Queue, Schedule, Task, Worker, WorkflowRun
 from horsies_django.monitoring.health import Health, QueueHealth, XminHolder, examine, problems
-from horsies_django.store import base
+from horsies_django.store import audit
 from horsies_django.store.base import load
 from horsies_django.store.health import HealthStore
 from horsies_django.store.schedules import ScheduleStore
@@ -359,7 +359,7 @@ LOAD = Load(1, 0, 50.0, 0.0)
 @pytest.fixture
 def log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
     """The errors of the audit; what was said in the last minute is forgotten."""
-    base.repeats.kinds.clear()
+    audit.repeats.kinds.clear()
     with caplog.at_level(logging.ERROR, "horsies"):
         yield caplog
 
@@ -381,7 +381,7 @@ def test_a_pause_whose_entry_is_lost_pauses_and_is_told_with_who_and_why_each_mi
         with refused("horsies_lost_records", event="INSERT"):
             queues.pause("bulk", actor="ann")  # nor does a loss stop it that cannot be recorded either
         assert told() == []
-        base.repeats.kinds.clear()
+        audit.repeats.kinds.clear()
         assert queues.pause("mail", actor="ann", reason="full disk") == ["paused_at", "paused_by", "paused_reason"]
         assert Queue.objects.get(pk="mail").paused_by == "ann"
         queues.resume("mail", actor="ann")

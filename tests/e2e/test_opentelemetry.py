@@ -60,7 +60,7 @@ def spans(collector: Collector) -> list[dict[str, Any]]:
 
 
 @pytest.mark.boundary
-def test_every_span_arrives_over_a_hundred_processes_but_that_of_a_task_which_is_killed(
+def test_every_span_arrives_over_many_processes_but_that_of_a_task_which_is_killed(
     tracing: Start, collector: Collector
 ) -> None:
     """Naive: a process ends while its last spans wait, or has the threads of another one."""
@@ -73,7 +73,8 @@ def test_every_span_arrives_over_a_hundred_processes_but_that_of_a_task_which_is
         parents[str(handles[-1].task_id)] = parent
         if number == 50:
             killed = tasks.ignores_its_timeout.send()
-    assert len({handle.get().unwrap() for handle in handles}) == 100
+    pids = {handle.get().unwrap() for handle in handles}
+    assert len(pids) > 50, "while six children are ending, others take a task more"
     assert killed.get().is_err()
     assert process.stop() == 0
     found = spans(collector)

@@ -222,7 +222,9 @@ class TaskStore(Store):
     def find(self, ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, Found]:
         """Return the tasks among ``ids`` that this connection can see."""
         rows = self.run("tasks/find", ids=list(ids))
-        return {id_: Found(status, result) for id_, status, result in rows}
+        if merged := [id_ for id_, *_, merged in rows if merged]:
+            rows = [row[:3] for row in rows if not row[3]] + self.run("tasks/find_merged", ids=merged)
+        return {row[0]: Found(row[1], row[2]) for row in rows}
 
     def with_attempts(self, id_: uuid.UUID) -> StoredTask | None:
         """Return a task of ``django.tasks`` with its attempts, None if there is no such task."""

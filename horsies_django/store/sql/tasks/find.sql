@@ -1,11 +1,6 @@
--- Reads the status of tasks and runs that callers wait for and, once final, the results. One that was merged into an equal task has those of
--- that one.
+-- Reads the status of tasks and runs that callers wait for and, once final, the results. merged: it was merged into an equal task, whose result
+-- find_merged.sql reads: this happens seldom, and following it here would take most of the time.
 -- Locks: none. Index: primary keys.
-WITH RECURSIVE seen AS (
-  SELECT task.id, task.status, task.result, task.merged_into FROM horsies_tasks task WHERE task.id = ANY (%(ids)s::uuid[])
-  UNION ALL
-  SELECT seen.id, task.status, task.result, task.merged_into FROM seen JOIN horsies_tasks task ON task.id = seen.merged_into
-)
-SELECT seen.id, seen.status, seen.result::text FROM seen WHERE seen.merged_into IS NULL
+SELECT task.id, task.status, task.result::text, task.merged_into IS NOT NULL AS merged FROM horsies_tasks task WHERE task.id = ANY (%(ids)s::uuid[])
 UNION ALL
-SELECT run.id, run.status, run.result::text FROM horsies_workflows run WHERE run.id = ANY (%(ids)s::uuid[])
+SELECT run.id, run.status, run.result::text, false FROM horsies_workflows run WHERE run.id = ANY (%(ids)s::uuid[])

@@ -74,10 +74,10 @@ BEGIN
             claim_expires_at = CASE WHEN t.id = ANY (v_ahead) THEN p_wanted.now + p_wanted.lease END,
             claim_generation = t.claim_generation % 2147483647 + 1
         WHERE t.id = ANY (ARRAY(SELECT c.id FROM unnest(v_candidates) AS c WHERE c.verdict IN ('start', 'prefetch'))) AND t.status = 'PENDING'
-        RETURNING t.*
+        RETURNING t AS task
       )
-      SELECT claims || array_agg(r ORDER BY c.priority, c.enqueued_at, c.id) INTO claims
-      FROM taken c CROSS JOIN LATERAL horsies_claimed(CASE c.status WHEN 'RUNNING' THEN 'start' ELSE 'prefetch' END, c) AS r;
+      SELECT claims || array_agg(r ORDER BY (c.task).priority, (c.task).enqueued_at, (c.task).id) INTO claims
+      FROM taken c CROSS JOIN LATERAL horsies_claimed(CASE (c.task).status WHEN 'RUNNING' THEN 'start' ELSE 'prefetch' END, c.task) AS r;
 
       IF v_folding AND v_folded < c_folds THEN
         v_folded := v_folded + horsies_fold(p_limits, v_candidates, p_wanted.now, c_folds - v_folded, p_wanted.channel);

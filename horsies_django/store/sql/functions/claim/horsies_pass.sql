@@ -54,9 +54,10 @@ BEGIN
           SET status = 'RUNNING', claimed_by = p_wanted.worker, claimed_at = v_now, started_at = v_now,
               claim_generation = t.claim_generation % 2147483647 + 1
           WHERE t.id = ANY (ARRAY(SELECT found.id FROM found)) AND t.status = 'PENDING'
-          RETURNING t.*
+          RETURNING t AS task  -- as a whole: with its columns one by one, rows are formed again and again
         )
-        SELECT r.* FROM (SELECT * FROM claimed ORDER BY priority, enqueued_at, id) AS c CROSS JOIN LATERAL horsies_claimed('start', c) AS r;
+        SELECT r.* FROM (SELECT c.task FROM claimed c ORDER BY (c.task).priority, (c.task).enqueued_at, (c.task).id) AS c
+        CROSS JOIN LATERAL horsies_claimed('start', c.task) AS r;
       GET DIAGNOSTICS v_count = ROW_COUNT;
     END IF;
     v_row.kind := 'short';

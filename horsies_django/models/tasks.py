@@ -2,8 +2,8 @@
 
 Two conditions define the protocol. A row is *claimable* while no worker owns it and it has not finished, and *in flight* while a
 worker owns it and it has not finished. Each condition has a partial index of only those rows, so neither history nor backlog
-slows a claim or a count. The check constraint, which calls the function ``horsies_fits`` for all that no pass has written, ties
-``status`` to the same columns, so the indexes always agree with it.
+slows a claim or a count. The trigger ``horsies_tasks_fits``, which checks what no pass has written, ties ``status`` to the same
+columns, so the indexes always agree with it.
 """
 
 from __future__ import annotations

@@ -19,16 +19,16 @@ FUNCTIONS = {  # by name: the directory of its text
 # Functions of release 0.1.0 that have gone, or take or return something else now. Its Python calls none of them
 # itself but three of which it casts to text what is text by now: those to explain, and the open calls.
 FORMER = (
-    "horsies_begin_waits", "horsies_begun_total", "horsies_explain", "horsies_explain_node", "horsies_has_failed_upstream",
-    "horsies_join_verdict", "horsies_open_calls", "horsies_part", "horsies_propagate", "horsies_replace_tasks",
-    "horsies_retry_children", "horsies_retry_undo", "horsies_take_signal", "horsies_undo_result",
+    "horsies_begin_waits", "horsies_begun_total", "horsies_explain", "horsies_explain_node", "horsies_fits",
+    "horsies_has_failed_upstream", "horsies_join_verdict", "horsies_open_calls", "horsies_part", "horsies_propagate",
+    "horsies_replace_tasks", "horsies_retry_children", "horsies_retry_undo", "horsies_take_signal", "horsies_undo_result",
 )  # fmt: skip
 
 
 def dropping(functions: Iterable[str], types: Iterable[str] = ()) -> str:
     """Return a statement that drops all functions and types of these names.
 
-    CASCADE: the trigger goes with its function, the constraint with the one that it calls. Only in the schema where
+    CASCADE: triggers go with their functions, the CHECK of 0.1.0 with the one that it calls. Only in the schema where
     they are made: others may have such functions for their own tables.
     """
     return f"""
@@ -59,7 +59,7 @@ def types() -> list[str]:
 
 
 def functions() -> list[str]:
-    """Return the statements that drop former functions and create or replace those of this release, with the trigger.
+    """Return the statements that drop former functions and create or replace those of this release, with the triggers.
 
     PostgreSQL looks into no body: one may call a later function, or read a column of a later migration.
     """

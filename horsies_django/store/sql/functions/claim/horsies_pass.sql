@@ -18,7 +18,7 @@ DECLARE
   v_claimed text[];
   v_count int;
   v_row horsies_passed;
-  v_set text := set_config('horsies.pass', 'on', true);  -- see horsies_fits
+  v_set text := set_config('horsies.pass', 'on', true);  -- see horsies_check_task
 BEGIN
   IF p_outcomes IS NOT NULL THEN
     v_settled := horsies_settle(p_wanted.worker, p_outcomes, p_wanted.max_crashes, p_wanted.channel, p_wanted.news, p_wanted.max_bytes, p_wanted.now);

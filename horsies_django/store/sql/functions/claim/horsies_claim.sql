@@ -74,10 +74,9 @@ BEGIN
             claim_expires_at = CASE WHEN t.id = ANY (v_ahead) THEN p_wanted.now + p_wanted.lease END,
             claim_generation = t.claim_generation % 2147483647 + 1
         WHERE t.id = ANY (ARRAY(SELECT c.id FROM unnest(v_candidates) AS c WHERE c.verdict IN ('start', 'prefetch'))) AND t.status = 'PENDING'
-        RETURNING t AS task
+        RETURNING t.priority, t.enqueued_at, horsies_claimed(CASE t.status WHEN 'RUNNING' THEN 'start' ELSE 'prefetch' END, t) AS claim
       )
-      SELECT claims || array_agg(r ORDER BY (c.task).priority, (c.task).enqueued_at, (c.task).id) INTO claims
-      FROM taken c CROSS JOIN LATERAL horsies_claimed(CASE (c.task).status WHEN 'RUNNING' THEN 'start' ELSE 'prefetch' END, c.task) AS r;
+      SELECT claims || array_agg(c.claim ORDER BY c.priority, c.enqueued_at, (c.claim).id) INTO claims FROM taken c;
 
       IF v_folding AND v_folded < c_folds THEN
         v_folded := v_folded + horsies_fold(p_limits, v_candidates, p_wanted.now, c_folds - v_folded, p_wanted.channel);
@@ -89,9 +88,8 @@ BEGIN
         v_ids := ARRAY(SELECT c.id FROM unnest(v_candidates) AS c WHERE c.verdict = 'late');
         IF v_ids <> '{}' THEN
           late := true;
-          SELECT claims || array_agg(r) INTO claims
-          FROM unnest(horsies_expire(v_ids, p_wanted.now, p_wanted.channel)) AS e (id) JOIN horsies_tasks t ON t.id = e.id
-          CROSS JOIN LATERAL horsies_claimed('late', t) AS r;
+          SELECT claims || array_agg(horsies_claimed('late', t)) INTO claims
+          FROM unnest(horsies_expire(v_ids, p_wanted.now, p_wanted.channel)) AS e (id) JOIN horsies_tasks t ON t.id = e.id;
           -- an expired task may have been unparked for a free permit
           SELECT horsies_unpark(p_limits, array_agg(p_limits[c.queue].queue_name::text), array_agg(c.key)) INTO v_unparked
           FROM unnest(v_candidates) AS c WHERE c.verdict = 'late';

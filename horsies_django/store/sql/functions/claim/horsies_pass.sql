@@ -54,10 +54,9 @@ BEGIN
           SET status = 'RUNNING', claimed_by = p_wanted.worker, claimed_at = v_now, started_at = v_now,
               claim_generation = t.claim_generation % 2147483647 + 1
           WHERE t.id = ANY (ARRAY(SELECT found.id FROM found)) AND t.status = 'PENDING'
-          RETURNING t AS task  -- as a whole: with its columns one by one, rows are formed again and again
+          RETURNING t.priority, t.enqueued_at, horsies_claimed('start', t) AS claim
         )
-        SELECT r.* FROM (SELECT c.task FROM claimed c ORDER BY (c.task).priority, (c.task).enqueued_at, (c.task).id) AS c
-        CROSS JOIN LATERAL horsies_claimed('start', c.task) AS r;
+        SELECT (c.claim).* FROM (SELECT c.claim FROM claimed c ORDER BY c.priority, c.enqueued_at, (c.claim).id) AS c;
       GET DIAGNOSTICS v_count = ROW_COUNT;
     END IF;
     v_row.kind := 'short';

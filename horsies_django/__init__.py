@@ -32,43 +32,26 @@ if TYPE_CHECKING:
     from horsies_django.workflows.handle import WorkflowHandle, get_workflow
     from horsies_django.workflows.nodes import Node, quorum
 
-# name -> module: imported at first use, so that naming the app in INSTALLED_APPS imports nothing else
-_HOMES = {
-    "Batch": "workflows.builder",
-    "CurrentTask": "tasks.context",
-    "Node": "workflows.nodes",
-    "Results": "workflows.arguments",
-    "Retry": "core.retry",
-    "RetryPolicy": "core.retry",
-    "Skip": "core.errors",
-    "Snooze": "core.retry",
-    "StaleAttempt": "core.errors",
-    "StepError": "core.errors",
-    "TaskCancelled": "core.errors",
-    "TaskContextFilter": "tasks.context",
-    "TaskDefinitionError": "core.errors",
-    "TaskError": "core.results",
-    "TaskFailed": "core.results",
-    "TaskHandle": "tasks.handle",
-    "TaskNotCommitted": "core.errors",
-    "TaskResult": "core.results",
-    "TaskSendError": "core.errors",
-    "TaskTimeout": "core.errors",
-    "Unique": "core.unique",
-    "Workflow": "workflows.builder",
-    "WorkflowDefinitionError": "core.errors",
-    "WorkflowError": "core.errors",
-    "WorkflowHandle": "workflows.handle",
-    "cancel_many": "tasks.handle",
-    "current_task": "tasks.context",
-    "explain": "monitoring.explain",
-    "explain_node": "monitoring.explain",
-    "get_handle": "tasks.handle",
-    "get_workflow": "workflows.handle",
-    "purge": "tasks.operations",
-    "quorum": "workflows.nodes",
-    "task": "tasks.decorator",
-}
+# The names of each module, imported at first use, so that naming the app in INSTALLED_APPS imports nothing else
+_NAMES = {
+    "core.errors": (
+        "Skip", "StaleAttempt", "StepError", "TaskCancelled", "TaskDefinitionError", "TaskNotCommitted",
+        "TaskSendError", "TaskTimeout", "WorkflowDefinitionError", "WorkflowError",
+    ),
+    "core.results": ("TaskError", "TaskFailed", "TaskResult"),
+    "core.retry": ("Retry", "RetryPolicy", "Snooze"),
+    "core.unique": ("Unique",),
+    "monitoring.explain": ("explain", "explain_node"),
+    "tasks.context": ("CurrentTask", "TaskContextFilter", "current_task"),
+    "tasks.decorator": ("task",),
+    "tasks.handle": ("TaskHandle", "cancel_many", "get_handle"),
+    "tasks.operations": ("purge",),
+    "workflows.arguments": ("Results",),
+    "workflows.builder": ("Batch", "Workflow"),
+    "workflows.handle": ("WorkflowHandle", "get_workflow"),
+    "workflows.nodes": ("Node", "quorum"),
+}  # fmt: skip
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
     "Batch",

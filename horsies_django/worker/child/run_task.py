@@ -69,60 +69,50 @@ class Reply(NamedTuple):
 def run_sync(run: Run, kwargs: str) -> Reply:
     """Run a task in the sync lane. Never raises."""
     try:
-        return sync_reply(run, kwargs)
-    except BaseException as error:
+        found = resolve(run.current, kwargs)
+        if isinstance(found, Reply):
+            return found
+        task, args, keywords = found
+        running.set(run.current)
+        try:
+            try:
+                tell_start(run.current)
+                run.begin()
+                if task.lane == "sync":  # noqa: SIM108 - this line is part of each traceback
+                    value = call(run, task, args, keywords)
+                else:  # the function became async after it was sent
+                    value = asyncio.run(call(run, task, args, keywords))
+            finally:  # a timeout at this moment is caught below like any other
+                run.end()
+        except BaseException as error:
+            return crashed(run, task, error)
+        return returned(task, value)
+    except BaseException as error:  # of user code that describes its errors
         return untold(error)
 
 
 async def run_async(run: Run, kwargs: str) -> Reply:
     """Run a task in the async lane. Never raises."""
     try:
-        return await async_reply(run, kwargs)
-    except BaseException as error:
-        return untold(error)
-
-
-def sync_reply(run: Run, kwargs: str) -> Reply:
-    """Run a task in the sync lane. May raise errors of user code, see ``untold``."""
-    found = resolve(run.current, kwargs)
-    if isinstance(found, Reply):
-        return found
-    task, args, keywords = found
-    running.set(run.current)
-    try:
+        found = resolve(run.current, kwargs)
+        if isinstance(found, Reply):
+            return found
+        task, args, keywords = found
+        running.set(run.current)
         try:
             tell_start(run.current)
             run.begin()
-            if task.lane == "sync":  # noqa: SIM108 - this line is part of each traceback
-                value = call(run, task, args, keywords)
-            else:  # the function became async after it was sent
-                value = asyncio.run(call(run, task, args, keywords))
-        finally:  # a timeout at this moment is caught below like any other
+            if task.lane == "async":
+                value = await call(run, task, args, keywords)
+            else:  # the function became sync after it was sent
+                value = await sync_to_async(call)(run, task, args, keywords)
+        except BaseException as error:
+            return crashed(run, task, error)
+        finally:
             run.end()
+        return returned(task, value)
     except BaseException as error:
-        return crashed(run, task, error)
-    return returned(task, value)
-
-
-async def async_reply(run: Run, kwargs: str) -> Reply:
-    """Run a task in the async lane. May raise errors of user code, see ``untold``."""
-    found = resolve(run.current, kwargs)
-    if isinstance(found, Reply):
-        return found
-    task, args, keywords = found
-    running.set(run.current)
-    try:
-        tell_start(run.current)
-        run.begin()
-        if task.lane == "async":
-            value = await call(run, task, args, keywords)
-        else:  # the function became sync after it was sent
-            value = await sync_to_async(call)(run, task, args, keywords)
-    except BaseException as error:
-        return crashed(run, task, error)
-    finally:
-        run.end()
-    return returned(task, value)
+        return untold(error)
 
 
 def tell_start(current: CurrentTask) -> None:

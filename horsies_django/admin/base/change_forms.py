@@ -261,6 +261,10 @@ class ChangeMixin(ReadOnlyAdminMixin):
         """Whether the user may see such rows, and do this to them."""
         return self.has_view_permission(request) and request.user.has_perms(VERBS[self.subjects][verb].permissions)
 
+    def has_operate_permission(self, request: HttpRequest) -> bool:
+        """Whether the user may do to several rows at once what the actions of the list do."""
+        return self.may(request, "cancel")
+
     def get_urls(self) -> list[Any]:
         """Add the forms. A change blocks all passes until it commits, so each runs in a transaction of its own."""
         own = []

@@ -31,7 +31,7 @@ from horsies_django.admin.base.html import (
 )
 from horsies_django.admin.base.readonly import ModelAdmin, patiently
 from horsies_django.admin.tasks.bulk import BulkMixin
-from horsies_django.admin.tasks.listing import OperateMixin, TaskListMixin
+from horsies_django.admin.tasks.listing import TASK_ACTIONS, TaskListMixin
 from horsies_django.admin.tasks.sections import (
     SectionsMixin,
     attempt_numbers,
@@ -74,13 +74,14 @@ class TaskForm(ChangeForm):
         return super().apply(*given, **how)
 
 
-class TaskAdminMixin(BulkMixin, OperateMixin, SectionsMixin, ChangeMixin):
+class TaskAdminMixin(BulkMixin, SectionsMixin, ChangeMixin):
     """The logic of the task pages, for any ModelAdmin."""
 
     subjects = OF_TASKS
     change_form = TaskForm
     guard = staticmethod(patiently)
     change_list_mixin = TaskListMixin
+    actions = TASK_ACTIONS
     list_display = (
         "shown_status", "shown_name", "shown_queue", "shown_error_code", "shown_when", "shown_wait", "shown_duration",
         "shown_attempt", "listed_worker",

@@ -23,10 +23,10 @@ from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from horsies_django.admin.base.change_forms import OPERATE, VERBS
+from horsies_django.admin.base.change_forms import VERBS
 from horsies_django.admin.base.history import OF_TASKS
 from horsies_django.admin.base.html import STATUSES, parse_id, with_workers
-from horsies_django.admin.base.readonly import NextPageMixin, ReadOnlyAdminMixin, patiently, refusal
+from horsies_django.admin.base.readonly import NextPageMixin, patiently, refusal
 from horsies_django.conf import config
 from horsies_django.core.queues import CLUSTER
 from horsies_django.management.shared import ago
@@ -147,7 +147,7 @@ class TaskListMixin(NextPageMixin):
 
 
 def action(verb: str, label: Any) -> Callable[..., None]:
-    """Return an action that does something to the ticked tasks, in one transaction."""
+    """Return an action that does something to the ticked tasks, in one transaction; see ``selection.act_on``."""
 
     def act(self: Any, request: HttpRequest, queryset: QuerySet[Task]) -> None:
         ids = list(queryset.order_by("pk").values_list("pk", flat=True))
@@ -165,16 +165,9 @@ def action(verb: str, label: Any) -> Callable[..., None]:
     return admin.action(act, permissions=["operate"], description=label)
 
 
-class OperateMixin(ReadOnlyAdminMixin):
-    """Adds the actions on ticked tasks; see ``selection.act_on``."""
-
-    actions = (
-        action("cancel", VERBS[OF_TASKS]["cancel"].label),
-        action("terminate", gettext_lazy("Cancel, and kill the processes of tasks that do not stop")),
-        action("retry", VERBS[OF_TASKS]["retry"].label),
-        action("copy", VERBS[OF_TASKS]["copy"].label),
-    )
-
-    def has_operate_permission(self, request: HttpRequest) -> bool:
-        """Whether the user may cancel, retry and copy tasks."""
-        return request.user.has_perm(OPERATE)
+TASK_ACTIONS = (
+    action("cancel", VERBS[OF_TASKS]["cancel"].label),
+    action("terminate", gettext_lazy("Cancel, and kill the processes of tasks that do not stop")),
+    action("retry", VERBS[OF_TASKS]["retry"].label),
+    action("copy", VERBS[OF_TASKS]["copy"].label),
+)

@@ -44,10 +44,11 @@ from horsies_django.admin.base.html import (
 )
 from horsies_django.admin.base.readonly import ModelAdmin, read_bounded
 from horsies_django.admin.workflows.listing import (
+    RUN_ACTIONS,
     NameFilter,
     NeedsFilter,
     ParentFilter,
-    RunActionsMixin,
+    ReasonForm,
     RunListMixin,
     StatusFilter,
 )
@@ -167,10 +168,12 @@ def neighbours(page: Any, request: HttpRequest, run: Any, titled: tuple[str, str
     return Table(*titled, heads, *first_rows(read_bounded(alias, read), row))
 
 
-class WorkflowAdminMixin(RunActionsMixin, PicturePageMixin):
+class WorkflowAdminMixin(PicturePageMixin):
     """The logic of the pages of workflow runs, for any ModelAdmin."""
 
     change_list_mixin = RunListMixin
+    actions = RUN_ACTIONS
+    action_form = ReasonForm
     list_display = (
         "shown_status", "shown_name", "shown_key", "shown_progress", "shown_waits", "shown_sent", "shown_finished",
         "shown_error_code",

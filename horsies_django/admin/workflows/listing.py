@@ -24,14 +24,7 @@ from django.utils.translation import gettext_lazy as _
 from horsies_django.admin.base.change_forms import VERBS
 from horsies_django.admin.base.history import OF_WORKFLOWS
 from horsies_django.admin.base.html import NOTHING, SHAPES, parse_id
-from horsies_django.admin.base.readonly import (
-    ChosenFilter,
-    NextPageMixin,
-    ReadOnlyAdminMixin,
-    patiently,
-    read_bounded,
-    refusal,
-)
+from horsies_django.admin.base.readonly import ChosenFilter, NextPageMixin, patiently, read_bounded, refusal
 from horsies_django.conf import config
 from horsies_django.core.errors import WorkflowError
 from horsies_django.core.kinds import kind_of
@@ -184,26 +177,10 @@ class ReasonForm(ActionForm):
 
 def action_of(verb: str) -> Callable[..., None]:
     """Return the list action of a verb of the table."""
+    change = VERBS[OF_WORKFLOWS][verb]
 
-    @admin.action(permissions=["operate"], description=VERBS[OF_WORKFLOWS][verb].label)
-    def act(page: RunActionsMixin, request: HttpRequest, queryset: QuerySet[WorkflowRun]) -> None:
-        page.act_on_each(request, queryset, VERBS[OF_WORKFLOWS][verb].run)
-
-    act.__name__ = f"{verb}_runs"
-    return act
-
-
-class RunActionsMixin(ReadOnlyAdminMixin):
-    """Adds the actions on selected runs."""
-
-    actions = tuple(action_of(verb) for verb in ("pause", "resume", "cancel", "retry"))
-    action_form = ReasonForm
-
-    def has_operate_permission(self, request: HttpRequest) -> bool:
-        """Whether the user may change runs."""
-        return request.user.has_perm("horsies.operate_workflow")
-
-    def act_on_each(self, request: HttpRequest, queryset: QuerySet[WorkflowRun], change: Callable[..., Any]) -> None:
+    @admin.action(permissions=["operate"], description=change.label)
+    def act(self: Any, request: HttpRequest, queryset: QuerySet[WorkflowRun]) -> None:
         """Change the selected runs one by one, and say how many of them changed."""
         who = {
             "actor": request.user.get_username(),
@@ -214,7 +191,7 @@ class RunActionsMixin(ReadOnlyAdminMixin):
             for run in list(queryset.values_list("pk", flat=True)):
                 try:
                     with patiently():
-                        changed = change(run, **who) is not False
+                        changed = change.run(run, **who) is not False
                 except (WorkflowError, LookupError) as error:
                     self.message_user(request, str(error), messages.WARNING)
                     continue
@@ -231,3 +208,9 @@ class RunActionsMixin(ReadOnlyAdminMixin):
                 same,
             )
             self.message_user(request, text % {"count": same}, messages.INFO)
+
+    act.__name__ = f"{verb}_runs"
+    return act
+
+
+RUN_ACTIONS = tuple(map(action_of, ("pause", "resume", "cancel", "retry")))

@@ -34,6 +34,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
+from functools import partial
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
@@ -90,22 +91,17 @@ def keep_connections(seconds: int) -> None:
             options.update(CONN_MAX_AGE=seconds, CONN_HEALTH_CHECKS=True)
 
 
-def before_task() -> None:
-    """Do what Django does before a request: close connections that are broken or past their age. Never raises."""
-    tidy_all(again=False)
-
-
-def after_task() -> None:
-    """Close or reset the connections of this thread after a task. Never raises."""
-    tidy_all(again=True)
-
-
 def tidy_all(*, again: bool) -> None:
+    """Close connections of this thread that are broken or past their age, or, ``again``, close or reset all. Never raises."""
     if may_be_open(wrappers_here().values()):
         for wrapper in connections.all(initialized_only=True):
             tidy(wrapper, again=again)
         if settings.DEBUG:
             reset_queries()
+
+
+before_task = partial(tidy_all, again=False)  # as Django does before a request
+after_task = partial(tidy_all, again=True)
 
 
 def drop_unfit(opened_beside: Sequence[Any] | None = None) -> bool:

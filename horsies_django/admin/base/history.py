@@ -348,15 +348,9 @@ def last_changes(page: Any, request: HttpRequest, row: Any, name: str, subjects:
         why = Truncator(shown_reason(entry, visible)).chars(LONGEST_REASON)
         return [moment(entry.at, row.read_at), entry.actor, shown_action(entry), did, why]
 
-    url = audit_url(page, request, name)
-    link = format_html('<a href="{}">{}</a>', url, _("All changes")) if url else ""
+    link: SafeString | str = ""
+    if page.admin_site.is_registered(AuditEntry) and request.user.has_perm("horsies.view_auditentry"):
+        address = reverse("admin:horsies_auditentry_changelist", current_app=page.admin_site.name)
+        link = format_html('<a href="{}?{}">{}</a>', address, urlencode({"subject": name}), _("All changes"))
     heads = (_("At"), _("By"), _("Action"), _("Changes"), _("Reason"))
     return Table("audit", _("Last changes"), heads, rows_or_none(found, cells), link)
-
-
-def audit_url(page: Any, request: HttpRequest, name: str) -> str:
-    """Return the URL of all entries about a name, "" if the site or user has no such page."""
-    if not (page.admin_site.is_registered(AuditEntry) and request.user.has_perm("horsies.view_auditentry")):
-        return ""
-    address = reverse("admin:horsies_auditentry_changelist", current_app=page.admin_site.name)
-    return f"{address}?{urlencode({'subject': name})}"

@@ -90,10 +90,17 @@ def _wait_for_locks(alias: str, timeout: str) -> str:
 
 
 def read_bounded(alias: str, read: Callable[[], T], timeout_ms: int | None = None) -> T | None:
-    """Return what ``read`` returns, or None if one of its statements takes longer than ``timeout_ms``, or 3 s."""
+    """Return what ``read`` returns, or None if one of its statements takes longer than ``timeout_ms``, or 3 s.
+
+    Indexes are preferred whatever the statistics say. The settings are made in a savepoint that is rolled back. So ``read``
+    may not write, and an outer transaction (``ATOMIC_REQUESTS``) keeps its own settings and continues after a timeout.
+    """
     try:
-        with _bounds(alias, timeout_ms or STATEMENT_TIMEOUT_MS):
-            return read()
+        with transaction.atomic(using=alias):
+            run(connections[alias], "monitoring/page_bounds", {"timeout_ms": str(timeout_ms or STATEMENT_TIMEOUT_MS)})
+            found = read()
+            transaction.set_rollback(True, using=alias)
+            return found
     except OperationalError as error:
         if getattr(error.__cause__, "sqlstate", None) != QUERY_CANCELED:
             raise
@@ -104,19 +111,6 @@ def read_all(alias: str, reads: Sequence[Callable[[], Any]]) -> list[Any]:
     """Return what each of ``reads`` returns, with few statements: only if one takes too long, each is read by itself."""
     found = read_bounded(alias, lambda: [read() for read in reads])
     return [read_bounded(alias, read) for read in reads] if found is None else found
-
-
-@contextmanager
-def _bounds(alias: str, timeout_ms: int) -> Iterator[None]:
-    """Set a statement timeout for the block, and prefer indexes whatever the statistics say.
-
-    The settings are made in a savepoint that is rolled back. So nothing inside may write, and an outer transaction
-    (``ATOMIC_REQUESTS``) keeps its own settings and continues after a timeout.
-    """
-    with transaction.atomic(using=alias):
-        run(connections[alias], "monitoring/page_bounds", {"timeout_ms": str(timeout_ms)})
-        yield
-        transaction.set_rollback(True, using=alias)
 
 
 class NextPageMixin(Listing):

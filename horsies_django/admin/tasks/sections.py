@@ -293,14 +293,14 @@ TELLING: dict[str, Callable[[Any, dict[str, Any]], str]] = {
 }
 
 
-def is_project(path: str) -> bool:
-    """Whether a file is the project's own."""
-    return not LIBRARY.search(path) and not any(Path(path).is_relative_to(folder) for folder in ELSEWHERE)
-
-
 def frames(trace: str) -> SafeString:
     """Return a traceback with the project's frames, and below it, folded, with all."""
-    short = FRAME.sub(lambda found: found[0] if is_project(found[2]) else "\0", trace[:LONGEST])
+
+    def shortened(found: re.Match[str]) -> str:
+        foreign = LIBRARY.search(found[2]) or any(Path(found[2]).is_relative_to(folder) for folder in ELSEWHERE)
+        return "\0" if foreign else found[0]
+
+    short = FRAME.sub(shortened, trace[:LONGEST])
     if "\0" not in short:
         return block(trace)
 

@@ -249,14 +249,15 @@ class WorkflowAdminMixin(PicturePageMixin):
         if node is None:
             text = _("There is no node %(number)s in the run “%(run)s”.")
             return self.home(request, text % {"number": number, "run": unquote(object_id)})
-        return self._node_page(request, run, node, visible)
-
-    def _node_page(self, request: HttpRequest, run: Any, node: WorkflowNode, visible: bool) -> HttpResponse:
+        gate = None
+        if node.kind == "gate" and node.status == "WAITING":
+            urls = {verb: self.url_of(run, verb) for verb in ("approve", "reject")}
+            gate = {**urls, "node": node, "lacked": lacked(request, node), "longest": LONGEST_REASON}
         skippable = node.finished_at is None and run.finished_at is None and self.may(request, "skip")
         context = {
             "picture_url": f"{self.url_of(run, 'picture')}#horsies-node-{node.number}",
             "skip_url": f"{self.url_of(run, 'skip')}?node={node.number}" if skippable else "",
-            "gate": self._gate_of(request, run, node),
+            "gate": gate,  # what its form needs while it waits for a decision
             "reasons": reasons(self, request, run, node, visible),
             "tables": [
                 Table("facts", _("Node"), (), facts(self, request, run, node)),
@@ -266,13 +267,6 @@ class WorkflowAdminMixin(PicturePageMixin):
             ],
         }
         return self.page_of_run(request, run, "node", _("Node %(name)s") % {"name": node.name}, context)
-
-    def _gate_of(self, request: HttpRequest, run: Any, node: WorkflowNode) -> dict[str, Any] | None:
-        """Return what the form of a gate that waits for a decision needs, None for other nodes."""
-        if node.kind != "gate" or node.status != "WAITING":
-            return None
-        urls = {verb: self.url_of(run, verb) for verb in ("approve", "reject")}
-        return {**urls, "node": node, "lacked": lacked(request, node), "longest": LONGEST_REASON}
 
     @admin.display(description=gettext_lazy("name"))
     def shown_name(self, obj: WorkflowRun) -> SafeString:

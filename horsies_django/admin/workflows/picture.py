@@ -162,7 +162,8 @@ def card(node: WorkflowNode, box: Box, work: Work | None, now: dt.datetime, url:
     status = shown_status(node, work)
     lines_of_name = lines(node.name, NAME_ROOM)
     tall = len(lines_of_name) > 1
-    done, failed = _shares(node)
+    total = counted(node) and node.total  # of a map with a bar
+    failed = BAR * node.items_bad // total if total else 0
     return {
         "number": node.number,
         "x": box.x,
@@ -176,7 +177,7 @@ def card(node: WorkflowNode, box: Box, work: Work | None, now: dt.datetime, url:
         "state_y": 54 if tall else 48,
         "label": label(node, status, work, now),
         "child_label": _("Picture of %(run)s") % {"run": node.name} if child else "",
-        "done": done,
+        "done": BAR * node.items_ok // total if total else None,
         "failed": failed,
         "failed_x": TEXT_X + BAR - failed,
     }
@@ -245,13 +246,6 @@ def clock(value: dt.datetime, now: dt.datetime) -> str:
     return f"{local:%H:%M}" if local.date() == today.date() else f"{local:%Y-%m-%d %H:%M}"
 
 
-def _shares(node: Any) -> tuple[int | None, int]:
-    """Return the widths of the completed and the failed part of the bar of a map; None: it has none."""
-    if not counted(node) or not node.total:
-        return None, 0
-    return BAR * node.items_ok // node.total, BAR * node.items_bad // node.total
-
-
 SIZE = {"width": WIDTH, "height": HEIGHT, "text_x": TEXT_X, "bar": BAR}
 
 
@@ -291,21 +285,16 @@ class PicturePageMixin(RunPagesMixin):
             context["most"] = (f"{MOST_NODES:,}", f"{MOST_EDGES:,}")
         elif graph is not None:
             drawing = drawn((node.number for node in graph.nodes), styled_edges(graph))
-            cards = self._cards(run, graph, drawing.boxes)
+            nodes, cards = {node.number: node for node in graph.nodes}, []
+            for box in drawing.boxes:
+                node, child = nodes[box.number], ""
+                work = graph.work_of(node)
+                if work and kind_of(node.kind).runs:
+                    child = self.url_of(WorkflowRun(pk=node.task_id), "picture")
+                cards.append(card(node, box, work, run.read_at, node_url(self, run.pk, box.number), child))
             context |= {"drawing": drawing, "cards": cards, "many": f"{len(cards):,}", "size": SIZE}
             context |= {"legend": legend(graph), "shapes": shapes(graph)}
         return context
-
-    def _cards(self, run: Any, graph: Graph, boxes: list[Any]) -> list[dict[str, Any]]:
-        nodes = {node.number: node for node in graph.nodes}
-        cards = []
-        for box in boxes:
-            node, child = nodes[box.number], ""
-            work = graph.work_of(node)
-            if work and kind_of(node.kind).runs:
-                child = self.url_of(WorkflowRun(pk=node.task_id), "picture")
-            cards.append(card(node, box, work, run.read_at, node_url(self, run.pk, box.number), child))
-        return cards
 
     def _gates(self, request: HttpRequest, graph: Graph) -> list[dict[str, Any]]:
         """Return the gates that wait for a decision, the first ones: their pages, and what the user lacks to decide."""

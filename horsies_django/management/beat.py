@@ -47,7 +47,8 @@ def pattern_of(schedule: Any, zone: Any) -> Pattern:
     """Return the pattern of a schedule of Celery; ``zone`` None: Celery's own. Raises Untranslatable, PatternError."""
     found = kinds(schedule)
     if "crontab" in found:
-        return cron(schedule, zone_name(schedule.tz if zone is None else zone))
+        zone = schedule.tz if zone is None else zone
+        return cron(schedule, zone if isinstance(zone, str) else str(getattr(zone, "key", zone)))  # its IANA name
     if "clocked" in found:
         when = schedule.clocked_time.isoformat()
         raise Untranslatable(
@@ -65,11 +66,6 @@ def pattern_of(schedule: Any, zone: Any) -> Pattern:
     if length % SECOND:
         raise Untranslatable(f"it fires every {length.total_seconds():g} s, and an interval here has whole seconds")
     return Every(seconds=length // SECOND)
-
-
-def zone_name(zone: Any) -> str:
-    """Return the name of a time zone, an IANA name if it has one."""
-    return zone if isinstance(zone, str) else str(getattr(zone, "key", zone))
 
 
 def cron(crontab: Any, zone: str) -> Cron:
@@ -161,15 +157,12 @@ def entries(app: Any) -> dict[str, Entry]:
     """
     zone = getattr(settings, "CELERY_TIMEZONE", None) if app is None else app.timezone
     found = getattr(settings, "CELERY_BEAT_SCHEDULE", {}) if app is None else app.conf.beat_schedule
-    of_settings = {name: of_entry(name, raw, zone) for name, raw in found.items()}
+    of_settings = {}
+    for name, raw in found.items():
+        options = {**(raw.get("options") or {}), **({"relative": True} if raw.get("relative") else {})}
+        arguments = raw.get("args") or (), raw.get("kwargs") or {}
+        of_settings[name] = Entry(name, raw.get("task", ""), raw.get("schedule"), *arguments, options, zone)
     return of_settings | {entry.name: entry for entry in of_rows(zone)}
-
-
-def of_entry(name: str, raw: Mapping[str, Any], zone: Any) -> Entry:
-    args, kwargs, options = raw.get("args") or (), raw.get("kwargs") or {}, dict(raw.get("options") or {})
-    if raw.get("relative"):
-        options["relative"] = True
-    return Entry(name, raw.get("task", ""), raw.get("schedule"), args, kwargs, options, zone)
 
 
 def of_rows(zone: Any) -> Iterator[Entry]:
@@ -225,7 +218,13 @@ def translate(entry: Entry, now: dt.datetime) -> Translation:
         wrong.append(str(error))
     if not entry.enabled or (entry.ends and entry.ends <= now):
         definition["enabled"] = False
-    wrong += limits_of_its_life(entry, now)
+    if entry.begins and entry.begins > now:
+        wrong.append(
+            f"it starts to fire at {entry.begins.isoformat()}, and a schedule here fires at once: import it then"
+        )
+    if entry.ends and entry.ends > now:
+        until = entry.ends.isoformat()
+        wrong.append(f"it stops to fire at {until}, and a schedule here has no end: create it, and disable it then")
     options, more, notes = options_of(entry.options)
     definition |= options
     wrong += more
@@ -239,13 +238,6 @@ def translate(entry: Entry, now: dt.datetime) -> Translation:
     if wrong:
         return Translation(entry, pattern, problems=wrong)
     return Translation(entry, pattern, *both_forms(definition, entry.in_rows), notes=notes)
-
-
-def limits_of_its_life(entry: Entry, now: dt.datetime) -> Iterator[str]:
-    if entry.begins and entry.begins > now:
-        yield f"it starts to fire at {entry.begins.isoformat()}, and a schedule here fires at once: import it then"
-    if entry.ends and entry.ends > now:
-        yield f"it stops to fire at {entry.ends.isoformat()}, and a schedule here has no end: create it, and disable it then"
 
 
 def both_forms(definition: dict[str, Any], in_rows: bool) -> tuple[dict[str, Any], dict[str, Any]]:

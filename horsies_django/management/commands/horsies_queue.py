@@ -287,17 +287,12 @@ def queue_page(
         counts = ((p.partition, p.running, p.limit, bounded(p.parked, p.parked_more)) for p in partitions)
         blocks.append(table(headings, counts))
     if stopped:
-        blocks += [stopped_table(stopped), stopped_advice(queue)]
+        keys = (
+            (one.partition, one.task_id, one.task_name, moment(one.since), bounded(one.behind, one.behind_more))
+            for one in stopped
+        )
+        blocks += [table(("STOPPED KEY", "BY TASK", "NAME", "SINCE", "BEHIND"), keys), stopped_advice(queue)]
     return "\n\n".join(blocks)
-
-
-def stopped_table(stopped: Iterable[OrderedKey]) -> str:
-    """Return a line per key that a failed task stops."""
-    rows = (
-        (one.partition, one.task_id, one.task_name, moment(one.since), bounded(one.behind, one.behind_more))
-        for one in stopped
-    )
-    return table(("STOPPED KEY", "BY TASK", "NAME", "SINCE", "BEHIND"), rows)
 
 
 def stopped_advice(queue: QueueOverview) -> str:

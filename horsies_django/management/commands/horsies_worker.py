@@ -119,7 +119,7 @@ class Command(BaseCommand):
         """Install the signal handlers before the system checks, which import all tasks."""
         if self._called_from_command_line:
             choose_colors(no_color=options["no_color"], force_color=options["force_color"])
-        if options["reload"] and not is_inner():
+        if options["reload"] and os.environ.pop(INNER, None) is None:  # the inner one has it, and its tasks do not
             self.supervise(options)
             return
         execute = super().execute
@@ -146,19 +146,14 @@ class Command(BaseCommand):
         if self._called_from_command_line and options["processes"] == 0:
             outlive_output()  # tasks print here
         try:
-            code = work(self.stopping, **{**chosen, "queues": queue_names(options["queues"])})
+            names = (name.strip() for part in options["queues"] or [] for name in part.split(","))  # --queues=a,b
+            code = work(self.stopping, **{**chosen, "queues": list(dict.fromkeys(filter(None, names)))})
         except (HorsiesError, ImproperlyConfigured) as error:
             raise CommandError(f"horsies_worker: {error}", returncode=1) from error
         if code and options["processes"] == 0:  # threads may still run tasks, which were recorded as crashed
             end_process(code)
         if code:
             sys.exit(code)
-
-
-def queue_names(given: list[str] | None) -> list[str]:
-    """Return the names in ``--queues=a,b --queues=c``, each once."""
-    names = [name.strip() for part in given or [] for name in part.split(",")]
-    return list(dict.fromkeys(name for name in names if name))
 
 
 class OuterProcess:
@@ -246,11 +241,6 @@ class OuterProcess:
         with suppress(IndexError):
             while self.worker is not None:
                 self.worker.send_signal(self.owed.popleft())
-
-
-def is_inner() -> bool:
-    """Return whether this process is the worker that an outer process restarts. Tasks do not inherit the mark."""
-    return os.environ.pop(INNER, None) is not None
 
 
 def project_directories() -> Iterator[Path]:

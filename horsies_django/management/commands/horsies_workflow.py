@@ -25,6 +25,7 @@ from horsies_django.workflows.handle import Change, get_workflow
 
 # Verbs: what each does, and what is said afterwards
 DECISIONS = {"approve": ("let a gate of a run open", "approved"), "reject": ("let a gate of a run fail", "rejected")}
+DECIDED = ("workflow.approve", "workflow.reject")
 CONTROLS = {
     "pause": ("start no other node of a run; running tasks end", "is paused"),
     "resume": ("continue a paused run", "runs again"),
@@ -109,7 +110,11 @@ class Command(BaseCommand):
             raise operations.missing(handle.workflow_id)
         nodes = workflows.nodes(found.id, options["nodes"] + 1)
         shown, more = nodes[: options["nodes"]], len(nodes) > options["nodes"]
-        history = [each if options["payload"] else without_reason(each) for each in handle.history()]
+        history = [
+            # the reason of a decision is payload like the value of the gate
+            each if options["payload"] or each.action not in DECIDED else each._replace(reason=None)
+            for each in handle.history()
+        ]
         waits, unused = workflows.waits(found.id), workflows.unused_signals(found.id)
         if not options["json"]:
             self.stdout.write(run_text(found, shown, history, waits, unused, payload=options["payload"], more=more))
@@ -166,11 +171,6 @@ class Command(BaseCommand):
             self.stdout.write(f"{text}.")
 
 
-def without_reason(change: Change) -> Change:
-    """Return a change; if it is a decision, without its reason, which is payload like the value of the gate."""
-    return change._replace(reason=None) if change.action in ("workflow.approve", "workflow.reject") else change
-
-
 def run_table(runs: Sequence[RunOverview]) -> str:
     if not runs:
         return "There are no such runs."
@@ -215,7 +215,11 @@ def run_text(
         blocks.append(table(headings, rows))
     if unused:
         headings = ("UNUSED SIGNAL", "NAME", "KEY", "SENT", "BY", *(("DATA",) if payload else ()))
-        blocks.append(table(headings, (signal_row(one, payload=payload) for one in unused)))
+        rows = (
+            (one.id, one.name, one.key or "-", moment(one.sent_at), one.actor, *([json.dumps(one.data)] * payload))
+            for one in unused
+        )
+        blocks.append(table(headings, rows))
     if history:
         headings = ("AT", "BY", "ACTION", "REASON")
         rows = ((moment(one.at), one.actor, one.action, one.reason or "-") for one in history)
@@ -247,12 +251,6 @@ def waits_for(wait: Any) -> str:
 def after_that(wait: Any) -> str:
     """Return what becomes of a wait whose time is over."""
     return "-" if wait.due_at is None else {"fail": "FAILED", "skip": "SKIPPED"}.get(wait.on_timeout, "COMPLETED")
-
-
-def signal_row(signal: Any, *, payload: bool) -> tuple[Any, ...]:
-    """Return a signal that no node has taken, with its data only if ``payload``."""
-    row = (signal.id, signal.name, signal.key or "-", moment(signal.sent_at), signal.actor)
-    return (*row, json.dumps(signal.data)) if payload else row
 
 
 def part(progress: Progress | None) -> str:

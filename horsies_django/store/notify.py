@@ -40,6 +40,8 @@ SESSION = {
     "idle_in_transaction_session_timeout": "0",
     "idle_session_timeout": "0",
 }
+# those of the settings that the server knows, whatever the role, the database or the project set
+SET_KNOWN = "SELECT set_config(s.name, %s::jsonb ->> s.name, false) FROM pg_settings s WHERE %s::jsonb ? s.name"
 SET_UP_SECONDS = 5.0  # for the first statements on a new connection
 
 
@@ -80,7 +82,7 @@ def _opened(
             else:
                 connection.prepare_threshold = 0 if prepare else None
                 timeout = {} if statement_timeout_ms is None else {"statement_timeout": str(statement_timeout_ms)}
-                _set_up(connection, SESSION | timeout)
+                connection.execute(SET_KNOWN, [json.dumps(SESSION | timeout)] * 2)
         except BaseException:
             if wrapper.connection is not None:
                 wrapper.connection.close()
@@ -105,14 +107,6 @@ def through_pooler(connection: psycopg.Connection[Any]) -> bool:
     """Return whether a pooler is in between: poolers report process ids of their own to their clients."""
     ((pid,),) = connection.execute("SELECT pg_backend_pid()").fetchall()
     return bool(pid != connection.info.backend_pid)
-
-
-def _set_up(connection: psycopg.Connection[Any], settings: dict[str, str]) -> None:
-    """Set those of the settings that the server knows, whatever the role, the database or the project set."""
-    connection.execute(
-        "SELECT set_config(s.name, %s::jsonb ->> s.name, false) FROM pg_settings s WHERE %s::jsonb ? s.name",
-        [json.dumps(settings)] * 2,
-    )
 
 
 def _refuse_unfit_session(connection: psycopg.Connection[Any], alias: str) -> None:

@@ -203,7 +203,11 @@ class Compiler:
             )
         hints, name, missing = field_hints(annotation, cls), name_of(annotation), dataclasses.MISSING
         if is_typeddict(cls):
-            required = {each for each in hints if is_required(hints[each], each in cls.__required_keys__)}
+            # with postponed annotations only the annotation tells which fields it needs
+            optional = {each for each in hints if get_origin(hints[each]) is NotRequired}
+            required = {
+                each for each in hints if get_origin(hints[each]) is Required
+            } | cls.__required_keys__ - optional
             fields: Fields = TypedFields(cls, name, Record(frozenset(hints), frozenset(required), {}))
         else:
             taken = {field.name: field for field in dataclasses.fields(cls) if field.init}
@@ -229,11 +233,6 @@ def field_hints(annotation: Any, cls: type[Any]) -> dict[str, Any]:
         return hint[tuple(types.get(each, each) for each in parameters)] if parameters else hint
 
     return {name: substituted(hint) for name, hint in hints_of_class(cls).items()}
-
-
-def is_required(hint: Any, otherwise: bool) -> bool:
-    """Return whether a TypedDict needs a field; with postponed annotations only the annotation tells it."""
-    return get_origin(hint) is Required or (get_origin(hint) is not NotRequired and otherwise)
 
 
 def is_typeddict(cls: type[Any]) -> bool:

@@ -9,7 +9,6 @@ worker relies on polling, and logs this once.
 from __future__ import annotations
 
 import logging
-import math
 import selectors
 import time
 import uuid
@@ -63,10 +62,6 @@ class NotificationListener:
     def hears(self) -> bool:
         """Whether notifications to all workers arrive, too."""
         return self.healthy and self.listener.hears
-
-    def next_try(self, *, connected: bool) -> float:
-        """Return when to call ``tick``, by the monotonic clock; ``connected``: whether the engine is."""
-        return self.next_at if connected or self.listener.connection is None else math.inf
 
     def tick(self, now: float, connection: psycopg.Connection[Any] | None, prefix: str) -> None:
         """Connect, or test the listener through the engine's ``connection``, if it is time to."""

@@ -20,7 +20,6 @@ from typing import Any
 from django.apps import apps
 from django.core.checks import CheckMessage, Error, Warning
 from django.db import connections, router
-from django.db.models import Model
 from django.urls import get_resolver
 from django.utils.text import capfirst
 
@@ -44,7 +43,17 @@ def check_settings(**kwargs: Any) -> list[CheckMessage]:
     config, problems = read()
     if problems:
         return [_message(one.id, one.message, one.hint, one.where) for one in problems]
-    return list(_idle_lease(config))
+    if config.claim_lease_ms is None or config.prefetch_buffer:
+        return []
+    return [
+        _message(
+            "W003",
+            f"CLAIM_LEASE_MS is {config.claim_lease_ms:_}, but PREFETCH_BUFFER is 0, so workers claim only tasks that they "
+            "start at once.",
+            "Remove CLAIM_LEASE_MS, or set PREFETCH_BUFFER.",
+            "HORSIES['CLAIM_LEASE_MS']",
+        )
+    ]
 
 
 def check_databases(**kwargs: Any) -> list[CheckMessage]:
@@ -78,39 +87,14 @@ def check_tasks(**kwargs: Any) -> list[CheckMessage]:
     """Import the ``tasks`` modules of all apps; report modules that fail and tasks that no worker could run."""
     messages = [_import_failure(problem) for problem in registry.autodiscover()]
     config, problems = read()
-    messages += [*_unsure_modules(), *_unresolved_types(), *_wrapped_tasks(), *_left_out()]
+    messages += [*_unsure_modules(), *_unsound_tasks(), *_wrapped_tasks()]
     if problems:
         return messages
-    messages += [*_undeclared_queues(config), *_ordered_tasks(config)]
-    return [*messages, *_unknown_codes(config), *_schedules(), *_unusable_paths(config)]
+    return [*messages, *_queues_of_tasks(config), *_unknown_codes(config), *_schedules(), *_unusable_paths(config)]
 
 
 def _message(id_: str, message: str, hint: str, where: object) -> CheckMessage:
     return (Error if id_.startswith("E") else Warning)(message, hint=hint, obj=where, id=f"{TAG}.{id_}")
-
-
-def _left_out() -> Iterator[CheckMessage]:
-    for definition in registry.tasks():
-        named = definition.unique.args if definition.unique else ()
-        if left := [name for name in named if name in definition.arguments.optional]:
-            names = ", ".join(map(repr, left))
-            yield _message(
-                "W007",
-                f"{definition.origin} is unique by {names}, which has a default: all sends that leave it out are one.",
-                "Remove the default, or leave the argument out of unique=.",
-                definition.origin,
-            )
-
-
-def _idle_lease(config: Config) -> Iterator[CheckMessage]:
-    if config.claim_lease_ms is not None and not config.prefetch_buffer:
-        yield _message(
-            "W003",
-            f"CLAIM_LEASE_MS is {config.claim_lease_ms:_}, but PREFETCH_BUFFER is 0, so workers claim only tasks that they "
-            "start at once.",
-            "Remove CLAIM_LEASE_MS, or set PREFETCH_BUFFER.",
-            "HORSIES['CLAIM_LEASE_MS']",
-        )
 
 
 def _misrouted(config: Config) -> Iterator[CheckMessage]:
@@ -135,7 +119,10 @@ def _misrouted(config: Config) -> Iterator[CheckMessage]:
 def _models_elsewhere(config: Config) -> Iterator[CheckMessage]:
     """Compare with the alias that holds most models: a few of them may be on a second database."""
     written = Counter({config.database: 0})
-    written.update(router.db_for_write(model) for model in _models_of_the_project())
+    for app in apps.get_app_configs():
+        if app.label != "horsies" and not app.name.startswith("django.contrib."):
+            own = (model for model in app.get_models() if model._meta.managed and not model._meta.proxy)
+            written.update(map(router.db_for_write, own))
     alias, count = max(written.items(), key=lambda item: item[1])
     if count > written[config.database]:
         yield _message(
@@ -145,12 +132,6 @@ def _models_elsewhere(config: Config) -> Iterator[CheckMessage]:
             f"Set HORSIES['DATABASE'] to {alias!r}, or silence this check if tasks do not depend on those transactions.",
             "HORSIES['DATABASE']",
         )
-
-
-def _models_of_the_project() -> Iterator[type[Model]]:
-    for config in apps.get_app_configs():
-        if config.label != "horsies" and not config.name.startswith("django.contrib."):
-            yield from (model for model in config.get_models() if model._meta.managed and not model._meta.proxy)
 
 
 def _notifications_pooled(config: Config) -> Iterator[CheckMessage]:
@@ -192,14 +173,23 @@ def _unsure_modules() -> Iterator[CheckMessage]:
         yield _message("W005", f"{message}.", f"{hint}.", ", ".join(found))
 
 
-def _unresolved_types() -> Iterator[CheckMessage]:
-    """Resolve annotations whose names were not defined when the task was; all modules are imported by now."""
+def _unsound_tasks() -> Iterator[CheckMessage]:
+    """Resolve annotations whose names were not defined when the task was; all modules are imported by now. Check ``unique``."""
     for task in registry.tasks():
         try:
             task.arguments.resolve()
             task.result.resolve()
         except TaskDefinitionError as error:
             yield _message("E012", f"{error}", f"Correct it in {task.origin}.", task.origin)
+        named = task.unique.args if task.unique else ()
+        if left := [name for name in named if name in task.arguments.optional]:
+            yield _message(
+                "W007",
+                f"{task.origin} is unique by {', '.join(map(repr, left))}, which has a default: all sends that leave it out are "
+                "one.",
+                "Remove the default, or leave the argument out of unique=.",
+                task.origin,
+            )
 
 
 def _wrapped_tasks() -> Iterator[CheckMessage]:
@@ -237,22 +227,17 @@ def _unknown_codes(config: Config) -> Iterator[CheckMessage]:
         )
 
 
-def _undeclared_queues(config: Config) -> Iterator[CheckMessage]:
+def _queues_of_tasks(config: Config) -> Iterator[CheckMessage]:
+    """Report undeclared queues, and what does not suit an ordered one, of the tasks sent there unless a send says otherwise."""
     for task in registry.tasks():
-        queue = task.queue or DEFAULT_QUEUE
-        if queue not in config.queues:
+        name = task.queue or DEFAULT_QUEUE
+        if (queue := config.queues.get(name)) is None:
             yield _message(
                 "E013",
-                f"The task {task.name!r} uses the queue {queue!r}, which is not declared, so it cannot be sent.",
+                f"The task {task.name!r} uses the queue {name!r}, which is not declared, so it cannot be sent.",
                 f"Add it to HORSIES['QUEUES'], or use one of: {', '.join(sorted(config.queues))}.",
                 task.origin,
             )
-
-
-def _ordered_tasks(config: Config) -> Iterator[CheckMessage]:
-    """Report what does not suit an ordered queue, of the tasks that are sent there unless a send says otherwise."""
-    for task in registry.tasks():
-        queue = config.queues.get(task.queue or DEFAULT_QUEUE)
         if queue is None or not queue.ordered:
             continue
         if task.priority != task.usual_priority:

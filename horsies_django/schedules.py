@@ -108,17 +108,12 @@ def problems(name: str, definition: Mapping[str, Any], *, as_json: bool = False)
         except TaskSendError as error:
             wrong.append(("kwargs", error.message))
     if task is not None and found is not None:
-        wrong += _order_problems(found, task)
+        sent_to = config().queues.get(found.queue or task.queue or DEFAULT_QUEUE)
+        priority = task.priority if found.priority is None else found.priority
+        if sent_to is not None and sent_to.ordered and priority != task.usual_priority:
+            order = f"the tasks of the queue {sent_to.name!r} run in the order in which they were sent"
+            wrong.append(("priority", f"is {priority}, but {order}"))
     return wrong
-
-
-def _order_problems(schedule: ScheduleConfig, task: TaskDefinition) -> Iterator[tuple[str, str]]:
-    """Yield that a schedule's task has a priority in an ordered queue, which refuses it."""
-    queue = config().queues.get(schedule.queue or task.queue or DEFAULT_QUEUE)
-    priority = task.priority if schedule.priority is None else schedule.priority
-    if queue is not None and queue.ordered and priority != task.usual_priority:
-        problem = f"is {priority}, but the tasks of the queue {queue.name!r} run in the order in which they were sent"
-        yield "priority", problem
 
 
 def arguments_text(task: TaskDefinition, kwargs: Mapping[str, Any], as_json: bool) -> str:

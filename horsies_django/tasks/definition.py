@@ -73,9 +73,15 @@ def define(
     origin, arguments = common["origin"], ArgumentsCodec.of(function)
     if problem := keep_problem(keep_result):
         raise TaskDefinitionError(f"{origin}: {problem}")
+    try:
+        rule = Unique.of(unique)
+    except TypeError as error:
+        raise TaskDefinitionError(f"{origin}: {error}") from error
+    if rule is not None and (problems := list(rule.problems(arguments.names))):
+        raise TaskDefinitionError(f"{origin}: {'; '.join(problems)}")
     return TaskDefinition(
         **common, schedule=_schedule(origin, common["name"], schedule), arguments=arguments, result=ResultCodec.of(function),
-        keep_result=keep_result, unique=_unique(origin, unique, arguments),
+        keep_result=keep_result, unique=rule,
     )  # fmt: skip
 
 
@@ -131,16 +137,6 @@ def _common(
         "function": function, "origin": origin, "name": name, "queue": queue, "priority": priority, "retry_policy": retry_policy,
         "exception_mapper": exception_mapper, "timeout_ms": timeout_ms, "lane": lane,
     }  # fmt: skip
-
-
-def _unique(origin: str, given: object, arguments: ArgumentsCodec) -> Unique | None:
-    try:
-        unique = Unique.of(given)
-    except TypeError as error:
-        raise TaskDefinitionError(f"{origin}: {error}") from error
-    if unique is not None and (problems := list(unique.problems(arguments.names))):
-        raise TaskDefinitionError(f"{origin}: {'; '.join(problems)}")
-    return unique
 
 
 def _schedule(origin: str, name: str, given: Pattern | str | Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -99,7 +99,13 @@ def prepare(task: TaskDefinition, options: SendOptions, when: When | None) -> Ne
     priority = task.priority if options.priority is None else options.priority
     if problem := priority_problem(priority, task.lowest_priority):
         raise refuse(f"{task.name}: {problem}")
-    if conf.queues[queue].ordered and (problem := order_problem(task, options, when, priority)):
+    later = when is not None or options.delay is not None
+    if conf.queues[queue].ordered and (later or priority != task.usual_priority):
+        problem = (
+            f"leave out the priority {priority}, or send it to another queue. The queue itself may have a priority"
+        )
+        if later:
+            problem = "one that is due later would hold up the others. Send it when it is due, or to another queue"
         raise refuse(
             f"{task.name}: the queue {queue!r} is ordered, so its tasks run in the order in which they were sent: {problem}"
         )
@@ -120,15 +126,6 @@ def prepare(task: TaskDefinition, options: SendOptions, when: When | None) -> Ne
         task.name, queue, task.lane, priority, [], [], delay, due_at, good_until,
         0 if policy is None else policy.max_retries, stored, good_for, simulated_now.get(), task.codec,
     )  # fmt: skip
-
-
-def order_problem(task: TaskDefinition, options: SendOptions, when: When | None, priority: int) -> str | None:
-    """Return why a task cannot be sent to an ordered queue with these options, and the way out; None if it can."""
-    if when is not None or options.delay is not None:
-        return "one that is due later would hold up the others. Send it when it is due, or to another queue"
-    if priority != task.usual_priority:
-        return f"leave out the priority {priority}, or send it to another queue. The queue itself may have a priority"
-    return None
 
 
 def due(task: TaskDefinition, name: str, when: When | None) -> tuple[dt.timedelta | None, dt.datetime | None]:

@@ -112,7 +112,9 @@ class Compiler:
         if origin in (Annotated, Final, Required, NotRequired) or getattr(origin, "_name", "") == "ReadOnly":
             return self.shape(args[0], where)
         if origin is Union or origin is UnionType:
-            return self._union(args, where)
+            members = [self.shape(arg, where) for arg in args]
+            self._unions.append((members, where, DISCRIMINATE if any(map(is_pydantic, args)) else WRAP))
+            return union_shape(members)
         if origin is Literal:
             return self._literal(args, where)
         if hasattr(annotation, "__supertype__"):  # NewType
@@ -150,11 +152,6 @@ class Compiler:
                         pair = f"{one.name} | {other.name}"
                         why = f"cannot be told apart when read back ({why})"
                         raise refused(where, pair, why, instead.replace("{pair}", pair))
-
-    def _union(self, args: tuple[Any, ...], where: str) -> Shape:
-        members = [self.shape(arg, where) for arg in args]
-        self._unions.append((members, where, DISCRIMINATE if any(map(is_pydantic, args)) else WRAP))
-        return union_shape(members)
 
     def _by_pydantic(self, make: Callable[[Any, str], Shape], annotation: Any, where: str) -> Shape:
         name = name_of(get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation)
@@ -223,7 +220,7 @@ class Compiler:
 
 
 def field_hints(annotation: Any, cls: type[Any]) -> dict[str, Any]:
-    """Return the annotations of the fields of a class, with the types for its parameters if it is generic."""
+    """Return the annotations of the fields of a class, with the types for its parameters if it is generic. Raises NameError."""
     types = dict(zip(getattr(cls, "__parameters__", ()), get_args(annotation), strict=False))
 
     def substituted(hint: Any) -> Any:
@@ -232,7 +229,13 @@ def field_hints(annotation: Any, cls: type[Any]) -> dict[str, Any]:
         parameters = getattr(hint, "__parameters__", ()) if types else ()
         return hint[tuple(types.get(each, each) for each in parameters)] if parameters else hint
 
-    return {name: substituted(hint) for name, hint in hints_of_class(cls).items()}
+    try:
+        hints = get_type_hints(cls, include_extras=True)
+    except NameError as error:
+        if error.name != cls.__name__:
+            raise
+        hints = get_type_hints(cls, localns={cls.__name__: cls}, include_extras=True)  # it refers to itself
+    return {name: substituted(hint) for name, hint in hints.items()}
 
 
 def is_typeddict(cls: type[Any]) -> bool:
@@ -264,13 +267,3 @@ def refuse_odd_constructor(cls: type, fields: Set[str], where: str) -> None:
     if odd and not any(p.kind is p.VAR_KEYWORD for p in parameters):
         why = f"cannot be built from its fields alone, because of {', '.join(map(repr, sorted(odd)))}"
         raise refused(where, cls.__name__, why, "write a dataclass without InitVar and without its own __init__")
-
-
-def hints_of_class(cls: type) -> dict[str, Any]:
-    """Return the resolved annotations of a class, which may refer to itself. Raises NameError."""
-    try:
-        return get_type_hints(cls, include_extras=True)
-    except NameError as error:
-        if error.name != cls.__name__:
-            raise
-        return get_type_hints(cls, localns={cls.__name__: cls}, include_extras=True)

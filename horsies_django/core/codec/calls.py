@@ -64,21 +64,15 @@ def digest_of(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mappi
     while isinstance(function, functools.partial):
         args, kwargs = (*function.args, *args), {**function.keywords, **kwargs}
         function = function.func
-    stored = {name: at(name, canonical, value) for name, value in bound(function, args, kwargs).items()}
-    return hashlib.sha256(write_json(sorted(stored.items())).encode()).hexdigest()[:32]
-
-
-def bound(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the arguments of a call by name, or by position if the function does not tell its signature."""
     signature = signature_or_none(function)
-    if signature is None:
-        return {"args": args, **kwargs}
-    if OWN in signature.parameters and OWN not in signature.bind_partial(*args, **kwargs).arguments:
+    if signature and OWN in signature.parameters and OWN not in signature.bind_partial(*args, **kwargs).arguments:
         raise TypeError(
             f"{function.__name__}() has a parameter {OWN!r} of its own, and step() takes a keyword of that name: write "
             f"functools.partial({function.__name__}, {OWN}=...)"
         )
-    return signature.bind(*args, **kwargs).arguments
+    bound = {"args": args, **kwargs} if signature is None else signature.bind(*args, **kwargs).arguments
+    stored = {name: at(name, canonical, value) for name, value in bound.items()}
+    return hashlib.sha256(write_json(sorted(stored.items())).encode()).hexdigest()[:32]
 
 
 def canonical(value: Any) -> Any:

@@ -55,18 +55,14 @@ def misfits(calls: OpenCalls, queues: Collection[str]) -> Iterator[Misfit]:
         wrong = f"there is no task of this name{close_to(calls.task, registry.names())}"
         yield Misfit("UNKNOWN_TASK", None, wrong, f"Keep one until these runs have ended: @task(name={calls.task!r})")
     else:
-        yield from of_names(task, calls.given)
+        arguments = task.arguments
+        for name in [] if arguments.takes_any else sorted(calls.given.keys() - arguments.names):
+            yield Misfit("UNKNOWN_ARGUMENT", name, f"it takes no {name!r}", "Take it until these runs have ended")
+        for name in arguments.signature.parameters:
+            if name in arguments.names - arguments.optional - calls.given.keys():
+                wrong = f"it needs {name!r}, which they do not give"
+                yield Misfit("MISSING_ARGUMENT", name, wrong, "Give it a default")
         yield from of_values(task, calls.given, calls.constants)
-
-
-def of_names(task: TaskDefinition, given: Mapping[str, str]) -> Iterator[Misfit]:
-    """Yield arguments that the function does not take, and parameters that it needs and does not get."""
-    arguments = task.arguments
-    for name in [] if arguments.takes_any else sorted(given.keys() - arguments.names):
-        yield Misfit("UNKNOWN_ARGUMENT", name, f"it takes no {name!r}", "Take it until these runs have ended")
-    for name in arguments.signature.parameters:
-        if name in arguments.names - arguments.optional - given.keys():
-            yield Misfit("MISSING_ARGUMENT", name, f"it needs {name!r}, which they do not give", "Give it a default")
 
 
 def of_values(task: TaskDefinition, given: Mapping[str, str], constants: Collection[str]) -> Iterator[Misfit]:

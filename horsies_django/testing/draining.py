@@ -105,18 +105,15 @@ def demanded_outcome(claim: Claim, run: Run) -> Outcome | None:
     if demand is None:
         return None
     demand.left -= 1
-    return Outcome.of(claim, reply_to(demand, run), crashed=demand.error == CRASH)
-
-
-def reply_to(demand: Demand, run: Run) -> Reply:
-    """Return the reply that an attempt with the demanded error would end with."""
     error = demand.error
     if isinstance(error, Exception):
-        return crashed(run, demand.task, error)
-    if isinstance(error, TaskError):
-        return failure(error)._replace(returned=True)
-    reply = failed(error, demand.message)
-    return reply if error in (CRASH, TIMEOUT) else reply._replace(classes=AS_RAISED)
+        reply = crashed(run, demand.task, error)
+    elif isinstance(error, TaskError):
+        reply = failure(error)._replace(returned=True)
+    else:
+        reply = failed(error, demand.message)
+        reply = reply if error in (CRASH, TIMEOUT) else reply._replace(classes=AS_RAISED)
+    return Outcome.of(claim, reply, crashed=error == CRASH)
 
 
 def travel(to: dt.datetime | dt.timedelta) -> Context[dt.datetime]:
@@ -306,6 +303,10 @@ def failure_of(claim: Claim, error: TaskError) -> TaskFailed:
 def run_here(connection: Any, worker: uuid.UUID, claims: list[Claim]) -> list[Outcome]:
     """Run claims in this thread: sync tasks one by one, async tasks together in an event loop."""
     outcomes, together = list[Outcome](), list[tuple[Claim, Run]]()
+
+    async def run_together() -> list[Reply]:
+        return await asyncio.gather(*(run_async(run, claim.kwargs) for claim, run in together))
+
     for claim in claims:
         run = Run(CurrentTask(claim, str(worker)))  # which nothing interrupts
         if (demanded := demanded_outcome(claim, run)) is not None:
@@ -318,14 +319,9 @@ def run_here(connection: Any, worker: uuid.UUID, claims: list[Claim]) -> list[Ou
             together.append((claim, run))
     if together:
         with usable_transaction(connection):
-            replies = async_to_sync(run_together)(together)
+            replies = async_to_sync(run_together)()
         outcomes += [Outcome.of(claim, reply) for (claim, _), reply in zip(together, replies, strict=True)]
     return outcomes
-
-
-async def run_together(runs: list[tuple[Claim, Run]]) -> list[Reply]:
-    """Run async tasks concurrently."""
-    return await asyncio.gather(*(run_async(run, claim.kwargs) for claim, run in runs))
 
 
 @contextmanager

@@ -230,20 +230,6 @@ def of_queues(health: Health, max_wait_seconds: float | None) -> Iterator[Proble
 
 def of_schedules(health: Health) -> Iterator[Problem]:
     """Yield what is wrong with schedules, and with the tasks that they send."""
-    yield from _of_schedulers(health)
-    for one in health.schedules:
-        if one.error is not None:
-            text = f"the schedule {one.name!r} could not send its task: {one.error}"
-            yield problem(ProblemCode.SCHEDULE_FAILS, f"schedule {one.name}", text, one.error_at)
-        if one.missed_at is not None:
-            text = f"the schedule {one.name!r} missed fire times in the last 24 hours"
-            yield problem(ProblemCode.FIRE_TIMES_MISSED, f"schedule {one.name}", text, one.missed_at)
-    for name, task_name, since in health.failing_schedules:
-        text = f"the last two tasks {task_name} that the schedule {name!r} sent failed"
-        yield problem(ProblemCode.SCHEDULED_TASKS_FAIL, f"schedule {name}", text, since)
-
-
-def _of_schedulers(health: Health) -> Iterator[Problem]:
     kept_at = health.schedules_kept_at
     silent = 0.0 if kept_at is None else (health.database.clock - kept_at).total_seconds()
     # a scheduler records once a minute which schedules its code declares
@@ -256,6 +242,16 @@ def _of_schedulers(health: Health) -> Iterator[Problem]:
         others = f" (and {len(late) - 1} more)" if len(late) > 1 else ""
         text = f"the schedule {name!r}{others} is overdue by {span(seconds or 0)}"
         yield problem(ProblemCode.SCHEDULE_LATE, f"schedule {name}", text, health.ago(seconds))
+    for one in health.schedules:
+        if one.error is not None:
+            text = f"the schedule {one.name!r} could not send its task: {one.error}"
+            yield problem(ProblemCode.SCHEDULE_FAILS, f"schedule {one.name}", text, one.error_at)
+        if one.missed_at is not None:
+            text = f"the schedule {one.name!r} missed fire times in the last 24 hours"
+            yield problem(ProblemCode.FIRE_TIMES_MISSED, f"schedule {one.name}", text, one.missed_at)
+    for name, task_name, since in health.failing_schedules:
+        text = f"the last two tasks {task_name} that the schedule {name!r} sent failed"
+        yield problem(ProblemCode.SCHEDULED_TASKS_FAIL, f"schedule {name}", text, since)
 
 
 def of_counts(health: Health) -> Iterator[Problem]:

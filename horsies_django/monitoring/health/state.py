@@ -144,7 +144,9 @@ def _queues(store: HealthStore, queues: Sequence[QueueOverview], workers: Sequen
     """Return the health of queues. Silent workers do not count, even if they are not yet declared dead."""
     waits = store.waits(queue.name for queue in queues if queue.name != CLUSTER)
     stops = store.stopped(queue.name for queue in queues if queue.declared["partition_policy"] is not None)
-    parked = store.parked_waits(queue.name for queue in queues if _limits_partitions(queue))
+    limited = [queue for queue in queues if queue.declared["partition_policy"] is None]  # a policy implies a limit of 1
+    limits = ("partition_max_concurrency", "partition_local_limit")
+    parked = store.parked_waits(one.name for one in limited if any(one.effective[key] is not None for key in limits))
     found = []
     for queue in queues:
         name, most = queue.name, queue.effective["max_concurrency"]
@@ -160,9 +162,3 @@ def _queues(store: HealthStore, queues: Sequence[QueueOverview], workers: Sequen
             )
         )  # fmt: skip
     return found
-
-
-def _limits_partitions(queue: QueueOverview) -> bool:
-    """Return whether somebody set a limit of partitions; that of 1, which a policy implies, does not count."""
-    limits = (queue.effective["partition_max_concurrency"], queue.effective["partition_local_limit"])
-    return queue.declared["partition_policy"] is None and limits != (None, None)

@@ -145,7 +145,11 @@ class Command(BaseCommand):
         if options["json"]:
             self.stdout.write(as_json({"changed": found}))
         else:
-            self.stdout.write("\n".join(map(change_line, found)) or "Nothing changed: the values are the same.")
+            lines = [
+                f"{title(one['queue'])}: {one['column']}: {as_json(one['before'], None)} -> {as_json(one['after'], None)}"
+                for one in found
+            ]
+            self.stdout.write("\n".join(lines) or "Nothing changed: the values are the same.")
 
 
 def add_limits(parser: ArgumentParser) -> None:
@@ -349,9 +353,3 @@ def policy(columns: Mapping[str, Any]) -> list[str]:
 def workers(queue: QueueOverview) -> str:
     """Return the number of live workers that serve a queue; "" for the cluster."""
     return "" if queue.name == CLUSTER else str(queue.workers)
-
-
-def change_line(change: dict[str, Any]) -> str:
-    """Return a change as a line: old -> new."""
-    before, after = as_json(change["before"], None), as_json(change["after"], None)
-    return f"{title(change['queue'])}: {change['column']}: {before} -> {after}"

@@ -50,7 +50,6 @@ def run(
     options = dict(locals())  # all arguments, by name
 
     def action(stopping: Shutdown) -> int:
-        set_django_up()
         from horsies_django.worker.main import work
 
         return work(stopping, **options)
@@ -67,18 +66,11 @@ def run_scheduler(*, loglevel: str = "INFO") -> int:
     """
 
     def action(stopping: Shutdown) -> int:
-        set_django_up()
         from horsies_django.worker.main import schedule
 
         return schedule(stopping, loglevel)
 
     return under_signals_of_scheduler(action, loglevel)
-
-
-def set_django_up() -> None:
-    """Set Django up if necessary. Raises ImproperlyConfigured without settings."""
-    if not apps.ready:
-        django.setup()
 
 
 def under_signals(
@@ -91,13 +83,16 @@ def under_signals(
 ) -> int:
     """Handle the signals of this process while ``action`` runs; return its exit code, 0 after a signal before it had started.
 
-    Raises WorkerStartError in any thread but the main one, where signals cannot be handled.
+    It sets Django up if necessary. Raises ImproperlyConfigured without settings, and WorkerStartError in any thread but the main
+    one, where signals cannot be handled.
     """
     if threading.current_thread() is not threading.main_thread():
         raise WorkerStartError("it handles the signals of its process, so it must run in the main thread")
     with Shutdown(ends_process=ends_process, final_message=final_message) as stopping:
         try:
             with stopping.interruptible():
+                if not apps.ready:
+                    django.setup()
                 return action(stopping)
         except StopRequested:
             configure_logging(loglevel)

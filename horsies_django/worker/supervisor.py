@@ -61,7 +61,12 @@ class Supervisor:
         self.stopping = stopping or Shutdown()
         self.stopping.timeout = options.shutdown_timeout
         self.stopping.on_stop = self.stop
-        self.served = served_queues(config, options)
+        if unknown := [name for name in options.queues if name not in config.queues]:
+            known = ", ".join(sorted(config.queues))
+            raise WorkerStartError(
+                f"--queues: {', '.join(map(repr, unknown))} not declared; HORSIES['QUEUES'] has: {known}"
+            )
+        self.served = Served(options.queues)
         self.capacity = capacity(config, options)
         self.forker = forker or Forker(options)
         self.build()
@@ -280,15 +285,6 @@ class Supervisor:
 
 def actor_name() -> str:
     return f"worker on {socket.gethostname()}"
-
-
-def served_queues(config: Config, options: WorkerOptions) -> Served:
-    """Return the queues that a worker serves. Raises WorkerStartError for unknown ones."""
-    if unknown := [name for name in options.queues if name not in config.queues]:
-        raise WorkerStartError(
-            f"--queues: {', '.join(map(repr, unknown))} not declared; HORSIES['QUEUES'] has: {', '.join(sorted(config.queues))}"
-        )
-    return Served(options.queues)
 
 
 def seconds(count: int | None) -> float | None:

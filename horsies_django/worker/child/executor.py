@@ -34,6 +34,7 @@ import time
 from collections import deque
 from collections.abc import Callable, MutableSequence, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from django.db import connections
@@ -63,14 +64,21 @@ def identity(number: int) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-class SyncLane:
+@dataclass(eq=False)
+class Lane:
+    """What both lanes have: their channel to the worker, and what they share in this process."""
+
+    channel: Channel
+    started: MutableSequence[int]
+    control: Control
+    gauge: Gauge
+
+
+@dataclass(eq=False)
+class SyncLane(Lane):
     """Threads that take jobs from one channel: an idle thread receives jobs and runs the next one."""
 
-    def __init__(self, channel: Channel, started: MutableSequence[int], control: Control, gauge: Gauge) -> None:
-        self.channel = channel
-        self.started = started
-        self.control = control
-        self.gauge = gauge
+    def __post_init__(self) -> None:
         self.taking = threading.Lock()
         self.replying = threading.Lock()
         self.jobs: deque[Job] = deque()
@@ -131,7 +139,8 @@ class SyncLane:
             return job
 
 
-class AsyncLane:
+@dataclass(eq=False)
+class AsyncLane(Lane):
     """An event loop that runs every job as an asyncio task of its own.
 
     Any task may cancel all others of the loop (``asyncio.all_tasks()``), including those that have not begun. So the reply does
@@ -139,19 +148,10 @@ class AsyncLane:
     without one, the job is started again or fails. ``others`` are further channels that this process requires.
     """
 
-    def __init__(
-        self,
-        channel: Channel,
-        started: MutableSequence[int],
-        control: Control,
-        gauge: Gauge,
-        others: Sequence[Channel] = (),
-    ) -> None:
-        self.channel = channel
-        self.started = started
-        self.control = control
-        self.gauge = gauge
-        self.descriptors = {one.fileno(): identity(one.fileno()) for one in (channel, *others)}
+    others: Sequence[Channel] = ()
+
+    def __post_init__(self) -> None:
+        self.descriptors = {one.fileno(): identity(one.fileno()) for one in (self.channel, *self.others)}
         self.replies: list[tuple[int, tuple[Any, ...], float]] = []
         self.running: dict[asyncio.Task[None], Job] = {}
         self.ending = False
@@ -295,27 +295,24 @@ class AsyncLane:
             self.loop.remove_writer(self.channel.fileno())
 
 
+@dataclass(eq=False)
 class Executor:
     """Both lanes of one process: ``threads`` threads for sync tasks, including the caller's, and one for the event loop."""
 
-    def __init__(
-        self,
-        sync: Channel,
-        async_: Channel,
-        control: Channel,
-        threads: int,
-        started: MutableSequence[int],
-        on_failure: Callable[[BaseException], None],
-        max_memory_mb: float | None = None,
-    ) -> None:
-        self.control = Control(control)
-        gauge = Gauge(max_memory_mb)
-        self.sync_lane = SyncLane(sync, started, self.control, gauge)
+    sync: Channel
+    async_: Channel
+    messages: Channel
+    threads: int
+    started: MutableSequence[int]
+    on_failure: Callable[[BaseException], None]
+    max_memory_mb: float | None = None
+
+    def __post_init__(self) -> None:
+        self.control, gauge = Control(self.messages), Gauge(self.max_memory_mb)
+        self.sync_lane = SyncLane(self.sync, self.started, self.control, gauge)
         self.control.call_back = self.sync_lane.give_back
-        self.async_lane = AsyncLane(async_, started, self.control, gauge, [sync, control])
-        fork_guard.keep_from_copies(sync, async_, control)
-        self.threads = threads
-        self.on_failure = on_failure
+        self.async_lane = AsyncLane(self.async_, self.started, self.control, gauge, [self.sync, self.messages])
+        fork_guard.keep_from_copies(self.sync, self.async_, self.messages)
 
     def run(self) -> None:
         """Serve both lanes until they end. If a lane fails, ``on_failure`` is called in its thread."""

@@ -13,6 +13,7 @@ import selectors
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import InitVar, dataclass
 from typing import Any, NamedTuple
 
 import psycopg
@@ -58,42 +59,37 @@ class EngineStatus(NamedTuple):
     listens: bool = False
 
 
+@dataclass(eq=False)
 class Engine:
     """Drives one worker until ``stopping`` is set and its tasks are done."""
 
-    def __init__(
-        self,
-        pool: Pool,
-        outbox: Outbox,
-        listener: Listener,
-        resilience: Resilience,
-        selector: selectors.BaseSelector,
-        capacity: Capacity,
-        advancer: Advancer,
-        unknown_tasks: UnknownTasks,
-    ) -> None:
-        self.pool = pool
-        self.capacity = capacity
+    pool: Pool
+    outbox: Outbox
+    listener: InitVar[Listener]
+    resilience: InitVar[Resilience]
+    selector: selectors.BaseSelector
+    capacity: Capacity
+    advancer: Advancer
+    unknown_tasks: InitVar[UnknownTasks]
+
+    def __post_init__(self, listener: Listener, resilience: Resilience, unknown_tasks: UnknownTasks) -> None:
         self.prefetched = Prefetched()
-        self.outbox = outbox
         self.poll_seconds = resilience.notify_poll_interval_ms / 1000
-        self.passes = PassRunner(outbox, outbox.served.queues, self.poll_seconds, unknown_tasks)
-        self.comparison = Comparison(outbox, pool, self.prefetched, advancer.owe)
+        self.passes = PassRunner(self.outbox, self.outbox.served.queues, self.poll_seconds, unknown_tasks)
+        self.comparison = Comparison(self.outbox, self.pool, self.prefetched, self.advancer.owe)
         self.wakeups, self.cursors = self.passes.wakeups, self.passes.cursors
         handlers = {**self.cursors.handlers(), **self.wakeups.handlers(), "cancel": self.comparison.soon}
         self.notifications = NotificationListener(
-            listener, selector, resilience, handlers, self.passes.start_over, advancer.tell
+            listener, self.selector, resilience, handlers, self.passes.start_over, self.advancer.tell
         )
-        self.selector = selector
         self.outage = Outage(resilience)
-        self.advancer = advancer
         self.stopping = False
         self.disowned = False
         self.trusted_until = math.inf  # nothing is claimed later: others may have declared this worker dead
         self.until_empty = False
         self.waker, self.woken = socket.socketpair()  # lets other threads wake the selector
         self.woken.setblocking(False)
-        selector.register(self.woken, selectors.EVENT_READ, (self.woken.recv, 100))
+        self.selector.register(self.woken, selectors.EVENT_READ, (self.woken.recv, 100))
         self.announced: set[str] = set()
         self.start_at = 0.0  # when to try again to start tasks whose rows were locked
         self.leases_at = 0.0  # when to look for claims of any worker whose lease ended

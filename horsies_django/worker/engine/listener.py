@@ -117,7 +117,11 @@ class NotificationListener:
             self._lost(descriptor, error)
             return
         if self.testing and self.listener.received:
-            self._answered()
+            if self.unreachable:
+                logger.info("notifications arrive again")
+            self.unreachable = False
+            self.backoff.succeeded()
+            self._look_later()
         for told in filter(None, map(read_told, payloads)):
             if told.run is not None:
                 self.advance(told.run)
@@ -136,13 +140,6 @@ class NotificationListener:
         except psycopg.Error as error:  # the next pass of the engine fails, too
             logger.debug("the engine's connection could not be used for a self-test: %s", said(error))
         self.next_at = time.monotonic() + ANSWER_SECONDS
-
-    def _answered(self) -> None:
-        if self.unreachable:
-            logger.info("notifications arrive again")
-        self.unreachable = False
-        self.backoff.succeeded()
-        self._look_later()
 
     def _look_later(self) -> None:
         self.testing, self.listener.received = False, False

@@ -151,14 +151,27 @@ class Outbox(Link):
             self.locked = []
 
     def _settle_refused_batch(self, outcomes: list[Outcome], error: psycopg.Error, began: float) -> None:
-        """Settle the outcomes of a refused batch one by one. Raises ``error`` if they are not its cause."""
+        """Settle the outcomes of a refused batch one by one. Raises ``error`` if they are not its cause.
+
+        A failure replaces a refused result; if that is refused too, it is tried again later.
+        """
         if not outcomes or (error.sqlstate or "")[:2] not in POISON:
             # a pass that failed after a long time may have been too large, too
             if (error.sqlstate or "").startswith(TOO_MUCH) or time.monotonic() - began > 5.0:
                 self.most = max(1, len(outcomes) // 2)
             raise error
         logger.error("a batch of %s outcomes was refused; settling them one by one: %s", len(outcomes), said(error))
-        self._settle_singly(outcomes)
+        for outcome in outcomes:
+            if refusal := self._refusal(outcome):
+                logger.error("the outcome of task %s cannot be stored: %s", outcome.id, said(refusal))
+                message = f"the database refused the result (SQLSTATE {refusal.sqlstate})"
+                reply = failed(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message)
+                self.outcomes[0] = outcome._replace(**reply._asdict())
+                if refusal := self._refusal(self.outcomes[0]):
+                    line = "its failure cannot be stored either, task %s stays as it is: %s"
+                    logger.error(line, outcome.id, said(refusal))
+                    self.locked.append(self.outcomes.pop(0))
+                    self.locked_until = time.monotonic() + 30.0
 
     def connection_or_raise(self) -> psycopg.Connection[Any]:
         """Return the connection. Raises psycopg.OperationalError when there is none."""
@@ -224,20 +237,6 @@ class Outbox(Link):
         states = self.store.unsettled(self.worker, untold)
         passed.started += [claim.id for claim in untold if states[claim.id] == "held"]
         passed.returned += [claim.id for claim in untold if states[claim.id] in ("lost", "settled", "retried")]
-
-    def _settle_singly(self, outcomes: list[Outcome]) -> None:
-        """Settle outcomes one by one: a failure replaces a refused result; if that is refused too, it is tried again later."""
-        for outcome in outcomes:
-            if error := self._refusal(outcome):
-                logger.error("the outcome of task %s cannot be stored: %s", outcome.id, said(error))
-                message = f"the database refused the result (SQLSTATE {error.sqlstate})"
-                reply = failed(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message)
-                self.outcomes[0] = outcome._replace(**reply._asdict())
-                if error := self._refusal(self.outcomes[0]):
-                    line = "its failure cannot be stored either, task %s stays as it is: %s"
-                    logger.error(line, outcome.id, said(error))
-                    self.locked.append(self.outcomes.pop(0))
-                    self.locked_until = time.monotonic() + 30.0
 
     def _refusal(self, outcome: Outcome) -> psycopg.Error | None:
         """Settle one outcome; return why the database refuses it. Raises psycopg.Error for other problems."""

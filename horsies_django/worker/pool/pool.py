@@ -13,6 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from horsies_django.core.errors import WorkerStartError
@@ -31,32 +32,29 @@ logger = logging.getLogger("horsies.worker")
 DEATHS_BEFORE_READY = 3  # children in a row: the project is the likely cause, and the worker ends
 
 
+@dataclass(eq=False)
 class Pool:
     """Keeps ``options.processes`` children alive and hands them tasks."""
 
-    def __init__(
-        self,
-        options: WorkerOptions,
-        selector: selectors.BaseSelector,
-        forker: Forker | None = None,
-        limits: TimeLimits = NO_LIMITS,
-        prefetch: int = 0,
-        owner: str = "",
-    ) -> None:
-        self.options = options
-        self.owner = owner
-        self.forker = forker or Forker(options)
-        self.selector = selector
+    options: WorkerOptions
+    selector: selectors.BaseSelector
+    forker: Forker | None = None
+    limits: TimeLimits = NO_LIMITS
+    prefetch: int = 0
+    owner: str = ""
+
+    def __post_init__(self) -> None:
+        self.forker = self.forker or Forker(self.options)
         self.members: list[PoolProcess] = []
-        self.run_ahead = RunAhead(prefetch, options.sync_slots)
+        self.run_ahead = RunAhead(self.prefetch, self.options.sync_slots)
         self.outcomes: list[Outcome] = []
         self.releases: list[Claim] = []
         self.deaths_before_ready = 0
         self.stopping = False  # no more tasks are claimed, so children that end are not replaced
         self.ending = False
         self.ready = False  # whether all processes were ready once
-        self.recycling = Recycling(options)
-        self.timeouts = Timeouts(self.members, limits)
+        self.recycling = Recycling(self.options)
+        self.timeouts = Timeouts(self.members, self.limits)
         self.ended = dict.fromkeys(END_REASONS, 0)  # children, by why they ended
 
     def start(self) -> None:

@@ -13,9 +13,17 @@ from horsies_django.core.options import drops_result
 SNOOZED = "SNOOZED"  # the status of an outcome whose task runs again later, without having used an attempt
 NOT_KEPT = '{"ok":null,"kept":false}'  # the envelope of a task that completed and whose value is not stored
 
-Reply = tuple[  # the fields of Outcome, status to classes
-    str, str, str | None, str | None, float | bool | Mapping[str, Any] | None, bool, tuple[str, ...]
-]
+
+class Reply(NamedTuple):
+    """The outcome of a run; for the fields see ``Outcome``. Between processes, it is a plain tuple of them."""
+
+    status: str
+    result: str
+    error_code: str | None = None
+    error_message: str | None = None
+    retry: float | bool | Mapping[str, Any] | None = None
+    returned: bool = False
+    classes: tuple[str, ...] = ()
 
 
 class NewTasks(NamedTuple):
@@ -149,7 +157,7 @@ class Outcome(NamedTuple):
         if reply[0] != "COMPLETED":
             crashed = crashed or reply[2] == OperationalErrorCode.WORKER_CRASHED
         elif claim.options is not None and drops_result(claim.options):
-            reply = (reply[0], NOT_KEPT, *reply[2:])
+            reply = Reply(reply[0], NOT_KEPT, *reply[2:])
         about = (claim.task_name, claim.queue_name, claim.attempt, seconds, claim.options, claim.in_run)
         return cls(claim.id, claim.generation, *reply, child_pid, crashed, *about)
 

@@ -18,7 +18,7 @@ from psycopg.pq import TransactionStatus
 
 from horsies_django.conf import config
 from horsies_django.core.errors import OperationalErrorCode, OutcomeCode, code_problem
-from horsies_django.core.records import SNOOZED, Claim, Outcome, Wanted
+from horsies_django.core.records import SNOOZED, Claim, Outcome, Reply, Wanted
 from horsies_django.core.results import TaskError, TaskFailed
 from horsies_django.core.retry import class_names
 from horsies_django.models import Queue
@@ -36,7 +36,7 @@ from horsies_django.tasks.options import simulated_now
 from horsies_django.testing.contexts import AnyTask, Context, definition_of
 from horsies_django.worker.child import middleware
 from horsies_django.worker.child.interrupts import Run
-from horsies_django.worker.child.run_task import Reply, crashed, failed, failure, run_async, run_sync
+from horsies_django.worker.child.run_task import crashed, failed, failure, run_async, run_sync
 from horsies_django.worker.engine.receivers import end_events, start_events
 from horsies_django.worker.process.task_log import TaskLog
 from horsies_django.workflows.advancer import Advancer

@@ -26,11 +26,11 @@ import horsies_django
 from horsies_django import TaskDefinitionError, task
 from horsies_django.conf import config
 from horsies_django.core.errors import TaskSendError
-from horsies_django.core.records import Claim
+from horsies_django.core.records import Claim, Reply
 from horsies_django.models import Task, WorkflowRun
 from horsies_django.tasks import registry
 from horsies_django.tasks.context import CurrentTask
-from horsies_django.worker.child.run_task import Reply, resolve
+from horsies_django.worker.child.run_task import resolve
 from horsies_django.worker.startup import refuse_unready_tasks
 from tests.apps.project import tasks
 from tests.desk.conftest import AddApp

@@ -39,12 +39,12 @@ from typing import Any
 
 from django.db import connections
 
-from horsies_django.core.records import Claim
+from horsies_django.core.records import Claim, Reply
 from horsies_django.tasks.context import CurrentTask
 from horsies_django.worker.child import db_sessions, fork_guard
 from horsies_django.worker.child.interrupts import AsyncRun, Control, SyncRun
 from horsies_django.worker.child.process_state import ProcessState
-from horsies_django.worker.child.run_task import Reply, run_async, run_sync, untold
+from horsies_django.worker.child.run_task import run_async, run_sync, untold
 from horsies_django.worker.ipc import Channel, flush_all, send_all, wait_receive
 from horsies_django.worker.process.logs import shown_name
 from horsies_django.worker.process.memory import Gauge

@@ -24,8 +24,8 @@ from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
+from horsies_django.core.records import Reply
 from horsies_django.worker.child import db_sessions, fork_guard, interrupts
-from horsies_django.worker.child.run_task import Reply
 
 logger = logging.getLogger("horsies.worker")
 

@@ -10,10 +10,9 @@ import logging
 import sys
 import sysconfig
 import traceback
-from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from asgiref.sync import sync_to_async
 
@@ -30,7 +29,7 @@ from horsies_django.core.errors import (
     TaskSendErrorCode,
     TaskTimeout,
 )
-from horsies_django.core.records import SNOOZED
+from horsies_django.core.records import SNOOZED, Reply
 from horsies_django.core.results import TaskError, TaskResult
 from horsies_django.core.retry import Retry, Snooze, class_names, mapped_code
 from horsies_django.tasks import registry
@@ -52,18 +51,6 @@ TRACEBACK_CHARACTERS = 50_000
 MESSAGE_CHARACTERS = 2_000
 TIMED_OUT = "the task was still running when its timeout passed"
 STOPPED_ITSELF = "the task was cancelled while it ran"
-
-
-class Reply(NamedTuple):
-    """The outcome of a run; for the fields see ``core.records.Outcome``."""
-
-    status: str
-    result: str
-    error_code: str | None = None
-    error_message: str | None = None
-    retry: float | bool | Mapping[str, Any] | None = None
-    returned: bool = False
-    classes: tuple[str, ...] = ()
 
 
 def run_sync(run: Run, kwargs: str) -> Reply:

@@ -17,9 +17,9 @@ from datetime import timedelta
 
 from horsies_django.core.errors import OperationalErrorCode
 from horsies_django.core.options import WIRE, read_options
-from horsies_django.core.records import Claim
+from horsies_django.core.records import Claim, Reply
 from horsies_django.tasks import registry
-from horsies_django.worker.child.run_task import Reply, failed
+from horsies_django.worker.child.run_task import failed
 from horsies_django.worker.process.logs import shown_name
 from horsies_django.worker.process.task_log import NAMED
 

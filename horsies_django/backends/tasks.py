@@ -20,7 +20,7 @@ from typing import Any
 
 from asgiref.sync import sync_to_async
 
-from horsies_django.backends.options import Backoff, Retries, hashable, retries_of, timeout_of
+from horsies_django.backends.options import Backoff, hashable, retries_of, timeout_of
 from horsies_django.backends.results import atell, strict, tell
 from horsies_django.core.errors import (
     OperationalErrorCode,
@@ -253,11 +253,9 @@ class Attempt:
             return OutcomeCode.TASK_TIMEOUT in retries.retry_on
         if not retries.includes(error):
             return False
-        return not retries.asks or self._ask(retries, error)
-
-    def _ask(self, retries: Retries, error: BaseException) -> bool:
-        answer = retries.ask(error, self.result)
-        if answer is not None:
+        if not retries.asks:
+            return True
+        if (answer := retries.ask(error, self.result)) is not None:
             _answers[self.current.task_id, self.current.attempt] = answer
         return answer is not None
 

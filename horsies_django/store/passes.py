@@ -70,21 +70,17 @@ def passed_of(cursor: Any, written: set[uuid.UUID]) -> Passed:
         late=found["late"], due_in=None if due_in is None else max(due_in, 0.0), again=bool(again),
         limited=bool(limited), dead=bool(dead), short=kind == "short",
     )  # fmt: skip
-    if report is not None:
-        add_report(passed, json.loads(report))
+    if report is not None:  # of what was unusual
+        told = json.loads(report)
+        passed.landed = passed.landed.difference(ids(told, "missed"))
+        passed.decided = told.get("decided") or {}
+        passed.started, passed.returned = ids(told, "started"), ids(told, "returned")
+        passed.expired = ids(told, "expired") + passed.expired
+        passed.firsts = [firsts for firsts in (told.get("idle"), told.get("firsts")) if firsts]
+        passed.held = told.get("held") or {}
+        passed.now = told.get("looked_at", 0.0)
+        passed.in_runs = [(uuid.UUID(run), uuid.UUID(task)) for run, task in told.get("in_runs") or ()]
     return passed
-
-
-def add_report(passed: Passed, told: Mapping[str, Any]) -> None:
-    """Take over what was unusual."""
-    passed.landed = passed.landed.difference(ids(told, "missed"))
-    passed.decided = told.get("decided") or {}
-    passed.started, passed.returned = ids(told, "started"), ids(told, "returned")
-    passed.expired = ids(told, "expired") + passed.expired
-    passed.firsts = [firsts for firsts in (told.get("idle"), told.get("firsts")) if firsts]
-    passed.held = told.get("held") or {}
-    passed.now = told.get("looked_at", 0.0)
-    passed.in_runs = [(uuid.UUID(run), uuid.UUID(task)) for run, task in told.get("in_runs") or ()]
 
 
 def ids(told: Mapping[str, Any], name: str) -> list[uuid.UUID]:

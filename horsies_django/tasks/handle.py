@@ -241,18 +241,11 @@ def decode(codec: ResultCodec | None, text: str | None) -> TaskResult[Any]:
         if envelope.get("kept") is False:
             return TaskResult(ok=None)
         if codec is None:
-            return TaskResult(ok=envelope["ok"]) if "ok" in envelope else TaskResult(err=stored_error(envelope["err"]))
+            return TaskResult(ok=envelope["ok"]) if "ok" in envelope else ResultCodec.decode_error(envelope)
         return codec.decode(envelope)
     except Exception as error:
         message = f"the stored result does not fit the current annotation of the task: {error}"
         return TaskResult(err=TaskError.built_in(OperationalErrorCode.RESULT_DESERIALIZATION_ERROR, message))
-
-
-def stored_error(stored: dict[str, Any]) -> TaskError:
-    names = ("message", "data", "exception")
-    return TaskError.built_in(
-        stored["error_code"], **{name: stored[name] for name in names if stored.get(name) is not None}
-    )
 
 
 def look(task_id: uuid.UUID) -> Found | None:

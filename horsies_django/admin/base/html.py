@@ -315,14 +315,12 @@ def _mentions(page: Any, request: HttpRequest, details: Mapping[str, Any]) -> Sa
     """Return links to the rows in a reason, as far as the user may see their pages."""
     queue, child = details.get("queue"), details.get("run")
     workers = details.get("workers") or details.get("former") or ()
-    holding = [details] if "worker_id" in details else []
-    tasks = [_task(details)] if details.get("task_id") and "task_name" in details else []
     groups: tuple[tuple[str, list[Mention]], ...] = (
         (_("queue"), [(Queue, queue, str(Queue(name=queue)))] if queue else []),
-        (_("task"), tasks),
+        (_("task"), [_task(details)] if details.get("task_id") and "task_name" in details else []),
         (_("run"), [(WorkflowRun, uuid.UUID(child["id"]), str(child["name"]))] if child else []),
         (_("held by"), [_task(one) for one in details.get("holders") or ()]),
-        (_("worker"), [_worker(one) for one in holding]),
+        (_("worker"), [_worker(details)] if "worker_id" in details else []),
         (_("workers"), [_worker(one) for one in workers if one.get("hostname")]),
     )
     found = [

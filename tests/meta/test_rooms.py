@@ -38,8 +38,7 @@ LATE_IMPORTS = {
     "horsies_django/testing/pytest_plugin.py": 1,  # pytest loads it in projects without Django, too
     "horsies_django/views.py": 1,  # prometheus-client need not be installed
     "horsies_django/worker/api.py": 2,  # a script sets Django up by calling it
-    "horsies_django/worker/child/main.py": 8,  # a child reports what fails before it imports Django
-    "horsies_django/worker/child/bootstrap.py": 2,  # a process that begins may have no Django yet
+    "horsies_django/worker/child/main.py": 10,  # a child reports what fails before it imports Django
     "horsies_django/worker/child/fork_server.py": 1,  # a fresh interpreter has no Django yet
     "horsies_django/worker/maintenance/health_server.py": 1,  # prometheus-client need not be installed
     "horsies_django/worker/pool/process.py": 2,  # only a worker without children runs tasks itself

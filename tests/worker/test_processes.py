@@ -42,7 +42,7 @@ from tests.worker.conftest import channel_pair
 def test_what_prints_after_the_reader_of_its_output_has_gone_goes_on(tmp_path: Path) -> None:
     """Naive: once a log shipper has died, each task that prints fails."""
     code = (
-        "import sys; from pathlib import Path; from horsies_django.worker.child import bootstrap; bootstrap.outlive_output(); "
+        "import sys; from pathlib import Path; from horsies_django.worker.child import main; main.outlive_output(); "
         "print('x' * 100_000, flush=True); print('y', end='', flush=True); print('z', file=sys.stderr); "
         "Path(sys.argv[1]).write_text('went on')"
     )

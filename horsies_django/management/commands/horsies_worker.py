@@ -34,7 +34,7 @@ from django.utils.autoreload import StatReloader, autoreload_started, get_child_
 from horsies_django.core.errors import HorsiesError
 from horsies_django.management.shared import megabytes, port, seconds, whole
 from horsies_django.worker.api import under_signals
-from horsies_django.worker.child.bootstrap import die_with_parent, outlive_output
+from horsies_django.worker.child.main import die_with_parent, outlive_output
 from horsies_django.worker.ipc import wait_readable
 from horsies_django.worker.main import work
 from horsies_django.worker.process.logs import choose_colors, configure_logging, end_process

@@ -117,10 +117,6 @@ class PoolProcess:
         """When the run-ahead counts as stuck, by the monotonic clock; infinite if there is none."""
         return self.moved_at + STUCK_SECONDS if self.has_run_ahead and not self.stuck else math.inf
 
-    def is_ahead(self, lane: str, number: int) -> bool:
-        """Whether a task is in the run-ahead: dispatched, but not begun."""
-        return lane == "sync" and self.has_run_ahead and not self.begun(lane, number)
-
     def begun(self, lane: str, number: int) -> bool:
         return number <= self.started[LANES.index(lane)]
 

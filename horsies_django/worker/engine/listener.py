@@ -78,7 +78,12 @@ class NotificationListener:
         elif self.listener.received:
             self._look_later()
         else:
-            self._ask(connection, prefix)
+            try:
+                self.listener.self_test(connection, prefix)
+                self.testing = True
+            except psycopg.Error as error:  # the next pass of the engine fails, too
+                logger.debug("the engine's connection could not be used for a self-test: %s", said(error))
+            self.next_at = time.monotonic() + ANSWER_SECONDS
 
     def listen(self) -> None:
         """Connect and LISTEN; a failure is logged, and ``tick`` tries again later."""
@@ -132,14 +137,6 @@ class NotificationListener:
         logger.warning("the LISTEN connection was lost; polling until it is back: %s", said(error))
         self._hang_up(descriptor)
         self.next_at = 0.0
-
-    def _ask(self, connection: psycopg.Connection[Any], prefix: str) -> None:
-        try:
-            self.listener.self_test(connection, prefix)
-            self.testing = True
-        except psycopg.Error as error:  # the next pass of the engine fails, too
-            logger.debug("the engine's connection could not be used for a self-test: %s", said(error))
-        self.next_at = time.monotonic() + ANSWER_SECONDS
 
     def _look_later(self) -> None:
         self.testing, self.listener.received = False, False

@@ -169,7 +169,11 @@ class PoolProcess:
             for number, claim in self.held[lane].items():
                 ran = now - self.since[lane][number]
                 if reason := self.condemned.get((lane, number)):
-                    outcomes.append(Outcome.of(claim, killed_for(reason), self.pid, seconds=ran))
+                    what = "it did not end when told to, and was killed with its process"
+                    reply = cancelled(f"{STOPPED_ITSELF}; {what}")
+                    if reason == TIMEOUT:
+                        reply = failed(OutcomeCode.TASK_TIMEOUT, f"{TIMED_OUT}; {what}")
+                    outcomes.append(Outcome.of(claim, reply, self.pid, seconds=ran))
                 elif self.begun(lane, number):
                     outcomes.append(Outcome.of(claim, crash, self.pid, crashed=True, seconds=ran))
                 else:
@@ -318,11 +322,3 @@ class InProcess(PoolProcess):
             timer = threading.Timer(LAST_RESORT_SECONDS, lambda: None if self.closed else end_hanging())
             timer.daemon = True
             timer.start()
-
-
-def killed_for(reason: str) -> Reply:
-    """Return the reply for a task because of which its process was killed."""
-    how = "it did not end when told to, and was killed with its process"
-    if reason == TIMEOUT:
-        return failed(OutcomeCode.TASK_TIMEOUT, f"{TIMED_OUT}; {how}")
-    return cancelled(f"{STOPPED_ITSELF}; {how}")

@@ -85,7 +85,13 @@ def check_schema(databases: Sequence[str] | None = None, **kwargs: Any) -> list[
 
 def check_tasks(**kwargs: Any) -> list[CheckMessage]:
     """Import the ``tasks`` modules of all apps; report modules that fail and tasks that no worker could run."""
-    messages = [_import_failure(problem) for problem in registry.autodiscover()]
+    messages = []
+    for failed in registry.autodiscover():
+        error = failed.error
+        id_, message = "E011", f"The module cannot be imported: {type(error).__name__}: {error}"
+        if isinstance(error, TaskDefinitionError):
+            id_, message = "E012", f"{error}"
+        messages.append(_message(id_, message, f"Correct it in {_place(error, failed.module)}.", failed.module))
     config, problems = read()
     messages += [*_unsure_modules(), *_unsound_tasks(), *_wrapped_tasks()]
     if problems:
@@ -145,14 +151,6 @@ def _notifications_pooled(config: Config) -> Iterator[CheckMessage]:
             "Add an alias that connects to PostgreSQL directly, and set HORSIES['LISTEN_DATABASE'] to it.",
             "HORSIES['LISTEN_DATABASE']",
         )
-
-
-def _import_failure(problem: registry.ImportProblem) -> CheckMessage:
-    error = problem.error
-    id_, message = "E011", f"The module cannot be imported: {type(error).__name__}: {error}"
-    if isinstance(error, TaskDefinitionError):
-        id_, message = "E012", f"{error}"
-    return _message(id_, message, f"Correct it in {_place(error, problem.module)}.", problem.module)
 
 
 def _place(error: BaseException, module: str) -> str:

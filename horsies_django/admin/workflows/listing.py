@@ -92,15 +92,6 @@ class NeedsFilter(ChosenFilter):
         return Q()
 
 
-def needing(alias: str) -> list[uuid.UUID]:
-    """Return the newest of such runs and those of the first gates, by the indexes of halted runs and of waiting nodes."""
-    halted = WorkflowRun.objects.using(alias).filter(HALTED, error_code__isnull=False).order_by("-sent_at")
-    waiting = WorkflowNode.objects.using(alias).filter(status="WAITING", finished_at__isnull=True)
-    first = waiting.order_by("due_at").values_list("workflow_id", "kind")[:SEARCHED]
-    gates = [run for run, kind in first if kind == "gate"]
-    return [*halted.values_list("pk", flat=True)[:SEARCHED], *gates]
-
-
 class RunListMixin(NextPageMixin):
     """The change list of runs; loads only the columns that it shows, no payload."""
 
@@ -109,8 +100,13 @@ class RunListMixin(NextPageMixin):
         runs: QuerySet[WorkflowRun] = self.queryset.only(*COLUMNS)
         term, child = self.query.strip(), self.chosen(ParentFilter)
         if self.chosen(NeedsFilter):
-            self.note = LOOKED_AT_FIRST
-            return runs.filter(pk__in=needing(runs.db)).order_by("-sent_at", "-pk")
+            self.note = LOOKED_AT_FIRST  # the newest that are halted and the first gates, by the indexes of both
+            halted = WorkflowRun.objects.using(runs.db).filter(HALTED, error_code__isnull=False).order_by("-sent_at")
+            waiting = WorkflowNode.objects.using(runs.db).filter(status="WAITING", finished_at__isnull=True)
+            first = waiting.order_by("due_at").values_list("workflow_id", "kind")[:SEARCHED]
+            gates = [run for run, kind in first if kind == "gate"]
+            found = [*halted.values_list("pk", flat=True)[:SEARCHED], *gates]
+            return runs.filter(pk__in=found).order_by("-sent_at", "-pk")
         if term and (parse_id(term) or workflows.keyed(runs.db, term)):
             return runs.order_by("key", "-sent_at", "-pk")  # a few rows, sorted: no index has this order
         runs, partial = workflows.newest(

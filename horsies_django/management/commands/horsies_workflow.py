@@ -18,7 +18,7 @@ from horsies_django.management.reports import as_json, moment, table, visible
 from horsies_django.management.shared import actor, add_reason, read_json, refusing, verbs_of, whole
 from horsies_django.monitoring import workflows
 from horsies_django.monitoring.explain import explain_node, find_node
-from horsies_django.monitoring.workflows import CodeCheck, CodeProblem, RunOverview, check_code
+from horsies_django.monitoring.workflows import CodeCheck, RunOverview, check_code
 from horsies_django.store.workflows import Progress
 from horsies_django.workflows import operations
 from horsies_django.workflows.handle import Change, get_workflow
@@ -286,11 +286,9 @@ def check_text(found: CodeCheck) -> str:
     compared = f"{amount(found.nodes, 'node')} of {amount(found.runs, 'run')}"
     if not found.problems:
         return f"{compared} {'fits' if found.nodes == 1 else 'fit'} the code."
-    lines = [problem_line(one) for one in found.problems]
+    lines = []
+    for one in found.problems:
+        where = f"{amount(one.nodes, 'node')} of {amount(one.runs, 'run')}, for example {one.node!r} of {one.run}"
+        task = f"{one.task}{' (undo)' if one.undo else ''}"
+        lines.append(visible(f"{task}: {one.problem}. {one.advice}. Concerns {where}."))
     return "\n".join([*lines, f"{amount(len(lines), 'problem')} in {compared}."])
-
-
-def problem_line(one: CodeProblem) -> str:
-    """Return a problem in one line: what is wrong, what to do, and where it occurs."""
-    where = f"{amount(one.nodes, 'node')} of {amount(one.runs, 'run')}, for example {one.node!r} of {one.run}"
-    return visible(f"{one.task}{' (undo)' if one.undo else ''}: {one.problem}. {one.advice}. Concerns {where}.")

@@ -12,10 +12,13 @@ from django.contrib.auth.models import User
 from django.db import connections
 from django.test import Client
 
+from horsies_django import signals
 from horsies_django.conf import config
 from horsies_django.tasks import registry
 
 AddApp = Callable[..., str]
+Got = list[tuple[str, Any, dict[str, Any]]]
+Watch = Callable[..., Got]
 
 
 @pytest.fixture
@@ -37,10 +40,15 @@ def second_alias(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
 
 
 @pytest.fixture
-def add_app(settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AddApp]:
+def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the tasks of the test after it."""
+    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
+
+
+@pytest.fixture
+def add_app(settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_registry: None) -> Iterator[AddApp]:
     """Install an app that has the given modules for the time of the test, and forget its tasks and modules after it."""
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
     added = []
 
     def add(name: str, **modules: str) -> str:
@@ -55,3 +63,22 @@ def add_app(settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     yield add
     for module in [module for module in sys.modules if module.partition(".")[0] in added]:
         del sys.modules[module]
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
+    """Give a function that connects a receiver to signals, and returns the list of what it gets."""
+    for name in signals.__all__:
+        monkeypatch.setattr(getattr(signals, name), "receivers", [])
+
+    def connect(*names: str) -> Got:
+        got: Got = []
+
+        def note(sender: Any, signal: Any, **values: Any) -> None:
+            got.append((signal.name, sender, values))
+
+        for name in names:
+            getattr(signals, name).connect(note, weak=False)
+        return got
+
+    return connect

@@ -18,7 +18,17 @@ from django.core.management import call_command
 from django.db import connection
 from django.utils.translation import gettext_lazy
 
-from horsies_django import TaskError, TaskFailed, TaskResult, TaskSendError, Workflow, get_handle, queues, schedules
+from horsies_django import (
+    Snooze,
+    TaskError,
+    TaskFailed,
+    TaskResult,
+    TaskSendError,
+    Workflow,
+    get_handle,
+    queues,
+    schedules,
+)
 from horsies_django.core import errors
 from horsies_django.core.errors import HorsiesError, TaskSendErrorCode
 from horsies_django.models import (
@@ -96,6 +106,8 @@ def test_copies_of_exceptions_and_results_keep_what_they_say(made_of: Callable[[
     found = made_of(refused)
     assert str(found) == "[ENQUEUE_FAILED] down"
     assert (found.code, found.message, found.retryable) == (refused.code, "down", True)
+    snooze = made_of(Snooze(5, "busy"))
+    assert (snooze.until, str(snooze)) == (5, "busy")
     built_in = TaskError.built_in(errors.OperationalErrorCode.WORKER_CRASHED, "gone")
     for result in (TaskResult(ok=1), TaskResult(ok=None), TaskResult(err=failed.error), TaskResult(err=built_in)):
         assert made_of(result) == result

@@ -8,7 +8,6 @@ import logging
 import os
 import subprocess
 import sys
-import uuid
 from code import InteractiveConsole
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -26,21 +25,15 @@ import horsies_django
 from horsies_django import TaskDefinitionError, task
 from horsies_django.conf import config
 from horsies_django.core.errors import TaskSendError
-from horsies_django.core.records import Claim, Reply
 from horsies_django.models import Task, WorkflowRun
 from horsies_django.tasks import registry
-from horsies_django.tasks.context import CurrentTask
-from horsies_django.worker.child.run_task import resolve
+from horsies_django.testing import drain
 from horsies_django.worker.startup import refuse_unready_tasks
 from tests.apps.project import tasks
+from tests.conftest import put
 from tests.desk.conftest import AddApp
 
-pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture(autouse=True)
-def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("own_registry")]
 
 
 @pytest.mark.promise("S3.11")
@@ -52,15 +45,10 @@ def test_a_task_is_known_by_its_dotted_path_and_keeps_its_functions_face() -> No
     assert inspect.unwrap(tasks.add) is tasks.add.definition.function
     assert tasks.add(1, b=2) == 3
     assert repr(tasks.add) == "<task tests.apps.project.tasks.add>"
-    again = task(tasks.add.definition.function)  # as a reload does
-    assert registry.find("tests.apps.project.tasks.add") is again.definition is not tasks.add.definition
-
-
-def test_options_are_kept_and_lanes_follow_the_kind_of_function() -> None:
     for one, kept in ((tasks.mail, ("mail", 7, "sync")), (tasks.anoop, (None, 100, "async"))):
         assert (one.definition.queue, one.definition.priority, one.definition.lane) == kept
-    charge = task(name="billing.charge")(nothing)
-    assert registry.find("billing.charge") is charge.definition
+    again = task(tasks.add.definition.function)  # as a reload does
+    assert registry.find("tests.apps.project.tasks.add") is again.definition is not tasks.add.definition
 
 
 def nothing() -> None: ...
@@ -94,32 +82,25 @@ def test_what_cannot_be_a_task_is_refused_where_it_is_defined(define: Callable[[
     assert len(str(caught.value)) < 500, "without repeating all of a long name"
 
 
-def test_a_verb_of_another_queue_says_what_it_is_called_here() -> None:
-    for verb, said in (
-        ("delay", r"use send\(...\)"),
-        ("apply_async", r"with_options\(.*delay=...\).send"),
-        ("s", "no sig"),
-    ):
+VERBS = {"delay": r"use send\(...\)", "apply_async": r"with_options\(.*delay=...\).send", "s": "no sig"}
+OPTIONS = {
+    "bind": r"current_task\(\) has its id",
+    "base": "decorator of your own",
+    "retry_polcy": r"did you mean retry_policy=\?",
+}
+
+
+def test_a_verb_or_an_option_of_another_queue_says_what_it_is_called_here() -> None:
+    for verb, said in VERBS.items():
         for sender in (tasks.add, tasks.add.with_options(priority=1)):
             with pytest.raises(AttributeError, match=f"object has no attribute '{verb}': .*{said}"):
                 getattr(sender, verb)(1)
     with pytest.raises(AttributeError, match="'TaskFunction' object has no attribute 'dealy'$"):
         tasks.add.dealy  # type: ignore[attr-defined]  # noqa: B018
-
-
-@pytest.mark.parametrize(
-    ("option", "said"),
-    [
-        ("bind", r"current_task\(\) has its id"), ("max_retries", "use retry_policy=RetryPolicy"), ("eta", r"schedule\(when"),
-        ("autoretry_for", "auto_retry_for="), ("rate_limit", "max_concurrency"), ("countdown", "use delay= of with_options"),
-        ("expires", "good_until="), ("ignore_result", "use keep_result=False"), ("acks_late", "WORKER_CRASHED"),
-        ("time_limit", "use timeout_ms="), ("base", "decorator of your own"), ("retry_polcy", r"did you mean retry_policy=\?"),
-    ],
-)  # fmt: skip
-def test_an_option_of_another_queue_says_what_it_is_called_here(option: str, said: str) -> None:
-    for takes, name in ((task, "task"), (tasks.add.with_options, "with_options")):
-        with pytest.raises(TypeError, match=rf"{name}\(\) got an unexpected keyword argument '{option}': .*{said}"):
-            takes(**{option: 1})
+    for option, said in OPTIONS.items():
+        for takes, name in ((task, "task"), (tasks.add.with_options, "with_options")):
+            with pytest.raises(TypeError, match=rf"{name}\(\) got an unexpected keyword argument '{option}': .*{said}"):
+                takes(**{option: 1})
 
 
 def test_the_public_names_are_there_before_django_is_set_up_and_naming_the_app_imports_nothing_of_it() -> None:
@@ -189,9 +170,7 @@ def test_a_name_of_its_own_makes_a_task_of_a_script_one_for_a_worker_in_this_pro
 
 def test_the_module_of_a_console_is_none_at_all(capsys: pytest.CaptureFixture[str]) -> None:
     InteractiveConsole(locals={}).runcode(compile(FORMS["send"], "<console>", "exec"))  # as manage.py shell does
-    said = capsys.readouterr().err
-    assert "TaskSendError" in said
-    assert "None.welcome: defined in a shell" in said
+    assert "TaskSendError: [VALIDATION_FAILED] None.welcome: defined in a shell" in capsys.readouterr().err
     assert not Task.objects.exists()
 
 
@@ -227,8 +206,10 @@ def depot(add_app: AddApp, monkeypatch: pytest.MonkeyPatch, settings: Any) -> It
     clear_url_caches()
 
 
-def warned() -> list[tuple[str, str, Any]]:
-    """Return message, hint and place of each warning of the check."""
+def warned(first: str = "") -> list[tuple[str, str, Any]]:
+    """Return message, hint and place of each warning of the check, before which the URLconf may have been imported."""
+    if first == "the urlconf":
+        assert get_resolver().url_patterns == []
     found = [message for message in run_checks(tags=["horsies"]) if message.id == "horsies.W005"]
     return [(message.msg, str(message.hint), message.obj) for message in found]
 
@@ -240,9 +221,7 @@ FIRST = pytest.mark.parametrize("first", ["the urlconf", "the modules of tasks"]
 def test_tasks_that_only_the_urlconf_imports_are_named_with_what_to_do(depot: Site, first: str) -> None:
     """Naive: whether the check knows them depends on which check Django happens to run first."""
     depot(urls=URLS, views=f"from depot import jobs{OWN.format(name='remind')}", jobs=PLAIN.format(name="tidy"))
-    if first == "the urlconf":
-        assert get_resolver().url_patterns == []
-    ((message, hint, where),) = warned()
+    ((message, hint, where),) = warned(first)
     assert message == ("No worker is sure to import depot.jobs (depot.jobs.tidy); depot.views (depot.views.remind).")
     assert '"MODULES": ["depot.jobs", "depot.views"]' in hint
     assert hint.startswith("Move them to the tasks.py of an app in INSTALLED_APPS, import them there, or add ")
@@ -267,9 +246,7 @@ def test_tasks_that_a_module_of_tasks_imports_are_not_named(depot: Site, form: s
     line, kind = IMPORTS[form]
     between = "from .jobs import tidy\nclass Between: ..."
     depot(urls=URLS, views="from . import jobs", jobs=kind.format(name="tidy"), tasks=line, between=between)
-    if first == "the urlconf":
-        assert get_resolver().url_patterns == []
-    assert warned() == []
+    assert warned(first) == []
     assert "depot.jobs.tidy" in registry.names()
 
 
@@ -300,21 +277,18 @@ def test_tasks_of_tests_are_not_named(depot: Site) -> None:
     assert "depot.tests.tidy" in registry.names()
 
 
-@pytest.mark.parametrize("imported", [False, True])
+@pytest.mark.parametrize(("imports", "lines"), [("", 1), ("from .jobs import tidy", 0)])
 def test_the_first_send_of_a_task_that_no_worker_is_sure_to_import_is_logged_once_with_the_line_for_the_settings(
-    depot: Site, caplog: pytest.LogCaptureFixture, imported: bool
+    depot: Site, caplog: pytest.LogCaptureFixture, imports: str, lines: int
 ) -> None:
     """Naive: a site imports no module of tasks, so it does not know what they import."""
-    depot(jobs=PLAIN.format(name="tidy"), tasks="from .jobs import tidy" if imported else "")
+    depot(jobs=PLAIN.format(name="tidy"), tasks=imports)
     tidy = import_module("depot.jobs").tidy
-    with caplog.at_level(logging.WARNING, logger="horsies.send"):
-        for _ in range(2):
-            tidy.enqueue()
-    said = [record.getMessage() for record in caplog.records if "sure to import" in record.getMessage()]
-    if imported:
-        assert said == []
-    else:
-        (line,) = said
+    for _ in range(2):
+        tidy.enqueue()
+    said = [record.getMessage() for record in caplog.records if record.name == "horsies.send"]
+    assert len(said) == lines
+    for line in said:
         assert line.startswith("depot.jobs.tidy is sent, but no worker is sure to import depot.jobs")
         assert '"MODULES": ["depot.jobs"]' in line
 
@@ -330,7 +304,8 @@ def test_the_start_of_a_worker_names_them(depot: Site, caplog: pytest.LogCapture
 
 
 def test_the_error_of_an_unknown_task_says_what_makes_workers_import_it() -> None:
-    reply = resolve(CurrentTask(Claim(uuid.uuid4(), 1, "sync", "depot.jobs.tidy", "{}")), "{}")
-    assert isinstance(reply, Reply)
-    assert reply.error_code == "WORKER_RESOLUTION_ERROR"
-    assert '"MODULES": ["depot.jobs"] to the OPTIONS of a HorsiesBackend in TASKS' in str(reply.error_message)
+    put(name="depot.jobs.tidy")
+    drain(raise_errors=False)
+    error = Task.objects.get().result["err"]
+    assert error["error_code"] == "WORKER_RESOLUTION_ERROR"
+    assert '"MODULES": ["depot.jobs"] to the OPTIONS of a HorsiesBackend in TASKS' in error["message"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import FrozenInstanceError, fields
 from datetime import timedelta
 from typing import Any
@@ -41,17 +41,25 @@ def problems_of(raw: object) -> list[Problem]:
     return parse(raw, databases=ALIASES)[1]
 
 
-def only_problem(raw: object) -> Problem:
+def refused(raw: object, id_: str, where: str, *words: str) -> Problem:
+    """Compare the only problem, its id, its place and words of what it says, and return it."""
     [problem] = problems_of(raw)
+    assert (problem.id, problem.where) == (id_, f"HORSIES{where}")
     assert problem.message
     assert problem.hint
+    assert [word for word in words if word not in str(problem)] == []
     return problem
+
+
+def place(keys: Iterable[object]) -> str:
+    return "".join(f"[{key!r}]" for key in keys)
 
 
 def test_every_setting_may_be_left_out_and_so_may_all_of_them(settings: Any) -> None:
     assert parsed({}) == Config()
     assert Config().queues == {"default": QueueConfig("default", 100)}
     assert (Config().durable_claims, parsed({"DURABLE_CLAIMS": False}).durable_claims) == (True, False)
+    assert parsed({"RECOVERY": {"ON_CUT_OFF": "kill"}}).recovery == Recovery(on_cut_off="kill")
     del settings.HORSIES
     assert read() == (Config(), [])
     for size in (2_000, 3_000):
@@ -89,15 +97,6 @@ def test_declared_queues_have_their_priority_and_limit_and_the_default_queue_sta
         found.queues["mail"] = QueueConfig("mail")  # type: ignore[index]
     with pytest.raises(FrozenInstanceError):
         found.database = "other"  # type: ignore[misc]
-
-
-def test_what_happens_to_tasks_that_are_cut_off_is_one_of_two_words() -> None:
-    assert parsed({}).recovery.on_cut_off == "wait"
-    assert parsed({"RECOVERY": {"ON_CUT_OFF": "kill", "CHECK_INTERVAL_MS": 2_000}}).recovery.on_cut_off == "kill"
-    for value, id_ in (("KILL", "E003"), (None, "E001"), (True, "E001"), (["kill"], "E001")):
-        problem = only_problem({"RECOVERY": {"ON_CUT_OFF": value}})
-        assert (problem.id, problem.where) == (id_, "HORSIES['RECOVERY']['ON_CUT_OFF']")
-        assert "'wait'" in problem.hint
 
 
 # Numbers
@@ -153,14 +152,12 @@ def test_each_number_takes_its_range_and_nothing_beyond_and_none_where_it_says_s
     for value in (LEAST.get(rule, low), high or 10**9):
         assert read(value) == value
     for value in (low - 1, high + 1) if high else (low - 1,):
-        problem = only_problem(with_number(rule, value))
-        assert (problem.id, problem.where) == ("E003", "HORSIES" + "".join(f"[{key!r}]" for key in path_to(rule)))
-        assert span in problem.hint
+        problem = refused(with_number(rule, value), "E003", place(path_to(rule)), span)
         assert (", or None" in problem.hint) == (rule in MAY_BE_NONE)
     if rule in MAY_BE_NONE:
         assert read(None) is None
     else:
-        assert only_problem(with_number(rule, None)).id == "E001"
+        refused(with_number(rule, None), "E001", place(path_to(rule)))
 
 
 @pytest.mark.promise("S0.6", "S1.36", "S2.16", "S2.17", "S2.18", "S2.19", "S3.10")
@@ -191,29 +188,33 @@ def test_a_time_may_be_a_timedelta_of_whole_units() -> None:
         ("RETENTION", "RETENTION_SWEEP_INTERVAL_S", timedelta(milliseconds=60_500), "whole number of seconds"),
         ("RESILIENCE", "NOTIFY_POLL_INTERVAL_MS", timedelta(hours=1), "out of range"),
     ):
-        problem = only_problem({section: {key: value}})
-        assert problem.id == "E003"
-        assert said in problem.message
-    assert only_problem({"MAX_PAYLOAD_BYTES": timedelta(seconds=2)}).id == "E001"
+        refused({section: {key: value}}, "E003", place([section, key]), said)
+    refused({"MAX_PAYLOAD_BYTES": timedelta(seconds=2)}, "E001", "['MAX_PAYLOAD_BYTES']")
 
 
 def test_each_queue_may_be_kept_for_a_time_of_its_own_or_for_ever() -> None:
     hours = {"mail": timedelta(hours=1), "payments": None, "default": 43_800}
     raw = {"QUEUES": {"mail": {}, "payments": {}}, "RETENTION": {"QUEUE_RETENTION_HOURS": hours}}
     assert parsed(raw).retention.queue_retention_hours == {**hours, "mail": 1}
+    hours_of = ["RETENTION", "QUEUE_RETENTION_HOURS"]
     for name in ("mial", "*", 5, None):
         raw["RETENTION"]["QUEUE_RETENTION_HOURS"] = {name: 24}
-        problem = only_problem(raw)
-        assert (problem.id, problem.where) == ("E019", f"HORSIES['RETENTION']['QUEUE_RETENTION_HOURS'][{name!r}]")
-        assert "default, mail, payments" in problem.hint
+        refused(raw, "E019", place([*hours_of, name]), "default, mail, payments")
     raw["RETENTION"]["QUEUE_RETENTION_HOURS"] = {"mail": 0}
-    assert "the default, 720" in only_problem(raw).hint
+    refused(raw, "E003", place([*hours_of, "mail"]), "the default, 720")
 
 
 # Problems
 
 
 NO_NAMES = ("", 1, "two words", "a,b", "*", "a\x00", "\ud800")
+NO_PATHS = ("shop.tracing.middleware", ["timing"], ["shop.no-name"], [len], None)  # a str is a list of letters
+NO_LIMITS = [
+    ("priority", True),
+    ("max_concurrency", "5"),
+    ("local_limit", timedelta(seconds=5)),
+    ("partition", "customer"),
+]
 DEFAULT = "DEFAULT_UNHANDLED_ERROR_CODE"
 
 
@@ -221,30 +222,32 @@ DEFAULT = "DEFAULT_UNHANDLED_ERROR_CODE"
 @pytest.mark.parametrize(
     ("raw", "id_", "where"),
     [
-        (None, "E001", "HORSIES"),
-        ([], "E001", "HORSIES"),
-        ({"QUEUES": {"mail": 1}}, "E001", "HORSIES['QUEUES']['mail']"),
-        ({"QUEUES": {"mail": {"priority": True}}}, "E001", "HORSIES['QUEUES']['mail']['priority']"),
-        *(({section: None}, "E001", f"HORSIES['{section}']") for section in INNER),
+        (None, "E001", ""),
+        ([], "E001", ""),
+        ({"QUEUES": {"mail": 1}}, "E001", "['QUEUES']['mail']"),
+        *(({"QUEUES": {"mail": {key: value}}}, "E001", f"['QUEUES']['mail']['{key}']") for key, value in NO_LIMITS),
+        *(({section: None}, "E001", f"['{section}']") for section in INNER),
         ({"RETENTION": {"QUEUE_RETENTION_HOURS": {"default": "24"}}}, "E001",
-         "HORSIES['RETENTION']['QUEUE_RETENTION_HOURS']['default']"),
+         "['RETENTION']['QUEUE_RETENTION_HOURS']['default']"),
         ({"RESILIENCE": {"DB_RETRY_INITIAL_MS": 5_000, "DB_RETRY_MAX_MS": 4_999}}, "E003",
-         "HORSIES['RESILIENCE']['DB_RETRY_MAX_MS']"),
-        ({"RESILIENCE": {"DB_RETRY_MAX_MS": 5e3}}, "E001", "HORSIES['RESILIENCE']['DB_RETRY_MAX_MS']"),
-        ({"DATABASE": "replica"}, "E004", "HORSIES['DATABASE']"),
-        ({"LISTEN_DATABASE": ""}, "E004", "HORSIES['LISTEN_DATABASE']"),
-        ({"QUEUE_MODE": "custom", "QUEUES": {"mail": {}}}, "E005", "HORSIES['QUEUE_MODE']"),
-        ({"QUEUE_MODE": "DEFAULT", "QUEUES": {"mail": {}}}, "E005", "HORSIES['QUEUE_MODE']"),
-        ({"QUEUE_MODE": "CUSTOM"}, "E005", "HORSIES['QUEUE_MODE']"),
-        ({"QUEUES": {}}, "E005", "HORSIES['QUEUES']"),
+         "['RESILIENCE']['DB_RETRY_MAX_MS']"),
+        ({"RESILIENCE": {"DB_RETRY_MAX_MS": 5e3}}, "E001", "['RESILIENCE']['DB_RETRY_MAX_MS']"),
+        *(({"RECOVERY": {"ON_CUT_OFF": value}}, id_, "['RECOVERY']['ON_CUT_OFF']")
+          for value, id_ in (("KILL", "E003"), (None, "E001"), (True, "E001"), (["kill"], "E001"))),
+        ({"DATABASE": "replica"}, "E004", "['DATABASE']"),
+        ({"LISTEN_DATABASE": ""}, "E004", "['LISTEN_DATABASE']"),
+        ({"QUEUE_MODE": "custom", "QUEUES": {"mail": {}}}, "E005", "['QUEUE_MODE']"),
+        ({"QUEUE_MODE": "DEFAULT", "QUEUES": {"mail": {}}}, "E005", "['QUEUE_MODE']"),
+        ({"QUEUE_MODE": "CUSTOM"}, "E005", "['QUEUE_MODE']"),
+        ({"QUEUES": {}}, "E005", "['QUEUES']"),
 
-        *(({"QUEUES": {name: {}}}, "E006", f"HORSIES['QUEUES'][{name!r}]") for name in NO_NAMES),
-        *(({DEFAULT: code}, "E007", f"HORSIES['{DEFAULT}']") for code in (None, "lost", "WORKER_CRASHED")),
+        *(({key: value}, "E001", f"['{key}']") for key in ("MIDDLEWARE", "METADATA") for value in NO_PATHS),
+        *(({"QUEUES": {name: {}}}, "E006", f"['QUEUES'][{name!r}]") for name in NO_NAMES),
+        *(({DEFAULT: code}, "E007", f"['{DEFAULT}']") for code in (None, "lost", "WORKER_CRASHED")),
     ],
 )  # fmt: skip
 def test_each_bad_value_is_one_problem_at_its_place(raw: object, id_: str, where: str) -> None:
-    problem = only_problem(raw)
-    assert (problem.id, problem.where) == (id_, where)
+    refused(raw, id_, where)
 
 
 def test_the_code_of_unhandled_errors_can_be_the_projects_own_and_a_queue_name_has_100_characters() -> None:
@@ -253,7 +256,8 @@ def test_the_code_of_unhandled_errors_can_be_the_projects_own_and_a_queue_name_h
         plain = parsed({DEFAULT: own}).default_unhandled_error_code
         assert (plain, type(plain)) == ("LOST", str)
     assert "q" * 100 in parsed({"QUEUES": {"q" * 100: {}}}).queues
-    assert "101 characters" in only_problem({"QUEUES": {"q" * 101: {}}}).message
+    assert "101 characters" in str(problems_of({"QUEUES": {"q" * 101: {}}}))
+    refused({"QUEUES": {"*": {}}}, "E006", "['QUEUES']['*']", "CLUSTER_WIDE_CAP")
 
 
 @pytest.mark.parametrize(
@@ -272,22 +276,8 @@ def test_an_unknown_key_at_any_level_is_a_problem_with_a_suggestion(where: list[
     raw: Any = 1
     for key in reversed(where):
         raw = {key: raw}
-    problem = only_problem(raw)
-    assert (problem.id, problem.where) == ("E002", "HORSIES" + "".join(f"[{key!r}]" for key in where))
-    assert hint in problem.hint
+    refused(raw, "E002", place(where), hint)
 
 
-def test_all_problems_are_found_at_once_and_a_long_value_is_cut_in_their_text() -> None:
-    raw: dict[str, Any] = {
-        "DATABASE": "x" * 10_000,
-        "QUEUES": {
-            "mail": {"priority": 0, "limit": 3, "partition": {"by_arg": [], "by_task": True, "local_limit": 1}},
-            "": {},
-        },
-        "RESILIENCE": {"DB_RETRY_INITIAL_MS": 1},
-        "RETENTION": {"QUEUE_RETENTION_HOURS": {"mial": 0, "mail": 0}},
-        "MAX_PAYLOAD": 5,
-    }
-    found = sorted(problems_of(raw), key=lambda problem: problem.id)
-    assert [one.id for one in found] == ["E002", "E002", "E002", "E003", "E003", "E003", "E004", "E006", "E019"]
-    assert max(len(str(problem)) for problem in found) < 400
+def test_a_long_value_is_cut_in_the_text_of_its_problem() -> None:
+    assert len(str(refused({"DATABASE": "x" * 10_000}, "E004", "['DATABASE']"))) < 400

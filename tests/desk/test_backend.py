@@ -22,7 +22,7 @@ from django.test import override_settings
 from django.utils import timezone
 
 from horsies_django import TaskSendError, Workflow, backends, get_handle
-from horsies_django.backends import HorsiesBackend, HorsiesTask
+from horsies_django.backends import HorsiesTask
 from horsies_django.core.errors import StopRequested
 from horsies_django.models import Task
 from horsies_django.tasks import registry
@@ -30,6 +30,7 @@ from horsies_django.testing import drain
 from tests.apps.errands import tasks
 from tests.apps.errands.api import InvalidTask, InvalidTaskBackend, TaskResultStatus, api, task, task_backends
 from tests.apps.project import tasks as ours
+from tests.desk.conftest import AddApp
 
 pytestmark = pytest.mark.django_db
 
@@ -60,17 +61,6 @@ def test_a_task_is_one_row_that_workers_find_and_the_result_says_so() -> None:
         result = tasks.note.using(priority=priority).enqueue()
         assert row(result).priority == stored
         assert task_backends["default"].get_result(result.id).task.priority == priority
-
-
-def test_every_flag_of_the_backend_is_true_and_each_thread_has_one_with_nothing_to_share() -> None:
-    """Naive: the backend keeps a connection or a cache, and Django makes one per thread."""
-    backend = task_backends["default"]
-    assert isinstance(backend, HorsiesBackend)
-    flags = ("supports_defer", "supports_async_task", "supports_get_result", "supports_priority")
-    assert [getattr(backend, flag) for flag in flags] == [True] * 4
-    assert isinstance(tasks.add, HorsiesTask)
-    assert isinstance(tasks.add, backend.api.task)
-    assert backend.__dict__.keys() <= {"alias", "queues", "options", "_horsies_options"}
 
 
 def test_a_task_belongs_to_the_transaction_of_its_caller() -> None:
@@ -124,19 +114,24 @@ def test_run_after_may_be_a_moment_or_a_time_from_now_and_naive_only_without_tim
         assert tasks.note.get_result(result.id) == result
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        *[("run_after", value) for value in (dt.timedelta(seconds=-1), dt.timedelta(days=40_000), 60, "tomorrow")],
-        *[("priority", value) for value in (True, "5", 101, -101, 3.5, None)],
-    ],
-)
-def test_a_run_after_or_a_priority_that_cannot_be_is_refused(name: str, value: Any) -> None:
+WRONG: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "run_after": ("run_after must be", (dt.timedelta(seconds=-1), dt.timedelta(days=40_000), 60, "tomorrow")),
+    "priority": ("a whole number between -100 and 100", (True, "5", 101, -101, 3.5, None)),
+    "max_attempts": ("max_attempts must be an int from 1 to 101", (0, 102, True)),
+    "backoff": ("backoff must be seconds", (-1, [], "soon")),
+    "retry_on": ("cannot be imported|neither an error code|not iterable", (["no.such.Error"], [int], 5)),
+    "timeout_ms": ("timeout_ms must be milliseconds", (0,)),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_an_option_that_cannot_be_is_refused_where_it_is_written(name: str) -> None:
     names = ("func", "priority", "backend", "queue_name", "run_after", "takes_context")
     known = {field: getattr(tasks.add, field) for field in names}
-    said = {"run_after": "run_after must be", "priority": "priority must be a whole number between -100 and 100"}[name]
-    with pytest.raises(InvalidTask, match=said):
-        HorsiesTask(**known | {name: value})
+    said, values = WRONG[name]
+    for value in values:
+        with pytest.raises(InvalidTask, match=said):
+            HorsiesTask(**known | {name: value})
 
 
 @pytest.mark.parametrize(
@@ -320,17 +315,13 @@ def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "tests.apps.errands.elsewhere", raising=False)
 
 
-def test_a_module_of_the_options_is_imported_like_the_tasks_of_apps(forgotten: None) -> None:
-    with configured(OPTIONS={"MODULES": ["tests.apps.errands.elsewhere"]}):
-        assert registry.autodiscover() == []
-        assert FAR in registry.names()
-    for module in ("no.such.module", "tests.apps.errands.leaves"):  # the second one exits
-        with configured(OPTIONS={"MODULES": [module]}):
-            (problem,) = registry.autodiscover()
-            assert problem.module == module
-            (message,) = [message for message in run_checks(tags=["horsies"]) if message.obj == module]
-        assert message.id == "horsies.E011"
-    assert "SystemExit: 3" in message.msg
+@pytest.mark.parametrize("module", ["no.such.module", "tests.apps.errands.leaves"])  # the second one exits
+def test_a_module_of_the_options_that_cannot_be_imported_is_told(module: str) -> None:
+    with configured(OPTIONS={"MODULES": [module]}):
+        assert [problem.module for problem in registry.autodiscover()] == [module]
+        (message,) = [message for message in run_checks(tags=["horsies"]) if message.obj == module]
+    assert message.id == "horsies.E011"
+    assert ("SystemExit: 3" in message.msg) is (module != "no.such.module")
 
 
 @pytest.mark.parametrize("name", [FAR, "tests.apps.errands.leaves.no_task", "os.system"])
@@ -345,14 +336,11 @@ def test_a_name_imports_nothing_and_so_ends_nobody(forgotten: None, settings: An
 
 @pytest.mark.parametrize("meant", [StopRequested, KeyboardInterrupt])
 def test_what_stops_this_process_is_no_problem_of_the_module_that_is_being_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meant: type[BaseException]
+    add_app: AddApp, meant: type[BaseException]
 ) -> None:
-    (tmp_path / "interrupted_jobs.py").write_text(
-        f"from horsies_django.core.errors import StopRequested\nraise {meant.__name__}"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
+    add_app("interrupted", jobs=f"from horsies_django.core.errors import StopRequested\nraise {meant.__name__}")
     with pytest.raises(meant):
-        registry.import_all(["interrupted_jobs"])
+        registry.import_all(["interrupted.jobs"])
 
 
 @pytest.mark.django_db

@@ -48,16 +48,12 @@ def test_workers_look_again_later_than_the_last_quiet_send_may_return() -> None:
     assert wakeups.BURST_SECONDS > BURST_SECONDS + SLOW_SECONDS
 
 
-def test_sends_that_are_not_in_a_burst_all_notify() -> None:
+def test_in_a_burst_sends_are_quiet_for_five_milliseconds_and_then_one_notifies_and_elsewhere_all_do() -> None:
     clock = Clock()
     throttle = NotifyThrottle(clock)
     for _ in range(3 * BURST):
         assert sent(throttle) is None
         clock.now += BURST_SECONDS + TICK
-
-
-def test_in_a_burst_sends_are_quiet_for_five_milliseconds_and_then_one_notifies() -> None:
-    clock = Clock()
     throttle = burst(clock)
     told = []
     for _ in range(21):
@@ -77,7 +73,7 @@ def test_a_burst_is_that_of_one_queue_table_and_process() -> None:
     assert [sent(throttle, table=OTHER) for _ in range(BURST)] == [None] * (BURST - 1) + [OTHER]
 
 
-def test_behind_a_send_that_took_long_nobody_is_quiet() -> None:
+def test_behind_a_send_that_took_long_nobody_is_quiet_and_a_quiet_one_notifies_after_all() -> None:
     clock = Clock()
     throttle = burst(clock)
     clock.now += QUIET_SECONDS + TICK
@@ -85,11 +81,6 @@ def test_behind_a_send_that_took_long_nobody_is_quiet() -> None:
     clock.now += SLOW_SECONDS + TICK
     assert not throttle.end(slow, TABLE)
     assert [sent(throttle), sent(throttle)] == [None, TABLE]
-
-
-def test_a_quiet_send_that_took_long_notifies_after_all_whoever_notified_meanwhile() -> None:
-    clock = Clock()
-    throttle = burst(clock)
     in_time, late, later = (throttle.begin("default", "sync") for _ in range(3))
     assert in_time.notified == late.notified == later.notified == TABLE
     clock.now += LOOK_SECONDS - TICK
@@ -97,7 +88,7 @@ def test_a_quiet_send_that_took_long_notifies_after_all_whoever_notified_meanwhi
     clock.now += 2 * TICK
     assert throttle.end(late, TABLE)
     assert sent(throttle) is None
-    assert throttle.end(later, TABLE)
+    assert throttle.end(later, TABLE), "whoever notified meanwhile"
 
 
 def test_threads_that_send_together_are_quiet_only_right_behind_one_that_notified() -> None:

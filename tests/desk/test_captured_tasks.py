@@ -79,31 +79,25 @@ class Both:
         ]  # fmt: skip
         assert sent[3].kwargs == {"a": 4}
 
-    def test_what_is_rolled_back_is_told_apart(self) -> None:
-        """Naive: it counts as sent, or nobody can see why the assertion fails."""
+    def test_what_is_rolled_back_is_told_apart_and_a_send_that_finds_a_task_is_none(self) -> None:
+        """Naive: it counts as sent, or nobody can see why the assertion fails; or only plain sends are looked at."""
+        keyed = tasks.echo.with_options(key="once")
         with captured_tasks() as sent:
             with pytest.raises(LookupError), transaction.atomic():
                 tasks.add.send_many([{"a": 1}, {"a": 2}])
                 tasks.mail.schedule(HOUR, "a@example.org")
+                keyed.send("text")
                 raise LookupError
             tasks.add.send(3)
+            keyed.send("text")
+            keyed.send("text")
         assert [(each.name, each.rolled_back) for each in sent] == [
-            (tasks.add.name, True), (tasks.add.name, True), (tasks.mail.name, True), (tasks.add.name, False),
+            (tasks.add.name, True), (tasks.add.name, True), (tasks.mail.name, True), (tasks.echo.name, True),
+            (tasks.add.name, False), (tasks.echo.name, False),
         ]  # fmt: skip
         assert [each.kwargs for each in sent.assert_sent(tasks.add, count=1)] == [{"a": 3}]
         with pytest.raises(AssertionError, match=r"mail\(to='a@example.org'\) on queue 'mail', due .*, rolled back"):
             sent.assert_sent(tasks.mail)
-
-    def test_a_send_with_a_key_that_is_rolled_back_is_seen_and_one_that_finds_a_task_is_none(self) -> None:
-        """Naive: only the statement of plain sends is looked at, or what was found counts as rolled back."""
-        keyed = tasks.add.with_options(key="once")
-        with captured_tasks() as sent:
-            with pytest.raises(LookupError), transaction.atomic():
-                keyed.send(1)
-                raise LookupError
-            keyed.send(1)
-            keyed.send(1)
-        assert [each.rolled_back for each in sent] == [True, False]
 
     def test_a_block_of_only_rolled_back_sends_has_sent_nothing_and_in_travel_due_times_count_from_there(self) -> None:
         moment = dt.datetime(2031, 5, 1, tzinfo=dt.UTC)
@@ -237,20 +231,14 @@ def test_a_task_with_options_of_ours_is_declared_and_does_what_the_twin_does(kin
         assert (result.status, result.return_value) == (TaskResultStatus.SUCCESSFUL, 3)
         assert (failure.status, failure.attempts) == (TaskResultStatus.FAILED, 1), "it is not tried again"
         assert failure.errors[0].exception_class is ValueError
+        with pytest.raises(InvalidTask, match="does not support run_after"):  # Django's own raises AttributeError
+            added.using(run_after=HOUR)
     else:
         assert (result.status, failure.attempts) == (TaskResultStatus.READY, 0)
         kept, _ = task_backends["default"].results
         assert (kept.id, kept.args, kept.kwargs) == (result.id, [1], {"b": 2})
+        assert added.using(run_after=HOUR).enqueue(1).task.run_after == HOUR
     assert_nothing_sent()
-
-
-def test_what_is_due_later_is_taken_by_the_twin_that_can_wait(kind: str) -> None:
-    """Naive: a timedelta, which HorsiesBackend takes, is an AttributeError of Django's validation."""
-    if kind == "Immediate":
-        with pytest.raises(InvalidTask, match="does not support run_after"):
-            errands.add.using(run_after=HOUR)
-    else:
-        assert errands.add.using(run_after=HOUR).enqueue(1).task.run_after == HOUR
 
 
 def test_the_kit_takes_tasks_of_django() -> None:

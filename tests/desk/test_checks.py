@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,25 +23,12 @@ PAGE = ROOT / "docs" / "reference" / "checks.md"
 MODELS = "from django.db import models\n\nclass {name}(models.Model):\n    class Meta:\n        app_label = '{app}'\n"
 
 
-class ProjectOnSecond:
-    """A project's router that keeps the project's models on ``second``."""
-
-    def db_for_write(self, model: Any, **hints: Any) -> str | None:
-        return "second" if model._meta.app_label.startswith("shop") else None
-
-
-class Replica:
-    """A project's router that reads everything from ``second``."""
-
-    def db_for_read(self, model: Any, **hints: Any) -> str:
-        return "second"
-
-
-class NoMigrations:
-    """A project's router that leaves the schema to somebody else."""
-
-    def allow_migrate(self, db: str, app_label: str, **hints: Any) -> bool:
-        return False
+# Routers of projects: one reads all from ``second``, one migrates nothing, one writes the project's models to ``second``
+REPLICA = SimpleNamespace(db_for_read=lambda model, **hints: "second")
+NO_MIGRATIONS = SimpleNamespace(allow_migrate=lambda db, app_label, **hints: False)
+PARTLY = SimpleNamespace(
+    db_for_write=lambda model, **hints: "second" if model._meta.app_label.startswith("shop") else None
+)
 
 
 def expect(*expected: tuple[str, ...]) -> None:
@@ -84,11 +72,11 @@ def test_an_alias_that_is_not_postgresql_or_its_driver_is_told(
 @pytest.mark.usefixtures("second_alias")
 def test_routers_that_keep_the_queue_elsewhere_than_its_alias_are_an_error(settings: Any) -> None:
     ours, place = "horsies_django.routers.HorsiesRouter", "HORSIES['DATABASE']"
-    settings.DATABASE_ROUTERS = [f"{__name__}.Replica"]
+    settings.DATABASE_ROUTERS = [REPLICA]
     expect(("E010", place, "models of horsies are read from 'second'."))
-    settings.DATABASE_ROUTERS = [f"{__name__}.NoMigrations"]
+    settings.DATABASE_ROUTERS = [NO_MIGRATIONS]
     expect(("E010", place, "not migrated on 'default'"))
-    settings.DATABASE_ROUTERS = [ours, f"{__name__}.Replica"]
+    settings.DATABASE_ROUTERS = [ours, REPLICA]
     expect()
     settings.HORSIES = {**settings.HORSIES, "DATABASE": "second"}
     settings.DATABASE_ROUTERS = []
@@ -102,7 +90,7 @@ def test_a_warning_when_the_models_of_the_project_are_written_to_another_alias(s
     proxy = "class Team(Group):\n    class Meta:\n        proxy = True\n"
     add_app("shop_l", models=f"from django.contrib.auth.models import Group\n\n{proxy}")
     add_app("shop_c", models=MODELS.format(name="Order", app="shop_c") + "        managed = False\n")
-    settings.DATABASE_ROUTERS = [f"{__name__}.ProjectOnSecond"]
+    settings.DATABASE_ROUTERS = [PARTLY]
     expect()
     add_app("shop_a", models=MODELS.format(name="Order", app="shop_a"))
     expect(("W001", "HORSIES['DATABASE']", "Tasks are sent to 'default'", "written to 'second'"))

@@ -68,19 +68,6 @@ def test_every_setting_may_be_left_out_and_so_may_all_of_them(settings: Any) -> 
     assert config() is config()
 
 
-@pytest.mark.parametrize(
-    ("section", "key"),
-    [
-        *((None, field.name.upper()) for field in fields(Config)),
-        *((name, field.name.upper()) for name, owner in INNER.items() for field in fields(owner)),
-    ],
-)
-def test_no_setting_is_accepted_and_ignored(section: str | None, key: str) -> None:
-    unfit: dict[str, Any] = {key: object()}
-    problems = problems_of({section: unfit} if section else unfit)
-    assert any(key in problem.where for problem in problems), "nobody looked at its value"
-
-
 @pytest.mark.promise("S0.12", "S1.33")
 def test_declared_queues_have_their_priority_and_limit_and_the_default_queue_stays() -> None:
     found = parsed({"QUEUES": {"mail": {"priority": 1, "max_concurrency": 5}, "bulk": {}}})
@@ -264,10 +251,8 @@ def test_the_code_of_unhandled_errors_can_be_the_projects_own_and_a_queue_name_h
     ("where", "hint"),
     [
         (["DATABSE"], "Did you mean 'DATABASE'?"),
-        (["queues"], "Did you mean 'QUEUES'?"),
         (["QUEUES", "mail", "PRIORTY"], "Did you mean 'priority'?"),
         (["QUEUES", "mail", "name"], "priority, max_concurrency"),
-        (["RESILIENCE", "DB_RETRY_MAX"], "Did you mean 'DB_RETRY_MAX_MS'?"),
         (["RECOVERY", "CHECK_INTERVAL"], "'CHECK_INTERVAL_MS'"),
         ([7], "QUEUES"),
     ],

@@ -72,7 +72,6 @@ def test_partitions_are_made_by_arguments_by_task_or_by_both(
     ("rule", "policy"),
     [
         (BY_ACCOUNT | {"ordered": True}, "stop"),
-        (BY_ACCOUNT | {"ordered": True, "on_failure": "stop"}, "stop"),
         (BY_ACCOUNT | {"ordered": True, "on_failure": "continue"}, "continue"),
         ({"by_task": True, "ordered": True, "on_failure": "cancel", "max_concurrency": 1}, "cancel"),
         ({"by_args": "all", "ordered": True}, "stop"),

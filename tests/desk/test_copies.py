@@ -15,7 +15,6 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.apps import apps
 from django.core.management import call_command
-from django.db import connection
 from django.utils.translation import gettext_lazy
 
 from horsies_django import (
@@ -37,15 +36,12 @@ from horsies_django.models import (
     LostRecord,
     Pruning,
     Schedule,
-    Task,
     TaskStep,
     Waiter,
     WorkflowSignal,
 )
-from horsies_django.store.notify import channel_prefix
 from horsies_django.testing import drain
 from tests.apps.project import flows, tasks
-from tests.conftest import Connect
 from tests.support.factories import (
     HeartbeatFactory,
     ScheduleTickFactory,
@@ -174,15 +170,3 @@ def test_a_dump_of_every_table_is_loaded_into_an_empty_database(tmp_path: Path) 
     assert dump(tmp_path / "after.json") == before
     assert drain() == 2
     assert get_handle(handle.task_id).get(0).ok_value == 1
-
-
-@pytest.mark.django_db(transaction=True)
-def test_loaded_tasks_that_wait_are_announced_to_workers(tmp_path: Path, connect: Connect) -> None:
-    tasks.add.send(1)
-    dump(tmp_path / "tasks.json")
-    Task.objects.all().delete()
-    listener = connect()
-    listener.execute(f"LISTEN {channel_prefix(connection)}_new")
-    call_command("loaddata", str(tmp_path / "tasks.json"), verbosity=0)
-    (told,) = listener.notifies(timeout=10, stop_after=1)
-    assert told.payload.endswith(" default")

@@ -116,27 +116,27 @@ def test_the_public_names_are_there_before_django_is_set_up_and_naming_the_app_i
         horsies_django.tsak  # noqa: B018
 
 
-TYPED = """
-from horsies_django import task
-@task{options}
-def welcome(user_id: int) -> None: ...
-"""
 FLOW = """
 from horsies_django import Workflow
 flow = Workflow("one")
-flow.add(welcome, 1)
+flow.add(welcome)
 flow.send()
 """
-UNTYPED = """
-from tests.apps.errands.api import task
-@task()
-def welcome(user_id): ...
-"""
+
+
+def own(name: str, options: str = "") -> str:
+    return f"\nfrom horsies_django import task\n@task{options}\ndef {name}() -> None: ...\n"
+
+
+def plain(name: str) -> str:
+    return f"\nfrom tests.apps.errands.api import task\n@task()\ndef {name}(): ...\n"
+
+
 FORMS = {
-    "send": TYPED.format(options="") + "welcome.send(1)",
-    "send_many": TYPED.format(options="") + "welcome.send_many([{'user_id': 1}])",
-    "workflow": TYPED.format(options="") + FLOW,
-    "enqueue": UNTYPED + "welcome.enqueue(1)",
+    "send": own("welcome") + "welcome.send()",
+    "send_many": own("welcome") + "welcome.send_many([{}])",
+    "workflow": own("welcome") + FLOW,
+    "enqueue": plain("welcome") + "welcome.enqueue()",
 }
 
 
@@ -160,7 +160,7 @@ def test_a_task_that_no_worker_can_import_is_refused_when_it_is_sent(run: Callab
 
 
 def test_a_name_of_its_own_makes_a_task_of_a_script_one_for_a_worker_in_this_process_but_not_one_of_a_shell() -> None:
-    code = TYPED.format(options="(name='shop.welcome')") + "welcome.send(1)"
+    code = own("welcome", "(name='shop.welcome')") + "welcome.send()"
     with pytest.raises(TaskSendError, match=r"shell\.welcome: defined in a shell"):
         shell(code)
     registry._tasks.pop("shop.welcome")
@@ -177,16 +177,6 @@ def test_the_module_of_a_console_is_none_at_all(capsys: pytest.CaptureFixture[st
 Site = Callable[..., None]
 BACKEND = "horsies_django.backends.HorsiesBackend"
 URLS = "from depot import views\nurlpatterns = []"
-OWN = """
-from horsies_django import task
-@task
-def {name}() -> None: ...
-"""
-PLAIN = """
-from tests.apps.errands.api import task
-@task()
-def {name}(): ...
-"""
 
 
 @pytest.fixture
@@ -220,7 +210,7 @@ FIRST = pytest.mark.parametrize("first", ["the urlconf", "the modules of tasks"]
 @FIRST
 def test_tasks_that_only_the_urlconf_imports_are_named_with_what_to_do(depot: Site, first: str) -> None:
     """Naive: whether the check knows them depends on which check Django happens to run first."""
-    depot(urls=URLS, views=f"from depot import jobs{OWN.format(name='remind')}", jobs=PLAIN.format(name="tidy"))
+    depot(urls=URLS, views=f"from depot import jobs{own('remind')}", jobs=plain("tidy"))
     ((message, hint, where),) = warned(first)
     assert message == ("No worker is sure to import depot.jobs (depot.jobs.tidy); depot.views (depot.views.remind).")
     assert '"MODULES": ["depot.jobs", "depot.views"]' in hint
@@ -231,11 +221,11 @@ def test_tasks_that_only_the_urlconf_imports_are_named_with_what_to_do(depot: Si
 
 
 IMPORTS = {
-    "a task of django.tasks": ("from .jobs import tidy", PLAIN),
-    "a task of ours": ("from .jobs import tidy", OWN),
-    "the module": ("from . import jobs", PLAIN),
-    "the module by its whole name": ("import depot.jobs", PLAIN),
-    "a class, by way of another module": ("from .between import Between", PLAIN),
+    "a task of django.tasks": ("from .jobs import tidy", plain),
+    "a task of ours": ("from .jobs import tidy", own),
+    "the module": ("from . import jobs", plain),
+    "the module by its whole name": ("import depot.jobs", plain),
+    "a class, by way of another module": ("from .between import Between", plain),
 }
 
 
@@ -245,14 +235,14 @@ def test_tasks_that_a_module_of_tasks_imports_are_not_named(depot: Site, form: s
     """Naive: a task that is defined beside tasks.py and imported there counts as one that no worker knows."""
     line, kind = IMPORTS[form]
     between = "from .jobs import tidy\nclass Between: ..."
-    depot(urls=URLS, views="from . import jobs", jobs=kind.format(name="tidy"), tasks=line, between=between)
+    depot(urls=URLS, views="from . import jobs", jobs=kind("tidy"), tasks=line, between=between)
     assert warned(first) == []
     assert "depot.jobs.tidy" in registry.names()
 
 
 def test_tasks_that_django_imports_when_it_starts_are_not_named(depot: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Naive: the tasks of a module that AppConfig.ready() imports are named, though each process knows them."""
-    depot(urls="urlpatterns = []", jobs=OWN.format(name="tidy"))
+    depot(urls="urlpatterns = []", jobs=own("tidy"))
     with monkeypatch.context() as starting:
         starting.setattr(apps, "ready", False)
         import_module("depot.jobs")
@@ -263,7 +253,7 @@ def test_tasks_that_django_imports_when_it_starts_are_not_named(depot: Site, mon
 def test_lazy_objects_of_a_module_of_tasks_are_not_asked_what_they_are(depot: Site) -> None:
     """Naive: isinstance() evaluates them, with a query while manage.py checks."""
     lazy = "from django.utils.functional import SimpleLazyObject\nLAZY = SimpleLazyObject(lambda: 1 / 0)"
-    depot(urls=URLS, views=OWN.format(name="remind"), tasks=lazy)
+    depot(urls=URLS, views=own("remind"), tasks=lazy)
     assert len(warned()) == 1
 
 
@@ -272,7 +262,7 @@ def test_tasks_of_tests_are_not_named(depot: Site) -> None:
     for place in ("shop.tests.test_mail", "shop.tests", "tests.helpers", "shop.conftest", "test_mail"):
         assert registry.TESTS.search(place)
     assert not registry.TESTS.search("shop.contests.latest")
-    depot(urls="from depot import tests\nurlpatterns = []", tests=OWN.format(name="tidy"))
+    depot(urls="from depot import tests\nurlpatterns = []", tests=own("tidy"))
     assert warned() == []
     assert "depot.tests.tidy" in registry.names()
 
@@ -282,7 +272,7 @@ def test_the_first_send_of_a_task_that_no_worker_is_sure_to_import_is_logged_onc
     depot: Site, caplog: pytest.LogCaptureFixture, imports: str, lines: int
 ) -> None:
     """Naive: a site imports no module of tasks, so it does not know what they import."""
-    depot(jobs=PLAIN.format(name="tidy"), tasks=imports)
+    depot(jobs=plain("tidy"), tasks=imports)
     tidy = import_module("depot.jobs").tidy
     for _ in range(2):
         tidy.enqueue()
@@ -295,7 +285,7 @@ def test_the_first_send_of_a_task_that_no_worker_is_sure_to_import_is_logged_onc
 
 @pytest.mark.django_db(transaction=True)
 def test_the_start_of_a_worker_names_them(depot: Site, caplog: pytest.LogCaptureFixture) -> None:
-    depot(views=OWN.format(name="remind"))
+    depot(views=own("remind"))
     import_module("depot.views")
     with caplog.at_level(logging.WARNING, logger="horsies.worker"):
         refuse_unready_tasks(config())

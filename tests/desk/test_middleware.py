@@ -179,16 +179,6 @@ def test_every_way_to_send_and_to_send_again_passes_it_on() -> None:
     assert [stored(handle) for handle in handles] == [GIVEN] * 5
 
 
-def test_async_tasks_have_theirs_and_not_their_neighbours() -> None:
-    @task(name="tests.atells")
-    async def atells() -> int:
-        return int(current_task().metadata["n"])
-
-    handles = [atells.with_options(metadata={"n": n}).send() for n in range(5)]
-    drain()
-    assert [handle.get().ok_value for handle in handles] == list(range(5))
-
-
 def test_redaction_erases_it_and_keeps_the_other_options() -> None:
     sender = tasks.add.with_options(metadata={"mail": "ann@example.org"})
     handles = [sender.send(1), sender.with_options(timeout_ms=500).send(1)]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import threading
-
 from horsies_django.tasks.notify_throttle import (
     BURST,
     BURST_SECONDS,
@@ -12,7 +9,6 @@ from horsies_django.tasks.notify_throttle import (
     QUIET_SECONDS,
     SLOW_SECONDS,
     NotifyThrottle,
-    Turn,
 )
 from horsies_django.worker.engine import wakeups
 
@@ -89,28 +85,3 @@ def test_behind_a_send_that_took_long_nobody_is_quiet_and_a_quiet_one_notifies_a
     assert throttle.end(late, TABLE)
     assert sent(throttle) is None
     assert throttle.end(later, TABLE), "whoever notified meanwhile"
-
-
-def test_threads_that_send_together_are_quiet_only_right_behind_one_that_notified() -> None:
-    ticks = itertools.count(1_000_000)
-    throttle = NotifyThrottle(lambda: next(ticks) * TICK / 10)
-    turns: list[Turn] = []
-    at_once = threading.Barrier(8)
-
-    def send_many() -> None:
-        at_once.wait()
-        for _ in range(100):
-            turn = throttle.begin("default", "sync")
-            throttle.end(turn, TABLE)
-            turns.append(turn)
-
-    threads = [threading.Thread(target=send_many) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    quiet = [turn for turn in turns if turn.notified == TABLE]
-    assert len(turns) == 800
-    assert quiet
-    assert {turn.since for turn in quiet} <= {turn.began for turn in turns if turn.notified is None}
-    assert all(turn.began - turn.since < QUIET_SECONDS + SLOW_SECONDS for turn in quiet)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,23 +16,13 @@ from horsies_django.routers import HorsiesRouter
 ROUTER = "horsies_django.routers.HorsiesRouter"
 
 
-class Elsewhere:
-    """A project's router that sends every read and write to ``default``."""
-
-    def db_for_read(self, model: object, **hints: Any) -> str:
-        return "default"
-
-    db_for_write = db_for_read
-
-
-@pytest.fixture
-def elsewhere(second_alias: dict[str, Any], settings: Any) -> None:
+@pytest.fixture(autouse=True)
+def queue_on_second(second_alias: dict[str, Any], settings: Any) -> None:
     """The queue lives on the alias ``second``; nothing connects to it."""
     settings.HORSIES = {"DATABASE": "second"}
     settings.DATABASE_ROUTERS = [ROUTER]
 
 
-@pytest.mark.usefixtures("elsewhere")
 def test_the_queue_is_read_written_and_migrated_on_its_alias_only() -> None:
     for model in apps.get_app_config("horsies").get_models():
         assert router.db_for_read(model) == router.db_for_write(model) == "second"
@@ -41,7 +32,6 @@ def test_the_queue_is_read_written_and_migrated_on_its_alias_only() -> None:
         assert router.allow_migrate("default", "horsies", **hints) is False
 
 
-@pytest.mark.usefixtures("elsewhere")
 def test_other_apps_may_share_the_alias_and_decide_for_themselves() -> None:
     own = HorsiesRouter()
     assert own.db_for_read(User) is own.db_for_write(User) is None
@@ -49,9 +39,9 @@ def test_other_apps_may_share_the_alias_and_decide_for_themselves() -> None:
     assert own.allow_relation(User(), Group()) is own.allow_relation(User(), Queue()) is None
 
 
-@pytest.mark.usefixtures("elsewhere")
 def test_the_first_router_decides_and_bad_settings_which_the_checks_report_do_not_stop_it(settings: Any) -> None:
-    settings.DATABASE_ROUTERS = [ROUTER, f"{__name__}.Elsewhere"]
+    own = SimpleNamespace(db_for_read=lambda model, **hints: "default")
+    settings.DATABASE_ROUTERS = [ROUTER, own]
     assert router.db_for_read(Task) == "second"
     assert router.db_for_read(User) == "default"
     settings.HORSIES = {"QUEUES": [], "DATABASE": "default"}

@@ -45,16 +45,6 @@ def reported() -> str:
     return "\n".join(f"{message.id} {message.obj} {message.msg}" for message in found)
 
 
-def test_a_schedule_of_the_settings_is_written_into_the_table_and_says_where_it_stands(declare: Declare) -> None:
-    declare({"nightly": NIGHTLY})
-    assert "E021" not in reported()
-    assert "pattern" in schedules.declare(actor="a scheduler")["nightly"]
-    row = Schedule.objects.get(pk="nightly")
-    assert row.declared_in == "HORSIES['SCHEDULES']['nightly']"
-    assert {key: row.definition[key] for key in NIGHTLY} == NIGHTLY
-    assert schedules.declare(actor="a scheduler") == {}, "nothing changed"
-
-
 def test_a_schedule_on_a_task_has_its_name_and_arguments_as_they_travel_or_is_a_pattern_alone() -> None:
     @task(name="shop.turn", schedule={"pattern": Cron("*/5 * * * *"), "kwargs": {"point": tasks.Point(1, 2)}})
     def turn(point: tasks.Point) -> tasks.Point:
@@ -96,7 +86,7 @@ def test_a_task_with_a_schedule_that_cannot_be_is_refused_where_it_is_defined(sc
 
 def test_the_checks_report_everything_that_is_wrong_with_schedules(declare: Declare) -> None:
     wrong = {**NIGHTLY, "pattern": "0 0 31 4 *", "zone": "Mars/Olympus", "most": 0, "overlap": "forbid"}
-    declare({"a": wrong, **BROKEN})
+    declare({"good": NIGHTLY, "a": wrong, **BROKEN})
     told = reported()
     for name, words in (
         ("a", "pattern: '0 0 31 4 *' never fires"),
@@ -108,6 +98,12 @@ def test_the_checks_report_everything_that_is_wrong_with_schedules(declare: Decl
         ("c", "kwargs: "),
     ):
         assert f"horsies.E021 HORSIES['SCHEDULES']['{name}'] The schedule '{name}': {words}" in told
+    with pytest.raises(ScheduleError) as caught:
+        schedules.declare(actor="a scheduler")
+    assert {line.partition(":")[0] for line in str(caught.value).splitlines()} == {
+        f"HORSIES['SCHEDULES']['{name}']" for name in "abc"
+    }
+    assert not Schedule.objects.exists()
     declare({"d": "daily at 04:30", "": NIGHTLY})
     told = reported()
     assert "horsies.E001 HORSIES['SCHEDULES']['d']" in told
@@ -121,22 +117,18 @@ def test_the_checks_report_everything_that_is_wrong_with_schedules(declare: Decl
     assert "HORSIES['SCHEDULES']['shop.tidy']" in message, "two of one name"
 
 
-def test_declaring_refuses_everything_that_is_wrong_at_once_and_writes_nothing(declare: Declare) -> None:
-    declare({"nightly": NIGHTLY, **BROKEN})
-    with pytest.raises(ScheduleError) as caught:
-        schedules.declare(actor="a scheduler")
-    named = {line.partition(":")[0] for line in str(caught.value).splitlines()}
-    assert named == {f"HORSIES['SCHEDULES']['{name}']" for name in BROKEN}
-    assert not Schedule.objects.exists()
-
-
 def test_what_somebody_changed_lies_over_what_the_code_declares_until_it_is_reverted(declare: Declare) -> None:
     def held(*keys: str) -> list[Any]:
         definition = Schedule.objects.get(pk="nightly").definition
         return [definition[key] for key in keys]
 
-    declare({"nightly": {**NIGHTLY, "queue": "mail"}})
-    schedules.declare(actor="a scheduler")
+    nightly = {**NIGHTLY, "queue": "mail"}
+    declare({"nightly": nightly})
+    assert reported() == ""
+    assert "pattern" in schedules.declare(actor="a scheduler")["nightly"]
+    assert Schedule.objects.get().declared_in == "HORSIES['SCHEDULES']['nightly']"
+    assert held(*nightly) == list(nightly.values())
+    assert schedules.declare(actor="a scheduler") == {}, "nothing changed"
     changed = ["priority", "queue"]
     assert schedules.change("nightly", {"priority": 3, "queue": None}, actor="ann", reason="quicker") == changed
     declare({"nightly": {**NIGHTLY, "queue": "bulk", "pattern": "daily at 05:00"}})
@@ -237,9 +229,9 @@ def test_the_list_says_when_each_fires_in_words_what_came_last_and_what_is_wrong
     assert "broken: this process has no task 'x'" in listed
     assert "gone from the code" in listed
     found = {one["name"]: one for one in machine("list")}
-    states = ("on", "off", "error", "gone", "error", "on")
-    names = ("nightly", "sleeping", "broken", "gone", "unreadable", "busy")
-    assert {name: one["state"] for name, one in found.items()} == dict(zip(names, states, strict=True))
+    assert {name: one["state"] for name, one in found.items()} == {
+        "nightly": "on", "sleeping": "off", "broken": "error", "gone": "gone", "unreadable": "error", "busy": "on",
+    }  # fmt: skip
     assert (found["nightly"]["last_task"], found["nightly"]["last_skipped"]) == (str(tick.task_id), False)
     last = [found["busy"][key] for key in ("last_task", "last_status", "last_skipped")]
     assert last == [str(running), "RUNNING", True]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group
-from django.db import connection, transaction
+from django.db import connection
 from django.test import TestCase
 
 from horsies_django import (
@@ -54,93 +54,84 @@ def test_in_a_transaction_or_none_tasks_and_test_see_what_the_others_wrote_and_s
     assert drain(until=HOUR * 2) == 2
 
 
-class InsideATestCase(TestCase):
-    def test_a_run_that_the_database_refuses_to_advance_ends_the_drain_with_what_it_said(self) -> None:
-        """Naive: it is tried again and again, and the test never ends."""
-        flow = Workflow("refused")
-        flow.add(flows.number, 1)
-        handle = flow.send()
-        with (
-            refused("horsies_workflow_nodes", f"new.workflow_id = '{handle.workflow_id}'"),
-            pytest.raises(WorkflowError, match=f"^workflow run {handle.workflow_id} cannot be advanced: refused$"),
-            transaction.atomic(),
-        ):
-            drain()
+def test_what_fails_for_good_is_raised_with_task_and_traceback_once_all_have_run() -> None:
+    retried = tasks.mails.send(1)
+    raises = tasks.raises.send("no such thing")
+    tasks.araises.send()
+    tasks.mail.send("nowhere")
+    tasks.add.with_options(good_until=dt.timedelta(microseconds=1)).send(1)  # expires, which is no failure
+    with pytest.raises(ExceptionGroup, match="tasks that failed: 3") as caught:
         drain()
-        assert handle.status() == "COMPLETED"
-
-    def test_what_fails_for_good_is_raised_with_task_and_traceback_once_all_have_run(self) -> None:
-        retried = tasks.mails.send(1)
-        raises = tasks.raises.send("no such thing")
-        tasks.araises.send()
-        tasks.mail.send("nowhere")
-        tasks.add.with_options(good_until=dt.timedelta(microseconds=1)).send(1)  # expires, which is no failure
-        with pytest.raises(ExceptionGroup, match="tasks that failed: 3") as caught:
-            drain()
-        assert retried.get().ok_value == 2
-        failures = {str(one): one for one in caught.value.exceptions}
-        raised = ["UNHANDLED_ERROR: LookupError: async", "UNHANDLED_ERROR: LookupError: no such thing"]
-        assert sorted(failures) == ["NO_ADDRESS: nowhere is no address", *raised]
-        failure = failures[raised[1]]
-        assert isinstance(failure, TaskFailed)
-        assert failure.error == raises.get().err_value
-        assert Task.objects.filter(finished_at=None).count() == 0
-        shown = "".join(traceback.format_exception(caught.value))
-        assert f"The task: tests.apps.project.tasks.raises, id {raises.task_id}, attempt 1" in shown
-        assert "raise LookupError(message)" in shown
-        assert "drain(raise_errors=False)" in shown
+    assert retried.get().ok_value == 2
+    failures = {str(one): one for one in caught.value.exceptions}
+    raised = ["UNHANDLED_ERROR: LookupError: async", "UNHANDLED_ERROR: LookupError: no such thing"]
+    assert sorted(failures) == ["NO_ADDRESS: nowhere is no address", *raised]
+    failure = failures[raised[1]]
+    assert isinstance(failure, TaskFailed)
+    assert failure.error == raises.get().err_value
+    assert Task.objects.filter(finished_at=None).count() == 0
+    shown = "".join(traceback.format_exception(caught.value))
+    assert f"The task: tests.apps.project.tasks.raises, id {raises.task_id}, attempt 1" in shown
+    assert "raise LookupError(message)" in shown
+    assert "drain(raise_errors=False)" in shown
 
 
-class MovedInTime(TestCase):
-    def test_retries_and_later_tasks_run_at_their_moments_in_their_order(self) -> None:
-        policy = RetryPolicy.exponential(base_seconds=100, max_retries=5, jitter=False)
-        retried = tasks.mails.with_options(retry_policy=policy).send(2)
-        between, late = tasks.note.schedule(200, "between"), tasks.note.schedule(HOUR, "late")
-        assert drain() == 1, "an attempt that is tried again later is no failure yet"
-        assert drain(until=HOUR / 2) == 3
-        first, second, third = retried.info().attempts  # type: ignore[union-attr]
-        assert second.started_at - first.finished_at == dt.timedelta(seconds=100)
-        assert third.started_at - second.finished_at == dt.timedelta(seconds=200)
-        assert second.finished_at < between.info().started_at < third.started_at  # type: ignore[union-attr, operator]
-        assert between.info().started_at == between.info().enqueued_at  # type: ignore[union-attr]
-        assert late.info().status == "PENDING"  # type: ignore[union-attr]
-        assert drain(until=dt.datetime(2020, 1, 1, tzinfo=dt.UTC)) == drain(until=dt.timedelta(0)) == 0
-        expires = tasks.add.with_options(good_until=HOUR).schedule(HOUR + dt.timedelta(seconds=10), 1)
-        assert drain(until=HOUR + dt.timedelta(seconds=30)) == 1
-        assert expires.info().status == "EXPIRED"  # type: ignore[union-attr]
-
-    def test_what_tasks_send_counts_from_the_moment_at_which_they_ran(self) -> None:
-        tasks.comes_again.send(600)
-        assert drain(until=HOUR + dt.timedelta(seconds=30)) == 7
-        (waiting,) = Task.objects.filter(status="PENDING")
-        assert waiting.enqueued_at - waiting.sent_at == dt.timedelta(minutes=10)
-        tasks.add.send(1)
-        assert Task.objects.latest("id").sent_at < waiting.sent_at  # time is what it was
-
-    def test_what_is_later_or_not_drained_is_not_touched(self) -> None:
-        tasks.add.schedule(HOUR * 5, 1)
-        tasks.mail.schedule(HOUR, "a@example.org")
-        queues.pause("bulk", actor="ann")
-        tasks.add.with_options(queue="bulk").schedule(HOUR, 1)
-        before = list(Task.objects.order_by("id").values())
-        assert drain(queues=["default", "bulk"], until=HOUR * 4) == 0
-        assert list(Task.objects.order_by("id").values()) == before
-        assert drain(queues=["mail"], until=HOUR * 4) == 1
+def test_retries_and_later_tasks_run_at_their_moments_in_their_order() -> None:
+    policy = RetryPolicy.exponential(base_seconds=100, max_retries=5, jitter=False)
+    retried = tasks.mails.with_options(retry_policy=policy).send(2)
+    between, late = tasks.note.schedule(200, "between"), tasks.note.schedule(HOUR, "late")
+    assert drain() == 1, "an attempt that is tried again later is no failure yet"
+    assert drain(until=HOUR / 2) == 3
+    first, second, third = retried.info().attempts  # type: ignore[union-attr]
+    assert second.started_at - first.finished_at == dt.timedelta(seconds=100)
+    assert third.started_at - second.finished_at == dt.timedelta(seconds=200)
+    assert second.finished_at < between.info().started_at < third.started_at  # type: ignore[union-attr, operator]
+    assert between.info().started_at == between.info().enqueued_at  # type: ignore[union-attr]
+    assert late.info().status == "PENDING"  # type: ignore[union-attr]
+    assert drain(until=dt.datetime(2020, 1, 1, tzinfo=dt.UTC)) == drain(until=dt.timedelta(0)) == 0
+    expires = tasks.add.with_options(good_until=HOUR).schedule(HOUR + dt.timedelta(seconds=10), 1)
+    assert drain(until=HOUR + dt.timedelta(seconds=30)) == 1
+    assert expires.info().status == "EXPIRED"  # type: ignore[union-attr]
 
 
-def test_a_run_that_another_transaction_holds_ends_the_drain(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Naive: the test never ends, because the transaction is that of the test itself, say."""
+def test_what_tasks_send_counts_from_the_moment_at_which_they_ran() -> None:
+    tasks.comes_again.send(600)
+    assert drain(until=HOUR + dt.timedelta(seconds=30)) == 7
+    (waiting,) = Task.objects.filter(status="PENDING")
+    assert waiting.enqueued_at - waiting.sent_at == dt.timedelta(minutes=10)
+    tasks.add.send(1)
+    assert Task.objects.latest("id").sent_at < waiting.sent_at  # time is what it was
+
+
+def test_what_is_later_or_not_drained_is_not_touched() -> None:
+    tasks.add.schedule(HOUR * 5, 1)
+    tasks.mail.schedule(HOUR, "a@example.org")
+    queues.pause("bulk", actor="ann")
+    tasks.add.with_options(queue="bulk").schedule(HOUR, 1)
+    before = list(Task.objects.order_by("id").values())
+    assert drain(queues=["default", "bulk"], until=HOUR * 4) == 0
+    assert list(Task.objects.order_by("id").values()) == before
+    assert drain(queues=["mail"], until=HOUR * 4) == 1
+
+
+def test_a_run_that_cannot_be_advanced_ends_the_drain_with_what_the_database_says(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Naive: it is tried again and again, and the test never ends."""
     monkeypatch.setattr(advancer, "BUSY_TRIES", 3)
-    flow = Workflow("held")
+    flow = Workflow("refused")
     flow.add(flows.number, 1)
     handle = flow.send()
-    other = connect()
-    with other.transaction():
-        other.execute("SELECT FROM horsies_workflows FOR UPDATE")
-        said = f"^workflow run {handle.workflow_id} cannot be advanced: another trans"
-        with pytest.raises(WorkflowError, match=said):
-            drain()
-    assert drain() == 0
+    said = f"^workflow run {handle.workflow_id} cannot be advanced: "
+    with (
+        refused("horsies_workflow_nodes", f"new.workflow_id = '{handle.workflow_id}'"),
+        pytest.raises(WorkflowError, match=f"{said}refused$"),
+    ):
+        drain()
+    with connect().transaction() as other, pytest.raises(WorkflowError, match=f"{said}another trans"):
+        other.connection.execute("SELECT FROM horsies_workflows FOR UPDATE")
+        drain()
+    drain()
     assert handle.status() == "COMPLETED"
 
 
@@ -204,15 +195,6 @@ def test_what_is_not_to_be_retried_is_final_and_what_a_task_can_ask_for_can_be_a
     info: Any = handle.info()
     assert info.next_retry_at - info.attempts[0].finished_at == MINUTE * 10
     assert skipped.get(0).err_value.error_code == "TASK_SKIPPED"
-
-
-def test_a_workflow_takes_its_path_for_failures_and_undoes_what_was_done() -> None:
-    flow = Workflow("book")
-    flow.add(flows.number, 1, after=flow.add(flows.charge, 7, undo=flows.refund))
-    handle = flow.send()
-    with fail_next(flows.number, "SOLD_OUT"), fail_next(flows.refund, "BANK_CLOSED"):
-        drain(raise_errors=False)
-    assert handle.get(0).err_value.error_code == "COMPENSATION_FAILED"
 
 
 def test_a_failure_that_did_not_happen_fails_the_test() -> None:

@@ -10,18 +10,7 @@ from typing import Any
 
 import pytest
 
-from horsies_django.conf import (
-    RANGES,
-    Config,
-    Problem,
-    QueueConfig,
-    Recovery,
-    Resilience,
-    Retention,
-    config,
-    parse,
-    read,
-)
+from horsies_django.conf import RANGES, Config, Problem, QueueConfig, Recovery, Resilience, Retention, config, parse
 
 ALIASES = ("default", "direct")
 INNER = {"RECOVERY": Recovery, "RESILIENCE": Resilience, "RETENTION": Retention}
@@ -61,7 +50,7 @@ def test_every_setting_may_be_left_out_and_so_may_all_of_them(settings: Any) -> 
     assert (Config().durable_claims, parsed({"DURABLE_CLAIMS": False}).durable_claims) == (True, False)
     assert parsed({"RECOVERY": {"ON_CUT_OFF": "kill"}}).recovery == Recovery(on_cut_off="kill")
     del settings.HORSIES
-    assert read() == (Config(), [])
+    assert config() == Config()
     for size in (2_000, 3_000):
         settings.HORSIES = {"MAX_PAYLOAD_BYTES": size}
         assert config().max_payload_bytes == size, "it follows a change of the settings in tests"
@@ -84,9 +73,6 @@ def test_declared_queues_have_their_priority_and_limit_and_the_default_queue_sta
         found.queues["mail"] = QueueConfig("mail")  # type: ignore[index]
     with pytest.raises(FrozenInstanceError):
         found.database = "other"  # type: ignore[misc]
-
-
-# Numbers
 
 
 MAY_BE_NONE = {
@@ -191,9 +177,6 @@ def test_each_queue_may_be_kept_for_a_time_of_its_own_or_for_ever() -> None:
     refused(raw, "E003", place([*hours_of, "mail"]), "the default, 720")
 
 
-# Problems
-
-
 NO_NAMES = ("", 1, "two words", "a,b", "*", "a\x00", "\ud800")
 NO_PATHS = ("shop.tracing.middleware", ["timing"], ["shop.no-name"], [len], None)  # a str is a list of letters
 NO_LIMITS = [
@@ -221,6 +204,7 @@ DEFAULT = "DEFAULT_UNHANDLED_ERROR_CODE"
         ({"RESILIENCE": {"DB_RETRY_MAX_MS": 5e3}}, "E001", "['RESILIENCE']['DB_RETRY_MAX_MS']"),
         *(({"RECOVERY": {"ON_CUT_OFF": value}}, id_, "['RECOVERY']['ON_CUT_OFF']")
           for value, id_ in (("KILL", "E003"), (None, "E001"), (True, "E001"), (["kill"], "E001"))),
+        ({"DATABASE": "x" * 10_000}, "E004", "['DATABASE']"),
         ({"DATABASE": "replica"}, "E004", "['DATABASE']"),
         ({"LISTEN_DATABASE": ""}, "E004", "['LISTEN_DATABASE']"),
         ({"QUEUE_MODE": "custom", "QUEUES": {"mail": {}}}, "E005", "['QUEUE_MODE']"),
@@ -234,7 +218,7 @@ DEFAULT = "DEFAULT_UNHANDLED_ERROR_CODE"
     ],
 )  # fmt: skip
 def test_each_bad_value_is_one_problem_at_its_place(raw: object, id_: str, where: str) -> None:
-    refused(raw, id_, where)
+    assert len(str(refused(raw, id_, where))) < 500
 
 
 def test_the_code_of_unhandled_errors_can_be_the_projects_own_and_a_queue_name_has_100_characters() -> None:
@@ -262,7 +246,3 @@ def test_an_unknown_key_at_any_level_is_a_problem_with_a_suggestion(where: list[
     for key in reversed(where):
         raw = {key: raw}
     refused(raw, "E002", place(where), hint)
-
-
-def test_a_long_value_is_cut_in_the_text_of_its_problem() -> None:
-    assert len(str(refused({"DATABASE": "x" * 10_000}, "E004", "['DATABASE']"))) < 400

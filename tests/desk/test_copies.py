@@ -17,39 +17,11 @@ from django.apps import apps
 from django.core.management import call_command
 from django.utils.translation import gettext_lazy
 
-from horsies_django import (
-    Snooze,
-    TaskError,
-    TaskFailed,
-    TaskResult,
-    TaskSendError,
-    Workflow,
-    get_handle,
-    queues,
-    schedules,
-)
+from horsies_django import Snooze, TaskError, TaskFailed, TaskResult, Workflow, get_handle, models, queues, schedules
 from horsies_django.core import errors
-from horsies_django.core.errors import HorsiesError, TaskSendErrorCode
-from horsies_django.models import (
-    AuditEntry,
-    History,
-    LostRecord,
-    Pruning,
-    Schedule,
-    TaskStep,
-    Waiter,
-    WorkflowSignal,
-)
 from horsies_django.testing import drain
 from tests.apps.project import flows, tasks
-from tests.support.factories import (
-    HeartbeatFactory,
-    ScheduleTickFactory,
-    TaskAttemptFactory,
-    WorkerFactory,
-    WorkerStateFactory,
-    now,
-)
+from tests.support import factories
 
 pytestmark = pytest.mark.django_db
 
@@ -98,7 +70,7 @@ def test_copies_of_exceptions_and_results_keep_what_they_say(made_of: Callable[[
     """Naive: a process pool, whose workers pickle exceptions, dies of one that takes two arguments."""
     failed = TaskFailed(TaskError("OH_NO", "said", data={"a": 1}))
     assert (str(made_of(failed)), made_of(failed).error) == (str(failed), failed.error)
-    refused = TaskSendError(TaskSendErrorCode.ENQUEUE_FAILED, "down")
+    refused = errors.TaskSendError(errors.TaskSendErrorCode.ENQUEUE_FAILED, "down")
     found = made_of(refused)
     assert str(found) == "[ENQUEUE_FAILED] down"
     assert (found.code, found.message, found.retryable) == (refused.code, "down", True)
@@ -108,14 +80,16 @@ def test_copies_of_exceptions_and_results_keep_what_they_say(made_of: Callable[[
     for result in (TaskResult(ok=1), TaskResult(ok=None), TaskResult(err=failed.error), TaskResult(err=built_in)):
         assert made_of(result) == result
         assert made_of(result).is_ok() is result.is_ok()
-    for kind in [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, HorsiesError)]:
+    for kind in [
+        one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, errors.HorsiesError)
+    ]:
         error = kind.__new__(kind, "said")
         error.args, error.__dict__["more"] = ("said",), [1]
         assert (type(made_of(error)), str(made_of(error)), made_of(error).more) == (kind, "said", [1])
 
 
 def test_a_lazy_text_says_so_and_an_async_task_counts_as_an_async_function() -> None:
-    with pytest.raises(TaskSendError, match=r"expected str, got a lazy text, .*: give str\(\) of it"):
+    with pytest.raises(errors.TaskSendError, match=r"expected str, got a lazy text, .*: give str\(\) of it"):
         tasks.echo.send(gettext_lazy("Yes"))  # type: ignore[arg-type]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -132,18 +106,18 @@ def a_row_of_every_model() -> Any:
     schedules.change("nightly", {"enabled": False}, actor="ada")
     queues.pause("mail", actor="ada", reason="a dump")
     waits = tasks.add.with_options(key="evt_1").send(1)
-    TaskAttemptFactory(task_id=waits.task_id, attempt=9, error_code="X", error_message="it went wrong")
-    TaskStep.objects.bulk_create([TaskStep(task_id=waits.task_id, name="asked", digest="0", result=None)])
-    worker = WorkerFactory()
-    HeartbeatFactory(worker_id=worker.pk, role="claimer", died_at=now())
-    WorkerStateFactory(worker_id=worker.pk)
-    ScheduleTickFactory(task_id=waits.task_id)
-    Pruning.objects.create(key="all")
-    Waiter.objects.create(id=worker.pk, expires_at=now())
+    factories.TaskAttemptFactory(task_id=waits.task_id, attempt=9, error_code="X", error_message="it went wrong")
+    models.TaskStep.objects.bulk_create([models.TaskStep(task_id=waits.task_id, name="asked", digest="0", result=None)])
+    worker = factories.WorkerFactory()
+    factories.HeartbeatFactory(worker_id=worker.pk, role="claimer", died_at=factories.now())
+    factories.WorkerStateFactory(worker_id=worker.pk)
+    factories.ScheduleTickFactory(task_id=waits.task_id)
+    models.Pruning.objects.create(key="all")
+    models.Waiter.objects.create(id=worker.pk, expires_at=factories.now())
     counted = {"result": "COMPLETED", "n": 1, "seconds": 0.5, "buckets": [1] * 16}
-    minute = {"width": 60, "at": now().replace(microsecond=0), "queue": "mail", "task": tasks.noop.name}
-    History.objects.bulk_create([History(**minute, **counted)])
-    LostRecord.objects.create(kind="audit", at=now(), what="queue.pause mail", error="refused")
+    minute = {"width": 60, "at": factories.now().replace(microsecond=0), "queue": "mail", "task": tasks.noop.name}
+    models.History.objects.bulk_create([models.History(**minute, **counted)])
+    models.LostRecord.objects.create(kind="audit", at=factories.now(), what="queue.pause mail", error="refused")
     return waits
 
 
@@ -158,14 +132,14 @@ def dump(place: Path) -> list[Any]:
 def test_a_dump_of_every_table_is_loaded_into_an_empty_database(tmp_path: Path) -> None:
     handle = a_row_of_every_model()
     before = dump(tmp_path / "before.json")
-    models = apps.get_app_config("horsies").get_models()
-    assert {one["model"] for one in before} == {model._meta.label_lower for model in models}
+    tables = {model._meta.label_lower for model in apps.get_app_config("horsies").get_models()}
+    assert {one["model"] for one in before} == tables
     call_command("flush", interactive=False, verbosity=0)
-    AuditEntry.objects.all().delete()  # the queues were declared again
+    models.AuditEntry.objects.all().delete()  # the queues were declared again
     call_command("loaddata", str(tmp_path / "before.json"), verbosity=0)
     assert dump(tmp_path / "after.json") == before
-    assert Schedule.objects.get().definition["enabled"] is False
-    assert WorkflowSignal.objects.filter(data=None).count() == 1
+    assert models.Schedule.objects.get().definition["enabled"] is False
+    assert models.WorkflowSignal.objects.filter(data=None).count() == 1
     call_command("loaddata", str(tmp_path / "before.json"), verbosity=0)  # over the rows that are there
     assert dump(tmp_path / "after.json") == before
     assert drain() == 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -21,23 +21,11 @@ from tests.support.factories import ScheduleTickFactory, TaskFactory, now
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("own_registry")]
 
-Declare = Callable[[Mapping[str, Any]], None]
 NIGHTLY = {"task": tasks.add.name, "pattern": "daily at 04:30", "zone": "Europe/Istanbul", "kwargs": {"a": 1}}
 
-BROKEN = {
-    "b": {"task": "no.such.task", "pattern": "every hour", "queue": "nowhere"},
-    "c": {**NIGHTLY, "kwargs": {"x": 1}},
-}
 
-
-@pytest.fixture
-def declare(settings: Any) -> Declare:
-    """Declare schedules in the settings."""
-
-    def declare_(schedules: Mapping[str, Any]) -> None:
-        settings.HORSIES = {**settings.HORSIES, "SCHEDULES": schedules}
-
-    return declare_
+def declare(settings: Any, schedules: Mapping[str, Any]) -> None:
+    settings.HORSIES = {**settings.HORSIES, "SCHEDULES": schedules}
 
 
 def reported() -> str:
@@ -84,9 +72,10 @@ def test_a_task_with_a_schedule_that_cannot_be_is_refused_where_it_is_defined(sc
         def tidy() -> None: ...
 
 
-def test_the_checks_report_everything_that_is_wrong_with_schedules(declare: Declare) -> None:
+def test_the_checks_report_everything_that_is_wrong_with_schedules(settings: Any) -> None:
     wrong = {**NIGHTLY, "pattern": "0 0 31 4 *", "zone": "Mars/Olympus", "most": 0, "overlap": "forbid"}
-    declare({"good": NIGHTLY, "a": wrong, **BROKEN})
+    unknown = {"task": "no.such.task", "pattern": "every hour", "queue": "nowhere"}
+    declare(settings, {"good": NIGHTLY, "a": wrong, "b": unknown, "c": {**NIGHTLY, "kwargs": {"x": 1}}})
     told = reported()
     for name, words in (
         ("a", "pattern: '0 0 31 4 *' never fires"),
@@ -104,7 +93,7 @@ def test_the_checks_report_everything_that_is_wrong_with_schedules(declare: Decl
         f"HORSIES['SCHEDULES']['{name}']" for name in "abc"
     }
     assert not Schedule.objects.exists()
-    declare({"d": "daily at 04:30", "": NIGHTLY})
+    declare(settings, {"d": "daily at 04:30", "": NIGHTLY})
     told = reported()
     assert "horsies.E001 HORSIES['SCHEDULES']['d']" in told
     assert "horsies.E021 HORSIES['SCHEDULES'][''] This cannot be the name of a schedule" in told
@@ -112,18 +101,18 @@ def test_the_checks_report_everything_that_is_wrong_with_schedules(declare: Decl
     @task(name="shop.tidy", schedule="every hour")
     def tidy() -> None: ...
 
-    declare({"shop.tidy": NIGHTLY})
+    declare(settings, {"shop.tidy": NIGHTLY})
     (message,) = [line for line in reported().splitlines() if "E022" in line]
     assert "HORSIES['SCHEDULES']['shop.tidy']" in message, "two of one name"
 
 
-def test_what_somebody_changed_lies_over_what_the_code_declares_until_it_is_reverted(declare: Declare) -> None:
+def test_what_somebody_changed_lies_over_what_the_code_declares_until_it_is_reverted(settings: Any) -> None:
     def held(*keys: str) -> list[Any]:
         definition = Schedule.objects.get(pk="nightly").definition
         return [definition[key] for key in keys]
 
     nightly = {**NIGHTLY, "queue": "mail"}
-    declare({"nightly": nightly})
+    declare(settings, {"nightly": nightly})
     assert reported() == ""
     assert "pattern" in schedules.declare(actor="a scheduler")["nightly"]
     assert Schedule.objects.get().declared_in == "HORSIES['SCHEDULES']['nightly']"
@@ -131,7 +120,7 @@ def test_what_somebody_changed_lies_over_what_the_code_declares_until_it_is_reve
     assert schedules.declare(actor="a scheduler") == {}, "nothing changed"
     changed = ["priority", "queue"]
     assert schedules.change("nightly", {"priority": 3, "queue": None}, actor="ann", reason="quicker") == changed
-    declare({"nightly": {**NIGHTLY, "queue": "bulk", "pattern": "daily at 05:00"}})
+    declare(settings, {"nightly": {**NIGHTLY, "queue": "bulk", "pattern": "daily at 05:00"}})
     assert schedules.declare(actor="a scheduler") == {"nightly": ["pattern"]}
     assert held("pattern", *changed) == ["daily at 05:00", 3, None]
     assert overview.schedules(["nightly"])[0].changed == changed
@@ -142,14 +131,14 @@ def test_what_somebody_changed_lies_over_what_the_code_declares_until_it_is_reve
     assert list(written) == [f"schedule.{verb}" for verb in ("declare", "change", "declare", "revert")]
 
 
-def test_overlap_is_declared_and_changed_and_its_default_not_stored_for_the_last_release(declare: Declare) -> None:
+def test_overlap_is_declared_and_changed_and_its_default_not_stored_for_the_last_release(settings: Any) -> None:
     def held() -> dict[str, Any]:
         return {row.name: row.definition.get("overlap") for row in Schedule.objects.all()}
 
     @task(name="shop.sweep", schedule={"pattern": "every 15 minutes", "overlap": "skip"})
     def sweep() -> None: ...
 
-    declare({"nightly": {**NIGHTLY, "overlap": "allow"}})
+    declare(settings, {"nightly": {**NIGHTLY, "overlap": "allow"}})
     schedules.declare(actor="a scheduler")
     schedules.create("by hand", {**NIGHTLY, "overlap": "skip"}, actor="ann")
     schedules.create("plain", NIGHTLY, actor="ann")
@@ -174,8 +163,8 @@ def test_a_pattern_may_be_changed_to_an_object_which_brings_its_zone() -> None:
         schedules.change("by hand", {"pattern": pattern, "zone": "Europe/Oslo"}, actor="ann")
 
 
-def test_a_schedule_that_is_not_in_the_code_can_be_deleted_and_not_reverted(declare: Declare) -> None:
-    declare({"nightly": NIGHTLY})
+def test_a_schedule_that_is_not_in_the_code_can_be_deleted_and_not_reverted(settings: Any) -> None:
+    declare(settings, {"nightly": NIGHTLY})
     schedules.declare(actor="a scheduler")
     with pytest.raises(ScheduleError, match=r"declared in HORSIES\['SCHEDULES'\]\['nightly'\]: delete it there"):
         schedules.delete("nightly", actor="ann")

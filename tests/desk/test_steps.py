@@ -68,9 +68,6 @@ def steps() -> dict[str, Any]:
     return dict(TaskStep.objects.values_list("name", "result"))
 
 
-# what a step does
-
-
 @transactional
 def test_a_step_is_one_transaction_and_only_the_first_one_of_a_later_claim_looks_for_recorded_ones() -> None:
     task = TaskFactory(status="RUNNING")
@@ -131,9 +128,6 @@ def test_a_function_that_raises_or_asks_for_a_rollback_is_not_recorded_and_is_ru
     assert attempt(2, task).step("make", make, "b") == "b"
 
 
-# in tasks, and in tests
-
-
 @pytest.mark.parametrize("inside", [True, pytest.param(False, marks=transactional)])
 def test_drain_runs_steps_once_over_all_attempts_in_a_transaction_or_none(rows: Rows, inside: bool) -> None:
     assert connection.in_atomic_block is inside
@@ -168,9 +162,6 @@ def test_a_task_that_is_called_runs_its_steps_and_records_nothing_and_anything_t
     assert attempt().step("add", tasks.add, 1, b=2) == 3
     assert attempt().step("upper", "a".upper) == "A"
     assert attempt().step("partial", functools.partial(make, "a")) == "a"
-
-
-# what is refused
 
 
 def refused(words: str, *args: Any, current: CurrentTask | None = None, **kwargs: Any) -> None:
@@ -281,9 +272,6 @@ def test_a_result_that_cannot_be_stored_is_refused_with_what_to_do_and_nothing_i
         Group.objects.all().delete()
 
 
-# async
-
-
 def test_what_cannot_be_in_async_code_is_refused_with_what_to_write() -> None:
     current = attempt()
     with pytest.raises(StepError, match="amake is a coroutine function.*pass atomic=False, or a sync function"):
@@ -296,9 +284,6 @@ def test_what_cannot_be_in_async_code_is_refused_with_what_to_write() -> None:
     with pytest.raises(StepError, match=r"on a running event loop: use 'await current_task\(\)\.astep"):
         asyncio.run(sync_on_the_loop())
     assert (names(), steps()) == ([], {})
-
-
-# Snoozes
 
 
 def told_of(handle: Any) -> list[tuple[int, str, bool]]:

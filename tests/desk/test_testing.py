@@ -13,18 +13,7 @@ from django.contrib.auth.models import Group
 from django.db import connection
 from django.test import TestCase
 
-from horsies_django import (
-    Retry,
-    RetryPolicy,
-    Skip,
-    TaskError,
-    TaskFailed,
-    TaskHandle,
-    Workflow,
-    WorkflowError,
-    queues,
-    task,
-)
+from horsies_django import Retry, RetryPolicy, Skip, TaskError, TaskFailed, Workflow, WorkflowError, queues, task
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.models.fields import aware
 from horsies_django.testing import adrain, drain, fail_next, travel
@@ -146,7 +135,7 @@ async def call() -> int:
     return await Group.objects.acount()
 
 
-def attempts(handle: TaskHandle[Any]) -> list[tuple[str, str | None]]:
+def attempts(handle: Any) -> list[tuple[str, str | None]]:
     found = TaskAttempt.objects.filter(task_id=handle.task_id)
     return list(found.order_by("started_at").values_list("outcome", "error_code"))
 
@@ -166,7 +155,6 @@ def test_the_next_attempts_of_that_task_fail_without_running_and_the_later_ones_
 @pytest.mark.parametrize(
     ("handle", "failing", "error", "first"),
     [
-        (lambda: record.send("done"), record, "BUSY", ("FAILED", "BUSY")),  # it may be any exception
         (lambda: call.send(), call, "BUSY", ("FAILED", "BUSY")),
         (lambda: record.send("done"), record, "WORKER_CRASHED", ("WORKER_FAILURE", "WORKER_CRASHED")),
         (lambda: record.send("done"), record, "TASK_TIMEOUT", ("FAILED", "TASK_TIMEOUT")),

@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from horsies_django import (
-    TaskSendError,
     Workflow,
     WorkflowDefinitionError,
     explain,
@@ -50,20 +49,6 @@ def row(id_: uuid.UUID) -> Task:
     return Task.objects.get(pk=id_)
 
 
-def test_a_plain_argument_is_found_by_keyword_and_by_the_name_of_its_position(
-    plain_tasks: Plain, claimer: Claimers
-) -> None:
-    """Naive: the rule looks for the keys of the stored JSON, which are args and kwargs, so that all tasks share one partition."""
-    limit("default", partition_by_args=["name"], partition_max_concurrency=1)
-    greet = plain_tasks["greet"]
-    first, same, other = send_plain(greet, "Ann"), send_plain(greet, name="Ann"), send_plain(greet, "Bob")
-    typed = put(name="typed", kwargs=['{"name": "Cid"}', '{"name": "Ann"}'], count=2)
-    assert [claim.id for claim in claimer().run_pass(sync=9).claims] == [*typed, other]
-    assert Task.objects.filter(pk__in=(first, same), parked=True).count() == 2
-    keys = [json.loads(task.partition_key or "") for task in Task.objects.order_by("pk")]
-    assert [key["name"] for key in keys] == ["Ann", "Ann", "Bob", "Cid", "Ann"]
-
-
 @pytest.mark.parametrize(
     ("by_args", "by_task", "expected"),
     [
@@ -85,8 +70,8 @@ def test_a_change_of_the_rule_finds_new_keys_for_plain_tasks(
     assert len(worker.run_pass(sync=9).claims) == 1, "the other one is parked"
     limit("default", **rule)
     sweep(many=10)
-    later = send_plain(plain_tasks["greet"], "Ann", "hi")
-    assert {row(id_).partition_key for id_ in (*ids, later)} == {expected}
+    ids += [send_plain(plain_tasks["greet"], "Ann", "hi"), send_plain(plain_tasks["greet"], greeting="hi", name="Ann")]
+    assert {row(id_).partition_key for id_ in ids} == {expected}
     assert worker.run_pass(sync=9).claims == []
 
 
@@ -146,9 +131,7 @@ def test_a_worker_of_the_release_before_leaves_plain_tasks_to_others(plain_tasks
     assert (typed.codec, typed.options) == (None, {"wire": 1, "timeout_ms": 500}), "what it does run"
 
 
-def test_a_task_that_changed_its_kind_fails_with_a_clear_error(
-    plain_tasks: Plain, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_that_changed_its_kind_fails_clearly(plain_tasks: Plain, monkeypatch: pytest.MonkeyPatch) -> None:
     def greet(name: str) -> str:
         return name
 
@@ -162,22 +145,11 @@ def test_a_task_that_changed_its_kind_fails_with_a_clear_error(
     assert "was it sent by a task with typed arguments" in found[1]["message"]
 
 
-def test_a_copy_and_a_retry_keep_the_form_of_the_arguments(plain_tasks: Plain) -> None:
-    id_ = send_plain(plain_tasks["breaks"], "first")
-    drain(raise_errors=False)
-    copy = uuid7()
-    assert TaskStore(connection).copy(id_, copy).copied
-    assert (row(copy).codec, row(copy).kwargs, row(copy).options) == (row(id_).codec, row(id_).kwargs, row(id_).options)
-    drain(raise_errors=False)
-    assert row(copy).result["err"]["message"] == "ValueError: first"
-
-
-def test_each_failed_attempt_keeps_its_exception_and_traceback(plain_tasks: Plain) -> None:
+def test_each_failed_attempt_keeps_its_traceback_and_a_copy_its_form(plain_tasks: Plain) -> None:
     """Naive: only the last attempt has one, in the result; that of an attempt that was retried is lost."""
     handle, done = (
         get_handle(send_plain(plain_tasks[name], arg)) for name, arg in (("breaks", "it broke"), ("double", 1))
     )
-    odd = send_plain(plain_tasks["odd"])
     drain(raise_errors=False)
     first, second = handle.info().attempts
     assert [(one.attempt, one.will_retry, one.exception_class) for one in (first, second)] == [
@@ -188,10 +160,12 @@ def test_each_failed_attempt_keeps_its_exception_and_traceback(plain_tasks: Plai
         assert "in breaks" in attempt.traceback
     (attempt,) = done.info().attempts
     assert (attempt.exception_class, attempt.traceback) == (None, None)
-    assert (row(odd).status, row(odd).error_code) == ("FAILED", "RETURN_TYPE_MISMATCH"), "its value is no JSON"
     _, machine, _ = command("horsies_task")
     assert "ValueError" not in json.dumps(machine("show", handle.task_id))
     assert machine("show", handle.task_id, "--payload")["attempts"][0]["traceback"] == first.traceback
+    copy, old = uuid7(), row(handle.task_id)
+    assert TaskStore(connection).copy(old.pk, copy).copied
+    assert (row(copy).codec, row(copy).kwargs, row(copy).options) == (old.codec, old.kwargs, old.options)
 
 
 def test_whatever_the_exception_of_an_error_is_its_attempt_is_written(claimer: Claimers) -> None:
@@ -245,15 +219,8 @@ def test_plain_and_typed_tasks_mix_by_their_stored_priority(plain_tasks: Plain, 
         for stored in (201, 101, 51, 1)
     }
     (last, middle) = (*put(priority=100), *put(priority=50))
-    (reason,) = (one for one in explain(sent[101]).reasons if one.code == "BEHIND_OTHERS")
-    assert reason.text.endswith("may start first; its priority is 101 (django.tasks: 0).")
     claims = [claim.id for claim in claimer().run_pass(sync=9).claims]
     assert claims == [sent[1], middle, sent[51], last, sent[101], sent[201]]
-    for wrong in (0, 202):
-        with pytest.raises(TaskSendError, match="priority must be an int from 1 \\(first\\) to 201"):
-            send_call(plain_tasks["double"], SendOptions(priority=wrong), (1,), {})
-    with pytest.raises(TaskSendError, match="priority must be an int from 1 \\(first\\) to 100"):
-        send_call(plain_tasks["outcome"], SendOptions(priority=101), (), {})
 
 
 def test_a_schedule_sends_a_plain_task(plain_tasks: Plain) -> None:
@@ -317,9 +284,7 @@ def test_results_become_arguments_of_a_plain_node_by_name(plain_tasks: Plain) ->
 
 @pytest.mark.parametrize("undo", ["halve", "typed_undo"])
 @pytest.mark.parametrize("undone", ["double", "number"])
-def test_a_plain_task_undoes_and_is_undone_with_the_arguments_by_name(
-    plain_tasks: Plain, undo: str, undone: str
-) -> None:
+def test_a_plain_task_undoes_and_is_undone_by_name(plain_tasks: Plain, undo: str, undone: str) -> None:
     """Naive: an undo looks for the parameters of its function in {"args": ..., "kwargs": ...}, and gets none."""
     flow = Workflow("plain")
     task = plain_tasks["double"].name if undone == "double" else flows.number
@@ -347,13 +312,9 @@ def test_a_partition_counts_plain_tasks_that_are_promoted_or_found_by_a_sweep(pl
 def test_problems_of_plain_nodes_are_named_at_send(plain_tasks: Plain) -> None:
     """Naive: a plain function takes what comes, so that a misspelt name fails when the node runs."""
     flow = Workflow("plain")
-    flow.add(plain_tasks["greet"].name)
     flow.add(plain_tasks["greet"].name, nmae="Ann")
-    flow.add(plain_tasks["greet"].name, object())
-    flow.add(plain_tasks["note"].name, 1)
     flow.add(plain_tasks["double"].name, flow.add(flows.number, 1), allow_failed=True)
     flow.add(flows.number, 1, undo=plain_tasks["greet"].name)
-    flow.add(flows.number, 1, undo=42)
     flow.add(plain_tasks["double"].name, flow.add(flows.number, 1, name="fits"), name="fits-2")
     flow.add(flows.plus, flow.add(plain_tasks["listed"].name, [1], name="fits-3"), name="fits-4")
     flow.add(plain_tasks["note"].name, anything=flow.add(flows.number, 1, name="fits-5"), name="fits-6")
@@ -361,13 +322,9 @@ def test_problems_of_plain_nodes_are_named_at_send(plain_tasks: Plain) -> None:
         flow.send()
     found = str(refused.value)
     for said in (
-        "greet: greet() missing a required argument: 'name'",
-        "greet-2: greet() got an unexpected keyword argument 'nmae'",
-        "greet-3: argument 'name': expected plain JSON",
-        "note: note() gets arguments for *args, which have no name",
+        "greet: greet() got an unexpected keyword argument 'nmae'",
         "double: it may run without a value for 'n': give it a default",
         "its undo tests.apps.project.plain.greet takes 'name', which is neither 'result' nor a parameter of",
-        "undo= takes a task, what its with_options() returns, or the name of a task, not int",
     ):
         assert said in found
     assert "TaskResult" not in found
@@ -388,18 +345,12 @@ def test_the_check_of_workflows_knows_plain_signatures(plain_tasks: Plain, monke
     flow.send()
     assert check() == []
 
-    def greet(who, name=1):  # type: ignore[no-untyped-def]
-        pass
-
-    def untouched(name):  # type: ignore[no-untyped-def]
-        pass
-
     def typed(name: str) -> str:
         return name
 
-    monkeypatch.setitem(registry._tasks, name, plain.define_plain(greet, name=name))
+    monkeypatch.setitem(registry._tasks, name, plain.define_plain(lambda who, name=1: None, name=name))
     assert [(one["code"], one["argument"]) for one in check()] == [("MISSING_ARGUMENT", "who")]
-    monkeypatch.setitem(registry._tasks, name, plain.define_plain(untouched, name=name))
+    monkeypatch.setitem(registry._tasks, name, plain.define_plain(lambda name: None, name=name))
     assert check() == []
     monkeypatch.setitem(registry._tasks, name, define(typed, name=name))
     (found,) = check()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group
@@ -13,7 +12,7 @@ from horsies_django import CurrentTask, StaleAttempt, StepError
 from horsies_django.core.options import options_text
 from horsies_django.core.records import Claim, Fence, Outcome
 from horsies_django.core.retry import RetryPolicy
-from horsies_django.models import Task, TaskStep
+from horsies_django.models import TaskStep
 from horsies_django.store.retention import RetentionStore
 from horsies_django.tasks.redaction import redact
 from tests.conftest import Claimer, Claimers, Connect, put
@@ -135,9 +134,7 @@ def test_a_task_is_not_given_to_another_worker_while_a_step_of_it_is_being_commi
     assert names() == ["a"]
 
 
-def test_the_same_name_twice_at_once_is_recorded_once_and_the_other_call_rolled_back(
-    claimer: Claimers, aside: Aside
-) -> None:
+def test_the_same_name_twice_at_once_is_recorded_once(claimer: Claimers, aside: Aside) -> None:
     sent()
     worker = claimer(default=100)
     current = code_of(worker, claimed(worker))
@@ -155,9 +152,7 @@ def test_the_same_name_twice_at_once_is_recorded_once_and_the_other_call_rolled_
     assert len(names()) == 1
 
 
-def test_a_record_finds_its_task_by_the_primary_key_also_in_a_session_that_began_with_a_small_table(
-    claimer: Claimers,
-) -> None:
+def test_a_record_finds_its_task_by_the_key_though_the_table_was_small(claimer: Claimers) -> None:
     sent()
     worker = claimer(default=100)
     claim = claimed(worker)
@@ -171,24 +166,14 @@ def test_a_record_finds_its_task_by_the_primary_key_also_in_a_session_that_began
     assert "Seq Scan" not in plan
 
 
-def record(*tasks: Any) -> None:
+def test_steps_are_deleted_with_their_tasks_or_redacted_and_those_of_others_stay(connect: Connect) -> None:
+    old, (told, other) = finished(2 * DAY, 2), finished(DAY / 2, 2)
     TaskStep.objects.bulk_create(
         TaskStep(task_id=task, name=name, digest="d", result={"mail": "ann@example.org"})
-        for task in tasks
+        for task in (*old, told, other)
         for name in ("a", "b")
     )
-
-
-def test_steps_are_deleted_with_their_tasks_and_those_of_others_stay(connect: Connect) -> None:
-    old, young = finished(2 * DAY, 2), finished(DAY / 2)
-    record(*old, *young)
     assert RetentionStore(connect()).prune_tasks(EVERYTHING, 50).tasks == 2
-    assert set(TaskStep.objects.values_list("task_id", flat=True)) == set(young)
-
-
-def test_a_redaction_removes_the_steps_of_a_task_and_those_of_others_stay() -> None:
-    told, other = finished(count=2)
-    record(told, other)
+    assert set(TaskStep.objects.values_list("task_id", flat=True)) == {told, other}
     assert redact(told, actor="ada", reason="request 17")
     assert set(TaskStep.objects.values_list("task_id", flat=True)) == {other}
-    assert Task.objects.get(pk=told).redacted_at is not None

@@ -6,7 +6,9 @@ import asyncio
 import datetime as dt
 import os
 import uuid
+from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +21,7 @@ from hypothesis import strategies as st
 
 from horsies_django import TaskError, TaskNotCommitted, TaskResult, get_handle
 from horsies_django.conf import config
-from horsies_django.core.records import Claim, Outcome
+from horsies_django.core.records import Outcome
 from horsies_django.models import Task, Waiter
 from horsies_django.store.tasks import Found
 from horsies_django.tasks import result_listener
@@ -32,11 +34,12 @@ from tests.support.payloads import HOSTILE, sendable
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def finish(worker: Claimer, status: str = "COMPLETED", result: str = '{"ok": 3}') -> list[Claim]:
+def finish(worker: Claimer, *results: str, code: str | None = None) -> None:
+    """Let all tasks complete with these results, or fail with a code."""
+    status = "COMPLETED" if code is None else "FAILED"
     claims = worker.run_pass(sync=100, async_=100).claims
-    code = "NO_ADDRESS" if status == "FAILED" else None
-    worker.run_pass(outcomes=[Outcome(claim.id, claim.generation, status, result, code) for claim in claims])
-    return claims
+    ends = zip(claims, results or ['{"ok": 3}'] * len(claims), strict=True)
+    worker.run_pass(outcomes=[Outcome(one.id, one.generation, status, result, code) for one, result in ends])
 
 
 def connections_of(name: str) -> int:
@@ -50,12 +53,6 @@ def waiter(aside: Aside) -> Future[TaskResult[Any]]:
     made = aside(tasks.add.send(1).get, 60_000)
     wait_until(Waiter.objects.exists, "the process says that it waits")
     return made
-
-
-@pytest.mark.promise("S3.13")
-def test_a_waiting_get_returns_when_the_task_is_settled(claimer: Claimers, waiter: Future[Any]) -> None:
-    finish(claimer())
-    assert waiter.result(30) == TaskResult(ok=3)
 
 
 @pytest.mark.promise("S3.13")
@@ -110,12 +107,7 @@ def test_many_who_wait_share_one_connection_and_each_gets_its_own_result(claimer
     waiters = [aside(tasks.add.send(number).get, 60_000) for number in range(8)]
     wait_until(lambda: len(result_listener.get_listener().callers) == 8, "all eight wait")
     assert connections_of("horsies waiting") == 1
-    worker = claimer()
-    claims = worker.run_pass(sync=100).claims
-    results = (f'{{"ok": {index}}}' for index in range(8))
-    worker.run_pass(
-        outcomes=[Outcome(c.id, c.generation, "COMPLETED", ok) for c, ok in zip(claims, results, strict=True)]
-    )
+    finish(claimer(), *(f'{{"ok": {index}}}' for index in range(8)))
     assert [waiter.result(30).ok_value for waiter in waiters] == list(range(8))
 
 
@@ -204,10 +196,7 @@ def test_a_forked_process_opens_a_waiting_connection_of_its_own(claimer: Claimer
 
 def test_another_process_gets_a_typed_result_by_id_and_one_that_no_longer_fits_is_an_error(claimer: Claimers) -> None:
     handle, odd = tasks.mirror.send(tasks.Point(1, 2)), tasks.mirror.send(tasks.Point(1, 2))
-    worker = claimer()
-    one, other = worker.run_pass(sync=2).claims
-    results = ((one, '{"ok": {"x": 2, "y": 1}}'), (other, '{"ok": "not a point"}'))
-    worker.run_pass(outcomes=[Outcome(claim.id, claim.generation, "COMPLETED", result) for claim, result in results])
+    finish(claimer(), '{"ok": {"x": 2, "y": 1}}', '{"ok": "not a point"}')
     assert tasks.mirror.handle(str(handle.task_id)).get() == TaskResult(ok=tasks.Point(2, 1))
     assert get_handle(handle.task_id).get() == TaskResult(ok={"x": 2, "y": 1})
     assert odd.get().err_value.error_code == "RESULT_DESERIALIZATION_ERROR"
@@ -217,7 +206,7 @@ def test_another_process_gets_a_typed_result_by_id_and_one_that_no_longer_fits_i
 def test_the_error_of_a_task_comes_back_with_its_code_and_data(claimer: Claimers) -> None:
     handle = tasks.mail.send("nobody")
     envelope = '{"err": {"error_code": "NO_ADDRESS", "message": "m", "data": {"to": "nobody"}, "exception": null}}'
-    finish(claimer(mail=1), "FAILED", envelope)
+    finish(claimer(mail=1), envelope, code="NO_ADDRESS")
     assert handle.get() == TaskResult(err=TaskError("NO_ADDRESS", "m", data={"to": "nobody"}))
     (expired,) = put(good_until=dt.datetime.now(dt.UTC))
     claimer().run_pass(sync=1)
@@ -253,45 +242,33 @@ def no_renewal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(result_listener, "RENEW_SECONDS", FOR_EVER)
 
 
-def listening(poll_seconds: float) -> ResultListener:
+@contextmanager
+def looked_for(poll_seconds: float) -> Iterator[None]:
+    """Wait for a task, which ends in the block, after it was looked at twice; then check that the answer comes."""
     resilience = replace(config().resilience, notify_poll_interval_ms=int(poll_seconds * 1000))
-    return ResultListener(replace(config(), resilience=resilience))
-
-
-def finish_one(worker: Claimer, id_: uuid.UUID) -> None:
-    (claim,) = (claim for claim in worker.run_pass(sync=1_000).claims if claim.id == id_)
-    worker.run_pass(outcomes=[Outcome(claim.id, claim.generation, "COMPLETED", '{"ok": 3}')])
-
-
-def has_looked_twice(news: list[Update]) -> None:
-    wait_until(lambda: len(news) >= 2, "it looks when somebody comes, and shortly after")
-    assert [item.status for item in news if isinstance(item, Found)] == ["PENDING"] * len(news)
-
-
-def has_an_answer(news: list[Update]) -> bool:
-    wait_until(lambda: isinstance(news[-1], Exception) or news[-1].status != "PENDING", "there is an answer")
-    return isinstance(news[-1], Found) and news[-1].status == "COMPLETED"
+    (id_,), news = put(), list[Update]()
+    with ResultListener(replace(config(), resilience=resilience)).expecting(id_, news.append):
+        wait_until(lambda: len(news) >= 2, "it looks when somebody comes, and shortly after")
+        assert [item.status for item in news if isinstance(item, Found)] == ["PENDING"] * len(news)
+        yield
+        wait_until(lambda: isinstance(news[-1], Exception) or news[-1].status != "PENDING", "there is an answer")
+    assert isinstance(news[-1], Found)
+    assert news[-1].status == "COMPLETED"
 
 
 @pytest.mark.usefixtures("no_renewal")
 @pytest.mark.promise("S3.9", "S3.13")
 def test_what_ends_after_the_second_look_is_heard_of_and_not_polled_for(claimer: Claimers) -> None:
-    (id_,), news = put(), list[Update]()
-    with listening(FOR_EVER).expecting(id_, news.append):
-        has_looked_twice(news)
-        finish_one(claimer(), id_)
-        assert has_an_answer(news)
+    with looked_for(FOR_EVER):
+        finish(claimer())
 
 
 @pytest.mark.usefixtures("no_renewal")
 @pytest.mark.promise("S3.13")
 def test_what_nobody_announced_is_found_by_the_poll_and_not_by_a_renewal(claimer: Claimers) -> None:
-    (id_,), news = put(), list[Update]()
-    with listening(0.2).expecting(id_, news.append):
-        has_looked_twice(news)
+    with looked_for(0.2):
         Waiter.objects.all().delete()  # no worker announces anything now
-        finish_one(claimer(), id_)
-        assert has_an_answer(news)
+        finish(claimer())
 
 
 @pytest.mark.usefixtures("no_renewal")
@@ -300,11 +277,8 @@ def test_what_nobody_announced_is_found_by_the_poll_and_not_by_a_renewal(claimer
 @given(st.lists(sendable, min_size=1, max_size=12))
 def test_whatever_is_said_of_finished_tasks_true_words_are_heard(claimer: Claimers, said: list[str]) -> None:
     worker = claimer()
-    (id_,), news = put(), list[Update]()
-    with listening(FOR_EVER).expecting(id_, news.append):
-        has_looked_twice(news)
+    with looked_for(FOR_EVER):
         for payload in said:
             worker.conn.execute("SELECT pg_notify(%s, %s)", [worker.channel + "_done", payload])
-        finish_one(worker, id_)
-        assert has_an_answer(news)
+        finish(worker)
     worker.conn.close()

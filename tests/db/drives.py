@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -195,6 +195,11 @@ class Driven:
     STEPS: dict[str, float]  # what may be done, and how often
     dice: Dice
     handle: WorkflowHandle
+    outcome: Callable[[Claim, Any], Outcome]  # what an attempt of a task at a place ends with
+    settled: Callable[[Outcome, Any, Passed], None]  # notes that this was written
+    began: Callable[
+        [Engine, Claim], Any
+    ]  # notes that a task was claimed, checks that it may run now, and returns its place
 
     def __init__(self, connect: Connect, max_bytes: int, engines: int = 2) -> None:
         self.looker = connect()
@@ -255,7 +260,26 @@ class Driven:
 
     def work(self, engine: Engine, *, all_: bool = False) -> None:
         """Run a pass: some tasks, or all, are settled, and others claimed. The ids may get lost before the engine advances."""
-        raise NotImplementedError
+        ends, kept = [], []
+        for claim, place in engine.claims:
+            if (all_ or not self.dice.chance(0.4)) and self.runs(engine, claim, place, all_=all_):
+                ends.append((self.outcome(claim, place), place))
+            else:
+                kept.append((claim, place))
+        engine.goes_on = self.dice.choice([None, engine.max_bytes])
+        passed = engine.run_pass(100 if all_ else self.dice.choice([0, 1, 2, 3, 8]), [outcome for outcome, _ in ends])
+        assert passed.landed == {outcome.id for outcome, _ in ends}
+        for outcome, place in ends:
+            self.settled(outcome, place, passed)
+        engine.claims = kept
+        for claim in passed.claims:
+            engine.claims.append((claim, self.began(engine, claim)))
+        if not self.dice.chance(0.2):
+            engine.advancer.owe(passed.in_runs)
+
+    def runs(self, engine: Engine, claim: Claim, place: Any, *, all_: bool) -> bool:
+        """Let the code of a task run on; return whether it has reached its end."""
+        return True
 
     def resume(self) -> None:
         """Let the run go on."""
@@ -265,10 +289,9 @@ class Driven:
         """Check what holds after each step."""
 
     def left(self) -> list[Any]:
-        """Return what has not ended."""
+        """Return the nodes that have not ended, each after its run, and before its task and its child run."""
         nodes = """
-        SELECT w.id, w.status, n.name, n.kind, n.status, ROW(n.open, n.ok, n.bad)::text,
-               ROW(n.expanded, n.items_ok, n.items_bad, n.total)::text, t.status, t.advanced_at, c.status, c.advanced_at
+        SELECT to_jsonb(w), to_jsonb(n), to_jsonb(t), to_jsonb(c)
         FROM horsies_workflow_nodes n JOIN horsies_workflows w ON w.id = n.workflow_id
         LEFT JOIN horsies_tasks t ON t.id = n.task_id LEFT JOIN horsies_workflows c ON c.id = n.task_id
         WHERE n.finished_at IS NULL"""
@@ -308,7 +331,7 @@ class Drive(Driven):
         self.fates: dict[Place, Fate] = {}  # what became of tasks against their plan
         self.retried = False
         self.attempts: Counter[uuid.UUID] = Counter()
-        self.settled: set[uuid.UUID] = set()
+        self.over: set[uuid.UUID] = set()
         self.owner: dict[uuid.UUID, Engine] = {}
         self.dues: dict[tuple[uuid.UUID, int], Any] = {}  # until when nodes are delayed
         self.retrying = False  # whether a retry was under way at the last check
@@ -393,43 +416,35 @@ class Drive(Driven):
 
     def work(self, engine: Engine, *, all_: bool = False) -> None:
         self.note_renewed()
-        outcomes, kept = [], []
-        for claim, place in engine.claims:
-            if not all_ and self.dice.chance(0.4):
-                kept.append((claim, place))
-                continue
-            growth = engine.growing.setdefault(claim.id, self.grow(claim, place))
-            if all_:
-                for _ in growth:
-                    pass
-            elif next(growth, self) is None:
-                kept.append((claim, place))
-                continue
-            outcomes.append(self.outcome(claim, place))
-        engine.goes_on = self.dice.choice([None, engine.max_bytes])
-        passed = engine.run_pass(100 if all_ else self.dice.choice([0, 1, 2, 3, 8]), outcomes)
-        assert passed.landed == {outcome.id for outcome in outcomes}
-        for outcome in outcomes:
-            self.attempts[outcome.id] += 1
-            del self.owner[outcome.id], engine.growing[outcome.id]
-        self.settled |= {one.id for one in outcomes if "retry" not in passed.decided.get(str(one.id), ())}
-        engine.claims = kept
-        for claim in passed.claims:
-            assert claim.id not in self.owner, "two engines run the same attempt"
-            assert claim.id not in self.settled, "a finished task runs again"
-            self.owner[claim.id] = engine
-            _, run, node, index, status = self.row(claim.id)
-            assert status not in ("PAUSED", "CANCELLED"), f"a task of a run that is {status} starts"
-            place = (self.path(run), node, index)
-            engine.claims.append((claim, place))
-            if not self.fate(place).begins:  # a task at this place was cancelled, and a retry has replaced it
-                self.fates[place] = self.fate(place)._replace(begins=True)
-            self.check_arguments(claim, place)
-        if not self.dice.chance(0.2):
-            engine.advancer.owe(passed.in_runs)
+        super().work(engine, all_=all_)
+
+    def runs(self, engine: Engine, claim: Claim, place: Place, *, all_: bool) -> bool:
+        growth = engine.growing.setdefault(claim.id, self.grow(claim, place))
+        while next(growth, self) is None:  # it has added a node
+            if not all_:
+                return False
+        return True
+
+    def settled(self, outcome: Outcome, place: Place, passed: Passed) -> None:
+        self.attempts[outcome.id] += 1
+        engine = self.owner.pop(outcome.id)
+        del engine.growing[outcome.id]
+        if "retry" not in passed.decided.get(str(outcome.id), ()):
+            self.over.add(outcome.id)
+
+    def began(self, engine: Engine, claim: Claim) -> Place:
+        assert claim.id not in self.owner, "two engines run the same attempt"
+        assert claim.id not in self.over, "a finished task runs again"
+        self.owner[claim.id] = engine
+        _, run, node, index, status = self.row(claim.id)
+        assert status not in ("PAUSED", "CANCELLED"), f"a task of a run that is {status} starts"
+        place = (self.path(run), node, index)
+        if not self.fate(place).begins:  # a task at this place was cancelled, and a retry has replaced it
+            self.fates[place] = self.fate(place)._replace(begins=True)
+        self.check_arguments(claim, place)
+        return place
 
     def outcome(self, claim: Claim, place: Place) -> Outcome:
-        """Return what an attempt ends with."""
         plan = self.plan(place)
         if claim.attempt <= plan.failures:
             return ended(claim, code="AGAIN")
@@ -498,7 +513,7 @@ class Drive(Driven):
             del self.owner[claim.id]
             self.attempts[claim.id] += 1
             if ends[claim.id] == "failed":
-                self.settled.add(claim.id)
+                self.over.add(claim.id)
                 self.fates[place] = Fate("FAILED")
         engine.start()
 
@@ -510,7 +525,7 @@ class Drive(Driven):
             if claim in back:
                 del self.owner[claim.id]
                 if self.row(claim.id)[0] == "CANCELLED":
-                    self.settled.add(claim.id)
+                    self.over.add(claim.id)
                     self.fates[place] = Fate("CANCELLED")
         engine.claims = [pair for pair in engine.claims if pair[0] not in back]
 
@@ -523,7 +538,7 @@ class Drive(Driven):
         if rows:
             task, run, node, index, begun = self.dice.choice(rows)
             TaskStore(self.looker).cancel([task], engine.channel, terminate=False)
-            self.settled.add(task)
+            self.over.add(task)
             self.fates[self.path(run), node, index] = Fate("CANCELLED", begins=begun)
 
     def retry(self, engine: Engine | None = None) -> None:
@@ -729,9 +744,9 @@ def inside(claim: Claim) -> RunningWorkflow:
     return workflow_of(CurrentTask(claim))
 
 
-def chain(*names: str, **options: Any) -> Workflow:
+def chain(*names: str, undo: Any = None, **options: Any) -> Workflow:
     """Return a workflow of tasks that take the result of one another."""
     flow = Workflow("chain", **options)
     for name in names:
-        flow.add(flows.act, *flow.nodes[-1:], name=name)
+        flow.add(flows.act, *flow.nodes[-1:], name=name, undo=undo)
     return flow

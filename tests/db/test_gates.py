@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,8 +14,6 @@ from django.db import transaction
 from horsies_django import (
     TaskResult,
     Workflow,
-    WorkflowDefinitionError,
-    WorkflowError,
     current_task,
     get_workflow,
     task,
@@ -26,7 +25,7 @@ from horsies_django.workflows.operations import writing
 from tests.apps.project import flows
 from tests.conftest import Connect
 from tests.db.conftest import Aside, wait_for_anybody
-from tests.db.test_workflows import run, statuses
+from tests.db.test_workflows import refuses, run, statuses
 
 pytestmark = pytest.mark.django_db
 
@@ -83,14 +82,11 @@ def test_a_gate_waits_for_a_person_and_tells_who_decided() -> None:
 @pytest.mark.parametrize(
     ("first", "how", "status"), [("approve", "approved", "COMPLETED"), ("reject", "rejected", "FAILED")]
 )
-def test_of_two_decisions_before_a_worker_looks_the_first_counts_and_the_other_is_told(
-    first: str, how: str, status: str
-) -> None:
+def test_of_two_decisions_the_first_counts_and_the_other_is_told(first: str, how: str, status: str) -> None:
     handle = gated()
     getattr(handle, first)("legal", actor="ada")
     for verb in (handle.approve, handle.reject):
-        with pytest.raises(WorkflowError, match=ALREADY.format(how)):
-            verb("legal", actor="bob")
+        refuses(ALREADY.format(how), verb, "legal", actor="bob")
     drain()
     assert (gate(handle).status, gate(handle).decided_by) == (status, "ada")
     assert changes() == [f"workflow.{first}"]
@@ -104,11 +100,11 @@ def test_a_decision_does_not_open_the_gate_that_a_retry_opens_anew() -> None:
     found = gate(handle)
     assert (found.status, found.opening, found.decided_by) == ("WAITING", 2, None)
     user = User.objects.create_user("bob")
-    with pytest.raises(WorkflowError, match=r"was opened anew since: look at it again"):  # a tab from before
-        operations.decide_opening(handle.workflow_id, found.number, 1, approved=True, user=user)
+    decide = partial(operations.decide_opening, handle.workflow_id, found.number, approved=True, user=user)
+    refuses("was opened anew since: look at it again", decide, 1)  # a tab from before
     drain()
     assert gate(handle).status == "WAITING"
-    operations.decide_opening(handle.workflow_id, found.number, 2, approved=True, user=user)
+    decide(2)
     drain()
     assert handle.status() == "COMPLETED"
 
@@ -126,27 +122,23 @@ def test_a_double_click_does_not_decide_the_gate_of_the_next_round() -> None:
     flow.add(asks_again, 1)
     handle = run(flow)
     number, user = gate(handle).number, User.objects.create_user("ada")
-    operations.decide_opening(handle.workflow_id, number, 1, approved=True, user=user)
+    decide = partial(operations.decide_opening, handle.workflow_id, number, 1, approved=True, user=user)
+    decide()
     drain()
     assert gate(handle).number != number
-    with pytest.raises(WorkflowError, match=ALREADY.format("approved")):
-        operations.decide_opening(handle.workflow_id, number, 1, approved=True, user=user)
+    refuses(ALREADY.format("approved"), decide)
     drain()
     assert gate(handle).status == "WAITING"
 
 
 @pytest.mark.parametrize(("on_timeout", "status"), [("fail", "FAILED"), ("skip", "SKIPPED"), ("complete", "COMPLETED")])
-def test_an_answer_after_the_deadline_is_refused_also_before_a_worker_has_seen_that_it_passed(
-    on_timeout: str, status: str
-) -> None:
+def test_an_answer_after_the_deadline_is_refused_before_a_worker_saw_it(on_timeout: str, status: str) -> None:
     handle = gated(timeout=HOUR, on_timeout=on_timeout)
     WorkflowNode.objects.filter(kind="gate").update(due_at=dt.datetime.now(dt.UTC) - dt.timedelta(seconds=1))
-    with pytest.raises(WorkflowError, match=r"is not open any more: its time was over at \d\d"):
-        handle.approve("legal", actor="ada")
+    refuses(r"is not open any more: its time was over at \d\d", handle.approve, "legal", actor="ada")
     drain(until=dt.timedelta(minutes=1))
     assert gate(handle).status == status
-    with pytest.raises(WorkflowError, match=r"its time was over at \d\d"):
-        handle.approve("legal", actor="ada")
+    refuses(r"its time was over at \d\d", handle.approve, "legal", actor="ada")
     assert not changes()
 
 
@@ -154,10 +146,8 @@ def test_a_gate_that_does_not_wait_is_not_decided_and_nothing_is_kept_for_it() -
     flow = Workflow("contract")
     flow.gate("legal", after=flow.add(flows.number, 1))
     handle = flow.send()
-    with pytest.raises(WorkflowError, match="'legal' of run .* is not open yet: decide when it waits"):
-        handle.approve("legal", actor="ada")
-    with pytest.raises(WorkflowError, match="is not open yet"):
-        open_gate(handle, "legal")
+    refuses("'legal' of run .* is not open yet: decide when it waits", handle.approve, "legal", actor="ada")
+    refuses("is not open yet", open_gate, handle, "legal")
     drain()
     assert gate(handle).status == "WAITING"
     assert (WorkflowSignal.objects.exists(), changes()) == (False, [])
@@ -168,8 +158,7 @@ def test_a_gate_that_does_not_wait_is_not_decided_and_nothing_is_kept_for_it() -
     skipped.skip("legal")
     cancelled.cancel()
     for handle, status in ((skipped, "SKIPPED"), (cancelled, "CANCELLED")):
-        with pytest.raises(WorkflowError, match=f"it ended as {status} at"):
-            handle.approve("legal", actor="ada")
+        refuses(f"it ended as {status} at", handle.approve, "legal", actor="ada")
 
 
 # who decides
@@ -180,8 +169,7 @@ def test_a_user_needs_the_permission_of_a_gate_and_another_one_that_was_checked_
     ada, bob = User.objects.create_user("ada"), User.objects.create_user("bob")
     ada.user_permissions.add(Permission.objects.get(codename="operate_workflow"))
     handle = gated(permission="horsies.operate_workflow")
-    with pytest.raises(PermissionDenied, match=r"bob .* horsies\.operate_workflow .* 'legal'"):
-        handle.approve("legal", user=bob)
+    refuses(r"bob .* horsies\.operate_workflow .* 'legal'", handle.approve, "legal", user=bob, error=PermissionDenied)
     with writing() as store:
         for checked in (None, "horsies.look"):
             assert not store.decide(handle.workflow_id, 0, 1, checked, True, "ada", None)
@@ -196,45 +184,12 @@ def test_without_a_permission_a_decider_is_at_least_an_active_user_or_named_by_c
     boss = User.objects.create_superuser("boss", is_active=False)
     told = "only an active user who is logged in decides about the gate 'legal'"
     for user in (AnonymousUser(), gone, boss):
-        with pytest.raises(PermissionDenied, match=told):
-            handle.approve("legal", user=user)
+        refuses(told, handle.approve, "legal", user=user, error=PermissionDenied)
     for verb in (handle.approve, handle.reject):
-        with pytest.raises(WorkflowError, match=r"about the gate 'legal': pass user=request\.user, or actor="):
-            verb("legal")
+        refuses(r"about the gate 'legal': pass user=request\.user, or actor=", verb, "legal")
     assert gate(handle).status == "WAITING"
     handle.approve("legal", user=User.objects.create_user("ada"))
     assert gate(handle).decided_by == "ada"
-
-
-@pytest.mark.parametrize("bad", ["a\x00b", "a\ud800b"], ids=["NUL", "surrogate"])
-def test_a_text_that_cannot_be_stored_is_refused_by_us_and_not_by_the_database(bad: str) -> None:
-    flow = Workflow("contract")
-    flow.gate("legal")
-    flow.signal("go")
-    handle = flow.send()
-    for call in (
-        lambda: handle.approve(bad, actor="ada"),
-        lambda: handle.approve("legal", actor=bad),
-        lambda: handle.approve("legal", actor="ada", reason=bad),
-        lambda: handle.signal(bad),
-        lambda: handle.signal("go", key=bad),
-        lambda: handle.signal("go", actor=bad),
-    ):
-        with pytest.raises(WorkflowError, match="without NUL bytes and lone surrogates"):
-            call()
-    assert not WorkflowSignal.objects.exists()
-
-
-def test_a_gate_and_a_signal_of_one_name_are_refused_when_sent() -> None:
-    """Naive: a webhook's message {"approved": true} is a decision."""
-    inner = Workflow("inner")
-    inner.gate("paid")
-    inner.signal("paid", name="message")
-    flow = Workflow("outer")
-    flow.add(inner)
-    for wrong in (inner, flow):
-        with pytest.raises(WorkflowDefinitionError, match="'paid' is the name of a gate and of a signal"):
-            wrong.send()
 
 
 def test_of_several_open_gates_of_one_name_one_is_decided_by_its_number() -> None:
@@ -244,9 +199,7 @@ def test_of_several_open_gates_of_one_name_one_is_decided_by_its_number() -> Non
     handle = flow.send()
     drain()
     one, other = WorkflowNode.objects.filter(kind="gate").order_by("number").values_list("number", flat=True)
-    told = f"several open gates 'legal': decide about one by its number: {one}, {other}"
-    with pytest.raises(WorkflowError, match=told):
-        handle.approve("legal", actor="ada")
+    refuses(f"several open gates 'legal': .* by its number: {one}, {other}", handle.approve, "legal", actor="ada")
     handle.approve(str(other), actor="ada")
     drain()
     assert [*WorkflowNode.objects.filter(status="WAITING").values_list("number", flat=True)] == [one]
@@ -261,6 +214,5 @@ def test_a_decision_waits_for_another_one_and_is_told_that_it_came_second(connec
         get_workflow(handle.workflow_id).approve("legal", actor="ada")
         second = aside(handle.reject, "legal", actor="bob")
         wait_for_anybody(connect())
-    with pytest.raises(WorkflowError, match=ALREADY.format("approved")):
-        second.result()
+    refuses(ALREADY.format("approved"), second.result)
     assert gate(handle).status == "COMPLETED"

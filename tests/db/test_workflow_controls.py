@@ -72,13 +72,16 @@ def alter(handle: WorkflowHandle[Any], **columns: Any) -> None:
 
 
 @pytest.mark.parametrize("claim", [whole, short, ahead])
-@pytest.mark.parametrize("how", ["locked", "given back", "failed before", "failed during"])
+@pytest.mark.parametrize(
+    "how", ["locked", "given back", "failed before", "failed during", "worker died", "lease ended"]
+)
 def test_a_task_that_waits_or_comes_back_during_a_pause_starts_after_the_resume(
     claimer: Claimers, connect: Connect, how: str, claim: Callable[[Claimer], list[Claim]]
 ) -> None:
     worker, other, holder = claimer(default=100), claimer(default=100), connect()
     handle = one(retry_policy=AGAIN)
-    claims = [] if how == "locked" else whole(worker)
+    take = ahead if how in ("worker died", "lease ended") else whole
+    claims = [] if how == "locked" else take(worker)
     if how == "failed before":
         again(worker, *claims)
     with holder.transaction():
@@ -89,6 +92,11 @@ def test_a_task_that_waits_or_comes_back_during_a_pause_starts_after_the_resume(
         worker.run_pass(releases=claims)
     elif how == "failed during":
         again(worker, *claims)
+    elif how == "worker died":
+        WorkerStore(connection).reap(dt.timedelta(0), judge=False, many=9)
+    elif how == "lease ended":
+        Task.objects.update(claim_expires_at=dt.datetime.now(dt.UTC))
+        worker.run_pass(expired_leases=True)
     assert not handle.pause()
     assert Task.objects.get().status == "PENDING"
     assert claim(other) == []
@@ -111,41 +119,7 @@ def test_a_prefetched_task_of_a_paused_run_is_given_back_and_takes_no_room_from_
     assert [claim.id for claim in whole(worker)] == [paused.id]
 
 
-@pytest.mark.parametrize("how", ["its worker dies", "its lease ends"])
-def test_a_prefetched_task_that_is_taken_from_its_worker_does_not_start_during_a_pause(
-    claimer: Claimers, how: str
-) -> None:
-    handle, worker = one(), claimer()
-    assert len(ahead(claimer())) == 1
-    assert handle.pause()
-    if how == "its worker dies":
-        WorkerStore(connection).reap(dt.timedelta(0), judge=False, many=9)
-    else:
-        Task.objects.update(claim_expires_at=dt.datetime.now(dt.UTC))
-    assert worker.run_pass(sync=9, expired_leases=how == "its lease ends").claims == []
-    assert Task.objects.get().status == "PENDING"
-    handle.resume()
-    assert drain() == 1
-
-
-def test_scans_do_not_meet_the_retries_of_a_paused_run(claimer: Claimers) -> None:
-    """Naive: they stay where they are due, and each claim walks over all of them until the run is resumed."""
-    worker = claimer()
-    limit("default", partition_by_args=["n"], partition_max_concurrency=1)
-    handle = one(retry_policy=AGAIN)
-    again(worker, *whole(worker))
-    Task.objects.update(parked=True)
-    assert handle.pause()
-    due = "SELECT count(*) FROM horsies_tasks WHERE status = 'PENDING' AND (parked OR enqueued_at <= now() + interval '9 years')"
-    assert sql(due) == [(0,)]
-    handle.resume()
-    task = Task.objects.get()
-    assert (task.enqueued_at, task.parked, task.retry_count) == (task.next_retry_at, False, 1)
-
-
-def test_a_resume_wakes_workers_for_what_came_back_before_and_was_no_long_wait(
-    claimer: Claimers, connect: Connect
-) -> None:
+def test_a_resume_wakes_workers_for_what_came_back_before(claimer: Claimers, connect: Connect) -> None:
     """Naive: the task lies behind their scan cursors, and waits for the next poll."""
     worker, listener, store = claimer(), connect(), HealthStore(connection)
     handle = left_over(worker)
@@ -191,9 +165,7 @@ def test_a_free_permit_of_a_partition_goes_to_a_task_that_may_start(claimer: Cla
     assert claim.id not in {*running, Task.objects.get(workflow_id=left.workflow_id).pk}
 
 
-def test_what_a_run_has_left_when_it_ended_does_not_start_but_callbacks_after_a_stop_and_what_lost_its_run(
-    claimer: Claimers,
-) -> None:
+def test_what_a_run_has_left_when_it_ended_does_not_start_but_callbacks(claimer: Claimers) -> None:
     worker = claimer(default=100)
     handle = one()
     begun = {"status": "RUNNING", "on_error": "fail", "error_code": None, "continued_as": None}

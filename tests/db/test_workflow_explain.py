@@ -17,7 +17,7 @@ from horsies_django.store.overviews import OverviewStore
 from horsies_django.testing import drain
 from tests.apps.project import flows
 from tests.conftest import sql
-from tests.db.test_workflows import run
+from tests.db.test_workflows import refuses, run
 from tests.support.factories import now, serving
 
 pytestmark = pytest.mark.django_db
@@ -192,17 +192,13 @@ def test_what_does_not_exist_is_named() -> None:
     flow.add(flows.number, 1)
     handle = flow.send()
     for node in ("nothing", "7", 7, "a\x00b", 2**70, "9" * 5_000):
-        with pytest.raises(LookupError, match="no node"):
-            explain_node(handle.workflow_id, node)
-    with pytest.raises(LookupError, match="no workflow run"):
-        explain_node(uuid.uuid4(), "number")
-    with pytest.raises(ValueError, match="UUID"):
-        explain_node("x", "number")
+        refuses("no node", explain_node, handle.workflow_id, node, error=LookupError)
+    refuses("no workflow run", explain_node, uuid.uuid4(), "number", error=LookupError)
+    refuses("UUID", explain_node, "x", "number", error=ValueError)
     WorkflowNode.objects.filter(name="number").update(added_by=5)
     twin = """'{"number": 9, "added_by": 6}'"""
     sql(f"INSERT INTO horsies_workflow_nodes SELECT (jsonb_populate_record(n, {twin})).* FROM horsies_workflow_nodes n")
-    with pytest.raises(LookupError, match="several nodes named 'number'"):
-        explain_node(handle.workflow_id, "number")
+    refuses("several nodes named 'number'", explain_node, handle.workflow_id, "number", error=LookupError)
     assert explain_node(handle.workflow_id, "9").number == 9
 
 

@@ -6,24 +6,28 @@ is read from pg_blocking_pids.
 
 from __future__ import annotations
 
+import re
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
 import pytest
 from django.db import connection, transaction
+from django.db.models.functions import Now
 
-from horsies_django import Workflow, WorkflowError
+from horsies_django import Workflow
 from horsies_django.models import Task, WorkflowNode, WorkflowRun
 from horsies_django.store.workers import WorkerStore
 from horsies_django.workflows.advancer import Debt
 from tests.apps.project import flows
 from tests.conftest import Connect, wait_until
-from tests.db.conftest import Aside, Engines, wait_for_anybody, wait_for_waiting
-from tests.db.drives import Engine, chain, inside
+from tests.db.conftest import Aside, Engines, heard, wait_for_anybody, wait_for_waiting
+from tests.db.drives import Engine, chain, ended, inside, miscounted
 from tests.db.graphs import AGAIN
 from tests.db.lives import THRESHOLD
-from tests.db.test_workflows import statuses
+from tests.db.test_statements import explained
+from tests.db.test_workflows import refuses, statuses
 from tests.support.refusing import refused
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -38,53 +42,28 @@ def parent_of(child: Workflow, *others: str, **options: Any) -> Any:
     return flow.send()
 
 
-def single() -> Workflow:
-    flow = Workflow("child")
-    flow.add(flows.act, name="inner")
-    return flow
-
-
 def test_a_child_that_failed_again_before_its_first_end_was_noted_is_told_to_its_parent(engines: Engines) -> None:
     """Naive: whoever advanced the parent then notes that the child was told, though a retry has run it once more meanwhile."""
     one, two = engines(), engines()
     flow = Workflow("parent")
-    flow.add(flows.act, after=flow.add(single()), name="after")
+    flow.add(flows.act, after=flow.add(chain("inner")), name="after")
     handle = flow.send()
     one.settle(*one.take(), code="BROKEN")
     run = WorkflowRun.objects.get(parent_id=handle.workflow_id).pk
     one.advance_run(run, Task.objects.values_list("id", flat=True))
     one.advance_run(handle.workflow_id, children=[run])
-    assert (statuses(handle), handle.status()) == ({"child": "FAILED", "after": "SKIPPED"}, "FAILED")
+    assert (statuses(handle), handle.status()) == ({"chain": "FAILED", "after": "SKIPPED"}, "FAILED")
     handle.retry()
-    assert statuses(handle) == {"child": "ENQUEUED", "after": "PENDING"}
+    assert statuses(handle) == {"chain": "ENQUEUED", "after": "PENDING"}
     two.advance()
     two.settle(*two.take(), code="BROKEN")
     two.advance_run(run, Task.objects.values_list("id", flat=True))
     one.workflows.mark_advanced([run])  # of its first end
     engines().advance()
-    assert (statuses(handle), handle.status()) == ({"child": "FAILED", "after": "SKIPPED"}, "FAILED")
+    assert (statuses(handle), handle.status()) == ({"chain": "FAILED", "after": "SKIPPED"}, "FAILED")
 
 
 # two engines
-
-
-def test_two_engines_that_advance_one_run_send_its_next_task_once(engines: Engines) -> None:
-    """Naive: no lock of the run, or one that waits. Both would send the second task, or one engine would stand still."""
-    one, two = engines(), engines()
-    two.conn.execute("SET lock_timeout = '5s'")
-    handle = chain("first", "second").send()
-    one.goes_on = None
-    passed = one.settle(*one.take())
-    with one.conn.transaction():
-        tasks = [task for _, task in passed.in_runs]
-        first = one.advance_run(handle.workflow_id, tasks)
-        second = two.advance_run(handle.workflow_id, tasks)
-    assert ((first.busy, first.many), second.busy) == ((False, 1), True)
-    again = two.advance_run(handle.workflow_id, tasks)
-    assert (again.busy, again.many) == (False, 0)
-    assert Task.objects.count() == 2
-    one.run_all()
-    assert handle.status() == "COMPLETED"
 
 
 def test_an_engine_that_found_a_run_busy_counts_its_task_later(engines: Engines) -> None:
@@ -202,8 +181,7 @@ def test_a_skip_leaves_a_task_alone_that_a_worker_has_just_claimed(engine: Engin
     handle = chain("first", "second").send()
     with engine.conn.transaction():
         (first,) = engine.take()
-        with pytest.raises(WorkflowError, match="has begun"):
-            handle.skip("first")
+        refuses("has begun", handle.skip, "first")
     engine.settle(first)
     engine.run_all()
     assert set(statuses(handle).values()) == {"COMPLETED"}
@@ -211,7 +189,7 @@ def test_a_skip_leaves_a_task_alone_that_a_worker_has_just_claimed(engine: Engin
 
 def test_a_child_is_not_left_paused_when_its_parent_was_resumed_before_it(engine: Engine) -> None:
     """Naive: on_error pauses the run, somebody resumes it, and only then the engine comes to pause the children."""
-    handle = parent_of(single(), "bad", on_error="pause")
+    handle = parent_of(chain("inner"), "bad", on_error="pause")
     bad = engine.named()["bad"]
     engine.settle(bad, code="BROKEN")
     advanced = engine.advance_run(handle.workflow_id, [bad.id])
@@ -223,9 +201,7 @@ def test_a_child_is_not_left_paused_when_its_parent_was_resumed_before_it(engine
 
 
 @pytest.mark.parametrize(("on_error", "status"), [("stop", "CANCELLED"), ("pause", "PAUSED")])
-def test_runs_inside_follow_their_parent_although_the_engine_died_that_was_to_tell_them(
-    engines: Engines, on_error: str, status: str
-) -> None:
+def test_runs_inside_follow_their_parent_though_its_engine_died(engines: Engines, on_error: str, status: str) -> None:
     """Naive: only the engine's memory leads from the run that stopped to the runs inside."""
     one, child = engines(), Workflow("child")
     child.add(chain("first", "second"))
@@ -245,7 +221,7 @@ def test_runs_inside_follow_their_parent_although_the_engine_died_that_was_to_te
 
 def test_a_parent_keeps_what_its_child_is_owed_when_both_are_advanced_in_one_round_trip(engine: Engine) -> None:
     """Naive: the end of the child is noted for the parent, and then the parent's turn is crossed off with it."""
-    handle = parent_of(single(), "other")
+    handle = parent_of(chain("inner"), "other")
     claims = engine.named()
     engine.settle(claims["inner"])
     engine.settle(claims["other"])
@@ -254,12 +230,10 @@ def test_a_parent_keeps_what_its_child_is_owed_when_both_are_advanced_in_one_rou
     assert engine.advancer.owed[handle.workflow_id].children == {run}
 
 
-def test_an_error_after_the_commit_of_an_advance_puts_the_run_off_and_the_engine_lives(
-    engines: Engines, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_error_after_the_commit_puts_the_run_off(engines: Engines, caplog: pytest.LogCaptureFixture) -> None:
     """Naive: the run is crossed off already, and the engine ends with a KeyError when it puts the run off."""
     one = engines()
-    handle = parent_of(single())
+    handle = parent_of(chain("inner"))
     one.settle(*one.take())
     with refused("horsies_workflows", event="UPDATE OF advanced_at"):
         one.advancer.turn(one.workflows)
@@ -282,11 +256,9 @@ def test_an_attempt_that_was_given_up_adds_nothing(engines: Engines) -> None:
     connection.cursor().execute("UPDATE horsies_heartbeats SET died_at = now() WHERE id = %s", [one.id])
     assert [told.kind for told in WorkerStore(two.conn).reap(THRESHOLD, judge=False, many=9)] == ["retried"]
     for name in ("once", "late"):
-        with pytest.raises(WorkflowError, match="not the current one"):
-            inside(lost).add(flows.act, name=name)
+        refuses("not the current one", inside(lost).add, flows.act, name=name)
     (again,) = two.take()
-    with pytest.raises(WorkflowError, match="not the current one"):
-        inside(lost).add(flows.act, name="late")
+    refuses("not the current one", inside(lost).add, flows.act, name="late")
     inside(again).add(flows.act, name="once")
     two.settle(again)
     two.run_all()
@@ -296,7 +268,7 @@ def test_an_attempt_that_was_given_up_adds_nothing(engines: Engines) -> None:
 @pytest.mark.parametrize("end", ["CANCELLED", "COMPLETED"])
 def test_nodes_committed_after_the_end_of_the_run_are_cancelled(engine: Engine, end: str) -> None:
     """Naive: nobody looks at the run again, and they stay open for ever; or their tasks run."""
-    handle = single().send()
+    handle = chain("inner").send()
     (claim,) = engine.take()
     with transaction.atomic():
         inside(claim).add(flows.act, name="added")
@@ -308,3 +280,164 @@ def test_nodes_committed_after_the_end_of_the_run_are_cancelled(engine: Engine, 
     engine.advance()
     assert statuses(handle) == {"inner": "COMPLETED", "added": "CANCELLED", "after": "CANCELLED"}
     assert (handle.status(), engine.take(), engine.workflows.owed(None, 9)) == (end, [], [])
+
+
+# what a pass itself does for the workflows whose tasks it settles, and what it leaves to an advance
+
+
+def test_a_pass_goes_on_with_a_chain_and_claims_what_it_sends(engine: Engine) -> None:
+    """Naive: settle, advance and claim are three round trips, and two commits more."""
+    handle = chain("a", "b", "c").send()
+    (first,) = engine.take()
+    passed = engine.run_pass(5, [ended(first, 7)])
+    (second,) = passed.claims
+    assert (passed.in_runs, second.task_name) == ([], flows.act.name)
+    assert statuses(handle) == {"a": "COMPLETED", "b": "ENQUEUED", "c": "PENDING"}
+    assert "7" in second.kwargs, "it has the result of the task that this pass settled"
+    (third,) = engine.run_pass(5, [ended(second)]).claims
+    assert None not in Task.objects.exclude(pk=third.id).values_list("advanced_at", flat=True)
+    assert engine.run_pass(5, [ended(third)]).in_runs == []
+    assert (handle.status(), miscounted(), engine.workflows.owed(None, 1_000)) == ("COMPLETED", [], [])
+
+
+def test_a_pass_ends_a_run_with_its_value_and_tells_who_waits_for_it(engine: Engine, connect: Connect) -> None:
+    """Naive: the last node of a run is an advance of its own, with a round trip and a commit more."""
+    flow = Workflow("two")
+    first = flow.add(flows.act, name="a")
+    flow.add(flows.act, name="b")
+    flow.returns(first)
+    handle = flow.send()
+    listener = connect()
+    listener.execute("INSERT INTO horsies_waiters VALUES (gen_random_uuid(), now() + interval '1 h')")
+    listener.execute(f"LISTEN {engine.channel}_done")
+    one, other = sorted(engine.take(), key=lambda claim: Task.objects.get(pk=claim.id).node or 0)
+    assert engine.settle(one, value=[7]).in_runs == []
+    assert handle.status() == "RUNNING", "another node is open"
+    assert engine.settle(other).in_runs == []
+    assert (handle.status(), handle.get(0).ok_value) == ("COMPLETED", [7])
+    assert str(handle.workflow_id) in " ".join(heard(listener)).split()
+
+
+def test_a_join_starts_in_the_pass_that_settles_its_last_task(engine: Engine) -> None:
+    flow = Workflow("join")
+    flow.add(flows.act, after=[flow.add(flows.act, name=name) for name in "abc"], name="end")
+    handle = flow.send()
+    first, *others = engine.take()
+    assert engine.run_pass(5, [ended(first)]).claims == []
+    assert statuses(handle)["end"] == "PENDING"
+    (last,) = engine.run_pass(5, [ended(claim) for claim in others]).claims
+    assert (Task.objects.get(pk=last.id).node, miscounted()) == (WorkflowNode.objects.get(name="end").number, [])
+
+
+LEFT: dict[str, Callable[[Workflow, Any], object]] = {
+    "a condition": lambda flow, first: flow.add(flows.act, after=first, when=first.matches("$ == 1")),
+    "any": lambda flow, first: flow.add(flows.act, after=[first, flow.gate("never")], join="any"),
+    "a delay": lambda flow, first: flow.add(flows.act.with_options(delay=60), after=first),
+    "a map": lambda flow, first: flow.map(flows.act, value=[1, 2], after=first),
+    "a timer": lambda flow, first: flow.sleep(1_000, after=first),
+    "a run inside": lambda flow, first: flow.add(chain("inner"), after=first),
+    "one task beside another": lambda flow, first: [flow.add(flows.act, after=first), flow.gate("wait", after=first)],
+}
+
+
+@pytest.mark.parametrize("what", LEFT)
+def test_where_more_has_to_be_decided_a_pass_leaves_the_run_as_it_is(engine: Engine, what: str) -> None:
+    flow = Workflow("left")
+    LEFT[what](flow, flow.add(flows.act, name="first"))
+    handle = flow.send()
+    (claim,) = engine.take()
+    before = statuses(handle)
+    passed = engine.settle(claim)
+    assert (passed.in_runs, statuses(handle)) == ([(handle.workflow_id, claim.id)], before)
+    assert Task.objects.get(pk=claim.id).advanced_at is None
+    engine.advance()
+    assert (statuses(handle)["first"], miscounted()) == ("COMPLETED", [])
+
+
+@pytest.mark.parametrize("what", ["a limit", "a pause", "a part that is left", "added nodes", "a failure", "a parent"])
+def test_a_run_in_which_something_matters_is_left_to_an_advance(engine: Engine, what: str) -> None:
+    flow = chain("a", "b", "c", max_in_flight=1 if what == "a limit" else None)
+    if what == "a parent":
+        flow, inner = Workflow("parent"), flow
+        flow.add(inner)
+    handle = flow.send()
+    (claim,) = engine.take()
+    if what == "a pause":
+        handle.pause()
+    elif what == "a part that is left":
+        WorkflowRun.objects.update(owed_at=Now())
+    elif what == "added nodes":
+        inside(claim).add(flows.act, name="added")
+    passed = engine.settle(claim, code="BROKEN" if what == "a failure" else None)
+    assert ([task for _, task in passed.in_runs], Task.objects.count()) == ([claim.id], 1)
+    engine.advance()
+    assert miscounted() == []
+
+
+def test_a_run_that_another_transaction_holds_is_not_waited_for(engine: Engine, connect: Connect) -> None:
+    handle = chain("a", "b").send()
+    (claim,) = engine.take()
+    holder = connect()
+    engine.conn.execute("SET lock_timeout = '5s'")
+    with holder.transaction():
+        holder.execute("SELECT FROM horsies_workflows WHERE id = %s FOR UPDATE", [handle.workflow_id])
+        passed = engine.settle(claim)
+    assert (passed.landed, passed.in_runs) == ({claim.id}, [(handle.workflow_id, claim.id)])
+
+
+def test_a_task_that_cannot_be_sent_does_not_refuse_the_outcome_before_it(engine: Engine) -> None:
+    """Naive: the error of the send ends the pass, and all of its outcomes are refused."""
+    handle, other = chain("a", "b").send(), chain("a", "b").send()
+    claims = engine.take()
+    engine.goes_on = 100
+    long = next(claim for claim in claims if Task.objects.get(pk=claim.id).workflow_id == handle.workflow_id)
+    (short,) = (claim for claim in claims if claim is not long)
+    passed = engine.run_pass(5, [ended(long, "x" * 200), ended(short, 1)])
+    assert (passed.landed, len(passed.in_runs)) == ({long.id, short.id}, 2)
+    assert set(Task.objects.values_list("advanced_at", flat=True)) == {None}
+    engine.advancer.owe(passed.in_runs)
+    engine.advancer.max_bytes = 100
+    engine.run_all()
+    assert (statuses(handle)["b"], other.status()) == ("FAILED", "COMPLETED")
+
+
+def test_a_pass_sends_no_task_against_the_rules_of_its_table_for_a_node_that_a_stranger_wrote(engine: Engine) -> None:
+    """Naive: rows that a pass writes are not checked, so it sends what no later statement could bear."""
+    chain("a", "b").send()
+    (first,) = engine.take()
+    WorkflowNode.objects.filter(name="b").update(priority=0)
+    passed = engine.run_pass(5, [ended(first)])
+    assert (passed.landed, len(passed.in_runs), Task.objects.count()) == ({first.id}, 1, 1)
+
+
+def test_workers_are_told_of_what_a_pass_sent_and_did_not_claim(engine: Engine, connect: Connect) -> None:
+    """Naive: all tasks that it sends are announced, so each hop wakes a worker for nothing; or none is, and one waits."""
+    flow = Workflow("fan")
+    first = flow.add(flows.act, name="first")
+    for name in "abc":
+        flow.add(flows.act, after=flow.add(flows.act, after=first, name=name), name=f"after {name}")
+    flow.send()
+    listener = connect()
+    (claim,) = engine.take()
+    listener.execute(f"LISTEN {engine.channel}_new")
+    claims = engine.run_pass(2, [ended(claim)]).claims
+    assert (len(claims), [text.split()[-1] for text in heard(listener)]) == (2, ["default"]), "one is left"
+    claims += engine.take(1)
+    claims = engine.run_pass(3, [ended(claim) for claim in claims]).claims
+    assert (len(claims), heard(listener)) == (3, [])
+
+
+def test_of_a_run_of_many_nodes_a_pass_reads_those_that_it_moves(engine: Engine, connect: Connect) -> None:
+    """Naive: with the run as a constant, a plan of an empty table reads all nodes of the run for each of its tasks."""
+    for _ in range(100):
+        chain("a", "b", "c").send()
+    connect().execute("ANALYZE")
+    for _ in range(3):
+        engine.settle(*engine.take())
+    flow = chain(*map(str, range(300)))
+    flow.send()
+    notices = explained(engine)  # type: ignore[arg-type]
+    engine.run_pass(1, [ended(claim) for claim in engine.take()])
+    scans = re.findall(r"Scan using horsies_workflow_nodes_pkey on .*\n\s+Index Cond: (.*)", "\n".join(notices))
+    assert len(scans) > 5
+    assert [condition for condition in scans if "number = " not in condition] == []

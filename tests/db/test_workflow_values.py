@@ -179,9 +179,7 @@ def small_payloads(settings: Any) -> None:
 
 
 @pytest.mark.usefixtures("small_payloads")
-def test_a_run_whose_value_is_too_large_has_failed_and_its_node_too_and_is_retried_with_a_higher_limit(
-    settings: Any,
-) -> None:
+def test_a_run_whose_value_is_too_large_has_failed_and_its_node_too(settings: Any) -> None:
     """Naive: it is COMPLETED, and only get() says that there is no value, or None is the value of its node; or all that completed
     is undone; or it cannot be retried, as no task of its has failed."""
     flow = large()
@@ -213,17 +211,6 @@ def test_the_values_of_a_map_are_as_large_as_their_json(element: Any, many: int,
     flow = Workflow("sizes")
     flow.returns(flow.map(flows.anything, value=[element] * many))
     assert run(flow).status() == status
-
-
-@pytest.mark.usefixtures("small_payloads")
-def test_a_result_that_is_too_large_to_pass_fails_one_node() -> None:
-    flow = Workflow("large")
-    parts = [flow.add(flows.anything, "x" * 1_000) for _ in range(3)]
-    flow.add(flows.lengths, parts, name="list")
-    flow.add(flows.lazy_lengths, parts, name="lazy")
-    found = run(flow).results()
-    assert found["list"].err_value.error_code == "PAYLOAD_TOO_LARGE"
-    assert found["lazy"].ok_value == 3_000
 
 
 @pytest.mark.parametrize("how", ["itself", "timeout"])

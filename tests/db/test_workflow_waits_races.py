@@ -61,9 +61,7 @@ def test_two_signals_at_once_for_one_wait_are_taken_by_one_and_kept(engines: Eng
     assert Task.objects.count() == 1
 
 
-def test_a_signal_that_commits_in_the_middle_of_an_advance_is_not_marked_as_seen(
-    engines: Engines, connect: Connect, aside: Aside
-) -> None:
+def test_a_signal_that_commits_during_an_advance_is_not_seen(engines: Engines, connect: Connect, aside: Aside) -> None:
     """Naive: all unseen signals are marked at the end. The advance stands still after it has read the signals."""
     one, holder = engines(), connect()
     handle = waiting()
@@ -257,9 +255,7 @@ def idle(engine: Engine) -> int:
     return sum(entries(engine.conn, look) for look in looks)
 
 
-def test_an_idle_tick_reads_as_little_with_thousands_of_sleeping_runs_as_with_none(
-    engines: Engines, connect: Connect
-) -> None:
+def test_an_idle_tick_reads_as_little_with_many_sleeping_runs(engines: Engines, connect: Connect) -> None:
     empty = idle(engines())
     put_to_sleep(connect, 3_000)
     assert idle(engines()) <= empty + 50

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -39,6 +40,12 @@ def run(flow: Workflow) -> Any:
     handle = flow.send()
     drain(raise_errors=False)
     return handle
+
+
+def refuses(said: str, call: Callable[..., object], *args: Any, error: Any = WorkflowError, **how: Any) -> None:
+    """Check that a call raises an error that says so."""
+    with pytest.raises(error, match=said):
+        call(*args, **how)
 
 
 @pytest.mark.promise("S3.1")
@@ -82,8 +89,7 @@ def test_runs_inside_a_run_that_tasks_added_under_one_name_are_all_there() -> No
     assert (first, second.startswith("inner (")) == ("inner", True)
     assert async_to_sync(handle.achildren)() == handle.children()
     assert handle.children()["inner"].children() == {}
-    with pytest.raises(LookupError, match="never sent"):
-        get_workflow(uuid.uuid4()).children()
+    refuses("never sent", get_workflow(uuid.uuid4()).children, error=LookupError)
 
 
 # batches
@@ -148,8 +154,7 @@ def test_a_key_makes_a_send_idempotent() -> None:
     assert send() == send()
     assert len({send(), send(name="export"), send(key=None), send(key=None)}) == 4
     for other in ({"n": 2}, {"signal": "sent"}, {"days": 2}, {"undo": flows.note_undo}):
-        with pytest.raises(WorkflowError, match="another graph"):
-            send(**other)
+        refuses("another graph", send, **other)
 
 
 def numbered(*numbers: int, key: str | None = None) -> Workflow:
@@ -160,9 +165,7 @@ def numbered(*numbers: int, key: str | None = None) -> Workflow:
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 5_000])
-def test_many_workflows_are_sent_in_order_whatever_fits_into_a_statement(
-    monkeypatch: pytest.MonkeyPatch, chunk: int
-) -> None:
+def test_many_workflows_are_sent_in_order_in_any_chunks(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
     monkeypatch.setattr(send, "CHUNK", chunk)
     sizes = (1, 1, 3, 1, 2, 1)
     handles = Workflow.send_many(numbered(*range(size)) for size in sizes)
@@ -175,27 +178,12 @@ def test_many_workflows_are_sent_in_order_whatever_fits_into_a_statement(
 
 def test_of_many_workflows_all_or_none_are_sent() -> None:
     numbered(1, key="here").send()
-    with pytest.raises(WorkflowDefinitionError, match="no task named 'nothing'"):
-        Workflow.send_many([numbered(1), numbered(2), Workflow("bad").add("nothing").flow])
-    with pytest.raises(WorkflowError, match="another graph"):
-        Workflow.send_many([numbered(1), numbered(2, key="here")])
+    bad = Workflow("bad").add("nothing").flow
+    refuses("no task named", Workflow.send_many, [numbered(1), numbered(2), bad], error=WorkflowDefinitionError)
+    refuses("another graph", Workflow.send_many, [numbered(1), numbered(2, key="here")])
     assert WorkflowRun.objects.count() == 1
     one, other, same = Workflow.send_many([numbered(1, key="new"), numbered(2), numbered(1, key="new")])
     assert (one == same, WorkflowRun.objects.count()) == (True, 3)
-
-
-@pytest.mark.parametrize("wrong", [flows.number, "number", 3, ["number"]])
-def test_what_is_no_node_is_named_wherever_a_node_is_expected(wrong: object) -> None:
-    flow = Workflow("no node")
-    flow.add(flows.number, 1, after=wrong)
-    flow.returns(wrong)
-    with pytest.raises(WorkflowDefinitionError) as raised:
-        flow.send()
-    shown = repr(wrong[0] if isinstance(wrong, list) else wrong)
-    assert raised.value.problems == [
-        f"number: after(): {shown} is not a node of this workflow; use what its add() returned",
-        f"returns(): {wrong!r} is not a node of this workflow; use what its add() returned",
-    ]
 
 
 def test_all_problems_are_named_at_once() -> None:
@@ -269,9 +257,7 @@ def test_async_tasks_grow_and_read_results_which_leave_out_no_node_although_two_
 
 
 @pytest.mark.parametrize("what", ["same", "graph", "argument", "task", "input", "list", "key"])
-def test_a_second_attempt_that_adds_another_node_under_a_name_is_told_on_the_run(
-    what: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_second_attempt_that_adds_another_node_is_told(what: str, caplog: pytest.LogCaptureFixture) -> None:
     """Naive: the earlier node is kept in silence, mixed with those of the later attempt."""
     flow = Workflow("grows anew")
     flow.add(flows.grows_anew, what, 30)
@@ -294,8 +280,7 @@ def test_a_second_attempt_that_adds_another_node_under_a_name_is_told_on_the_run
 def test_the_workflow_of_a_running_task_cannot_be_sent_again_also_not_from_async_code() -> None:
     flow = workflow_of(CurrentTask())
     for call in (flow.send, lambda: asyncio.run(flow.asend())):
-        with pytest.raises(WorkflowError, match="the workflow of the current task is running"):
-            call()
+        refuses("the workflow of the current task is running", call)
 
 
 def test_a_task_outside_of_a_workflow_cannot_grow_one() -> None:

@@ -97,11 +97,6 @@ def lengths(values: list[str]) -> int:
 
 
 @task
-def lazy_lengths(values: Results[str]) -> int:
-    return sum(map(len, values))
-
-
-@task
 async def grows_async(n: int) -> int:
     first = await current_task().workflow.aadd(number, n, name="first")
     mapped = await current_task().workflow.amap(plus, a=[1, 2], b=n)

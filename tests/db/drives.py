@@ -16,11 +16,10 @@ from typing import Any
 import psycopg
 
 from horsies_django import Workflow, WorkflowError
-from horsies_django.core.records import Claim, Outcome, Wanted
+from horsies_django.core.records import Claim, Outcome
 from horsies_django.models import Task, WorkflowNode
-from horsies_django.store.notify import channel_prefix
 from horsies_django.store.passes import Passed
-from horsies_django.store.tasks import Served, TaskStore
+from horsies_django.store.tasks import TaskStore
 from horsies_django.store.workers import WorkerStore
 from horsies_django.store.workflows import Advanced, WorkflowStore
 from horsies_django.tasks.context import CurrentTask
@@ -30,7 +29,7 @@ from horsies_django.workflows.growth import RunningWorkflow, workflow_of
 from horsies_django.workflows.handle import WorkflowHandle
 from horsies_django.workflows.nodes import Node
 from tests.apps.project import flows
-from tests.conftest import Connect, sql
+from tests.conftest import Claimer, Connect, sql
 from tests.db.graphs import Dice, acting, add, build, graph_of, spot_of
 from tests.db.lives import THRESHOLD
 from tests.support.models.workflows import BAD, FINAL, LARGE, Fate, Graph, Path, Place, Run, Spot, too_large
@@ -42,7 +41,6 @@ TABLES = (
 MAX_BYTES = 1_000_000
 LIMIT = 20_000  # MAX_PAYLOAD_BYTES of a drive; two values that are LARGE are larger
 ADDED = 1_000_000  # the least number of a node that a task added
-QUEUES = Served(["default"])
 CODES = {"FAILED": "BROKEN", "SKIPPED": "TASK_SKIPPED", "CANCELLED": "TASK_CANCELLED"}
 NODES = "SELECT n.workflow_id, n.number, n.status FROM horsies_workflow_nodes n"
 MISCOUNTED = """
@@ -79,14 +77,13 @@ class Plan:
     wavers: bool = False
 
 
-class Engine:
-    """A worker reduced to its statements."""
+class Engine(Claimer):
+    """A worker reduced to its statements, which also advances runs."""
 
     def __init__(self, conn: psycopg.Connection[Any], max_bytes: int = MAX_BYTES) -> None:
-        self.conn = conn
+        super().__init__(conn)
         self.max_bytes = max_bytes
         self.goes_on: int | None = max_bytes  # None: its passes leave all runs to the advancer
-        self.channel = channel_prefix(conn)
         self.start()
 
     def start(self) -> None:
@@ -102,11 +99,9 @@ class Engine:
     def workflows(self) -> WorkflowStore:
         return self.advancer.store(self.conn, self.channel)
 
-    def run_pass(self, many: int = 0, outcomes: Sequence[Outcome] = ()) -> Passed:
+    def run_pass(self, many: int = 0, outcomes: Sequence[Outcome] = (), **owed: Any) -> Passed:
         """Run a pass that takes so many tasks."""
-        return TaskStore(self.conn).run_pass(
-            self.id, self.channel, QUEUES, Wanted(many), outcomes=list(outcomes), max_bytes=self.goes_on
-        )
+        return super().run_pass(many, outcomes=list(outcomes), max_bytes=self.goes_on, **owed)
 
     def take(self, many: int = 100) -> list[Claim]:
         """Claim tasks."""
@@ -520,7 +515,7 @@ class Drive(Driven):
     def give_back(self, engine: Engine) -> None:
         """Give tasks back that have not begun, as when a child process dies."""
         back = [claim for claim, _ in engine.claims if claim.id not in engine.growing and self.dice.chance(0.5)]
-        TaskStore(engine.conn).run_pass(engine.id, engine.channel, QUEUES, releases=back)
+        engine.run_pass(releases=back)
         for claim, place in engine.claims:
             if claim in back:
                 del self.owner[claim.id]

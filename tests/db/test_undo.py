@@ -10,7 +10,7 @@ import pytest
 from django.db import connection
 
 from horsies_django import RetryPolicy, Workflow, WorkflowDefinitionError
-from horsies_django.models import Task, WorkflowEdge, WorkflowNode
+from horsies_django.models import Task, WorkflowNode
 from horsies_django.tasks.redaction import redact
 from horsies_django.testing import drain
 from horsies_django.workflows.handle import WorkflowHandle
@@ -77,36 +77,6 @@ def test_one_attempt_without_a_known_outcome_is_undone(hand: Hand, codes: list[A
     hand.end("bad", code="BROKEN")
     hand.finish()
     assert sent(handle) == [("pay", 0, {"value": "pay", "result": result}) for result in results]
-
-
-def test_an_undo_waits_for_the_nearest_undos_below_it_and_for_no_others(hand: Hand) -> None:
-    """Naive: it waits only for direct neighbours, or for all others, or for the undo of a node that did not begin."""
-    flow = Workflow("order")
-    undo: dict[str, Any] = {"undo": flows.unact}
-    top = flow.add(flows.act, name="top", **undo)
-    plain = flow.add(flows.act, after=top, name="plain")
-    left = flow.add(flows.act, after=plain, name="left", **undo)
-    flow.add(flows.act, after=left, name="leaf", **undo)
-    refused = flow.add(flows.act, after=top, name="refused", **undo)
-    flow.add(flows.act, after=[refused], allow_failed=True, name="right", **undo)
-    flow.add(flows.act, name="apart", **undo)
-    flow.add(flows.act, after=flow.nodes[1:], allow_failed=True, name="late")
-    flow.add(flows.broken, after=flow.nodes[-1], name="bad")
-    handle = flow.send()
-    while names := hand.take():
-        for name in sorted(names):
-            hand.end(name, code="BROKEN" if name in ("bad", "refused") else None)
-        if handle.status() == "COMPENSATING":
-            break
-    names = dict(WorkflowNode.objects.filter(kind="undo").values_list("number", "name"))
-    edges = {
-        (names[up].removeprefix("undo "), names[down].removeprefix("undo "))
-        for up, down in WorkflowEdge.objects.filter(upstream__in=names).values_list("upstream", "downstream")
-    }
-    assert edges == {("leaf", "left"), ("left", "top"), ("right", "top")}
-    assert {name for name, status in undos(handle).items() if status == "ENQUEUED"} == {"leaf", "right", "apart"}
-    hand.finish()
-    assert set(undos(handle).values()) == {"COMPLETED"}
 
 
 def test_undos_keep_to_max_in_flight_and_not_to_the_deadline_of_the_run(hand: Hand) -> None:

@@ -71,9 +71,9 @@ def test_a_node_waits_for_the_upstream_nodes_that_are_open() -> None:
     assert many.endswith("'number-6' is ENQUEUED, and 1,195 more.")
 
 
-def test_the_task_of_a_node_is_explained_as_any_task_also_of_a_run_that_has_ended() -> None:
-    flow = Workflow("task")
-    flow.add(flows.number, 1)
+def test_the_task_of_a_node_is_explained_as_any_task_and_a_pause_and_the_end_of_its_run_as_well() -> None:
+    flow = Workflow("paused")
+    flow.add(flows.plus, flow.add(flows.number, 1))
     handle = flow.send()
     queues.pause("default", actor="ada", reason="the disk is full")
     found = told(handle, "number")
@@ -82,12 +82,8 @@ def test_the_task_of_a_node_is_explained_as_any_task_also_of_a_run_that_has_ende
     assert "the disk is full" in str(found)
     WorkflowRun.objects.update(status="CANCELLED", finished_at=now())
     assert codes(handle, "number")[:2] == ["RUN_ENDED", "TASK"]
-
-
-def test_a_paused_run_says_who_paused_it_and_why_or_which_failure() -> None:
-    flow = Workflow("paused")
-    flow.add(flows.plus, flow.add(flows.number, 1))
-    handle = flow.send()
+    WorkflowRun.objects.update(status="RUNNING", finished_at=None)
+    queues.resume("default", actor="ada")
     handle.pause(actor="ada", reason="wrong book.")
     assert codes(handle, "plus") == ["RUN_PAUSED", "WAITING_FOR_NODES"]
     assert codes(handle, "number") == ["RUN_PAUSED"]

@@ -354,13 +354,9 @@ def test_where_more_has_to_be_decided_a_pass_leaves_the_run_as_it_is(engine: Eng
     assert (statuses(handle)["first"], miscounted()) == ("COMPLETED", [])
 
 
-@pytest.mark.parametrize("what", ["a limit", "a pause", "a part that is left", "added nodes", "a failure", "a parent"])
+@pytest.mark.parametrize("what", ["a limit", "a pause", "a part that is left", "added nodes", "a failure"])
 def test_a_run_in_which_something_matters_is_left_to_an_advance(engine: Engine, what: str) -> None:
-    flow = chain("a", "b", "c", max_in_flight=1 if what == "a limit" else None)
-    if what == "a parent":
-        flow, inner = Workflow("parent"), flow
-        flow.add(inner)
-    handle = flow.send()
+    handle = chain("a", "b", "c", max_in_flight=1 if what == "a limit" else None).send()
     (claim,) = engine.take()
     if what == "a pause":
         handle.pause()
@@ -372,6 +368,16 @@ def test_a_run_in_which_something_matters_is_left_to_an_advance(engine: Engine, 
     assert ([task for _, task in passed.in_runs], Task.objects.count()) == ([claim.id], 1)
     engine.advance()
     assert miscounted() == []
+
+
+def test_a_task_that_failed_leaves_those_of_its_run_that_completed_beside_it(engine: Engine) -> None:
+    flow = Workflow("two")
+    for name in "ab":
+        flow.add(flows.act, after=flow.add(flows.act, name=name), name=f"after {name}")
+    flow.send()
+    one, two = engine.take()
+    passed = engine.run_pass(0, [ended(one), ended(two, code="BROKEN")])
+    assert {task for _, task in passed.in_runs} == {one.id, two.id}
 
 
 def test_a_run_that_another_transaction_holds_is_not_waited_for(engine: Engine, connect: Connect) -> None:
@@ -436,7 +442,7 @@ def test_of_a_run_of_many_nodes_a_pass_reads_those_that_it_moves(engine: Engine,
         engine.settle(*engine.take())
     flow = chain(*map(str, range(300)))
     flow.send()
-    notices = explained(engine)  # type: ignore[arg-type]
+    notices = explained(engine)
     engine.run_pass(1, [ended(claim) for claim in engine.take()])
     scans = re.findall(r"Scan using horsies_workflow_nodes_pkey on .*\n\s+Index Cond: (.*)", "\n".join(notices))
     assert len(scans) > 5

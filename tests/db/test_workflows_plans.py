@@ -30,45 +30,38 @@ TABLES = [f"horsies_{name}" for name in ("tasks", "task_attempts", "workflows", 
 POSTPONE = "UPDATE horsies_tasks SET enqueued_at = now() + interval '1 year' WHERE finished_at IS NULL"
 
 
-def fill(state: str, admin: Any) -> None:
-    """Make the tables new, empty with statistics, large with statistics of empty ones, or large with their own.
+ANALYZE = f"ANALYZE {', '.join(TABLES)}"
+FILL = [
+    """INSERT INTO horsies_workflows (id, name, status, on_error, sent_at, finished_at)
+    SELECT md5(run::text)::uuid, 'old', 'COMPLETED', 'fail', now(), now() FROM generate_series(1, 500) AS run""",
+    """INSERT INTO horsies_workflow_nodes (workflow_id, number, name, kind, status, task_name, queue_name, lane, priority,
+                                          task_id, finished_at)
+    SELECT md5(run::text)::uuid, n, n::text, 'task', 'COMPLETED', 'x', 'default', 'sync', 100, md5(run || ' ' || n)::uuid, now()
+    FROM generate_series(1, 500) AS run, generate_series(0, 19) AS n""",
+    """INSERT INTO horsies_workflow_edges (workflow_id, upstream, downstream)
+    SELECT md5(run::text)::uuid, n, n + 1 FROM generate_series(1, 500) AS run, generate_series(0, 18) AS n""",
+    """INSERT INTO horsies_tasks (id, task_name, queue_name, lane, priority, kwargs, status, sent_at, enqueued_at, finished_at,
+                                  result, workflow_id, node, node_index, advanced_at)
+    SELECT md5(run || ' ' || n)::uuid, 'x', 'default', 'sync', 100, '{}', 'COMPLETED', now(), now(), now(),
+           '{"ok": 1}', md5(run::text)::uuid, n, 0, now()
+    FROM generate_series(1, 500) AS run, generate_series(0, 19) AS n""",
+]
+EMPTY = [f"DELETE FROM {table}" for table in TABLES]
+# "emptied" has statistics of when all rows had been deleted, but not their pages; these promise one row whatever comes.
+STATES = {
+    "new": [], "one": [], "empty": [ANALYZE], "stale": [ANALYZE, *FILL], "large": [*FILL, ANALYZE],
+    "emptied": [*FILL, *EMPTY, ANALYZE, *FILL],
+}  # fmt: skip
 
-    "emptied": as large, with statistics of when all rows had been deleted, but not their pages; these promise one row whatever
-    comes. "grown": large ones that were new, without anything that would make sessions plan again.
-    """
-    if state != "grown":
-        for table in TABLES:
-            admin.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
-        admin.execute(f"TRUNCATE {', '.join(TABLES)} CASCADE")
-        admin.execute("DELETE FROM pg_statistic WHERE starelid = ANY (%s::text[]::regclass[])", [list(TABLES)])
-    if state in ("empty", "stale", "large"):
-        admin.execute(f"ANALYZE {', '.join(TABLES)}")
-    if state == "emptied":
-        fill("stale", admin)
-        for table in TABLES:
-            admin.execute(f"DELETE FROM {table}")
-        admin.execute(f"ANALYZE {', '.join(TABLES)}")
-    if state in ("grown", "stale", "emptied", "large"):
-        admin.execute("""
-            INSERT INTO horsies_workflows (id, name, status, on_error, sent_at, finished_at)
-            SELECT md5(run::text)::uuid, 'old', 'COMPLETED', 'fail', now(), now() FROM generate_series(1, 500) AS run""")
-        admin.execute("""
-            INSERT INTO horsies_workflow_nodes (workflow_id, number, name, kind, status, task_name, queue_name, lane,
-                                                priority, task_id, finished_at)
-            SELECT md5(run::text)::uuid, n, n::text, 'task', 'COMPLETED', 'x', 'default', 'sync', 100,
-                   md5(run || ' ' || n)::uuid, now()
-            FROM generate_series(1, 500) AS run, generate_series(0, 19) AS n""")
-        admin.execute("""
-            INSERT INTO horsies_workflow_edges (workflow_id, upstream, downstream)
-            SELECT md5(run::text)::uuid, n, n + 1 FROM generate_series(1, 500) AS run, generate_series(0, 18) AS n""")
-        admin.execute("""
-            INSERT INTO horsies_tasks (id, task_name, queue_name, lane, priority, kwargs, status, sent_at, enqueued_at,
-                                       finished_at, result, workflow_id, node, node_index, advanced_at)
-            SELECT md5(run || ' ' || n)::uuid, 'x', 'default', 'sync', 100, '{}', 'COMPLETED', now(), now(), now(),
-                   '{"ok": 1}', md5(run::text)::uuid, n, 0, now()
-            FROM generate_series(1, 500) AS run, generate_series(0, 19) AS n""")
-    if state == "large":
-        admin.execute(f"ANALYZE {', '.join(TABLES)}")
+
+def fill(state: str, admin: Any) -> None:
+    """Make the tables new, empty with statistics, large with statistics of empty ones, or large with their own."""
+    for table in TABLES:
+        admin.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
+    admin.execute(f"TRUNCATE {', '.join(TABLES)} CASCADE")
+    admin.execute("DELETE FROM pg_statistic WHERE starelid = ANY (%s::text[]::regclass[])", [list(TABLES)])
+    for statement in STATES[state]:
+        admin.execute(statement)
 
 
 def full_scans(notices: list[str]) -> set[str]:
@@ -108,8 +101,19 @@ def test_a_run_is_advanced_and_deleted_through_indexes(engines: Engines, connect
     before = Task.objects.count()
     assert RetentionStore(engine.conn).prune_runs(timedelta(days=1), 100)[0] == 1
     assert Task.objects.count() < before
+    timed(engine)
+    signalled(engine)
     shown = "\n".join(notices)
-    for index in ("tasks_unadvanced", "workflows_finished", "workflow_nodes_open", "tasks_node"):
+    for index in ("open", "due", "waits", "signal"):
+        assert f"using horsies_workflow_nodes_{index}" in shown
+    for index in (
+        "tasks_unadvanced",
+        "workflows_finished",
+        "tasks_node",
+        "signals_unseen",
+        "signals_unused",
+        "signals_keyed",
+    ):
         assert f"using horsies_{index}" in shown
     assert full_scans(notices) == set()
 
@@ -164,7 +168,8 @@ def test_an_advance_reads_no_more_among_tasks_that_finished_since(engines: Engin
     admin.execute(POSTPONE)
     admin.execute("VACUUM ANALYZE horsies_tasks")
     small = read(engine, 10)
-    fill("grown", admin)
+    for statement in FILL:  # without anything that would make sessions plan again
+        admin.execute(statement)
     assert read(engine, 10) < small + 50
 
 
@@ -293,8 +298,13 @@ def decided(engine: Engine) -> None:
 
 def signalled(engine: Engine) -> None:
     flow = Workflow("signal")
-    handle = tail(flow, [flow.signal("go"), flow.gate("open")]).send()
-    handle.signal("go", 1)
+    first = flow.add(flows.act)
+    waits = [flow.signal("go", after=first), flow.signal("go", key="k", after=first), flow.gate("open")]
+    handle = tail(flow, [*waits, flow.signal("go", key="late", name="late")]).send()
+    handle.signal("go", 1, key="k")
+    handle.signal("go", 2)
+    engine.run_all()
+    handle.signal("go", 3, key="late")
     handle.approve("open", actor="me")
     engine.run_all()
 

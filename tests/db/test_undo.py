@@ -10,7 +10,7 @@ import pytest
 from django.db import connection
 
 from horsies_django import RetryPolicy, Workflow, WorkflowDefinitionError
-from horsies_django.models import Task, WorkflowNode
+from horsies_django.models import Task, WorkflowEdge, WorkflowNode
 from horsies_django.tasks.redaction import redact
 from horsies_django.testing import drain
 from horsies_django.workflows.handle import WorkflowHandle
@@ -77,6 +77,44 @@ def test_one_attempt_without_a_known_outcome_is_undone(hand: Hand, codes: list[A
     hand.end("bad", code="BROKEN")
     hand.finish()
     assert sent(handle) == [("pay", 0, {"value": "pay", "result": result}) for result in results]
+
+
+def test_an_undo_waits_for_the_nearest_undos_below_it_and_for_no_others(hand: Hand) -> None:
+    """Naive: it waits only for direct neighbours, or for all others, or for the undo of a node that did not begin; or not for
+    that of a node that its task added."""
+    flow = Workflow("order")
+    undo: dict[str, Any] = {"undo": flows.unact}
+    top = flow.add(flows.act, name="top", **undo)
+    plain = flow.add(flows.act, after=top, name="plain")
+    left = flow.add(flows.act, after=plain, name="left", **undo)
+    flow.add(flows.act, after=left, name="leaf", **undo)
+    refused = flow.add(flows.act, after=top, name="refused", **undo)
+    flow.add(flows.act, after=[refused], allow_failed=True, name="right", **undo)
+    flow.add(flows.act, name="apart", **undo)
+    flow.add(flows.act, after=flow.nodes[1:], allow_failed=True, name="late")
+    flow.add(flows.broken, after=flow.nodes[-1], name="bad")
+    handle = flow.send()
+    while names := hand.take():
+        for name in sorted(names):
+            if name == "left":
+                inside(hand.claims[name]).add(flows.act, name="grown", **undo)
+            hand.end(name, code="BROKEN" if name in ("bad", "refused") else None)
+        if handle.status() == "COMPENSATING":
+            break
+    names = dict(WorkflowNode.objects.filter(kind="undo").values_list("number", "name"))
+    edges = {
+        (names[up].removeprefix("undo "), names[down].removeprefix("undo "))
+        for up, down in WorkflowEdge.objects.filter(upstream__in=names).values_list("upstream", "downstream")
+    }
+    assert edges == {("leaf", "left"), ("grown", "left"), ("left", "top"), ("right", "top")}
+    assert {name for name, status in undos(handle).items() if status == "ENQUEUED"} == {
+        "leaf",
+        "grown",
+        "right",
+        "apart",
+    }
+    hand.finish()
+    assert set(undos(handle).values()) == {"COMPLETED"}
 
 
 def test_undos_keep_to_max_in_flight_and_not_to_the_deadline_of_the_run(hand: Hand) -> None:
@@ -219,31 +257,24 @@ def test_a_retry_runs_failed_undos_in_parts_and_in_order(hand: Hand, parts: Part
     refuses("its nodes were undone; send it again", handle.retry)
 
 
-def test_what_was_redacted_is_told_and_an_undo_without_arguments_needs_nothing(hand: Hand) -> None:
-    flow = Workflow("redacted")
+def test_what_was_redacted_or_is_too_large_is_told_and_an_undo_without_arguments_needs_nothing(hand: Hand) -> None:
+    flow = Workflow("told")
     flow.map(flows.act, value=["a", "b"], name="each", undo=flows.unact)
+    large = flow.add(flows.act, name="large", undo=flows.unact)
     flow.add(flows.act, name="plain", undo=flows.note_undo)
     flow.add(flows.act, after=[*flow.nodes], name="bad")
     handle = hand.send(flow)
     hand.end("element 0", "element 1", "plain")
     for task in Task.objects.exclude(node_index=1).filter(status="COMPLETED"):
         redact(task.pk, actor="ada", reason="asked")
+    hand.end("large", value="x" * 990_000)
+    Task.objects.filter(node=large.number).update(kwargs={"value": "y" * 20_000})
     go(hand, "bad", code="BROKEN")
     hand.finish()
-    assert undos(handle) == {"each": "FAILED", "plain": "COMPLETED"}
-    assert handle.get(0).err_value.data["not_undone"] == [{"node": "each", "error_code": "RESULT_REDACTED"}]
-    assert len(sent(handle)) == 3
+    assert undos(handle) == {"each": "FAILED", "large": "FAILED", "plain": "COMPLETED"}
+    not_undone = {each["node"]: each["error_code"] for each in handle.get(0).err_value.data["not_undone"]}
+    assert not_undone == {"each": "RESULT_REDACTED", "large": "PAYLOAD_TOO_LARGE"}
     assert Task.objects.get(kwargs={"value": "b", "result": 1}).status == "COMPLETED"
-
-
-def test_arguments_that_are_too_large_are_told(hand: Hand) -> None:
-    handle = failing("first").send()
-    go(hand, "first", value="x" * 990_000)
-    hand.take()
-    Task.objects.filter(status="COMPLETED").update(kwargs={"value": "y" * 20_000})
-    hand.end("bad", code="BROKEN")
-    hand.finish()
-    assert handle.get(0).err_value.data["not_undone"] == [{"node": "first", "error_code": "PAYLOAD_TOO_LARGE"}]
 
 
 def test_nodes_that_are_added_while_a_run_is_undone_do_not_run(hand: Hand) -> None:

@@ -27,33 +27,18 @@ def problems_of(flow: Workflow) -> list[str]:
     return raised.value.problems
 
 
-def test_an_option_that_is_a_parameter_too_is_refused_unless_that_has_its_place() -> None:
-    """Naive: the node is called so, and the parameter keeps its default."""
-    flow = Workflow("options")
-    flow.add(flows.planned, "tomorrow", name="ada")
-    flow.add(flows.planned, when="tomorrow")
-    flow.map(flows.planned, when=["today", "tomorrow"])
-    planned = "tests.apps.project.flows.planned has a parameter"
-    assert [problem for problem in problems_of(flow) if "parameter" in problem] == [
-        f"{node}: {name}= is an option of {verb}(), and {planned} {name!r}: give that in kwargs={{{name!r}: ...}}, with which "
-        f"{name}= is the option"
-        for node, name, verb in (("ada", "name", "add"), ("planned", "when", "add"), ("planned-2", "when", "map"))
-    ]
-    flow = Workflow("by position")
-    flow.returns(flow.add(flows.planned, "tomorrow", "ada", name="both"))
-    assert run(flow).get(0).ok_value == "tomorrow ada"
-
-
-def test_parameters_and_inputs_with_the_names_of_options_are_given_in_kwargs() -> None:
+def test_parameters_and_inputs_with_the_names_of_options_are_given_in_kwargs_or_by_position() -> None:
     child = Workflow("child")
     child.returns(child.add(flows.planned, kwargs={"when": "now", "name": child.input("name", str)}))
     flow = Workflow("kwargs")
     first = flow.add(flows.planned, kwargs={"when": "tomorrow", "name": "ada"}, name="first")
     flow.map(flows.planned, kwargs={"name": ["bob", "cyd"], "when": first}, after=first, name="second")
     flow.add(child, kwargs={"name": first}, name="third")
+    flow.add(flows.planned, "tomorrow", "eve", name="by position")
     results = run(flow).results()
     assert results["second"].ok_value == ["tomorrow ada bob", "tomorrow ada cyd"]
     assert results["third"].ok_value == "now tomorrow ada"
+    assert results["by position"].ok_value == "tomorrow eve"
 
 
 @pytest.mark.parametrize("change", ["add", "map", "sleep", "after", "returns"])
@@ -178,6 +163,11 @@ def adds_one(flow: Workflow, **how: Any) -> Any:
     return flow.add(flows.number, 1, **how)
 
 
+def ints(flow: Workflow) -> list[Any]:
+    """Add a task and a map whose values are ints."""
+    return [flow.add(flows.number, 1), flow.map(flows.number, n=[1])]
+
+
 def undone(flow: Workflow, undo: Any = flows.refund) -> None:
     flow.add(flows.charge, 1, undo=undo)
 
@@ -218,6 +208,8 @@ def joined(flow: Workflow, join: Any, many: int) -> None:
         ("'a' takes int, but a gives str", lambda flow: flow.add(flows.plus, flow.signal("a", annotation=str))),
         ("'a' takes int, but a gives int | None", lambda flow: flow.add(flows.plus, flow.signal("a", **OPTIONAL))),
         ("'a' takes int, but sleep gives None", lambda flow: flow.add(flows.plus, flow.sleep(1))),
+        ("'values' takes str, but number gives int", lambda flow: flow.add(flows.lengths, ints(flow))),
+        ("'language' takes str, but number gives int", lambda flow: flow.map(flows.page, language=ints(flow), pages=1)),
         ("may add a workflow by current_task().workflow.add()", lambda flow: flow.map(named(), n=[1, 2])),
         *[
             (f"number: after(): {wrong!r} is not a node of", lambda flow, wrong=wrong: adds_one(flow, after=wrong))
@@ -232,8 +224,11 @@ def joined(flow: Workflow, join: Any, many: int) -> None:
         (NODES_INSIDE, lambda flow: flow.add(named(), kwargs={"name": {"a": adds_one(flow)}})),
         (f"{BAD_KWARGS} ['n']", lambda flow: flow.add(flows.number, kwargs=["n"])),
         (f"{BAD_KWARGS} {{1: 2}}", lambda flow: flow.add(flows.number, kwargs={1: 2})),
-        ("ada: name= is an option of add(), and", lambda flow: flow.add(named(), name="ada")),
-        ("ada: name= is an option of continue_as(), and", lambda flow: flow.continue_as(named(), name="ada")),
+        ("ada: name= is an option of add(), and the", lambda flow: flow.add(named(), name="ada")),
+        ("ada: name= is an option of continue_as(), and the", lambda flow: flow.continue_as(named(), name="ada")),
+        ("ada: name= is an option of add(), and tests.", lambda flow: flow.add(flows.planned, "now", name="ada")),
+        ("planned: when= is an option of add(), and tests.", lambda flow: flow.add(flows.planned, when="tomorrow")),
+        ("planned: when= is an option of map(), and tests.", lambda flow: flow.map(flows.planned, when=["tomorrow"])),
         ("inner: good_until must be an aware", lambda flow: flow.add(Workflow("a", good_until="soon"), name="inner")),
         ("inner: a workflow's name must be a str", lambda flow: flow.continue_as(Workflow(3), name="inner")),
         ("there is no task named 'refnd'", lambda flow: flow.add(flows.number, 1, undo="refnd")),

@@ -173,14 +173,11 @@ def test_a_node_that_has_ended_says_how_and_which_of_the_many_causes_of_a_skip_i
 
 
 def test_the_callbacks_of_a_batch_say_why_they_did_not_run() -> None:
-    batch = Batch("good")
-    batch.add(flows.number, 1)
-    batch.on_failure(flows.number, 0)
-    assert "no node failed" in only(run(batch), "number-2")[1]
-    batch = Batch("bad")
-    batch.add(flows.broken)
-    batch.on_success(flows.number, 0)
-    assert only(run(batch), "number")[1].endswith("only if no node fails: 'broken' is FAILED (UNHANDLED_ERROR).")
+    for member, said in ((flows.number, "no node failed"), (flows.broken, "only if no node fails: 'member' is FAILED")):
+        batch = Batch("batch")
+        batch.add(member, 1, name="member")
+        (batch.on_failure if member is flows.number else batch.on_success)(flows.number, 0, name="callback")
+        assert said in only(run(batch), "callback")[1]
 
 
 def test_what_does_not_exist_is_named() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from horsies_django import Results, Workflow, WorkflowDefinitionError, explain_node, get_workflow, task
+from horsies_django import Results, Workflow, explain_node, get_workflow, task
 from horsies_django.core.codec import shape_of
 from horsies_django.models import Task
 from horsies_django.tasks.redaction import redact
@@ -37,11 +37,6 @@ def make(n: int) -> Invoice:
 @task
 def gather(values: list[int]) -> list[int]:
     return values
-
-
-@task
-def make_of(text: str) -> Invoice:
-    return make(len(text))
 
 
 @task
@@ -125,21 +120,6 @@ def test_a_redacted_result_or_element_of_a_map_fails_what_takes_it() -> None:
     found = handle.results()
     for name in ("gather", "plus", "map over map", "plain"):
         assert found[name].err_value.error_code == "RESULT_REDACTED", name
-
-
-def test_the_elements_of_a_list_with_maps_are_judged_by_their_types() -> None:
-    """Naive: a map in a list is a list[int], or anything."""
-    flow = Workflow("types")
-    numbers = [flow.add(flows.number, 1), flow.map(flows.number, n=[1])]
-    flow.add(gather, numbers)
-    flow.map(flows.plus, a=numbers)
-    flow.add(flows.lengths, numbers, name="list")
-    flow.map(make_of, text=numbers, name="map")
-    with pytest.raises(WorkflowDefinitionError) as raised:
-        flow.send()
-    assert raised.value.problems == [
-        "list: 'values' takes str, but number gives int", "map: 'text' takes str, but number gives int"
-    ]  # fmt: skip
 
 
 # the value of a run

@@ -260,6 +260,18 @@ def test_a_retry_of_as_many_nodes_as_a_part_has_is_one_part(engine: Engine) -> N
     assert counted(WorkflowNode, retried(engine, chain(PART))) == {"ENQUEUED": 1, "PENDING": PART - 1}
 
 
+def test_a_retry_goes_on_during_a_pause_and_sends_nothing(engine: Engine) -> None:
+    """Naive: the run stays between failed and retried until it is resumed; or the last part lets it go on."""
+    handle = retried(engine, flat(), MANY)
+    assert handle.pause()
+    engine.advance()
+    assert counted(WorkflowNode, handle) == {"READY": MANY}
+    assert (handle.status(), WorkflowRun.objects.get().retrying) == ("PAUSED", None)
+    assert handle.resume()
+    engine.advance()
+    assert counted(WorkflowNode, handle) == {"ENQUEUED": MANY}
+
+
 def test_the_tasks_of_a_failed_map_are_replaced_in_parts_and_completed_elements_kept(engine: Engine) -> None:
     """Naive: one node is one part, also if it has 150,000 tasks."""
     handle = mapped().send()

@@ -6,6 +6,7 @@ import json
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -23,6 +24,14 @@ from tests.db.drives import Engine, Hand
 Aside = Callable[..., Future[Any]]
 Engines = Callable[[], Engine]
 Parts = Callable[[int], None]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let tests of this folder commit what they do, unless they say otherwise."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents and item.get_closest_marker("django_db") is None:
+            item.add_marker(pytest.mark.django_db(transaction=True))
 
 
 @pytest.fixture

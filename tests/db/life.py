@@ -36,6 +36,7 @@ class Attempt(NamedTuple):
     will_retry: bool
     code: str | None
     child: bool
+    worker: uuid.UUID | None
 
 
 @dataclass
@@ -123,7 +124,7 @@ class Life:
         ended = "WORKER_FAILURE" if outcome.crashed else outcome.status
         child = outcome.child_pid is not None
         number = self.attempts_before + self.retry_count + 1
-        self.attempts.append(Attempt(number, self.generation, ended, retried, outcome.error_code, child))
+        self.attempts.append(Attempt(number, self.generation, ended, retried, outcome.error_code, child, self.owner))
         if isinstance(again, dt.datetime):
             self.move(event, Status.PENDING)
             self.retry_count, self.due, self.pausing = self.retry_count + 1, again <= NOW, again > NOW
@@ -137,11 +138,11 @@ class Life:
         code = "TASK_CANCELLED" if self.cancelled else "SNOOZED_TOO_OFTEN" if self.snoozes >= MAX_SNOOZES else None
         if code is not None:
             status = Status.CANCELLED if self.cancelled else Status.FAILED
-            self.attempts.append(Attempt(number, self.generation, status, False, code, child))
+            self.attempts.append(Attempt(number, self.generation, status, False, code, child, self.owner))
             self.move(event, status, code)
             return
         self.attempts = self.used
-        self.attempts.append(Attempt(number, self.generation, SNOOZED, True, None, child))
+        self.attempts.append(Attempt(number, self.generation, SNOOZED, True, None, child, self.owner))
         self.move(event, Status.PENDING)
         self.snoozes += 1
         self.due, self.pausing = outcome.retry["seconds"] == 0, outcome.retry["seconds"] > 0
@@ -204,7 +205,8 @@ class Model:
         if life and (life.owner, life.generation, life.final) == (worker, claim.generation, False):
             return "held" if life.status is Status.RUNNING else "waiting"
         for attempt in life.attempts if life else ():
-            if attempt.generation == claim.generation and (attempt.outcome != "WORKER_FAILURE" or attempt.child):
+            mine = (attempt.worker, attempt.generation) == (worker, claim.generation)
+            if mine and (attempt.outcome != "WORKER_FAILURE" or attempt.child):
                 return "retried" if attempt.will_retry else "settled"
         return "lost"
 

@@ -5,6 +5,7 @@ Moments are moved by plain updates, never waited for.
 
 from __future__ import annotations
 
+import json
 import uuid
 from dataclasses import dataclass
 from datetime import timedelta
@@ -23,6 +24,7 @@ from horsies_django.store.workers import Load, WaiterStore, WorkerStore
 from horsies_django.tasks.ids import uuid7
 from tests.conftest import Connect, limit, wait_until
 from tests.db.life import CAPS, MAX_CRASHES, MAX_SNOOZES, TENANT_CAP, Attempt, Life, Model
+from tests.support.factories import error
 
 LEASE = timedelta(hours=1)
 THRESHOLD = timedelta(seconds=5)
@@ -32,9 +34,11 @@ LOOK = """
 SELECT t.id, t.status, t.claimed_by, t.claim_generation, t.retry_count, t.error_code,
        t.cancel_requested_at IS NOT NULL, t.terminate, t.redacted_at IS NOT NULL,
        t.enqueued_at <= now.now, coalesce(t.good_until <= now.now, false), t.claim_expires_at > now.now,
-       coalesce(t.next_retry_at > now.now, false), t.started_at IS NOT NULL, t.result IS NOT NULL, t.parked,
+       coalesce(t.next_retry_at > now.now, false), t.started_at IS NOT NULL,
+       coalesce(t.result #>> '{err,error_code}', t.result ->> 'ok'), t.parked,
        horsies_holds_permit(t.status, t.claim_expires_at, true, now.now),
-       ARRAY(SELECT row(a.attempt, a.claim_generation, a.outcome, a.will_retry, a.error_code, a.child_pid IS NOT NULL)
+       ARRAY(SELECT row(a.attempt, a.claim_generation, a.outcome, a.will_retry, a.error_code, a.child_pid IS NOT NULL,
+                        a.worker_id)
              FROM horsies_task_attempts a WHERE a.task_id = t.id ORDER BY a.attempt, a.claim_generation)
 FROM horsies_tasks t CROSS JOIN clock_timestamp() AS now (now)
 """
@@ -70,7 +74,8 @@ ENDS: dict[str, dict[str, Any]] = {
 
 def outcome(id_: uuid.UUID, generation: int, end: str) -> Outcome:
     """Return an outcome of one of the kinds above."""
-    return Outcome(id_, generation, result='{"ok": 1}', child_pid=1, **ENDS[end])
+    code = ENDS[end].get("error_code")
+    return Outcome(id_, generation, result=json.dumps(error(code) if code else {"ok": 1}), child_pid=1, **ENDS[end])
 
 
 @dataclass
@@ -155,15 +160,22 @@ class Lives:
                 life.status, life.owner, life.generation, life.retry_count, life.code,
             ), life  # fmt: skip
             assert (cancelled, terminate, redacted) == (life.cancelled, life.terminate, life.redacted), life
-            assert (late, holds, result) == (life.late, life.holds, life.final), life
-            assert [Attempt(int(a[0]), int(a[1]), a[2], a[3] in (True, "t"), a[4], a[5] in (True, "t")) for a in attempts] == (
-                life.attempts
-            ), life  # fmt: skip
+            assert (late, holds) == (life.late, life.holds), life
+            assert result == ((life.code or ("RESULT_REDACTED" if life.redacted else "1")) if life.final else None), (
+                life
+            )
+            assert [told(*columns) for columns in attempts] == life.attempts, life
             if not life.final:
                 assert (lease, started) == (life.lease, status == "RUNNING"), life
             if status == "PENDING":
                 assert (due, pausing) == (life.due, life.pausing), life
             assert not parked or (status, life.queue) == ("PENDING", "tenants"), life
+
+
+def told(number: Any, generation: Any, ended: str, again: Any, code: str | None, child: Any, worker: Any) -> Attempt:
+    """Return the attempt of a row, which came as texts or as values."""
+    yes = (True, "t")
+    return Attempt(int(number), int(generation), ended, again in yes, code, child in yes, uuid.UUID(str(worker)))
 
 
 POLICIES = (

@@ -22,8 +22,6 @@ from tests.conftest import Claimer, limit, put, sql, wait_until
 from tests.db.conftest import Aside, Claimers, Connect, heard, impatient, register, wait_for_waiting
 from tests.db.test_pass import LEASE, aware, done
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
 
 def running() -> dict[str, int]:
     """Return how many tasks of each queue run."""
@@ -35,60 +33,35 @@ def finish(worker: Claimer, claims: list[Claim], **more: Any) -> list[Claim]:
     return worker.run_pass(outcomes=[done(claim) for claim in claims], **more).claims
 
 
-@pytest.mark.promise("S0.7", "S0.13", "S3.5", "S3.15", "S4.7", "S4.8")
-def test_no_more_than_its_cap_of_a_queue_runs_on_all_workers_and_a_full_one_is_passed_over(claimer: Claimers) -> None:
-    workers = [claimer(api_calls=1, low=100), claimer(api_calls=1, low=100)]
-    limit("api_calls", max_concurrency=5)
-    limit("low", max_concurrency=2)
-    put(2_500, queue="api_calls")
-    put(6, queue="low")
-    first = workers[0].run_pass(sync=4).claims
-    second = workers[1].run_pass(sync=20).claims
-    assert (len(first), running()) == (4, {"api_calls": 5, "low": 2})
-    for worker, claims in ((workers[0], first), (workers[1], second)):
-        worker.run_pass(sync=20)
-        finish(worker, claims, sync=20)
-        assert running() == {"api_calls": 5, "low": 2}
-
-
-@pytest.mark.promise("S0.15", "S0.19", "S0.42", "S1.37", "S1.50")
-def test_no_more_than_the_cluster_s_cap_runs_of_all_queues_and_each_worker_takes_what_it_has_slots_for(
-    claimer: Claimers,
+@pytest.mark.promise("S0.7", "S0.13", "S0.15", "S0.19", "S0.42", "S0.43")
+@pytest.mark.promise("S1.37", "S1.50", "S3.5", "S3.15", "S4.7", "S4.8")
+@pytest.mark.parametrize(
+    ("queues", "cluster", "turns", "expected"),
+    [
+        ({"api_calls": (1, 5), "low": (100, 2)}, None, [(4, 4), (20, 3)], {"api_calls": 5, "low": 2}),
+        ({"mail": (1, None), "bulk": (50, None)}, 20, [(8, 8), (8, 8), (8, 4)], {"mail": 20}),
+        (
+            {"stripe": (1, 3), "email": (50, 10), "reports": (100, 5)}, 15, [(10, 10), (10, 5)],
+            {"stripe": 3, "email": 10, "reports": 2},
+        ),
+    ],
+    ids=["a full queue is passed over", "all of the cluster", "the cluster's by priority"],
+)  # fmt: skip
+def test_no_more_than_the_caps_of_queues_and_cluster_runs_on_all_workers(
+    claimer: Claimers, queues: dict[str, Any], cluster: int | None, turns: Any, expected: dict[str, int]
 ) -> None:
-    limit("*", max_concurrency=20)
-    workers = [claimer(mail=1, bulk=50) for _ in range(3)]
-    put(6, queue="mail")
-    put(60, queue="bulk")
-    claims = [worker.run_pass(sync=8).claims for worker in workers]
-    assert [len(some) for some in claims] == [8, 8, 4]
-    assert len(finish(workers[0], claims[0][:3], sync=1)) == 1
-    assert running() == {"mail": 3, "bulk": 15}
-
-
-@pytest.mark.promise("S0.43", "S1.50")
-def test_queues_share_the_cluster_s_cap_by_priority(claimer: Claimers) -> None:
-    queues = {"stripe": (1, 3), "email": (50, 10), "reports": (100, 5)}
-    limit("*", max_concurrency=15)
-    workers = [claimer(**{name: priority for name, (priority, _) in queues.items()}) for _ in range(2)]
-    for name, (_, most) in queues.items():
-        limit(name, max_concurrency=most)
-        put(20, queue=name)
-    for worker in workers:
-        worker.run_pass(sync=10)
-    assert running() == {"stripe": 3, "email": 10, "reports": 2}
-
-
-@pytest.mark.promise("S1.34")
-@pytest.mark.parametrize(("cap", "counts"), [(None, False), (1_000, True)])
-def test_a_queue_without_a_cap_is_not_even_counted(claimer: Claimers, cap: int | None, counts: bool) -> None:
-    """Told by the scans of the index of tasks in flight, which is read for nothing but counting."""
-    worker = claimer()
-    limit("default", max_concurrency=cap)
-    put(9)
-    with worker.conn.transaction():
-        assert len(worker.run_pass(sync=9).claims) == 9
-        (scans,) = worker.conn.execute("SELECT pg_stat_get_xact_numscans('horsies_tasks_holding'::regclass)").fetchone()
-    assert (scans > 0) is counts
+    """``turns``: how many slots each worker has, and how many tasks it gets for them."""
+    workers = [claimer(**{name: priority for name, (priority, _) in queues.items()}) for _ in turns]
+    limit("*", max_concurrency=cluster)
+    for name, (_, cap) in queues.items():
+        limit(name, max_concurrency=cap)
+        put(60, queue=name)
+    claims = [worker.run_pass(sync=slots).claims for worker, (slots, _) in zip(workers, turns, strict=True)]
+    assert ([len(some) for some in claims], running()) == ([got for _, got in turns], expected)
+    for worker, some in zip(workers, claims, strict=True):
+        assert worker.run_pass(sync=20).claims == []
+        finish(worker, some, sync=20)
+        assert running() == expected
 
 
 @pytest.mark.promise("S2.6", "S4.23")
@@ -196,8 +169,9 @@ def test_a_cap_counts_what_runs_and_the_start_gives_back_what_has_no_room(claime
     mine, others = ahead(worker, 2), ahead(other, 2)
     assert (len(mine), len(others)) == (2, 2)  # more than the cap, for as long as none of them runs
     assert len(other.run_pass(wanted=Wanted(sync=1, lease=LEASE)).claims) == 1
-    passed = worker.run_pass(starts=mine)
+    passed = worker.run_pass(starts=mine, wanted=Wanted(sync=5, lease=LEASE))
     assert (passed.started, passed.returned) == ([mine[0].id], [mine[1].id])
+    assert passed.claims == [], "starts and claims of a pass share the same room"
     assert other.run_pass(starts=others).returned == [claim.id for claim in others]
     assert Task.objects.filter(status="RUNNING").count() == 2
     back = Task.objects.get(pk=mine[1].id)
@@ -228,16 +202,6 @@ def test_four_tasks_wait_beyond_those_that_run_under_a_lease_of_five_seconds_in_
     assert (len(passed.claims), len(passed.prefetched)) == (2, 4)
     leases = {task.claim_expires_at - task.claimed_at for task in Task.objects.filter(status="CLAIMED")}
     assert leases == {dt.timedelta(seconds=5)}
-
-
-def test_starts_and_claims_of_one_pass_share_the_same_room(claimer: Claimers) -> None:
-    limit("default", max_concurrency=2)
-    put(9)
-    worker = claimer()
-    claims = ahead(worker, 2)
-    passed = worker.run_pass(starts=claims[:1], wanted=Wanted(sync=5, prefetch=5, lease=LEASE))
-    assert (len(passed.started), len(passed.claims)) == (1, 1)
-    assert Task.objects.filter(status="RUNNING").count() == 2
 
 
 THRESHOLD = dt.timedelta(seconds=3)
@@ -288,39 +252,30 @@ def test_under_a_cap_of_the_cluster_all_passes_take_turns(claimer: Claimers, con
     assert len(other.result().claims) == 1
 
 
-@pytest.mark.promise("S1.45", "S1.48", "S3.4")
+@pytest.mark.promise("S1.34", "S1.45", "S1.48", "S3.4")
 @pytest.mark.parametrize(
-    ("columns", "count", "expected"),
+    ("columns", "count", "locked", "counts"),
     [
-        ({}, 3, 0),
-        ({"local_limit": 2}, 3, 0),
-        ({"partition_by_args": ["a"]}, 3, 0),
-        ({"max_concurrency": 0}, 3, 0),
-        ({"max_concurrency": 2}, 0, 0),
-        ({"max_concurrency": 2}, 3, 1),
-        ({"partition_by_args": ["a"], "partition_max_concurrency": 1}, 3, 1),
+        ({}, 3, 0, False),
+        ({"local_limit": 2}, 3, 0, True),
+        ({"partition_by_args": ["a"]}, 3, 0, False),
+        ({"max_concurrency": 0}, 3, 0, False),
+        ({"max_concurrency": 2}, 0, 0, False),
+        ({"max_concurrency": 1_000}, 3, 1, True),
+        ({"partition_by_args": ["a"], "partition_max_concurrency": 1}, 3, 1, True),
     ],
 )
-def test_locks_are_taken_only_where_a_cap_is_read_and_acted_upon(
-    claimer: Claimers, columns: dict[str, Any], count: int, expected: int
+def test_a_pass_locks_and_counts_only_where_a_cap_is_read_and_acted_upon(
+    claimer: Claimers, columns: dict[str, Any], count: int, locked: int, counts: bool
 ) -> None:
+    """Counting is told by the scans of the index of tasks in flight, which is read for nothing else."""
     limit("default", **columns)
     put(count)
     worker = claimer()
     with worker.conn.transaction():
         assert len(worker.run_pass(sync=1).claims) == (count > 0 and columns.get("max_concurrency") != 0)
-        assert locks(worker) == expected
-
-
-def test_an_uncommitted_change_of_a_task_stops_nobody_who_shares_its_cap(claimer: Claimers, connect: Connect) -> None:
-    """Naive: FOR UPDATE without SKIP LOCKED. The first pass waits for the view, the others for the cap lock that it holds."""
-    limit("default", max_concurrency=5)
-    held, *_ = put(9)
-    view, workers = connect(), [impatient(claimer()), impatient(claimer())]
-    with view.transaction():
-        view.execute("UPDATE horsies_tasks SET cancel_requested_at = now() WHERE id = %s", [held])
-        claims = [claim.id for worker in workers for claim in worker.run_pass(sync=2).claims]
-    assert (len(claims), held in claims) == (4, False)
+        (scans,) = worker.conn.execute("SELECT pg_stat_get_xact_numscans('horsies_tasks_holding'::regclass)").fetchone()
+        assert (locks(worker), scans > 0) == (locked, counts)
 
 
 def test_a_settle_leaves_out_what_somebody_holds_and_no_order_of_rows_deadlocks(
@@ -381,47 +336,40 @@ def most(queue: str, query: str = MOST) -> int:
     return int(sql(query, {"queue": queue})[0][0])
 
 
-@pytest.mark.promise("S0.19", "S1.47", "S4.8")
-@pytest.mark.parametrize("caps", [{"mail": 3, "bulk": 5}, {"*": 7, "mail": 3}])
-def test_six_claimers_at_once_never_exceed_a_cap(claimer: Claimers, aside: Aside, caps: dict[str, int]) -> None:
-    """Naive: no lock at all, or one taken by the statement that counts. Both run more than the cap within a few passes."""
+EACH = {"partition_by_args": ["a"], "partition_max_concurrency": 1}
+
+
+@pytest.mark.promise("S0.19", "S1.47", "S4.8", "S4.9")
+@pytest.mark.parametrize("limits", [{"mail": 3, "bulk": 5}, {"*": 7, "mail": 3}, {"mail": EACH}], ids=str)
+def test_six_claimers_at_once_never_exceed_a_cap_and_strand_no_task(
+    claimer: Claimers, aside: Aside, limits: dict[str, Any]
+) -> None:
+    """Naive: no lock at all, or one taken by the statement that counts. Both run more than the cap within a few passes.
+
+    Or unparking that looks before it has the lock: some partition ends with tasks parked and nothing running.
+    """
     workers = [claimer(mail=1, bulk=50) for _ in range(6)]
-    for name, cap in caps.items():
-        limit(name, max_concurrency=cap)
+    for name, most_ in limits.items():
+        limit(name, **(most_ if most_ is EACH else {"max_concurrency": most_}))
     for name in ("mail", "bulk"):
-        put(150, queue=name)
-
-    def work(worker: Claimer) -> int:
-        claims, count = worker.run_pass(sync=4).claims, 0
-        for _ in range(20):
-            count += len(claims)
-            claims = worker.run_pass(sync=4, outcomes=[done(claim) for claim in claims]).claims
-        worker.run_pass(releases=claims)
-        return count
-
-    counts = [future.result() for future in [aside(work, worker) for worker in workers]]
-    assert {name: most(name) for name in caps} == caps
-    assert Task.objects.filter(status="COMPLETED").count() == sum(counts)
-    assert not Task.objects.filter(status="RUNNING").exists()
-
-
-@pytest.mark.promise("S4.8", "S4.9")
-def test_six_claimers_never_exceed_the_cap_of_a_partition_and_strand_none(claimer: Claimers, aside: Aside) -> None:
-    """Naive: unparking that looks before it has the lock. Some partition ends with tasks parked and nothing running."""
-    workers = [claimer() for _ in range(6)]
-    limit("default", partition_by_args=["a"], partition_max_concurrency=1)
-    put(150, kwargs=[f'{{"a": {number % 5}}}' for number in range(150)])
+        put(150, queue=name, kwargs=[f'{{"a": {number % 5}}}' for number in range(150)])
 
     def work(worker: Claimer) -> None:
-        claims, idle = [], 0
+        claims: list[Claim] = []
+        idle = 0
         while idle < 20:
-            claims = worker.run_pass(sync=2, outcomes=[done(claim) for claim in claims]).claims
+            passed = worker.run_pass(sync=3, outcomes=[done(claim) for claim in claims])
+            claims = [claim for claim in claims if claim.id not in passed.landed] + passed.claims
             idle = 0 if claims else idle + 1
 
     for future in [aside(work, worker) for worker in workers]:
         future.result()
-    assert Task.objects.filter(status="COMPLETED").count() == 150
-    assert most("default", MOST.replace("o.queue_name = t.queue_name", "o.partition_key = t.partition_key")) == 1
+    assert Task.objects.filter(status="COMPLETED").count() == 300
+    for name, most_ in limits.items():
+        if most_ is EACH:
+            assert most(name, MOST.replace("o.queue_name = t.queue_name", "o.partition_key = t.partition_key")) == 1
+        else:
+            assert most(name) == most_
 
 
 def silent(worker: Claimer) -> Claimer:
@@ -452,21 +400,6 @@ def test_a_beat_while_the_reaper_decides_saves_the_worker(claimer: Claimers, con
         deciding = aside(reap, reaper)
         wait_for_waiting(connect(), reaper)
     assert "died" not in deciding.result()
-
-
-@pytest.mark.parametrize("slots", [0, 3])
-def test_a_worker_declared_dead_claims_starts_or_beats_no_more(claimer: Claimers, connect: Connect, slots: int) -> None:
-    """Naive: fence its outcomes only. A worker that was stopped and goes on would claim under permits that nobody gives back."""
-    worker, other = silent(claimer()), claimer()
-    limit("default", max_concurrency=1)
-    put(4)
-    claims = worker.run_pass(sync=1).claims
-    assert other.run_pass(sync=1).claims == []  # its permit is used until the rescue
-    assert reap(connect()) == {"died": [worker.id], "failed": [claims[0].id]}
-    assert not WorkerStore(worker.conn).beat(worker.id, [], IDLE, THRESHOLD).alive
-    passed = worker.run_pass(sync=slots, outcomes=[done(claim) for claim in claims], starts=claims)
-    assert (passed.dead, passed.landed, passed.claims, passed.started) == (True, set(), [], [])
-    assert len(other.run_pass(sync=1).claims) == 1
 
 
 def test_what_a_worker_claims_while_it_is_declared_dead_is_rescued(claimer: Claimers, connect: Connect) -> None:

@@ -25,8 +25,6 @@ from tests.db.conftest import Connect
 from tests.support.models.caps import Allotment, Budget, Holding, Limits, Waiting, allot
 from tests.support.sizes import examples
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
 CALM = settings(
     max_examples=examples(100, 3_000), deadline=None, database=None, derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
@@ -66,7 +64,7 @@ class Row(NamedTuple):
 
     queue: str
     name: str
-    kwargs: dict[str, int]
+    kwargs: dict[str, int | None]
     lane: str = "sync"
     priority: int = 100
     seconds: int = 0  # before now; negative: due later
@@ -88,7 +86,7 @@ class Task(NamedTuple):
 
 
 NAMES = st.sampled_from(["t", "u"])
-KWARGS = st.sampled_from([{}, {"a": 0}, {"a": 1}, {"a": 1, "b": 0}])
+KWARGS = st.sampled_from([{}, {"a": 0}, {"a": 1}, {"a": 1, "b": 0}, {"a": None, "b": 0}])
 ROWS = st.builds(
     Row,
     queue=st.sampled_from(["a", "a", "b", "c"]), name=NAMES, kwargs=KWARGS, lane=st.sampled_from(["sync", "sync", "async"]),
@@ -105,6 +103,7 @@ HELD = st.builds(
 )  # fmt: skip
 RULES = [
     (["a"], False), (None, False), (None, True), (["a"], False), (["a"], False), (["a"], True), (["a", "b"], False), ([], False),
+    ([], True), (["no such name"], False),
 ]  # fmt: skip
 QUEUE = st.fixed_dictionaries({
     "priority": st.sampled_from([1, 1, 50]),
@@ -328,8 +327,13 @@ def compare(world: World, expected: Allotment, passed: Passed, before: Rows, aft
 
 
 @pytest.mark.thorough
-@pytest.mark.promise("S0.6", "S0.21", "S0.31", "S0.39", "S0.40", "S1.35", "S1.40", "S1.43", "S1.44", "S2.7", "S3.15")
-@pytest.mark.promise("S4.4", "S4.7", "S4.10", "S4.12", "S4.20", "S4.21", "S4.22")
+@pytest.mark.promise(
+    "S0.6", "S0.21", "S0.31", "S0.35", "S0.37", "S0.39", "S0.40", "S1.35", "S1.40", "S1.42", "S1.43", "S1.44"
+)
+@pytest.mark.promise(
+    "S2.7", "S3.15", "S4.4", "S4.7", "S4.9", "S4.10", "S4.11", "S4.12", "S4.13", "S4.14", "S4.15", "S4.16"
+)
+@pytest.mark.promise("S4.17", "S4.20", "S4.21", "S4.22")
 def test_the_pass_takes_what_the_model_says_in_its_order_and_touches_nothing_else(
     conn: psycopg.Connection[Any],
 ) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import datetime as dt
 import json
 import uuid
-from collections import Counter
 from typing import Any
 
 import pytest
@@ -23,8 +22,6 @@ from horsies_django.tasks.ids import uuid7
 from tests.conftest import Claimer, limit, put, wait_until
 from tests.db.conftest import Aside, Claimers, Connect, heard, impatient, register, sweep, wait_for_waiting
 from tests.db.test_pass import done
-
-pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def of(*customers: Any, **columns: Any) -> list[uuid.UUID]:
@@ -50,43 +47,6 @@ def settled(*claims: Claim) -> dict[str, list[Outcome]]:
 
 def by(*names: str, most: int | None = 1, **columns: Any) -> None:
     limit("default", partition_by_args=list(names), partition_max_concurrency=most, **columns)
-
-
-@pytest.mark.promise("S4.9", "S4.12", "S4.13")
-def test_no_more_than_two_tasks_of_each_customer_run_on_all_workers(claimer: Claimers) -> None:
-    by("customer_id", most=2)
-    of(*"aaaaaaaabbbccccddeeeff")
-    claims = [claimer().run_pass(sync=10).claims for _ in range(2)]
-    assert ["".join(customers(some)) for some in claims] == ["aabbccddee", "ff"]
-
-
-A, B, AB, NONE = '{"a": 1, "b": 2}', '{"a": 1, "b": 3}', '{"a": 2, "b": 2}', '{"b": 2}'
-
-
-@pytest.mark.promise("S4.11", "S4.12", "S4.14", "S4.15", "S4.16", "S4.17")
-@pytest.mark.parametrize(
-    ("by_args", "by_task", "alike"),
-    [
-        (["a"], False, [[0, 1, 4, 5], [2], [3, 6]]),
-        (["b"], False, [[0, 2, 3, 4, 6], [1, 5]]),
-        (["a", "b"], False, [[0, 4], [1, 5], [2], [3, 6]]),
-        (["no such name"], False, [[0, 1, 2, 3, 4, 5, 6]]),
-        ([], False, [[0, 4], [1, 5], [2], [3], [6]]),
-        (None, True, [[0, 1, 2, 3, 6], [4, 5]]),
-        (["a"], True, [[0, 1], [2], [3, 6], [4, 5]]),
-        ([], True, [[0], [1], [2], [3], [4], [5], [6]]),
-    ],
-)
-def test_which_tasks_share_a_partition(
-    claimer: Claimers, by_args: list[str] | None, by_task: bool, alike: list[list[int]]
-) -> None:
-    """By the keys of their JSON arguments, by their name, or both; an argument that is missing counts as null."""
-    limit("default", partition_by_args=by_args, partition_by_task=by_task, partition_max_concurrency=1)
-    sent = put(4, name="one", kwargs=[A, B, AB, NONE]) + put(2, name="two", kwargs=[A, B])
-    sent += put(1, name="one", kwargs=['{"a": null, "b": 2}'])
-    assert [claim.id for claim in claimer().run_pass(sync=9).claims] == [sent[part[0]] for part in alike]
-    keys = {task.id: task.partition_key for task in Task.objects.all()}
-    assert Counter(Counter(keys.values()).values()) == Counter(len(part) for part in alike)
 
 
 @pytest.mark.promise("S4.7")
@@ -202,7 +162,7 @@ def test_a_parked_task_that_expires_does_not_strand_those_behind_it(claimer: Cla
 
 
 def args(a: int, b: int) -> str:
-    return f'{{"a": {a}, "b": {b}}}'
+    return json.dumps({"a": a, "b": b})
 
 
 def send(*pairs: tuple[int, int]) -> list[Any]:

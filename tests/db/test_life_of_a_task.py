@@ -33,7 +33,7 @@ from tests.db.lives import ENDS, LEASE, THRESHOLD, Lives, Seat, born, finals, ou
 from tests.support.sizes import STRESS, examples
 
 EXAMPLES = examples(40, 2_000)
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(max(420, 2 * EXAMPLES))]
+pytestmark = pytest.mark.timeout(max(420, 2 * EXAMPLES))
 PROFILE = settings(
     max_examples=EXAMPLES, stateful_step_count=60, deadline=None, database=None, derandomize=STRESS != "full",
     suppress_health_check=list(HealthCheck),
@@ -378,7 +378,7 @@ def wanted(slots: tuple[int, int]) -> Wanted:
 
 
 @pytest.mark.thorough
-@pytest.mark.promise("S0.25")
+@pytest.mark.promise("S0.25", "S0.36", "S2.7")
 def test_the_life_of_every_task_is_the_one_that_the_model_leads(connect: Connect) -> None:
     LifeOfATask.lives = Lives(connect)
     run_state_machine_as_test(LifeOfATask, settings=PROFILE)

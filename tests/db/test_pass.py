@@ -1,4 +1,4 @@
-"""The pass on the real database: order, fencing, expiry, what other sessions may not disturb, and what waits for the disk.
+"""The pass on the real database: order, expiry, retries, what other sessions may not disturb, and what waits for the disk.
 
 A cancel meets passes, settles and other cancels: exactly one takes effect, nobody deadlocks, and what is over stays as it is.
 """
@@ -10,25 +10,28 @@ import json
 import random
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import psycopg
 import pytest
 from django.utils import timezone
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from horsies_django.core.errors import TaskNotRetryable
 from horsies_django.core.options import options_text
 from horsies_django.core.records import Claim, Outcome, Wanted
-from horsies_django.core.retry import RetryPolicy
+from horsies_django.core.retry import USUAL, RetryPolicy, class_names
 from horsies_django.core.status import TERMINAL, Status
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.store.tasks import Held, TaskStore
 from horsies_django.tasks import operations
-from tests.conftest import Claimer, limit, put
+from tests.conftest import Claimer, limit, put, sql
 from tests.db.conftest import Aside, Claimers, Connect, heard, impatient, wait_for_waiting
 from tests.support.factories import FINISHED, TaskAttemptFactory, TaskFactory, error
-
-pytestmark = pytest.mark.django_db(transaction=True)
+from tests.support.models.retry import Failure, decide
+from tests.support.sizes import examples
 
 LEASE = dt.timedelta(minutes=5)
 
@@ -139,37 +142,6 @@ def test_a_failure_of_an_older_claim_puts_nothing_back_that_the_newest_one_compl
     assert TaskAttempt.objects.get(task_id=second.id).outcome == "FAILED"
 
 
-@pytest.mark.promise("S0.35", "S0.37", "S1.42", "S2.7")
-def test_claims_come_by_queue_priority_then_task_priority_then_time(claimer: Claimers) -> None:
-    late, early = aware(seconds=-1), aware(seconds=-2)
-    last = put(queue="bulk", due_at=late)
-    twin = put(queue="twin", due_at=early)  # queues of one priority share one order
-    bulk = put(queue="bulk", priority=1, due_at=late)
-    low = put(queue="mail", priority=90, due_at=early)
-    second = put(queue="mail", priority=10, due_at=late)
-    first = put(queue="mail", priority=10, due_at=early)
-    worker = claimer(mail=1, bulk=50, twin=50)
-    assert [claim.id for claim in worker.run_pass(sync=5).claims] == first + second + low + bulk + twin
-    assert [claim.id for claim in worker.run_pass(sync=5).claims] == last
-
-
-@pytest.mark.promise("S0.36", "S2.7")
-def test_a_claim_takes_only_what_every_condition_lets_through(claimer: Claimers, connect: Connect) -> None:
-    put(queue="bulk")
-    put(due_at=aware(hours=1))
-    put(good_until=aware(seconds=-1))
-    held, wanted = put(2, good_until=aware(hours=1))
-    for status in ("CLAIMED", "RUNNING", "COMPLETED", "FAILED", "CANCELLED", "EXPIRED"):
-        TaskFactory(status=status)
-    worker, other = impatient(claimer()), connect()
-    with other.transaction():
-        other.execute("SELECT 1 FROM horsies_tasks WHERE id = %s FOR UPDATE", [held])
-        (claim,) = worker.run_pass(wanted=Wanted(prefetch=20, lease=dt.timedelta(minutes=1))).prefetched
-    task = Task.objects.get(pk=wanted)
-    assert (claim.id, task.status, task.claimed_by) == (wanted, "CLAIMED", worker.id)
-    assert abs((timezone.now() - task.claimed_at).total_seconds()) < 60
-
-
 @pytest.mark.promise("S0.1", "S0.2", "S1.1", "S1.48", "S2.22")
 def test_two_claimers_never_get_the_same_task_and_keep_the_order_of_sending(claimer: Claimers) -> None:
     """The second one claims while the transaction of the first one is open, and does not wait for it."""
@@ -275,22 +247,6 @@ def test_a_cancel_that_waits_ends_the_task_after_it_got_the_row_and_not_when_it_
     assert requested == finished
 
 
-@pytest.mark.parametrize("how", ["waits", "is claimed ahead"])
-def test_a_cancel_ends_what_has_not_started_and_its_claim_starts_nothing(worker: Claimer, how: str) -> None:
-    (id_,) = put()
-    ahead = []
-    if how == "is claimed ahead":
-        ahead = worker.run_pass(wanted=Wanted(prefetch=1, lease=LEASE)).prefetched
-    assert operations.cancel([id_]) == {id_: "CANCELLED"}
-    passed = worker.run_pass(sync=1, starts=ahead)
-    assert (passed.started, passed.claims) == ([], [])
-    task = row(id_)
-    assert (task.status, task.error_code) == ("CANCELLED", "TASK_CANCELLED")
-    assert task.result
-    assert task.result["err"]["error_code"] == "TASK_CANCELLED"
-    assert task.finished_at == task.cancel_requested_at is not None
-
-
 def test_a_cancel_of_what_is_over_and_a_retry_of_what_did_not_fail_change_nothing() -> None:
     ids = {TaskFactory(status=status).pk for status in FINISHED}
     others = [TaskFactory(status=status).pk for status in ("PENDING", "CLAIMED", "RUNNING", "COMPLETED")]
@@ -349,22 +305,18 @@ class Noted:
         found, self.commits[:] = [*self.commits], []
         return found
 
+    def run_pass(self, sync: int = 0, durable: bool = False, **owed: Any) -> Any:
+        passed = self.claimer.run_pass(wanted=Wanted(sync, durable=durable), **owed)
+        assert passed.short or "news" not in owed
+        return passed
+
     def claim(self, durable: bool = False, **owed: Any) -> Claim:
-        (claim,) = self.claimer.run_pass(wanted=Wanted(1, durable=durable), **owed).claims
+        (claim,) = self.run_pass(1, durable, **owed).claims
         return claim
 
     def ahead(self) -> Claim:
         (claim,) = self.claimer.run_pass(wanted=Wanted(prefetch=1, lease=LEASE, durable=False)).prefetched
         return claim
-
-    def run_pass(self, **owed: Any) -> Any:
-        """Run a whole pass that claims nothing."""
-        return self.claimer.run_pass(wanted=Wanted(durable=False), **owed)
-
-    def short_pass(self, *outcomes: Any, durable: bool = False) -> Any:
-        passed = self.claimer.run_pass(wanted=Wanted(1, durable=durable), news="default", outcomes=list(outcomes))
-        assert passed.short
-        return passed
 
 
 @pytest.fixture
@@ -380,16 +332,16 @@ def test_claims_and_starts_do_not_wait_for_the_disk_unless_they_are_asked_to(not
     put(5)
     noted.claim()
     noted.run_pass(starts=[noted.ahead()])
-    noted.short_pass()
+    noted.claim(news="default")
     assert noted.taken() == ["off"] * 4
     noted.claim(durable=True)
-    noted.short_pass(durable=True)
+    noted.claim(durable=True, news="default")
     assert noted.taken() == ["on"] * 2
     assert noted.claimer.conn.execute("SHOW synchronous_commit").fetchone() == ("on",), "the session's is as before"
     limit("default", max_concurrency=9, partition_by_args=["a"], partition_max_concurrency=1)
     put(2, kwargs=['{"a": 1}'] * 2)
     noted.claim()
-    noted.claimer.run_pass(wanted=Wanted(2, durable=False))
+    noted.run_pass(2)
     assert Task.objects.filter(parked=True).count() == 1
     assert noted.taken() == ["off"] * 2, "nor does what is claimed under limits, nor what is parked"
 
@@ -400,7 +352,7 @@ def test_what_settles_waits_and_with_it_what_is_claimed_beside(noted: Noted) -> 
     outcome = done(noted.claim())
     outcome = done(noted.claim(outcomes=[outcome]))
     assert noted.taken() == ["off", "on", "on"]
-    noted.short_pass(outcome)
+    noted.claim(outcomes=[outcome], news="default")
     assert noted.taken() == ["on", "on"]
     put(max_retries=1, options=options_text(RetryPolicy.fixed([60], auto_retry_for=["OH_NO"]), None))
     noted.run_pass(outcomes=[done(noted.claim(), "FAILED", error_code="OH_NO", error_message="it broke")])
@@ -430,3 +382,116 @@ def test_what_expires_or_goes_back_on_the_way_waits(noted: Noted) -> None:
     Task.objects.filter(pk=claim.id).update(claim_expires_at=aware(seconds=-1))
     noted.claim(expired_leases=True)
     assert noted.taken() == ["off", "on", "on"]
+
+
+NOW = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
+CODES = ["BROKEN", "WORKER_CRASHED", "OTHER"]
+CLASSES = [OSError, ConnectionError, LookupError]
+POLICY = RetryPolicy.fixed([60, 300], auto_retry_for=["BROKEN"], jitter=False)
+
+pauses = st.floats(0, 1_000)
+some_codes = st.just(USUAL) | st.lists(st.sampled_from([*CODES, *CLASSES]), unique=True)
+policies = st.one_of(
+    st.builds(
+        lambda intervals, codes: RetryPolicy.fixed(intervals, auto_retry_for=codes, jitter=False),
+        st.lists(pauses, min_size=1, max_size=5), some_codes,
+    ),
+    st.builds(
+        lambda base, most, longest, codes: RetryPolicy.exponential(
+            base_seconds=base, max_retries=most, max_delay_seconds=longest, auto_retry_for=codes, jitter=False
+        ),
+        pauses, st.integers(1, 100), st.none() | pauses, some_codes,
+    ),
+)  # fmt: skip
+failures = st.builds(
+    Failure,
+    st.sampled_from([*CODES, "TASK_TIMEOUT"]),
+    st.just(()) | st.sampled_from([OSError(), ConnectionResetError(), KeyError(), SystemExit()]).map(class_names),
+    asked=st.booleans(),
+    delay_seconds=st.none() | pauses,
+    crashed=st.booleans(),
+).map(lambda failure: failure if failure.asked else replace(failure, delay_seconds=None))
+
+
+@pytest.mark.thorough
+@settings(max_examples=examples(100, 1_000), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    failure=failures, policy=st.none() | policies, retry_count=st.integers(0, 6), most=st.integers(0, 2),
+    until=st.none() | st.floats(0, 2_000), cancelled=st.booleans(),
+)  # fmt: skip
+def test_the_database_decides_as_the_pure_rule_does(
+    failure: Failure, policy: RetryPolicy | None, retry_count: int, most: int, until: float | None, cancelled: bool
+) -> None:
+    """``most``: how many crashes make poison; ``until``: after how many seconds it would be too late."""
+    good_until = None if until is None else NOW + dt.timedelta(seconds=until)
+    asked = json.dumps(True if failure.delay_seconds is None else failure.delay_seconds) if failure.asked else None
+    ((due_at, poison),) = sql(
+        "SELECT extract(epoch FROM due_at)::float8, poison "
+        "FROM horsies_retry_decision(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
+        [put()[0], options_text(policy, None), retry_count, policy.max_retries if policy else 0, good_until, cancelled,
+         failure.code, json.dumps(failure.classes), asked, failure.crashed, most, NOW],
+    )  # fmt: skip
+    expected = decide(
+        failure, policy, retry_count=retry_count, max_crashes=most, now=NOW, good_until=good_until, cancelled=cancelled
+    )  # fmt: skip
+    assert poison == (expected == "POISON")
+    assert due_at == (pytest.approx(expected.timestamp(), abs=1e-5) if isinstance(expected, dt.datetime) else None)
+
+
+def test_jitter_moves_a_pause_by_up_to_a_quarter_and_never_beyond_the_longest() -> None:
+    policy = RetryPolicy.exponential(base_seconds=100, max_retries=9, max_delay_seconds=390)
+    drawn = sql(
+        "SELECT n, min(p)::float8, max(p)::float8 FROM (SELECT n, extract(epoch FROM (horsies_retry_decision("
+        "NULL, %s, n, 9, NULL, false, 'X', '[]', 'true', false, 0, to_timestamp(0))).due_at) AS p "
+        "FROM generate_series(0, 2) AS n, generate_series(1, 1000)) AS drawn GROUP BY n ORDER BY n",
+        [options_text(policy, None)],
+    )
+    for pause, (_, low, high) in zip((100, 200, 400), drawn, strict=True):
+        assert 0.75 * pause <= low < 0.8 * pause
+        assert min(390, 1.2 * pause) <= high <= min(390, 1.25 * pause)
+
+
+@pytest.mark.promise("S2.10")
+def test_a_failed_attempt_leaves_a_row_and_a_task_that_waits_for_the_next(worker: Claimer) -> None:
+    (id_,) = put(max_retries=2, options=options_text(POLICY, None))
+    (claim,) = worker.run_pass(sync=1).claims
+    assert claim.attempt == 1
+    passed = worker.run_pass(sync=1, outcomes=[failed(claim)])
+    assert passed.landed == {id_}
+    assert 0 < (passed.due_in or 0) <= 60
+    task = Task.objects.get(pk=id_)
+    (attempt,) = TaskAttempt.objects.filter(task_id=id_)
+    assert (task.status, task.retry_count) == ("PENDING", 1)
+    assert task.claimed_by is task.error_code is task.result is None
+    assert task.next_retry_at == task.enqueued_at == attempt.finished_at + dt.timedelta(seconds=60)
+    assert (attempt.attempt, attempt.outcome, attempt.error_code, attempt.will_retry) == (1, "FAILED", "BROKEN", True)
+    assert attempt.started_at <= attempt.finished_at
+
+
+def test_a_row_whose_policy_an_older_sender_stored_without_a_list_keeps_what_it_meant_then(worker: Claimer) -> None:
+    stored = {"strategy": "fixed", "intervals": [0], "jitter": False, "most": None, "codes": []}
+    put(2, max_retries=1, options=json.dumps({"wire": 1, "retry": stored}))
+    first, again = worker.run_pass(sync=2).claims
+    raised = {"classes": class_names(OSError())}
+    worker.run_pass(outcomes=[failed(first, **raised), failed(again, **raised, retry=True)])
+    assert [Task.objects.get(pk=claim.id).status for claim in (first, again)] == ["FAILED", "PENDING"]
+
+
+def test_a_failure_whose_row_is_let_go_between_decision_and_write_keeps_its_retry(
+    worker: Claimer, connect: Connect, aside: Aside
+) -> None:
+    """Naive: it is not decided, because its row is locked, and then written as the last failure, because it is not any more."""
+    put(max_retries=2, options=options_text(POLICY, None))
+    (claim,) = worker.run_pass(sync=1).claims
+    holds_row, holds_attempts, watcher = connect(), connect(), connect()
+    holds_attempts.execute("BEGIN")
+    holds_attempts.execute("LOCK TABLE horsies_task_attempts IN SHARE MODE")  # they can be read, and not be written
+    holds_row.execute("BEGIN")
+    holds_row.execute("SELECT FROM horsies_tasks WHERE id = %s FOR UPDATE", [claim.id])
+    passing = aside(lambda: worker.run_pass(outcomes=[failed(claim)]))
+    wait_for_waiting(watcher, worker.conn)
+    holds_row.execute("COMMIT")
+    holds_attempts.execute("COMMIT")
+    assert passing.result(30).landed == set()
+    assert worker.run_pass(outcomes=[failed(claim)]).landed == {claim.id}
+    assert Task.objects.get().status == "PENDING"

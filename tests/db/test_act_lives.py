@@ -36,25 +36,15 @@ from tests.db.test_unique import of_order
 from tests.support.factories import TaskFactory, now
 from tests.support.sizes import examples
 
-pytestmark = pytest.mark.django_db(transaction=True)
 QUEUES = {"default": 100, "mail": 100, "bulk": 100}
-RETURNS = """
-CREATE TABLE returns (id uuid);
-CREATE FUNCTION note_return() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO returns VALUES (NEW.id); RETURN NULL; END';
-CREATE TRIGGER note_return AFTER UPDATE ON horsies_tasks FOR EACH ROW
-WHEN (OLD.finished_at IS NOT NULL AND NEW.finished_at IS NULL)
-EXECUTE FUNCTION note_return();
-CREATE TABLE ends (number int GENERATED ALWAYS AS IDENTITY, id uuid, code text);
-CREATE FUNCTION note_end() RETURNS trigger LANGUAGE plpgsql AS
-  'BEGIN INSERT INTO ends (id, code) VALUES (NEW.id, NEW.error_code); RETURN NULL; END';
-CREATE TRIGGER note_end AFTER UPDATE ON horsies_tasks FOR EACH ROW
-WHEN (OLD.finished_at IS NULL AND NEW.finished_at IS NOT NULL)
-EXECUTE FUNCTION note_end()
+MOVES = """
+CREATE TABLE moves (number int GENERATED ALWAYS AS IDENTITY, id uuid, ended boolean, code text);
+CREATE FUNCTION note_move() RETURNS trigger LANGUAGE plpgsql AS
+  'BEGIN INSERT INTO moves (id, ended, code) VALUES (NEW.id, NEW.finished_at IS NOT NULL, NEW.error_code); RETURN NULL; END';
+CREATE TRIGGER note_move AFTER UPDATE ON horsies_tasks FOR EACH ROW
+WHEN ((OLD.finished_at IS NULL) <> (NEW.finished_at IS NULL)) EXECUTE FUNCTION note_move()
 """
-GONE = """
-DROP TRIGGER note_return ON horsies_tasks; DROP FUNCTION note_return(); DROP TABLE returns;
-DROP TRIGGER note_end ON horsies_tasks; DROP FUNCTION note_end(); DROP TABLE ends
-"""
+GONE = "DROP TRIGGER note_move ON horsies_tasks; DROP FUNCTION note_move(); DROP TABLE moves"
 SHOWN = {  # what django.tasks calls each status
     "PENDING": TaskResultStatus.READY, "CLAIMED": TaskResultStatus.READY, "RUNNING": TaskResultStatus.RUNNING,
     "COMPLETED": TaskResultStatus.SUCCESSFUL, "FAILED": TaskResultStatus.FAILED, "CANCELLED": TaskResultStatus.FAILED,
@@ -66,17 +56,16 @@ def returned(transactional_db: None) -> Iterator[Callable[[], Counter[uuid.UUID]
     """Return how often each finished task came back so far."""
 
     def read() -> Counter[uuid.UUID]:
-        return Counter(id_ for (id_,) in sql("SELECT id FROM returns"))
+        return Counter(id_ for (id_,) in sql("SELECT id FROM moves WHERE NOT ended"))
 
-    with connection.cursor() as cursor:
-        cursor.execute(RETURNS)
-        yield read
-        cursor.execute(GONE)
+    sql(MOVES)
+    yield read
+    sql(GONE)
 
 
 def ends(id_: uuid.UUID) -> list[str | None]:
     """Return the error code of each end of a task so far, None for a completion."""
-    return [code for (code,) in sql("SELECT code FROM ends WHERE id = %s ORDER BY number", [id_])]
+    return [code for (code,) in sql("SELECT code FROM moves WHERE ended AND id = %s ORDER BY number", [id_])]
 
 
 def waited(id_: uuid.UUID) -> TaskResult[Any]:
@@ -102,8 +91,7 @@ def born(worker: Claimer) -> None:
         outcomes: list[Any] = [failed(one) for one in claim(worker, slots=40)]
         worker.run_pass(outcomes=outcomes)
     TaskFactory.create_batch(2, status="EXPIRED")
-    for number in range(2):
-        TaskFactory(status="FAILED", workflow_id=uuid.uuid4(), node=number)
+    TaskFactory.create_batch(2, status="FAILED", workflow_id=uuid.uuid4(), node=1)
 
 
 class Night:
@@ -124,10 +112,9 @@ class Night:
         ]
 
     def act(self) -> None:
-        for step in [next(self.pick.choice(self.acts), None)]:
-            if step is not None:
-                assert sum(step.verdicts.values()) == step.tasks
-                self.verdicts.update(step.verdicts)
+        if step := next(self.pick.choice(self.acts), None):
+            assert sum(step.verdicts.values()) == step.tasks
+            self.verdicts.update(step.verdicts)
 
     def act_beside_locks(self) -> None:
         with self.aside.transaction():
@@ -205,9 +192,9 @@ def test_each_is_retried_at_most_once_whatever_else_happens_and_what_is_counted_
     for act in night.acts:
         for step in act:
             night.verdicts.update(step.verdicts)
-    last = Counter()
-    for step in act_on_all(matching("UNSUCCESSFUL"), "retry", actor="ada"):
-        last.update(step.verdicts)
+    last = sum(
+        (Counter(step.verdicts) for step in act_on_all(matching("UNSUCCESSFUL"), "retry", actor="ada")), Counter()
+    )
     assert not last.keys() - {"RETRIED", "MERGED", "REDACTED", "DUPLICATE"}
     found = returned()
     once_more = set(found) & night.again  # those that failed again are due to the last act, too
@@ -224,9 +211,8 @@ def test_each_is_retried_at_most_once_whatever_else_happens_and_what_is_counted_
     night.look()
     for id_, before, wait in night.waits:
         got, after = wait.result(60), [*ends(id_)[before:], *["RESULT_REDACTED"] * (id_ in night.redacted)]
-        assert (None if got.is_ok() else got.err_value.error_code) in after, (
-            "the first end after the call, or a later one"
-        )
+        code = None if got.is_ok() else got.err_value.error_code
+        assert code in after, "the first end after the call, or a later one"
     threads.shutdown()
 
 

@@ -11,17 +11,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from django.db import connection
 
 from horsies_django.core.records import Claim
 from horsies_django.models import Task
 from tests.conftest import Claimer, limit, put
 from tests.db.conftest import Claimers, sweep
-from tests.db.test_order import cancel, claim, retry, skip
+from tests.db.test_order import cancel, claim, insert, retry, skip
 from tests.db.test_pass import done, failed
 from tests.support.factories import now
 from tests.support.sizes import examples
-
-pytestmark = pytest.mark.django_db(transaction=True)
 
 HOUR = dt.timedelta(hours=1)
 KEYS = "abc"
@@ -75,8 +74,12 @@ class World:
     def send(self) -> None:
         key, lane = self.random.choice(KEYS), self.random.choice(["sync", "async"])
         back = dt.timedelta(seconds=self.random.choice([0, 0, 600]))  # a clock that was set back
-        id_ = uuid.UUID(int=self.random.getrandbits(128))
-        put(kwargs=[json.dumps({"customer_id": key})], lane=lane, max_retries=2, now=now() - back, ids=[id_])
+        id_, kwargs = uuid.UUID(int=self.random.getrandbits(128)), json.dumps({"customer_id": key})
+        if self.random.random() < 0.2:  # by a client that knows no rule
+            id_ = insert(connection.cursor(), kwargs, lane)
+            Task.objects.filter(pk=id_).update(max_retries=2)
+        else:
+            put(kwargs=[kwargs], lane=lane, max_retries=2, now=now() - back, ids=[id_])
         at = Task.objects.get(pk=id_).sent_at
         assert self.policy == "coalesce" or all(other.at < at for other in self.order(key))
         self.lives[id_] = Life(id_, key, lane, at)

@@ -8,7 +8,7 @@ import random
 import re
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,8 +24,6 @@ from tests.apps.project import tasks
 from tests.conftest import Claimers, Connect, limit, put, sql
 from tests.db.test_statements import explained, plans
 from tests.support.factories import FINISHED, TaskAttemptFactory, TaskFactory, now
-
-pytestmark = pytest.mark.django_db(transaction=True)
 
 WHO = {"actor": "ada", "reason": "a night"}
 STATUSES = ("PENDING", "CLAIMED", "RUNNING", *FINISHED)
@@ -51,16 +49,13 @@ def made(pick: random.Random, moment: dt.datetime) -> Task:
         "sent_at": moment - dt.timedelta(minutes=pick.randrange(4)), "partition_key": pick.choice((None, "x", "y")),
     }  # fmt: skip
     if status == "PENDING":
-        values |= {
-            "enqueued_at": values["sent_at"],
-            "parked": values["partition_key"] is not None and pick.random() < 0.5,
-        }
+        values["parked"] = values["partition_key"] is not None and pick.random() < 0.5
     else:
-        values |= {"claimed_by": uuid.UUID(int=pick.randrange(2))}
+        values["claimed_by"] = uuid.UUID(int=pick.randrange(2))
     if status in FINISHED:
-        values |= {"finished_at": moment - dt.timedelta(minutes=pick.randrange(4))}
+        values["finished_at"] = moment - dt.timedelta(minutes=pick.randrange(4))
     if status in ("FAILED", "CANCELLED", "EXPIRED"):
-        values |= {"error_code": pick.choice(("OH_NO", "TASK_CANCELLED"))}
+        values["error_code"] = pick.choice(("OH_NO", "TASK_CANCELLED"))
     if pick.random() < 0.1:
         values |= {"workflow_id": uuid.uuid4(), "node": 1, "node_index": 0}
     task: Task = TaskFactory(**values)
@@ -138,9 +133,7 @@ def test_every_selection_and_every_list_has_all_tasks_that_it_describes_each_onc
         assert set(found) == {row.pk for row in rows if fits(row, chosen)}, chosen
 
 
-def test_a_list_looks_at_the_newest_of_its_own_time_and_says_whether_there_are_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_list_looks_at_the_newest_of_its_own_time_and_says_if_there_are_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """Naive: the newest 30,000 are from after the night that is asked for, and the night is empty."""
     monkeypatch.setattr(module, "DEEPEST", 5)
     night = now() - dt.timedelta(hours=12)
@@ -197,10 +190,8 @@ def test_a_retry_of_all_lets_each_run_once_though_stopped_and_begun_again(monkey
     after = AuditEntry.objects.filter(action="task.retry").latest("pk").after
     assert ("partition" in after["selection"], "ann@" in str(after)) == (True, False), "no value of a partition"
     assert Counter(Task.objects.values_list("status", flat=True)) == {"PENDING": 41, "COMPLETED": 1}
-    failures(3, finished_at=now() + LATER)
-    assert [step.tasks for step in act_on_all(chosen, "retry", **WHO)] == [0], (
-        "what failed after the selection is not in it"
-    )
+    failures(3, finished_at=now() + LATER)  # after the selection
+    assert [step.tasks for step in act_on_all(chosen, "retry", **WHO)] == [0]
 
 
 def test_what_others_hold_is_left_and_counted_and_what_refuses_is_counted_by_why(connect: Connect) -> None:
@@ -254,35 +245,29 @@ def test_each_verb_does_to_all_what_it_does_to_one_and_the_audit_says_who_why_an
     assert first.verdicts == verdicts
     task.refresh_from_db()
     assert (task.status, task.terminate) == (after, verb == "terminate")
-    assert (task.redacted_at is not None, task.kwargs) == (
-        (verb == "redact"),
-        {} if verb == "redact" else {"to": "ann"},
-    )
+    assert (task.redacted_at is not None, task.kwargs) == ((True, {}) if verb == "redact" else (False, {"to": "ann"}))
     entry = AuditEntry.objects.filter(action=f"task.{verb}").latest("pk")
     assert (entry.subject, entry.actor, entry.reason) == ("mail", "ada", "a night")
     assert json.loads(entry.after["verdicts"]) == verdicts
     assert json.loads(entry.after["selection"])["status"] == status
 
 
-def refusals() -> Iterator[Any]:
-    for verb, status in (("retry", "COMPLETED"), ("retry", "FINISHED"), ("cancel", "FAILED"), ("redact", "RUNNING")):
-        yield pytest.param(
-            lambda v=verb, s=status: act(matching(s), v, **WHO), f"{verb} is for tasks that are", id=f"{verb} {status}"
-        )
-    yield pytest.param(
-        lambda: act(module.as_of_now(module.described()), "cancel", **WHO), "cancel is for tasks", id="any status"
-    )
-    yield pytest.param(lambda: act(matching("FAILED"), "burn", **WHO), "'burn' is not one of retry", id="verb")
-    yield pytest.param(
-        lambda: act(matching("FAILED"), "redact", actor="ada", reason=" "), "needs a reason", id="reason"
-    )
-    yield pytest.param(lambda: act(matching("FAILED"), "retry", actor=""), "no task was changed: actor", id="actor")
-    yield pytest.param(lambda: matching("COMPLETED", code="OH_NO"), "have an error code", id="code")
-    yield pytest.param(lambda: matching("RUNNING", site="x"), "have an error code or a site", id="site")
-    yield pytest.param(lambda: matching("FAILED", partition="x"), "name the queue", id="partition")
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+    **{
+        f"{verb} {status}": (lambda v=verb, s=status: act(matching(s), v, **WHO), f"{verb} is for tasks that are")
+        for verb, status in (("retry", "COMPLETED"), ("retry", "FINISHED"), ("cancel", "FAILED"), ("redact", "RUNNING"))
+    },
+    "any status": (lambda: act(module.as_of_now(module.described()), "cancel", **WHO), "cancel is for tasks"),
+    "verb": (lambda: act(matching("FAILED"), "burn", **WHO), "'burn' is not one of retry"),
+    "reason": (lambda: act(matching("FAILED"), "redact", actor="ada", reason=" "), "needs a reason"),
+    "actor": (lambda: act(matching("FAILED"), "retry", actor=""), "no task was changed: actor"),
+    "code": (lambda: matching("COMPLETED", code="OH_NO"), "have an error code"),
+    "site": (lambda: matching("RUNNING", site="x"), "have an error code or a site"),
+    "partition": (lambda: matching("FAILED", partition="x"), "name the queue"),
+}
 
 
-@pytest.mark.parametrize(("ask", "words"), [*refusals()])
+@pytest.mark.parametrize(("ask", "words"), REFUSED.values(), ids=REFUSED)
 def test_what_cannot_be_meant_is_refused_in_words(ask: Callable[[], Any], words: str) -> None:
     failures(1)
     with pytest.raises(ValueError, match=re.escape(words)):
@@ -295,9 +280,8 @@ def test_a_part_of_a_name_stands_for_the_known_names_that_have_it() -> None:
     assert matching("FAILED", name=noop).names == [noop]
     assert set(matching("FAILED", name="project.tasks.ra").names or ()) >= {tasks.raises.name}
     sql("INSERT INTO horsies_history VALUES (3600, now(), 'default', 'gone.from_the_code', 'COMPLETED', 1, 0, '{}')")
-    assert matching("FAILED", name="from_the").names == ["from_the", "gone.from_the_code"], (
-        "the text may be a name, too"
-    )
+    found = matching("FAILED", name="from_the").names
+    assert found == ["from_the", "gone.from_the_code"], "the text may be a name, too"
     assert matching("FAILED", name="gone.from_the_code").names == ["gone.from_the_code"]
 
 

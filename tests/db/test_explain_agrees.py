@@ -27,8 +27,6 @@ from tests.support.factories import HeartbeatFactory, WorkerFactory, now
 from tests.support.sizes import examples
 from tests.support.statements import FUNCTIONS, STATEMENTS
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
 CALM = settings(
     max_examples=examples(60, 1_000), deadline=None, database=None, derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
@@ -119,7 +117,7 @@ def build(rows: list[Row], shapes: list[dict[str, Any]], cap: int | None) -> tup
 @CALM
 @given(rows=st.lists(ROWS, min_size=5, max_size=10), shapes=st.lists(SHAPES, min_size=3, max_size=3), cap=CAPS)
 def test_what_only_others_hold_up_is_claimed_if_it_waits_alone_and_nothing_else_is(
-    transactional_db: None, rows: list[Row], shapes: list[dict[str, Any]], cap: int | None
+    rows: list[Row], shapes: list[dict[str, Any]], cap: int | None
 ) -> None:
     limits = {**project.HORSIES, "UNKNOWN_TASK_GRACE_MS": GRACE}
     with transaction.atomic(), override_settings(HORSIES=limits):

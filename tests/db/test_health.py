@@ -36,10 +36,9 @@ from tests.db.conftest import Aside, Connect
 from tests.support.factories import TaskFactory, WorkerFactory, now, serving
 from tests.support.refusing import refused
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
 THRESHOLD = dt.timedelta(seconds=10)
 AGO = dt.timedelta(minutes=5)
+READ = "SELECT pg_stat_get_xact_tuples_returned(%s::regclass)"
 
 
 def queue(name: str) -> QueueHealth:
@@ -50,29 +49,22 @@ def codes(health: Health, **options: Any) -> list[str]:
     return [problem.code for problem in problems(health, **options)]
 
 
-def test_a_queue_says_for_how_long_its_oldest_due_task_waits_whatever_its_lane_and_priority() -> None:
+def test_a_queue_says_how_long_its_oldest_due_task_waits_by_a_probe_per_lane_and_priority(connect: Connect) -> None:
     TaskFactory(status="RUNNING", sent_at=now() - 2 * AGO)
     TaskFactory(status="COMPLETED", sent_at=now() - 2 * AGO)
     TaskFactory(parked=True, partition_key="[1]", sent_at=now() - 2 * AGO)
-    put(1, priority=1, delay=dt.timedelta(days=1))
+    put(300, priority=1, delay=dt.timedelta(days=1))
     assert HealthStore(connection).waits(["default"]) == {}, "what is held, over, parked or not due does not wait"
-    put(3, priority=1)
+    put(300)
     put(2, lane="async", priority=7)
     TaskFactory(lane="async", priority=50, sent_at=now() - AGO)
-    waits = HealthStore(connection).waits(["default", "mail", "unheard-of"])
+    conn = connect()
+    with conn.transaction():
+        waits = HealthStore(conn).waits(["default", "mail", "unheard-of"])
+        assert 0 < conn.execute(READ, ["horsies_tasks_claim"]).fetchall()[0][0] < 20, "however many wait"
+        assert conn.execute(READ, ["horsies_tasks"]).fetchall() == [(0,)], "nothing is read past the index"
     assert set(waits) == {"default"}
     assert 300 <= waits["default"] < 400
-
-
-def test_waits_cost_a_probe_for_each_lane_and_priority_however_many_wait(connect: Connect) -> None:
-    put(300)
-    put(300, priority=1, delay=dt.timedelta(days=1))
-    conn = connect()
-    query = "SELECT pg_stat_get_xact_tuples_returned(%s::regclass)"
-    with conn.transaction():
-        assert set(HealthStore(conn).waits(["default", "mail"])) == {"default"}
-        assert 0 < conn.execute(query, ["horsies_tasks_claim"]).fetchall()[0][0] < 10
-        assert conn.execute(query, ["horsies_tasks"]).fetchall() == [(0,)], "nothing is read past the index"
 
 
 def test_unfinished_runs_are_counted_to_a_bound_and_by_their_index_however_many_have_ended(connect: Connect) -> None:
@@ -82,16 +74,15 @@ def test_unfinished_runs_are_counted_to_a_bound_and_by_their_index_however_many_
     conn.execute("ANALYZE horsies_workflows")  # nearly all rows are to be counted, so it looks cheap to read all
     conn.execute(run + "'COMPLETED', 'fail', now() FROM generate_series(1, 1000)")
     conn.execute("SET random_page_cost = 1000")
-    query = "SELECT pg_stat_get_xact_tuples_returned(%s::regclass)"
     with conn.transaction():
         found = HealthStore(conn).runs()
-        assert conn.execute(query, ["horsies_workflows"]).fetchall() == [(0,)], "nothing is read past the index"
+        assert conn.execute(READ, ["horsies_workflows"]).fetchall() == [(0,)], "nothing is read past the index"
     assert found == {"RUNNING": 500}
     conn = connect()
     with conn.transaction():
         (row,) = conn.execute("SELECT sum(many) FROM horsies_count_runs(30)").fetchall()
         assert row == (30,)
-        assert conn.execute(query, ["horsies_workflows_unfinished"]).fetchall()[0][0] <= 30
+        assert conn.execute(READ, ["horsies_workflows_unfinished"]).fetchall()[0][0] <= 30
 
 
 def test_workers_have_a_state_and_one_that_is_long_gone_is_told_first_if_it_holds_a_task_and_else_not() -> None:
@@ -123,9 +114,7 @@ def test_due_tasks_whose_only_worker_is_silent_have_no_living_worker_even_if_nob
     serving("default", silent=AGO)
     assert (queue("default").pending, queue("default").workers) == (2, 0)
     (problem,) = problems(examine(connection))
-    assert problem.code == "NO_LIVING_WORKER"
-    assert "queue default has 2 tasks due" in problem.text
-    assert "--queues=default" in problem.advice
+    assert (problem.code, "2 tasks due" in problem.text) == ("NO_LIVING_WORKER", True)
     serving("mail")
     assert codes(examine(connection)) == ["NO_LIVING_WORKER"], "one that serves another queue is none"
     serving("default", "mail")
@@ -181,13 +170,9 @@ def test_keys_that_failed_tasks_stop_are_a_problem_of_each_ordered_queue_until_t
     stop("mail", "a", AGO)
     health = examine(connection)
     assert {one.name: one.stopped for one in health.queues} == {"mail": 1, "bulk": 0, "twin": 0, "default": 2}
-    texts = sorted(f"{one.text}: {one.advice}" for one in problems(health))
     assert codes(health) == ["ORDER_STOPPED"] * 2
-    assert re.fullmatch(
-        r"failed tasks stop 1 key of queue mail, the first for 30\d s: retry or skip them; "
-        "'manage.py horsies_queue show mail' lists them",
-        texts[0],
-    )
+    texts = sorted(one.text for one in problems(health))
+    assert re.fullmatch(r"failed tasks stop 1 key of queue mail, the first for 30\d s", texts[0])
     assert "stop 2 keys of queue default, the first for 60" in texts[1]
     queues.pause("mail", actor="a test")
     assert len(codes(examine(connection))) == 1, "somebody wanted it so"
@@ -251,11 +236,11 @@ def test_a_transaction_that_holds_back_xmin_is_named_until_it_ends(connect: Conn
         holder.execute("SET LOCAL application_name = 'a long report'")
         holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         holder.execute("SELECT 1")
-        found = [one for one in HealthStore(connection).database().xmin_holders if one.pid == holder.info.backend_pid]
-        assert [(one.kind, one.name, one.state) for one in found] == [
-            ("transaction", "a long report", "idle in transaction")
+        (found,) = [
+            one for one in HealthStore(connection).database().xmin_holders if one.pid == holder.info.backend_pid
         ]
-        assert found[0].seconds is not None
+        assert (found.kind, found.name, found.state) == ("transaction", "a long report", "idle in transaction")
+        assert found.seconds is not None
     assert holder.info.backend_pid not in [one.pid for one in HealthStore(connection).database().xmin_holders]
 
 
@@ -337,11 +322,10 @@ def test_a_schedule_that_nobody_sends_is_a_problem_and_so_is_one_that_cannot_be_
     Schedule.objects.filter(name="late").update(next_at=now() - dt.timedelta(seconds=70))
     Schedule.objects.filter(name="later").update(next_at=now() - dt.timedelta(hours=3))
     Schedule.objects.filter(name="broken").update(error="no such task", next_at=now() + dt.timedelta(hours=1))
-    late, broken = problems(examine(connection))
-    assert (late.code, broken.code) == ("SCHEDULE_LATE", "SCHEDULE_FAILS")
-    assert "'later' (and 1 more) is overdue by 3.0 h" in late.text
-    assert "manage.py horsies_scheduler" in late.advice
-    assert "'broken' could not send its task: no such task" in broken.text
+    assert [(one.code, one.text.partition("'")[2]) for one in problems(examine(connection))] == [
+        ("SCHEDULE_LATE", "later' (and 1 more) is overdue by 3.0 h"),
+        ("SCHEDULE_FAILS", "broken' could not send its task: no such task"),
+    ]
 
 
 def test_looking_takes_no_lock_that_others_wait_for(connect: Connect) -> None:
@@ -374,9 +358,7 @@ def logged(log: pytest.LogCaptureFixture) -> list[str]:
     return sorted(record.args[0] for record in log.records if isinstance(record.args, tuple))
 
 
-def test_a_pause_whose_entry_is_lost_pauses_and_is_told_with_who_and_why_each_minute(
-    log: pytest.LogCaptureFixture,
-) -> None:
+def test_a_pause_whose_entry_is_lost_pauses_and_tells_who_and_why_each_minute(log: pytest.LogCaptureFixture) -> None:
     with refused("horsies_audit", event="INSERT"):
         with refused("horsies_lost_records", event="INSERT"):
             queues.pause("bulk", actor="ann")  # nor does a loss stop it that cannot be recorded either

@@ -35,8 +35,6 @@ from tests.db.test_pass import done
 from tests.support.factories import TaskAttemptFactory, TaskFactory
 from tests.support.refusing import refused
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
 LAST = 2**31 - 1
 DEEP = '{{"x": {}{}}}'.format("[" * 3_000, "]" * 3_000)
 GRACE = dt.timedelta(minutes=5)
@@ -57,11 +55,8 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("partition_key", {"partition_key": "x" * 201}),
     ("numbers", {"claim_generation": -1}),
     *(("numbers", {name: number}) for name in ("retry_count", "max_retries") for number in (32_767, -1)),
-    *(
-        ("moments", {name: f"{sign}infinity"})
-        for name in ("enqueued_at", "good_until", "claimed_at")
-        for sign in ("", "-")
-    ),
+    *(("moments", {name: "infinity"}) for name in ("enqueued_at", "good_until", "claimed_at")),
+    *(("moments", {name: "-infinity"}) for name in ("enqueued_at", "good_until", "claimed_at")),
     ("moments", {"redacted_at": "10000-01-01"}),
     ("moments", {"sent_at": "0001-06-01"}),
     *(("priority", {"priority": priority}) for priority in (0, 202, -1)),
@@ -292,15 +287,14 @@ def test_what_jsonb_cannot_read_is_refused_when_it_is_written(column: str, value
     (id_,) = put()
     with connection.cursor() as cursor:
         for key in ("status = 'RUNNING', claimed_by = id", "parked = false"):
+            update = f"UPDATE horsies_tasks SET {key}"
             with pytest.raises(DataError), transaction.atomic():
-                cursor.execute(
-                    f"UPDATE horsies_tasks SET {key}, {column} = %s WHERE id = %s", [f'{{"a": {value}}}', id_]
-                )
-            cursor.execute(f"UPDATE horsies_tasks SET {key} WHERE id = %s", [id_])
+                cursor.execute(f"{update}, {column} = %s WHERE id = %s", [f'{{"a": {value}}}', id_])
+            cursor.execute(f"{update} WHERE id = %s", [id_])
 
 
 @pytest.mark.parametrize("value", UNREADABLE.values(), ids=UNREADABLE)
-def test_a_result_that_jsonb_cannot_read_fails_its_pass(claimer: Claimers, transactional_db: None, value: str) -> None:
+def test_a_result_that_jsonb_cannot_read_fails_its_pass(claimer: Claimers, value: str) -> None:
     put(2)
     worker = claimer()
     good, bad = worker.run_pass(sync=2).claims

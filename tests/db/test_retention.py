@@ -25,7 +25,7 @@ from horsies_django.store.notify import channel_prefix
 from horsies_django.store.retention import Kept, OwnRetention, RetentionStore, kept_by
 from horsies_django.store.selections import Selection, SelectionStore
 from horsies_django.tasks.handle import TaskHandle
-from horsies_django.tasks.redaction import TaskNotFinished, redact
+from horsies_django.tasks.redaction import redact
 from tests.apps.project import tasks
 from tests.conftest import Connect, put
 from tests.db.test_statements import entries_read, explained, plans
@@ -39,10 +39,9 @@ from tests.support.factories import (
     WorkerFactory,
     WorkerStateFactory,
     error,
+    living_worker,
     now,
 )
-
-pytestmark = pytest.mark.django_db(transaction=True)
 
 HOUR = dt.timedelta(hours=1)
 DAY = dt.timedelta(days=1)
@@ -73,10 +72,8 @@ def left() -> set[uuid.UUID]:
 
 def test_finished_tasks_that_are_old_enough_go_with_their_attempts_and_all_others_stay(connect: Connect) -> None:
     old = [id_ for status in FINISHED for id_ in finished(status=status)]
-    young = finished(DAY - HOUR)
-    unfinished = [
-        TaskFactory(status=status, sent_at=now() - 9 * DAY).pk for status in ("PENDING", "CLAIMED", "RUNNING")
-    ]
+    young, ago = finished(DAY - HOUR), now() - 9 * DAY
+    unfinished = [TaskFactory(status=status, sent_at=ago).pk for status in ("PENDING", "CLAIMED", "RUNNING")]
     for id_ in (*old, *young):
         TaskAttemptFactory(task_id=id_)
         TaskAttemptFactory(task_id=id_, attempt=2)
@@ -144,9 +141,7 @@ def test_rounds_of_any_age_go_on_where_the_last_one_ended_and_begin_anew_after_a
 
 
 @pytest.mark.parametrize("many", [50, 2], ids=["in the last batch", "in a full batch"])
-def test_what_somebody_has_locked_is_not_waited_for_and_goes_later_if_it_is_finished_still(
-    connect: Connect, many: int
-) -> None:
+def test_what_is_locked_is_not_waited_for_and_goes_later_if_it_is_finished_still(connect: Connect, many: int) -> None:
     conn, other = connect(), connect()
     finished(9 * DAY)
     (held,), (again,) = finished(8 * DAY), finished(8 * DAY)
@@ -204,15 +199,12 @@ def test_pruning_reads_tasks_through_their_indexes(claimer: Any, connect: Connec
 
 
 def test_stopped_and_dead_workers_go_with_their_heartbeats_and_those_that_may_live_stay(connect: Connect) -> None:
-    long_ago = now() - 9 * DAY
-    stopped, dead, silent, alive = (
-        WorkerFactory(started_at=long_ago, seen_at=now() if name == "alive" else long_ago, hostname=name)
-        for name in ("stopped", "dead", "silent", "alive")
-    )
+    ago = now() - 9 * DAY
+    WorkerFactory(started_at=ago, seen_at=ago, stopped_at=ago)
+    dead, silent, alive = (living_worker(started_at=ago, seen_at=at, beat={"sent_at": at}) for at in (ago, ago, now()))
     young = WorkerFactory(stopped_at=now())
-    Worker.objects.filter(pk=stopped.pk).update(stopped_at=long_ago)
-    for worker, died_at in ((dead, long_ago), (silent, None), (alive, None)):
-        HeartbeatFactory(id=worker.pk, worker_id=worker.pk, role="claimer", sent_at=worker.seen_at, died_at=died_at)
+    Heartbeat.objects.filter(pk=dead.pk).update(died_at=ago)
+    for worker in (dead, silent, alive):
         HeartbeatFactory(worker_id=worker.pk)
     assert RetentionStore(connect()).prune_workers(7 * DAY, 50) == 2
     assert set(Worker.objects.values_list("pk", flat=True)) == {silent.pk, alive.pk, young.pk}
@@ -324,9 +316,7 @@ def test_what_was_taken_is_locked_or_has_not_finished_is_left_without_waiting(co
     assert TaskAttempt.objects.count() == 1
 
 
-def test_a_batch_is_deleted_by_its_ids_also_when_planned_as_if_none_had_finished(
-    claimer: Any, connect: Connect
-) -> None:
+def test_a_batch_is_deleted_by_ids_also_when_planned_as_if_none_had_finished(claimer: Any, connect: Connect) -> None:
     """Naive: the index of finished tasks looks empty, so each batch reads all finished tasks there are."""
     worker, admin = claimer(), connect()
     admin.execute("ALTER TABLE horsies_tasks SET (autovacuum_enabled = off)")
@@ -347,14 +337,15 @@ WHY = {"actor": "ada", "reason": "request 17"}
 
 def told(**columns: Any) -> Task:
     """Return a task with the secret wherever a task can have one, and two attempts that tell it."""
-    exception = {"type": "ValueError", "message": SECRET, "repr": SECRET, "traceback": SECRET}
-    result = {"ok": {"to": SECRET}}
+    secret = {"to": SECRET}
+    values = {"kwargs": secret, "result": {"ok": secret}, "partition_key": json.dumps(secret), **columns}
     if columns.get("status") == "FAILED":
-        result = error("CARD_DECLINED", SECRET, data=[SECRET], exception=exception)
-        columns |= {"error_code": "CARD_DECLINED"}
-    task = TaskFactory(
-        **{"kwargs": {"to": SECRET}, "result": result, "partition_key": json.dumps({"to": SECRET}), **columns}
-    )
+        exception = {"type": "ValueError", "message": SECRET, "repr": SECRET, "traceback": SECRET}
+        values |= {
+            "result": error("CARD_DECLINED", SECRET, data=[SECRET], exception=exception),
+            "error_code": "CARD_DECLINED",
+        }
+    task = TaskFactory(**values)
     for attempt in (1, 2):
         TaskAttemptFactory(task_id=task.pk, attempt=attempt, error_code="CARD_DECLINED", error_message=SECRET)
     return task
@@ -386,9 +377,8 @@ def test_no_table_knows_any_more_what_a_redacted_task_was_about_and_the_audit_wh
         assert getattr(after, name) == getattr(task, name), name
     assert list(TaskAttempt.objects.values_list("error_code", flat=True)) == ["CARD_DECLINED"] * 2
     entry = AuditEntry.objects.latest("pk")
-    assert (entry.action, entry.subject, entry.actor, entry.reason) == (
-        "task.redact", str(task.pk), "ada", "request 17",
-    )  # fmt: skip
+    assert (entry.action, entry.subject) == ("task.redact", str(task.pk))
+    assert (entry.actor, entry.reason) == ("ada", "request 17")
     assert (entry.before, entry.after) == (None, {"task_name": task.task_name, "status": status})
     assert redact(task.pk, **WHY) is False
     assert everything() == rows
@@ -415,15 +405,6 @@ def test_a_partition_by_task_alone_says_nothing_about_people_and_stays() -> None
         assert Task.objects.get(pk=task.pk).partition_key == (key if stays else None)
 
 
-@pytest.mark.parametrize("status", ["PENDING", "CLAIMED", "RUNNING"])
-def test_a_task_that_is_not_finished_is_refused_and_stays_as_it_is(status: str) -> None:
-    task = told(status=status, result=None)
-    before = everything()
-    with pytest.raises(TaskNotFinished, match=f"is {status}.*cancel it first"):
-        redact(task.pk, **WHY)
-    assert everything() == before
-
-
 def test_the_command_redacts_and_names_what_stands_in_the_way() -> None:
     task, waits = told(status="COMPLETED"), told(result=None)
     out = io.StringIO()
@@ -434,7 +415,7 @@ def test_the_command_redacts_and_names_what_stands_in_the_way() -> None:
     with pytest.raises(ValueError, match="needs a reason"):
         redact(task.pk, actor="ada", reason=" ")
     for id_, said in (
-        (str(waits.pk), "is PENDING"),
+        (str(waits.pk), "is PENDING.*cancel it first"),
         (str(uuid.uuid4()), "there is no task"),
         ("five", "is not a task id"),
     ):

@@ -25,8 +25,6 @@ from tests.db.test_pass import aware, done, failed
 from tests.db.test_statements import complete, entries
 from tests.support.sizes import examples
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
 Sights = Callable[..., Sighted]
 Session = psycopg.Connection[Any]
 IDLE = psycopg.pq.TransactionStatus.IDLE
@@ -89,9 +87,7 @@ def test_a_pass_reads_no_more_entries_the_more_tasks_have_passed_under_an_old_tr
     assert max(*early.values(), *late.values()) < 10 * BATCH  # entries of the last batches
 
 
-def test_a_queue_in_which_nothing_waits_costs_a_few_probes_however_much_passed(
-    sighted: Sights, connect: Connect
-) -> None:
+def test_a_queue_in_which_nothing_waits_costs_few_probes_however_much_passed(sighted: Sights, connect: Connect) -> None:
     limit("default", max_concurrency=10)
     worker = sighted()
     with pinned(connect()):
@@ -103,11 +99,9 @@ def test_a_queue_in_which_nothing_waits_costs_a_few_probes_however_much_passed(
         assert entries(worker, "horsies_tasks_claim", sync=10, async_=10) < 50
 
 
-def send_late(session: Session, **columns: Any) -> uuid.UUID:
+def send_late(session: Session, queue: str = "default", **columns: Any) -> uuid.UUID:
     """Send a task in the session's own transaction, which is to commit later."""
-    id_ = uuid7()
-    task = NewTasks("tests.nothing", "default", "sync", 100, [id_], ["{}"])
-    TaskStore(session).send(task._replace(**columns))
+    TaskStore(session).send(NewTasks("tests.nothing", queue, "sync", 100, [id_ := uuid7()], ["{}"], **columns))
     return id_
 
 
@@ -146,9 +140,8 @@ class Hours:
         """Lock rows, or let them go."""
         if self.somebody.info.transaction_status == IDLE:
             self.somebody.execute("BEGIN")
-            self.somebody.execute(
-                "SELECT FROM horsies_tasks WHERE status = 'PENDING' ORDER BY id LIMIT 2 FOR UPDATE SKIP LOCKED"
-            )
+            waiting = "SELECT FROM horsies_tasks WHERE status = 'PENDING' ORDER BY id LIMIT 2 FOR UPDATE SKIP LOCKED"
+            self.somebody.execute(waiting)
         else:
             self.somebody.execute("ROLLBACK")
 
@@ -238,7 +231,7 @@ def test_a_task_sent_while_a_pass_waits_for_the_locks_of_caps_is_found_by_the_ne
         other.execute(f"SELECT horsies_lock_caps({mail}, NULL)")
         passing = aside(worker.run_pass, sync=10)
         wait_for_waiting(sender, worker.conn)
-        with send_quietly(sender, queue_name="bulk") as quiet:
+        with send_quietly(sender, queue="bulk") as quiet:
             pass
         longer = "SELECT clock_timestamp() > enqueued_at + %s * interval '2 s' FROM horsies_tasks WHERE id = %s"
         wait_until(lambda: sender.execute(longer, [LAG_SECONDS, quiet]).fetchone()[0], "the locks are held for long")

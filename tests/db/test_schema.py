@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import io
+import re
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -36,8 +37,6 @@ from tests.apps.project import tasks
 from tests.conftest import Connect, sql, wait_until
 from tests.support.everything import EVERYTHING
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
 
 @pytest.mark.parametrize("model", [Task, TaskAttempt])
 def test_save_and_delete_refuse_on_rows_that_only_statements_write(model: type[Task]) -> None:
@@ -52,27 +51,14 @@ def test_the_declared_queues_are_rows_after_migrate() -> None:
     assert rows == {"*": 100, "default": 100, "mail": 1, "bulk": 50, "twin": 50}
 
 
-INDEXES = """
-    tasks_claim tasks_copies tasks_deadline tasks_finished tasks_holding tasks_merged tasks_node tasks_order tasks_parked
-    tasks_stopped tasks_unadvanced tasks_unsuccessful audit_subject schedules_next schedule_ticks_sent workers_started
-    worker_states_worker
-    heartbeats_parents heartbeats_worker send_keys_sent send_keys_task signals_keyed signals_run signals_unseen signals_unused
-    workflow_edges_up workflow_nodes_added workflow_nodes_due workflow_nodes_grown workflow_nodes_named
-    workflow_nodes_open workflow_nodes_signal workflow_nodes_waits workflows_finished workflows_halted workflows_key
-    workflows_name workflows_owed workflows_parent workflows_sent workflows_unfinished workflows_untold
-"""
-
-
 def test_every_index_has_a_name_of_ours_and_no_number_of_rows_can_run_out() -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT indexrelid::regclass::text FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid "
-            "WHERE c.relname LIKE 'horsies%%' AND NOT i.indisprimary"
-        )
-        names = {row[0] for row in cursor.fetchall()}
-        cursor.execute("SELECT DISTINCT data_type::text FROM pg_sequences WHERE sequencename LIKE 'horsies%%'")
-        assert cursor.fetchall() == [("bigint",)]
-    assert {name for name in names if not name.endswith("_like")} == {f"horsies_{name}" for name in INDEXES.split()}
+    """Naive: Django makes up a name, with a digest at its end, which statements about indexes cannot name."""
+    names = sql(
+        "SELECT indexrelid::regclass::text FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid "
+        "WHERE c.relname LIKE 'horsies%%' AND NOT i.indisprimary"
+    )
+    assert [name for (name,) in names if not re.fullmatch(r"horsies_[a-z_]+|.*_like", name)] == []
+    assert sql("SELECT DISTINCT data_type::text FROM pg_sequences WHERE sequencename LIKE 'horsies%%'") == [("bigint",)]
 
 
 @pytest.mark.parametrize("schema", ["public", "queue"])
@@ -95,6 +81,7 @@ def test_a_schema_in_which_every_role_may_create_functions_is_a_warning(schema: 
         transaction.set_rollback(True)
 
 
+MIGRATIONS = ("0001", "0002", "0003", "0004")
 TABLES = {model._meta.db_table for model in apps.get_app_config("horsies").get_models()}
 
 # What a release before could have left: other arguments, another result, another type, a function on a type of its own.
@@ -174,16 +161,14 @@ def test_what_dropped_tables_left_behind_is_gone_after_migrating_back(before: se
     assert {kind for kind, *_ in made()} == {"sequence", "constraint"}  # that of the domain
 
 
-def test_tables_made_without_migrations_are_those_of_the_migrations(before: set[Any], settings: Any) -> None:
+def test_without_migrations_tables_and_functions_are_those_of_the_migrations_and_made_again_but_not_for_a_flush(
+    before: set[Any], settings: Any
+) -> None:
     call_command("migrate", "horsies", "zero", verbosity=0)
     settings.MIGRATION_MODULES = {"horsies": None}
     call_command("migrate", run_syncdb=True, verbosity=0)
     assert made() == before
     assert runs_a_task()
-
-
-def test_without_migrations_the_functions_are_made_again_but_not_for_a_flush(before: set[Any], settings: Any) -> None:
-    settings.MIGRATION_MODULES = {"horsies": None}
     sql(OLDER)
     sql("CREATE VIEW of_the_project AS SELECT kwargs, result FROM horsies_tasks")
     call_command("migrate", run_syncdb=True, verbosity=0)
@@ -212,16 +197,14 @@ def printed(name: str, **how: Any) -> str:
 
 def test_the_printed_sql_of_the_migrations_makes_the_same_and_takes_it_back(before: set[Any], elsewhere: None) -> None:
     def one_by_one(text: str) -> None:  # as psql runs them, so that indexes can be built concurrently
-        for statement in text.split(";\n"):
-            if "CONCURRENTLY" in statement or "ALTER TABLE" in statement:
-                sql(statement)
+        for statement in re.findall(r"(?s)[^;]*(?:CONCURRENTLY|ALTER TABLE)[^;]*;", text):
+            sql(statement)
 
-    names = ("0001", "0002", "0003")
-    sql("".join(printed(name) for name in names))
+    sql("".join(printed(name) for name in MIGRATIONS[:3]))
     one_by_one(printed("0004"))
     assert made() == before
     one_by_one(printed("0004", backwards=True))
-    sql("".join(printed(name, backwards=True) for name in reversed(names)))
+    sql("".join(printed(name, backwards=True) for name in reversed(MIGRATIONS[:3])))
     assert made() == set()
 
 
@@ -235,7 +218,7 @@ class Router:
 
 def test_no_functions_are_made_where_a_router_refuses_the_tables(settings: Any) -> None:
     settings.DATABASE_ROUTERS = [f"{__name__}.Router"]
-    for name in ("0001", "0002", "0003", "0004"):
+    for name in MIGRATIONS:
         statements = [line for line in printed(name).splitlines() if not line.startswith("--")]
         assert set(statements) <= {"BEGIN;", "COMMIT;"}
 
@@ -284,11 +267,10 @@ def test_a_backend_opens_the_connection_without_pool_and_the_session_is_that_of_
         with conn.transaction():
             assert conn.execute("SHOW transaction_isolation").fetchone() == ("read committed",)
         values = conn.execute("""SELECT '{"a": 1}'::jsonb, '2026-01-02 03:04Z'::timestamptz""").fetchone()
-        prepared = conn.execute("SELECT count(*) FROM pg_prepared_statements").fetchone()
+        ((prepared,),) = conn.execute("SELECT count(*) FROM pg_prepared_statements").fetchall()
     assert shown == ["read committed", "0", "4s", NAME]
     assert values == ({"a": 1}, dt.datetime(2026, 1, 2, 3, 4, tzinfo=dt.UTC))
-    assert prepared is not None
-    assert prepared[0] > 0
+    assert prepared > 0
     assert "own" not in type(connections["own"])._connection_pools
     assert connections["own"].connection is None
 
@@ -315,10 +297,6 @@ def broken(connection: Any, **kwargs: Any) -> None:
     raise LookupError("no such tenant")
 
 
-def refused(connection: Any, **kwargs: Any) -> None:
-    connection.cursor().execute("SELECT 1 FROM no_such_table")
-
-
 def begins(connection: Any, **kwargs: Any) -> None:
     connection.cursor().execute("BEGIN")
 
@@ -332,11 +310,10 @@ class Away:
     ("receiver", "kind", "said"),
     [
         (broken, psycopg.ProgrammingError, "broken .* LookupError: no such tenant"),
-        (refused, psycopg.ProgrammingError, 'refused .* "no_such_table" does not exist'),
         (Away(), psycopg.OperationalError, "Away object .* of tenants does not answer"),
         (begins, psycopg.ProgrammingError, ""),
     ],
-    ids=["broken", "refused", "away", "begins"],
+    ids=["broken", "away", "begins"],
 )
 def test_a_receiver_that_raises_or_leaves_a_transaction_is_told_and_no_connection_stays_open(
     connect: Connect, receiver: Callable[..., Any], kind: type[Exception], said: str
@@ -370,10 +347,8 @@ def test_a_receiver_that_waits_for_ever_is_cut(connect: Connect, monkeypatch: py
     def waits(connection: Any, **kwargs: Any) -> None:
         connection.cursor().execute("SELECT pg_advisory_lock(471100)")
 
-    with (
-        receiving(waits),
-        pytest.raises(psycopg.OperationalError, match=r"test_schema.*\.waits of connection_created"),
-    ):
+    said = r"test_schema.*\.waits of connection_created"
+    with receiving(waits), pytest.raises(psycopg.OperationalError, match=said):
         opened()
 
 
@@ -395,16 +370,12 @@ def unmigrated() -> Iterator[None]:
     sql("RESET search_path; DROP SCHEMA nothing")
 
 
-SENDS: dict[str, Callable[[], Any]] = {
+ID = uuid.UUID("0193a000-0000-7000-8000-000000000000")
+CALLS: dict[str, Callable[[], Any]] = {
     "send": lambda: tasks.add.send(1),
     "send_many": lambda: tasks.add.send_many([{"a": 1}, {"a": 2}]),
     "send_many in portions": lambda: tasks.add.send_many([{"a": number} for number in range(6_000)]),
     "asend": lambda: async_to_sync(tasks.add.asend)(1),
-}
-
-ID = uuid.UUID("0193a000-0000-7000-8000-000000000000")
-
-CALLS: dict[str, Callable[[], Any]] = {
     "get": lambda: get_handle(ID).get(timeout_ms=1_000),
     "aget": lambda: async_to_sync(get_handle(ID).aget)(1_000),
     "cancel": lambda: get_handle(ID).cancel(),
@@ -415,13 +386,11 @@ CALLS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("verb", [*SENDS, *CALLS])
+@pytest.mark.parametrize("verb", CALLS)
 def test_whatever_asks_an_unmigrated_database_says_migrate_a_send_in_its_own_error(unmigrated: None, verb: str) -> None:
-    said = f"the database 'default' does not have the tables .*: {MIGRATE}"
-    with pytest.raises(TaskSendError if verb in SENDS else ProgrammingError, match=said) as caught:
-        {**SENDS, **CALLS}[verb]()
-    if isinstance(caught.value, TaskSendError):
-        assert (caught.value.code, caught.value.retryable) == ("ENQUEUE_FAILED", True)
+    kind, code = (TaskSendError, "ENQUEUE_FAILED.*") if "send" in verb else (ProgrammingError, "")
+    with pytest.raises(kind, match=f"{code}the database 'default' does not have the tables .*: {MIGRATE}"):
+        CALLS[verb]()
 
 
 def test_a_send_that_an_unmigrated_database_refused_ends_the_transaction_around_it(unmigrated: None) -> None:

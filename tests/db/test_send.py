@@ -31,8 +31,6 @@ from tests.apps.project import tasks
 from tests.conftest import Claimers, Connect, sql
 from tests.support import refusing
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
 
 @pytest.mark.promise("S3.1", "S3.4")
 def test_a_task_exists_exactly_when_the_senders_transaction_commits(connect: Connect) -> None:
@@ -88,8 +86,12 @@ def test_every_option_is_stored_whether_the_driver_or_the_server_binds_parameter
 def test_the_row_carries_what_was_sent() -> None:
     until = timezone.now() + dt.timedelta(hours=1) if timezone.is_aware(timezone.now()) else None
     row = Task.objects.get(pk=tasks.mail.send("a@example.org").task_id)
-    where = (row.task_name, row.queue_name, row.lane, row.priority)
-    assert where == ("tests.apps.project.tasks.mail", "mail", "sync", 7)
+    assert (row.task_name, row.queue_name, row.lane, row.priority) == (
+        "tests.apps.project.tasks.mail",
+        "mail",
+        "sync",
+        7,
+    )
     assert (row.kwargs, row.status, row.claim_generation, row.retry_count) == ({"to": "a@example.org"}, "PENDING", 0, 0)
     row = Task.objects.get(pk=tasks.anoop.with_options(queue="bulk", priority=3, good_until=until).send().task_id)
     assert (row.queue_name, row.lane, row.priority, row.good_until) == ("bulk", "async", 3, until)
@@ -154,9 +156,8 @@ def test_what_is_wrong_with_a_late_item_of_many_undoes_all_and_leaves_the_transa
             ([{"a": 1}, {"a": "one"}], "item 1"),
             ([1], "item 0 is int"),
         ):
-            with pytest.raises(TaskSendError, match=said) as caught:
+            with pytest.raises(TaskSendError, match=f"VALIDATION_FAILED.*{said}"):
                 tasks.add.send_many(many)
-            assert caught.value.code == "VALIDATION_FAILED"
         assert Task.objects.count() == 1
         with (
             refusing.refused("horsies_tasks", "(NEW.kwargs ->> 'a')::int >= 110", "INSERT"),
@@ -175,11 +176,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "priority True": (lambda: tasks.add.with_options(priority=True).send(1), ["priority", "1 (first) to 100"]),
     "time": (lambda: tasks.add.with_options(delay=60).schedule(60, 1), ["the time is given twice"]),
     "type": (lambda: tasks.add.send("one"), ["argument 'a'"]),
-    "object": (lambda: tasks.echo.send(object()), ["argument 'text'"]),
     "missing": (lambda: tasks.add.send(), ["missing", "'a'"]),
-    "unknown": (lambda: tasks.add.send(1, c=2), ["'c'"]),
-    "NUL": (lambda: tasks.echo.send("nul \x00 byte"), ["argument 'text'"]),
-    "surrogate": (lambda: tasks.echo.send("lone \ud800 surrogate"), ["argument 'text'"]),
     "model": (lambda: tasks.echo.send(User(pk=7, username="u")), ["argument 'text'", "pass text.pk"]),
     "size": (lambda: tasks.echo.send("z" * 50_000_000), ["MAX_PAYLOAD_BYTES", "16,777,216"]),
 }
@@ -189,9 +186,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], list[str]]] = {
 def test_what_cannot_be_sent_is_refused_by_name_before_the_transaction_is_touched(what: str) -> None:
     send, words = REFUSED[what]
     with transaction.atomic():
-        with pytest.raises(TaskSendError) as caught:
+        with pytest.raises(
+            TaskSendError, match="PAYLOAD_TOO_LARGE" if what == "size" else "VALIDATION_FAILED"
+        ) as caught:
             send()
-        assert caught.value.code == ("PAYLOAD_TOO_LARGE" if what == "size" else "VALIDATION_FAILED")
         assert [word for word in words if word not in str(caught.value)] == []
         assert not Task.objects.exists()
 
@@ -206,9 +204,8 @@ def test_a_large_argument_passes_with_a_warning_that_does_not_show_it_and_the_li
     assert "tests.apps.project.tasks.echo" in caplog.text
     assert "yyy" not in caplog.text
     settings.HORSIES = {**settings.HORSIES, "MAX_PAYLOAD_BYTES": 400_000}
-    with pytest.raises(TaskSendError) as caught:
+    with pytest.raises(TaskSendError, match="PAYLOAD_TOO_LARGE"):
         tasks.echo.send("\N{SNOWMAN}" * 300_000)
-    assert caught.value.code == "PAYLOAD_TOO_LARGE"
     tasks.echo.send("s" * 300_000)
 
 
@@ -218,9 +215,8 @@ def test_the_async_verbs_send_as_their_twins_do_which_on_a_running_loop_name_the
         await tasks.add.aschedule(60, 2)
         await tasks.add.asend_many([{"a": 3}, {"a": 4}])
         await tasks.add.with_options(priority=5).asend(5)
-        with pytest.raises(TaskSendError, match=r"await add\.asend\(") as caught:
+        with pytest.raises(TaskSendError, match=r"ASYNC_CONTEXT.*await add\.asend\("):
             tasks.add.send(6)
-        assert caught.value.code == "ASYNC_CONTEXT"
 
     async_to_sync(view)()
     assert [kwargs["a"] for kwargs in Task.objects.order_by("id").values_list("kwargs", flat=True)] == [1, 2, 3, 4, 5]
@@ -230,36 +226,33 @@ def test_a_send_while_apps_load_or_tasks_are_imported_is_refused_in_that_thread_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with registry.suppressed_sends(), ThreadPoolExecutor(1) as other:
-        with pytest.raises(TaskSendError, match="Module-level code") as caught:
+        with pytest.raises(TaskSendError, match="SEND_SUPPRESSED.*Module-level code"):
             tasks.add.send(1)
-        assert caught.value.code == "SEND_SUPPRESSED"
         assert other.submit(registry.discovering).result(30) is False
     tasks.add.send(1)
     assert Task.objects.count() == 1
     monkeypatch.setattr(apps, "ready", False)
-    with pytest.raises(TaskSendError, match="still loading") as caught:
+    with pytest.raises(TaskSendError, match="SEND_SUPPRESSED.*still loading"):
         tasks.add.send(1)
-    assert caught.value.code == "SEND_SUPPRESSED"
 
 
 def test_a_database_that_is_gone_may_be_sent_to_again_and_one_that_refuses_the_value_may_not(connect: Connect) -> None:
     """As a character that its encoding does not have, which is one error of class 22 of many."""
+    other = connect()
     with refusing.refused("horsies_tasks", event="INSERT", code="22P05"), pytest.raises(TaskSendError) as caught:
         tasks.add.send(1)
     assert (caught.value.code, caught.value.retryable) == ("VALIDATION_FAILED", False)
-    connect().execute("SELECT pg_terminate_backend(%s)", sql("SELECT pg_backend_pid()")[0])
+    with other.transaction(), pytest.raises(TaskSendError) as caught, transaction.atomic():
+        other.execute("LOCK TABLE horsies_tasks IN SHARE MODE")
+        sql("SET LOCAL lock_timeout = '100ms'")
+        tasks.echo.send("a secret")
+    said = "the database did not accept the task: canceling statement due to lock timeout"
+    assert caught.value.message == said, "neither the statement nor its arguments"
+    other.execute("SELECT pg_terminate_backend(%s)", sql("SELECT pg_backend_pid()")[0])
     with pytest.raises(TaskSendError) as caught:
         tasks.add.send(1)
     assert (caught.value.code, caught.value.retryable) == ("ENQUEUE_FAILED", True)
     connection.close()
-
-
-def test_what_the_database_says_comes_without_the_statement_and_its_arguments(connect: Connect) -> None:
-    with connect().transaction() as other, pytest.raises(TaskSendError) as caught, transaction.atomic():
-        other.connection.execute("LOCK TABLE horsies_tasks IN SHARE MODE")
-        sql("SET LOCAL lock_timeout = '100ms'")
-        tasks.echo.send("a secret")
-    assert caught.value.message == "the database did not accept the task: canceling statement due to lock timeout"
 
 
 def test_ids_grow_within_a_process_whatever_the_clock_does_and_those_of_the_database_tell_time_and_place() -> None:
@@ -299,19 +292,14 @@ def row(handle: TaskHandle[Any]) -> Task:
     return Task.objects.get(pk=handle.task_id)
 
 
-def clock() -> dt.datetime:
-    found: dt.datetime = sql("SELECT clock_timestamp()")[0][0]
-    return found
-
-
 def test_a_delay_and_a_good_until_count_from_the_send_and_not_from_the_start_of_its_transaction() -> None:
     good = tasks.add.with_options(good_until=HOUR)
     with transaction.atomic():
         sql("SELECT pg_sleep(0.05)")  # the transaction is older than what is done in it
-        before = clock()
+        ((before,),) = sql("SELECT clock_timestamp()")
         delayed = [tasks.add.schedule(1, 1), tasks.add.with_options(delay=1).send(1)]
         handles = [good.send(1), good.schedule(60, 1), *good.send_many([{"a": 1}, {"a": 2}])]
-        after = clock()
+        ((after,),) = sql("SELECT clock_timestamp()")
     for handle in delayed:
         assert before <= row(handle).enqueued_at - dt.timedelta(seconds=1) <= after
     for handle in handles:
@@ -372,9 +360,8 @@ def test_a_moment_among_the_options_that_cannot_be_is_refused(options: dict[str,
         await sender.asend(1)
 
     for send in (lambda: sender.send(1), lambda: sender.send_many([{"a": 1}]), async_to_sync(later)):
-        with pytest.raises(TaskSendError, match=f"tests.apps.project.tasks.add: .*{words}") as caught:
+        with pytest.raises(TaskSendError, match=f"VALIDATION_FAILED.*tests.apps.project.tasks.add: .*{words}"):
             send()
-        assert (caught.value.code, caught.value.retryable) == ("VALIDATION_FAILED", False)
     if "delay" in options:
         with pytest.raises(TaskSendError, match=words.removeprefix("delay")):
             tasks.add.schedule(options["delay"], 1)

@@ -20,8 +20,6 @@ from tests.conftest import Claimer, Connect, limit, put
 from tests.support.factories import TaskFactory, serving
 from tests.support.statements import FUNCTIONS, STATEMENTS
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
 COMMANDS = {"sessions/discard", "sessions/forget_plans"}  # what PostgreSQL does not prepare
 CALLS = {
     "tasks/send",
@@ -109,9 +107,7 @@ def test_the_pass_reads_tasks_through_their_indexes_and_never_sorts_them(claimer
             assert "Sort" not in plan.replace("Sort Key", ""), state
 
 
-def test_the_short_pass_reads_tasks_by_their_indexes_and_sorts_only_what_it_claimed(
-    claimer: Any, connect: Connect
-) -> None:
+def test_the_short_pass_reads_tasks_by_indexes_and_sorts_only_what_it_claimed(claimer: Any, connect: Connect) -> None:
     for state in states(connect()):
         worker = claimer()
         notices = explained(worker)
@@ -187,11 +183,11 @@ def test_the_problems_read_what_grows_through_its_indexes(claimer: Any, connect:
         "ANALYZE horsies_schedule_ticks, horsies_workflows, horsies_workflow_nodes",
     ):
         admin.execute(statement.encode())
-    expected: dict[str, tuple[list[Any], set[str]]] = {
-        "parked_waits": ([["default"]], {"horsies_tasks_parked"}),
-        "unknown_tasks": ([["default"], timedelta(0), timedelta(days=1)], {"horsies_tasks_claim"}),
-        "failing_schedules": ([], {"horsies_schedule_ticks_pkey", "horsies_tasks_pkey"}),
-        "halted_runs": ([], {"horsies_workflows_halted", "horsies_workflow_nodes_due", "horsies_workflows_pkey"}),
+    expected: dict[str, tuple[list[Any], list[str]]] = {
+        "parked_waits": ([["default"]], ["tasks_parked"]),
+        "unknown_tasks": ([["default"], timedelta(0), timedelta(days=1)], ["tasks_claim"]),
+        "failing_schedules": ([], ["schedule_ticks_pkey", "tasks_pkey"]),
+        "halted_runs": ([], ["workflows_halted", "workflow_nodes_due", "workflows_pkey"]),
     }
     for state in states(admin):
         for name, (given, indexes) in expected.items():
@@ -199,7 +195,7 @@ def test_the_problems_read_what_grows_through_its_indexes(claimer: Any, connect:
             notices = explained(reader)
             getattr(HealthStore(reader.conn), name)(*given)
             shown = "\n".join(plans(notices, ""))
-            assert {index for index in indexes if index in shown} == indexes, (state, name)
+            assert [index for index in indexes if f"horsies_{index}" not in shown] == [], (state, name)
             assert not re.search(r"Seq Scan on horsies_(schedule_ticks|workflows|workflow_nodes)\b", shown), (
                 state,
                 name,

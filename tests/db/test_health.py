@@ -289,23 +289,21 @@ def test_prepared_transactions_hold_back_xmin_and_block_and_hidden_ones_by_the_l
         ended.result()
 
 
-def a_holder(**columns: Any) -> XminHolder:
-    fields = {"kind": "transaction", "pid": 7, "name": "report", "role": None, "state": None, "seconds": 7_200.0}
-    return XminHolder(**{**fields, "transactions": 5_000, **columns})
+HELD = XminHolder(kind="transaction", pid=7, name="report", role=None, state=None, seconds=7_200.0, transactions=5_000)
 
 
 @pytest.mark.parametrize(
     ("holder", "words"),
     [
-        (a_holder(), "transaction 'report' of process 7 has kept dead rows from being removed for 120 minutes"),
-        (a_holder(), "pg_terminate_backend(7)"),
-        (a_holder(seconds=None, transactions=20_000_000), "for 20,000,000 transactions"),
-        (a_holder(kind="prepared transaction", pid=None), "ROLLBACK PREPARED"),
-        (a_holder(kind="replication slot", pid=None), "pg_drop_replication_slot"),
-        (a_holder(kind="standby", name=""), "a standby without a name of process 7"),
-        (a_holder(seconds=60.0), None),
-        (a_holder(transactions=10), None),
-        (a_holder(seconds=None, transactions=20_000), None),
+        (HELD, "transaction 'report' of process 7 has kept dead rows from being removed for 120 minutes"),
+        (HELD, "pg_terminate_backend(7)"),
+        (HELD._replace(seconds=None, transactions=20_000_000), "for 20,000,000 transactions"),
+        (HELD._replace(kind="prepared transaction", pid=None), "ROLLBACK PREPARED"),
+        (HELD._replace(kind="replication slot", pid=None), "pg_drop_replication_slot"),
+        (HELD._replace(kind="standby", name=""), "a standby without a name of process 7"),
+        (HELD._replace(seconds=60.0), None),
+        (HELD._replace(transactions=10), None),
+        (HELD._replace(seconds=None, transactions=20_000), None),
     ],
 )
 def test_who_holds_back_xmin_for_an_hour_is_a_problem_with_a_remedy(holder: XminHolder, words: str | None) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from concurrent.futures import Future
 from datetime import timedelta
 from typing import Any
 
@@ -55,14 +54,6 @@ def waiting(order: int) -> int:
 @task(name="tests.refusing", unique=Unique(on_duplicate="refuse"))
 def refusing(a: int, b: int) -> int:
     return a + b
-
-
-def sent_aside(aside: Aside, sender: Any) -> Future[tuple[Any, bool]]:
-    def send() -> tuple[Any, bool]:
-        handle = sender.send(1, 2)
-        return handle.task_id, handle.is_new
-
-    return aside(send)
 
 
 def same(first: TaskHandle[Any], second: TaskHandle[Any]) -> bool:
@@ -260,12 +251,10 @@ def test_a_second_sender_waits_and_finds_what_became_of_the_first(
         whole.send(1, 2).cancel()
     with transaction.atomic():
         first = send.send(1, 2)
-        second = sent_aside(aside, send)
+        second = aside(send.send, 1, 2)
         wait_for_anybody(connect())
         transaction.set_rollback(not commits)
-    id_, is_new = second.result(30)
-    assert is_new is not commits
-    assert (id_ == first.task_id) is commits
+    assert same(first, second.result(30)) is commits
     assert Task.objects.filter(status="PENDING").count() == 1
 
 
@@ -274,7 +263,7 @@ def test_a_sender_that_waits_for_too_long_is_told_to_try_again(aside: Aside, set
     with transaction.atomic():
         once.send(1, 2)
         with pytest.raises(TaskSendError, match="ENQUEUE_FAILED"):
-            sent_aside(aside, once).result(30)
+            aside(once.send, 1, 2).result(30)
     assert sql("SHOW lock_timeout") == [("0",)], "the session has its own again"
 
 

@@ -8,7 +8,7 @@ import logging
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -21,7 +21,7 @@ from django.http import HttpRequest, HttpResponse
 from django.test import Client, RequestFactory
 from django.urls import reverse
 
-from horsies_django import Workflow, queues, schedules
+from horsies_django import queues, schedules
 from horsies_django.conf import parse
 from horsies_django.models import Schedule
 from horsies_django.monitoring import metrics
@@ -32,6 +32,7 @@ from tests.apps.project import tasks
 from tests.conftest import Claimers, Connect, limit, put, wait_until
 from tests.support.factories import TaskFactory, WorkerFactory, living_worker, now
 from tests.support.metrics import Metrics, agree, promtool
+from tests.support.runs import sent
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -104,11 +105,10 @@ def test_workers_and_unfinished_runs_count_by_state_and_schedules_show_when_they
     moment = now() + dt.timedelta(hours=1)
     Schedule.objects.exclude(name="new").update(next_fire_at=moment)  # no scheduler has seen the new one
     schedules.disable("off", actor="a test")
-    flow: Workflow[Any] = Workflow("an order")
-    flow.add(tasks.noop)
-    handles = [flow.send() for _ in range(4)]
-    handles[0].pause(actor="a test")
-    handles[1].cancel(actor="a test")
+    for verb in (None, None, "pause", "cancel"):
+        handle = sent()
+        if verb:
+            getattr(handle, verb)(actor="a test")
     found = scraped(client)
     assert found.of("horsies_workers", "state") == {"living": 2, "stale": 1, "dead": 0, "stopped": 1}
     assert found.of("horsies_schedule_next_fire_timestamp_seconds", "schedule") == {"nightly": moment.timestamp()}
@@ -143,21 +143,27 @@ def problems(client: Client) -> dict[tuple[str, str], float]:
     return {(labels["code"], labels["severity"]): n for labels, n in samples}
 
 
-Opening = Callable[[], psycopg.Connection[Any]]
+@pytest.mark.parametrize("fails", [False, True])
+def test_many_who_ask_at_once_wait_for_one_reading_also_for_one_that_fails(connect: Connect, fails: bool) -> None:
+    """Naive: each finds the metrics too old, and a slow database gets as many readers as there are scrapers.
 
-
-def five_at_once(read: Callable[[Opening], None], opening: Opening) -> None:
-    """Have five threads read, and the database answer when all have asked; assert that it was asked once."""
-    begun, opened, answers = list[int](), list[int](), threading.Event()
+    Or each tries again after all before it, and while the database is away scrapers take more and more threads.
+    """
+    begun, opened, found, answers = list[int](), list[int](), list[Any](), threading.Event()
 
     def slowly() -> psycopg.Connection[Any]:
         opened.append(1)
         assert answers.wait(30)
-        return opening()
+        if fails:
+            raise psycopg.OperationalError("nobody listens")
+        return connect()
 
     def reads() -> None:
         begun.append(1)
-        read(slowly)
+        try:
+            found.append(metrics.rendered(slowly))
+        except psycopg.OperationalError as error:
+            found.append(str(error))
 
     threads = [threading.Thread(target=reads) for _ in range(5)]
     for thread in threads:
@@ -167,38 +173,11 @@ def five_at_once(read: Callable[[Opening], None], opening: Opening) -> None:
     for thread in threads:
         thread.join(30)
     assert len(opened) == 1
+    assert found == [found[0]] * 5
+    assert (found[0] == "nobody listens") == fails
 
 
-def test_many_who_ask_at_once_wait_for_one_reading(connect: Connect) -> None:
-    """Naive: each finds the metrics too old, and a slow database gets as many readers as there are scrapers."""
-    texts = list[bytes]()
-    five_at_once(lambda opening: texts.append(metrics.rendered(opening)), connect)
-    assert texts == [texts[0]] * 5
-
-
-def test_those_who_waited_for_a_reading_that_failed_do_not_try_again_one_after_another() -> None:
-    """Naive: each of them waits for all before it, and while the database is away scrapers take more and more threads."""
-    refused = list[int]()
-
-    def away() -> psycopg.Connection[Any]:
-        raise psycopg.OperationalError("nobody listens")
-
-    def read(opening: Opening) -> None:
-        with pytest.raises(psycopg.OperationalError, match="nobody listens"):
-            metrics.rendered(opening)
-        refused.append(1)
-
-    five_at_once(read, away)
-    assert len(refused) == 5
-
-
-def test_without_the_database_it_is_503_and_without_prometheus_client_501(client: Client, monkeypatch: Any) -> None:
-    assert scrape(client).status_code == 200
-    past = {name: (until - CACHED_SECONDS, text) for name, (until, text) in metrics.texts.kept.items()}
-    monkeypatch.setattr(metrics.texts, "kept", past)
-    monkeypatch.setitem(connection.settings_dict, "PORT", "1")
-    monkeypatch.setitem(connection.settings_dict, "HOST", "127.0.0.1")
-    assert scrape(client).status_code == 503
+def test_without_prometheus_client_it_is_501_with_what_to_install(client: Client, monkeypatch: Any) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     response = scrape(client)
     said = b"Metrics need prometheus-client: pip install 'horsies-django[prometheus]'\n"
@@ -222,12 +201,6 @@ def ask(client: Client, **headers: str) -> tuple[int, dict[str, Any]]:
     return response.status_code, json.loads(response.content)
 
 
-def user(*permissions: str, **columns: Any) -> User:
-    found = User.objects.create_user("somebody", **columns)
-    found.user_permissions.set(Permission.objects.filter(codename__in=permissions))
-    return found
-
-
 def test_the_token_opens_without_a_query_and_no_other_word_does(settings: Any, django_assert_num_queries: Any) -> None:
     def opens(header: str) -> bool:
         request = RequestFactory().get("/", headers={"Authorization": header})
@@ -243,53 +216,40 @@ def test_the_token_opens_without_a_query_and_no_other_word_does(settings: Any, d
         assert [word for word in (*others, f"Bearer {TOKEN}") if opens(word)] == [], "without one in the settings"
 
 
-def test_strangers_get_401_users_without_the_permission_403_and_nobody_a_login(client: Client, settings: Any) -> None:
+def test_strangers_get_401_users_403_or_an_answer_also_beside_a_wrong_token_and_nobody_a_login(
+    client: Client, settings: Any
+) -> None:
     refused = client.get(reverse("horsies:status"))
     assert (refused.status_code, refused["WWW-Authenticate"]) == (401, "Bearer")
     assert ask(client, Authorization="Bearer wrong")[0] == 401
     assert ask(client) == (401, {"error": "This needs a token, or a user with the permission horsies.view_queue."})
-    client.force_login(user("view_task"))
+    somebody = User.objects.create_user("somebody")
+    client.force_login(somebody)
     assert ask(client) == (403, {"error": "This needs the permission horsies.view_queue."})
+    somebody.user_permissions.set(Permission.objects.filter(codename="view_queue"))
+    assert ask(client)[0] == ask(client, Authorization="Bearer of.some.proxy")[0] == 200
+    somebody.is_active = False
+    somebody.save()
+    assert ask(client)[0] == 401
     settings.MIDDLEWARE = [*settings.MIDDLEWARE, "django.contrib.auth.middleware.LoginRequiredMiddleware"]
     assert ask(Client(), **BEARER)[0] == 200, "on a site that wants a login everywhere"
 
 
-def test_a_user_who_may_see_queues_is_answered_also_beside_a_wrong_token(client: Client) -> None:
-    somebody = user("view_queue")
-    client.force_login(somebody)
-    assert ask(client)[0] == 200
-    assert ask(client, Authorization="Bearer of.some.proxy")[0] == 200
-    somebody.is_active = False
-    somebody.save()
-    assert ask(client)[0] == 401
-
-
-def test_it_answers_200_and_what_the_command_prints_or_503_if_something_is_wrong(client: Client) -> None:
-    code, found = ask(client, **BEARER)
-    assert (code, found["healthy"], found["problems"]) == (200, True, [])
-    assert {"queues", "workers", "database"} <= found.keys()
-    put(3)
-    code, found = ask(client, **BEARER)
-    assert (code, found["healthy"]) == (503, False)
-    assert [problem["code"] for problem in found["problems"]] == ["NO_LIVING_WORKER"]
-
-
-@pytest.fixture
-def away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let nobody connect to the database: its port is closed."""
+def test_without_the_database_status_and_metrics_are_503_and_nothing_is_told_of_the_server(
+    client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, settings: Any
+) -> None:
+    assert scrape(client).status_code == 200
+    past = {name: (until - CACHED_SECONDS, text) for name, (until, text) in metrics.texts.kept.items()}
+    monkeypatch.setattr(metrics.texts, "kept", past)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     connection.close()
-    monkeypatch.setitem(connection.settings_dict, "HOST", "127.0.0.1")
-    monkeypatch.setitem(connection.settings_dict, "PORT", port)
-    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
-
-
-def test_while_the_database_is_away_it_is_503_as_json_and_nothing_is_told_of_the_server(
-    client: Client, away: None, caplog: pytest.LogCaptureFixture, settings: Any
-) -> None:
+    for key, value in (("HOST", "127.0.0.1"), ("PORT", port), ("ATOMIC_REQUESTS", True)):
+        monkeypatch.setitem(connection.settings_dict, key, value)
     settings.ADMINS = ["ops@example.com"]
+    assert scrape(client).status_code == 503
     unread = {"healthy": False, "error": "The database cannot be read: 'manage.py horsies_status' says why."}
+    caplog.clear()
     with caplog.at_level(logging.WARNING, "django.request"):
         assert ask(client, **BEARER) == (503, unread)
     assert [record.levelname for record in caplog.records] == ["WARNING"]

@@ -90,20 +90,11 @@ def test_limits_that_are_kept_locked_are_named(connect: Connect, monkeypatch: py
     assert (in_force("mail"), AuditEntry.objects.count()) == (None, 0)
 
 
-@pytest.mark.parametrize(
-    "verb",
-    [
-        lambda: queues.change("nowhere", {"max_concurrency": 3}, actor="ann"),
-        lambda: queues.pause("nowhere", actor="ann"),
-        lambda: queues.resume("nowhere", actor="ann"),
-        lambda: queues.override("nowhere", {"max_concurrency": 3}, actor="ann", reason="sale"),
-        lambda: queues.clear("nowhere", actor="ann"),
-    ],
-    ids=["set", "pause", "resume", "override", "clear"],
-)
-def test_an_unknown_queue_is_refused_with_what_to_do(verb: Callable[[], object]) -> None:
+@pytest.mark.parametrize("verb", [queues.change, queues.pause, queues.resume, queues.override, queues.clear])
+def test_an_unknown_queue_is_refused_with_what_to_do(verb: Callable[..., Any]) -> None:
+    limits = [{"max_concurrency": 3}] if verb in (queues.change, queues.override) else []
     with pytest.raises(QueueError, match=r"no queue 'nowhere' in the database; declare it in HORSIES\['QUEUES'\]"):
-        verb()
+        verb("nowhere", *limits, actor="ann", reason="sale")
     assert not Queue.objects.filter(pk="nowhere").exists()
 
 
@@ -272,45 +263,26 @@ def test_an_override_stands_beside_the_declared_limits_until_it_is_removed(claim
     (shown,) = overview.queues(["default"])
     assert (shown.declared["max_concurrency"], shown.effective["max_concurrency"]) == (2, 4)
     assert (shown.effective["local_limit"], shown.override_by, shown.override_reason) == (9, "bob", "sale")
+    queues.override("default", {"local_limit": 5}, actor="bob", reason="sale")
+    assert in_force("default") == 2, "it replaces the earlier one as a whole"
     assert set(queues.clear("default", actor="bob", reason="over")) >= {"override", "override_by", "override_reason"}
-    assert in_force("default") == 2
+    assert QueueLimits.objects.get(pk="default").local_limit == 9
     assert worker.run_pass(sync=10).claims == []
-
-
-def test_an_override_replaces_an_earlier_one_as_a_whole_and_may_lift_a_limit() -> None:
-    queues.change("mail", {"max_concurrency": 2}, actor="ann")
-    queues.override("mail", {"max_concurrency": None, "local_limit": 1}, actor="ann", reason="sale")
-    assert in_force("mail") is None
-    queues.override("mail", {"local_limit": 5}, actor="ann", reason="sale")
-    limits = QueueLimits.objects.get(pk="mail")
-    assert (limits.max_concurrency, limits.local_limit) == (2, 5)
-
-
-def reaper(forget_after: dt.timedelta | None, *served: str) -> Reaper:
-    return Reaper(Recovery(), forget_after, served, may_judge=lambda seconds: False)
-
-
-def overridden(name: str) -> bool:
-    return Queue.objects.get(pk=name).override is not None
 
 
 @pytest.mark.promise("S4.19")
 def test_an_override_ends_with_its_time_or_when_nobody_served_its_queue_for_long_unless_the_settings_say_never(
     connect: Connect,
 ) -> None:
-    for name in ("mail", "bulk", "twin", "default"):
-        until = soon(hours=1) if name in ("twin", "default") else None
-        queues.override(name, {"max_concurrency": 3}, actor="ann", reason="sale", until=until)
-    sql("UPDATE horsies_queues SET override_at = now() - interval '8 days' WHERE name IN ('mail', 'bulk')")
-    sql("UPDATE horsies_queues SET override_until = now() WHERE name = 'default'")
-    conn, own = connect(), reaper(dt.timedelta(days=7), "mail")
-    reaper(None, "mail").tick(conn)
-    assert (in_force("default"), in_force("bulk")) == (None, 3)
-    entry = AuditEntry.objects.get(action="queue.expire")
-    assert (entry.actor, entry.subject, entry.reason) == ("reaper", "default", "its time was over")
-    assert (entry.before["override"], entry.before["override_by"]) == ({"max_concurrency": 3}, "ann")
-    own.note_served(conn)
-    own.tick(conn)
-    assert [overridden(name) for name in ("mail", "bulk", "twin")] == [True, False, True]
-    why = "no worker served the queue for 7 days, 0:00:00"
-    assert AuditEntry.objects.filter(action="queue.expire").latest("id").reason == why
+    """Of which queues they end, ``tests/worker/test_maintenance_thread.py`` asks; this is about never, and the audit."""
+    for name in ("mail", "bulk"):
+        queues.override(name, {"max_concurrency": 3}, actor="ann", reason="sale")
+    sql("UPDATE horsies_queues SET override_at = now() - interval '8 days' WHERE override IS NOT NULL")
+    sql("UPDATE horsies_queues SET override_until = now() WHERE name = 'mail'")
+    for forget_after in (None, dt.timedelta(days=7)):
+        Reaper(Recovery(), forget_after, ("twin",), may_judge=lambda seconds: False).tick(connect())
+        assert (in_force("mail"), in_force("bulk")) == (None, None if forget_after else 3)
+    first, second = AuditEntry.objects.filter(action="queue.expire").order_by("id")
+    assert (first.actor, first.subject, first.reason) == ("reaper", "mail", "its time was over")
+    assert (first.before["override"], first.before["override_by"]) == ({"max_concurrency": 3}, "ann")
+    assert (second.subject, second.reason) == ("bulk", "no worker served the queue for 7 days, 0:00:00")

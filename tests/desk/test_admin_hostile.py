@@ -13,17 +13,21 @@ from django.test import Client
 from django.urls import reverse
 
 from horsies_django import queues
+from horsies_django.admin.overview import summaries
+from horsies_django.core.counts import COMPLETED
 from horsies_django.models import AuditEntry, Queue, Schedule, Task, Worker, WorkflowEdge, WorkflowNode, WorkflowRun
 from horsies_django.tasks.ids import uuid7
+from tests.desk.test_admin_overview import anew, counted, sections
 from tests.support.factories import (
     AuditEntryFactory,
-    HeartbeatFactory,
     ScheduleTickFactory,
     TaskAttemptFactory,
     TaskFactory,
-    WorkerFactory,
+    living_worker,
     now,
 )  # fmt: skip
+
+__all__ = ["anew"]
 
 pytestmark = pytest.mark.django_db
 
@@ -44,8 +48,10 @@ def pages(boss: Client) -> dict[str, str]:
     after = {"override": {EVIL: {EVIL: EVIL}}}
     written = {"actor": EVIL, "subject": short, "reason": EVIL, "before": {EVIL: EVIL}, "after": after}
     entry = AuditEntryFactory(action="queue.set", **written)
-    worker = WorkerFactory(hostname=EVIL, version=short[:50], queues=[EVIL, {EVIL: EVIL}], memory_usage_mb=1)
-    HeartbeatFactory(worker_id=worker.pk)
+    shape = {"version": short[:50], "memory_usage_mb": 1}
+    worker = living_worker(EVIL, {EVIL: EVIL}, hostname=EVIL, beat={"sent_at": now() - dt.timedelta(hours=1)}, **shape)
+    counted((short, EVIL, short, 30), (short, EVIL, COMPLETED, 1))
+    summaries.kept.clear()
     exception = {"type": EVIL, "module": EVIL, "message": EVIL, "repr": EVIL, "traceback": f"Traceback\n{EVIL}"}
     columns: dict[str, Any] = {
         "task_name": EVIL, "queue_name": short, "kwargs": {EVIL: [EVIL, {"deep": EVIL}]}, "options": {EVIL: EVIL},
@@ -72,6 +78,7 @@ def pages(boss: Client) -> dict[str, str]:
     addresses += [reverse(f"admin:horsies_task_{verb}", args=(failed.pk,)) for verb in verbs]
     models = (Task, Queue, Schedule, Worker, AuditEntry, WorkflowRun)
     lists = [reverse(f"admin:horsies_{model._meta.model_name}_changelist") for model in models]
+    addresses.append(reverse("admin:app_list", args=("horsies",)))
     asked = [f"{lists[0]}?status=FAILED", f"{lists[0]}?q=%3Cscript%3Ealert(1)%3C/script%3E"]
     return {address: boss.get(address).content.decode() for address in addresses + lists + asked}
 
@@ -87,7 +94,7 @@ def schedules(short: str, task: Task) -> list[str]:
     names = [short, f"{short}?", f"{short}/"]
     for name, definition in zip(names, (columns, readable, {"kwargs": [EVIL]}), strict=True):
         given = {"declared": columns, "declared_in": EVIL, "changes": definition, "error": EVIL, "error_at": now()}
-        Schedule.objects.bulk_create([Schedule(name=name, **given)])
+        Schedule.objects.bulk_create([Schedule(name=name, next_at=now() - dt.timedelta(hours=1), **given)])
         ScheduleTickFactory(schedule_name=name, task_id=task.pk)
         after = {"kwargs": EVIL, "pattern": EVIL, EVIL: EVIL}
         AuditEntryFactory(actor=EVIL, action="schedule.change", subject=name, reason=EVIL, after=after)
@@ -103,7 +110,8 @@ def workflows(short: str) -> list[str]:
         id=uuid7(), name=EVIL, key=EVIL, status=short[:10], on_error="fail", error_node=0, error_code=short, output=1,
         result={EVIL: EVIL}, parent_id=uuid7(), parent_node=5, sent_at=now(),
     )  # fmt: skip
-    WorkflowRun.objects.bulk_create([run])
+    stopped = {"status": "PAUSED", "on_error": "pause", "error_code": "X", "output": 0, "sent_at": now()}
+    WorkflowRun.objects.bulk_create([run, WorkflowRun(id=uuid7(), name=EVIL, **stopped)])
     columns: dict[str, Any] = {
         "workflow_id": run.pk, "task_name": EVIL, "queue_name": short, "lane": "sync", "priority": 1, "kwargs": {EVIL: EVIL},
         "inputs": {EVIL: EVIL}, "value": EVIL, "rule": "all", "when_node": 0, "when_path": EVIL, "error_code": short,
@@ -114,6 +122,7 @@ def workflows(short: str) -> list[str]:
         WorkflowNode(number=0, name=EVIL, kind="task", **finished, **columns),
         WorkflowNode(number=1, name=f"{EVIL}1", kind=short[:8], status=short[:10], **columns),
         WorkflowNode(number=2, name=f"{EVIL}2", kind="map", status="PENDING", open=1, bad=1, total=3, **columns),
+        WorkflowNode(number=3, name=f"{EVIL}3", kind="gate", status="WAITING", **columns),
     ]
     WorkflowNode.objects.bulk_create(nodes)
     edges = [WorkflowEdge(workflow_id=run.pk, upstream=number, downstream=2) for number in (0, 1)]
@@ -127,12 +136,17 @@ def workflows(short: str) -> list[str]:
     return [*found, reverse("admin:horsies_task_change", args=(task.pk,))]
 
 
+@pytest.mark.django_db(transaction=True)  # the overview reads by a connection of its own
 def test_hostile_texts_are_text_and_no_page_carries_styles_scripts_or_handlers_inline(pages: dict[str, str]) -> None:
-    assert len(pages) == 53
+    assert len(pages) == 55
     for address, html in pages.items():
         assert "alert(1)" in html, address
         assert_text_only(html, address)
         assert 'horsies/admin.css"' in html, address
+    overview = sections(pages[reverse("admin:app_list", args=("horsies",))])
+    assert {title for title, part in overview.items() if "alert(1)" in part} == {
+        "Problems", "Queues", "Workers", "Most failures", "Late schedules", "Runs that stand still", "Gates that wait",
+    }  # fmt: skip
 
 
 def assert_text_only(html: str, where: str) -> None:
@@ -162,7 +176,7 @@ def test_a_reason_is_stored_as_it_is_or_refused_and_shown_as_text(boss: Client, 
     assert set(stored) == ({reason} if reason == EVIL else set())
 
 
-TEXTS = (EVIL, "a\0b", "x" * 5_000, "\ud7ff\U0001f98a", "2030-02-31", "999999999d")
+TEXTS = (EVIL, "a\0b", "x" * 5_000, "\ud7ff\U0001f98a", "2030-02-31", "0001-01-01", "9999-12-31 23:59", "999999999d")
 NO_NUMBERS = ("9" * 5_000, "9" * 20, "-1", "%00", "%ED%A0%80", "%FF", "1e999", "\u0663" * 30)
 OF_TASKS = ("status", "queue", "name", "code", "site", "since", "until", "worker", "partition")
 READ = {  # what the pages read from an address

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.contrib.admin.utils import quote
 from django.db import connection
 from django.http import QueryDict
 from django.test import Client
@@ -20,24 +19,15 @@ from django.urls import reverse
 from horsies_django import Workflow, queues
 from horsies_django.admin.overview import SPANS, summaries
 from horsies_django.core.counts import BOUNDS, CLAIMED, COMPLETED, Total
-from horsies_django.models import Queue, Schedule, WorkflowNode, WorkflowRun
+from horsies_django.models import Heartbeat, Schedule, WorkflowNode
 from horsies_django.monitoring import reading
 from horsies_django.store import base
 from horsies_django.store.history import HistoryStore
-from horsies_django.tasks.ids import uuid7
 from horsies_django.testing import drain
 from tests.apps.project import flows
 from tests.conftest import Connect, limit, put, sql
 from tests.desk.test_admin import body, client_with
-from tests.desk.test_admin_hostile import EVIL, assert_text_only
-from tests.support.factories import (
-    HeartbeatFactory,
-    TaskAttemptFactory,
-    TaskFactory,
-    WorkerFactory,
-    living_worker,
-    now,
-)
+from tests.support.factories import HeartbeatFactory, TaskAttemptFactory, TaskFactory, WorkerFactory, living_worker, now
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -214,32 +204,6 @@ def test_on_a_site_of_the_project_links_stay_there_and_its_pages_say_who_may_vie
     assert [link for link in found if not link.startswith("/backstage/")] == []
 
 
-def test_hostile_texts_arrive_as_text(boss: Client) -> None:
-    short = EVIL[:100]
-    Queue.objects.create(name=short)
-    queues.pause(short, actor=EVIL, reason=EVIL)
-    TaskFactory(queue_name=short)
-    worker = living_worker(hostname=EVIL, pid=7, beat={"sent_at": now() - HOUR})
-    TaskFactory(status="RUNNING", claimed_by=worker.pk)
-    Schedule.objects.bulk_create([Schedule(name=EVIL, next_at=now() - HOUR, error=EVIL, error_at=now())])
-    flow = Workflow("plain")
-    flow.gate("gate")
-    flow.send()
-    drain()
-    WorkflowRun.objects.update(name=EVIL)
-    WorkflowNode.objects.update(name=EVIL)
-    stopped = {"status": "PAUSED", "on_error": "pause", "error_code": "X", "output": 0, "sent_at": now()}
-    WorkflowRun.objects.bulk_create([WorkflowRun(id=uuid7(), name=EVIL, **stopped)])
-    counted((short, EVIL, short, 30), (short, EVIL, COMPLETED, 1))
-    html = seen(boss)
-    for title, part in sections(html).items():
-        assert "alert(1)" in part, title
-    assert_text_only(html, "the overview")
-    link = reverse("admin:horsies_queue_change", args=(quote(short),))
-    assert link in links(html)
-    assert boss.get(link).status_code == 200
-
-
 # How it is read
 
 
@@ -319,119 +283,94 @@ def test_it_says_when_it_was_read_and_the_models_stand_below_and_other_apps_are_
 # What people on call ask: docs/howto/incidents.md says where the answers are, within four pages and by links alone
 
 
-MOST = 4
-SERVED = ("default", "mail", "bulk")
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "incidents.md"
-ANSWERED = {
-    "Mail is late", "A night's failures", "One tenant floods the queue", "A task kills its processes", "A worker grows",
-    "A deploy removed a task", "Did 03:00 fire?", "A run stands still", "Who changed the limit?", "How much ran today?",
-    "What would have woken me?",
-}  # fmt: skip
+MOST = 4  # pages
+JOURNEYS: dict[
+    str, tuple[list[str], list[str]]
+] = {  # by headings of PAGE: links, some with a part of the address, and what is said
+    "What would have woken me?": ([], ["Critical", "Queue twin has 2 tasks due and no live worker"]),
+    "Mail is late": (
+        ["1@status=PENDING&queue=mail", "shop.mail", "mail"],
+        ["1 of 1", "mail is at its cap 1 of 1", "shop.slow", "web-3:33"],
+    ),
+    "A night's failures": (["Tasks", "Failures", "shop.charge"], ["OSError", "shop/tasks.py in charge"]),
+    "One tenant floods the queue": (["bulk"], ["acme", "At its limit"]),
+    "Who changed the limit?": (["bulk"], ["grace", "The provider throttles us.", "Overridden"]),
+    "A task kills its processes": (["These tasks@shop.eats", "shop.eats"], ["WORKER_CRASHED", "4711", "web-3:33"]),
+    "A deploy removed a task": (
+        ["These tasks@shop.gone", "shop.gone"],
+        ["No live worker of its queue knows the task 'shop.gone'"],
+    ),
+    "A worker grows": (["Workers", "web-3:33"], ["80 MB + 912 MB", "34 child, runs tasks 912 MB shop.eats"]),
+    "Did 03:00 fire?": (["night"], ["0 3 * * *", "Last fire times"]),
+    "A run stands still": (["The first run", "Retry"], ["Nodes that failed, expired or were cancelled run again"]),
+    "How much ran today?": (["Last 24 hours"], ["most 1,239", "failed in all: 5"]),
+}
 
 
-class Person:
-    """Somebody on call, who begins at the overview and follows links; ``html`` is the page that they see."""
-
-    def __init__(self, client: Client) -> None:
-        self.client, self.pages = client, 0
-        summaries.kept.clear()
-        self.open(reverse("admin:app_list", args=("horsies",)))
-
-    def open(self, address: str) -> None:
-        found: Any = self.client.get(address)
+def walk(client: Client, *steps: str) -> str:
+    """Follow links from the overview, each the first one with its text; return what all these pages say."""
+    address, said = reverse("admin:app_list", args=("horsies",)), ""
+    for step in (*steps, None):
+        found: Any = client.get(address)
         if found.status_code == 302:
-            found = self.client.get(found["Location"])
+            found = client.get(found["Location"])
         assert found.status_code == 200, address
-        self.html, self.address = found.content.decode().replace("<wbr>", ""), address
-        self.pages += 1
-
-    def follow(self, *words: str, address: str = "") -> None:
-        """Open the first link of the page with a text, whose address has a part; and so on for each text."""
-        for word in words:
-            found = re.findall(r'<a[^>]*?href="([^"]*)"[^>]*>(.*?)</a>', self.html, re.DOTALL)
-            to = [unescape(to) for to, shown in found if text(shown) == word and address in unescape(to)]
-            assert to, (word, address, [text(shown) for _to, shown in found])
-            self.open(to[0] if to[0].startswith("/") else self.address.partition("?")[0] + to[0])
-
-    def sees(self, *words: str) -> None:
-        shown = text(self.html)
-        for word in words:
-            assert word in shown, (word, shown)
-        assert self.pages <= MOST
+        html = found.content.decode().replace("<wbr>", "")
+        said += text(html)
+        if step is not None:
+            word, _, part = step.partition("@")
+            offered = re.findall(r'<a[^>]*?href="([^"]*)"[^>]*>(.*?)</a>', html, re.DOTALL)
+            to = [unescape(to) for to, shown in offered if text(shown) == word and part in unescape(to)]
+            assert to, (step, [text(shown) for _to, shown in offered])
+            address = to[0] if to[0].startswith("/") else address.partition("?")[0] + to[0]
+    return said
 
 
-def test_mail_is_late(boss: Client) -> None:
-    worker = living_worker(*SERVED, hostname="web-1", pid=77)
-    limit("mail", max_concurrency=1)
-    TaskFactory(task_name="shop.slow", queue_name="mail", status="RUNNING", claimed_by=worker.pk)
-    TaskFactory(task_name="shop.mail", queue_name="mail", sent_at=now() - HOUR)
-    someone = Person(boss)
-    someone.sees("1 of 1")
-    someone.follow("1", address="status=PENDING")
-    someone.follow("shop.mail")
-    someone.sees("mail is at its cap 1 of 1")
-    someone.follow("mail")
-    someone.sees("shop.slow", "web-1:77")
-
-
-def test_a_nights_failures(boss: Client) -> None:
-    for number in range(3):
-        failed = {"error_code": "NO_ROOM", "finished_at": now() - MINUTE * number}
-        task = TaskFactory(task_name="shop.charge", status="FAILED", **failed)
-        TaskAttemptFactory(task_id=task.pk, site="shop/tasks.py in charge", exception_class="OSError", **failed)
-    counted(("default", "shop.charge", "NO_ROOM", 3))
-    someone = Person(boss)
-    someone.follow("Tasks", "Failures", "shop.charge")
-    someone.sees("OSError", "shop/tasks.py in charge")
-    someone.follow("Retry all")
-    assert "3 tasks" in text(someone.html), "which test_admin_failures.py retries from here on"
-
-
-def test_a_task_kills_its_processes_and_another_one_was_removed_by_a_deploy(boss: Client) -> None:
-    worker = living_worker(*SERVED, hostname="web-7", pid=12, task_names=["shop.eats"])
-    task = TaskFactory(task_name="shop.eats", status="FAILED", error_code="WORKER_CRASHED", claimed_by=worker.pk)
-    TaskAttemptFactory(task_id=task.pk, error_code="WORKER_CRASHED", worker_id=worker.pk, child_pid=4711)
-    counted(("default", "shop.eats", "CRASHED", 2), ("default", "shop.eats", "WORKER_CRASHED", 1))
-    TaskFactory(task_name="shop.gone", sent_at=now() - HOUR)
-    for name, told in (
-        ("shop.eats", ("WORKER_CRASHED", "4711", "web-7:12")),
-        ("shop.gone", ("No live worker of its queue knows the task 'shop.gone'",)),
-    ):
-        someone = Person(boss)
-        someone.sees(name)
-        someone.follow("These tasks", address=name)
-        someone.follow(name)
-        someone.sees(*told)
-
-
-def test_what_else_people_ask_is_on_the_overview_or_two_links_away(boss: Client) -> None:
-    assert set(re.findall(r"^## (.*)$", PAGE.read_text(), re.MULTILINE)) >= ANSWERED
-    worker = living_worker(*SERVED, hostname="web-3", pid=33, memory_usage_mb=80, children_memory_mb=912)
-    task = TaskFactory(task_name="shop.eats", status="RUNNING", claimed_by=worker.pk)
-    HeartbeatFactory(worker_id=worker.pk, pid=34, holding=[str(task.pk)], memory_mb=912)
-    limit("mail", partition_by_args=["customer"], partition_max_concurrency=1)
-    of_acme = {"queue_name": "mail", "partition_key": '{"customer": "acme"}', "partition_version": 1}
-    TaskFactory(status="RUNNING", claimed_by=worker.pk, **of_acme)
-    TaskFactory.create_batch(5, parked=True, **of_acme)
-    queues.override("mail", {"max_concurrency": 2}, actor="grace", reason="The provider throttles us.")
-    definition = {"task": flows.skips.name, "pattern": "0 3 * * *", "zone": "UTC"}
-    Schedule.objects.bulk_create([Schedule(name="night", changes=definition, next_at=now() - HOUR)])
+@pytest.fixture
+def trouble(transactional_db: None) -> None:
+    """A night in which all that is asked for has happened."""
     flow = Workflow("order", on_error="pause")
     flow.add(flows.odd_fails, 1)
     flow.send()
     drain(raise_errors=False)
-    counted(("mail", "shop.mail", COMPLETED, 1_234), ("mail", "shop.mail", "NO_ROOM", 5), ago=3 * HOUR)
-    TaskFactory.create_batch(2, queue_name="twin", sent_at=now() - HOUR)
-    for links_, told in (
-        ([], ["Critical", "Queue twin has 2 tasks due and no live worker"]),
-        (["mail"], ["acme", "At its limit", "grace", "The provider throttles us.", "Overridden"]),
-        (["Workers"], ["80 MB + 912 MB"]),
-        (["Workers", "web-3:33"], ["34 child, runs tasks 912 MB shop.eats"]),
-        (["night"], ["0 3 * * *", "Last fire times"]),
-        (["The first run"], ["Paused", "odd_fails"]),
-        (["The first run", "Retry"], ["Nodes that failed, expired or were cancelled run again"]),
-        (["Last 24 hours"], ["most 1,239", "failed in all: 5"]),
+    names = ["shop.eats", "shop.slow", "shop.mail", "shop.charge", "shop.tasks.send_receipt"]
+    memory = {"memory_usage_mb": 80, "children_memory_mb": 912}
+    worker = living_worker("default", "mail", "bulk", hostname="web-3", pid=33, task_names=names, **memory)
+    running = {"status": "RUNNING", "claimed_by": worker.pk}
+    eats = TaskFactory(task_name="shop.eats", **running)
+    HeartbeatFactory(worker_id=worker.pk, pid=34, holding=[str(eats.pk)], memory_mb=912)
+    limit("mail", max_concurrency=1)
+    TaskFactory(task_name="shop.slow", queue_name="mail", **running)
+    TaskFactory(task_name="shop.mail", queue_name="mail", sent_at=now() - HOUR)
+    for name, code, site in (
+        ("shop.charge", "NO_ROOM", "shop/tasks.py in charge"),
+        ("shop.eats", "WORKER_CRASHED", None),
     ):
-        someone = Person(boss)
-        someone.follow(*links_)
-        someone.sees(*told)
+        failed = {"error_code": code, "finished_at": now() - MINUTE}
+        task = TaskFactory(task_name=name, status="FAILED", claimed_by=worker.pk, **failed)
+        attempt = {"site": site, "exception_class": "OSError", "worker_id": worker.pk, "child_pid": 4711}
+        TaskAttemptFactory(task_id=task.pk, **failed, **attempt)
+    counted(("default", "shop.charge", "NO_ROOM", 3))
+    counted(("default", "shop.eats", "CRASHED", 2), ("default", "shop.eats", "WORKER_CRASHED", 1))
+    counted(("mail", "shop.mail", COMPLETED, 1_234), ("mail", "shop.mail", "NO_ROOM", 5), ago=3 * HOUR)
+    TaskFactory(task_name="shop.gone", sent_at=now() - HOUR)
+    limit("bulk", partition_by_args=["customer"], partition_max_concurrency=1)
+    of_acme = {"queue_name": "bulk", "partition_key": '{"customer": "acme"}', "partition_version": 1}
+    TaskFactory(**running, **of_acme)
+    TaskFactory.create_batch(5, parked=True, **of_acme)
+    queues.override("bulk", {"max_concurrency": 2}, actor="grace", reason="The provider throttles us.")
+    TaskFactory.create_batch(2, queue_name="twin", sent_at=now() - HOUR)
+    definition = {"task": flows.skips.name, "pattern": "0 3 * * *", "zone": "UTC"}
+    Schedule.objects.bulk_create([Schedule(name="night", changes=definition, next_at=now() - HOUR)])
+
+
+def test_what_people_on_call_ask_is_on_the_overview_or_a_few_links_away(boss: Client, trouble: None) -> None:
+    assert set(re.findall(r"^## (.*)$", PAGE.read_text(), re.MULTILINE)) >= JOURNEYS.keys()
+    for question, (links_, told) in JOURNEYS.items():
+        assert len(links_) < MOST
+        Heartbeat.objects.update(sent_at=now())
+        said = walk(boss, *links_)
+        assert [one for one in told if one not in said] == [], (question, said)
+    retried = walk(boss, "Tasks", "Failures", "shop.charge", "Retry all")
+    assert "1 tasks" in retried, "which test_admin_failures.py retries from here on"

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import pytest
 from django.contrib import admin
 from django.contrib.admin.utils import quote
-from django.contrib.auth.models import Permission, User
 from django.db import connection, transaction
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -27,6 +26,7 @@ from horsies_django.testing import drain
 from horsies_django.workflows import operations
 from tests.apps.project import flows, tasks
 from tests.conftest import limit, sql
+from tests.desk.test_admin import client_with
 from tests.desk.test_admin_overview import counted
 from tests.desk.test_admin_schedules import declare
 from tests.support.factories import AuditEntryFactory, TaskAttemptFactory, TaskFactory, error, living_worker
@@ -192,16 +192,10 @@ def routes(patterns: Any, prefix: str = "") -> Iterator[str]:
             yield prefix + str(one.pattern)
 
 
-def browser(permissions: set[str] | None, name: str = "somebody", staff: bool = True) -> Client:
-    """Return the browser of a new user with permissions; None: nobody is logged in."""
-    client = Client()
-    if permissions is not None:
-        user = User.objects.create_user(name, is_staff=staff)
-        user.user_permissions.set(
-            Permission.objects.filter(content_type__app_label="horsies", codename__in=permissions)
-        )
-        client.force_login(user)
-    return client
+def browser(kind: str) -> Client:
+    """Return the browser of a user of a kind."""
+    permissions = USERS[kind]
+    return Client() if permissions is None else client_with(*permissions, name=kind, staff=kind != "not staff")
 
 
 @pytest.fixture
@@ -261,8 +255,8 @@ def changes(page: Page, permissions: set[str]) -> bool:
 def test_each_page_answers_each_kind_of_user(kind: str, boss: Client, pages: list[Page], given: Given) -> None:
     """Naive: a page that forgot to ask; a form whose GET asks and whose POST does not; a page that shows payload."""
     permissions = USERS[kind]
-    name = "boss" if kind == "superuser" else "somebody"
-    client = boss if kind == "superuser" else browser(permissions, staff=kind != "not staff")
+    name = "boss" if kind == "superuser" else kind
+    client = boss if kind == "superuser" else browser(kind)
     shown, before = set(), everything()
     for page in pages:
         for place, method in enumerate(("get", "post")):
@@ -289,7 +283,7 @@ def test_each_page_answers_each_kind_of_user(kind: str, boss: Client, pages: lis
 
 def test_no_page_does_without_a_permission_that_it_needs(pages: list[Page], given: Given) -> None:
     """Naive: whoever may configure queues opens a form that shows a queue, which they may not view."""
-    clients = {one: browser(EVERYTHING - {one}, one) for one in EVERYTHING}
+    clients = {one: client_with(*EVERYTHING - {one}, name=one) for one in EVERYTHING}
     before = everything()
     for page in pages:
         for missing in page.needs or ():
@@ -305,7 +299,7 @@ def test_no_page_does_without_a_permission_that_it_needs(pages: list[Page], give
 def test_links_lead_only_where_the_user_may_go(pages: list[Page]) -> None:
     for view in VIEWS:
         model = view.removeprefix("view_")
-        client = browser(EVERYTHING - {view}, view)
+        client = client_with(*EVERYTHING - {view})
         for page in pages:
             if page.url.endswith(("/change/", f"/{page.model}/", "/picture/")) and page.model != model:
                 html = client.get(page.url).content.decode()
@@ -315,7 +309,7 @@ def test_links_lead_only_where_the_user_may_go(pages: list[Page]) -> None:
 @pytest.mark.parametrize("act", sorted(ACTS | {"view_payload"}))
 def test_buttons_are_for_those_who_may_use_them(act: str, boss: Client, pages: list[Page]) -> None:
     """Naive: the page of a node offers to skip it to whoever may look."""
-    client = browser(EVERYTHING - {act})
+    client = client_with(*EVERYTHING - {act})
     forms = [f"{model}/.*?(?:{'|'.join(names)})" for model, (names, permission) in FORMS.items() if permission == act]
     forms += {"operate_task": ["task/all"], "view_payload": ["task/.*?redact"]}.get(act, [])
     places = "|".join(forms).replace(".*?", '[^"]*/')
@@ -339,7 +333,7 @@ def test_without_view_payload_it_is_not_even_read_and_pages_say_that_it_is_hidde
 ) -> None:
     """The pages of pictures have tables of nodes, as those of runs that are too large for a picture."""
     monkeypatch.setattr(picture, "MOST_NODES", 0)
-    client, seen, untold = browser(VIEWS), set(), set()
+    client, seen, untold = client_with(*VIEWS), set(), set()
     for page in pages:
         if page.url.endswith(("/change/", "/picture/")) or "/nodes/" in page.url:
             with CaptureQueriesContext(connection) as captured:
@@ -370,7 +364,7 @@ def test_the_overview_and_monitoring_answer_each_kind_of_user(pages: list[Page])
     before = everything()
     answers = {"status": {200, 503}, "metrics": {200} if find_spec("prometheus_client") else {501}}
     for kind, permissions in USERS.items():
-        client = browser(permissions, kind, staff=kind != "not staff")
+        client = browser(kind)
         overview = 302 if kind in ("anonymous", "not staff") else 200 if permissions else 404
         for method in ("get", "post"):
             response, changed = ask(client, method, reverse("admin:app_list", args=("horsies",)), {}, before)

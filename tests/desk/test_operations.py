@@ -11,7 +11,6 @@ import uuid
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
 from django.db import connection, transaction
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -22,7 +21,7 @@ from horsies_django import TaskHandle, cancel_many, get_handle, purge
 from horsies_django.core.errors import TaskNotRetryable
 from horsies_django.management.shared import ago, duration
 from horsies_django.models import AuditEntry, Task, TaskAttempt, TaskStep
-from horsies_django.tasks import operations, redaction, selection
+from horsies_django.tasks import operations, selection
 from horsies_django.testing import drain
 from tests.apps.project import tasks
 from tests.desk.test_admin import client_with
@@ -33,6 +32,10 @@ from tests.support.runs import sent as sent_run
 pytestmark = pytest.mark.django_db
 OF_TASKS = AuditEntry.objects.filter(action__startswith="task.")
 LIST = reverse("admin:horsies_task_changelist")
+
+
+OF_A_RUN = {"workflow_id": uuid.uuid4(), "node": 0, "node_index": 0}
+MERGED = {"status": "CANCELLED", "error_code": "MERGED", "merged_into": uuid.UUID(int=7)}
 
 
 def status(handle: TaskHandle[Any]) -> str:
@@ -130,33 +133,28 @@ def test_a_finished_task_is_copied_with_all_that_it_had() -> None:
 
 
 @pytest.mark.parametrize(
-    ("prepare", "retried", "copied"),
+    ("columns", "retried", "copied"),
     [
-        ("completed", "completed: send a copy", None),
-        ("pending", "is PENDING", "is PENDING"),
-        ("redacted", "was redacted", "was redacted"),
-        ("in a run", "belongs to the workflow run .*: retry the run", None),
-        ("absent", "there is no task", "there is no task"),
+        ({"status": "COMPLETED"}, "completed: send a copy", None),
+        ({}, "is PENDING", "is PENDING"),
+        ({"status": "FAILED", "redacted_at": now()}, "was redacted", "was redacted"),
+        ({"status": "FAILED", **OF_A_RUN}, "belongs to the workflow run .*: retry the run", None),
+        (MERGED, "was merged into task .*007, which ran for it: retry that one", None),
+        (None, "there is no task", "there is no task"),
     ],
+    ids=["completed", "pending", "redacted", "in a run", "merged", "absent"],
 )
 def test_what_cannot_be_retried_or_copied_is_refused_with_its_reason(
-    prepare: str, retried: str, copied: str | None
+    columns: dict[str, Any] | None, retried: str, copied: str | None
 ) -> None:
-    handle: TaskHandle[Any] = failed() if prepare in ("redacted", "in a run") else tasks.noop.send()
-    if prepare == "redacted":
-        redaction.redact(handle.task_id, actor="ada", reason="asked for")
-    elif prepare == "in a run":
-        Task.objects.update(workflow_id=uuid.uuid4(), node=0, node_index=0)
-    elif prepare == "completed":
-        drain()
-    id_ = uuid.uuid4() if prepare == "absent" else handle.task_id
-    with pytest.raises((TaskNotRetryable, LookupError), match=retried):
-        operations.retry(id_, actor="ada")
-    if copied is not None:
-        with pytest.raises((TaskNotRetryable, LookupError), match=copied):
-            operations.copy(id_, actor="ada")
-    assert Task.objects.count() == 1
-    assert not OF_TASKS.exclude(action="task.redact").exists()
+    id_ = uuid.uuid4() if columns is None else TaskFactory(**columns).pk
+    before = Task.objects.count()
+    for verb, words in ((operations.retry, retried), (operations.copy, copied)):
+        if words is not None:
+            with pytest.raises((TaskNotRetryable, LookupError), match=words):
+                verb(id_, actor="ada")
+    assert Task.objects.count() == before
+    assert not OF_TASKS.exists()
 
 
 def test_the_shell_shows_cancels_and_runs_again() -> None:
@@ -178,53 +176,41 @@ def test_the_shell_shows_cancels_and_runs_again() -> None:
     assert "is not a task id" in refusal("cancel", "7")
 
 
-def act(client: Client, action: str, *handles: TaskHandle[Any]) -> str:
-    data = {"action": action, "_selected_action": [str(handle.task_id) for handle in handles]}
-    return client.post(LIST, data, follow=True).content.decode()
-
-
-def test_whoever_may_operate_tasks_cancels_and_runs_them_again_in_the_admin() -> None:
-    client = client_with("view_task", "operate_task")
-    waits, over = tasks.noop.schedule(dt.timedelta(hours=1)), failed()
-    assert 'value="cancel_tasks"' in client.get(LIST).content.decode()
-    told = act(client, "cancel_tasks", waits, over)
-    assert [word for word in ("Cancel: ", "CANCELLED: 1", "FINISHED: 1") if word not in told] == []
-    assert '<li class="success">Retry: RETRIED: 1</li>' in act(client, "retry_tasks", over)
-    assert '<li class="warning">Retry: PENDING: 1</li>' in act(client, "retry_tasks", over), "a double click"
-    assert '<li class="success">Send a copy: COPIED: 1</li>' in act(client, "copy_tasks", waits)
-    assert status(waits) == "CANCELLED"
-    entries = OF_TASKS.order_by("pk").values_list("actor", "action", "subject")
-    me = User.objects.get().get_username()
-    many = (me, "task.cancel", "*")
-    retried, copied = (me, "task.retry", str(over.task_id)), (me, "task.copy", str(waits.task_id))
-    assert list(entries) == [many, retried, retried, copied]
-    entry = OF_TASKS.earliest("pk").after
-    assert json.loads(entry["tasks"]) == sorted([str(waits.task_id), str(over.task_id)])
-    assert json.loads(entry["verdicts"]) == {"CANCELLED": 1, "FINISHED": 1}
-
-
-def test_fifty_ticked_tasks_are_one_statement_and_one_entry_of_the_audit() -> None:
+def test_fifty_ticked_tasks_and_no_others_are_one_statement_and_one_entry_of_the_audit() -> None:
     """Naive: four queries a task."""
-    client = client_with("view_task", "operate_task")
-    failures(50)
-    rows = list(Task.objects.values_list("pk", flat=True))
-    for verb, verdict in (("copy", "COPIED"), ("retry", "RETRIED"), ("terminate", "CANCELLED")):
+    client = client_with("view_task", "operate_task", name="ada")
+    failures(51)
+    *ticked, other = map(str, Task.objects.values_list("pk", flat=True))
+
+    def act(verb: str, ids: list[str]) -> tuple[str, int]:
+        """Return the page that follows, and how many statements of ours ran."""
+        data = {"action": f"{verb}_tasks", "_selected_action": ids, "select_across": "1"}
         with CaptureQueriesContext(connection) as captured:
-            page = client.post(LIST, {"action": f"{verb}_tasks", "_selected_action": [*map(str, rows)]}, follow=True)
-        assert f"{verdict}: 50" in page.content.decode()
-        ours = [query for query in captured if "horsies_" in query["sql"] and 'SELECT "horsies' not in query["sql"]]
-        assert len(ours) <= 3
-    client.post(LIST, {"action": "retry_tasks", "_selected_action": [str(uuid.uuid4())]})  # deleted meanwhile
-    assert OF_TASKS.count() == 3
+            page = client.post(LIST, data, follow=True).content.decode()
+        return page, sum("horsies_" in one["sql"] and 'SELECT "horsies' not in one["sql"] for one in captured)
+
+    for verb, level, told in (
+        ("copy", "success", "Send a copy: COPIED: 50"),
+        ("retry", "success", "Retry: RETRIED: 50"),
+        ("retry", "warning", "Retry: PENDING: 50"),  # a double click
+        ("cancel", "success", "Cancel: CANCELLED: 50"),
+    ):
+        page, statements = act(verb, [*ticked, "7", "\x00"])
+        assert f'<li class="{level}">{told}</li>' in page
+        assert statements <= 3
+    for nothing in ("7", str(uuid.uuid4())):  # which was deleted meanwhile
+        act("retry", [nothing])
     assert Task.objects.filter(copy_of__isnull=False, status="PENDING").count() == 50
-
-
-def test_an_action_is_on_the_ticked_tasks_only_and_passes_over_what_is_no_id() -> None:
-    client = client_with("view_task", "operate_task")
-    ticked, other = (tasks.noop.schedule(dt.timedelta(hours=1)) for _ in range(2))
-    for ids in (["7", "\x00"], ["7", str(ticked.task_id)]):
-        client.post(LIST, {"action": "cancel_tasks", "_selected_action": ids, "select_across": "1"})
-    assert (status(ticked), status(other)) == ("CANCELLED", "PENDING")
+    assert Task.objects.get(pk=other).status == "FAILED"
+    entries = OF_TASKS.order_by("pk")
+    written = [("ada", f"task.{verb}", "*") for verb in ("copy", "retry", "retry", "cancel")]
+    assert [(entry.actor, entry.action, entry.subject) for entry in entries] == written
+    assert (json.loads(entries[3].after["tasks"]), json.loads(entries[3].after["verdicts"])) == (
+        sorted(ticked),
+        {"CANCELLED": 50},
+    )
+    act("retry", [other])
+    assert OF_TASKS.latest("pk").subject == other
 
 
 def test_a_task_that_runs_for_very_long_stands_out_in_the_list(settings: Any, boss: Client) -> None:
@@ -251,28 +237,23 @@ def statuses() -> dict[uuid.UUID, str]:
     return dict(Task.objects.values_list("pk", "status"))
 
 
-def test_the_list_shows_the_newest_tasks_first_and_no_more_than_asked_for() -> None:
-    first, second, third = (TaskFactory(task_name=f"shop.{n}", queue_name="mail").pk for n in range(3))
-    assert ids() == [third, second, first]
-    heading, newest, *rest = run("list", "--limit=2")[0].splitlines()
-    assert heading.split() == ["ID", "NAME", "QUEUE", "STATUS", "SENT", "STARTED", "FINISHED", "ERROR"]
-    assert newest.split()[:4] == [str(third), "shop.2", "mail", "PENDING"]
-    assert len(rest) == 1
-    assert machine("list", "--limit=1")[0]["task_name"] == "shop.2"
-
-
-def test_the_list_is_narrowed_by_status_queue_name_and_time() -> None:
+def test_the_list_shows_the_newest_tasks_first_narrowed_by_each_option(monkeypatch: pytest.MonkeyPatch) -> None:
     old = {"queue_name": "mail", "sent_at": now() - 2 * DAY}
     found = {
         status: TaskFactory(status=status, task_name=f"shop.{status}", **old).pk
         for status in ("PENDING", "CLAIMED", "RUNNING", *FINISHED)
     }
+    parked = TaskFactory(parked=True, partition_key="x", **old).pk
     new = TaskFactory(status="FAILED", task_name="shop.FAILED", queue_name="bulk").pk
-    parked = TaskFactory(parked=True, partition_key="x", sent_at=now() - 2 * DAY).pk
-    for status, id_ in found.items():
-        more = {"PENDING": {parked}, "FAILED": {new}}.get(status, set())
-        assert set(ids(f"--status={status.lower()}")) == {id_, *more}
+    heading, newest, *rest = run("list", "--limit=2")[0].splitlines()
+    assert heading.split() == ["ID", "NAME", "QUEUE", "STATUS", "SENT", "STARTED", "FINISHED", "ERROR"]
+    assert newest.split()[:4] == [str(new), "shop.FAILED", "bulk", "FAILED"]
+    assert len(rest) == 1
+    assert ids() == sorted([*found.values(), parked, new], reverse=True)
+    for status in ("CLAIMED", "RUNNING", "COMPLETED", "CANCELLED", "EXPIRED"):
+        assert ids(f"--status={status.lower()}") == [found[status]]
     for words, expected in (
+        (["--status=PENDING"], [found["PENDING"], parked]),
         (["--status=FAILED", "--queue=mail"], [found["FAILED"]]),
         (["--status=FAILED", "--since=1d"], [new]),
         (["--name=shop.EXPIRED"], [found["EXPIRED"]]),
@@ -280,31 +261,26 @@ def test_the_list_is_narrowed_by_status_queue_name_and_time() -> None:
         (["--code=UNHANDLED_ERROR"], [new, found["FAILED"]]),
         (["--status=finished", "--until=1d", "--name=shop.COMPLETED"], [found["COMPLETED"]]),
         (["--worker", Task.objects.get(pk=found["RUNNING"]).claimed_by], [found["RUNNING"]]),
-        (["--queue=default", "--partition=x"], [parked]),
+        (["--queue=mail", "--partition=x"], [parked]),
+        (["--since", (dt.datetime.now(dt.UTC) - 3 * DAY).isoformat(), "--limit=1"], [new]),
     ):
-        assert ids(*words) == expected
-    assert len(ids("--since", (dt.datetime.now(dt.UTC) - 3 * DAY).isoformat())) == 9
+        assert sorted(ids(*words)) == sorted(expected), words
     assert run("list", "--name=nothing")[0] == "There are no such tasks.\n"
     assert "invalid choice: 'SLEEPING'" in refusal("list", "--status=sleeping")
     assert "did not complete have an error code" in refusal("list", "--status=running", "--code=X")
     for text in ("yesterday", "", "1x", "2030-01-31", "2030-01-31T18:00"):
         assert "argument --since" in refusal("list", f"--since={text}")
+    monkeypatch.setattr(selection, "DEEPEST", 1)
+    for more in ([], ["--status=FAILED"]):  # not a hundred million rows for a name that is not there
+        said = ("There are no such tasks.\n", "Only the newest 30,000 tasks were searched.\n")
+        assert run("list", "--name=shop.EXPIRED", *more) == said
+    assert run("list", "--name=shop.FAILED", "--limit=1")[1] == ""
 
 
 def test_durations_are_written_as_elsewhere() -> None:
     second, hour = dt.timedelta(seconds=1), dt.timedelta(hours=1)
     assert [duration(text) for text in ("90", "90s", "1d12h", "2w")] == [90 * second, 90 * second, 36 * hour, 14 * DAY]
     assert dt.datetime.now(dt.UTC) - ago("2h") < 2 * hour + 5 * second
-
-
-def test_a_search_without_an_index_looks_no_farther_back_than_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Naive: looking for a name that is not there reads a hundred million rows."""
-    monkeypatch.setattr(selection, "DEEPEST", 2)
-    for name in ("old", "new", "new"):
-        TaskFactory(status="FAILED", task_name=name)
-    said = ("There are no such tasks.\n", "Only the newest 30,000 tasks were searched.\n")
-    assert run("list", "--name=old") == run("list", "--name=old", "--status=FAILED") == said
-    assert run("list", "--name=new", "--limit=2")[1] == ""
 
 
 def test_a_task_is_sent_with_arguments_by_its_types_and_the_options_of_with_options() -> None:
@@ -319,42 +295,34 @@ def test_a_task_is_sent_with_arguments_by_its_types_and_the_options_of_with_opti
     assert row.good_until - row.sent_at == DAY
 
 
-def test_a_purge_cancels_the_waiting_tasks_of_a_queue_and_nothing_else() -> None:
-    """Naive: it deletes rows of tasks that run, or cancels tasks that a worker has claimed meanwhile."""
+def test_a_purge_cancels_the_waiting_tasks_of_a_queue_a_name_or_an_age_and_nothing_else() -> None:
+    """Naive: it deletes rows of tasks that run, or cancels tasks that a worker has claimed meanwhile, or a task of a run."""
     kinds = [{}, {}, {"parked": True, "partition_key": "x"}, {"enqueued_at": now() + DAY}]
     waiting = [TaskFactory(queue_name="mail", **kind).pk for kind in kinds]
-    others = {TaskFactory(queue_name="bulk").pk: "PENDING"}
-    others |= {TaskFactory(queue_name="mail", status=status).pk: status for status in ("CLAIMED", "RUNNING", *FINISHED)}
+    others = {TaskFactory(queue_name="mail", status=status).pk: status for status in ("CLAIMED", "RUNNING", *FINISHED)}
+    old = TaskFactory(task_name="shop.a", sent_at=now() - 2 * DAY).pk
+    left = [TaskFactory(task_name="shop.a").pk, TaskFactory(task_name="shop.b", sent_at=now() - 2 * DAY).pk]
+    others |= dict.fromkeys([old, *left], "PENDING")
     words = ["purge", "--queue=mail", "--reason=a storm"]
     found = "4 PENDING tasks\n        4  shop.tasks.send_receipt\n"
     assert run(*words, "--dry-run")[0] == found
     assert statuses() == {**others, **dict.fromkeys(waiting, "PENDING")}
     assert run(*words, "--no-input") == (f"{found}4 CANCELLED\n", "")
-    assert statuses() == {**others, **dict.fromkeys(waiting, "CANCELLED")}
+    others |= dict.fromkeys(waiting, "CANCELLED")
+    assert statuses() == others
     entries = AuditEntry.objects.filter(action="task.purge")
     assert {(entry.subject, entry.reason) for entry in entries} == {("mail", "a storm")}
     assert sum(json.loads(entry.after["verdicts"])["CANCELLED"] for entry in entries) == 4
     assert entries[0].actor.startswith("shell:")
-
-
-def test_a_purge_is_narrowed_by_name_and_age() -> None:
-    old = TaskFactory(task_name="shop.a", sent_at=now() - 2 * DAY).pk
-    young = TaskFactory(task_name="shop.a").pk
-    other = TaskFactory(task_name="shop.b", sent_at=now() - 2 * DAY).pk
-    found = machine("purge", "--name=shop.a", "--older-than=1d", "--no-input")
-    assert found == {"matched": 1, "more": False, "verdicts": {"CANCELLED": 1}}
-    assert statuses() == {old: "CANCELLED", young: "PENDING", other: "PENDING"}
-    assert run("purge", "--all", "--no-input")[0].endswith("\n2 CANCELLED\n")
-
-
-def test_tasks_of_a_run_are_left() -> None:
-    """Naive: the task is cancelled beside its run, or deleted, and the run waits for it for ever."""
+    told = machine("purge", "--name=shop.a", "--older-than=1d", "--no-input")
+    assert told == {"matched": 1, "more": False, "verdicts": {"CANCELLED": 1}}
+    assert statuses() == {**others, old: "CANCELLED"}
     handle = sent_run()
-    assert machine("purge", "--all", "--no-input")["verdicts"] == {}
+    assert run("purge", "--all", "--no-input")[0].endswith("\n2 CANCELLED\n")
     drain()
     assert handle.status() == "COMPLETED"
-    assert machine("purge", "--all", "--finished", "--older-than=0", "--no-input")["verdicts"] == {}
-    assert Task.objects.count() == 2
+    run("purge", "--all", "--finished", "--older-than=0", "--no-input")
+    assert Task.objects.exclude(status__in=("CLAIMED", "RUNNING")).count() == 2, "those of the run"
 
 
 def test_finished_tasks_are_deleted_with_attempts_and_steps_as_far_as_they_are_old_enough_and_of_the_status() -> None:
@@ -369,10 +337,8 @@ def test_finished_tasks_are_deleted_with_attempts_and_steps_as_far_as_they_are_o
     assert old["FAILED"] not in statuses()
     assert run(*wanted)[0].endswith("\n3 DELETED\n")
     assert set(statuses()) == {young, waits}
-    assert list(TaskAttempt.objects.values_list("task_id", flat=True)) == [young]
-    assert list(TaskStep.objects.values_list("task_id", flat=True)) == [young]
-    entries = AuditEntry.objects.filter(action="task.purge").order_by("pk")
-    assert [json.loads(entry.after["verdicts"]) for entry in entries] == [{"DELETED": 1}, {"DELETED": 3}]
+    for model in (TaskAttempt, TaskStep):
+        assert [*model.objects.values_list("task_id", flat=True)] == [young]
 
 
 def test_code_purges_what_it_describes_in_transactions_of_five_hundred() -> None:
@@ -388,7 +354,6 @@ def test_code_purges_what_it_describes_in_transactions_of_five_hundred() -> None
     assert purge("FAILED", until=now() - DAY / 2, **given) == {}
     naive = timezone.make_naive(dt.datetime.now(dt.UTC))
     assert purge("FAILED", until=naive, **given) == {"DELETED": 501, "KEPT": 1}
-    assert set(statuses()) == left
     entries = AuditEntry.objects.filter(action="task.purge").order_by("pk")
     assert [json.loads(entry.after["verdicts"]) for entry in entries] == [{"DELETED": 500}, {"DELETED": 1, "KEPT": 1}]
     assert {(entry.actor, entry.reason) for entry in entries} == {("ada", "a test")}

@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 from django.contrib.admin.utils import quote
 from django.db import connection, transaction
-from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils.html import escape
 
 from horsies_django import TaskSendError, Workflow, queues, signals
-from horsies_django.core.errors import QueueError, TaskNotRetryable, TaskSendErrorCode, WorkflowDefinitionError
+from horsies_django.core.errors import QueueError, TaskSendErrorCode, WorkflowDefinitionError
 from horsies_django.models import AuditEntry, Queue, Task
 from horsies_django.monitoring import overview
 from horsies_django.schedules import problems
@@ -27,7 +26,7 @@ from tests.apps.errands import tasks as plain
 from tests.apps.project import tasks
 from tests.conftest import Claimers, limit, put
 from tests.desk.test_admin import body, client_with, page_of, says, table
-from tests.desk.test_admin_task import WHY, opened
+from tests.desk.test_admin_task import opened
 from tests.support.commands import command
 from tests.support.factories import TaskFactory, error, now
 
@@ -53,16 +52,26 @@ def stop(key: Any = "acme", behind: int = 2, **columns: Any) -> uuid.UUID:
     return failed
 
 
-def test_a_skip_gives_up_the_failed_task_and_the_next_one_starts(claimer: Claimers) -> None:
+@pytest.mark.parametrize("door", ["function", "button"])
+def test_a_skip_gives_up_the_failed_task_and_the_next_one_starts(claimer: Claimers, door: str) -> None:
     ordered()
     failed, worker = stop(behind=2), claimer(mail=1)
     assert worker.run_pass(sync=9).claims == []
-    assert queues.skip("mail", {"customer": "acme"}, **WHO) == failed
+    if door == "function":
+        assert queues.skip("mail", {"customer": "acme"}, **WHO) == failed
+    else:
+        boss = client_with("view_task", "operate_task", "view_auditentry")
+        given = {**opened(boss, "skip", Task.objects.get(pk=failed)), "reason": WHO["reason"]}
+        for _click in range(2):
+            boss.post(reverse("admin:horsies_task_skip", args=(failed,)), given)
     assert len(worker.run_pass(sync=9).claims) == 1
     assert Task.objects.get(pk=failed).status == "FAILED"
-    entry = AuditEntry.objects.get(action="queue.skip")
-    assert (entry.actor, entry.subject, entry.reason) == ("ann", "mail", "broken data")
-    assert entry.before == {"task": str(failed)}, "and not the key, which contains arguments"
+    written, *more = AuditEntry.objects.filter(action__endswith=".skip").order_by("pk")
+    assert (written.action, written.subject, written.reason) == ("queue.skip", "mail", "broken data")
+    assert (written.actor == "ann") == (door == "function")
+    assert written.before == {"task": str(failed)}, "and not the key, which contains arguments"
+    of_the_task = [("task.skip", str(failed), "broken data")] if door == "button" else []
+    assert [(entry.action, entry.subject, entry.reason) for entry in more] == of_the_task
 
 
 @pytest.mark.parametrize("key", [7, "7", True, None, 1.5, [1, "a"], {"b": 1, "a": "ü"}])
@@ -75,20 +84,6 @@ def test_the_values_of_a_key_are_those_of_the_arguments_in_any_type(key: Any) ->
     with pytest.raises(QueueError, match="no failed task stops the key"):
         queues.skip("mail", {"customer": "another"}, **WHO)
     assert queues.skip("mail", {"customer": key}, **WHO) == id_
-
-
-def test_the_button_of_the_failed_task_skips_it_once_as_both_histories_say(claimer: Claimers) -> None:
-    ordered()
-    failed, worker = stop(behind=2), claimer(mail=1)
-    boss = client_with("view_task", "operate_task", "view_auditentry")
-    given = opened(boss, "skip", Task.objects.get(pk=failed))
-    for _click in range(2):
-        boss.post(reverse("admin:horsies_task_skip", args=(failed,)), given)
-    assert len(worker.run_pass(sync=9).claims) == 1
-    skips = AuditEntry.objects.filter(action__endswith=".skip").order_by("pk")
-    assert list(skips.values_list("action", "subject", "reason")) == [
-        ("queue.skip", "mail", WHY), ("task.skip", str(failed), WHY),
-    ]  # fmt: skip
 
 
 def test_a_skip_of_a_rule_by_task_needs_the_task_and_one_by_all_arguments_takes_any_names() -> None:
@@ -114,7 +109,6 @@ def test_a_skip_of_a_rule_by_task_needs_the_task_and_one_by_all_arguments_takes_
         ("mail", {"customer": "a\x00"}, {}, "cannot be written as JSON"),
         ("default", {"customer": 7}, {}, r"for each argument of its rule \(none\), but these were given: customer"),
         ("default", {}, {}, "its rule is by task, so the name of the task is needed"),
-
         ("mail", {"customer": 7}, {"reason": " "}, "queue 'mail': a skip needs a reason"),
         ("mail", {"customer": 7}, {"actor": ""}, "no task of queue 'mail' was skipped: actor must be"),
     ],
@@ -146,21 +140,17 @@ def test_the_command_skips_by_values_in_json_or_else_texts() -> None:
     assert "'customer' is not NAME=VALUE" in refusal("skip", "mail", "--key", "customer")
 
 
-def test_the_command_sets_a_policy_and_tells_it_in_words_with_one_task_per_partition() -> None:
+def test_the_command_sets_a_policy_and_tells_it_in_words_and_what_is_stopped_and_what_to_do() -> None:
     said = run("set", "mail", "--partition-by-args=customer", "--partition-policy=stop")
     assert 'mail: partition_policy: null -> "stop"' in said
     assert "1 per partition; ordered, a failed task stops its key" in run("list")
     shown = " ".join(run("show", "mail").split())
-    assert "partitions by customer; ordered, a failed task stops its key" in shown
-    assert "in force 1 per partition declared no limit" in shown
+    says(
+        shown,
+        "partitions by customer; ordered, a failed task stops its key",
+        "in force 1 per partition declared no limit",
+    )
     assert "STOPPED KEY" not in shown
-    run("set", "mail", "--partition-policy=none")
-    assert Queue.objects.get(pk="mail").partition_policy is None
-    assert "partition_policy must be one of" in refusal("set", "mail", "--partition-policy=halt")
-
-
-def test_the_command_shows_what_is_stopped_and_what_to_do() -> None:
-    ordered()
     failed = stop(behind=3)
     shown = run("show", "mail")
     (line,) = [each for each in shown.splitlines() if each.startswith(HELD)]
@@ -170,30 +160,29 @@ def test_the_command_shows_what_is_stopped_and_what_to_do() -> None:
     (found,) = machine("show", "mail")["stopped"]
     told = [found[key] for key in ("partition", "task_id", "behind", "behind_more")]
     assert told == [HELD, str(failed), 3, False]
+    run("set", "mail", "--partition-policy=none")
+    assert Queue.objects.get(pk="mail").partition_policy is None
+    assert "partition_policy must be one of" in refusal("set", "mail", "--partition-policy=halt")
 
 
 def test_the_admin_shows_the_policy_and_the_stopped_keys_but_keys_only_to_those_who_may() -> None:
+    everything, viewer = client_with("view_queue", "view_task", "view_payload"), client_with("view_queue")
+    with CaptureQueriesContext(connection) as read:
+        html = body(viewer, URL)
+    assert not [query for query in read.captured_queries if "first_of" in query["sql"]], "it has no policy"
+    assert table(html, "horsies-limits")[-1] == ["Policy of partitions", "–", "–", "–"]
     ordered()
     failed = stop(behind=3)
-    everything = client_with("view_queue", "view_task", "view_payload")
-    html, hidden = body(everything, URL), body(client_with("view_queue"), URL)
+    html = body(everything, URL)
     assert [(row[0], row[3]) for row in table(html, "horsies-stopped")] == [(escape(HELD), "3")]
     assert f'<a href="{page_of(Task.objects.get(pk=failed))}">shop.tasks.send_receipt</a>' in html
-    for page in (html, hidden):
+    for page in (html, body(viewer, URL)):
         says(page, "Keys that a failed task stops", "ordered, a failed task stops its key", "1 per partition")
     queues.skip("mail", {"customer": "acme"}, **WHO)
     after = body(everything, URL)
     assert "Keys that a failed task stops" not in after
     assert "Failed task skipped" in after
     assert table(after, "horsies-audit")[0][3] == f"task: {failed}"
-
-
-def test_a_queue_without_a_policy_reads_no_keys(boss: Client) -> None:
-    with CaptureQueriesContext(connection) as read:
-        html = body(boss, URL)
-    assert not [query for query in read.captured_queries if "first_of" in query["sql"]]
-    assert "horsies-stopped" not in html
-    assert table(html, "horsies-limits")[-1] == ["Policy of partitions", "–", "–", "–"]
 
 
 def test_a_key_that_is_stopped_is_told_once_and_other_failures_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,26 +233,26 @@ def declared(settings: Any) -> None:
 
 
 @pytest.mark.parametrize("send", SENDS.values(), ids=SENDS)
-def test_a_queue_that_the_settings_order_takes_no_delay_and_no_priority(declared: None, send: Any) -> None:
-    with pytest.raises(TaskSendError, match="the queue 'mail' is ordered, so its tasks run in the order") as caught:
+@pytest.mark.parametrize("where", ["in the settings", "in the database", "in the database, in a transaction"])
+def test_a_queue_that_is_ordered_takes_no_delay_and_no_priority(
+    request: Any, where: str, send: Callable[[], Any]
+) -> None:
+    """Naive: what was ordered live refuses by the error of the driver, as DataError."""
+    if where == "in the settings":
+        request.getfixturevalue("declared")
+    else:
+        queues.change("mail", LIVE, actor="ann")
+    said = (
+        "the queue 'mail' is ordered, so its tasks"
+        if where == "in the settings"
+        else 'queue "mail" is ordered: its tasks'
+    )
+    around = transaction.atomic() if "transaction" in where else nullcontext()
+    with pytest.raises(TaskSendError, match=f"{said} run in the order") as caught, around:
         send()
     assert (caught.value.code, caught.value.retryable) == (TaskSendErrorCode.VALIDATION_FAILED, False)
-    assert "another queue" in caught.value.message
-    assert not Task.objects.exists()
-
-
-@pytest.mark.parametrize("send", SENDS.values(), ids=SENDS)
-def test_a_queue_that_was_ordered_since_refuses_them_with_the_same_error(send: Callable[[], Any]) -> None:
-    """Naive: the error of the driver goes through, as DataError."""
-    queues.change("mail", LIVE, actor="ann")
-    for around in (nullcontext(), transaction.atomic()):
-        with (
-            pytest.raises(TaskSendError, match='queue "mail" is ordered: its tasks run in the order') as caught,
-            around,
-        ):
-            send()
-        assert (caught.value.code, caught.value.retryable) == (TaskSendErrorCode.VALIDATION_FAILED, False)
-        assert "\n" not in caught.value.message
+    assert "\n" not in caught.value.message
+    assert "another queue" in caught.value.message or where != "in the settings"
     assert not Task.objects.exists()
 
 
@@ -301,22 +290,8 @@ def test_a_node_that_the_database_refuses_fails_with_the_reason() -> None:
     assert (error.error_code, 'queue "mail" is ordered' in error.message) == ("NODE_NOT_SENT", True)
 
 
-@pytest.mark.parametrize(
-    ("more", "wrong"), [({}, []), ({"priority": 100}, []), ({"priority": 5}, ["priority"])], ids=str
-)
-def test_a_schedule_of_an_ordered_queue_has_no_priority(declared: None, more: dict[str, Any], wrong: list[str]) -> None:
+def test_a_schedule_of_an_ordered_queue_has_no_priority(declared: None) -> None:
     definition = {"task": tasks.add.name, "pattern": "daily at 04:30", "queue": "mail", "kwargs": {"a": 1}}
-    found = problems("nightly", {**definition, **more})
-    assert [key for key, _ in found] == wrong
-    assert all("'mail' run in the order in which they were sent" in text for _, text in found)
-
-
-def test_a_merged_task_is_not_retried_and_says_which_one_ran_for_it() -> None:
-    merging = {"partition_by_args": [], "partition_by_task": True, "partition_policy": "coalesce"}
-    queues.change("mail", merging, actor="ann")
-    one, two = (tasks.add.with_options(queue="mail", priority=5).send(1, 2) for _ in range(2))
-    assert drain() == 1
-    merged, ran = (one, two) if one.info().error_code == "MERGED" else (two, one)
-    assert (merged.info().status, ran.get(timeout_ms=0).ok_value) == ("CANCELLED", 3)
-    with pytest.raises(TaskNotRetryable, match=f"was merged into task {ran.task_id}, which ran for it: retry that one"):
-        merged.retry()
+    assert problems("nightly", definition) == problems("nightly", {**definition, "priority": 100}) == []
+    ((key, text),) = problems("nightly", {**definition, "priority": 5})
+    assert (key, "'mail' run in the order in which they were sent" in text) == ("priority", True)

@@ -11,20 +11,18 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.db import connection, connections
-from django.http import HttpRequest, HttpResponse
+from django.db import connections
 from django.test import Client
 from django.urls import reverse
 
 from horsies_django import queues
 from horsies_django.admin.tasks import bulk as all_page
-from horsies_django.core.counts import BOUNDS, COMPLETED, Total
+from horsies_django.core.counts import COMPLETED
 from horsies_django.core.status import Status
 from horsies_django.models import AuditEntry, Heartbeat, Queue, Task, Worker
-from horsies_django.store.history import HistoryStore
 from horsies_django.tasks import selection
 from tests.desk.test_admin_overview import counted
-from tests.support.factories import HeartbeatFactory, TaskAttemptFactory, TaskFactory, WorkerFactory, error, now
+from tests.support.factories import HeartbeatFactory, TaskAttemptFactory, TaskFactory, error, living_worker, now
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 playwright = pytest.importorskip("playwright.sync_api", reason="no browser tests: playwright is not installed")
@@ -68,61 +66,70 @@ CUT = """charts => charts.map(chart =>
   chart.querySelector("rect").getBoundingClientRect().right > chart.getBoundingClientRect().right + 1)"""
 
 
-class StrictPolicy:
-    """A project's middleware that forbids everything inline and everything from elsewhere."""
-
-    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
-        self.get_response = get_response
-
-    def __call__(self, request: HttpRequest) -> HttpResponse:
-        response = self.get_response(request)
-        response["Content-Security-Policy"] = "default-src 'self'"
-        return response
+Look = Callable[[str], Any]
 
 
 @pytest.fixture
-def browser(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A browser whose every site has the strict policy."""
+def look(monkeypatch: pytest.MonkeyPatch, live_server: Any) -> Iterator[Look]:
+    """Give a function that opens an address as a superuser.
+
+    The test fails on anything that the browser complains about, also because of the strict policy, or fetches elsewhere.
+    """
     # Playwright's blocking calls run on an event loop of their own, which Django takes for async code.
     monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
-    settings.MIDDLEWARE = [*settings.MIDDLEWARE, "tests.browser.test_admin.StrictPolicy"]
+    client = Client()
+    client.force_login(User.objects.create_superuser("boss"))
+    complaints: list[str] = []
+
+    def note(message: Any) -> None:
+        if message.type in {"error", "warning"} and message.location["url"]:  # that of axe has none
+            complaints.append(message.text)
+
+    def opened(address: str) -> Any:
+        page.goto(live_server.url + address, wait_until="load")
+        return page
+
     with playwright.sync_playwright() as driver:
         arguments = ["--headless", "--no-sandbox", "--disable-gpu"]
-        opened = driver.chromium.launch(executable_path=CHROMIUM, args=arguments)
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=arguments)
+        context = browser.new_context(color_scheme="light", viewport={"width": 1280, "height": 900})
+        context.add_init_script("localStorage.setItem('django.admin.navSidebarIsOpen', 'false')")
+        context.add_cookies([{"name": "sessionid", "value": client.cookies["sessionid"].value, "url": live_server.url}])
+        page = context.new_page()
+        page.on("pageerror", lambda problem: complaints.append(str(problem)))
+        page.on("console", note)
+        page.on("request", lambda request: request.url.startswith(live_server.url) or complaints.append(request.url))
+        page.route("**/favicon.ico", lambda route: route.fulfill(status=204))
         yield opened
-        opened.close()
+        context.close()
+        browser.close()
         connections.close_all()  # those of that event loop: nobody could reach them later, and the database could not be dropped
+    assert complaints == []
 
 
 @pytest.fixture
 def library(transactional_db: None) -> Task:
     """The rows of a document library on a busy morning; returns the task that failed."""
     Queue.objects.bulk_create([Queue(name=name) for name in ("default", "index", "mail")], ignore_conflicts=True)
-    workers = [
-        WorkerFactory(hostname=name, pid=pid, queues=["default", "index", "mail"])
-        for name, pid in (("web-1", 4127), ("web-2", 988))
-    ]
+    processes = {"web-1": 4127, "web-2": 988}
+    workers = [living_worker("default", "index", "mail", hostname=name, pid=pid) for name, pid in processes.items()]
     for worker in workers:
-        HeartbeatFactory(worker_id=worker.pk, role="claimer", pid=worker.pid)
         HeartbeatFactory.create_batch(2, worker_id=worker.pk)
+    path = {"path": "archive/1998/letters.txt", "language": "de"}
     names = ("documents.tasks.import_file", "documents.tasks.index_document", "mail.tasks.send_receipt")
     for number, status in enumerate([*[Status.COMPLETED] * 30, *Status]):
-        claimed = (
-            {"claimed_by": workers[number % 2].pk}
-            if status in (Status.RUNNING, Status.COMPLETED, Status.FAILED)
-            else {}
-        )
+        held = status in (Status.RUNNING, Status.COMPLETED, Status.FAILED)
+        claimed = {"claimed_by": workers[number % 2].pk} if held else {}
         TaskFactory(
             task_name=names[number % 3], queue_name=("default", "index", "mail")[number % 3], status=status.value,
-            kwargs={"path": "archive/1998/letters.txt", "language": "de"}, **claimed,
+            kwargs=path, **claimed,
         )  # fmt: skip
     exception = {"type": "UnicodeDecodeError", "repr": "UnicodeDecodeError()", "traceback": TRACEBACK}
     problem = error("NOT_TEXT", "The file is not UTF-8.", data={"byte": 0, "value": 255}, exception=exception)
     began = now() - dt.timedelta(seconds=70)
     failed = TaskFactory(
         task_name=names[0], status="FAILED", error_code="NOT_TEXT", result=problem, claimed_by=workers[0].pk, max_retries=1,
-        retry_count=1, kwargs={"path": "archive/1998/letters.txt", "language": "de"}, sent_at=began,
-        finished_at=began + dt.timedelta(seconds=45.3),
+        retry_count=1, kwargs=path, sent_at=began, finished_at=began + dt.timedelta(seconds=45.3),
     )  # fmt: skip
     for attempt, code, waited, ran in ((1, "TIMED_OUT", 3, 30), (2, "NOT_TEXT", 43, 2.3)):
         TaskAttemptFactory(
@@ -144,9 +151,7 @@ def crowded(library: Task) -> Queue:
     queues.pause("index", actor="ada", reason="The disk of the index is full.")
     queues.change("*", {"max_concurrency": 40}, actor="ada")
     alive, silent = Worker.objects.order_by("hostname")
-    Heartbeat.objects.bulk_create([Heartbeat(id=alive.pk, worker_id=alive.pk, role="claimer", pid=alive.pid)])
-    gone = Heartbeat(id=silent.pk, worker_id=silent.pk, role="claimer", pid=silent.pid, died_at=now())
-    Heartbeat.objects.bulk_create([gone])
+    Heartbeat.objects.filter(pk=silent.pk).update(died_at=now())
     for number, (customer, worker) in enumerate([("acme", alive), ("acme", alive), ("globex", silent)]):
         started = now() - dt.timedelta(seconds=47 * number + 3)
         task = TaskFactory(
@@ -156,9 +161,9 @@ def crowded(library: Task) -> Queue:
         HeartbeatFactory(worker_id=worker.pk, pid=4200 + number, holding=[str(task.pk)])
     for hour in range(1, 24):  # what was counted of a day
         found = [(COMPLETED, 300 + 37 * (hour * hour % 11)), ("PROVIDER_REFUSED", 5 * (hour % 7))]
-        buckets = lambda n: tuple(n * (place == 6) for place in range(len(BOUNDS)))  # noqa: E731
-        totals = [Total("mail", "mail.tasks.send_newsletter", result, n, 0.0, buckets(n)) for result, n in found]
-        HistoryStore(connection).add(alive.pk, hour, totals, dt.timedelta(hours=2 * hour))
+        rows = [("mail", "mail.tasks.send_newsletter", result, n) for result, n in found]
+        counted(*rows, ago=dt.timedelta(hours=hour), seconds=6)
+    Worker.objects.exclude(stopped_at=None).delete()  # those who counted
     TaskFactory.create_batch(
         7, task_name="mail.tasks.send_newsletter", queue_name="mail", kwargs={"customer": "acme"}, parked=True,
         partition_key='{"customer": "acme"}', partition_version=1,
@@ -188,28 +193,6 @@ def night(library: Task) -> None:
             )  # fmt: skip
 
 
-def look(browser: Any, live_server: Any, addresses: dict[str, str]) -> Iterator[tuple[str, Any]]:
-    """Open each address as a superuser; fail on anything that the browser complains about or fetches elsewhere."""
-    client = Client()
-    client.force_login(User.objects.create_superuser("boss"))
-    context = browser.new_context(color_scheme="light", viewport={"width": 1280, "height": 900})
-    context.add_init_script("localStorage.setItem('django.admin.navSidebarIsOpen', 'false')")
-    context.add_cookies([{"name": "sessionid", "value": client.cookies["sessionid"].value, "url": live_server.url}])
-    page = context.new_page()
-    complaints: list[str] = []
-    page.on("pageerror", lambda problem: complaints.append(str(problem)))
-    page.on(
-        "console", lambda message: complaints.append(message.text) if message.type in {"error", "warning"} else None
-    )
-    page.on("request", lambda request: request.url.startswith(live_server.url) or complaints.append(request.url))
-    page.route("**/favicon.ico", lambda route: route.fulfill(status=204))
-    for name, address in addresses.items():
-        page.goto(live_server.url + address, wait_until="load")
-        yield name, page
-    context.close()
-    assert complaints == []
-
-
 WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
 
@@ -237,6 +220,12 @@ def assert_readable(page: Any, name: str, badges: int = 0) -> None:
     page.set_viewport_size({"width": 1_280, "height": 900})
 
 
+def assert_all_readable(look: Look, addresses: dict[str, str], **badges: int) -> None:
+    """Fail if one of the pages, which have at least so many badges, is not readable."""
+    for name, address in addresses.items():
+        assert_readable(look(address), name, badges.get(name, 0))
+
+
 def picture(page: Any, name: str, scheme: str) -> None:
     """Leave pictures of a page, at the width of a telephone and at one that can be read in a page of the documentation."""
     for width, highest in ((390, 1_600), (1_200, 900 if name == "tasks" else 2_400)):
@@ -247,26 +236,27 @@ def picture(page: Any, name: str, scheme: str) -> None:
 
 
 def test_every_page_of_tasks_is_readable_and_keeps_to_a_strict_policy(
-    browser: Any, live_server: Any, library: Task, night: None, crowded: Queue
+    look: Look, library: Task, night: None, crowded: Queue
 ) -> None:
-    opened = "?since=day&task=mail.tasks.send_receipt&code=PROVIDER_REFUSED"
+    tasks, of = (
+        reverse("admin:horsies_task_changelist"),
+        "?since=day&task=mail.tasks.send_receipt&code=PROVIDER_REFUSED",
+    )
+    waiting, running = (Task.objects.filter(**which)[0] for which in ({"parked": True}, {"status": "RUNNING"}))
     addresses = {
-        "tasks": reverse("admin:horsies_task_changelist"),
+        "tasks": tasks,
         "task": reverse("admin:horsies_task_change", args=(library.pk,)),
-        "waiting": reverse("admin:horsies_task_change", args=(Task.objects.filter(parked=True)[0].pk,)),
-        "running": reverse("admin:horsies_task_change", args=(Task.objects.filter(status="RUNNING")[0].pk,)),
+        "waiting": reverse("admin:horsies_task_change", args=(waiting.pk,)),
+        "running": reverse("admin:horsies_task_change", args=(running.pk,)),
         "redact": reverse("admin:horsies_task_redact", args=(library.pk,)),
-        "failures": reverse("admin:horsies_task_failures") + opened,
-        "filtered": reverse("admin:horsies_task_changelist") + "?status=FAILED&since=1d",
+        "failures": reverse("admin:horsies_task_failures") + of,
+        "filtered": f"{tasks}?status=FAILED&since=1d",
         "all": reverse("admin:horsies_task_all") + "?status=FAILED&since=1d",
     }
-    for name, page in look(browser, live_server, addresses):
-        assert_readable(page, name, {"tasks": 50, "task": 1}.get(name, 0))
+    assert_all_readable(look, addresses, tasks=50, task=1)
 
 
-def test_every_page_of_queues_and_workers_is_readable_and_keeps_to_a_strict_policy(
-    browser: Any, live_server: Any, crowded: Queue
-) -> None:
+def test_every_page_of_queues_and_workers_is_readable_and_keeps_to_a_strict_policy(look: Look, crowded: Queue) -> None:
     worker = Worker.objects.get(hostname="web-1")
     addresses = {f"{name}s": reverse(f"admin:horsies_{name}_changelist") for name in ("worker", "queue")}
     addresses |= {
@@ -279,43 +269,39 @@ def test_every_page_of_queues_and_workers_is_readable_and_keeps_to_a_strict_poli
         "audit": reverse("admin:horsies_auditentry_changelist"),
         "entry": reverse("admin:horsies_auditentry_change", args=(AuditEntry.objects.latest("pk").pk,)),
     }
-    badges = {"workers": 2, "worker": 1, "queues": 2, "queue": 8, "paused": 2}
-    for name, page in look(browser, live_server, addresses):
-        assert_readable(page, name, badges.get(name, 0))
+    assert_all_readable(look, addresses, workers=2, worker=1, queues=2, queue=8, paused=2)
 
 
-def test_a_person_reads_why_a_task_failed_and_retries_it_once(browser: Any, live_server: Any, library: Task) -> None:
-    address = {"task": reverse("admin:horsies_task_change", args=(library.pk,))}
-    for _name, page in look(browser, live_server, address):
-        playwright.expect(page.locator(".horsies-headline")).to_contain_text("Failed")
-        page.get_by_text("All frames").first.wait_for(state="attached")
-        page.set_viewport_size({"width": 1_000, "height": 900})  # narrower than the drawing
-        assert page.locator(".horsies-timeline").evaluate_all(CUT) == [False, False], "the whole timeline is in sight"
-        page.get_by_role("link", name="Retry").click()
-        page.get_by_label("Reason:").fill("The file is whole again.")
-        assert_readable(page, "task-retry")
-        page.get_by_role("button", name="Retry").dblclick()
-        playwright.expect(page.locator(".messagelist")).to_be_visible()
-        playwright.expect(page.locator(".horsies-headline")).to_contain_text("Waiting")
-        playwright.expect(page.get_by_role("link", name="Retry", exact=True)).to_have_count(0)
+def test_a_person_reads_why_a_task_failed_and_retries_it_once(look: Look, library: Task) -> None:
+    page = look(reverse("admin:horsies_task_change", args=(library.pk,)))
+    playwright.expect(page.locator(".horsies-headline")).to_contain_text("Failed")
+    page.get_by_text("All frames").first.wait_for(state="attached")
+    page.set_viewport_size({"width": 1_000, "height": 900})  # narrower than the drawing
+    assert page.locator(".horsies-timeline").evaluate_all(CUT) == [False, False], "the whole timeline is in sight"
+    page.get_by_role("link", name="Retry").click()
+    page.get_by_label("Reason:").fill("The file is whole again.")
+    assert_readable(page, "task-retry")
+    page.get_by_role("button", name="Retry").dblclick()
+    playwright.expect(page.locator(".messagelist")).to_be_visible()
+    playwright.expect(page.locator(".horsies-headline")).to_contain_text("Waiting")
+    playwright.expect(page.get_by_role("link", name="Retry", exact=True)).to_have_count(0)
     assert AuditEntry.objects.filter(action="task.retry", subject=str(library.pk)).count() == 1
 
 
 def test_a_person_retries_all_that_failed_and_the_page_goes_on_by_itself(
-    browser: Any, live_server: Any, monkeypatch: pytest.MonkeyPatch
+    look: Look, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(selection, "BATCH", 2)
     monkeypatch.setattr(all_page, "REQUEST_SECONDS", 0.0)
     TaskFactory.create_batch(7, status="FAILED", error_code="OH_NO", finished_at=now() - dt.timedelta(hours=1))
-    address = {"failed": reverse("admin:horsies_task_changelist") + "?status=FAILED"}
-    for _name, page in look(browser, live_server, address):
-        page.get_by_role("link", name="Act on all that match").click()
-        page.get_by_role("button", name="Count them").click()
-        playwright.expect(page.get_by_role("heading", name="7 tasks")).to_be_visible()
-        assert_readable(page, "all-found")
-        page.get_by_label("Reason:").fill("The bank is back.")
-        page.get_by_role("button", name="Retry all").click()
-        playwright.expect(page.get_by_role("heading", name="Done")).to_be_visible()
-        playwright.expect(page.get_by_text("RETRIED: 7")).to_be_visible()
-        assert_readable(page, "all-done")
+    page = look(reverse("admin:horsies_task_changelist") + "?status=FAILED")
+    page.get_by_role("link", name="Act on all that match").click()
+    page.get_by_role("button", name="Count them").click()
+    playwright.expect(page.get_by_role("heading", name="7 tasks")).to_be_visible()
+    assert_readable(page, "all-found")
+    page.get_by_label("Reason:").fill("The bank is back.")
+    page.get_by_role("button", name="Retry all").click()
+    playwright.expect(page.get_by_role("heading", name="Done")).to_be_visible()
+    playwright.expect(page.get_by_text("RETRIED: 7")).to_be_visible()
+    assert_readable(page, "all-done")
     assert not Task.objects.filter(status="FAILED").exists()

@@ -11,16 +11,23 @@ from django.urls import reverse
 
 from horsies_django.admin.overview import summaries
 from horsies_django.models import Schedule, Worker
-from tests.browser import test_admin as shared
-from tests.browser.test_admin import CONTRASTS, SETTLED, assert_readable, look, playwright
-from tests.browser.test_admin import browser as browser
-from tests.browser.test_admin import crowded as crowded
-from tests.browser.test_admin import library as library
-from tests.conftest import put
-from tests.desk.test_admin_overview import anew as anew
-from tests.desk.test_admin_overview import counted
+from tests.browser.test_admin import (
+    CONTRASTS,
+    SETTLED,
+    Look,
+    assert_readable,
+    crowded,
+    library,
+    look,
+    playwright,
+    pytestmark,
+)  # fmt: skip
+from tests.conftest import put, wait_until
+from tests.desk.test_admin_overview import anew, counted
+from tests.support.factories import now
 
-pytestmark = shared.pytestmark
+__all__ = ["anew", "crowded", "library", "look", "pytestmark"]
+
 PERIOD = 10_000  # ms
 HIDE = """hidden => {
   Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
@@ -36,11 +43,8 @@ COUNT = """() => {
 }"""
 
 
-def address(**query: str) -> dict[str, str]:
-    return {
-        "overview": reverse("admin:app_list", args=("horsies",))
-        + "".join(f"?{key}={value}" for key, value in query.items())
-    }
+def overview(query: str = "") -> str:
+    return reverse("admin:app_list", args=("horsies",)) + query
 
 
 def held(page: Any) -> None:
@@ -60,7 +64,7 @@ def again(page: Any) -> None:
     before = len(asked(page))
     page.clock.run_for(PERIOD)
     assert len(asked(page)) == before + 1
-    page.wait_for_function(f"shown > {before}")
+    wait_until(lambda: page.evaluate("shown") > before, "it is shown")
 
 
 @pytest.fixture
@@ -77,73 +81,69 @@ def busy(crowded: Any) -> None:
         counted(*rows, ago=dt.timedelta(minutes=minutes), seconds=minutes % 9)
     Worker.objects.exclude(stopped_at=None).delete()  # those who counted
     night = {"task": "documents.tasks.reindex", "pattern": "0 3 * * *", "zone": "UTC"}
-    Schedule.objects.bulk_create(
-        [Schedule(name="reindex", changes=night, next_at=shared.now() - dt.timedelta(hours=2))]
+    Schedule.objects.bulk_create([Schedule(name="reindex", changes=night, next_at=now() - dt.timedelta(hours=2))])
+
+
+def test_it_is_readable_at_any_width(look: Look, busy: None) -> None:
+    page = look(overview())
+    assert_readable(page, "overview", 3)
+    for scheme, width in itertools.product(("dark", "light"), (390, 768, 1_400)):
+        page.emulate_media(color_scheme=scheme)
+        page.evaluate(SETTLED)
+        page.set_viewport_size({"width": width, "height": 900})
+        quiet = page.locator(".horsies-overview :is(.horsies-quiet, td, th, a)")
+        assert min(quiet.evaluate_all(CONTRASTS)) >= 4.5
+        chart = page.get_by_role("img", name="mail, Last hour: least")
+        playwright.expect(chart).to_be_visible()
+        playwright.expect(page.get_by_role("heading", name="Problems")).to_be_in_viewport()
+        assert chart.evaluate("chart => chart.getBoundingClientRect().right < innerWidth") or width == 768
+        label = page.locator("td", has=chart).evaluate("cell => getComputedStyle(cell, '::before').content")
+        assert label == ('"Finished"' if width < 600 else "none"), "a column has its name in a card, too"
+
+
+def test_it_shows_a_new_failure_without_a_reload_and_keeps_the_focus(look: Look, busy: None) -> None:
+    page = look(overview("?span=day"))
+    held(page)
+    failures = page.get_by_role("heading", name="Most failures").locator("xpath=..")
+    queue = page.get_by_role("rowheader", name="mail").get_by_role("link")
+    queue.focus()
+    queue.evaluate("link => { link.mine = 'untouched' }")
+    playwright.expect(failures).not_to_contain_text("charge")
+    counted(("default", "shop.tasks.charge", "CARD_DECLINED", 4_000))
+    put(2, queue="mail")
+    summaries.kept.clear()
+    assert asked(page) == []
+    page.clock.run_for(PERIOD)
+    playwright.expect(failures).to_contain_text("4,000 × shop.tasks.charge CARD_DECLINED")
+    assert asked(page) == [page.url]
+    assert queue.evaluate("link => link.mine") == "untouched", "what is the same is not replaced"
+    assert page.evaluate("document.activeElement.textContent") == "mail"
+
+
+def test_it_asks_again_and_again_but_not_while_nobody_sees_it(look: Look, busy: None) -> None:
+    page = look(overview())
+    held(page)
+    again(page)
+    again(page)
+    assert len(asked(page)) == 2
+    page.evaluate(HIDE, True)
+    page.clock.run_for(20 * PERIOD)
+    assert len(asked(page)) == 2
+    page.evaluate(HIDE, False)
+    page.clock.run_for(1)
+    assert len(asked(page)) == 3, "at once"
+    wait_until(lambda: page.evaluate("shown") == 3, "it is shown")
+
+
+def test_what_cannot_be_refreshed_says_so_and_recovers(look: Look, busy: None) -> None:
+    page = look(overview())
+    held(page)
+    page.route(
+        "**/admin/horsies/", lambda route: route.fulfill(status=200, body="<p>Log in</p>", content_type="text/html")
     )
-
-
-def test_it_is_readable_at_any_width(browser: Any, live_server: Any, busy: None) -> None:
-    for name, page in look(browser, live_server, address()):
-        assert_readable(page, name, 3)
-        for scheme, width in itertools.product(("dark", "light"), (390, 768, 1_400)):
-            page.emulate_media(color_scheme=scheme)
-            page.evaluate(SETTLED)
-            page.set_viewport_size({"width": width, "height": 900})
-            quiet = page.locator(".horsies-overview :is(.horsies-quiet, td, th, a)")
-            assert min(quiet.evaluate_all(CONTRASTS)) >= 4.5
-            chart = page.get_by_role("img", name="mail, Last hour: least")
-            playwright.expect(chart).to_be_visible()
-            playwright.expect(page.get_by_role("heading", name="Problems")).to_be_in_viewport()
-            assert chart.evaluate("chart => chart.getBoundingClientRect().right < innerWidth") or width == 768
-            label = page.locator("td", has=chart).evaluate("cell => getComputedStyle(cell, '::before').content")
-            assert label == ('"Finished"' if width < 600 else "none"), "a column has its name in a card, too"
-
-
-def test_it_shows_a_new_failure_without_a_reload_and_keeps_the_focus(
-    browser: Any, live_server: Any, busy: None
-) -> None:
-    for _name, page in look(browser, live_server, address(span="day")):
-        held(page)
-        failures = page.get_by_role("heading", name="Most failures").locator("xpath=..")
-        queue = page.get_by_role("rowheader", name="mail").get_by_role("link")
-        queue.focus()
-        queue.evaluate("link => { link.mine = 'untouched' }")
-        playwright.expect(failures).not_to_contain_text("charge")
-        counted(("default", "shop.tasks.charge", "CARD_DECLINED", 4_000))
-        put(2, queue="mail")
-        summaries.kept.clear()
-        assert asked(page) == []
-        page.clock.run_for(PERIOD)
-        playwright.expect(failures).to_contain_text("4,000 × shop.tasks.charge CARD_DECLINED")
-        assert asked(page) == [live_server.url + address(span="day")["overview"]]
-        assert queue.evaluate("link => link.mine") == "untouched", "what is the same is not replaced"
-        assert page.evaluate("document.activeElement.textContent") == "mail"
-
-
-def test_it_asks_again_and_again_but_not_while_nobody_sees_it(browser: Any, live_server: Any, busy: None) -> None:
-    for _name, page in look(browser, live_server, address()):
-        held(page)
-        again(page)
-        again(page)
-        assert len(asked(page)) == 2
-        page.evaluate(HIDE, True)
-        page.clock.run_for(20 * PERIOD)
-        assert len(asked(page)) == 2
-        page.evaluate(HIDE, False)
-        page.clock.run_for(1)
-        assert len(asked(page)) == 3, "at once"
-        page.wait_for_function("shown === 3")
-
-
-def test_what_cannot_be_refreshed_says_so_and_recovers(browser: Any, live_server: Any, busy: None) -> None:
-    for _name, page in look(browser, live_server, address()):
-        held(page)
-        page.route(
-            "**/admin/horsies/", lambda route: route.fulfill(status=200, body="<p>Log in</p>", content_type="text/html")
-        )
-        page.clock.run_for(PERIOD)
-        playwright.expect(page.get_by_text("The overview could not be refreshed.")).to_be_visible()
-        playwright.expect(page.get_by_role("heading", name="Queues")).to_be_visible()
-        page.unroute("**/admin/horsies/")
-        page.clock.run_for(2 * PERIOD)
-        playwright.expect(page.get_by_text("Read at")).to_be_visible()
+    page.clock.run_for(PERIOD)
+    playwright.expect(page.get_by_text("The overview could not be refreshed.")).to_be_visible()
+    playwright.expect(page.get_by_role("heading", name="Queues")).to_be_visible()
+    page.unroute("**/admin/horsies/")
+    page.clock.run_for(2 * PERIOD)
+    playwright.expect(page.get_by_text("Read at")).to_be_visible()

@@ -15,11 +15,20 @@ from horsies_django import Workflow
 from horsies_django.models import Task
 from horsies_django.testing import drain
 from tests.apps.project import flows
-from tests.browser import test_admin as shared
-from tests.browser.test_admin import CONTRASTS, LUMINANCE, WIDE, assert_readable, look, playwright
-from tests.browser.test_admin import browser as browser
+from tests.browser.test_admin import (
+    CONTRASTS,
+    LUMINANCE,
+    WIDE,
+    Look,
+    assert_all_readable,
+    assert_readable,
+    look,
+    playwright,
+    pytestmark,
+)  # fmt: skip
 
-pytestmark = shared.pytestmark
+__all__ = ["look", "pytestmark"]
+
 NARROW = 390
 CANVAS = ".horsies-canvas"
 SHIP = 9  # the number of a node of the order
@@ -74,32 +83,30 @@ def order(transactional_db: None) -> Any:
     return handle
 
 
-def test_a_picture_is_readable_at_any_width_and_only_its_frame_scrolls_sideways(
-    browser: Any, live_server: Any, order: Any
-) -> None:
-    for _name, page in look(browser, live_server, {"picture": address(order)}):
-        for scheme, width in itertools.product(("light", "dark"), (1_280, NARROW)):
-            page.emulate_media(color_scheme=scheme)
-            page.set_viewport_size({"width": width, "height": 900})
-            page.reload()
-            canvas = page.locator(CANVAS)
-            assert canvas.evaluate("canvas => canvas.scrollWidth > canvas.clientWidth") == (width == NARROW)
-            boxes = page.locator(".horsies-box")
-            assert boxes.count() == 12
-            assert boxes.evaluate_all(UNFIT) == []
-            assert min(page.locator(".horsies-drawing .horsies-icon").evaluate_all(SHAPES)) >= 3
-            texts = page.locator(".horsies-badge, .horsies-legend li, .horsies-zoom button")
-            assert min(texts.evaluate_all(CONTRASTS)) >= 4.5
-            first = page.locator("#horsies-node-0")
-            assert first.evaluate(
-                "(box, canvas) => { const [a, b] = [box, canvas].map(each => each.getBoundingClientRect());"
-                " return a.left >= b.left && a.right <= b.right }",
-                canvas.element_handle(),
-            ), "the first box is in sight"
+def test_a_picture_is_readable_at_any_width_and_only_its_frame_scrolls_sideways(look: Look, order: Any) -> None:
+    page = look(address(order))
+    for scheme, width in itertools.product(("light", "dark"), (1_280, NARROW)):
+        page.emulate_media(color_scheme=scheme)
+        page.set_viewport_size({"width": width, "height": 900})
+        page.reload()
+        canvas = page.locator(CANVAS)
+        assert canvas.evaluate("canvas => canvas.scrollWidth > canvas.clientWidth") == (width == NARROW)
+        boxes = page.locator(".horsies-box")
+        assert boxes.count() == 12
+        assert boxes.evaluate_all(UNFIT) == []
+        assert min(page.locator(".horsies-drawing .horsies-icon").evaluate_all(SHAPES)) >= 3
+        texts = page.locator(".horsies-badge, .horsies-legend li, .horsies-zoom button")
+        assert min(texts.evaluate_all(CONTRASTS)) >= 4.5
+        first = page.locator("#horsies-node-0")
+        assert first.evaluate(
+            "(box, canvas) => { const [a, b] = [box, canvas].map(each => each.getBoundingClientRect());"
+            " return a.left >= b.left && a.right <= b.right }",
+            canvas.element_handle(),
+        ), "the first box is in sight"
 
 
 def test_the_picture_of_an_import_is_readable_while_it_waits_and_when_it_was_undone(
-    browser: Any, live_server: Any, transactional_db: None
+    look: Look, transactional_db: None
 ) -> None:
     flow = Workflow("import file")
     read = flow.add(flows.numbers, 12, name="read_file", undo=flows.note_undo)
@@ -111,95 +118,66 @@ def test_the_picture_of_an_import_is_readable_while_it_waits_and_when_it_was_und
     flow.add(flows.number, 2, name="publish", after=[cooled, read])
     handle = flow.send()
     drain()
-    for name, page in look(browser, live_server, {"workflow": address(handle), "workflow-undone": address(handle)}):
-        assert_readable(page, name, 1)
-        if name == "workflow":
-            handle.reject("review", actor="ada")
-            drain(raise_errors=False)
+    assert_readable(look(address(handle)), "workflow", 1)
+    handle.reject("review", actor="ada")
+    drain(raise_errors=False)
+    assert_readable(look(address(handle)), "workflow-undone", 1)
 
 
-def test_every_link_of_a_picture_has_a_name_and_every_id_is_there_once(
-    browser: Any, live_server: Any, order: Any
-) -> None:
-    unnamed = (
-        "[...document.querySelectorAll('.horsies-drawing a:not([aria-label]), .horsies-drawing a[aria-label=\"\"]')]"
-    )
-    twice = "[...document.querySelectorAll('[id]')].map(each => each.id).filter((id, n, all) => all.indexOf(id) !== n)"
-    dangling = (
-        "[...document.querySelectorAll('[aria-labelledby], [aria-describedby]')].flatMap(each => ["
-        "each.getAttribute('aria-labelledby'), each.getAttribute('aria-describedby')])"
-        ".filter(id => id && !document.getElementById(id))"
-    )
-    missing = (
-        "[...document.querySelectorAll('#horsies-picture use')].map(use => use.getAttribute('href'))"
-        ".filter(shape => !document.querySelector(shape))"
-    )
-    for _name, page in look(browser, live_server, {"picture": address(order)}):
-        for wrong in (unnamed, twice, dangling, missing):
-            assert page.evaluate(wrong) == []
-        link = page.get_by_role("link", name="approve the shipping, gate, waiting, needs a decision")
-        playwright.expect(link).to_have_count(1)
-        playwright.expect(page.get_by_role("group", name="Picture")).to_be_visible()
-
-
-def test_a_person_walks_through_the_boxes_with_the_keyboard_and_opens_one(
-    browser: Any, live_server: Any, order: Any
-) -> None:
+def test_a_person_walks_through_the_boxes_with_the_keyboard_and_opens_one(look: Look, order: Any) -> None:
     focused = "document.activeElement.id"
     top = "document.activeElement.closest('g[transform]').transform.baseVal[0].matrix.f"
     outline = "getComputedStyle(document.activeElement.querySelector('.horsies-outline')).strokeWidth"
-    for _name, page in look(browser, live_server, {"picture": address(order)}):
-        page.locator(CANVAS).focus()
+    page = look(address(order))
+    link = page.get_by_role("link", name="approve the shipping, gate, waiting, needs a decision")
+    playwright.expect(link).to_have_count(1)
+    page.locator(CANVAS).focus()
+    page.keyboard.press("Tab")
+    assert page.evaluate(focused) == "horsies-node-0"
+    assert page.evaluate(outline) == "4px"
+    seen = []
+    for _ in range(12):
+        seen.append(page.evaluate(top))
         page.keyboard.press("Tab")
-        assert page.evaluate(focused) == "horsies-node-0"
-        assert page.evaluate(outline) == "4px"
-        seen = []
-        for _ in range(12):
-            seen.append(page.evaluate(top))
-            page.keyboard.press("Tab")
-        assert seen == sorted(seen), "from layer to layer"
-        page.locator(".horsies-skip").focus()
-        page.keyboard.press("Enter")
-        assert page.evaluate(focused) == "horsies-after-picture"
-        page.locator("#horsies-node-1").focus()
-        page.keyboard.press("Enter")
-        page.wait_for_url("**/nodes/1/")
-        playwright.expect(page.get_by_role("heading", name="charge the card of the customer")).to_be_visible()
-        page.get_by_role("link", name="Picture").click()
-        playwright.expect(page.locator("#horsies-node-1")).to_be_in_viewport()
+    assert seen == sorted(seen), "from layer to layer"
+    page.locator(".horsies-skip").focus()
+    page.keyboard.press("Enter")
+    assert page.evaluate(focused) == "horsies-after-picture"
+    page.locator("#horsies-node-1").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/nodes/1/")
+    playwright.expect(page.get_by_role("heading", name="charge the card of the customer")).to_be_visible()
+    page.get_by_role("link", name="Picture").click()
+    playwright.expect(page.locator("#horsies-node-1")).to_be_in_viewport()
 
 
-def test_a_picture_follows_its_run_and_keeps_the_focus_the_place_and_the_size(
-    browser: Any, live_server: Any, order: Any
-) -> None:
-    for _name, page in look(browser, live_server, {"picture": address(order)}):
-        page.set_viewport_size({"width": NARROW, "height": 900})
-        page.reload()
-        charged, shipped = page.locator("#horsies-node-1"), page.locator(f"#horsies-node-{SHIP}")
-        page.get_by_role("button", name="Larger").click()
-        width = page.locator(".horsies-drawing").get_attribute("width")
-        shipped.focus()
-        charged.evaluate("box => { box.mine = 'untouched' }")
-        place = page.locator(CANVAS).evaluate("canvas => canvas.scrollLeft")
-        playwright.expect(shipped).to_have_attribute("aria-label", "ship, task, pending")
-        order.signal("paid")
-        order.approve("approve the shipping", actor="ada")
-        drain(raise_errors=False, until=dt.timedelta(days=2))
-        playwright.expect(shipped).to_have_attribute(
-            "aria-label", re.compile("ship, task, completed, took .*"), timeout=20_000
-        )
-        assert page.evaluate("document.activeElement.id") == f"horsies-node-{SHIP}"
-        assert page.locator(CANVAS).evaluate("canvas => canvas.scrollLeft") == place
-        assert page.locator(".horsies-drawing").get_attribute("width") == width
-        assert charged.evaluate("box => box.mine") == "untouched", "what is the same is not replaced"
-        playwright.expect(page.locator("[role=status]")).to_have_text("✕ Failed")
-        playwright.expect(page.get_by_text("Waiting for a decision")).to_have_count(0)
-        playwright.expect(page.get_by_text("follows the run")).to_have_count(0)
+def test_a_picture_follows_its_run_and_keeps_the_focus_the_place_and_the_size(look: Look, order: Any) -> None:
+    page = look(address(order))
+    page.set_viewport_size({"width": NARROW, "height": 900})
+    page.reload()
+    charged, shipped = page.locator("#horsies-node-1"), page.locator(f"#horsies-node-{SHIP}")
+    page.get_by_role("button", name="Larger").click()
+    width = page.locator(".horsies-drawing").get_attribute("width")
+    shipped.focus()
+    charged.evaluate("box => { box.mine = 'untouched' }")
+    place = page.locator(CANVAS).evaluate("canvas => canvas.scrollLeft")
+    playwright.expect(shipped).to_have_attribute("aria-label", "ship, task, pending")
+    order.signal("paid")
+    order.approve("approve the shipping", actor="ada")
+    drain(raise_errors=False, until=dt.timedelta(days=2))
+    playwright.expect(shipped).to_have_attribute(
+        "aria-label", re.compile("ship, task, completed, took .*"), timeout=20_000
+    )
+    assert page.evaluate("document.activeElement.id") == f"horsies-node-{SHIP}"
+    assert page.locator(CANVAS).evaluate("canvas => canvas.scrollLeft") == place
+    assert page.locator(".horsies-drawing").get_attribute("width") == width
+    assert charged.evaluate("box => box.mine") == "untouched", "what is the same is not replaced"
+    playwright.expect(page.locator("[role=status]")).to_have_text("✕ Failed")
+    playwright.expect(page.get_by_text("Waiting for a decision")).to_have_count(0)
+    playwright.expect(page.get_by_text("follows the run")).to_have_count(0)
 
 
-def test_a_thousand_nodes_are_drawn_and_fit_when_they_are_asked_to(
-    browser: Any, live_server: Any, transactional_db: None
-) -> None:
+def test_a_thousand_nodes_are_drawn_and_fit_when_they_are_asked_to(look: Look, transactional_db: None) -> None:
     chance = random.Random(3)
     flow = Workflow("large")
     rows: list[list[Any]] = []
@@ -207,39 +185,36 @@ def test_a_thousand_nodes_are_drawn_and_fit_when_they_are_asked_to(
         after = [chance.sample(rows[-1], 3) if rows else [] for _ in range(40)]
         rows.append([flow.add(flows.number, n, name=f"step {layer}.{n}", after=after[n]) for n in range(40)])
     handle = flow.send()
-    for _name, page in look(browser, live_server, {"picture": address(handle)}):
-        assert page.locator(".horsies-box").count() == 1_000
-        assert page.evaluate(WIDE) <= 0
-        page.get_by_role("button", name="Fit width").click()
-        assert page.locator(CANVAS).evaluate("canvas => canvas.scrollWidth <= canvas.clientWidth")
-        page.get_by_role("button", name="Fit all").click()
-        fits = "canvas => canvas.scrollWidth <= canvas.clientWidth && canvas.scrollHeight <= canvas.clientHeight"
-        assert page.locator(CANVAS).evaluate(fits)
-        page.get_by_role("button", name="100 %").click()
-        assert not page.locator(CANVAS).evaluate(fits)
+    page = look(address(handle))
+    assert page.locator(".horsies-box").count() == 1_000
+    assert page.evaluate(WIDE) <= 0
+    page.get_by_role("button", name="Fit width").click()
+    assert page.locator(CANVAS).evaluate("canvas => canvas.scrollWidth <= canvas.clientWidth")
+    page.get_by_role("button", name="Fit all").click()
+    fits = "canvas => canvas.scrollWidth <= canvas.clientWidth && canvas.scrollHeight <= canvas.clientHeight"
+    assert page.locator(CANVAS).evaluate(fits)
+    page.get_by_role("button", name="100 %").click()
+    assert not page.locator(CANVAS).evaluate(fits)
     assert Task.objects.filter(workflow_id=handle.workflow_id).count() == 40
 
 
-def test_without_script_the_picture_is_all_there(browser: Any, live_server: Any, order: Any) -> None:
-    for _name, page in look(browser, live_server, {"picture": address(order)}):
-        page.route("**/picture.js", lambda route: route.fulfill(status=200, body="", content_type="text/javascript"))
-        page.reload()
-        assert page.locator(".horsies-box").count() == 12
-        playwright.expect(page.get_by_role("button", name="Fit all")).to_have_count(0)
-        page.get_by_role("link", name="Reload").click()
-        playwright.expect(page.locator(".horsies-box")).to_have_count(12)
+def test_without_script_the_picture_is_all_there(look: Look, order: Any) -> None:
+    page = look(address(order))
+    page.route("**/picture.js", lambda route: route.fulfill(status=200, body="", content_type="text/javascript"))
+    page.reload()
+    assert page.locator(".horsies-box").count() == 12
+    playwright.expect(page.get_by_role("button", name="Fit all")).to_have_count(0)
+    page.get_by_role("link", name="Reload").click()
+    playwright.expect(page.locator(".horsies-box")).to_have_count(12)
 
 
 # The other pages of runs
 
 
-def test_every_page_of_workflows_is_readable_and_keeps_to_a_strict_policy(
-    browser: Any, live_server: Any, order: Any
-) -> None:
+def test_every_page_of_workflows_is_readable_and_keeps_to_a_strict_policy(look: Look, order: Any) -> None:
     order.pause(actor="grace", reason="Look at parcel 3 first.")
     id_ = order.workflow_id
-    task = Task.objects.filter(workflow_id=id_, node__isnull=False).first()
-    assert task is not None
+    task = Task.objects.filter(workflow_id=id_, node__isnull=False)[0]
     addresses = {
         "workflow-list": reverse("admin:horsies_workflowrun_changelist"),
         "workflow-run": reverse("admin:horsies_workflowrun_change", args=(id_,)),
@@ -249,5 +224,4 @@ def test_every_page_of_workflows_is_readable_and_keeps_to_a_strict_policy(
         "workflow-tasks": f"{reverse('admin:horsies_task_changelist')}?workflow={id_}:3",
     }
     badges = {"workflow-list": 2, "workflow-run": 12, "workflow-node": 4, "workflow-tasks": 9}
-    for name, page in look(browser, live_server, addresses):
-        assert_readable(page, name, badges.get(name, 0))
+    assert_all_readable(look, addresses, **badges)

@@ -7,8 +7,6 @@ import json
 import os
 import pty
 import re
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -17,7 +15,8 @@ from horsies_django import RetryPolicy, TaskHandle
 from horsies_django.models import Task
 from tests.apps.project import tasks, traps
 from tests.conftest import put, wait_until
-from tests.support.workers import FLAGS, ROOT, Start, WorkerProcess, database_url
+from tests.e2e.test_traps import drained
+from tests.support.workers import ROOT, Start, WorkerProcess
 
 CLOCK = r"\[\d\d:\d\d:\d\d\]"
 SHAPES = [("--processes=1", "--threads=2"), ("--processes=0",)]
@@ -62,59 +61,29 @@ def test_a_task_has_its_lines_and_what_the_project_logs_says_which_task_it_was(
     assert "a-secret" not in process.log  # neither arguments nor results
 
 
-def test_each_way_to_end_has_its_line_and_only_a_failure_for_good_a_traceback(shared_worker: WorkerProcess) -> None:
+def test_each_way_to_end_has_its_lines_and_only_a_failure_for_good_a_traceback(shared_worker: WorkerProcess) -> None:
     policy = RetryPolicy.fixed([0.1], auto_retry_for=["MAIL_DOWN"], jitter=False)
+    (expired,) = put(name=tasks.noop.name, good_until=dt.datetime.now(dt.UTC))
     fails, blames = tasks.mails.with_options(retry_policy=policy).send(9), tasks.blames.send("it was the weather")
-    for handle in (fails, blames, tasks.says.send("not this", "DEBUG")):
+    died, late = tasks.dies.send("kill"), tasks.ignores_its_timeout.send()
+    for handle in (fails, blames, died, late, tasks.says.send("not this", "DEBUG")):
         handle.get()
     why = r"failed in \d\.\d\d\d s: MAIL_DOWN: MailDown: no answer"
-    line(shared_worker, rf"{CLOCK} \[task\] \[INFO\] {named(fails)} {why}; retry 1 of 1 at \d\d:\d\d:\d\d")
-    line(shared_worker, rf"{CLOCK} \[task\] \[ERROR\] {named(fails, 2)} {why}")
-    line(shared_worker, rf".*\[WARNING\] {named(blames)} returned an error in .* s: BLAMED: it was the weather")
+    killed = rf"child \d+ was killed by SIGKILL: 1 task\(s\) crashed \({named(died)}\), .* starting another"
+    for pattern in (
+        rf"{CLOCK} \[task\] \[INFO\] {named(fails)} {why}; retry 1 of 1 at \d\d:\d\d:\d\d",
+        rf"{CLOCK} \[task\] \[ERROR\] {named(fails, 2)} {why}",
+        rf".*\[WARNING\] {named(blames)} returned an error in .* s: BLAMED: it was the weather",
+        rf".*{killed}",
+        rf".*\[ERROR\] {named(died)} failed in .*: WORKER_CRASHED: the process .* by SIGKILL.*",
+        rf".*\[ERROR\] {named(late)} did not end \(timeout\); killing process \d+",
+        rf".*\[ERROR\] {named(late)} failed in .*: TASK_TIMEOUT: .*",
+        rf".*\[WARNING\] 1 task\(s\) expired before they started \({tasks.noop.name} {expired} \(attempt 1\)\)",
+    ):
+        line(shared_worker, pattern)
     wait_until(lambda: "raise MailDown" in shared_worker.log, "the traceback is there")
     assert shared_worker.log.count("Traceback (most recent call last)") == 1
-    assert not re.search("secret|not this", shared_worker.log)
-
-
-def test_a_process_that_dies_or_is_killed_for_a_timeout_names_its_tasks(shared_worker: WorkerProcess) -> None:
-    died, late = tasks.dies.send("kill"), tasks.ignores_its_timeout.send()
-    for handle in (died, late):
-        assert handle.get().is_err()
-    line(
-        shared_worker, rf".*child \d+ was killed by SIGKILL: 1 task\(s\) crashed \({named(died)}\), .* starting another"
-    )
-    line(shared_worker, rf".*\[ERROR\] {named(died)} failed in .*: WORKER_CRASHED: the process .* by SIGKILL.*")
-    line(shared_worker, rf".*\[ERROR\] {named(late)} did not end \(timeout\); killing process \d+")
-    line(shared_worker, rf".*\[ERROR\] {named(late)} failed in .*: TASK_TIMEOUT: .*")
-
-
-@pytest.mark.parametrize("settings", ["tests.settings", "tests.settings.soft"])
-def test_tasks_that_expired_are_named_up_to_ten(worker: Start, settings: str) -> None:
-    ids = put(40, name="tests.apps.project.tasks.noop", good_until=dt.datetime.now(dt.UTC))
-    process = worker("--processes=1", DJANGO_SETTINGS_MODULE=settings).ready()
-
-    def lines() -> list[tuple[int, str]] | None:
-        """Two passes may each have found some of them."""
-        found = re.findall(r"\[WARNING\] (\d+) task\(s\) expired before they started(.*)", process.log)
-        return sorted((int(many), text) for many, text in found) if sum(int(many) for many, _ in found) == 40 else None
-
-    many, text = wait_until(lines, "all of them are told")[-1]
-    assert sum(str(id_) in text for id_ in ids) == 10
-    assert text.endswith(f", and {many - 10} more)")
-
-
-def test_many_short_tasks_have_one_line_a_second_and_none_is_left_out_of_it(worker: Start) -> None:
-    tasks.anoop.send_many([{} for _ in range(2_000)])
-    failing = tasks.raises.send("among the many")
-    process = worker("--processes=1", "--async-concurrency=500", "--until-empty")
-    assert process.wait() == 0
-    own = len(re.findall(r"tasks\.anoop [-0-9a-f]{36} \(attempt 1\) completed in", process.log))
-    summary = r"\[INFO\] ([\d,]+) tasks completed in \d+\.\d s: tests\.apps\.project\.tasks\.anoop ([\d,]+)"
-    counted = re.findall(summary, process.log)
-    assert own + sum(int(number.replace(",", "")) for number, _ in counted) == 2_000
-    assert 0 < own < 2_000
-    assert all(number == of_name for number, of_name in counted)
-    assert f"[ERROR] tests.apps.project.tasks.raises {failing.task_id} (attempt 1) failed" in process.log
+    assert not re.search("secret|not this|\x1b", shared_worker.log)
 
 
 @pytest.mark.promise("S2.11")
@@ -182,51 +151,16 @@ def test_the_example_of_the_page_gives_every_record_its_task(worker: Start) -> N
     line(process, rf"{stamp} INFO horsies\.worker \[- - - 0\] Worker started")
 
 
-# Colors
-
-
-GREEN, YELLOW, RED = "\x1b[32;1m", "\x1b[33;1m", "\x1b[31;1m"
-
-
-def on_a_terminal(*options: str) -> str:
-    """Run a worker on a terminal until there is nothing to do, and return what it showed."""
+def test_outcomes_have_colors_on_a_terminal(worker: Start) -> None:
     ours, theirs = pty.openpty()
-    colors = ("NO_COLOR", "FORCE_COLOR", "DJANGO_COLORS")
-    variables = {key: value for key, value in os.environ.items() if key not in colors}
-    variables |= {"DJANGO_SETTINGS_MODULE": "tests.settings", "DATABASE_URL": database_url(), "HORSIES_TEST_SITE": "0"}
-    variables["TERM"] = "xterm"
-    command = [sys.executable, *FLAGS, "-m", "django", "horsies_worker", "--processes=1", "--until-empty", *options]
-    process = subprocess.Popen(
-        command, cwd=ROOT, env=variables, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
-    )
-    os.close(theirs)
-    shown = b""
-    with os.fdopen(ours, "rb", buffering=0) as terminal:
-        try:
-            while part := terminal.read(4096):
-                shown += part
-        except OSError:
-            pass  # EIO: everybody has closed the other end
-    assert process.wait(60) == 0
-    return shown.decode()
-
-
-def send() -> None:
+    os.set_blocking(ours, False)
     tasks.add.send(1)
-    tasks.raises.send("no")
-    tasks.blames.send("no")
-    tasks.mails.send(1)
-
-
-def test_outcomes_have_colors_on_a_terminal_and_nowhere_else_unless_somebody_says_so(worker: Start) -> None:
-    send()
-    shown = on_a_terminal()
-    for color, words in ((GREEN, "completed"), (RED, "failed"), (RED, "returned an error"), (YELLOW, "failed")):
-        assert f"{color}{words}\x1b[0m in" in shown
-    send()
-    assert "\x1b" not in on_a_terminal("--no-color")
-    for options in ((), ("--force-color",)):
-        send()
-        process = worker("--processes=1", "--until-empty", *options)
-        assert process.wait() == 0
-        assert (f"{GREEN}completed" in process.log) == ("\x1b" in process.log) == bool(options)
+    terminal = ("sh", "-c", f'exec "$@" 2>{os.ttyname(theirs)}', "sh")
+    usual = {"TERM": "xterm", "NO_COLOR": "", "FORCE_COLOR": "", "DJANGO_COLORS": ""}
+    process = worker("--processes=1", "--until-empty", prefix=terminal, **usual)
+    shown: list[bytes] = []
+    wait_until(lambda: shown.append(drained(ours)) or b"Worker stopped" in b"".join(shown), "it shows its last line")
+    assert process.wait() == 0
+    assert b"\x1b[32;1mcompleted\x1b[0m in" in b"".join(shown)
+    for end in (ours, theirs):
+        os.close(end)

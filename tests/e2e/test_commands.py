@@ -6,20 +6,15 @@ import datetime as dt
 import getpass
 import json
 import os
-import signal
 import socket
 import subprocess
-from contextlib import suppress
-from typing import Any
 
-import psycopg
 import pytest
 from django.core.management import CommandError
 from django.test import override_settings
 
-from example_project.postgres import SETTINGS, _free_port, private_cluster, stop_server
 from horsies_django import explain, queues
-from horsies_django.models import AuditEntry, LostRecord, Queue, QueueLimits, Task, Worker, WorkerState
+from horsies_django.models import AuditEntry, Queue, Task, Worker
 from horsies_django.monitoring.health import ProblemCode
 from horsies_django.monitoring.overview import aware
 from tests.apps.project import tasks
@@ -29,9 +24,9 @@ from tests.e2e.test_roles import roles as roles
 from tests.settings import HORSIES
 from tests.support.commands import command, lines, ran
 from tests.support.factories import TaskFactory, WorkerFactory, living_worker, now
-from tests.support.refusing import refused
+from tests.support.server import Server
 from tests.support.sites import manage
-from tests.support.workers import ROOT, Start, WorkerProcess, held_by, let_go
+from tests.support.workers import ROOT, Start, WorkerProcess, held_by
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -270,92 +265,23 @@ def test_a_role_without_rights_to_monitor_gets_an_answer_and_is_told_what_it_can
     assert hidden["transactions"] >= 0
 
 
-def shown_workers() -> list[dict[str, Any]]:
-    """Return the workers as the command shows them to machines."""
-    found: list[dict[str, Any]] = json.loads(status("--json")[1])["workers"]
-    return found
-
-
-def test_real_workers_are_living_hold_what_runs_turn_stale_when_killed_and_stopped_when_told(worker: Start) -> None:
-    first = worker("--processes=1", HORSIES_TEST_STALE_MS="60000").ready()
-    sent = tasks.hold.send("busy")
-    held_by("busy")
-    shown = wait_until(lambda: [one for one in shown_workers() if one["running_sync"] == 1], "a beat tells it")[0]
-    assert (shown["pid"], shown["state"], shown["holds"]) == (first.process.pid, "living", 1)
-    assert shown["memory_mb"] > 1
-    assert status()[0] == 0
-    os.kill(first.process.pid, signal.SIGKILL)
-    first.wait()
-    wait_until(lambda: [one for one in shown_workers() if one["state"] == "stale"], "it is silent for too long")
-    code, text = status()
-    assert code == 1
-    assert f"STALE_WORKER: worker {shown['hostname']}:{first.process.pid} is stale" in text
-    second = worker("--processes=1").ready()
-    wait_until(lambda: Task.objects.get(pk=sent.task_id).finished_at, "it is rescued")
-    assert status()[0] == 0, "a dead worker that holds nothing needs nobody"
-    assert second.stop() == 0
-    assert {(one["pid"], one["state"]) for one in shown_workers()} == {
-        (first.process.pid, "dead"), (second.process.pid, "stopped"),
-    }  # fmt: skip
-    let_go("busy")
-
-
-def test_a_standby_answers_with_what_was_replicated_to_it_and_is_named() -> None:
-    with private_cluster() as cluster:
-        settings, port = SETTINGS | {"max_connections": 50, "shared_buffers": "16MB"}, _free_port()
-        url = cluster.url("shop", port)
-        with cluster.running(settings, port):
-            cluster.create_database("shop", port)
-            assert manage("migrate", "--verbosity=0", DATABASE_URL=url).returncode == 0
-        standby_signal = cluster.home / "data" / "standby.signal"
-        standby_signal.touch()
-        os.chown(standby_signal, os.stat(cluster.home).st_uid, os.stat(cluster.home).st_gid)
-        server = cluster.start(settings | {"port": port})
-        try:
-            wait_until(lambda: answers(url), "the standby answers")
-            done = manage("horsies_status", "--json", DATABASE_URL=url)
-        finally:
-            stop_server(server)
+def test_a_standby_answers_with_what_was_replicated_to_it_and_is_named(server: Server) -> None:
+    mark = server.cluster.home / "data" / "standby.signal"
+    server.stop("fast")
+    mark.touch()
+    os.chown(mark, mark.parent.stat().st_uid, mark.parent.stat().st_gid)
+    try:
+        server.start()
+        done = manage("horsies_status", "--json", DATABASE_URL=server.cluster.url(server.database, server.port))
+    finally:
+        server.stop("fast")
+        mark.unlink()
     assert done.returncode == 1, done.stderr
     found = json.loads(done.stdout)
     assert (found["database"]["in_recovery"], found["database"]["read_only"]) == (True, True)
     (problem,) = found["problems"]
     assert problem["code"] == "READ_ONLY"
     assert "because it is a replica" in problem["text"]
-
-
-def answers(url: str) -> bool:
-    with suppress(psycopg.OperationalError), psycopg.connect(url, connect_timeout=2):
-        return True
-    return False
-
-
-def test_workers_start_with_a_new_queue_and_rescue_a_killed_one_and_a_pause_pauses_without_any_side_record(
-    worker: Start,
-) -> None:
-    Queue.objects.filter(pk="mail").delete()
-    QueueLimits.objects.filter(pk="mail").delete()
-    served = refused("horsies_queues", "new.served_at IS DISTINCT FROM old.served_at")
-    with refused("horsies_audit", event="INSERT"), refused("horsies_worker_states", event="INSERT"), served:
-        first = worker("--processes=1", "--queues=default,mail", **SHORT).ready()
-        assert Queue.objects.filter(pk="mail").exists()
-        lost = tasks.hold.send("lost")
-        held_by("lost")
-        first.signal(signal.SIGKILL)
-        second = worker("--processes=1", "--queues=default", **SHORT).ready()
-        assert lost.get(timeout_ms=30_000).err_value.error_code == "WORKER_CRASHED"
-        assert "mail: paused_by: null -> " in run("pause", "mail")
-        assert Worker.objects.count() == 2
-        wait_until(lambda: "could not record the worker's state: refused" in second.log, "the snapshot is missed")
-        assert second.stop() == 0
-    assert not WorkerState.objects.exists()
-    assert {"audit", "snapshot"} == set(LostRecord.objects.values_list("kind", flat=True))
-    code, printed = status()
-    assert code == 1
-    assert "RECORD_LOST: the audit entry 'queue.pause mail' could not be written" in printed
-    assert "RECORD_LOST: a snapshot of worker " in printed
-    assert "the heartbeat failed" not in first.log + second.log
-    assert queues.resume("mail", actor="ann")
 
 
 # horsies_explain
@@ -379,7 +305,7 @@ def test_it_prints_every_reason_on_a_line_of_the_last_task_or_of_one_and_json_fo
         assert words in refuses(wrong)
 
 
-def test_it_names_who_holds_the_only_slot_of_a_real_worker_and_that_it_is_free_again(worker: Start) -> None:
+def test_it_names_who_holds_the_only_slot_of_a_real_worker(worker: Start) -> None:
     limit("default", max_concurrency=1)
     worker("--processes=2").ready()
     holding, waiting = tasks.hold.send("first"), tasks.hold.send("second")
@@ -389,14 +315,9 @@ def test_it_names_who_holds_the_only_slot_of_a_real_worker_and_that_it_is_free_a
     assert found.text.endswith(f"by task {holding.task_id} on {row.hostname}:{row.pid}.")
     beaten = wait_until(lambda: explain(holding.task_id).reasons[0].details.get("child_pid"), "a beat says who runs it")
     assert beaten == child
+    assert Worker.objects.get().running_sync == 1
     (unknown,) = put(name="shop.tasks.gone", delay=dt.timedelta(hours=1))
     assert "UNKNOWN_TASK_NAME" in {reason.code for reason in explain(unknown).reasons}, "by the names of its row"
-    let_go("first")
-    held_by("second")
-    assert explain(waiting.task_id).reasons[0].code == "RUNNING"
-    let_go("second")
-    assert waiting.get(timeout_ms=30_000).is_ok()
-    assert explain(waiting.task_id).reasons[0].code == "FINISHED"
 
 
 # horsies_task send

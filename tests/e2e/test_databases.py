@@ -10,13 +10,12 @@ from urllib.parse import urlsplit
 import environ
 import psycopg
 import pytest
-from django.conf import settings
-from django.db import connection, connections
+from django.db import connections
 from psycopg import sql
 
-from horsies_django.store.notify import SESSION, direct_connection
+from horsies_django.store.notify import direct_connection
 from tests.apps.connector.apps import SCHEMA
-from tests.conftest import Claimer, put, wait_until
+from tests.conftest import wait_until
 from tests.e2e.test_pgbouncer import pooled as pooled
 from tests.support.server import Server
 from tests.support.sites import Site, new_databases
@@ -132,33 +131,6 @@ ODD = {
     "plan_cache_mode": "force_custom_plan",
     "jit_above_cost": "0",
 }
-
-
-@pytest.fixture
-def odd_role(transactional_db: None) -> Iterator[None]:
-    """Let every session that the tests' own role begins from now on in their database have odd settings."""
-    params = connection.get_connection_params()
-    role = sql.SQL("ALTER ROLE {} IN DATABASE {}").format(
-        sql.Identifier(settings.DATABASES["default"].get("USER") or params["user"]), sql.Identifier(params["dbname"])
-    )
-    with connection.cursor() as cursor:
-        for name, value in ODD.items():
-            cursor.execute(sql.SQL("{} SET {} = {}").format(role, sql.Identifier(name), sql.Literal(value)))
-        yield
-        cursor.execute(sql.SQL("{} RESET ALL").format(role))
-
-
-def test_our_own_sessions_read_moments_wait_and_round_as_ever_whatever_the_role_says(odd_role: None) -> None:
-    with direct_connection("default", application_name="horsies test") as conn:
-        held = dict(
-            conn.execute("SELECT name, setting FROM pg_settings WHERE name = ANY (%s)", [list(SESSION)]).fetchall()
-        )
-        assert {name: value for name, value in SESSION.items() if name in held} == held
-        (moment, epoch), *_ = conn.execute("SELECT m, extract(epoch FROM m)::float8 FROM now() AS m").fetchall()
-        assert moment.timestamp() == epoch
-        worker = Claimer(conn)
-        (id_,) = put()
-        assert [claim.id for claim in worker.run_pass(sync=1).claims] == [id_]
 
 
 def make_odd(server: Server, *names: str) -> None:

@@ -24,6 +24,7 @@ from horsies_django.tasks.selection import act_on_all, matching
 from tests.apps.project import flows, tasks
 from tests.conftest import Claimer, Connect, limit, put, sql, wait_until
 from tests.db.test_retention import DAY, finished
+from tests.support import runs
 from tests.support.factories import (
     AuditEntryFactory,
     HeartbeatFactory,
@@ -170,16 +171,12 @@ def test_the_worker_deletes_what_is_old_and_notes_its_state_under_its_grants(rol
     WorkerStateFactory(snapshot_at=long_ago)
     ScheduleTickFactory(sent_at=long_ago)
     WorkerFactory(started_at=long_ago, seen_at=long_ago, stopped_at=long_ago)
-    environment = {"DATABASE_URL": url_of("worker"), "HORSIES_TEST_SNAPSHOT_MS": "1000"}
-    process = worker("--processes=1", **environment).ready()
+    process = worker("--processes=1", DATABASE_URL=url_of("worker"), HORSIES_TEST_SNAPSHOT_MS="1000").ready()
     swept = "retention deleted tasks: 3, fire times of schedules: 1, snapshots"
     wait_until(lambda: swept in process.log, "the log tells of the round")
-    wait_until(lambda: WorkerState.objects.filter(snapshot_at__gt=long_ago).exists(), "a snapshot is there")
-    wait_until(lambda: WorkerState.objects.filter(cpu_percent__isnull=False).exists(), "and one with the CPU")
-    last = WorkerState.objects.latest("pk")
-    assert last.children == 1
-    assert last.memory_usage_mb > 10
-    assert last.children_memory_mb > 10
+    wait_until(
+        lambda: WorkerState.objects.filter(cpu_percent__isnull=False, children=1).exists(), "a snapshot with the CPU"
+    )
     assert list(Task.objects.values_list("pk", flat=True)) == [young]
     assert not AuditEntry.objects.filter(at=long_ago).exists()
     assert not Worker.objects.filter(started_at=long_ago).exists()
@@ -220,7 +217,9 @@ def test_the_site_sends_and_controls_workflows_under_its_grants_and_not_without_
     waits = Workflow("waits")
     first = waits.signal("go")
     waits.gate("approve", timeout=60)
-    waits.add(flows.anything, first, after=waits.sleep(0))
+    done = waits.add(flows.anything, first, after=waits.sleep(0), undo=flows.unact)
+    late = waits.add(flows.number.with_options(delay=3_600), 2, after=done, name="late")
+    waits.add(flows.number, 3, after=late, name="never")
     waiting = waits.send()
     waiting.signal("go", 7)
     refused(handle.pause)
@@ -230,23 +229,17 @@ def test_the_site_sends_and_controls_workflows_under_its_grants_and_not_without_
     assert handle.pause()
     assert handle.resume()
     waiting.approve("approve", actor="ada")
+    waiting.skip("never")
     process = worker("--processes=1", DATABASE_URL=url_of("worker")).ready()
     assert handle.get(timeout_ms=30_000).err_value.error_code == "WORKFLOW_FAILED"
     handle.retry()
     assert handle.get(timeout_ms=30_000).err_value.error_code == "WORKFLOW_FAILED"
     assert handle.progress().completed == 5
-    assert waiting.get(timeout_ms=30_000).is_ok()
     assert not handle.cancel()
-    flow = Workflow("undone")
-    first = flow.add(flows.number, 1, undo=flows.note_undo)
-    late = flow.add(flows.number.with_options(delay=3_600), 2, after=first, name="late")
-    flow.add(flows.number, 3, after=late, name="never")
-    handle = flow.send()
-    handle.skip("never")
-    wait_until(lambda: handle.progress().completed == 1, "its first node has completed")
-    wait_until(lambda: Task.objects.filter(workflow_id=handle.workflow_id).count() == 2, "the run was advanced")
-    assert handle.cancel()
-    assert handle.get(timeout_ms=30_000).err_value.data["undone"] == 1
+    sent = Task.objects.filter(workflow_id=waiting.workflow_id)
+    wait_until(lambda: sent.count() == 2, "the node after the one that has completed was sent")
+    assert waiting.cancel()
+    assert waiting.get(timeout_ms=30_000).err_value.data["undone"] == 1
     as_role(None)
     assert "permission denied" not in process.log
 
@@ -328,7 +321,6 @@ def test_a_role_without_grants_cannot_even_connect_where_that_was_revoked(strang
 
 LIST = reverse("admin:horsies_task_changelist")
 ACTIONS = ("cancel_tasks", "terminate_tasks", "retry_tasks")
-PAGES = ("task", "queue", "schedule", "worker", "auditentry", "workflowrun")
 TABLES = (
     "horsies_tasks", "horsies_task_attempts", "horsies_queues", "horsies_workers", "horsies_heartbeats",
     "horsies_worker_states", "horsies_audit", "horsies_schedules", "horsies_schedule_ticks",
@@ -356,19 +348,6 @@ def boss(request: pytest.FixtureRequest, transactional_db: None, monkeypatch: py
     return client
 
 
-@pytest.fixture
-def with_options() -> Iterator[Callable[[str], None]]:
-    """Give a function that lets Django's connection begin with settings of the server."""
-
-    def begin(text: str) -> None:
-        connection.close()
-        connection.settings_dict["OPTIONS"]["options"] = text
-
-    yield begin
-    connection.close()
-    connection.settings_dict["OPTIONS"].pop("options", None)
-
-
 def grant_site(*pages: Any) -> None:
     """Give the role of the site what Django needs and what these parts of the page about roles list."""
     grant(SENDING, *pages)
@@ -393,7 +372,7 @@ def a_task(action: str) -> Task:
 
 @pytest.mark.parametrize("what", WORDS)
 def test_an_action_that_the_database_does_not_do_changes_nothing_and_says_why(
-    roles: None, boss: Client, with_options: Callable[[str], None], what: str
+    roles: None, boss: Client, what: str
 ) -> None:
     grant_site()
     given = {action: a_task(action) for action in ACTIONS}
@@ -401,7 +380,7 @@ def test_an_action_that_the_database_does_not_do_changes_nothing_and_says_why(
     if what == "no grant":
         as_role("site")
     else:
-        with_options("-c default_transaction_read_only=on")
+        sql("SET default_transaction_read_only = on")
     for action, task in given.items():
         ((level, text),) = act(boss, action, task)
         assert level == "error"
@@ -443,12 +422,6 @@ def test_the_actions_do_their_work_under_the_grants_of_the_page(roles: None, bos
     assert list(actions) == ["task.cancel", "task.terminate", "task.copy", "task.retry"]
 
 
-def a_run() -> Any:
-    flow = Workflow("flow")
-    flow.add(tasks.noop, name="second", after=flow.add(tasks.noop, name="first"))
-    return flow.send()
-
-
 def test_an_action_leaves_the_lock_timeout_of_the_request_as_it_was(boss: Client) -> None:
     sql("SET lock_timeout = '7s'")
     act(boss, "cancel_tasks", TaskFactory())
@@ -465,19 +438,14 @@ def test_a_page_about_a_table_that_may_not_be_read_says_so(roles: None, boss: Cl
     failed = TaskFactory(status="FAILED", claimed_by=worker.pk)
     TaskAttemptFactory(task_id=failed.pk, worker_id=worker.pk)
     schedules.create("hourly", {"task": tasks.noop.name, "pattern": "every hour"}, actor="somebody")
-    entry = AuditEntry.objects.latest("pk")
-    run = a_run().workflow_id
-    addresses = [reverse(f"admin:horsies_{name}_changelist") for name in PAGES]
-    addresses += [reverse("admin:horsies_task_change", args=(row.pk,)) for row in (running, failed)]
+    run, entry = runs.sent().workflow_id, AuditEntry.objects.latest("pk")
+    shown = {"task": running.pk, "queue": "default", "schedule": "hourly", "worker": worker.pk, "auditentry": entry.pk}
+    shown["workflowrun"] = run
+    forms = {"task_change": failed.pk, "queue_override": "default", "schedule_edit": "hourly", "workflowrun_pause": run}
+    forms |= {f"{name}_change": key for name, key in shown.items()}
+    addresses = [reverse(f"admin:horsies_{name}_changelist") for name in shown]
+    addresses += [reverse(f"admin:horsies_{name}", args=(key,)) for name, key in forms.items()]
     addresses += [reverse("admin:horsies_workflowrun_node", args=(run, 0))]
-    addresses += [
-        reverse(f"admin:horsies_{name}", args=(key,))
-        for name, key in (
-            ("queue_change", "default"), ("queue_override", "default"), ("schedule_change", "hourly"),
-            ("schedule_edit", "hourly"), ("worker_change", worker.pk), ("auditentry_change", entry.pk),
-            ("workflowrun_change", run), ("workflowrun_pause", run),
-        )
-    ]  # fmt: skip
     sql(f"REVOKE SELECT ON {table} FROM {own('site')}")
     as_role("site")
     answers = {address: boss.get(address) for address in addresses}

@@ -81,17 +81,16 @@ def test_the_tasks_of_due_fire_times_are_sent_and_run(scheduler: StartScheduler,
 # What its code declares
 
 
-def test_the_schedules_in_its_code_are_in_the_table_once_it_has_started_and_a_signal_ends_its_sleep(
+def test_the_schedules_in_its_code_are_in_the_table_once_it_has_started_and_changes_and_signals_end_its_sleep(
     scheduler: StartScheduler,
 ) -> None:
-    nightly = {"task": ADD, "pattern": "daily at 04:30", "zone": "Europe/Istanbul", "kwargs": {"a": 1}}
-    process = scheduler(**code(nightly=nightly), **FOR_LONG).ready()
-    assert "1 schedules in its code" in process.log
-    found = row("nightly")
-    assert nightly.items() <= found.definition.items()
-    assert found.declared_in == "HORSIES['SCHEDULES']['nightly']"
+    process = scheduler(**code(rare={"task": NOOP, "pattern": "every 365 days"}), **FOR_LONG).ready()
+    assert row("rare").declared_in == "HORSIES['SCHEDULES']['rare']"
     assert AuditEntry.objects.get(action="schedule.declare").actor.startswith("scheduler on ")
-    wait_until(lambda: row("nightly").next_fire_at, "it knows the next fire time")
+    asleep()
+    schedules.change("rare", {"pattern": "every 1 second"}, actor="a test")
+    sends("rare")
+    schedules.disable("rare", actor="a test")
     asleep()
     assert process.stop() == 0
 
@@ -115,24 +114,6 @@ def test_of_two_releases_side_by_side_the_one_that_started_last_is_right_and_the
     assert (old.stop(), new.stop()) == (0, 0)
 
 
-# Waking
-
-
-def test_it_wakes_when_a_schedule_is_created_changed_or_enabled(scheduler: StartScheduler) -> None:
-    process = scheduler(**FOR_LONG).ready()
-    asleep()
-    create(pattern="every 365 days")
-    wait_until(lambda: row().next_fire_at, "it looks at that one")
-    asleep()
-    schedules.change("a schedule", {"pattern": "every 1 second"}, actor="a test")
-    sends()
-    schedules.disable("a schedule", actor="a test")
-    asleep()
-    schedules.enable("a schedule", actor="a test")
-    sends(more_than=len(fire_times()))
-    assert process.stop() == 0
-
-
 # While its database is away
 
 
@@ -146,14 +127,6 @@ LEFT JOIN horsies_tasks t ON t.id = k.task_id GROUP BY s.name
 WITHIN = (
     "SELECT pid FROM pg_stat_activity WHERE starts_with(application_name, 'horsies scheduler ') AND state = '{}' {}"
 )
-
-
-def create_on(server: Server) -> None:
-    """Make a schedule that fires each second and catches up on all that it missed."""
-    schedule = ScheduleConfig("tests.apps.project.tasks.noop", Every(seconds=1), catch_up="all", most=1_000)
-    how = {"action": "schedule.create", "actor": "a test", "create": True}
-    with psycopg.connect(server.url, autocommit=True) as connection:
-        ScheduleStore(connection).change("a schedule", changes=schedule.definition(), **how)
 
 
 def sent(server: Server) -> int:
@@ -172,20 +145,14 @@ def each_fire_time_once(server: Server) -> bool:
 
 @pytest.fixture
 def running(scheduler: StartScheduler, server: Server) -> SchedulerProcess:
-    """A scheduler that sends something each second, on a server that may be stopped."""
-    create_on(server)
+    """A scheduler that sends something each second, and all that was missed, on a server that may be stopped."""
+    schedule = ScheduleConfig(NOOP, Every(seconds=1), catch_up="all", most=1_000)
+    how = {"action": "schedule.create", "actor": "a test", "create": True}
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        ScheduleStore(connection).change("a schedule", changes=schedule.definition(), **how)
     process = scheduler(DATABASE_URL=server.url).ready()
     sends_more(server)
     return process
-
-
-def test_a_connection_that_is_cut_is_opened_anew(running: SchedulerProcess, server: Server) -> None:
-    for _ in range(3):
-        (backend,) = wait_until(lambda: server.backends("horsies scheduler"), "it is connected")
-        server.superuser(f"SELECT pg_terminate_backend({backend})")
-        sends_more(server)
-    assert running.stop() == 0
-    assert each_fire_time_once(server)
 
 
 def test_a_server_that_was_down_is_waited_for(running: SchedulerProcess, server: Server) -> None:

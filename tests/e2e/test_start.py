@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from django.core.management import CommandError, call_command
 
 from horsies_django.models import Worker
 from tests.apps.project import tasks
@@ -61,14 +60,6 @@ def test_without_any_task_or_with_modules_of_tasks_that_cannot_be_imported(
 
 def test_with_a_queue_that_is_not_declared(worker: Start) -> None:
     refused(worker("--queues=mial"), "'mial'", "bulk, default, mail, twin")
-
-
-@pytest.mark.parametrize(
-    "option", ["--processes=-1", "--threads=0", "--async-concurrency=x", "--shutdown-timeout=-1", "--fast"]
-)
-def test_with_an_option_that_makes_no_sense(option: str) -> None:
-    with pytest.raises(CommandError, match=option.partition("=")[0]):
-        call_command("horsies_worker", option)
 
 
 @pytest.mark.promise("S2.5")

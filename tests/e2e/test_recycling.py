@@ -37,6 +37,7 @@ def test_a_child_is_replaced_after_so_many_tasks_and_the_first_ones_end_staggere
 @pytest.mark.promise("S1.8", "S1.16")
 def test_without_the_option_short_tasks_do_not_end_their_child_and_with_it_exactly_so_many_do(worker: Start) -> None:
     first = worker("--processes=1").ready()
+    assert tasks.main_thread.send().get().ok_value is True
     assert list(pids(150).values()) == [150]
     assert first.stop() == 0
     worker("--processes=1", "--max-tasks-per-child=60").ready()

@@ -6,7 +6,6 @@ import datetime as dt
 import random
 from typing import Any
 
-import psutil
 import pytest
 from django.contrib.auth.models import Group
 from django.db import transaction
@@ -41,39 +40,27 @@ def test_results_of_sync_and_async_tasks_come_back_in_every_shape_of_worker(
     error = handle.get().err_value
     assert (error.error_code, error.exception["type"]) == ("UNHANDLED_ERROR", "LookupError")
     assert "no such thing" in error.exception["traceback"]
-    assert process.stop() == 0
-
-
-@pytest.mark.promise("S2.2")
-def test_without_children_tasks_run_in_the_process_of_the_worker(worker: Start) -> None:
-    process = worker("--processes=0").ready()
-    assert tasks.pid.send().get().ok_value == process.process.pid
-    assert unspeakable.apid.send().get().ok_value == process.process.pid
-    assert psutil.Process(process.process.pid).children(recursive=True) == []
+    ran_in = {task.send().get().ok_value for task in (tasks.pid, unspeakable.apid)}
+    if options == ("--processes=0",):
+        assert (ran_in, process.family()) == ({process.process.pid}, [])
+    else:
+        assert ran_in <= {one.pid for one in process.family()}
     assert process.stop() == 0
 
 
 @pytest.mark.promise("S2.11")
 def test_until_empty_runs_what_is_due_in_the_queues_that_it_was_given_and_exits_zero(worker: Start) -> None:
+    """Naive: the last minute of every worker is missing in the history, and so all of one that lives for less than a minute."""
     handles = tasks.add.send_many([{"a": number} for number in range(20)])
+    tasks.raises.send("oh no")
     later, other = tasks.add.schedule(3600, 1), tasks.mail.send("a@example.org")
     process = worker("--processes=2", "--until-empty", "--queues=default")
     assert process.wait() == 0
     assert [handle.get(0).ok_value for handle in handles] == list(range(20))
     assert (later.info().status, other.info().status) == ("PENDING", "PENDING")
-
-
-def test_a_worker_that_stops_writes_what_it_has_counted(worker: Start) -> None:
-    """Naive: the last minute of every worker is missing, and so all of one that lives for less than a minute."""
-    tasks.noop.send_many([{}] * 3)
-    tasks.raises.send("oh no")
-    assert worker("--until-empty").wait() == 0
-    found = History.objects.filter(width=3_600).values_list("task", "result", "n")
-    assert set(found) == {
-        ("", "CLAIMED", 4),
-        (tasks.noop.name, "COMPLETED", 3),
-        (tasks.raises.name, "UNHANDLED_ERROR", 1),
-    }
+    assert set(History.objects.filter(width=3_600).values_list("task", "result", "n")) == {
+        ("", "CLAIMED", 21), (tasks.add.name, "COMPLETED", 20), (tasks.raises.name, "UNHANDLED_ERROR", 1),
+    }  # fmt: skip
 
 
 @pytest.mark.promise("S0.11", "S1.51", "S2.11")
@@ -119,15 +106,6 @@ def test_a_heap_of_expired_tasks_is_cleared_without_waiting_for_the_poll(worker:
     wait_until(lambda: Task.objects.filter(status="EXPIRED").count() == 5_000, "all of them are expired")
 
 
-@pytest.mark.promise("S0.32")
-def test_what_runs_does_not_count_against_what_a_worker_may_have_claimed(worker: Start) -> None:
-    worker("--processes=1", "--async-concurrency=6", "--max-claim-per-worker=2", HORSIES_TEST_POLL_MS="300000").ready()
-    handles = tasks.ahold.send_many([{"name": "held"}] * 6)
-    wait_until(lambda: Group.objects.count() == 6, "all slots are taken, two at a time")
-    let_go("held")
-    assert all(handle.get().is_ok() for handle in handles)
-
-
 @pytest.mark.promise("S2.14", "S3.10")
 def test_a_task_that_made_no_noise_is_found_by_the_poll(shared_worker: WorkerProcess) -> None:
     assert tasks.noop.send().get().is_ok()
@@ -156,12 +134,6 @@ def test_code_is_told_of_the_claim_that_it_runs_under(shared_worker: WorkerProce
     sent_at = Task.objects.get(pk=handle.task_id).sent_at
     assert told == [str(handle.task_id), tasks.of_me.name, "default", "1", sent_at.isoformat()]
     assert current_task().sent_at is None, "no task runs here"
-
-
-@pytest.mark.promise("S1.8")
-def test_one_child_runs_one_task_after_another_in_its_main_thread(shared_worker: WorkerProcess) -> None:
-    assert len({tasks.pid.send().get().ok_value for _ in range(5)}) == 1
-    assert tasks.main_thread.send().get().ok_value is True
 
 
 @pytest.mark.promise("S0.8", "S1.6", "S2.3")

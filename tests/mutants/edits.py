@@ -49,7 +49,7 @@ EDITS = (
         "horsies_django/worker/pool/pool.py",
         "self._add(InProcess(self.options))",
         "self._add_child()",
-        ("tests/e2e/test_worker.py::test_without_children_tasks_run_in_the_process_of_the_worker",),
+        ("tests/e2e/test_worker.py::test_results_of_sync_and_async_tasks_come_back_in_every_shape_of_worker",),
     ),
     Edit(
         3,

@@ -18,6 +18,11 @@ SECONDS_30 = 30_000
 WITHOUT_CHILDREN = ("--processes=0",)
 WHERE = pytest.mark.parametrize("options", [("--processes=1",), WITHOUT_CHILDREN], ids=" ".join)
 CHANGES = ("language", "time zone", "context", "decimal", "directory", "handlers", "blocked", "alarms")
+TOLD = {
+    "directory": "the working directory",
+    "handlers": "the handler of SIGINT, the handler of SIGTERM",
+    "blocked": "blocked signals",
+}
 
 
 def look(kind: str) -> tuple[int, str]:
@@ -35,11 +40,18 @@ def wreck(kind: str) -> str | None:
 @pytest.mark.boundary
 def test_the_next_task_finds_the_process_as_the_first_one_did_and_the_worker_ends_well(worker: Start) -> None:
     process = worker("--processes=1").ready()
+    tasks.note.send("a group").get(timeout_ms=SECONDS_30)
     for kind in CHANGES:
         _, before = look(kind)
-        assert wreck(kind) is None
+        handle = traps.wreck.send(kind)
+        assert handle.get(timeout_ms=SECONDS_30).is_ok()
         assert look(kind)[1] == before, kind
+        if kind in TOLD:
+            line = f"tests.apps.project.traps.wreck {handle.task_id} changed process state: {TOLD[kind]}"
+            wait_until(lambda line=line: line in process.log, line)
     assert process.stop() == 0, process.log
+    assert process.log.count("changed process state") == len(TOLD), "no other is named"
+    assert "left a transaction open" not in process.log
 
 
 @WHERE
@@ -48,22 +60,6 @@ def test_a_task_that_prints_to_an_output_that_broke_goes_on(worker: Start, optio
     process = worker(*options, prefix=("sh", "-c", 'exec "$@" >/dev/full', "sh")).ready()
     assert tasks.prints.send("x" * 100_000).get(timeout_ms=SECONDS_30).is_ok()
     assert process.stop() == 0, process.log
-
-
-def test_the_log_names_the_task_that_left_something_behind_and_no_other(shared_worker: WorkerProcess) -> None:
-    look("nothing")
-    tasks.note.send("a group").get(timeout_ms=SECONDS_30)
-    look("groups")
-    assert "changed process state" not in shared_worker.log
-    assert "left a transaction open" not in shared_worker.log
-    for kind, words in {
-        "directory": "the working directory",
-        "handlers": "the handler of SIGINT, the handler of SIGTERM",
-    }.items():
-        handle = traps.wreck.send(kind)
-        assert handle.get(timeout_ms=SECONDS_30).is_ok()
-        line = f"tests.apps.project.traps.wreck {handle.task_id} changed process state: {words}"
-        wait_until(lambda line=line: line in shared_worker.log, line)
 
 
 def test_a_task_that_closes_its_output_harms_no_later_one(shared_worker: WorkerProcess) -> None:

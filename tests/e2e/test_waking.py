@@ -36,12 +36,6 @@ def held() -> int:
     return Group.objects.filter(name__startswith="held:").count()
 
 
-def run_some() -> None:
-    """Send tasks one by one, and see each of them run."""
-    for _ in range(5):
-        assert tasks.noop.send().get(30_000).is_ok()
-
-
 @pytest.mark.promise("S3.9")
 @pytest.mark.parametrize(("fate", "gone"), [(signal.SIGSTOP, [0, 1]), (signal.SIGKILL, [1, 2])])
 def test_tasks_start_while_elected_workers_are_stopped_or_dead(
@@ -50,7 +44,8 @@ def test_tasks_start_while_elected_workers_are_stopped_or_dead(
     workers = team(worker, 3)
     for place in gone:
         workers[place].signal(fate)
-    run_some()
+    for _ in range(5):
+        assert tasks.noop.send().get(30_000).is_ok()
 
 
 def test_a_burst_and_lone_tasks_reach_as_many_workers_as_they_need(worker: Start) -> None:

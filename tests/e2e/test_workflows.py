@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from datetime import timedelta
-from typing import Any
 
-import psycopg
 import pytest
 from django.contrib.auth.models import Group
 from django.db import connection, transaction
@@ -62,16 +60,13 @@ def test_what_takes_the_maintenance_thread_too_long_is_advanced_by_the_engine(wo
         other.execute(
             "UPDATE horsies_tasks SET status = 'CANCELLED', finished_at = now(), error_code = 'TASK_CANCELLED'"
         )
-        wait_until(lambda: "horsies engine" in waiting_for_a_lock(other), "the engine tries to advance the run")
+        waits = (
+            "SELECT FROM pg_stat_activity WHERE datname = current_database() "
+            "AND application_name = 'horsies engine' AND wait_event_type = 'Lock'"
+        )
+        wait_until(lambda: other.execute(waits).fetchall(), "the engine tries to advance the run")
     assert handle.get(timeout_ms=30_000).err_value.error_code == "WORKFLOW_FAILED"
     assert "could not be advanced" not in process.log
-
-
-def waiting_for_a_lock(session: psycopg.Connection[Any]) -> list[str]:
-    found = session.execute(
-        "SELECT application_name FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-    )
-    return [name for (name,) in found]
 
 
 def test_a_task_whose_child_process_died_before_it_began_does_not_start_while_its_run_is_paused(

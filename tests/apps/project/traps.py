@@ -31,6 +31,7 @@ from horsies_django.store.notify import direct_connection
 
 HERE: contextvars.ContextVar[str] = contextvars.ContextVar("here", default="nothing")
 LOCK = 4711
+HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGALRM, signal.SIGPIPE)
 
 
 def ask(sql: str) -> str:
@@ -79,14 +80,9 @@ def terminated() -> None:
         other.execute("SELECT pg_terminate_backend(%s)", [pid])
 
 
-def blocks_signals() -> None:
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR1})
-
-
 def replaces_handlers() -> None:
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGALRM):
-        signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    for number in HANDLED:
+        signal.signal(number, signal.SIG_DFL if number == signal.SIGPIPE else signal.SIG_IGN)
 
 
 def sets_alarms() -> None:
@@ -114,10 +110,6 @@ def raises(error: BaseException) -> Callable[[], None]:
     return act
 
 
-def leaves_a_thread() -> None:
-    threading.Thread(target=threading.Event().wait, name="left behind", daemon=False).start()
-
-
 WRECKS: dict[str, Callable[[], Any]] = {
     # transactions and sessions
     "autocommit": broken_transaction,
@@ -143,7 +135,7 @@ WRECKS: dict[str, Callable[[], Any]] = {
     "stdout": lambda: setattr(sys, "stdout", None),
     "closed stdout": lambda: sys.stdout.close(),
     "handlers": replaces_handlers,
-    "blocked": blocks_signals,
+    "blocked": lambda: signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR1}),
     "alarms": sets_alarms,
     # what ends a task
     "SystemExit": lambda: sys.exit(3),
@@ -156,7 +148,7 @@ WRECKS: dict[str, Callable[[], Any]] = {
     "_exit": lambda: os._exit(0),
     "all files": lambda: os.closerange(0, 4096),
     "C stack": lambda: ctypes.string_at(0),
-    "thread": leaves_a_thread,
+    "thread": lambda: threading.Thread(target=threading.Event().wait, name="left behind", daemon=False).start(),
 }
 
 SIGHTS: dict[str, Callable[[], Any]] = {
@@ -174,15 +166,11 @@ SIGHTS: dict[str, Callable[[], Any]] = {
     "context": HERE.get,
     "decimal": lambda: decimal.getcontext().prec,
     "directory": os.getcwd,
-    "handlers": lambda: [repr(signal.getsignal(number)).split(" at ")[0] for number in handlers_looked_at()],
+    "handlers": lambda: [repr(signal.getsignal(number)).split(" at ")[0] for number in HANDLED],
     "blocked": lambda: sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
     "alarms": lambda: (signal.getitimer(signal.ITIMER_REAL), threading.Event().wait(0.2)),
     "nothing": lambda: None,
 }
-
-
-def handlers_looked_at() -> tuple[signal.Signals, ...]:
-    return signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGALRM, signal.SIGPIPE
 
 
 @task

@@ -144,21 +144,6 @@ def returns_error(kind: str) -> TaskResult[int]:
     return TaskResult(err=ERRORS[kind]())
 
 
-def take_readers(loop: Any) -> None:
-    for number in range(1024):
-        loop.remove_reader(number)
-
-
-def take_writers(loop: Any) -> None:
-    for number in range(1024):
-        loop.remove_writer(number)
-
-
-def cancel_all(loop: Any) -> None:
-    for other in asyncio.all_tasks(loop):
-        other.cancel()
-
-
 def close_sockets(loop: Any) -> None:
     for entry in os.listdir("/proc/self/fd"):
         try:
@@ -173,10 +158,10 @@ def close_for_real(loop: Any) -> None:
     loop.close()
 
 
-BREAKS: dict[str, Callable[[Any], None]] = {
-    "remove_reader": take_readers,
-    "remove_writer": take_writers,
-    "cancel": cancel_all,
+BREAKS: dict[str, Callable[[Any], Any]] = {
+    "remove_reader": lambda loop: [loop.remove_reader(number) for number in range(1024)],
+    "remove_writer": lambda loop: [loop.remove_writer(number) for number in range(1024)],
+    "cancel": lambda loop: [other.cancel() for other in asyncio.all_tasks(loop)],
     "stop": lambda loop: loop.stop(),
     "close": lambda loop: loop.close(),
     "close for real": close_for_real,

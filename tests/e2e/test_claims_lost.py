@@ -36,6 +36,13 @@ def bring_down(server: Server, how: str) -> None:
         server.start()
 
 
+def runs_in_memory(server: Server, path: Path, name: str = "linger") -> tuple[Lingering, int, Any]:
+    """Have a task run whose claim did not reach the disk, and return it, its process and its worker."""
+    server.hold_back()
+    task = Lingering(server, path, name)
+    return task, task.runs(), server.task(task.id)["claimed_by"]
+
+
 def runs_again(server: Server, process: WorkerProcess, task: Lingering, child: int, owner: Any) -> None:
     """A task whose claim was lost runs once more, after its first run is over, under the same number of another worker."""
     wait_until(lambda: len(task.lines) == 2, "it runs again")
@@ -57,10 +64,7 @@ def test_code_whose_claim_was_lost_is_over_before_its_task_runs_again_under_the_
     process = worker("--processes=3", **server.environment).ready()
     kept = Lingering(server, tmp_path / "kept")
     kept.runs()
-    server.hold_back()
-    lost = Lingering(server, tmp_path / "lost")
-    child = lost.runs()
-    owner = server.task(lost.id)["claimed_by"]
+    lost, child, owner = runs_in_memory(server, tmp_path / "lost")
     bring_down(server, how)
     runs_again(server, process, lost, child, owner)
     row = server.becomes(kept.id, "FAILED")
@@ -74,10 +78,7 @@ def test_an_outcome_whose_claim_was_lost_is_not_written_for_the_next_claim_of_th
     """Naive: the pass that does not find the outcome's claim claims the task, and the outcome is written then."""
     server.superuser("ALTER ROLE app SET synchronous_commit = off")
     process = worker("--processes=2", **server.environment).ready()
-    server.hold_back()
-    task = Lingering(server, tmp_path / "one")
-    task.runs()
-    owner = server.task(task.id)["claimed_by"]
+    task, _child, owner = runs_in_memory(server, tmp_path / "one")
     server.stop()
     task.end()
     taken_in(process)
@@ -109,9 +110,7 @@ def test_a_claim_that_did_not_wait_for_the_disk_may_be_lost_and_its_task_runs_ag
     served = "SELECT name FROM horsies_queues WHERE served_at IS NOT NULL"
     wait_until(lambda: server.superuser(served), "the worker has recorded once that it serves its queues")
     for number in range(10):  # once a second, a pass also looks for expired leases, and waits for the disk
-        server.hold_back()
-        task = Lingering(server, tmp_path / str(number))
-        child, owner = task.runs(), server.task(task.id)["claimed_by"]
+        task, child, owner = runs_in_memory(server, tmp_path / str(number))
         crashed(server, process)
         if server.task(task.id)["claimed_by"] != owner:
             break
@@ -129,9 +128,7 @@ def test_a_claim_before_any_commit_that_waited_is_kept(
     worker: Start, server: Server, tmp_path: Path, name: str, more: dict[str, str]
 ) -> None:
     process = worker("--processes=2", **server.environment, **NO_BEATS, **more).ready()
-    server.hold_back()
-    task = Lingering(server, tmp_path / "one", name)
-    task.runs()
+    task, *_ = runs_in_memory(server, tmp_path / "one", name)
     crashed(server, process)
     task.end()
     task.completes_once()
@@ -142,9 +139,7 @@ def test_what_was_settled_is_kept_with_what_was_claimed_in_the_same_pass(
     worker: Start, server: Server, tmp_path: Path
 ) -> None:
     process = worker("--processes=1", **server.environment, **NO_BEATS, **NOT_DURABLE).ready()
-    server.hold_back()
-    first = Lingering(server, tmp_path / "first")
-    first.runs()
+    first, *_ = runs_in_memory(server, tmp_path / "first")
     second = Lingering(server, tmp_path / "second")
     first.end()
     second.runs()

@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
@@ -17,75 +16,49 @@ import pytest
 
 from tests.conftest import wait_until
 from tests.support.sites import new_databases, python
+from tests.support.workers import WorkerProcess, all_ended, gone
 
-ROOT = Path(__file__).parents[2]
 NO_DATABASE = "postgresql://nobody@127.0.0.1:1/nothing"
 END_SECONDS = 100
 MADE = re.compile(r"site at http://127\.0\.0\.1:(\d+)/, worker (\d+) with")
 
 
-class Demo:
+class Demo(WorkerProcess):
     """A running demo, what it says, and the processes that it started."""
 
-    def __init__(self, home: Path, *options: str) -> None:
-        self.out, self.err = home / "out", home / "err"
+    command = "demo"
+
+    def __init__(self, log: Path, *options: str) -> None:
         # What is in the environment must not matter: it may be a stranger's database.
-        environment = {**os.environ, "DATABASE_URL": NO_DATABASE, "PYTHONFAULTHANDLER": "1"}
-        environment["DJANGO_SETTINGS_MODULE"] = "example_project.settings"
-        with self.out.open("wb") as out, self.err.open("wb") as err:
-            self.process = subprocess.Popen(
-                [sys.executable, "manage.py", "demo", *options],
-                cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True,
-            )  # fmt: skip
+        elsewhere = {"DATABASE_URL": NO_DATABASE, "DJANGO_SETTINGS_MODULE": "example_project.settings"}
+        super().__init__(log, *options, program=("manage.py", "demo"), **elsewhere)
 
-    @property
-    def said(self) -> str:
-        return self.out.read_text()
-
-    def says(self, words: str) -> str:
-        """Wait until it has said that and return everything said."""
-        wait_until(lambda: words in self.said or self.process.poll() is not None, f"the demo says {words!r}")
-        assert words in self.said, self.said + self.err.read_text()
-        return self.said
+    def says(self, words: str) -> None:
+        wait_until(lambda: words in self.log or self.process.poll() is not None, f"the demo says {words!r}")
+        assert words in self.log, self.log
 
     def started(self) -> tuple[list[psutil.Process], int]:
         """Wait until site and worker run, and return all processes of the demo and the port of the site."""
-        self.says("worker ")
-        found = MADE.search(self.said)
-        assert found
-        return psutil.Process(self.process.pid).children(recursive=True), int(found[1])
+        wait_until(lambda: MADE.search(self.log) or self.process.poll() is not None, "site and worker run")
+        found = MADE.search(self.log)
+        assert found, self.log
+        return self.family(), int(found[1])
 
-    def end(self) -> int:
-        """Wait for the end and return the exit code; a demo that does not end has to say what it is doing."""
-        try:
-            return self.process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.process.send_signal(signal.SIGABRT)
-            self.process.wait(END_SECONDS)
-            pytest.fail(f"the demo did not end:\n{self.said[-2_000:]}\n{self.err.read_text()[-8_000:]}")
+    def wait(self) -> int:
+        return self.process.wait(END_SECONDS)
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+            self.wait()
+        super().end()
 
 
 @pytest.fixture
 def demo(tmp_path: Path) -> Iterator[Callable[..., Demo]]:
     """Give a function that starts demos; none of them outlives the test."""
-    running: list[Demo] = []
-
-    def start(*options: str) -> Demo:
-        home = tmp_path / str(len(running))
-        home.mkdir()
-        running.append(Demo(home, *options))
-        return running[-1]
-
-    yield start
-    for one in running:
-        if one.process.poll() is None:
-            one.process.terminate()
-            one.process.wait(END_SECONDS)
-
-
-def all_gone(processes: list[psutil.Process]) -> bool:
-    """Whether none of these runs any more; a process that waits to be buried does not."""
-    return not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in processes)
+    with all_ended(Demo, tmp_path) as start:
+        yield start
 
 
 def is_open(port: int) -> bool:
@@ -126,14 +99,14 @@ def test_the_demo_shows_everything_it_promises_and_leaves_nothing_running(demo: 
     one = demo("--exit", "--files=40")
     processes, port = one.started()
     assert is_open(port)
-    assert one.end() == 0, one.said + one.err.read_text()
-    places = [re.search(pattern, one.said) for pattern in SHOWN]
+    assert one.wait() == 0, one.log
+    places = [re.search(pattern, one.log) for pattern in SHOWN]
     assert None not in places, list(zip(SHOWN, places, strict=True))
     assert sorted(places, key=lambda found: found.start()) == places  # type: ignore[union-attr]
-    assert [pattern for pattern in SHOWN_TOO if not re.search(pattern, one.said)] == []
-    assert re.search(rf"Admin +http://127\.0\.0\.1:{port}/admin/", one.said)
-    assert one.err.read_text() == ""
-    assert all_gone(processes)
+    assert [pattern for pattern in SHOWN_TOO if not re.search(pattern, one.log)] == []
+    assert re.search(rf"Admin +http://127\.0\.0\.1:{port}/admin/", one.log)
+    assert not re.search("Traceback|Warning", one.log)
+    gone(processes)
     assert not is_open(port)
 
 
@@ -144,20 +117,20 @@ def test_a_second_run_on_the_same_database_works_as_the_first(demo: Callable[...
         url = create()
         for _ in range(2):
             one = demo("--exit", "--files=12", f"--database-url={url}")
-            assert one.end() == 0, one.said + one.err.read_text()
-            assert "as given by --database-url" in one.said
-            passwords.add(re.search(r"Login +demo  (\S+)", one.said)[1])
+            assert one.wait() == 0, one.log
+            assert "as given by --database-url" in one.log
+            passwords.add(re.search(r"Login +demo  (\S+)", one.log)[1])
     assert len(passwords) == 2
 
 
 def test_a_worker_that_dies_ends_the_demo_with_the_reason_and_code_1(demo: Callable[..., Demo]) -> None:
     one = demo("--exit")
     processes, _ = one.started()
-    os.kill(int(MADE.search(one.said)[2]), signal.SIGKILL)
-    assert one.end() == 1
-    assert "The demo failed: the worker was killed by SIGKILL" in one.err.read_text()
-    assert "Traceback" not in one.err.read_text()
-    assert all_gone(processes)
+    os.kill(int(MADE.search(one.log)[2]), signal.SIGKILL)
+    assert one.wait() == 1
+    assert "The demo failed: the worker was killed by SIGKILL" in one.log
+    assert "Traceback" not in one.log
+    gone(processes)
 
 
 @pytest.mark.parametrize(
@@ -181,21 +154,19 @@ def test_a_signal_stops_the_demo_and_everything_it_started(
         one.says("Press Ctrl-C to stop everything.")
         assert is_open(port)
     one.process.send_signal(number)
-    assert one.end() == code
-    assert "Traceback" not in one.err.read_text()
-    if number == signal.SIGKILL:
-        wait_until(lambda: all_gone(processes), "nothing of the demo runs")
-    assert all_gone(processes)
+    assert one.wait() == code
+    assert "Traceback" not in one.log
+    gone(processes)
     assert not is_open(port)
 
 
 def test_a_database_that_cannot_be_used_is_named_in_one_line(demo: Callable[..., Demo]) -> None:
     for url, words in ((NO_DATABASE, "the database does not answer"), ("sqlite:///x", "is not PostgreSQL's")):
         one = demo("--exit", f"--database-url={url}")
-        assert one.end() == 1
-        assert one.err.read_text().startswith("The demo failed: ")
-        assert words in one.err.read_text()
-        assert "Traceback" not in one.err.read_text()
+        assert one.wait() == 1
+        assert one.log.startswith("The demo failed: ")
+        assert words in one.log
+        assert "Traceback" not in one.log
 
 
 def test_the_example_projects_own_tests_pass() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,10 @@ from horsies_django import RetryPolicy
 from horsies_django.models import Task, Worker
 from tests.apps.project import tasks
 from tests.conftest import wait_until
-from tests.support.workers import Start, WorkerProcess
+from tests.support.workers import Start
 
 AROUND = "tests.apps.hooked.around"
 IN_PARENT = ("task_started", "task_retried", "task_finished", "task_failed", "task_rescued")
-Hooked = Callable[..., WorkerProcess]
 
 
 class Notes:
@@ -44,14 +43,9 @@ def notes(tmp_path: Path) -> Notes:
 
 
 @pytest.fixture
-def hooked(worker: Start, notes: Notes) -> Hooked:
+def hooked(worker: Start, notes: Notes) -> Start:
     """Give a function that starts workers of a project with hooks."""
-
-    def start(*options: str, **environment: str) -> WorkerProcess:
-        own = {"DJANGO_SETTINGS_MODULE": "tests.settings.hooks", "HORSIES_TEST_NOTES": str(notes.path)}
-        return worker(*options, **own, **environment)
-
-    return start
+    return partial(worker, DJANGO_SETTINGS_MODULE="tests.settings.hooks", HORSIES_TEST_NOTES=str(notes.path))
 
 
 KINDS = [("--processes=1",), ("--processes=1", "--start-method=spawn"), ("--processes=0",)]
@@ -60,7 +54,7 @@ SHAPES = [*KINDS, ("--processes=1", "--threads=2")]
 
 @pytest.mark.parametrize("options", SHAPES, ids=" ".join)
 def test_each_signal_comes_once_from_its_process_and_thread(
-    hooked: Hooked, notes: Notes, options: tuple[str, ...]
+    hooked: Start, notes: Notes, options: tuple[str, ...]
 ) -> None:
     process = hooked(*options).ready()
     policy = RetryPolicy.fixed([0.1], jitter=False)
@@ -95,7 +89,7 @@ def test_each_signal_comes_once_from_its_process_and_thread(
 @pytest.mark.parametrize("options", KINDS, ids=" ".join)
 @pytest.mark.parametrize(("harm", "said"), [("raise", "raised LookupError"), ("exit", "SystemExit: 3")])
 def test_receivers_that_raise_or_exit_end_neither_their_process_nor_their_thread(
-    hooked: Hooked, notes: Notes, options: tuple[str, ...], harm: str, said: str
+    hooked: Start, notes: Notes, options: tuple[str, ...], harm: str, said: str
 ) -> None:
     for name in ("task_finished", "child_started", "child_stopping"):
         notes.order(name, harm)
@@ -109,16 +103,9 @@ def test_receivers_that_raise_or_exit_end_neither_their_process_nor_their_thread
     assert process.log.count(said) == 5, "three tasks, and the begin and the end of the child"
 
 
-def test_receivers_may_use_the_database_and_one_of_the_last_moment_that_hangs_delays_the_end_by_seconds_only(
-    hooked: Hooked, notes: Notes
-) -> None:
-    notes.order("task_finished", "query")
+def test_a_receiver_of_the_last_moment_that_hangs_delays_the_end_by_seconds_only(hooked: Start, notes: Notes) -> None:
     notes.order("child_stopping", "hang")
     process = hooked("--processes=2").ready()
-    handles = [tasks.add.send(n) for n in range(3)]
-    notes.come(3, "task_finished")
-    assert {group.name for group in Group.objects.all()} == {f"task_finished {handle.task_id}" for handle in handles}
-    assert "ERROR" not in process.log
     assert process.stop() == 0
     assert process.log.count("a receiver of child_stopping has not returned") == 2
 
@@ -128,7 +115,7 @@ def test_receivers_may_use_the_database_and_one_of_the_last_moment_that_hangs_de
 
 @pytest.mark.parametrize("options", KINDS, ids=" ".join)
 def test_middleware_and_metadata_reach_the_tasks_of_a_worker_and_what_they_send(
-    hooked: Hooked, options: tuple[str, ...]
+    hooked: Start, options: tuple[str, ...]
 ) -> None:
     around = {"HORSIES_TEST_MIDDLEWARE": f"{AROUND}.raising {AROUND}.doubling"}
     hooked(*options, **around, HORSIES_TEST_METADATA=f"{AROUND}.tenant").ready()
@@ -143,7 +130,7 @@ def test_middleware_and_metadata_reach_the_tasks_of_a_worker_and_what_they_send(
     assert sent.options["metadata"] == {"tenant": 7, "by": "tenant"}
 
 
-def test_timeouts_and_cancels_interrupt_middleware(hooked: Hooked) -> None:
+def test_timeouts_and_cancels_interrupt_middleware(hooked: Start) -> None:
     """Naive: only the function can be interrupted, and the process is killed for the middleware around it."""
     process = hooked("--processes=1", HORSIES_TEST_MIDDLEWARE=f"{AROUND}.holding").ready()
     for sender in (tasks.noop, tasks.anoop):
@@ -166,7 +153,7 @@ def test_timeouts_and_cancels_interrupt_middleware(hooked: Hooked) -> None:
     ],
 )
 def test_a_worker_with_wrong_middleware_refuses_to_start(
-    hooked: Hooked, options: tuple[str, ...], name: str, message: str
+    hooked: Start, options: tuple[str, ...], name: str, message: str
 ) -> None:
     """Naive: it starts, and each task fails."""
     handle = tasks.noop.send()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,23 +16,16 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from tests.apps.project import tasks
 from tests.support.collector import Collector
-from tests.support.workers import Start, WorkerProcess
+from tests.support.workers import Start
 
 CONSUMER = 5
 
 
 @pytest.fixture
 def tracing(worker: Start, collector: Collector) -> Start:
-    """Give a function that starts workers of a project with OpenTelemetry, and let this process send its context."""
-
-    def start(*options: str, **environment: str) -> WorkerProcess:
-        own = {
-            "DJANGO_SETTINGS_MODULE": "tests.settings.opentelemetry",
-            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{collector.address}",
-        }
-        return worker(*options, **own, **environment).ready()
-
-    return start
+    """Give a function that starts workers of a project with OpenTelemetry."""
+    exporter = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{collector.address}"}
+    return partial(worker, DJANGO_SETTINGS_MODULE="tests.settings.opentelemetry", **exporter)
 
 
 @contextmanager
@@ -64,7 +58,7 @@ def test_every_span_arrives_over_many_processes_but_that_of_a_task_which_is_kill
     tracing: Start, collector: Collector
 ) -> None:
     """Naive: a process ends while its last spans wait, or has the threads of another one."""
-    process = tracing("--processes=2", "--max-tasks-per-child=1", HORSIES_TEST_KILL_GRACE_MS="100")
+    process = tracing("--processes=2", "--max-tasks-per-child=1", HORSIES_TEST_KILL_GRACE_MS="100").ready()
     parents: dict[str, str] = {}
     handles = []
     for number in range(100):
@@ -93,7 +87,7 @@ def test_a_collector_that_does_not_answer_delays_the_end_of_a_process_by_seconds
     tracing: Start, collector: Collector
 ) -> None:
     collector.answers.clear()
-    process = tracing("--processes=1")
+    process = tracing("--processes=1").ready()
     assert tasks.noop.send().get().is_ok()
     assert process.stop() == 0
     assert collector.bodies == []

@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import uuid
-from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -205,14 +205,17 @@ def test_an_outcome_that_is_refused_for_now_waits_and_is_written_later(
 
 def test_a_server_that_became_read_only_is_left_and_looked_at_now_and_then(busy: Busy, server: Server) -> None:
     process, task = busy()
-    before = {pid for name in ("engine", "maintenance") for pid in server.backends(f"horsies {name}")}
+
+    def sessions() -> set[int]:
+        return {pid for name in ("engine", "maintenance") for pid in server.backends(f"horsies {name}")}
+
+    before = sessions()
     server.superuser("ALTER SYSTEM SET default_transaction_read_only = on")
     server.superuser("SELECT pg_reload_conf()")
     wait_until(lambda: "read-only transaction" in process.log, "its sessions have heard of it")
     task.end()
     wait_until(lambda: process.log.count("session is read-only") >= 3, "new sessions are refused")
-    left = lambda: {pid for name in ("engine", "maintenance") for pid in server.backends(f"horsies {name}")}  # noqa: E731
-    wait_until(lambda: not left() & before, "its sessions are left")
+    wait_until(lambda: not sessions() & before, "its sessions are left")
     assert server.status(task.id) == "RUNNING"
     server.superuser("ALTER SYSTEM RESET default_transaction_read_only")
     server.superuser("SELECT pg_reload_conf()")
@@ -273,24 +276,16 @@ def test_a_silent_listener_is_found_out_and_replaced_while_the_poll_carries_on(w
     settles_in_the_end(server, process)
 
 
-@pytest.fixture
-def forwarder(server: Server) -> Iterator[Forwarder]:
-    made = Forwarder(server.port)
-    yield made
-    made.close()
-
-
-def test_links_that_went_silent_are_given_up_and_no_outcome_with_them(
-    busy: Busy, server: Server, forwarder: Forwarder
-) -> None:
-    process, task = busy(**forwarder.way(server.url))
-    wait_until(lambda: len(server.backends("horsies maintenance")) == 1, "its heart beats")
-    forwarder.freeze()
-    task.end()
-    task.completes_once()
-    for name in ("engine", "maintenance"):
-        wait_until(lambda name=name: f"the {name} thread got no answer" in process.log, f"the {name} was freed")
-    settles_in_the_end(server, process, task)
+def test_links_that_went_silent_are_given_up_and_no_outcome_with_them(busy: Busy, server: Server) -> None:
+    with closing(Forwarder(server.port)) as link:
+        process, task = busy(**link.way(server.url))
+        wait_until(lambda: len(server.backends("horsies maintenance")) == 1, "its heart beats")
+        link.freeze()
+        task.end()
+        task.completes_once()
+        for name in ("engine", "maintenance"):
+            wait_until(lambda name=name: f"the {name} thread got no answer" in process.log, f"the {name} was freed")
+        settles_in_the_end(server, process, task)
     assert "declared dead" not in process.log
 
 
@@ -322,13 +317,10 @@ def test_outcomes_beyond_the_bound_stop_claiming_until_they_are_written(worker: 
 TRY_AT_START = "cannot be reached, next try in"
 
 
-def nowhere(**resilience: int) -> dict[str, str]:
-    """Give the environment of a worker whose database nobody serves."""
-    return {
-        "DATABASE_URL": "postgresql://app:secret@127.0.0.1:1/horsies",
-        "DJANGO_SETTINGS_MODULE": "tests.settings.outages",
-        "HORSIES_TEST_RESILIENCE": json.dumps(resilience),
-    }
+NOWHERE = {
+    "DATABASE_URL": "postgresql://app:secret@127.0.0.1:1/horsies",  # nobody serves it
+    "DJANGO_SETTINGS_MODULE": "tests.settings.outages",
+}
 
 
 @pytest.mark.promise("S2.13")
@@ -346,7 +338,7 @@ def test_a_worker_that_starts_before_its_database_waits_for_it(worker: Start, se
 
 def test_a_worker_that_waits_for_its_database_ends_at_the_first_signal(worker: Start) -> None:
     long = 60_000  # it is told to wait so long: an end before that is the signal's
-    process = worker("--processes=1", **nowhere(DB_RETRY_INITIAL_MS=long, DB_RETRY_MAX_MS=long))
+    process = worker("--processes=1", **NOWHERE, **resilience(DB_RETRY_INITIAL_MS=long, DB_RETRY_MAX_MS=long))
     wait_until(lambda: TRY_AT_START in process.log, "it waits")
     process.signal(signal.SIGINT)
     assert process.process.wait(20) == 0
@@ -356,7 +348,7 @@ def test_a_worker_that_waits_for_its_database_ends_at_the_first_signal(worker: S
 
 @pytest.mark.promise("S2.18")
 def test_a_worker_that_may_try_only_so_often_gives_up_at_its_start_too(worker: Start) -> None:
-    process = worker("--processes=1", **nowhere(DB_RETRY_MAX_ATTEMPTS=2))
+    process = worker("--processes=1", **NOWHERE, **resilience(DB_RETRY_MAX_ATTEMPTS=2))
     assert process.wait() == 1
     assert process.log.count(TRY_AT_START) == 2
     assert "cannot be reached and RESILIENCE allows no further try" in process.log

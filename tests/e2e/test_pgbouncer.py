@@ -14,7 +14,7 @@ from tests.e2e.test_claims_lost import NO_BEATS, NOT_DURABLE
 from tests.e2e.test_outages import TRY
 from tests.support.pooler import PoolerError, transaction_pooler
 from tests.support.server import Lingering, Server
-from tests.support.sites import python
+from tests.support.sites import printed
 from tests.support.workers import Busy, Start
 
 SEND_AND_GET = """
@@ -44,18 +44,12 @@ def pooled(server: Server) -> Iterator[dict[str, str]]:
         pytest.skip(str(error))
 
 
-def run(environment: dict[str, str], *command: str) -> str:
-    done = python(*command, **environment)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def test_tasks_are_sent_run_and_waited_for_through_the_pooler(
     worker: Start, pooled: dict[str, str], server: Server
 ) -> None:
     process = worker("--processes=2", **pooled).ready()
     # With a poll of five minutes: notifications arrive, or this does not end in time.
-    assert run(pooled, "-c", SEND_AND_GET).split() == ["5", "190", "TASK_NOT_FOUND"]
+    assert printed("-c", SEND_AND_GET, **pooled).split() == ["5", "190", "TASK_NOT_FOUND"]
     assert len(server.backends("horsies listener")) == 1
     with psycopg.connect(pooled["DATABASE_URL"], autocommit=True, prepare_threshold=None) as through:
         assert through.execute("SHOW statement_timeout").fetchone() == ("0",)  # the heart's is not left to others
@@ -69,13 +63,13 @@ def test_caps_hold_and_change_and_commands_work_through_the_pooler(
 ) -> None:
     queue = ("-m", "django", "horsies_queue")
     process = worker("--processes=3", **pooled).ready()
-    run(pooled, *queue, "set", "default", "--max-concurrency=1", "--reason=a test")
+    printed(*queue, "set", "default", "--max-concurrency=1", "--reason=a test", **pooled)
     tasks = [Lingering(server, tmp_path / str(number)) for number in range(3)]
     tasks[0].runs()
     running = "SELECT count(*) FROM horsies_tasks WHERE status = 'RUNNING'"
     assert server.superuser(running) == [(1,)]
-    assert "default" in run(pooled, *queue, "list")
-    run(pooled, *queue, "set", "default", "--max-concurrency=2", "--reason=a test")
+    assert "default" in printed(*queue, "list", **pooled)
+    printed(*queue, "set", "default", "--max-concurrency=2", "--reason=a test", **pooled)
     wait_until(lambda: server.superuser(running) == [(2,)], "two run under the new cap")
     for task in tasks:
         Path(f"{task.path}.go").touch()

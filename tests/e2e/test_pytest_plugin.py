@@ -7,11 +7,10 @@ import re
 import uuid
 from pathlib import Path
 from typing import NamedTuple
-from xml.etree import ElementTree
 
 import pytest
 
-from tests.support.sites import ROOT, python
+from tests.support.sites import MANAGE, ROOT, python
 
 # A project of its own, with one app, whose tests pytest runs
 
@@ -41,50 +40,24 @@ addopts = --strict-markers -p no:cacheprovider
 
 
 class Finished(NamedTuple):
-    """A run of pytest: its exit code, each test with its outcome, and what it printed."""
+    """A run of pytest: its exit code, the outcome and the name of each test, and what it printed."""
 
     code: int
     outcomes: list[tuple[str, str]]
     output: str
 
 
-class Project:
-    """A project in a directory; its tests get a database of their own."""
-
-    def __init__(self, root: Path, files: dict[str, str]) -> None:
-        self.root = root
-        self.write({"settings.py": SETTINGS, "pytest.ini": INI, "shop/__init__.py": ""})
-        self.write(files)
-
-    def write(self, files: dict[str, str]) -> None:
-        """Write files, by their paths in the project."""
-        for name, text in files.items():
-            path = self.root / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-
-    def run_pytest(self, *options: str) -> Finished:
-        """Run pytest in the project, with horsies_django of this checkout."""
-        report = self.root / "report.xml"
-        report.unlink(missing_ok=True)
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "DJANGO"))}
-        variables = {"PYTHONPATH": str(ROOT), "TEST_DATABASE_NAME": f"test_project_{uuid.uuid4().hex[:8]}"}
-        words = ("-m", "pytest", f"--junitxml={report}", *options)
-        done = python(*words, cwd=self.root, environment=kept, **variables)
-        return Finished(done.returncode, outcomes_in(report), done.stdout + done.stderr)
-
-
-def outcomes_in(report: Path) -> list[tuple[str, str]]:
-    """Return the tests of a JUnit report, and the outcome of each: passed, failure, error or skipped."""
-    if not report.exists():
-        return []
-    cases = ElementTree.parse(report).getroot().iter("testcase")
-    return [(case.attrib["name"], outcome_of(case)) for case in cases]
-
-
-def outcome_of(case: ElementTree.Element) -> str:
-    """Return the outcome of a test."""
-    return next((child.tag for child in case if child.tag in ("failure", "error", "skipped")), "passed")
+def run_pytest(root: Path, files: dict[str, str], *options: str) -> Finished:
+    """Run pytest in a project of these files, with horsies_django of this checkout; its tests get a database of their own."""
+    for name, text in {"settings.py": SETTINGS, "pytest.ini": INI, "shop/__init__.py": "", **files}.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "DJANGO"))}
+    variables = {"PYTHONPATH": str(ROOT), "TEST_DATABASE_NAME": f"test_project_{uuid.uuid4().hex[:8]}"}
+    done = python("-m", "pytest", "-rA", *options, cwd=root, environment=kept, **variables)
+    outcomes = re.findall(r"^(PASSED|FAILED|ERROR|SKIPPED) \S+::(\S+)", done.stdout, re.MULTILINE)
+    return Finished(done.returncode, outcomes, done.stdout + done.stderr)
 
 
 # The plugin
@@ -207,13 +180,12 @@ def test_fixtures_and_marker_do_what_they_say(tmp_path: Path) -> None:
         "test_marked.py": MARKED,
         "test_one_of_two.py": ONE_OF_TWO,
     }
-    done = Project(tmp_path, files).run_pytest()
-    not_passed = {name: outcome for name, outcome in done.outcomes if outcome != "passed"}
-    assert not_passed == {
-        "test_a_failed_task_fails_the_test": "failure",
-        "test_a_failed_task_in_a_case": "failure",
-        "test_with_wrong_arguments": "error",
-        "test_on_an_event_loop": "error",
+    done = run_pytest(tmp_path, files)
+    assert {(outcome, name) for outcome, name in done.outcomes if outcome != "PASSED"} == {
+        ("FAILED", "test_a_failed_task_fails_the_test"),
+        ("FAILED", "test_a_failed_task_in_a_case"),
+        ("ERROR", "test_with_wrong_arguments"),
+        ("ERROR", "test_on_an_event_loop"),
     }, done.output
     assert len(done.outcomes) == 15, done.output
     assert "UNHANDLED_ERROR: LookupError: no such thing" in done.output
@@ -247,38 +219,27 @@ def test_at_once(horsies_immediate):
 
 def test_a_project_without_django_pays_nothing_and_is_told_what_is_missing(tmp_path: Path) -> None:
     """Naive: every run of pytest in the environment imports Django, or breaks for want of settings."""
-    project = Project(tmp_path, {"test_without.py": WITHOUT, "pytest.ini": "[pytest]\naddopts = --strict-markers\n"})
-    done = project.run_pytest("-p", "no:django")
-    assert dict(done.outcomes) == {
-        "test_nothing_of_django_is_imported": "passed",
-        "test_the_marker_is_registered": "passed",
-        "test_the_kit": "error",
-        "test_at_once": "error",
+    files = {"test_without.py": WITHOUT, "pytest.ini": "[pytest]\naddopts = --strict-markers\n"}
+    done = run_pytest(tmp_path, files, "-p", "no:django")
+    assert set(done.outcomes) == {
+        ("PASSED", "test_nothing_of_django_is_imported"),
+        ("PASSED", "test_the_marker_is_registered"),
+        ("ERROR", "test_the_kit"),
+        ("ERROR", "test_at_once"),
     }, done.output
     assert "install pytest-django and set DJANGO_SETTINGS_MODULE" in done.output
 
 
 def test_a_project_without_the_app_is_told_so(tmp_path: Path) -> None:
-    project = Project(tmp_path, {"test_app.py": "def test_the_kit(horsies): pass"})
-    settings = (tmp_path / "settings.py").read_text()
-    project.write({"settings.py": settings.replace('"horsies_django", "shop"', '"shop"')})
-    done = project.run_pytest()
-    assert dict(done.outcomes) == {"test_the_kit": "error"}
+    settings = SETTINGS.replace('"horsies_django", "shop"', '"shop"')
+    done = run_pytest(tmp_path, {"settings.py": settings, "test_app.py": "def test_the_kit(horsies): pass"})
+    assert done.outcomes == [("ERROR", "test_the_kit")]
     assert "'horsies_django' in INSTALLED_APPS" in done.output
 
 
 # The page about tests is a project: its files are put together, and pytest runs them
 
 PAGE = ROOT / "docs" / "howto" / "test-your-tasks.md"
-MANAGE = """
-import os
-import sys
-
-from django.core.management import execute_from_command_line
-
-os.environ.setdefault("DJANGO_SETTINGS_MODULE", "settings")
-execute_from_command_line(sys.argv)
-"""
 
 
 def files_of_the_page() -> dict[str, str]:
@@ -294,8 +255,8 @@ def files_of_the_page() -> dict[str, str]:
 @pytest.mark.django_db
 def test_every_block_of_the_page_about_tests_does_what_the_page_says(tmp_path: Path) -> None:
     files = files_of_the_page()
-    done = Project(tmp_path, {"manage.py": MANAGE, **files}).run_pytest("tests")
+    done = run_pytest(tmp_path, {"manage.py": MANAGE, **files}, "tests")
     assert done.code == 0, done.output
     written = [name for text in files.values() for name in re.findall(r"def (test_\w+)", text)]
     assert len(written) > 15
-    assert sorted(done.outcomes) == [(name, "passed") for name in sorted(written)]
+    assert sorted(done.outcomes) == [("PASSED", name) for name in sorted(written)]

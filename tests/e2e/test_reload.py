@@ -19,21 +19,11 @@ import pytest
 
 from horsies_django import TaskResult, get_handle
 from tests.conftest import put, wait_until
-from tests.e2e.test_shutdown import family
-from tests.support.workers import ROOT, Start, WorkerProcess
+from tests.support.sites import MANAGE
+from tests.support.workers import ROOT, Start, WorkerProcess, gone
 
 pytestmark = pytest.mark.timeout(240)
 
-MANAGE = """
-    import os
-    import sys
-
-    from django.core.management import execute_from_command_line
-
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "conf.settings")
-    if __name__ == "__main__":
-        execute_from_command_line(sys.argv)
-"""
 SETTINGS = """
     from tests.settings import *
 
@@ -168,33 +158,34 @@ def interrupt(process: WorkerProcess, whom: str) -> None:
     if whom == "everybody":
         ctrl_c(process)
     else:
-        (inner(process) if whom == "the worker" else process.process).send_signal(signal.SIGINT)
-
-
-def gone(processes: list[psutil.Process]) -> bool:
-    return not psutil.wait_procs(processes, timeout=30)[1]
+        process.signal(signal.SIGINT)
 
 
 @pytest.mark.parametrize("options", SHAPES, ids=" ".join)
-def test_changed_code_runs_after_a_restart_and_the_log_says_which_file_it_was(
-    reloaded: Start, project: Project, options: tuple[str, ...]
+def test_changed_code_runs_after_a_restart_which_ends_tasks_that_outlast_their_time_and_the_log_says_which_file_it_was(
+    reloaded: Start, project: Project, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     """Naive: Django's autoreload runs the worker in a thread, which cannot handle signals, and exits in the middle of tasks."""
-    process = reloaded(*options).ready()
+    process = reloaded(*options, "--shutdown-timeout=0.5").ready()
     assert result("version") == "the first"
     first = inner(process)
     path = project.tasks("the second one")
     started_again(process)
     assert (result("version"), result("price")) == ("the second one", 7)
     assert process.log.count(f"{path} changed: restarting the worker") == 1
-    assert gone([first])
+    gone([first])
     project.write("shop/prices.py", "PRICE = 1_000")  # only tasks import it, so only children know it
     started_again(process, 3)
     assert result("price") == 1_000
-    processes = family(process)
+    handle, _gate = busy(tmp_path)
+    project.tasks("the third one")
+    started_again(process, 4)
+    assert handle.get(0).err_value.error_code == "WORKER_CRASHED"
+    assert result("version") == "the third one"
+    processes = process.family()
     assert process.stop() == 0
-    assert gone(processes)
-    assert starts(process) == 3
+    gone(processes)
+    assert (starts(process), WAITING in process.log) == (4, False)
 
 
 def test_code_that_cannot_be_imported_is_named_and_the_next_change_starts_the_worker(
@@ -226,31 +217,26 @@ def test_options_that_are_wrong_end_it_at_once(reloaded: Start) -> None:
     assert "does not go with --until-empty" in process.log
 
 
-@pytest.mark.parametrize("whom", ["everybody", "the outer process", "the worker"])
-def test_one_ctrl_c_lets_running_tasks_finish_whoever_gets_it(reloaded: Start, tmp_path: Path, whom: str) -> None:
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("whom", ["everybody", "the outer process"])
+def test_one_ctrl_c_lets_running_tasks_finish_and_a_second_one_ends_them_whoever_gets_it(
+    reloaded: Start, tmp_path: Path, whom: str, times: int
+) -> None:
     """Naive: a terminal sends the signal to both, the outer process passes it on, and two of them kill the tasks."""
     process = reloaded().ready()
     handle, gate = busy(tmp_path)
-    processes = family(process)
+    processes = process.family()
     interrupt(process, whom)
     wait_until(lambda: "no more tasks are claimed" in process.log, "the signal is taken")
     assert handle.info().status == "RUNNING"
-    gate.touch()
-    assert process.wait() == 0
-    assert handle.get(0).ok_value == "the first"
-    assert gone(processes)
+    if times == 2:
+        interrupt(process, whom)
+    else:
+        gate.touch()
+    assert process.wait() == times - 1
+    assert handle.get(0).is_ok() == (times == 1)
+    gone(processes)
     assert starts(process) == 1
-
-
-@pytest.mark.parametrize("whom", ["everybody", "the outer process"])
-def test_a_second_ctrl_c_ends_the_tasks_as_it_does_without_reload(reloaded: Start, tmp_path: Path, whom: str) -> None:
-    process = reloaded().ready()
-    handle, _gate = busy(tmp_path)
-    interrupt(process, whom)
-    wait_until(lambda: "no more tasks are claimed" in process.log, "the first one is taken")
-    interrupt(process, whom)
-    assert process.wait() == 1
-    assert handle.get(0).err_value.error_code == "WORKER_CRASHED"
 
 
 def test_a_busy_task_finishes_before_the_restart_and_ctrl_c_meanwhile_is_a_first_one(
@@ -270,29 +256,15 @@ def test_a_busy_task_finishes_before_the_restart_and_ctrl_c_meanwhile_is_a_first
     assert starts(process) == 1
 
 
-@pytest.mark.parametrize("options", SHAPES, ids=" ".join)
-def test_a_task_that_outlasts_the_shutdown_timeout_is_ended_and_the_new_code_runs(
-    reloaded: Start, project: Project, tmp_path: Path, options: tuple[str, ...]
-) -> None:
-    process = reloaded(*options, "--shutdown-timeout=0.5").ready()
-    handle, _gate = busy(tmp_path)
-    project.tasks("the second one")
-    started_again(process)
-    assert handle.get(0).err_value.error_code == "WORKER_CRASHED"
-    assert result("version") == "the second one"
-    assert WAITING not in process.log
-    assert process.stop() == 0
-
-
 def test_a_worker_whose_outer_process_was_killed_stops_in_order(reloaded: Start, tmp_path: Path) -> None:
     """Naive: the worker runs on with old code, and nobody restarts it or sends it Ctrl-C."""
     process = reloaded().ready()
     handle, gate = busy(tmp_path)
-    processes = family(process)
+    processes = process.family()
     process.process.kill()
     wait_until(lambda: "no more tasks are claimed" in process.log, "the worker notices")
     gate.touch()
-    assert gone(processes)
+    gone(processes)
     assert handle.get(0).ok_value == "the first"
 
 
@@ -302,9 +274,9 @@ def test_a_worker_whose_outer_process_was_killed_stops_in_order(reloaded: Start,
 URLS = """
     from django.urls import path
 
-    from shop import {module}
+    from shop import fragile, views
 
-    urlpatterns = [path("", {module}.page)]
+    urlpatterns = [path("", views.page)]
 """
 VIEWS = """
     import os
@@ -345,44 +317,31 @@ FRAGILE = """
     os.environ["IMPORTED_ONCE"] = "yes"
 
 
-    def page(request): ...
-
-
     @task
     def remind() -> None: ...
 """
-
-
-def of_the_project(worker: Start, project: Project, *options: str) -> WorkerProcess:
-    """Start a worker of the project by its manage.py."""
-    how = {"program": ("manage.py", "horsies_worker"), **project.environment}
-    return worker("--processes=1", *options, **how).ready()
 
 
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])
 def test_a_task_in_a_module_of_views_runs_in_a_child_in_which_the_receivers_of_the_module_are_called(
     project: Project, worker: Start, method: str
 ) -> None:
-    """Naive: the worker claims it, and its child, which imports the modules of tasks only, fails it at the first attempt."""
-    project.write("shop/views.py", VIEWS)
-    project.write("conf/urls.py", URLS.format(module="views"))
-    process = of_the_project(worker, project, f"--start-method={method}")
+    """Naive: the worker claims it, and its child, which imports the modules of tasks only, fails it at the first attempt.
+
+    A module that fresh interpreters cannot import is named, and only its tasks fail.
+    """
+    for name, text in (("shop/views.py", VIEWS), ("shop/fragile.py", FRAGILE), ("conf/urls.py", URLS)):
+        project.write(name, text)
+    how = {"program": ("manage.py", "horsies_worker"), **project.environment}
+    process = worker("--processes=1", f"--start-method={method}", **how).ready()
     saved, pid = result("remind", module="views", name="a reader")
     assert saved == ["a reader"]
     assert pid not in (process.process.pid, os.getpid())
-    assert process.stop() == 0
-
-
-def test_a_module_that_fresh_interpreters_cannot_import_is_named_and_only_its_tasks_fail(
-    project: Project, worker: Start
-) -> None:
-    project.write("shop/fragile.py", FRAGILE)
-    project.write("conf/urls.py", URLS.format(module="fragile"))
-    process = of_the_project(worker, project, "--start-method=spawn")
-    assert outcome("remind", module="fragile").err_value.error_code == "WORKER_RESOLUTION_ERROR"
-    assert result("version") == "the first"
-    wait_until(lambda: "the module shop.fragile cannot be imported by this child" in process.log, "it is named")
-    assert "SystemExit('only one process may import this')" in process.log
+    if method == "spawn":
+        assert outcome("remind", module="fragile").err_value.error_code == "WORKER_RESOLUTION_ERROR"
+        assert result("version") == "the first"
+        wait_until(lambda: "the module shop.fragile cannot be imported by this child" in process.log, "it is named")
+        assert "SystemExit('only one process may import this')" in process.log
     assert process.stop() == 0
 
 
@@ -416,15 +375,6 @@ class Desk:
         wait_until(self.page, "the site answers")
         return self
 
-    def family(self) -> list[psutil.Process]:
-        return psutil.Process(self.process.process.pid).children(recursive=True)
-
-    def part(self, command: str) -> psutil.Process:
-        """Return the process of a command that horsies_dev has started."""
-        children = psutil.Process(self.process.process.pid).children()
-        (found,) = [child for child in children if command in child.cmdline()]
-        return found
-
 
 def test_the_site_and_the_worker_run_side_by_side_and_one_ctrl_c_ends_both(worker: Start, project: Project) -> None:
     desk = Desk(worker, project).ready()
@@ -435,10 +385,10 @@ def test_the_site_and_the_worker_run_side_by_side_and_one_ctrl_c_ends_both(worke
     )
     wait_until(lambda: re.search(r'^site   \| .*"GET / HTTP/1\.1" 200', desk.log, re.MULTILINE), "the line of the site")
     assert {line[:9] for line in desk.log.splitlines()} <= {"site   | ", "worker | ", "site   |", "worker |"}
-    processes = desk.family()
+    processes = desk.process.family()
     os.killpg(desk.process.process.pid, signal.SIGINT)
     assert desk.process.wait() == 0
-    assert gone(processes)
+    gone(processes)
     assert "Worker stopped" in desk.log
     assert desk.page() is None
     assert "\x1b" not in desk.log
@@ -466,15 +416,6 @@ def test_both_restart_when_code_changes_and_a_second_ctrl_c_reaches_the_worker_a
     assert handle.get(0).err_value.error_code == "WORKER_CRASHED"
 
 
-def test_if_the_worker_dies_it_says_so_and_ends_the_site(worker: Start, project: Project) -> None:
-    desk = Desk(worker, project).ready()
-    processes = desk.family()
-    desk.part("horsies_worker").kill()
-    assert desk.process.wait() == 1
-    assert "dev    | the worker was killed by SIGKILL; ending the site" in desk.log
-    assert gone(processes)
-
-
 def test_a_site_that_cannot_have_its_port_ends_the_worker_too(worker: Start, project: Project) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         desk = Desk(worker, project, port=int(taken.getsockname()[1]))
@@ -483,10 +424,16 @@ def test_a_site_that_cannot_have_its_port_ends_the_worker_too(worker: Start, pro
     assert re.search(r"^dev    \| the site ended with exit code \d+; ending the worker$", desk.log, re.MULTILINE)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent has died")
-def test_nothing_is_left_of_it_when_it_is_killed(worker: Start, project: Project) -> None:
+ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent has died")
+
+
+@pytest.mark.parametrize("killed", ["horsies_worker", pytest.param("horsies_dev", marks=ON_LINUX)])
+def test_nothing_is_left_of_it_when_it_or_its_worker_is_killed(worker: Start, project: Project, killed: str) -> None:
     """Naive: the next ``horsies_dev`` finds its port taken, and two workers run."""
     desk = Desk(worker, project).ready()
-    processes = desk.family()
-    desk.process.process.kill()
-    assert gone(processes)
+    outer, processes = psutil.Process(desk.process.process.pid), desk.process.family()
+    (victim,) = [one for one in (outer, *outer.children()) if killed in one.cmdline()]
+    victim.kill()
+    assert desk.process.wait() == (1 if killed == "horsies_worker" else -signal.SIGKILL)
+    assert ("dev    | the worker was killed by SIGKILL; ending the site" in desk.log) == (killed == "horsies_worker")
+    gone(processes)

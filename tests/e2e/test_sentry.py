@@ -6,6 +6,7 @@ import json
 import signal
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,31 +16,22 @@ from horsies_django.models import Task
 from tests.apps.project import tasks
 from tests.conftest import wait_until
 from tests.support.collector import Collector
-from tests.support.workers import Start, WorkerProcess, held_by
+from tests.support.workers import Start, held_by
 
 Events = Callable[[], list[dict[str, Any]]]
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "events"
-
-
-@pytest.fixture
-def reporting(worker: Start, path: Path) -> Start:
+def reporting(worker: Start, tmp_path: Path) -> Start:
     """Give a function that starts workers of a project with Sentry."""
-
-    def start(*options: str, **environment: str) -> WorkerProcess:
-        settings = {"DJANGO_SETTINGS_MODULE": "tests.settings.sentry", "HORSIES_TEST_NOTES": str(path)}
-        return worker(*options, **settings, **environment)
-
-    return start
+    return partial(worker, DJANGO_SETTINGS_MODULE="tests.settings.sentry", HORSIES_TEST_NOTES=str(tmp_path / "events"))
 
 
 @pytest.fixture
-def events(path: Path) -> Events:
+def events(tmp_path: Path) -> Events:
     """Give a function that returns all events that were captured."""
+    path = tmp_path / "events"
     return lambda: [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 

@@ -21,14 +21,9 @@ from django.contrib.auth.models import Group
 from horsies_django.models import Heartbeat, Task, TaskAttempt, Worker
 from tests.apps.project import tasks
 from tests.conftest import wait_until
-from tests.support.workers import Start, WorkerProcess, database_url, held_by, is_over, let_go
+from tests.support.workers import Start, WorkerProcess, database_url, gone, held_by, is_over, let_go
 
 SOFT = {"DJANGO_SETTINGS_MODULE": "tests.settings.soft"}
-
-
-def family(process: WorkerProcess) -> list[psutil.Process]:
-    """Return the processes below a worker: children, fork server, and what multiprocessing starts beside it."""
-    return psutil.Process(process.process.pid).children(recursive=True)
 
 
 def attempts(handle: object) -> list[tuple[str, str | None]]:
@@ -228,12 +223,12 @@ def test_a_signal_while_task_modules_are_imported_ends_it(
     slow = {"DJANGO_SETTINGS_MODULE": "tests.settings.slow_import", "SLOW_IMPORT": where, **hasty}
     process = worker("--processes=3", f"--start-method={method}", **slow)
     wait_until(lambda: process.log.count(f"importing in the {where}") == times, "it imports")
-    below = family(process)
+    below = process.family()
     os.killpg(process.process.pid, signal.SIGTERM)
     assert process.wait() == 0
     assert "Traceback" not in process.log
     assert ("Stopped before it started" in process.log) == (method != "spawn")
-    wait_until(lambda: not any(item.is_running() for item in below), "nothing is left of it")
+    gone(below)
     assert not Heartbeat.objects.exists()
 
 
@@ -289,7 +284,7 @@ def without_new_connections() -> Iterator[Callable[[], None]]:
 
 def test_a_statement_that_never_returns_does_not_keep_the_worker_alive(worker: Start) -> None:
     process = worker("--processes=1", "--shutdown-timeout=0").ready()
-    below = family(process)
+    below = process.family()
     tasks.hold.send("running")
     held_by("running")
     with psycopg.connect(database_url()) as other:
@@ -298,7 +293,7 @@ def test_a_statement_that_never_returns_does_not_keep_the_worker_alive(worker: S
         assert process.wait() == 1
         other.rollback()
     assert "1 outcome(s) of tasks were not written" in process.log
-    wait_until(lambda: not any(item.is_running() for item in below), "nothing is left of it")
+    gone(below)
 
 
 # Killed
@@ -370,15 +365,6 @@ def test_process_one_stops_in_order_and_need_not_be_root(
     let_go("slow")
     assert outer.wait() == 0
     assert handle.get(0).is_ok()
-
-
-def test_process_one_ends_at_its_deadline(process_one: Contained) -> None:
-    outer, inner = process_one("--processes=1", "--shutdown-timeout=0.2")
-    handle = tasks.deaf.send("endless")
-    held_by("endless")
-    inner.send_signal(signal.SIGTERM)
-    assert outer.wait() == 1
-    assert handle.get(0).err_value.error_code == "WORKER_CRASHED"
 
 
 def test_process_one_replaces_a_child_that_is_killed_and_reaps_what_a_dead_task_left_behind(

@@ -20,7 +20,7 @@ from tests.apps.project import tasks
 from tests.conftest import wait_until
 from tests.support.everything import EVERYTHING
 from tests.support.factories import now
-from tests.support.sites import fresh_database, python
+from tests.support.sites import fresh_database, printed
 from tests.support.workers import ROOT, Start
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -78,9 +78,7 @@ schedules.create("daily", definition, actor="a test")
 def run(url: str, *words: str, **environment: str) -> str:
     """Run a command of Django in a process of its own, with the code of this release unless PYTHONPATH names another."""
     variables = {**SITE, "PYTHONPATH": str(ROOT), "DATABASE_URL": url, **environment}
-    done = python("-m", "django", *words, cwd=HERE, **variables)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return printed("-m", "django", *words, cwd=HERE, **variables)
 
 
 @pytest.fixture(params=DUMPS, ids=lambda path: path.stem)

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import psycopg
@@ -16,6 +17,15 @@ from psycopg import sql
 
 from tests.support.pages import ROOT
 from tests.support.workers import database_url
+
+MANAGE = """
+import sys
+
+from django.core.management import execute_from_command_line
+
+if __name__ == "__main__":
+    execute_from_command_line(sys.argv)
+"""
 
 
 def python(
@@ -26,6 +36,13 @@ def python(
         [sys.executable, *words], cwd=cwd, env={**(environment or os.environ), **variables}, stdin=subprocess.DEVNULL,
         capture_output=True, text=True, timeout=timeout, check=False,
     )  # fmt: skip
+
+
+def printed(*words: str, code: int = 0, **how: Any) -> str:
+    """Run Python in that way and return what it printed. Its exit code has to be ``code``."""
+    done = python(*words, **how)
+    assert done.returncode == code, f"{words}: {done.stdout}{done.stderr}"
+    return done.stdout
 
 
 def manage(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -50,13 +67,9 @@ class Site:
         }
 
     def run(self, *words: str, code: int = 0, **environment: str) -> str:
-        """Run Python with these words; return what it printed. Its exit code has to be ``code``."""
-        done = python(*words, cwd=self.directory, environment=self.environment, **environment)
-        assert done.returncode == code, f"{words}: {done.stdout}{done.stderr}"
-        return done.stdout
+        return printed(*words, code=code, cwd=self.directory, environment=self.environment, **environment)
 
     def manage(self, *words: str, code: int = 0) -> str:
-        """Run a command of Django."""
         return self.run("-m", "django", *words, code=code)
 
 

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -83,6 +83,11 @@ def is_over(pid: int) -> bool:
         return True
 
 
+def gone(processes: Iterable[psutil.Process]) -> None:
+    """Wait until these processes have ended."""
+    wait_until(lambda: all(is_over(one.pid) for one in processes), "nothing is left of them")
+
+
 class WorkerProcess:
     """A running ``horsies_worker`` and its log; ``prefix`` is a command that runs it, ``program`` what Python runs instead."""
 
@@ -133,6 +138,10 @@ class WorkerProcess:
         assert self.process.poll() is None, self.log
         return self
 
+    def family(self) -> list[psutil.Process]:
+        """Return the processes below it: children, fork server, and what multiprocessing starts beside it."""
+        return psutil.Process(self.process.pid).children(recursive=True)
+
     def signal(self, number: int) -> None:
         os.kill(self.process.pid, number)
 
@@ -164,36 +173,34 @@ class SchedulerProcess(WorkerProcess):
     command, greeting = "horsies_scheduler", "Scheduler started"
 
 
-@pytest.fixture
-def scheduler(transactional_db: None, tmp_path: Path) -> Iterator[Callable[..., SchedulerProcess]]:
-    """Give a function that starts schedulers; all of them are ended afterwards."""
-    started: list[SchedulerProcess] = []
+@contextmanager
+def all_ended(kind: type[WorkerProcess], directory: Path) -> Iterator[Callable[..., Any]]:
+    """Give a function that starts processes of a kind, with their logs in the directory; all of them are ended afterwards."""
+    started: list[WorkerProcess] = []
 
-    def start(**environment: str) -> SchedulerProcess:
-        log = tmp_path / f"scheduler-{len(started)}.log"
-        environment = {"DJANGO_SETTINGS_MODULE": "tests.settings.schedules", **environment}
-        started.append(SchedulerProcess(log, **environment))
+    def start(*options: str, **how: Any) -> WorkerProcess:
+        log = directory / f"{kind.command.rpartition('_')[2]}-{len(started)}.log"
+        started.append(kind(log, *options, **how))
         return started[-1]
 
     yield start
     for item in started:
         item.end()
+
+
+@pytest.fixture
+def scheduler(transactional_db: None, tmp_path: Path) -> Iterator[Callable[..., SchedulerProcess]]:
+    """Give a function that starts schedulers."""
+    with all_ended(SchedulerProcess, tmp_path) as start:
+        yield functools.partial(start, DJANGO_SETTINGS_MODULE="tests.settings.schedules")
 
 
 @pytest.fixture
 def worker(transactional_db: None, tmp_path: Path) -> Iterator[Start]:
-    """Give a function that starts workers; all of them are ended afterwards."""
-    started: list[WorkerProcess] = []
-
-    def start(*options: str, **how: Any) -> WorkerProcess:
-        log = tmp_path / f"worker-{len(started)}.log"
-        started.append(WorkerProcess(log, *options, **how))
-        return started[-1]
-
-    yield start
-    Group.objects.all().delete()
-    for item in started:
-        item.end()
+    """Give a function that starts workers."""
+    with all_ended(WorkerProcess, tmp_path) as start:
+        yield start
+        Group.objects.all().delete()
 
 
 class Standing:

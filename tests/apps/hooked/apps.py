@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from django.apps import AppConfig, apps
+from django.apps import AppConfig
 
 from horsies_django import signals
 
@@ -53,5 +53,3 @@ def misbehave(name: str, /, **values: Any) -> None:
         raise SystemExit(3)
     if harm == "hang":
         GATE.wait()
-    if harm == "query":
-        apps.get_model("auth", "Group").objects.create(name=f"{name} {values['task_id']}")

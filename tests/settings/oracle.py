@@ -1,25 +1,16 @@
-"""Settings of the storm: queues with every kind of limit, and dead workers found within seconds.
-
-ORACLE_CLUSTER_CAP gives the whole cluster a cap as well.
-"""
+"""Settings of the storm over limits, of every kind; ORACLE_CLUSTER_CAP gives the whole cluster a cap as well."""
 
 from __future__ import annotations
 
 import os
 
-import environ
+from tests.settings.chaos import *  # noqa: F403
+from tests.settings.chaos import HORSIES as STORM
+from tests.settings.chaos import INSTALLED_APPS as APPS
 
-SECRET_KEY = "for the storm only"
-USE_TZ = True
-INSTALLED_APPS = ["django.contrib.contenttypes", "django.contrib.auth", "horsies_django", "tests.stress.oracle"]
-DATABASES = {"default": environ.Env().db_url("DATABASE_URL")}
-HORSIES = {
-    "RESILIENCE": {"NOTIFY_POLL_INTERVAL_MS": 1_000},
-    "RECOVERY": {
-        "CLAIMER_HEARTBEAT_INTERVAL_MS": 1_000,
-        "RUNNING_STALE_THRESHOLD_MS": 3_000,
-        "CHECK_INTERVAL_MS": 1_000,
-    },
+INSTALLED_APPS = [*APPS, "tests.stress.oracle"]
+HORSIES = STORM | {
+    "CLUSTER_WIDE_CAP": int(os.environ.get("ORACLE_CLUSTER_CAP", "0")) or None,
     "QUEUES": {
         "free": {"priority": 90},
         "tight": {"priority": 10, "max_concurrency": 3},
@@ -35,5 +26,3 @@ HORSIES = {
         "same": {"priority": 30, "partition": {"by_task": True, "by_args": "all", "coalesce": True}},
     },
 }
-if "ORACLE_CLUSTER_CAP" in os.environ:
-    HORSIES["CLUSTER_WIDE_CAP"] = int(os.environ["ORACLE_CLUSTER_CAP"])

@@ -7,44 +7,29 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from django.db import connection, transaction
 
 from benchmarks import meters, workflow
 from benchmarks.against import compare
-from benchmarks.figures import LESS_IS_BETTER, Figures, Goal, Reading
+from benchmarks.figures import Figures, Goal, Reading
 from benchmarks.link import far_away
 from benchmarks.pairs import SHAPES, lower_bound
 from benchmarks.saved import Run, load, save
 from benchmarks.tables import verdicts
-from tests.conftest import sql, wait_until
+from tests.conftest import Connect, wait_until
 from tests.support.factories import TaskFactory
 from tests.support.sites import python
 from tests.support.sizes import STRESS
 from tests.support.workers import ROOT, database_url
 
 pytestmark = [pytest.mark.stress, pytest.mark.django_db(transaction=True)]
-
-# The server's processes are not seen where it runs in a container.
-COSTS = {"parent CPU, us/task", "children CPU, us/task", "statements/task", "WAL, bytes/task", "connections"}
-FLEET = {
-    "workers' CPU, ms/send", "server CPU with heartbeats, ms/send", "idle server, CPU %", "idle workers, CPU %", "workers",
-}  # fmt: skip
-# The reading that is compared, where the first may be negative in a short run: a difference of two, or the time to a start that
-# the sender hears of before its own commit.
-COMPARED = {
-    "bare": "bare lone task, commit to result, p50",
-    "fleet": "fleet of 1, commit to user code, p99",
-    "latency": "latency idle, commit to result, p50",
-}
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -73,59 +58,53 @@ def whole(*values: object) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("name", "first", "unit", "details", "readings", "goals"),
+    ("name", "first", "unit", "readings", "goals"),
     [
-        ("drain", "drain sync, hard mode, 1 process", "tasks/s", COSTS, 17, 8),
-        ("latency", "latency idle, commit to user code, p50", "ms", set(), 10, 5),
-        ("floor", "floor round trip, busy", "us", {"p99"}, 8, 0),
-        ("bare", "bare lone task, commit to user code, p50", "ms", set(), 6, 0),
-        ("listeners", "listeners idle beside a NOTIFY: 1, server CPU", "us", set(), 3, 0),
-        whole("fleet", "fleet of 1, server CPU per send", "ms", FLEET, 15, 2),
-        whole("elected", "elected killed: the oldest, next start", "ms", {"workers"}, 6, 5),
-        ("enqueue", "enqueue one by one, send", "us", set(), 7, 4),
-        whole("recycling", "recycling after every task", "tasks/s", set(), 3, 0),
-        whole("projects", "projects, the queue only, start", "s", set(), 8, 0),
-        whole("defaults", "defaults sync, hard mode, 4 processes", "tasks/s", set(), 6, 3),
-        whole("schedule", "schedule fire time to start of its task, p50", "ms", {"fire times"}, 6, 2),
-        ("steps", "steps bare transaction", "us", set(), 3, 1),
-        ("priorities", "priorities pass of 8, 1 priority", "ms", {"tasks", "slowest, ms"}, 16, 4),
-        whole("large", "large start of a worker, 1 queue", "s", {"queues"}, 15, 8),
-        ("growth", "growth drain, empty table", "tasks/s", {"tasks", "rows beside"}, 4, 3),
-        ("xmin", "xmin first tenth", "tasks/s", set(), 4, 2),
-        ("rtt", "rtt drain sync, soft mode, 2 processes", "tasks/s", {"round trip, ms"}, 2, 2),
-        whole("memory", "memory parent", "MB", set(), 3, 3),
-        whole("mixed", "mixed wait, with tasks of 1 s", "ms", {"p50", "longest", "tasks"}, 2, 1),
+        ("drain", "drain sync, hard mode, 1 process", "tasks/s", 17, 8),
+        ("latency", "latency idle, commit to user code, p50", "ms", 10, 5),
+        ("floor", "floor round trip, busy", "us", 8, 0),
+        ("bare", "bare lone task, commit to user code, p50", "ms", 6, 0),
+        ("listeners", "listeners idle beside a NOTIFY: 1, server CPU", "us", 3, 0),
+        whole("fleet", "fleet of 1, server CPU per send", "ms", 15, 2),
+        whole("elected", "elected killed: the oldest, next start", "ms", 6, 5),
+        ("enqueue", "enqueue one by one, send", "us", 7, 4),
+        whole("recycling", "recycling after every task", "tasks/s", 3, 0),
+        whole("projects", "projects, the queue only, start", "s", 8, 0),
+        whole("defaults", "defaults sync, hard mode, 4 processes", "tasks/s", 6, 3),
+        whole("schedule", "schedule fire time to start of its task, p50", "ms", 6, 2),
+        ("steps", "steps bare transaction", "us", 3, 1),
+        ("priorities", "priorities pass of 8, 1 priority", "ms", 16, 4),
+        whole("large", "large start of a worker, 1 queue", "s", 15, 8),
+        ("growth", "growth drain, empty table", "tasks/s", 4, 3),
+        ("xmin", "xmin first tenth", "tasks/s", 4, 2),
+        ("rtt", "rtt drain sync, soft mode, 2 processes", "tasks/s", 2, 2),
+        whole("memory", "memory parent", "MB", 3, 3),
+        whole("mixed", "mixed wait, with tasks of 1 s", "ms", 2, 1),
     ],
 )
 def test_a_scenario_prints_its_readings_judges_its_goals_and_is_compared_with_a_file(
-    name: str, first: str, unit: str, details: set[str], readings: int, goals: int, tmp_path: Path
+    name: str, first: str, unit: str, readings: int, goals: int, tmp_path: Path
 ) -> None:
-    best = 1e-9 if unit in LESS_IS_BETTER else 1e9
-    better = COMPARED.get(name, first)
-    former = a_run(tmp_path / "former.json", Reading(better, best, unit), Reading(f"{name} gone", 1.0, "s"))
+    former = a_run(tmp_path / "former.json", Reading(first, 1.0, unit), Reading(f"{name} gone", 1.0, "s"))
     done = run(name, "--scale=0.002", "--repeats=1", f"--json={tmp_path / 'now.json'}", f"--against={former}")
     assert done.returncode == 0, done.stderr
 
     lines = [json.loads(line) for line in done.stdout.splitlines()]
-    saved = json.loads((tmp_path / "now.json").read_text())
     names = [line["name"] for line in lines]
     assert (names[0], lines[0]["unit"], len(names)) == (first, unit, readings)
-    assert lines[0]["details"].keys() - {"server CPU, us/task"} == details
-    assert {name_.replace(",", "").split()[0] for name_ in names} == {name}
-    assert [(found["name"], found["unit"]) for found in saved["readings"]] == [
-        (line["name"], line["unit"]) for line in lines
-    ]
+    assert {each.replace(",", "").split()[0] for each in names} == {name}
     assert all(line["value"] > 0 for line in lines if line["unit"] == "tasks/s")
-    assert {"horsies_django", "python", "django", "psycopg", "postgresql", "machine"} == saved["versions"].keys()
 
+    saved = json.loads((tmp_path / "now.json").read_text())
+    assert [found["name"] for found in saved["readings"]] == names
+    assert {"horsies_django", "python", "django", "psycopg", "postgresql", "machine"} == saved["versions"].keys()
     assert len(saved["goals"]) == goals
-    for goal in saved["goals"]:
-        assert {goal["of"], goal["over"] or goal["of"]} <= set(names)
+    assert {of for goal in saved["goals"] for of in (goal["of"], goal["over"] or goal["of"])} <= set(names)
+
     table = done.stderr.splitlines()
     assert len([line for line in table if " reached: " in line or " MISSED: " in line]) == goals
     assert all(any(line.startswith(reading) for line in table) for reading in names)
-    assert [line.startswith(better) for line in table if "WORSE" in line] == [True]
-    assert f"{name} gone" not in done.stderr
+    assert [line.startswith(first) for line in table if " against " in line] == [True]
 
 
 def test_the_meters_count_what_ended_processes_used_and_what_was_written() -> None:
@@ -141,30 +120,23 @@ def test_the_meters_count_what_ended_processes_used_and_what_was_written() -> No
 
 
 @pytest.mark.parametrize(
-    ("unit", "former", "now", "worse"),
+    ("unit", "now", "worse"),
     [
-        ("tasks/s", 100.0, 89.0, True),
-        ("tasks/s", 100.0, 91.0, False),
-        ("tasks/s", 100.0, 200.0, False),
-        ("ms", 1.0, 1.11, True),
-        ("ms", 1.0, 1.09, False),
-        ("statements", 0.1, 0.05, False),
+        ("tasks/s", 89.0, True),
+        ("tasks/s", 91.0, False),
+        ("tasks/s", 200.0, False),
+        ("ms", 111.0, True),
+        ("ms", 109.0, False),
     ],
 )
 def test_a_reading_is_marked_that_is_worse_by_more_than_a_tenth(
-    unit: str, former: float, now: float, worse: bool, tmp_path: Path
+    unit: str, now: float, worse: bool, tmp_path: Path
 ) -> None:
-    baseline = load(a_run(tmp_path / "former.json", Reading("drain", former, unit)))
+    former = load(a_run(tmp_path / "former.json", Reading("drain", 100.0, unit)))
     figures = load(a_run(tmp_path / "now.json", Reading("drain", now, unit))).figures
-    (line,) = compare(figures, baseline.versions, baseline)
-    assert ("WORSE" in line) == worse
-    assert f"ratio {now / former:.3f}" in line
-
-
-def test_what_two_runs_were_measured_on_is_told_where_it_differs(tmp_path: Path) -> None:
-    baseline = load(a_run(tmp_path / "former.json"))
-    lines = list(compare(Figures(), {**baseline.versions, "python": "new"}, baseline))
-    assert lines == ["not the same python: new, was of old"]
+    other, line = compare(figures, {**former.versions, "python": "new"}, former)
+    assert other == "not the same python: new, was of old"
+    assert ("WORSE" in line, f"ratio {now / 100:.3f}" in line) == (worse, True)
 
 
 def test_a_goal_is_a_bound_of_a_median_or_of_the_ratio_of_two() -> None:
@@ -205,14 +177,10 @@ def test_the_same_file_gives_the_same_pictures_and_a_page_with_all_figures(tmp_p
     for name in written:
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
 
-    picture = (tmp_path / "one" / "drain.svg").read_text()
-    for text in ("P1 \N{GREATER-THAN OR EQUAL TO} 4,600", "sync, statements", "tasks/s", "4,500", "Python of old"):
-        assert text in picture
+    assert "4,500" in (tmp_path / "one" / "drain.svg").read_text()
     page = (tmp_path / "one" / "results.md").read_text()
     assert "| P1 | drain sync | at least 4,600 | 4,500 tasks/s | MISSED |" in page
     assert "| drain sync | tasks/s | 4,500 | 4,000 | 5,000 | 2 |" in page
-    assert "![drain](drain.svg)" in page
-    assert "| drain sync | 3 |" in page
 
 
 @pytest.mark.parametrize(
@@ -271,73 +239,43 @@ def test_the_storm_prints_its_verdict() -> None:
 
 # The link that delays
 
-MEGABYTE = 1_048_576
-
-
-@contextmanager
-def echo() -> Iterator[str]:
-    """Answer on one connection with what comes, and give the URL of it."""
-    with socket.create_server(("127.0.0.1", 0)) as door:
-
-        def answer() -> None:
-            client, _ = door.accept()
-            with client:
-                while data := client.recv(MEGABYTE):
-                    client.sendall(data)
-
-        thread = threading.Thread(target=answer, daemon=True)
-        thread.start()
-        yield f"postgresql://user:secret@127.0.0.1:{door.getsockname()[1]}/name"
-        thread.join(60)
-        assert not thread.is_alive()
-
 
 def door_of(url: str) -> tuple[str, int]:
     parts = urlsplit(url)
     return str(parts.hostname), int(parts.port or 0)
 
 
-def test_a_round_trip_through_the_link_takes_at_least_twice_its_delay() -> None:
-    with echo() as url, far_away(url, 5) as further, socket.create_connection(door_of(further)) as client:
-        for _ in range(20):
-            sent = time.monotonic()
-            client.sendall(b"?")
-            assert client.recv(1) == b"?"
-            assert time.monotonic() - sent >= 0.01
+def test_the_link_delays_both_ways_and_passes_on_every_byte_in_order_and_then_the_end() -> None:
+    sent = os.urandom(20 * 1_048_576)
 
-
-def test_the_link_passes_on_every_byte_in_order_and_then_the_end() -> None:
-    sent = os.urandom(20 * MEGABYTE)
+    def answer() -> None:
+        client, _ = door.accept()
+        with client:
+            while data := client.recv(65_536):
+                client.sendall(data)
 
     def send() -> None:
         client.sendall(sent)
         client.shutdown(socket.SHUT_WR)
 
-    with echo() as url, far_away(url, 1) as further, socket.create_connection(door_of(further)) as client:
-        client.settimeout(60)
-        sender = threading.Thread(target=send)
-        sender.start()
-        received = bytearray()
-        while data := client.recv(MEGABYTE):
-            received += data
-        sender.join()
+    with socket.create_server(("127.0.0.1", 0)) as door, ThreadPoolExecutor(2) as aside:
+        url = f"postgresql://user:secret@127.0.0.1:{door.getsockname()[1]}/name?sslmode=disable"
+        with far_away(url, 5) as further, socket.create_connection(door_of(further), timeout=60) as client:
+            echo = aside.submit(answer)
+            began = time.monotonic()
+            client.sendall(b"?")
+            assert client.recv(1) == b"?"
+            assert time.monotonic() - began >= 0.01
+            sending = aside.submit(send)
+            received = b"".join(iter(lambda: client.recv(1_048_576), b""))
+            sending.result()
+            echo.result()
     assert received == sent
-
-
-def test_the_url_of_the_link_differs_in_its_door_only() -> None:
-    url = "postgresql://user:secret@127.0.0.1:1/name?sslmode=disable"
-    with far_away(url, 1) as further:
-        assert further == url.replace("127.0.0.1:1/", f"127.0.0.1:{door_of(further)[1]}/")
+    assert further == url.replace(f":{door_of(url)[1]}/", f":{door_of(further)[1]}/")
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(door_of(further))
-
-
-def test_who_comes_while_the_server_is_away_is_turned_away() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as door:
-        url = f"postgresql://user:secret@127.0.0.1:{door.getsockname()[1]}/name"
-    with far_away(url, 1) as further, socket.create_connection(door_of(further)) as client:
-        client.settimeout(60)
-        assert client.recv(1) == b""
+    with far_away(url, 1) as further, socket.create_connection(door_of(further), timeout=60) as client:
+        assert client.recv(1) == b"", "who comes while the server is away is turned away"
 
 
 # Two checkouts in pairs
@@ -389,29 +327,19 @@ def test_every_shape_of_workflows_its_baseline_the_chain_and_the_send_are_measur
     assert len(judged) == len(workflow.GOALS)
 
 
-def test_a_wait_for_a_lock_is_counted_in_the_log_of_a_private_server_and_only_while_it_is_watched() -> None:
+def test_a_wait_for_a_lock_is_counted_in_the_log_of_a_private_server_and_only_while_it_is_watched(
+    connect: Connect,
+) -> None:
     if workflow.server_log() is None:
         pytest.skip("the test database is on a server whose log cannot be read")
-    task = TaskFactory()
-    with workflow.locks_logged() as lines:
-        before = lines()
-        wait_for_a_lock(task.pk, lambda: lines() != before)
+    update, task = "UPDATE horsies_tasks SET priority = priority WHERE id = %s", [TaskFactory().pk]
+    with workflow.locks_logged() as lines, ThreadPoolExecutor(1) as aside:
+        before, holder, waiter = lines(), connect(), connect()
+        with holder.transaction():
+            holder.execute(update, task)
+            waiting = aside.submit(waiter.execute, update, task)
+            wait_until(lambda: lines() != before, "the wait is logged")
+        waiting.result()
         assert lines() >= before + 2  # "still waiting" and "acquired"
     (level,) = workflow.asked("SELECT current_setting('deadlock_timeout')")
     assert level != workflow.WATCHED["deadlock_timeout"]
-
-
-def wait_for_a_lock(task: object, logged: Callable[[], bool]) -> None:
-    """Let one session wait for a row that another one has locked, until the server has logged it."""
-    update = "UPDATE horsies_tasks SET priority = priority WHERE id = %s"
-
-    def other() -> None:
-        sql(update, [task])
-        connection.close()
-
-    thread = threading.Thread(target=other)
-    with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute(update, [task])
-        thread.start()
-        wait_until(logged, "the wait is logged")
-    thread.join()

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 import pytest
 
-from tests.stress.chaos.__main__ import NO_SERVER
-from tests.support.sites import python
+from tests.stress.conftest import verdict_of
 from tests.support.sizes import sized
 
 FAULTS = {
@@ -20,23 +16,10 @@ FAULTS = {
 pytestmark = [pytest.mark.stress, pytest.mark.timeout(600)]
 
 
-def chaos(*options: str) -> dict[str, Any]:
-    """Run the storm, or measure recovery, and return what was printed."""
-    done = python("-m", "tests.stress.chaos", *options, timeout=580)
-    if done.returncode == NO_SERVER:
-        pytest.skip(done.stderr.strip())
-    assert done.stdout, done.stderr
-    printed: dict[str, Any] = json.loads(done.stdout)
-    found = printed.get("violations", []), printed.get("leaks", [])
-    assert found == ([], []), f"{found}\n{done.stderr[-4_000:]}\n{json.dumps(printed, indent=1)}"
-    assert done.returncode == 0
-    return printed
-
-
 @pytest.mark.promise("S2.22")
 def test_a_storm_of_faults_loses_no_task_and_finishes_none_twice() -> None:
     tasks, faults = sized(2_000, 8_000), sized(25, 100)
-    verdict = chaos(f"--tasks={tasks}", f"--faults={faults}")
+    verdict = verdict_of("chaos", f"--tasks={tasks}", f"--faults={faults}")
     assert (verdict["tasks"], verdict["faults"]) == (tasks, faults)
     assert (verdict["lost"], verdict["finished twice"]) == (0, 0)
     # that it stormed indeed: every fault happened, processes died at work, workers came back from the dead, tasks did, too
@@ -48,8 +31,23 @@ def test_a_storm_of_faults_loses_no_task_and_finishes_none_twice() -> None:
     assert verdict["endings"].keys() >= {"COMPLETED", "CANCELLED TASK_CANCELLED", "EXPIRED TASK_EXPIRED"}
 
 
+def test_a_failover_loses_nothing_finishes_nothing_twice_and_everybody_goes_on() -> None:
+    failovers, workers = sized(1, 5), 3
+    tasks = f"--tasks={sized(800, 6_000)}"
+    verdict = verdict_of("chaos", tasks, f"--failovers={failovers}", f"--workers={workers}")
+    assert verdict["faults"] == failovers == len(verdict["failovers"])
+    assert (verdict["lost"], verdict["finished twice"]) == (0, 0)
+    # that it came under load: tasks were left for the new primary, and caps were used to the full
+    assert verdict["sender"]["send broken by an outage"] > 0
+    assert "queue tight" in verdict["full"]
+    assert "replaced" not in verdict["weather"]  # no worker ended
+    for one in verdict["failovers"]:
+        assert one["workers"] == workers  # each of them went on
+        assert one["answered"] == one["waited across"] > 0
+
+
 def test_the_tasks_of_dead_processes_and_of_dead_machines_come_back_and_how_long_it_takes_is_measured() -> None:
-    printed = chaos("--measure", "--rounds=1")
+    printed = verdict_of("chaos", "--measure", "--rounds=1")
     child, machine = printed["child death to its attempt's end"], printed["machine death to running elsewhere"]
     assert (child["samples"], machine["machines"], machine["samples"]) == (24, 6, 18)
     assert 0 < child["p50_s"] <= child["p99_s"] <= child["max_s"]

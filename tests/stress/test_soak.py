@@ -4,32 +4,22 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.stress.chaos.__main__ import NO_SERVER
+from tests.stress.conftest import verdict_of
 from tests.stress.soak.flat import BOUNDS, LEAST, grown, thirds
 from tests.stress.soak.ledger import continuous
-from tests.support.sites import python
 from tests.support.sizes import sized
 
 pytestmark = [pytest.mark.stress, pytest.mark.timeout(600)]
 
 
-def soak(into: Path, *options: str) -> dict[str, Any]:
-    """Soak for moments and return the verdict."""
-    done = python("-m", "tests.stress.soak", "--drain=200", "--load=0.3", f"--into={into}", *options, timeout=580)
-    if done.returncode == NO_SERVER:
-        pytest.skip(done.stderr.strip())
-    assert done.stdout, done.stderr
-    verdict: dict[str, Any] = json.loads(done.stdout)
-    assert (verdict["violations"], done.returncode) == ([], 0), done.stderr
-    return verdict
+DRAIN, LOAD = "--drain=200", "--load=0.3"
 
 
 def test_a_soak_of_moments_loses_nothing_and_writes_its_samples_and_pictures(tmp_path: Path) -> None:
-    verdict = soak(tmp_path, f"--minutes={sized(12, 60) / 60}", "--every=2")
+    verdict = verdict_of("soak", DRAIN, LOAD, f"--into={tmp_path}", f"--minutes={sized(12, 60) / 60}", "--every=2")
     saved = json.loads((tmp_path / "soak.json").read_text())
     assert saved["verdict"] == verdict
     assert saved["samples"][-1].keys() >= BOUNDS.keys()
@@ -43,7 +33,9 @@ def test_a_soak_of_moments_loses_nothing_and_writes_its_samples_and_pictures(tmp
 
 def test_nothing_is_called_a_problem_while_workers_are_only_replaced(tmp_path: Path) -> None:
     """Naive: each deploy wakes whoever is on call."""
-    verdict = soak(tmp_path, f"--minutes={sized(12, 120) / 60}", "--every=1", "--calm")
+    verdict = verdict_of(
+        "soak", DRAIN, LOAD, f"--into={tmp_path}", f"--minutes={sized(12, 120) / 60}", "--every=1", "--calm"
+    )
     assert verdict["weather"].keys() == {"deploy", "examined"}
 
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from tests.stress.chaos.judge import Attempt, Row
 from tests.stress.chaos.notes import Noted
 from tests.stress.oracle.evidence import rows as found
-from tests.stress.oracle.judge import Run
+from tests.stress.oracle.judge import Chronicle, Run
 
-# Tasks of workflows have no number.
 ROWS = """
-SELECT id::text, coalesce((kwargs ->> 'number')::int, -1), status, error_code, coalesce(options -> 'retry' -> 'codes', '[]'),
+SELECT id::text, coalesce((kwargs ->> 'number')::int, -1), task_name, queue_name,
+       coalesce(kwargs ->> 'tenant', kwargs ->> 'page', ''), extract(epoch FROM sent_at)::float8,
+       extract(epoch FROM enqueued_at)::float8, status, error_code, coalesce(options -> 'retry' -> 'codes', '[]'),
        max_retries, retry_count, claim_generation, claimed_by::text, extract(epoch FROM good_until)::float8,
        extract(epoch FROM cancel_requested_at)::float8, extract(epoch FROM finished_at)::float8
 FROM horsies_tasks WHERE {} ORDER BY id
@@ -28,8 +31,6 @@ COUNTED = """
 SELECT CASE WHEN result IN ('COMPLETED', 'RETRIED', 'CRASHED', 'CANCELLED', 'EXPIRED') THEN result ELSE 'FAILED' END, sum(n)
 FROM horsies_history WHERE width = 3600 AND result <> 'CLAIMED' GROUP BY 1
 """
-PLACES = "SELECT id::text, task_name, queue_name, kwargs ->> 'tenant' FROM horsies_tasks"
-PIDS = "SELECT id::text, pid FROM horsies_workers"
 DEAD = """
 SELECT w.id::text FROM horsies_workers w LEFT JOIN horsies_heartbeats b ON b.id = w.id
 WHERE b.id IS NULL OR b.died_at IS NOT NULL
@@ -47,7 +48,7 @@ UNION ALL SELECT 'an advisory lock of process ' || pid FROM pg_locks WHERE lockt
 
 def task_rows(condition: str = "true", *params: Any) -> list[Row]:
     """Return the tasks of the storm for which a condition is true."""
-    return [Row(*row[:4], tuple(as_list(row[4])), *row[5:]) for row in found(ROWS.format(condition), *params)]
+    return [Row(*row[:9], tuple(as_list(row[9])), *row[10:]) for row in found(ROWS.format(condition), *params)]
 
 
 def attempts(condition: str = "true", *params: Any) -> dict[str, list[Attempt]]:
@@ -78,22 +79,27 @@ def as_list(value: Any) -> Sequence[str]:
     return json.loads(value) if isinstance(value, str) else value
 
 
-def oracle_runs(
-    noted: Iterable[Noted], tried: Mapping[str, Sequence[Attempt]], numbers: Mapping[str, int]
-) -> list[Run]:
-    """Return the runs as the oracle of caps knows them; the last digits of a run's number are its attempt."""
-    closed = {(one.task, one.attempt): one for its in tried.values() for one in its}
-    places = {row[0]: row[1:] for row in found(PLACES)}
-    pids = dict(found(PIDS))
-    made = []
-    for run in noted:
-        one = closed.get((run.task, run.attempt))
-        if one is None or run.task not in places:
-            continue  # a violation of its own
-        name, queue, tenant = places[run.task]
-        number = numbers[run.task] * 100 + run.attempt
-        made.append(
-            Run(number, name, queue, tenant, one.worker, pids.get(one.worker, 0), run.pid, one.started_at, run.began,
-                run.ended, one.finished_at)
-        )  # fmt: skip
-    return made
+@dataclass
+class Left:
+    """What a storm left: rows, attempts by their tasks, runs by their own notes, and what became of the limits of the queues."""
+
+    rows: Sequence[Row]
+    attempts: Mapping[str, Sequence[Attempt]]
+    noted: Sequence[Noted]
+    chronicles: Mapping[str, Chronicle]
+
+    @cached_property
+    def tried(self) -> list[Attempt]:
+        return [one for its in self.attempts.values() for one in its]
+
+    @cached_property
+    def runs(self) -> list[Run]:
+        """Return the runs as the judge of limits knows them; the last digits of a run's number are its attempt."""
+        closed = {(one.task, one.attempt): one for one in self.tried}
+        rows = {row.id: row for row in self.rows}
+        return [
+            Run(row.number * 100 + run.attempt, row.name, row.queue, row.tenant, one.worker, run.worker, run.pid,
+                one.started_at, run.began, run.ended, one.finished_at, row.sent_at)
+            for run in self.noted
+            if (one := closed.get((run.task, run.attempt))) and (row := rows.get(run.task))  # else a violation of its own
+        ]  # fmt: skip

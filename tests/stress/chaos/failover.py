@@ -5,21 +5,20 @@ Nobody is restarted and nobody is told: senders, workers and waiters know both s
 
 from __future__ import annotations
 
-import random
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import psycopg
 
-from horsies_django.models import Task, TaskAttempt, WorkflowNode, WorkflowRun
-from tests.stress.chaos.faults import DOWN_SECONDS
-from tests.stress.chaos.judge import Attempt
+from horsies_django.models import WorkflowNode, WorkflowRun
+from tests.stress.chaos.evidence import Left
+from tests.stress.chaos.faults import DOWN_SECONDS, Faults
 from tests.stress.chaos.patients import Answer, Patient
+from tests.stress.chaos.sending import Sender
 from tests.stress.chaos.storm import Shape, Storm
 from tests.stress.oracle.fleet import Member
 from tests.support.deadlines import wait_until
@@ -27,7 +26,6 @@ from tests.support.server import Server
 from tests.support.standby import Pair
 
 PATIENTS = 4
-PAUSE_SECONDS = 0.5  # between two tries of the sender: it shall not try everything while there is no primary
 ENDS = ("postmaster", "immediate")  # how primaries end, in turns
 WAITS_FOR_STANDBY = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND backend_type = 'client backend'"
 LAG_SECONDS = 0.5  # for so long before its end the primary can confirm nothing: the standby does not receive it
@@ -41,16 +39,13 @@ class Promotion(NamedTuple):
     promoted_at: float
 
 
-class Failovers:
+class Failovers(Faults):
     """What befalls the pair of servers; stands in the place of the storm's other faults."""
 
-    deaths = ()
-
     def __init__(self, pair: Pair, most: int, seed: int) -> None:
+        super().__init__(pair, seed)
         self.pair = pair
         self.most = most
-        self.random = random.Random(seed)
-        self.moment = threading.Event()
         self.promotions: list[Promotion] = []
 
     def strike(self, name: str, member: Member) -> bool:
@@ -65,25 +60,6 @@ class Failovers:
         if len(self.promotions) < self.most:
             self.pair.attach()
         return True
-
-    def thaw_children(self, after: float) -> int:
-        """Continue nobody: nobody was stopped."""
-        return 0
-
-
-def clock(moment: float) -> str:
-    """Return the time of day."""
-    return datetime.fromtimestamp(moment, UTC).strftime("%H:%M:%S.%f")
-
-
-def tasks_of(run: str) -> str:
-    """Return when the tasks of a run were sent, and when their attempts ran."""
-    found = []
-    for task in Task.objects.filter(workflow_id=run).order_by("sent_at"):
-        attempts = TaskAttempt.objects.filter(task_id=task.pk).order_by("attempt")
-        ran = ", ".join(f"{each.started_at:%T.%f} to {each.finished_at:%T.%f} {each.outcome}" for each in attempts)
-        found.append(f"{task.task_name} {task.status}, sent {task.sent_at:%T.%f}, ran {ran or 'never'}")
-    return "; ".join(found)
 
 
 def confirmed_by_the_old_primary(old: Server, database: str) -> list[str]:
@@ -104,22 +80,25 @@ def confirmed_by_the_old_primary(old: Server, database: str) -> list[str]:
     return confirmed
 
 
+class Unhurried(Sender):
+    """A sender that does not try everything while there is no primary, and waits for nothing: the patients wait."""
+
+    pause, waits = 0.5, 0.0
+
+
 class FailoverStorm(Storm):
     """A storm whose only faults are failovers."""
 
+    faults: Failovers
+
     def __init__(self, shape: Shape, pair: Pair, directory: Path) -> None:
-        super().__init__(shape, pair, directory)
-        self.faults: Any = Failovers(pair, shape.faults, shape.seed)
-        self.sender.pause, self.sender.waits = PAUSE_SECONDS, 0.0  # the patients wait
-        self.over = threading.Event()
+        super().__init__(shape, Failovers(pair, shape.faults, shape.seed), Unhurried(shape.seed), directory)
         self.patients = [Patient(number, self.over) for number in range(PATIENTS)]
+        self.threads += self.patients
 
     def raise_(self) -> list[str]:
         """Let it rage. Returns what went wrong, in words."""
-        try:
-            return super().raise_() + confirmed_by_the_old_primary(self.faults.pair.other, self.faults.pair.database)
-        finally:
-            self.over.set()
+        return super().raise_() + confirmed_by_the_old_primary(self.faults.pair.other, self.faults.pair.database)
 
     def weather(self) -> Iterator[str]:
         """Give the failovers."""
@@ -140,16 +119,18 @@ class FailoverStorm(Storm):
         self.over.set()
         for patient in self.patients:
             patient.join(300)
-            if patient.crashed is not None:
-                raise patient.crashed
+        self.tend()
         return super().clear()
 
     @property
     def answers(self) -> list[Answer]:
         return [answer for patient in self.patients for answer in patient.answers]
 
-    def violations(self) -> list[str]:
-        """Return what callers were told that is not so, and what is wrong with the workflows."""
+    def violations(self, left: Left) -> list[str]:
+        """Return what callers were told that is not so, and what is wrong with the workflows.
+
+        The new primary may not have what workers have counted: nothing is said of that.
+        """
         runs = {str(run.pk): run for run in WorkflowRun.objects.all()}
         sent = sum(patient.sent for patient in self.patients)
         found = [f"{sent} workflows were sent, there are {len(runs)}"] if sent != len(runs) else []
@@ -167,16 +148,16 @@ class FailoverStorm(Storm):
             for one in self.faults.promotions
         ):
             return None
-        told = f"{clock(answer.began)} to {clock(answer.ended)} was told {answer.given!r:.200}, not {answer.expected}"
-        return f"a waiter for workflow {answer.run} {told}; its tasks: {tasks_of(answer.run)}"
+        return f"from {answer.began:.3f} to {answer.ended:.3f} {answer.complaint}"
 
-    def report(self, attempts: Mapping[str, Sequence[Attempt]]) -> dict[str, Any]:
+    def report(self, left: Left) -> dict[str, Any]:
         """Return what the failovers took, in seconds: without a primary, then until the first and the last worker went on."""
         found = []
         for one in self.faults.promotions:
             starts: dict[str, float] = {}
-            for tried in (tried for its in attempts.values() for tried in its if tried.started_at > one.promoted_at):
-                starts[tried.worker] = min(tried.started_at, starts.get(tried.worker, tried.started_at))
+            for tried in left.tried:
+                if tried.started_at > one.promoted_at:
+                    starts[tried.worker] = min(tried.started_at, starts.get(tried.worker, tried.started_at))
             waited = [each for each in self.answers if each.began < one.killed_at and each.ended > one.promoted_at]
             found.append({
                 "without a primary": round(one.promoted_at - one.killed_at, 2),

@@ -17,13 +17,19 @@ from tests.stress.chaos.notes import ASKED, Noted
 
 TERMINAL = ("COMPLETED", "FAILED", "CANCELLED", "EXPIRED")
 CRASHED, TIMED_OUT = "WORKER_CRASHED", "TASK_TIMEOUT"
+BY_OTHERS = ("MERGED", "ORDER_CANCELLED")  # what tasks of the same partition may do to one
 
 
 class Row(NamedTuple):
-    """A task as its row says; ``codes`` are those that its policy retries."""
+    """A task as its row says; ``codes`` are those that its policy retries. Tasks of workflows have the number -1."""
 
     id: str
     number: int
+    name: str
+    queue: str
+    tenant: str
+    sent_at: float
+    due_at: float
     status: str
     error_code: str | None
     codes: tuple[str, ...]
@@ -34,6 +40,11 @@ class Row(NamedTuple):
     good_until: float | None
     cancelled_at: float | None
     finished_at: float | None
+
+    @property
+    def ending(self) -> str:
+        """How it ended, in words."""
+        return f"{self.status} {self.error_code or ''}".strip()
 
 
 class Attempt(NamedTuple):
@@ -93,7 +104,7 @@ def histories(rows: Iterable[Row], attempts: Mapping[str, Sequence[Attempt]], ma
     for row in rows:
         tried = attempts.get(row.id, ())
         for text in (*sequence(row, tried), *reasons(row, tried), *endings(row, tried, max_crashes)):
-            yield f"task {row.number}, {row.status} {row.error_code or ''} after {len(tried)} attempt(s): {text}"
+            yield f"task {row.number}, {row.ending} after {len(tried)} attempt(s): {text}"
 
 
 def sequence(row: Row, tried: Sequence[Attempt]) -> Iterator[str]:
@@ -137,7 +148,7 @@ def endings(row: Row, tried: Sequence[Attempt], max_crashes: int) -> Iterator[st
         yield "its last attempt was its end"
     if row.status == "EXPIRED" and (over or row.good_until is None):
         yield "it had ended already, or had no deadline"
-    if row.status == "CANCELLED" and row.cancelled_at is None:
+    if row.status == "CANCELLED" and row.cancelled_at is None and row.error_code not in BY_OTHERS:
         yield "nobody cancelled it"
     if last is None or not over:
         return

@@ -23,7 +23,6 @@ from tests.stress.chaos.notes import DIRECTORY, Noted, collect
 from tests.stress.chaos.report import spread
 from tests.stress.oracle.fleet import Member
 from tests.support.deadlines import wait_until
-from tests.support.server import Server
 
 MACHINES, EACH = 6, 3  # machines that die in a round, and tasks on each
 SCATTER_SECONDS = 2.5  # over which they die: a heartbeat's interval
@@ -119,7 +118,7 @@ class Measurement:
                 member.kill(group=True)
 
 
-def measure(server: Server, directory: Path, rounds: int) -> dict[str, Any]:
+def measure(directory: Path, rounds: int) -> dict[str, Any]:
     """Measure both; the figures are seconds."""
     measurement = Measurement(directory)
     try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -22,9 +22,9 @@ ASKED = "TRY_AGAIN"  # the code with which a task asks for another attempt
 
 
 class Noted(NamedTuple):
-    """A run of user code by its own notes: the attempt that it took itself for, its process, from when to when.
+    """A run of user code by its own notes: the attempt that it took itself for, its process and its worker's, from when to when.
 
-    ``ended`` None: the process died first, or the run was broken off hard.
+    ``worker`` 0: that had just been killed. ``ended`` None: the process died first, or the run was broken off hard.
     """
 
     task: str
@@ -32,6 +32,7 @@ class Noted(NamedTuple):
     pid: int
     began: float
     ended: float | None = None
+    worker: int = 0
 
 
 @contextmanager
@@ -47,7 +48,16 @@ def noted() -> Iterator[None]:
 def note(event: str) -> None:
     """Write one line about the run of this code."""
     run, pid = current_task(), os.getpid()
-    os.write(file_of(pid), f"{event} {run.task_id} {run.attempt} {pid} {time.time():.6f}\n".encode())
+    line = f"{event} {run.task_id} {run.attempt} {pid} {worker_of(pid)} {time.time():.6f}\n"
+    os.write(file_of(pid), line.encode())
+
+
+@cache
+def worker_of(pid: int) -> int:
+    """Return the process id of the worker to which a process belongs; a fork server may stand between the two."""
+    import psutil  # the workers of other tests, which import this module, need it not
+
+    return next((one.pid for one in psutil.Process(pid).parents() if "horsies_worker" in one.cmdline()), 0)
 
 
 @cache
@@ -64,18 +74,14 @@ def collect(directory: Path) -> list[Noted]:
 def paired(lines: Iterable[str]) -> list[Noted]:
     """Make runs of notes. A process that began an attempt twice has two runs; the first end belongs to the first of them."""
     began: list[Noted] = []
-    ends: dict[tuple[str, int, int], list[float]] = {}
+    ends: defaultdict[tuple[str, int, int], list[float]] = defaultdict(list)
     for line in lines:
-        event, task, attempt, pid, at = line.split()
+        event, task, attempt, pid, worker, at = line.split()
         if event == "began":
-            began.append(Noted(task, int(attempt), int(pid), float(at)))
+            began.append(Noted(task, int(attempt), int(pid), float(at), worker=int(worker)))
         else:
-            ends.setdefault((task, int(attempt), int(pid)), []).append(float(at))
-    taken: Counter[tuple[str, int, int]] = Counter()
-    runs = []
-    for run in sorted(began, key=lambda one: one.began):
-        key = run[:3]
-        its = ends.get(key, [])
-        runs.append(run._replace(ended=its[taken[key]] if taken[key] < len(its) else None))
-        taken[key] += 1
-    return runs
+            ends[task, int(attempt), int(pid)].append(float(at))
+    return [
+        run._replace(ended=its.pop(0)) if (its := ends[run[:3]]) else run
+        for run in sorted(began, key=lambda one: one.began)
+    ]

@@ -26,6 +26,11 @@ class Answer(NamedTuple):
     began: float
     ended: float
 
+    @property
+    def complaint(self) -> str:
+        """What is wrong with it, unless it is what was expected."""
+        return f"a waiter for workflow {self.run} was told {self.given!r:.200}, not {self.expected}"
+
 
 class Patient(threading.Thread):
     """Sends and waits until ``over``; a send that broke is repeated under its key, and so gives one run in any case."""

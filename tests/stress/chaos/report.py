@@ -3,42 +3,41 @@
 from __future__ import annotations
 
 import statistics
+import sys
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from horsies_django.conf import config
 from tests.stress.chaos import evidence
-from tests.stress.chaos.failover import FailoverStorm
 from tests.stress.chaos.faults import ChildDeath
-from tests.stress.chaos.judge import (
-    Attempt,
-    Row,
-    accounts,
-    broken_words,
-    histories,
-    miscounted,
-    missing,
-    twice,
-    unended,
-)
-from tests.stress.chaos.notes import Noted, collect
+from tests.stress.chaos.judge import Attempt, accounts, broken_words, histories, missing, twice, unended
+from tests.stress.chaos.notes import collect
 from tests.stress.chaos.storm import Storm
-from tests.stress.oracle.judge import Chronicle, ghosts, judge
+from tests.stress.oracle.judge import ghosts, judge, strangers
 
 SHOWN = 20
+VERBS = ("kill", "stop", "cut", "restart", "promote")
 
 
-def report(
-    storm: Storm, chronicles: Mapping[str, Chronicle], leaks: Collection[str], max_crashes: int
-) -> dict[str, Any]:
+def raised(storm: Storm) -> dict[str, Any]:
+    """Raise a storm and return the verdict; when something is wrong, print the logs of the workers, too."""
+    try:
+        leaks = storm.raise_()
+    finally:
+        left = storm.end()
+    verdict = report(storm, leaks + left + evidence.left_behind())
+    if verdict["violations"] or verdict["leaks"]:
+        print(storm.logs(), file=sys.stderr)
+    return verdict
+
+
+def report(storm: Storm, leaks: Sequence[str]) -> dict[str, Any]:
     """Judge what the storm left in the database and in the notes."""
-    rows, attempts, runs = evidence.task_rows(), evidence.attempts(), collect(storm.notes)
-    found = violations(storm, rows, attempts, runs, max_crashes)
-    limits = judge(evidence.oracle_runs(runs, attempts, {row.id: row.number for row in rows}), chronicles)
-    found += limits.violations
+    left = evidence.Left(evidence.task_rows(), evidence.attempts(), collect(storm.notes), storm.chronicles())
+    limits = judge(left.runs, left.chronicles)
+    found = [*violations(storm, left), *limits.violations]
     seconds = storm.ended - storm.began
-    ended = Counter(f"{row.status} {row.error_code or ''}".strip() for row in rows)
-    tried = [one for its in attempts.values() for one in its]
     return {
         "tasks": storm.sender.sent,
         "faults": sum(count for name, count in storm.happened.items() if name.partition(" ")[0] in VERBS),
@@ -48,47 +47,38 @@ def report(
         "finished twice": sum("finished twice" in text for text in found),
         "violations": found[:SHOWN],
         "violations in all": len(found),
-        "leaks": list(leaks)[:SHOWN],
-        "weather": dict(sorted(storm.happened.items())),
+        "leaks": leaks[:SHOWN],
+        "weather": dict(sorted((+storm.happened).items())),
         "sender": dict(sorted(storm.sender.happened.items())),
         "continued": len(storm.thaws),
-        "endings": dict(sorted(ended.items())),
+        "endings": dict(sorted(Counter(row.ending for row in left.rows).items())),
         "counted": evidence.counted(),
-        "attempts": dict(sorted(Counter(one.outcome for one in tried).items())),
-        "runs": len(runs),
-        "runs without an end": sum(run.ended is None for run in runs),
-        "tasks retried": sum(row.retry_count > 0 for row in rows),
+        "attempts": dict(sorted(Counter(one.outcome for one in left.tried).items())),
+        "runs": len(left.noted),
+        "runs without an end": sum(run.ended is None for run in left.noted),
+        "tasks retried": sum(row.retry_count > 0 for row in left.rows),
+        "peaks": {f"{level} {name}": peak for (level, name), peak in sorted(limits.peaks.items())},
         "full": sorted(f"{level} {name}" for level, name in limits.full),
-        "child death to its attempt's end": spread(mourning(storm.faults.deaths, tried)),
-        **(storm.report(attempts) if isinstance(storm, FailoverStorm) else {}),
+        "child death to its attempt's end": spread(mourning(storm.faults.deaths, left.tried)),
+        **storm.report(left),
     }
 
 
-VERBS = ("kill", "stop", "cut", "restart", "promote")
-
-
-def violations(
-    storm: Storm, rows: Sequence[Row], attempts: Mapping[str, Sequence[Attempt]], runs: Sequence[Noted], most: int
-) -> list[str]:
+def violations(storm: Storm, left: evidence.Left) -> list[str]:
     """Return everything that the judge finds, but for the limits."""
-    by_id = {row.id: row for row in rows}
-    numbers = {row.id: row.number for row in rows}
+    by_id = {row.id: row for row in left.rows}
     sender = storm.sender
     return [
-        *missing((row for row in rows if row.number >= 0), sender.dispatches),
-        *unended(rows, evidence.dead()),
-        *histories(rows, attempts, most),
-        *accounts(by_id, attempts, runs),
-        *twice(by_id, runs),
-        *broken_words(rows, sender.verdicts, sender.told),
-        *ghosts(evidence.oracle_runs(runs, attempts, numbers), storm.thaws),
-        *(storm.violations() if isinstance(storm, FailoverStorm) else counts(storm, rows, attempts)),
+        *missing((row for row in left.rows if row.number >= 0), sender.dispatches),
+        *unended(left.rows, evidence.dead()),
+        *histories(left.rows, left.attempts, config().recovery.max_crashes),
+        *accounts(by_id, left.attempts, left.noted),
+        *twice(by_id, left.noted),
+        *broken_words(left.rows, sender.verdicts, sender.told),
+        *ghosts(left.runs, storm.thaws),
+        *strangers(left.runs),
+        *storm.violations(left),
     ]
-
-
-def counts(storm: Storm, rows: Sequence[Row], attempts: Mapping[str, Sequence[Attempt]]) -> list[str]:
-    """Return where the history does not fit; after a failover, the new primary may not have what workers have counted."""
-    return miscounted(rows, [one for its in attempts.values() for one in its], evidence.counted(), storm.killed)
 
 
 def mourning(deaths: Sequence[ChildDeath], tried: Sequence[Attempt]) -> list[float]:

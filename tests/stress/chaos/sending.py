@@ -9,7 +9,7 @@ import datetime as dt
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from django.db import InterfaceError, OperationalError, connection, transaction
@@ -19,17 +19,10 @@ from horsies_django.core.errors import RetrievalCode, TaskSendError, TaskSendErr
 from tests.stress.chaos import tasks
 from tests.stress.chaos.judge import CRASHED, TIMED_OUT, Dispatch
 
-BATCH = 60
 TICK_SECONDS = 0.05
 WAIT_MS = 1_500
-CANCEL_SHARE = 0.04
 TIMEOUT_MS = 300
 DEADLINES = (0.05, 0.3, 1.0, 4.0, 20.0)  # seconds from now
-TENANTS = [f"tenant-{number}" for number in range(8)]
-QUEUES = {"free": 60, "tight": 15, "tenants": 25}
-# fate -> its share of the tasks
-FATES = {"ok": 61, "query": 10, "long": 5, "fail": 5, "again": 6, "flaky": 6, "slow": 3, "listen": 2, "deaf": 2}
-MS = (0, 1, 3, 10, 40)
 PAUSES = [0.05, 0.1, 0.2, 0.4, 0.4, 0.4, 0.4]
 # policy -> its share of the tasks; "none" and "flaky" do not list WORKER_CRASHED
 POLICIES: dict[str, tuple[int, RetryPolicy | None]] = {
@@ -56,7 +49,19 @@ class Kind(NamedTuple):
 
 
 class Sender(threading.Thread):
-    """Sends until ``allowed`` tasks were sent in all; ``allow`` raises that. ``end`` ends it."""
+    """Sends until ``allowed`` tasks were sent in all. ``end`` ends it."""
+
+    # queue, fate, tenant -> its share of the tasks
+    queues: Mapping[str, float] = {"free": 60, "tight": 15, "tenants": 25}
+    fates: Mapping[str, float] = {
+        "ok": 61, "query": 10, "long": 5, "fail": 5, "again": 6, "flaky": 6, "slow": 3, "listen": 2, "deaf": 2,
+    }  # fmt: skip
+    tenants: Mapping[str, float] = {f"tenant-{number}": 1 for number in range(8)}
+    ms: Sequence[float] = (0, 1, 3, 10, 40)  # what tasks take
+    batch = 60
+    cancels = 0.04  # how many it cancels
+    waits = 0.2  # how often it waits for a task of what it has sent
+    pause = TICK_SECONDS  # after something that an outage broke
 
     def __init__(self, seed: int) -> None:
         super().__init__(name="sender", daemon=True)
@@ -69,15 +74,13 @@ class Sender(threading.Thread):
         self.verdicts: dict[int, str] = {}
         self.told: dict[int, str | None] = {}
         self.happened: Counter[str] = Counter()
-        self.pause = TICK_SECONDS  # after something that an outage broke
-        self.waits = 0.2  # how often it waits for a task of what it has sent
 
     def run(self) -> None:
         """Send what is allowed; in between cancel some, and wait for one."""
         try:
             while not self.over.wait(TICK_SECONDS):
                 while self.sent < self.allowed and not self.over.is_set():
-                    handles = self.send(min(BATCH, self.allowed - self.sent))
+                    handles = self.send(min(self.batch, self.allowed - self.sent))
                     self.attempted("cancel", lambda handles=handles: self.cancel(handles))
                     self.attempted("wait", lambda handles=handles: self.wait(handles))
         except BaseException as error:  # the storm looks at it, and ends
@@ -121,19 +124,18 @@ class Sender(threading.Thread):
         """Draw what a task is besides its fate."""
         timeout = self.random.choice((None, None, TIMEOUT_MS, 20 * TIMEOUT_MS))
         deadline = self.random.choice(DEADLINES) if self.random.random() < 0.1 else None
-        names = list(POLICIES)
-        policy = self.random.choices(names, [POLICIES[name][0] for name in names])[0]
-        queue = self.random.choices(list(QUEUES), QUEUES.values())[0]
-        return Kind(self.random.choice((tasks.work, tasks.awork, tasks.awork)), queue, policy, timeout, deadline)
+        policy = self.drawn({name: share for name, (share, _) in POLICIES.items()})
+        task = self.random.choice((tasks.work, tasks.awork, tasks.awork))
+        return Kind(task, self.drawn(self.queues), policy, timeout, deadline)
+
+    def drawn(self, shares: Mapping[str, float]) -> str:
+        """Draw one of some names by their shares."""
+        return self.random.choices(list(shares), shares.values())[0]
 
     def call(self, number: int) -> dict[str, Any]:
         """Draw what a task does."""
-        fate = self.random.choices(list(FATES), FATES.values())[0]
-        return {
-            "number": number,
-            "tenant": self.random.choice(TENANTS),
-            "call": tasks.Call(fate, float(self.random.choice(MS))),
-        }
+        call = tasks.Call(self.drawn(self.fates), float(self.random.choice(self.ms)))
+        return {"number": number, "tenant": self.drawn(self.tenants), "call": call}
 
     def commit(self, mixed: dict[Kind, list[dict[str, Any]]]) -> list[tuple[int, TaskHandle[Any]]]:
         """Send all calls, each kind by one statement, all in one transaction."""
@@ -153,7 +155,7 @@ class Sender(threading.Thread):
     def cancel(self, handles: list[tuple[int, TaskHandle[Any]]]) -> None:
         """Cancel a few of the tasks, some at once, some after the others were waited for."""
         for number, handle in handles:
-            if self.random.random() < CANCEL_SHARE:
+            if self.random.random() < self.cancels:
                 self.over.wait(self.random.choice((0, 0, 0.02, 0.1)))
                 self.verdicts[number] = handle.cancel(terminate=self.random.random() < 0.5)
                 self.happened[f"cancel: {self.verdicts[number]}"] += 1

@@ -11,21 +11,21 @@ import random
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 
-from tests.stress.chaos import evidence
+from tests.stress.chaos.evidence import Left, counted, dead
 from tests.stress.chaos.faults import LONG_ROUND, ROUND, Faults
+from tests.stress.chaos.judge import miscounted
 from tests.stress.chaos.notes import DIRECTORY
 from tests.stress.chaos.sending import Sender
-from tests.stress.oracle.evidence import living, steady, unfinished
+from tests.stress.oracle.evidence import from_now_on, living, steady, unfinished
 from tests.stress.oracle.fleet import TICK_SECONDS, Fleet, Member
 from tests.support.deadlines import wait_until
-from tests.support.server import Server
 
 LULL_SECONDS = 2.0  # without a fault: the next one does not wait for the tasks any longer
 FASTEST = 500  # tasks a second: with more of them for each fault, the lulls are longer
@@ -55,21 +55,26 @@ class Shape(NamedTuple):
 class Storm(Fleet):
     """One storm. ``raise_`` returns when the sky is clear again."""
 
-    def __init__(self, shape: Shape, server: Server, directory: Path) -> None:
+    shapes: Sequence[tuple[Sequence[str], bool]] = SHAPES
+
+    def __init__(self, shape: Shape, faults: Faults, sender: Sender, directory: Path) -> None:
         super().__init__()
         self.shape = shape
+        self.faults = faults
+        self.sender = sender
         self.random = random.Random(shape.seed)
-        self.faults = Faults(server, shape.seed)
-        self.sender = Sender(shape.seed)
         self.mark = uuid.uuid4().hex
         self.notes = directory / "notes"
         self.notes.mkdir()
+        self.chronicles = from_now_on()
         self.fleet = [self.member(number, directory) for number in range(shape.workers)]
+        self.threads: list[Any] = [sender]  # whose ``crashed`` is looked at
+        self.over = threading.Event()
         self.moment = threading.Event()
 
     def member(self, number: int, directory: Path) -> Member:
         """Start a worker; all its processes can be told by the mark in their environment."""
-        options, soft = SHAPES[number % len(SHAPES)]
+        options, soft = self.shapes[number % len(self.shapes)]
         environment = {DIRECTORY: str(self.notes), MARK: self.mark, "CHAOS_NAME": "chaos task"}
         return Member(number, directory, options, environment | ({"CHAOS_SOFT": "1"} if soft else {}))
 
@@ -85,7 +90,7 @@ class Storm(Fleet):
         stuck = self.clear()
         self.ended = time.time()
         self.sender.end()
-        self.killed = evidence.dead()
+        self.killed = dead()
         return stuck
 
     def weather(self) -> Iterator[str]:
@@ -115,16 +120,17 @@ class Storm(Fleet):
         self.happened[name] += 1
 
     def tend(self) -> None:
-        """Tend the workers and their children, and look after the sender."""
+        """Tend the workers and their children; raises what a thread died of."""
         super().tend()
         self.happened["stopped children continued"] += self.faults.thaw_children(CHILD_THAW_SECONDS)
-        if self.sender.crashed is not None:
-            self.sender.end()
+        for thread in self.threads:
+            if thread.crashed is not None:
+                raise thread.crashed
 
     def clear(self) -> list[str]:
         """Wait until all tasks are over, all workers are up and the dead are known to be dead."""
         most, since = -1, time.monotonic()
-        while self.sender.sent < self.shape.tasks or (left := self.left()):
+        while self.sender.sent < self.sender.allowed or (left := self.left()):
             self.tend()
             sent = self.sender.sent
             left = self.left()
@@ -141,8 +147,17 @@ class Storm(Fleet):
         """Return how many tasks are not finished."""
         return steady(unfinished)
 
+    def violations(self, left: Left) -> list[str]:
+        """Return what is wrong with what only this kind of storm leaves."""
+        return miscounted(left.rows, left.tried, counted(), self.killed)
+
+    def report(self, left: Left) -> dict[str, Any]:
+        """Return what is to be said of this kind of storm only."""
+        return {}
+
     def end(self) -> list[str]:
         """End the sender and the workers; returns what they did not do well, and which processes outlived them."""
+        self.over.set()
         self.sender.over.set()
         found = self.ended_badly()
         with suppress(AssertionError):

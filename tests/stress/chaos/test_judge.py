@@ -30,7 +30,7 @@ def row(number: int = 1, status: str = "COMPLETED", **fields: Any) -> Row:
         "error_code": None, "codes": (), "max_retries": 0, "retry_count": 0, "generation": 9, "owner": "w1", "good_until": None,
         "cancelled_at": None, "finished_at": 2.0, **fields,
     }  # fmt: skip
-    return Row(f"t{number}", number, status, **values)
+    return Row(f"t{number}", number, "work", "free", "", 0.0, 0.0, status, **values)
 
 
 def attempt(number: int = 1, outcome: str = "COMPLETED", **fields: Any) -> Attempt:
@@ -56,25 +56,23 @@ EXPIRED = row(status="EXPIRED", error_code="TASK_EXPIRED", good_until=1.0, owner
 CANCELLED = row(status="CANCELLED", error_code="TASK_CANCELLED", cancelled_at=1.0, owner=None)
 
 
+POISON = {**RETRIED, "error_code": "POISON", "max_retries": 9, "retry_count": 4, "finished_at": 6.0}
+FIVE_CRASHES = [*(crash(number) for number in range(1, 5)), crash(5, will_retry=False, finished_at=6.0)]
+FATAL = crash(1, will_retry=False, finished_at=2.0)
+
+
 @pytest.mark.parametrize(
     ("task", "tried"),
     [
-        (row(), [attempt()]),
-        (row(**RETRIED), [crash(1), attempt(2)]),
-        (CRASHED, [crash(1, will_retry=False, finished_at=2.0)]),
-        (EXPIRED, []),
-        (CANCELLED, []),
-        (row(status="CANCELLED", error_code="TASK_CANCELLED", cancelled_at=1.0, **RETRIED), [crash(1)]),
-        (
-            row(
-                status="FAILED",
-                error_code="POISON",
-                **{**RETRIED, "max_retries": 9, "retry_count": 4, "finished_at": 6.0},
-            ),
-            [*(crash(number) for number in range(1, 5)), crash(5, will_retry=False, finished_at=6.0)],
-        ),
+        pytest.param(row(), [attempt()], id="done"),
+        pytest.param(row(**RETRIED), [crash(1), attempt(2)], id="retried"),
+        pytest.param(CRASHED, [FATAL], id="crashed"),
+        pytest.param(EXPIRED, [], id="expired"),
+        pytest.param(CANCELLED, [], id="cancelled"),
+        pytest.param(CANCELLED._replace(error_code="MERGED", cancelled_at=None), [], id="merged"),
+        pytest.param(CANCELLED._replace(**RETRIED), [crash(1)], id="cancelled while it waited"),
+        pytest.param(row(status="FAILED", **POISON), FIVE_CRASHES, id="poison"),
     ],
-    ids=["done", "retried", "crashed", "expired", "cancelled", "cancelled while it waited", "poison"],
 )
 def test_a_life_as_it_should_be_is_no_violation(task: Row, tried: list[Attempt]) -> None:
     assert found(task, *tried) == []
@@ -100,32 +98,30 @@ def test_a_life_as_it_should_be_is_no_violation(task: Row, tried: list[Attempt])
         (CANCELLED._replace(cancelled_at=None), [], "nobody cancelled it"),
         (CRASHED, [attempt(error_code="WORKER_CRASHED")], "its last attempt ended COMPLETED"),
         (row(finished_at=5.0), [attempt()], "its last attempt at 2.0"),
-        (
-            CRASHED._replace(error_code="POISON"),
-            [crash(1, will_retry=False, finished_at=2.0)],
-            "poison after 1 crashes",
-        ),
-        (CRASHED._replace(error_code="FLAKY"), [crash(1, will_retry=False, finished_at=2.0)], "with WORKER_CRASHED"),
+        (CRASHED._replace(error_code="POISON"), [FATAL], "poison after 1 crashes"),
+        (CRASHED._replace(error_code="FLAKY"), [FATAL], "with WORKER_CRASHED"),
     ],
 )
 def test_each_thing_that_does_not_fit_in_a_life_is_found(task: Row, tried: list[Attempt], words: str) -> None:
     assert any(words in text for text in found(task, *tried)), found(task, *tried)
 
 
-def test_a_task_that_was_sent_and_has_no_row_is_lost() -> None:
-    sure = Dispatch((1, 2), sure=True)
-    assert missing([row(1), row(2)], [sure]) == []
-    assert missing([row(1)], [sure]) == ["task 2 was lost: it was sent, and has no row"]
-    assert missing([row(1), row(1), row(2)], [sure]) == ["task 1 is there 2 times"]
-    assert missing([row(1), row(2), row(3)], [sure]) == ["task 3 is there, and nobody sent it"]
-
-
-def test_a_transaction_that_broke_is_there_as_a_whole_or_not_at_all() -> None:
-    unsure = Dispatch((1, 2, 3), sure=False)
-    assert missing([], [unsure]) == []
-    assert missing([row(1), row(2), row(3)], [unsure]) == []
-    (text,) = missing([row(1)], [unsure])
-    assert text.startswith("of one transaction 2 task(s) of 3 are missing")
+@pytest.mark.parametrize(
+    ("there", "sure", "words"),
+    [
+        ((1, 2), True, []),
+        ((1,), True, ["task 2 was lost: it was sent, and has no row"]),
+        ((1, 1, 2), True, ["task 1 is there 2 times"]),
+        ((1, 2, 3), True, ["task 3 is there, and nobody sent it"]),
+        ((), False, []),
+        ((1, 2), False, []),
+        ((1,), False, ["of one transaction 1 task(s) of 2 are missing: [2]"]),
+    ],
+)
+def test_what_was_sent_and_has_no_row_is_lost_but_for_a_whole_transaction_that_broke(
+    there: tuple[int, ...], sure: bool, words: list[str]
+) -> None:
+    assert missing(map(row, there), [Dispatch((1, 2), sure)]) == words
 
 
 def test_a_task_that_is_not_over_is_found_and_whether_its_owner_is_dead() -> None:
@@ -188,8 +184,9 @@ def test_a_row_that_is_not_what_was_said_is_found(
 
 
 def test_notes_become_runs_and_a_process_that_began_twice_has_two() -> None:
-    lines = ["began t1 1 7 1.0", "ended t1 1 7 2.0", "began t1 1 7 3.0", "began t2 1 8 0.5"]
-    assert paired(lines) == [Noted("t2", 1, 8, 0.5), Noted("t1", 1, 7, 1.0, 2.0), Noted("t1", 1, 7, 3.0)]
+    lines = ["began t1 1 7 5 1.0", "ended t1 1 7 5 2.0", "began t1 1 7 5 3.0", "began t2 1 8 5 0.5"]
+    expected = [("t2", 1, 8, 0.5, None, 5), ("t1", 1, 7, 1.0, 2.0, 5), ("t1", 1, 7, 3.0, None, 5)]
+    assert paired(lines) == expected
 
 
 def test_how_long_a_death_took_is_measured_from_the_kill_to_the_end_of_its_attempts() -> None:

@@ -22,11 +22,6 @@ from tests.stress.oracle.judge import Thaw
 from tests.support.runners import runners_of
 
 ROOT = Path(__file__).parents[3]
-SHAPES = (
-    ("--processes=2", "--async-concurrency=6"),
-    ("--processes=1", "--threads=3", "--async-concurrency=6"),
-    ("--processes=1", "--threads=2", "--async-concurrency=4", "--start-method=spawn"),
-)
 TICK_SECONDS = 0.05
 STANDING = """
 SELECT b.died_at IS NULL OR EXISTS (SELECT FROM horsies_tasks t WHERE t.claimed_by = w.id AND t.finished_at IS NULL)
@@ -39,23 +34,15 @@ class Stopped(NamedTuple):
 
     pids: frozenset[int]
     group: bool
+    since: float
 
 
 class Member:
-    """One place in the fleet: a worker, and the next one when it is gone.
+    """One place in the fleet: a worker, and the next one when it is gone; ``environment`` is added to that of this process."""
 
-    Without ``options`` it is one of the usual shapes; ``environment`` is added to that of this process.
-    """
-
-    def __init__(
-        self,
-        number: int,
-        directory: Path,
-        options: Sequence[str] | None = None,
-        environment: Mapping[str, str] | None = None,
-    ) -> None:
-        self.options = SHAPES[number % len(SHAPES)] if options is None else options
-        self.environment = {**os.environ, **(environment or {})}
+    def __init__(self, number: int, directory: Path, options: Sequence[str], environment: Mapping[str, str]) -> None:
+        self.options = options
+        self.environment = {**os.environ, **environment}
         self.log = directory / f"worker-{number}.log"
         self.log.write_text("")
         self.stopped: Stopped | None = None
@@ -105,7 +92,7 @@ class Member:
 
     def stop(self, *, group: bool) -> None:
         """Stop it by SIGSTOP, with its processes or alone."""
-        self.stopped = Stopped(frozenset(one.pid for one in self.family()), group)
+        self.stopped = Stopped(frozenset(one.pid for one in self.family()), group, time.time())
         (os.killpg if group else os.kill)(self.process.pid, signal.SIGSTOP)
 
     def given_up(self) -> bool:
@@ -115,7 +102,7 @@ class Member:
     def go_on(self) -> Thaw:
         """Continue it by SIGCONT; the moment is one before that."""
         assert self.stopped is not None
-        thaw = Thaw(steady(clock), self.stopped.pids)
+        thaw = Thaw(steady(clock), self.stopped.pids, self.stopped.since)
         with suppress(ProcessLookupError):  # one that has no fork server ended itself
             (os.killpg if self.stopped.group else os.kill)(self.process.pid, signal.SIGCONT)
         self.stopped = None
@@ -144,13 +131,9 @@ class Fleet:
             if member.stopped:
                 if member.given_up():
                     self.thaws.append(member.go_on())
-                    self.continued(member)
             elif member.process.poll() is not None:
                 self.happened["replaced"] += 1
                 member.start()
-
-    def continued(self, member: Member) -> None:
-        """Take note of a worker that goes on."""
 
     def up(self, what: str = "all workers are up") -> None:
         """Wait until all workers have started."""

@@ -48,10 +48,11 @@ class Run(NamedTuple):
 
 
 class Thaw(NamedTuple):
-    """A worker was stopped, with these processes, declared dead, and continued at this moment."""
+    """A worker with these processes stood still ``since`` a moment, was declared dead, and was continued ``at`` another."""
 
     at: float
     pids: Collection[int]
+    since: float = 0.0
 
 
 class Chronicle:
@@ -76,9 +77,12 @@ class Chronicle:
         ]
 
     def partition(self, run: Run) -> tuple[str, ...] | None:
-        """Return the partition of a run by the first rule, None when the queue has none. The storm changes no rules."""
+        """Return the partition of a run by the first rule, None when the queue has none. The storm changes no rules.
+
+        Its tasks have one argument that a rule can name.
+        """
         row = self.rows[0]
-        tenant = (run.tenant,) if row.get("partition_by_args") == ["tenant"] else ()
+        tenant = () if row.get("partition_by_args") is None else (run.tenant,)
         return (tenant + ((run.task,) if row.get("partition_by_task") else ())) or None
 
 
@@ -148,22 +152,6 @@ def sweep(runs: list[Run], moments: list[float], limits: list[int | None]) -> tu
             numbers = ", ".join(str(one.number) for one in sorted(active))
             violations.append(f"{len(active)} at once at {at:.6f}, the limit was {limit} at {newest:.6f}: {numbers}")
     return peak, full, violations
-
-
-def fates(runs: Iterable[Run]) -> list[str]:
-    """Return what no task may do: run twice, run before its claim, or write when its attempt was closed."""
-    seen: set[int] = set()
-    found = []
-    for run in runs:
-        if run.number in seen:
-            found.append(f"task {run.number} ran twice")
-        seen.add(run.number)
-        if run.started_at < run.claimed_at:
-            found.append(f"task {run.number} started at {run.started_at:.6f}, before its claim at {run.claimed_at:.6f}")
-        last = run.started_at if run.ended_at is None else run.ended_at
-        if last > run.closed_at:
-            found.append(f"task {run.number} wrote at {last:.6f}, its attempt was closed at {run.closed_at:.6f}")
-    return found
 
 
 def disorder(runs: Iterable[Run], chronicles: Mapping[str, Chronicle]) -> list[str]:

@@ -1,204 +1,129 @@
-"""The storm: a backlog that is kept up, workers that run it, and weather over both.
+"""The storm over limits: workers are killed and stand still, and limits change, in turns, while there is always work.
 
-The weather goes by progress, not by time: after so many tasks the next thing happens, to a worker or to the limits in turns.
-A stopped worker is continued when others have declared it dead and given its tasks away. A worker is struck only while all are
-well, or nobody would be left to judge the dead.
+A worker that stands still is continued when others have declared it dead and given its tasks away.
 """
 
 from __future__ import annotations
 
-import random
-import threading
+import time
 import uuid
+from collections import defaultdict
+from collections.abc import Iterator
 from itertools import cycle
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from django.db import transaction
+from django.db import connection, transaction
 
-from horsies_django import queues
+from horsies_django import TaskHandle, queues
+from tests.stress.chaos.evidence import Left
+from tests.stress.chaos.faults import Faults
+from tests.stress.chaos.sending import Kind, Sender
+from tests.stress.chaos.storm import Shape, Storm
+from tests.stress.chaos.tasks import awork, work
 from tests.stress.oracle import tasks
-from tests.stress.oracle.evidence import clock, go_on, living, rows, unfinished
-from tests.stress.oracle.fleet import TICK_SECONDS, Fleet, Member
-from tests.stress.oracle.judge import CLUSTER
-from tests.stress.oracle.usage import Span
-from tests.support.runners import kill_a_runner
+from tests.stress.oracle.evidence import rows
+from tests.stress.oracle.fleet import Member
+from tests.stress.oracle.judge import CLUSTER, Chronicle, disorder
+from tests.stress.oracle.usage import Hold, Span, calm_spans, common, handed_on, union, usage
+from tests.support.server import Server
 
-PATIENCE_TICKS = 600  # without progress: then something is stuck
-STALL_TICKS = 40  # without progress: a pause is over, so that a storm of paused queues ends
 RECOVERY_SECONDS = 6.0  # after a worker was lost: until its tasks are rescued and the next one is up
 CHANGE_SECONDS = 0.5
-BACKLOG, CHUNK = 40_000, 5_000
 CALM_BACKLOG = 2_000
-TENANTS = [f"tenant-{number}" for number in range(12)]
-STRIKES = ("stop", "kill", "kill child", "stop group", "kill group")
+STRIKES = ("stop parent", "kill parent", "kill child", "stop group", "kill group")
+LEAST_EVENTS = 2 * len(STRIKES)
 CHANGES = ("change", "pause", "override", "change", "resume", "clear", "pause", "change", "override", "resume")
-TASK_MS = (0, 1, 2, 4, 8)
-# queue -> its share of the tasks
-SHARES = {"free": 20, "tight": 10, "wide": 18, "tenants": 18, "kinds": 14, "pausing": 10, "line": 10}
 POLICIES = ("stop", "continue", "cancel")
 CAPS = {"tight": (1, 5), "wide": (2, 9), "pausing": (1, 6)}
+PAUSED, OVERRIDDEN = ("pausing", "tenants", "tight"), ("tenants", "wide", "kinds")
+ENDINGS = {"COMPLETED", "FAILED WORKER_CRASHED", "CANCELLED MERGED", "CANCELLED ORDER_CANCELLED"}
+STOPPED = """
+SELECT horsies_skip_stopped('line', NULL, t.partition_key::json, NULL, 'storm', 'it goes on', horsies_channel())
+FROM horsies_tasks t WHERE t.queue_name = 'line' AND t.order_stop = 'stop'
+"""
+ANSWERS = """
+WITH RECURSIVE answer AS (
+  SELECT t.id, t.merged_into, t.status, t.result FROM horsies_tasks t WHERE t.queue_name = 'same'
+  UNION ALL
+  SELECT a.id, t.merged_into, t.status, t.result FROM answer a JOIN horsies_tasks t ON t.id = a.merged_into
+)
+SELECT a.id, (a.result ->> 'ok')::int FROM answer a WHERE a.merged_into IS NULL AND a.status = 'COMPLETED'
+"""
+TWINS = """
+SELECT one.id, other.id FROM horsies_tasks one JOIN horsies_tasks other
+  ON other.task_name = 'single' AND other.kwargs ->> 'page' = one.kwargs ->> 'page' AND other.id > one.id
+  AND other.sent_at < one.finished_at
+WHERE one.task_name = 'single'
+"""
 
 
-class Shape(NamedTuple):
-    """How large a storm is: tasks, workers, the factor on what tasks take, tasks between events, and the cap of the cluster.
+class Crowd(Sender):
+    """Sends plain tasks to all queues, of which a few tenants have most, and changes pages; it takes none of that back."""
 
-    ``calm``: for how many seconds there is work at its end after everybody has recovered, however fast the tasks ran before.
-    """
+    queues = {"free": 20, "tight": 10, "wide": 18, "tenants": 18, "kinds": 14, "pausing": 10, "line": 10}
+    fates = {"ok": 1}
+    tenants = {f"tenant-{place}": 1 / (place + 1) for place in range(12)}
+    batch = 1_000
+    cancels, waits = 0.0, 0.0
 
-    claims: int
-    workers: int = 3
-    seed: int = 1
-    slow: float = 1.0
-    every: int | None = None
-    cluster_cap: int | None = None
-    calm: float = 0.0
-
-
-class Storm(Fleet):
-    """One storm. ``raise_`` returns when all of them are over and the sky is clear."""
-
-    def __init__(self, shape: Shape, directory: Path) -> None:
-        super().__init__()
-        self.shape = shape
-        self.random = random.Random(shape.seed)
-        self.strikes = cycle(STRIKES)
-        self.changes = cycle(CHANGES)
-        self.every = shape.every or max(400, shape.claims // 100)
-        self.targets = cycle(range(shape.workers))
-        self.fleet = [Member(number, directory) for number in range(shape.workers)]
-        self.sent = 0
-        self.noting = 0  # of these, those that note their runs
+    def __init__(self, seed: int, slow: float) -> None:
+        super().__init__(seed)
+        self.ms = [slow * ms for ms in (0, 1, 2, 4, 8)]
+        self.versions: dict[uuid.UUID, int] = {}  # of the page with which a task was sent, if that was not rolled back
+        self.singles = 0
         self.found = 0  # sends of unique tasks that found one
-        self.skipped = 0
-        self.versions: dict[uuid.UUID, int] = {}
-        self.disturbed: list[Span] = []
-        self.stopped_at: dict[Member, float] = {}
-        self.moment = threading.Event()
 
-    def raise_(self) -> list[str]:
-        """Let it rage. Returns what went wrong, in words."""
-        self.up()
-        self.began = clock()
-        next_at, ticks, least = self.every, 0, 0
-        while left := self.feed():
-            done = self.sent - left
-            ticks = 0 if done > least else ticks + 1
-            least = max(done, least)
-            if done >= next_at and (done < 0.9 * self.shape.claims or not self.seen_all):
-                next_at = done + self.every
-                self.happen()
-            self.tend()
-            if ticks == STALL_TICKS:
-                self.clear_up()
-            if ticks > PATIENCE_TICKS:
-                self.ended = clock()
-                return [f"nothing more happens: {left} tasks are not finished"]
-            self.moment.wait(TICK_SECONDS)
-        self.ended = clock()
-        self.clear_up()
-        return self.calm()
+    def kind(self) -> Kind:
+        """Draw the function and the queue."""
+        task = work if self.random.random() < 0.3 else awork
+        return Kind(task, self.drawn(self.queues), "none", None, None)
 
-    @property
-    def calm_enough(self) -> bool:
-        """Whether the calm at the end has lasted long enough."""
-        return clock() > max((end for _, end in self.disturbed), default=self.began) + self.shape.calm
+    def send(self, many: int) -> list[tuple[int, TaskHandle[Any]]]:
+        """Send so many tasks, and with every twentieth a change of a page."""
+        handles = super().send(many)
+        for _ in range(many // 20):
+            self.send_change()
+        return handles
 
-    @property
-    def seen_all(self) -> bool:
-        """Whether every kind of strike has happened."""
-        return self.happened["strikes"] >= len(STRIKES)
-
-    def feed(self) -> int:
-        """Send more when the backlog is low, and beyond the claims until all has been seen, and the calm after it.
-
-        Returns how many are not finished.
-        """
-        left = unfinished()
-        while left < BACKLOG and self.sent < self.shape.claims:
-            left += self.send(min(CHUNK, self.shape.claims - self.sent))
-        if left < self.every and not self.seen_all:
-            left += self.send(self.every)
-        if left < CALM_BACKLOG and self.shape.calm and self.seen_all and not self.calm_enough:
-            left += self.send(CALM_BACKLOG)
-        return left
-
-    def send(self, many: int) -> int:
-        """Send a mix of both kinds of tasks to all queues, a few tenants have most of the work. Returns how many."""
-        numbers = range(self.sent, self.sent + many)
-        names = self.random.choices(list(SHARES), SHARES.values(), k=len(numbers))
-        weights = [1 / (place + 1) for place in range(len(TENANTS))]
-        tenants = self.random.choices(TENANTS, weights, k=len(numbers))
-        mixed: dict[tuple[Any, str], list[dict[str, Any]]] = {}
-        for number, queue, tenant in zip(numbers, names, tenants, strict=True):
-            task = tasks.work if self.random.random() < 0.3 else tasks.awork
-            call = {
-                "number": number,
-                "queue": queue,
-                "tenant": tenant,
-                "ms": self.shape.slow * self.random.choice(TASK_MS),
-            }
-            mixed.setdefault((task, queue), []).append(call)
-        for (task, queue), calls in mixed.items():
-            task.with_options(queue=queue).send_many(calls)
-        self.sent += many
-        self.noting += many
-        return many + sum(self.send_change() for _ in range(many // 20))
-
-    def send_change(self) -> int:
-        """Change a page and have it rebuilt, in a transaction that may be rolled back; send a unique task. Returns how many."""
-        before, page, rolled_back = self.sent, self.random.randrange(10), self.random.random() < 0.2
+    def send_change(self) -> None:
+        """Change a page and have it rebuilt, in a transaction that may be rolled back; send a unique task."""
+        page, rolled_back = self.random.randrange(10), self.random.random() < 0.2
         with transaction.atomic():
             query = "UPDATE oracle_pages SET version = version + 1 WHERE page = %s RETURNING version"
             ((version,),) = rows(query, page)
-            self.versions[tasks.rebuild.send(page).task_id] = version
+            handle = tasks.rebuild.send(page)
             transaction.set_rollback(rolled_back)
-        self.sent += not rolled_back
+        if not rolled_back:
+            self.versions[handle.task_id] = version
         new = tasks.single.send(page).is_new
-        self.sent += new
+        self.singles += new
         self.found += not new
-        return self.sent - before
 
-    def happen(self) -> None:
-        """Let the next thing happen."""
-        if self.happened["strikes"] <= self.happened["changes"] and all(member.ready for member in self.fleet):
-            kind, what = "strikes", next(self.strikes)
-            verb, _, whom = what.partition(" ")
-            self.strike(verb, whom, self.fleet[next(self.targets)])
-        else:
-            kind, what = "changes", next(self.changes)
-            getattr(self, what)()
-            now = clock()
-            self.disturbed.append((now - CHANGE_SECONDS, now + CHANGE_SECONDS))
-        self.happened[kind] += 1
-        self.happened[what] += 1
 
-    def strike(self, verb: str, whom: str, member: Member) -> None:
-        """Kill a worker, its group, or one of its children; or stop it."""
-        now = clock()
-        if verb == "stop":
-            member.stop(group=whom == "group")
-            self.stopped_at[member] = now
-            return
-        if whom == "child":
-            kill_a_runner(member.process.pid, self.random)
-        else:
-            member.kill(group=whom == "group")
-        self.disturbed.append((now, now + RECOVERY_SECONDS))
+class Limits(Faults):
+    """What befalls the workers, and what people do to the limits; remembers when there was no calm."""
 
-    def tend(self) -> None:
-        """Tend the workers, and let partitions that stand still go on."""
-        self.skipped += go_on()
-        super().tend()
+    def __init__(self, server: Server, seed: int, names: list[str]) -> None:
+        super().__init__(server, seed)
+        self.names = names  # of the queues, and of the cluster, whose caps are set
+        self.disturbed: list[Span] = []
 
-    def continued(self, member: Member) -> None:
-        """Note for how long a worker and its tasks were away."""
-        self.disturbed.append((self.stopped_at.pop(member), clock() + RECOVERY_SECONDS))
+    def strike(self, name: str, member: Member) -> bool:
+        """Do it."""
+        now = time.time()
+        if name in CHANGES:
+            getattr(self, name)()
+            self.disturbed.append((now - CHANGE_SECONDS, time.time() + CHANGE_SECONDS))
+            return True
+        if name.startswith("kill"):
+            self.disturbed.append((now, now + RECOVERY_SECONDS))
+        return super().strike(name, member)
 
     def change(self) -> None:
         """Set a queue's declared cap, or the cluster's, and what a failed task of the ordered queue does."""
         queues.change("line", {"partition_policy": self.random.choice(POLICIES)}, actor="storm")
-        name = self.random.choice([*CAPS, *([CLUSTER] if self.shape.cluster_cap else [])])
+        name = self.random.choice(self.names)
         low, high = (4, 10) if name == CLUSTER else CAPS[name]
         queues.change(name, {"max_concurrency": self.random.randint(low, high)}, actor="storm")
 
@@ -208,32 +133,123 @@ class Storm(Fleet):
             "partition_max_concurrency": self.random.randint(1, 4),
             "partition_local_limit": 2,
         }
-        name = self.random.choice(["tenants", "wide", "kinds"])
+        name = self.random.choice(OVERRIDDEN)
         if name == "wide":
             limits = {"max_concurrency": self.random.choice((None, 4, 6)), "local_limit": self.random.randint(1, 3)}
         queues.override(name, limits, actor="storm", reason="bad weather")
 
     def clear(self) -> None:
         """End an override, if there is one."""
-        queues.clear(self.random.choice(["tenants", "wide", "kinds"]), actor="storm")
+        queues.clear(self.random.choice(OVERRIDDEN), actor="storm")
 
     def pause(self) -> None:
         """Pause a queue."""
-        queues.pause(self.random.choice(["pausing", "tenants", "tight"]), actor="storm")
+        queues.pause(self.random.choice(PAUSED), actor="storm")
 
     def resume(self) -> None:
         """Resume all queues."""
-        for name in ("pausing", "tenants", "tight"):
+        for name in PAUSED:
             queues.resume(name, actor="storm")
 
     def clear_up(self) -> None:
         """End pauses and overrides."""
         self.resume()
-        for name in ("tenants", "wide", "kinds"):
+        for name in OVERRIDDEN:
             queues.clear(name, actor="storm")
 
-    def calm(self) -> list[str]:
-        """Wait until every worker is up and well again, and those that were killed are known to be dead."""
-        self.up("all workers are up again")
-        self.until(lambda: living() == len(self.fleet), "the killed are known to be dead")
-        return []
+
+class LimitStorm(Storm):
+    """One storm; ``calm``: for how many seconds there is work at its end after everybody has recovered, and no fault."""
+
+    faults: Limits
+    sender: Crowd
+    shapes = (
+        (("--processes=2", "--async-concurrency=6"), False),
+        (("--processes=1", "--threads=3", "--async-concurrency=6"), False),
+        (("--processes=1", "--threads=2", "--async-concurrency=4", "--start-method=spawn"), False),
+    )
+
+    def __init__(
+        self, shape: Shape, server: Server, directory: Path, *, slow: float, calm: float, cluster_cap: int | None
+    ) -> None:
+        self.of_cluster = [CLUSTER] if cluster_cap else []
+        self.seconds_of_calm = calm
+        self.skipped = 0
+        with connection.cursor() as cursor:
+            cursor.execute(tasks.PAGES)
+        faults = Limits(server, shape.seed, [*CAPS, *self.of_cluster])
+        super().__init__(shape, faults, Crowd(shape.seed, slow), directory)
+
+    def weather(self) -> Iterator[str]:
+        """Give a strike and a change in turns."""
+        kinds = cycle((cycle(STRIKES), cycle(CHANGES)))
+        yield from (next(next(kinds)) for _ in range(self.shape.faults))
+
+    def tend(self) -> None:
+        """Tend the workers, and let partitions that stand still go on."""
+        self.skipped += len(rows(STOPPED))
+        super().tend()
+
+    def clear(self) -> list[str]:
+        """Have work for as long as it shall be calm, then wait for the end of all tasks."""
+        self.faults.clear_up()
+        if self.seconds_of_calm:
+            self.until(self.was_calm, "it was calm")
+        return super().clear()
+
+    def was_calm(self) -> bool:
+        """Whether it was calm for long enough; sends more until then."""
+        if self.left() < CALM_BACKLOG:
+            self.sender.allowed = self.sender.sent + CALM_BACKLOG
+        return time.time() > max(end for _, end in self.disturbed()) + self.seconds_of_calm
+
+    def disturbed(self) -> list[Span]:
+        """Return when there was no calm; a worker that stands still now will have been gone for a while, too."""
+        still = [(member.stopped.since, time.time() + RECOVERY_SECONDS) for member in self.fleet if member.stopped]
+        gone = [(thaw.since, thaw.at + RECOVERY_SECONDS) for thaw in self.thaws]
+        return [*self.faults.disturbed, *gone, *still]
+
+    def violations(self, left: Left) -> list[str]:
+        """Return what is wrong with the order of tasks, with merged and with unique ones, and how else a task ended."""
+        sent, more = self.sender.sent, len(self.sender.versions) + self.sender.singles
+        found = [f"{sent + more} tasks were sent, there are {len(left.rows)}"] if sent + more != len(left.rows) else []
+        found += [f"task {row.id} ended {row.ending}" for row in left.rows if row.ending not in ENDINGS]
+        found += [f"unique task {other} was sent while task {one} had not finished" for one, other in rows(TWINS)]
+        found += [  # those whose run crashed do not count
+            f"task {id_} was sent with version {self.sender.versions[id_]}; the run that answers it saw {version}"
+            for id_, version in rows(ANSWERS)
+            if version < self.sender.versions.get(id_, 0)
+        ]
+        return [*found, *disorder(left.runs, left.chronicles), *super().violations(left)]
+
+    def report(self, left: Left) -> dict[str, Any]:
+        """Return how much there was of what this storm is about, and how much of the caps was used."""
+        merged = sum(row.error_code == "MERGED" for row in left.rows)
+        return {"merged": merged, "unique": self.sender.found, "skipped": self.skipped, "usage": self.used(left)}
+
+    def used(self, left: Left) -> dict[str, Any]:
+        """Return how much of each cap was used while work was there and nobody was hurt lately.
+
+        Work is there while tasks of the async lane wait, for which there are slots enough; under the cap of the cluster those of
+        the queue without limits.
+        """
+        queue_of = {row.id: row.queue for row in left.rows}
+        held = [Hold(queue_of[one.task], one.worker, one.started_at, one.finished_at) for one in left.tried]
+        waited: defaultdict[str, list[Span]] = defaultdict(list)
+        for row in left.rows:
+            if row.name == awork.name and row.id in left.attempts:
+                waited[row.queue].append((row.due_at, left.attempts[row.id][0].started_at))
+        figures = {}
+        for name in self.of_cluster or CAPS:
+            mine = handed_on([hold for hold in held if name in (CLUSTER, hold.queue)])
+            work = union(waited["free" if name == CLUSTER else name])
+            calm = common(calm_spans((self.began + 1.0, self.ended), self.disturbed()), work)
+            found = usage(mine, limits(left.chronicles[name]), calm)
+            if found is not None:
+                figures[name] = {key: round(value, 3) for key, value in found._asdict().items()}
+        return figures
+
+
+def limits(chronicle: Chronicle) -> list[tuple[float, int | None]]:
+    """Return the caps in force, each with its moment."""
+    return list(zip(chronicle.moments, chronicle.limits("max_concurrency"), strict=True))

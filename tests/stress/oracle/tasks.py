@@ -1,32 +1,29 @@
-"""The tasks of the storm: they note that they run, and take their time."""
+"""The tasks of this storm beside those of the other: what they answer is the version of a page that they saw."""
 
 from __future__ import annotations
 
-import asyncio
-import time
-
 from horsies_django import task
-from tests.stress.oracle.notes import noted, seen_version
+from tests.stress.chaos.notes import noted
+from tests.stress.oracle.evidence import rows
 
-
-@task(name="work")
-def work(number: int, queue: str, tenant: str, ms: float) -> None:
-    with noted("work", number, queue, tenant):
-        time.sleep(ms / 1000)
-
-
-@task(name="awork")
-async def awork(number: int, queue: str, tenant: str, ms: float) -> None:
-    with noted("awork", number, queue, tenant):
-        await asyncio.sleep(ms / 1000)
+PAGES = """
+CREATE TABLE oracle_pages (page int PRIMARY KEY, version int NOT NULL);
+INSERT INTO oracle_pages SELECT page, 0 FROM generate_series(0, 9) AS page
+"""
 
 
 @task(name="rebuild", queue="same")
 def rebuild(page: int) -> int:
-    """Return the version of a page that this run saw."""
-    return seen_version(page)
+    with noted():
+        return seen_version(page)
 
 
 @task(name="single", unique=True)
 def single(page: int) -> int:
-    return seen_version(page)
+    with noted():
+        return seen_version(page)
+
+
+def seen_version(page: int) -> int:
+    """Return the version of a page that is committed now."""
+    return int(rows("SELECT version FROM oracle_pages WHERE page = %s", page)[0][0])

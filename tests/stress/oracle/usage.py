@@ -23,14 +23,13 @@ class Hold(NamedTuple):
 
 
 class Usage(NamedTuple):
-    """Shares of a limit, and over how many seconds they were measured: permits held, and permits under which user code ran.
+    """The share of a limit's permits that was held, and over how many seconds that was measured.
 
     ``at_ends`` is the share that was held just before a permit came free, on average over ``ends`` such moments. No clock is in
     it: a machine that is busy with other things does not lower it, a permit that stays unused while others come free does.
     """
 
     held: float
-    running: float
     seconds: float
     at_ends: float
     ends: int
@@ -85,15 +84,13 @@ def handed_on(holds: Iterable[Hold]) -> list[Span]:
     return spans
 
 
-def usage(
-    held: Sequence[Span], running: Sequence[Span], limits: Sequence[tuple[float, int | None]], calm: Iterable[Span]
-) -> Usage | None:
+def usage(held: Sequence[Span], limits: Sequence[tuple[float, int | None]], calm: Iterable[Span]) -> Usage | None:
     """Return how much of a limit was used in the calm spans; None when there was no calm, or no limit.
 
     ``limits`` are the limits in force from their moments on.
     """
-    held_area, running_area = Overlap(held), Overlap(running)
-    offered = used = ran = seconds = 0.0
+    overlap = Overlap(held)
+    offered = used = seconds = 0.0
     shares: list[float] = []
     moments = sorted({end for _, end in held})
     edges = [*limits, (float("inf"), None)]
@@ -102,14 +99,13 @@ def usage(
             low, high = max(begin, since), min(end, then)
             if limit and low < high:
                 offered += limit * (high - low)
-                used += held_area.until(high) - held_area.until(low)
-                ran += running_area.until(high) - running_area.until(low)
+                used += overlap.until(high) - overlap.until(low)
                 seconds += high - low
                 ends = moments[bisect_right(moments, low) : bisect_left(moments, high)]
-                shares += [held_area.before(end) / limit for end in ends]
+                shares += [overlap.before(end) / limit for end in ends]
     if not offered:
         return None
-    return Usage(used / offered, ran / offered, seconds, fmean(shares) if shares else 1.0, len(shares))
+    return Usage(used / offered, seconds, fmean(shares) if shares else 1.0, len(shares))
 
 
 def calm_spans(whole: Span, disturbed: Iterable[Span]) -> list[Span]:

@@ -2,79 +2,63 @@
 
 from __future__ import annotations
 
-import random
+import argparse
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from django.db import connection
 
+from horsies_django.conf import config
 from horsies_django.monitoring.health import examine, problems
-from tests.stress.chaos.notes import DIRECTORY
+from tests.stress.chaos.faults import Faults
 from tests.stress.chaos.patients import Patient
+from tests.stress.chaos.storm import Shape, Storm
 from tests.stress.oracle.evidence import unfinished
-from tests.stress.oracle.fleet import Fleet, Member
 from tests.stress.soak.flat import grown, thirds
 from tests.stress.soak.ledger import Ledger
-from tests.stress.soak.load import Steady, capacity
+from tests.stress.soak.load import Steady
 from tests.stress.soak.samples import Sampler
-from tests.support.runners import kill_a_runner
+from tests.support.server import Server
 
 TICK_SECONDS, CLEAR_SECONDS = 0.1, 180.0
 LEDGER_SECONDS, TELL_SECONDS = 5.0, 60.0
 KILL_CHILD_SECONDS, KILLS, DEPLOYS = 5.0, 30, 12  # how often a child is killed; workers, and deploys, in an hour
 PATIENTS, PAUSE_SECONDS = 2, 0.2
 SHOWN = 20
-# The first one is never killed nor replaced: its memory is watched.
-SHAPES = (
-    ("--processes=2", "--async-concurrency=20", "--with-scheduler"),
-    ("--processes=1", "--threads=3", "--async-concurrency=20", "--with-scheduler"),
-    ("--processes=2", "--async-concurrency=10"),
-)
 
 
-class Plan(NamedTuple):
-    """How long, how hard (a share of the capacity), how large the drain is that measures the capacity, and how often to look."""
+class Soak(Storm):
+    """``soaked`` returns the verdict. ``plan`` says what the command line does."""
 
-    seconds: float
-    load: float
-    drain: int
-    every: float
-    seed: int
-    calm: bool = False  # no faults and no task that fails, only deploys: then nothing may be called a problem
-
-
-class Soak(Fleet):
-    """``run`` soaks and returns the verdict."""
-
+    # The first one is never killed nor replaced: its memory is watched.
+    shapes = (
+        (("--processes=2", "--async-concurrency=20", "--with-scheduler"), False),
+        (("--processes=1", "--threads=3", "--async-concurrency=20", "--with-scheduler"), False),
+        (("--processes=2", "--async-concurrency=10"), False),
+    )
     patience_seconds = CLEAR_SECONDS
+    sender: Steady
 
-    def __init__(self, plan: Plan, directory: Path, max_crashes: int) -> None:
-        super().__init__()
-        self.plan = plan
-        self.random = random.Random(plan.seed)
-        notes = directory / "notes"
-        notes.mkdir()
-        self.sender = Steady(plan.seed, calm=plan.calm)
-        self.ledger = Ledger(notes, self.sender, max_crashes)
-        environment = {DIRECTORY: str(notes)}
-        self.fleet = [Member(number, directory, options, environment) for number, options in enumerate(SHAPES)]
-        self.over = threading.Event()
+    def __init__(self, plan: argparse.Namespace, server: Server, directory: Path) -> None:
+        seed, self.plan, self.seconds = plan.seed, plan, plan.minutes * 60
+        shape = Shape(0, 0, len(self.shapes), seed)
+        super().__init__(shape, Faults(server, seed), Steady(seed, calm=plan.calm), directory)
+        self.ledger = Ledger(self.notes, self.sender, config().recovery.max_crashes)
         self.patients = [Patient(number, self.over, PAUSE_SECONDS) for number in range(PATIENTS)]
         self.deploys: list[float] = []  # when, in seconds of the samples
         self.complaints: list[str] = []
-        self.threads: list[Any] = []
 
-    def run(self) -> dict[str, Any]:
+    def soaked(self) -> dict[str, Any]:
         """Measure the capacity, soak, and judge."""
         try:
             self.up()
-            found = capacity(self.sender, self.plan.drain)
-            rate = found * self.plan.load
-            tell(f"the workers finish {found:.0f} tasks a second; sending {rate:.0f}")
+            capacity = self.capacity()
+            rate = capacity * self.plan.load
+            tell(f"the workers finish {capacity:.0f} tasks a second; sending {rate:.0f}")
             self.sampler = Sampler(self.fleet)
             looks = (
                 Every(self.plan.every, self.sampler.take),
@@ -82,39 +66,38 @@ class Soak(Fleet):
                 Every(TELL_SECONDS, self.tell),
                 *([Every(self.plan.every, self.examine)] if self.plan.calm else ()),
             )
-            self.threads = [*self.patients, Watcher(looks, self.over), self.sender]
+            self.threads += [*self.patients, Watcher(looks, self.over)]
             self.sender.go(rate)
-            for thread in self.threads[:-1]:
+            for thread in self.threads[1:]:
                 thread.start()
             self.soak()
             self.clear()
         finally:
-            self.over.set()
-            self.sender.over.set()
-            self.complaints += self.ended_badly()
-        return self.verdict(found, rate, self.ledger.close())
+            self.complaints += self.end()
+        return self.verdict(capacity, rate, self.ledger.close())
+
+    def capacity(self) -> float:
+        """Send many tasks at once, and return how many a second the workers finish."""
+        while (missing := self.plan.drain - self.sender.sent) > 0:
+            self.sender.send(min(100, missing))
+        began = time.monotonic()
+        self.until(lambda: not unfinished(), "the workers finish the tasks of the drain")
+        return float(self.plan.drain / (time.monotonic() - began))
 
     def soak(self) -> None:
         """Do what is due, until the time is over."""
-        due = [Every(max(self.plan.seconds / DEPLOYS, min(60, self.plan.seconds * 0.6)), self.deploy)]
+        due = [Every(max(self.seconds / DEPLOYS, min(60, self.seconds * 0.6)), self.deploy)]
         if not self.plan.calm:
             due += [
                 Every(KILL_CHILD_SECONDS, self.kill_child),
-                Every(max(self.plan.seconds / KILLS, min(20, self.plan.seconds * 0.8)), self.kill_worker),
+                Every(max(self.seconds / KILLS, min(20, self.seconds * 0.8)), self.kill_worker),
             ]
-        until = time.monotonic() + self.plan.seconds
+        until = time.monotonic() + self.seconds
         while time.monotonic() < until:
             self.tend()
             for each in due:
                 each.tick()
             time.sleep(TICK_SECONDS)
-
-    def tend(self) -> None:
-        """Start whoever was killed; raises what a sender died of."""
-        super().tend()
-        for thread in self.threads:
-            if thread.crashed is not None:
-                raise thread.crashed
 
     def examine(self) -> None:
         """Note what the status calls a problem, though nothing is wrong."""
@@ -123,14 +106,12 @@ class Soak(Fleet):
 
     def kill_child(self) -> None:
         """Kill a process that runs tasks."""
-        if kill_a_runner(self.random.choice(self.fleet).process.pid, self.random):
-            self.happened["kill child"] += 1
+        self.happened["kill child"] += self.faults.strike("kill child", self.random.choice(self.fleet))
 
     def kill_worker(self) -> None:
         """Kill a worker, alone or with its processes."""
-        group = self.random.random() < 0.5
-        self.random.choice(self.fleet[1:]).kill(group=group)
-        self.happened["kill group" if group else "kill parent"] += 1
+        name = self.random.choice(("kill parent", "kill group"))
+        self.happened[name] += self.faults.strike(name, self.random.choice(self.fleet[1:]))
 
     def deploy(self) -> None:
         """Replace the workers in turns, as a deploy does: each lets its tasks finish, and the next one goes when it is back."""
@@ -144,10 +125,10 @@ class Soak(Fleet):
             self.until(lambda member=member: member.ready, "a worker is up again")
         self.happened["deploy"] += 1
 
-    def clear(self) -> None:
+    def clear(self) -> list[str]:
         """Send no more, end the schedulers, and wait until the last worker has finished everything."""
         self.over.set()
-        self.sender.end()
+        self.sender.over.set()
         for thread in self.threads:
             thread.join(CLEAR_SECONDS)
         self.tend()
@@ -155,6 +136,7 @@ class Soak(Fleet):
         for member in self.fleet[:-1]:
             member.end()
         self.until(lambda: not unfinished(), "all tasks have finished", tended=False)
+        return []
 
     def tell(self) -> None:
         """Print how it goes, for people."""
@@ -163,24 +145,19 @@ class Soak(Fleet):
             f"{', '.join(f'{name} {value:,.1f}' for name, value in last.items())}; {len(self.ledger.violations)} violations"
         )
 
-    def verdict(self, found: float, rate: float, violations: list[str]) -> dict[str, Any]:
+    def verdict(self, capacity: float, rate: float, violations: list[str]) -> dict[str, Any]:
         """Return what is to be said, as plain values."""
         answers = [answer for patient in self.patients for answer in patient.answers]
-        violations += [
-            f"a waiter for workflow {one.run} was told {one.given!r:.200}, not {one.expected}"
-            for one in answers
-            if one.given != one.expected
-        ]
-        violations += self.complaints
+        violations += [one.complaint for one in answers if one.given != one.expected] + self.complaints
         medians = thirds(self.sampler.samples)
         return {
-            "seconds": self.plan.seconds,
-            "capacity, tasks/s": round(found, 1),
+            "seconds": self.seconds,
+            "capacity, tasks/s": round(capacity, 1),
             "sent, tasks/s": round(rate, 1),
             "tasks": self.sender.sent,
             "workflows": len(answers),
             "fire times": self.ledger.ticks,
-            "weather": dict(sorted(self.happened.items())),
+            "weather": dict(sorted((+self.happened).items())),
             "endings": dict(sorted(self.ledger.endings.items())),
             "violations": violations[:SHOWN],
             "violations in all": len(violations),

@@ -1,7 +1,4 @@
-"""Fetches the suite and runs it: ``python -m tests.conformance``.
-
-An argument ``backport=<directory>`` runs the backport's own suite from a checkout of it.
-"""
+"""Fetches the suite and runs it: ``python -m tests.conformance``."""
 
 from __future__ import annotations
 
@@ -50,12 +47,8 @@ def renamed(suite: Path) -> Path:
     return suite
 
 
-def suites(work: Path, arguments: list[str]) -> Iterator[tuple[str, str, Path]]:
+def suites(work: Path) -> Iterator[tuple[str, str, Path]]:
     """Yield the package whose backend is tested, the name of the suite, and the directory that goes onto the path."""
-    given = dict(argument.split("=", 1) for argument in arguments)
-    if "backport" in given:
-        yield "django_tasks", "the backport's own suite", Path(given["backport"]).resolve()
-        return
     if HAS_OWN:
         yield "django.tasks", f"the suite of Django {django.get_version()}", fetched(django.get_version(), work / "own")
     if importlib.util.find_spec("django_tasks"):
@@ -63,13 +56,13 @@ def suites(work: Path, arguments: list[str]) -> Iterator[tuple[str, str, Path]]:
         yield "django_tasks", f"the suite of Django {SUITE_OF_BACKPORT} under the names of the backport", suite
 
 
-def main(arguments: list[str]) -> int:
+def main() -> int:
     """Run each suite in a process of its own, on a private server unless DATABASE_URL is set; return the exit code."""
     work, codes = Path(tempfile.mkdtemp(prefix="horsies-conformance-")), []
     try:
         for place in ("own", "backport"):
             (work / place).mkdir()
-        for package, name, suite in suites(work, arguments):
+        for package, name, suite in suites(work):
             print(f"== {name}", flush=True)
             paths = [str(suite), str(ROOT / "tests"), str(ROOT)]
             environment = {
@@ -77,7 +70,6 @@ def main(arguments: list[str]) -> int:
                 "PYTHONPATH": os.pathsep.join(paths),
                 "DJANGO_SETTINGS_MODULE": "conformance.settings",
                 "CONFORMANCE_PACKAGE": package,
-                "CONFORMANCE_SUITE": "tests" if (suite / "tests" / "__init__.py").exists() else "tasks",
             }
             command = [sys.executable, "-m", "django", "test", "--noinput", "-v1", "conformance.suite"]
             if not os.environ.get("DATABASE_URL"):
@@ -89,4 +81,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

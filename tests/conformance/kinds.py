@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -12,8 +10,8 @@ from conformance import relay
 from conformance.settings import KIND
 
 from horsies_django.testing import drain
+from tests.support.deadlines import wait_until
 
-DEADLINE_SECONDS = 60.0
 Queued: Any = import_module(f"horsies_django.backends.{KIND}").HorsiesBackend
 
 
@@ -22,8 +20,7 @@ class Inline(Queued):
 
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
         """Send the task, run it and return its result."""
-        result = super().enqueue(task, args, kwargs)
-        return self.settled(result)
+        return self.settled(super().enqueue(task, args, kwargs))
 
     async def aenqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
         """Do the same from async code."""
@@ -48,20 +45,12 @@ class Served(Inline):
 
     def run(self, result: Any) -> None:
         """Wait until the task has ended an attempt."""
-        until(lambda: self.ended(result), f"{result.id} ran")
+        wait_until(lambda: self.ended(result), f"{result.id} ran")
         if result.is_finished:
-            until(lambda: relay.has_ended(result.id), f"the log of {result.id} is here")
+            wait_until(lambda: relay.has_ended(result.id), f"the log of {result.id} is here")
         relay.flush(result.id)
 
     def ended(self, result: Any) -> bool:
         """Whether an attempt of the task has ended."""
         result.refresh()
         return bool(result.is_finished or result.errors)
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait until a condition holds. Raises AssertionError."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"not in time: {what}"
-        time.sleep(0.01)

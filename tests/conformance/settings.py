@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from importlib import import_module
 from typing import Any
 
 import environ
@@ -14,19 +13,9 @@ SECRET_KEY = "for tests only"
 USE_TZ = True
 ALLOWED_HOSTS = ["*"]
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
-INSTALLED_APPS = [
-    "django.contrib.auth",
-    "django.contrib.contenttypes",
-    "horsies_django",
-    os.environ["CONFORMANCE_SUITE"],
-]
-if PACKAGE == "django_tasks":
+INSTALLED_APPS = ["django.contrib.auth", "django.contrib.contenttypes", "horsies_django", "tasks"]
+if KIND == "backport":
     INSTALLED_APPS.append("django_tasks")
-if os.environ["CONFORMANCE_SUITE"] == "tests":  # the backport's own suite has a site
-    SITE = import_module("tests.settings")
-    INSTALLED_APPS = [*dict.fromkeys([*INSTALLED_APPS, *SITE.INSTALLED_APPS])]
-    ROOT_URLCONF, STATIC_URL, TEMPLATES = SITE.ROOT_URLCONF, SITE.STATIC_URL, SITE.TEMPLATES
-    MIDDLEWARE = SITE.MIDDLEWARE
 DATABASES = {"default": environ.Env().db_url("DATABASE_URL")}
 TEST_RUNNER = "conformance.runner.Runner"
 HORSIES = {"RESILIENCE": {"NOTIFY_POLL_INTERVAL_MS": 1_000}}

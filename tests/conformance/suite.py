@@ -9,18 +9,18 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 from unittest import skip
-from urllib.parse import quote
+from urllib.parse import urlsplit
 
-from conformance.kinds import until
 from conformance.relay import Server
 from conformance.settings import KIND
 from django.db import connection
 from django.test import TransactionTestCase, override_settings
 
-SUITE = "tests.tests" if os.environ["CONFORMANCE_SUITE"] == "tests" else "tasks"
-test_tasks = import_module(f"{SUITE}.test_tasks")
-test_dummy = import_module(f"{SUITE}.test_dummy_backend")
-test_immediate = import_module(f"{SUITE}.test_immediate_backend")
+from tests.support.deadlines import wait_until
+
+test_tasks = import_module("tasks.test_tasks")
+test_dummy = import_module("tasks.test_dummy_backend")
+test_immediate = import_module("tasks.test_immediate_backend")
 
 NAMES_ANOTHER = "names one of Django's own backends"
 READS_ANOTHER = "reads the list of results that only Django's DummyBackend has"
@@ -50,27 +50,22 @@ SKIPPED: dict[str, dict[str, str]] = {
         "test_cannot_pass_run_after": NOT_REFUSED,
     },
 }
-# The backport's own suite does one of them again through a view; Django's has another wording of a message than the backport.
-OF_THE_BACKPORT: dict[str, dict[str, str]] = (
-    {"ExecutionTests": {"test_get_result_from_different_request": NOT_LIMITED}}
-    if SUITE != "tasks"
-    else {
-        "QueuedTests": {"test_validate_disallowed_async_task": "expects a capital letter in a message of the backport"}
-    }
-)
+if KIND == "backport":
+    SKIPPED["QueuedTests"]["test_validate_disallowed_async_task"] = (
+        "expects a capital letter in a message of the backport"
+    )
 
 
-def backend(name: str) -> str:
-    """Return the dotted path of a backend."""
-    return f"conformance.kinds.{name}"
+def backend(name: str) -> dict[str, Any]:
+    """Return the setting of a backend."""
+    return {"BACKEND": f"conformance.kinds.{name}", "QUEUES": []}
 
 
 def without(name: str) -> Any:
     """Return a class decorator that skips the tests which do not apply."""
 
     def decorate(case: type[Any]) -> type[Any]:
-        reasons = SKIPPED[name] | (OF_THE_BACKPORT.get(name, {}) if KIND == "backport" else {})
-        for test, reason in reasons.items():
+        for test, reason in SKIPPED[name].items():
             if hasattr(case, test):
                 setattr(case, test, skip(reason)(getattr(case, test)))
         return case
@@ -92,8 +87,8 @@ class Base(TransactionTestCase):
 @without("ContractTests")
 @override_settings(
     TASKS={
-        "default": {"BACKEND": backend("Queued"), "QUEUES": ["default", "queue_1"]},
-        "immediate": {"BACKEND": backend("Inline"), "QUEUES": []},
+        "default": {**backend("Queued"), "QUEUES": ["default", "queue_1"]},
+        "immediate": backend("Inline"),
         "missing": {"BACKEND": "does.not.exist"},
     },
     USE_TZ=True,
@@ -103,19 +98,19 @@ class ContractTests(Base, test_tasks.TaskTestCase):
 
 
 @without("QueuedTests")
-@override_settings(TASKS={"default": {"BACKEND": backend("Queued"), "QUEUES": []}})
+@override_settings(TASKS={"default": backend("Queued")})
 class QueuedTests(Base, test_dummy.DummyBackendTestCase):
     """Tasks that stay in the queue."""
 
 
 @without("ExecutionTests")
-@override_settings(TASKS={"default": {"BACKEND": backend("Inline"), "QUEUES": []}})
+@override_settings(TASKS={"default": backend("Inline")})
 class ExecutionTests(Base, test_immediate.ImmediateBackendTestCase):
     """Tasks that run, in the process of the test."""
 
 
 @without("ExecutionTests")
-@override_settings(TASKS={"default": {"BACKEND": backend("Served"), "QUEUES": []}})
+@override_settings(TASKS={"default": backend("Served")})
 class WorkerTests(Base, test_immediate.ImmediateBackendTestCase):
     """The same tests with a real worker process."""
 
@@ -123,17 +118,14 @@ class WorkerTests(Base, test_immediate.ImmediateBackendTestCase):
     def setUpClass(cls) -> None:
         """Start a worker on the test database."""
         super().setUpClass()
-        params = connection.get_connection_params()
-        user, host = quote(str(params.get("user", ""))), quote(str(params.get("host", "localhost")), safe="")
-        password, port = quote(str(params.get("password", ""))), params.get("port", 5432)
-        url = f"postgresql://{user}:{password}@{host}:{port}/{params['dbname']}"
+        url = urlsplit(os.environ["DATABASE_URL"])._replace(path=f"/{connection.settings_dict['NAME']}").geturl()
         environment = {**os.environ, "DATABASE_URL": url, "CONFORMANCE_LOG_PORT": str(Server().port)}
         log = Path("worker.log")
         with log.open("wb") as output:
             command = [sys.executable, "-m", "django", "horsies_worker", "--processes=1"]
             cls.worker = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
         cls.addClassCleanup(cls.stop, log)
-        until(lambda: "Worker started" in log.read_text() or cls.worker.poll() is not None, "the worker starts")
+        wait_until(lambda: "Worker started" in log.read_text() or cls.worker.poll() is not None, "the worker starts")
         assert cls.worker.poll() is None, log.read_text()
 
     @classmethod

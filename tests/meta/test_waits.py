@@ -18,7 +18,6 @@ ROOT = Path(__file__).parents[2]
 # A file, or a function in it: why time passes there.
 ALLOWED = {
     "tests/support/deadlines.py::wait_until": "the one loop that waits for conditions, with an end",
-    "tests/conformance/kinds.py::until": "the same loop, for suites that do not see this package",
     "tests/e2e/test_reload.py::": "the body of a task that waits for a file",
     "tests/stress/oracle/evidence.py::steady": "asks again until the database answers, with an end",
     "tests/stress/chaos/failover.py::Failovers.strike": "how long the standby lags, and how long there is no primary",

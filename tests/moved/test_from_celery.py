@@ -84,15 +84,9 @@ def test_schedules_and_messages_of_celery_are_taken_over(project: Callable[[str]
     exec(moved.manage("horsies_import_beat", "--print"), printed)
     assert printed["HORSIES"]["SCHEDULES"] == shown["HORSIES"]["SCHEDULES"]
 
-    by_app = moved.manage("horsies_import_beat", "--print", "--app=shop.celery.app")
-    assert by_app == moved.manage("horsies_import_beat", "--print")
-    assert "2 created" in moved.manage("horsies_import_beat")
-    assert "2 unchanged" in moved.manage("horsies_import_beat")
-    listed = {one["name"]: one for one in json.loads(moved.manage("horsies_schedule", "list", "--json"))}
-    assert {name: one["task"] for name, one in listed.items()} == {
-        "report": "shop.tasks.render",
-        "tick": "shop.tasks.label",
-    }
+    moved.manage("horsies_import_beat")
+    listed = json.loads(moved.manage("horsies_schedule", "list", "--json"))
+    assert {one["name"]: one["task"] for one in listed} == {"report": "shop.tasks.render", "tick": "shop.tasks.label"}
 
     # Messages of the old system that are still in the broker are handed over by a Celery task of the old name.
     assert moved.run("-c", HANDED_OVER) == "order 9 is confirmed\n"

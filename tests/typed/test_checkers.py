@@ -78,28 +78,23 @@ def differences(said: dict[Found, str], expected: set[Found]) -> list[str]:
     ]
 
 
-def answers_of_mypy(text: str) -> dict[Found, str]:
-    return {Found(Path(file).name, int(line), code): words for file, line, words, code in MYPY.findall(text)}
-
-
-def test_mypy_knows_the_types_where_neither_django_nor_its_stubs_are_installed(installed: Installed) -> None:
-    """Naive: py.typed is missing, or a decorator answers Any: then no line is an error."""
-    cache = installed.project.parent / "cache"
-    command = (sys.executable, "-m", "mypy", "--config-file=mypy.ini", f"--cache-dir={cache}")
-    done = run(*command, f"--python-executable={installed.alone}", cwd=installed.project, timeout=200)
-    expected = marked(installed.project, 1, without=("rows.py",))
+@pytest.mark.parametrize(
+    ("config", "stubs", "without"),
+    [
+        pytest.param("mypy.ini", False, ("rows.py",), id="neither Django nor its stubs are installed"),
+        pytest.param("with_plugin.ini", True, (), id="with the plugin of django-stubs, also the columns"),
+    ],
+)
+def test_mypy_knows_the_types(installed: Installed, config: str, stubs: bool, without: tuple[str, ...]) -> None:
+    """Naive: py.typed is missing, a decorator answers Any, or importing the app while the plugin sets Django up fails."""
+    python = installed.beside if stubs else sys.executable
+    options = [] if stubs else [f"--python-executable={installed.alone}"]
+    options += [f"--config-file={config}", f"--cache-dir={installed.project.parent / config}"]
+    done = run(python, "-m", "mypy", *options, cwd=installed.project, timeout=280)
+    said = {Found(Path(file).name, int(line), code): words for file, line, words, code in MYPY.findall(done.stdout)}
+    expected = marked(installed.project, 1, without=without)
     assert len(expected) > 35
-    assert differences(answers_of_mypy(done.stdout), expected) == [], done.stderr
-
-
-def test_mypy_knows_the_types_and_the_columns_with_the_plugin_of_django_stubs(installed: Installed) -> None:
-    """Naive: the models are not typed, or importing the app while the plugin sets Django up fails."""
-    cache = installed.project.parent / "cache-of-the-plugin"
-    command = (installed.beside, "-m", "mypy", "--config-file=with_plugin.ini", f"--cache-dir={cache}")
-    done = run(*command, cwd=installed.project, timeout=280)
-    expected = marked(installed.project, 1)
-    assert {"rows.py", "sends.py"} <= {each.file for each in expected}
-    assert differences(answers_of_mypy(done.stdout), expected) == [], done.stderr
+    assert differences(said, expected) == [], done.stderr
 
 
 def test_pyright_knows_the_types(installed: Installed) -> None:

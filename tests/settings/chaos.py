@@ -1,4 +1,4 @@
-"""Settings of the storm: dead workers are found within seconds, and queues have caps and partitions.
+"""Settings of the storm: dead workers are found within seconds, queues have caps and partitions, and schedules fire every second.
 
 CHAOS_SOFT has workers claim ahead of time; CHAOS_USUAL leaves the times of recovery as they are by default.
 """
@@ -25,6 +25,7 @@ HORSIES: dict[str, Any] = {
         "RUNNING_STALE_THRESHOLD_MS": 3_000,
         "CHECK_INTERVAL_MS": 1_000,
     },
+    "SCHEDULES": {f"tick {n}": {"task": "tick", "pattern": "every 1 second", "catch_up": "all"} for n in range(3)},
     "QUEUES": {
         "free": {"priority": 50},
         "tight": {"priority": 20, "max_concurrency": 3},

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import json
 import random
-import re
 import uuid
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,7 +17,7 @@ from tests.conftest import wait_until
 from tests.e2e.test_claims_lost import bring_down
 from tests.support.server import Server
 from tests.support.sizes import sized
-from tests.support.workers import WorkerProcess
+from tests.support.workers import Start
 
 pytestmark = [pytest.mark.stress, pytest.mark.timeout(1_200)]
 
@@ -28,7 +26,7 @@ LOAD = 15  # tasks under which the server crashes
 MOST_SECONDS = 0.1  # between two lines of a task
 WAYS = ("immediate", "postmaster", "same postmaster")
 SOFT = {"PREFETCH_BUFFER": 4, "CLAIM_LEASE_MS": 10_000}
-LOST = re.compile(r"the database has lost \d+ claim\(s\) of worker")
+LOST = "claim(s) of worker"
 ENDS = """
 SELECT t.id::text, t.claimed_by::text, t.claim_generation::text, a.child_pid::text, t.status, t.error_code,
        (SELECT count(*) FROM horsies_task_attempts o WHERE o.task_id = t.id)
@@ -40,7 +38,7 @@ WHERE t.status IN ('COMPLETED', 'FAILED')
 class Storm:
     """Workers on a server that crashes, and the tasks that were sent to them."""
 
-    def __init__(self, start: Callable[..., WorkerProcess], server: Server, notes: Path) -> None:
+    def __init__(self, start: Start, server: Server, notes: Path) -> None:
         self.server = server
         self.notes = notes
         self.random = random.Random(SEED)
@@ -85,7 +83,7 @@ class Storm:
 
 
 def test_no_crash_loses_a_task_or_its_end_or_lets_a_claim_be_held_twice(
-    worker: Callable[..., WorkerProcess], server: Server, tmp_path: Path
+    worker: Start, server: Server, tmp_path: Path
 ) -> None:
     server.superuser("ALTER SYSTEM SET wal_writer_delay = '10s'")  # so long may a claim stay in memory
     server.superuser("SELECT pg_reload_conf()")
@@ -103,13 +101,9 @@ def test_no_crash_loses_a_task_or_its_end_or_lets_a_claim_be_held_twice(
         assert (status == "COMPLETED") == (("ended", *claim) in lines) or status == "FAILED", claim
         assert error_code in (None, "WORKER_CRASHED")
         assert attempts == 1
-    runs = Counter(line[1] for line in lines if line[0] == "began")
-    again = sum(times > 1 for times in runs.values())
-    lives = sum(len(LOST.findall(each.log)) for each in storm.workers)
+    lost = any(LOST in each.log for each in storm.workers)
     for each in storm.workers:
         assert each.stop() in (0, 1)  # 1: it has just reconnected and found a claim lost
         assert "Traceback" not in each.log
-    crashed = sum(row[4] == "FAILED" for row in ends)
-    print(f"{len(ends)} tasks, {CRASHES} crashes, {lives} lives ended, {again} tasks ran again, {crashed} crashed")
-    assert lives > 0, "no claim was lost: the storm proves nothing"
-    assert again > 0
+    assert lost, "no claim was lost: the storm proves nothing"
+    assert max(Counter(task for task, *_ in began).values()) > 1, "no task ran again"

@@ -9,7 +9,6 @@ import pytest
 
 from tests.stress.conftest import verdict_of
 from tests.stress.soak.flat import BOUNDS, LEAST, grown, thirds
-from tests.stress.soak.ledger import continuous
 from tests.support.sizes import sized
 
 pytestmark = [pytest.mark.stress, pytest.mark.timeout(600)]
@@ -49,10 +48,3 @@ def test_a_figure_that_goes_on_growing_is_found_and_one_that_only_grew_at_first_
         assert [text.partition(" from")[0] for text in grown(medians)] == words
     assert thirds(flat[1:]) is None
     assert thirds([{**sample, "seconds": sample["seconds"] / 10} for sample in flat]) is None
-
-
-def test_a_schedule_that_leaves_out_a_second_or_repeats_one_is_found() -> None:
-    fired: dict[str, int] = {}
-    assert continuous(fired, [("a", 5), ("b", 9), ("a", 6)]) == []
-    assert continuous(fired, [("a", 8), ("b", 10)]) == ["schedule a fired for 8 after 6"]
-    assert continuous(fired, [("b", 10)]) == ["schedule b fired for 10 after 10"]

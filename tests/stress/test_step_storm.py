@@ -13,7 +13,7 @@ import random
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -29,7 +29,7 @@ from tests.conftest import Connect, sql, wait_until
 from tests.support.points import kill_machine
 from tests.support.runners import kill_a_runner, runners_of
 from tests.support.sizes import sized
-from tests.support.workers import WorkerProcess
+from tests.support.workers import Start, WorkerProcess
 
 pytestmark = [pytest.mark.stress, pytest.mark.django_db(transaction=True), pytest.mark.timeout(1_200)]
 
@@ -45,11 +45,11 @@ $$ BEGIN PERFORM pg_sleep(random() / 100); RETURN NULL; END $$;
 CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON horsies_task_steps DEFERRABLE INITIALLY DEFERRED
   FOR EACH ROW EXECUTE FUNCTION commits_slowly()
 """
-AT_WORK = """
+AT_WORK = b"""
 SELECT count(DISTINCT b.pid) FROM horsies_heartbeats b JOIN horsies_tasks t ON t.claimed_by = b.id
 WHERE b.pid = ANY (%s) AND b.role = 'claimer' AND b.died_at IS NULL AND t.status = 'RUNNING' AND t.finished_at IS NULL
 """
-GIVEN_UP = """
+GIVEN_UP = b"""
 SELECT NOT EXISTS (SELECT FROM horsies_heartbeats b WHERE b.pid = ANY (%s) AND b.role = 'claimer' AND b.died_at IS NULL)
 """
 # What is wrong afterwards: rows that are missing or there twice, and results that are not those of the rows.
@@ -66,7 +66,7 @@ LATER = "SELECT count(*) FROM step_rows r JOIN horsies_tasks t ON t.id = r.task 
 
 
 @pytest.fixture
-def rows(transactional_db: None, worker: Callable[..., WorkerProcess]) -> Iterator[None]:
+def rows(transactional_db: None, worker: Start) -> Iterator[None]:
     """Have the table of the tasks, and commits that take a while."""
     sql(stepping.TABLE)
     sql(SLOW_COMMITS)
@@ -78,7 +78,7 @@ def rows(transactional_db: None, worker: Callable[..., WorkerProcess]) -> Iterat
 class Storm:
     """Workers, tasks for them, and what befalls them."""
 
-    def __init__(self, start: Callable[..., WorkerProcess], watcher: psycopg.Connection[Any], notes: Path) -> None:
+    def __init__(self, start: Start, watcher: psycopg.Connection[Any], notes: Path) -> None:
         self.start = start
         self.watcher = watcher
         self.notes = notes
@@ -88,6 +88,7 @@ class Storm:
         self.oldest = self.fresh(2_000).ready()  # is left alone: one of the three oldest workers, which rescue for all
         self.killed = [self.fresh(2_000) for _ in range(KILLED)]
         self.frozen = [self.fresh(600_000) for _ in range(FROZEN)]
+        self.pids = [each.process.pid for each in self.frozen]
         self.send()
         for each in (*self.killed, *self.frozen):
             each.ready()
@@ -124,30 +125,28 @@ class Storm:
 
     def freeze_all_the_time(self) -> None:
         """Freeze workers that are at work until others have given them up, and wake them, their processes first."""
-        pids = [each.process.pid for each in self.frozen]
         while self.happened["freezes"] < FREEZES:
-            wait_until(lambda: self.asked(AT_WORK, pids) == FROZEN, "all of them are at work")
-            runners = [runner for pid in pids for runner in runners_of(pid)]
-            for pid in pids:
+            wait_until(lambda: self.asked(AT_WORK) == FROZEN, "all of them are at work")
+            runners = [runner for pid in self.pids for runner in runners_of(pid)]
+            for pid in self.pids:
                 os.killpg(pid, signal.SIGSTOP)
-            wait_until(lambda: self.asked(GIVEN_UP, pids), "others have given them up")
+            wait_until(lambda: self.asked(GIVEN_UP), "others have given them up")
             for runner in runners:
                 with suppress(psutil.NoSuchProcess):
                     runner.resume()
             self.moment.wait(BREATH_SECONDS)
-            for pid in pids:
+            for pid in self.pids:
                 os.killpg(pid, signal.SIGCONT)
             self.happened["freezes"] += FROZEN
 
-    def asked(self, query: str, pids: list[int]) -> Any:
-        """Return the answer to a query about workers."""
-        row = self.watcher.execute(query.encode(), [pids]).fetchone()
-        assert row is not None
-        return row[0]
+    def asked(self, query: bytes) -> Any:
+        """Return the answer to a query about the workers that are frozen."""
+        (found,) = self.watcher.execute(query, [self.pids]).fetchone() or (None,)
+        return found
 
 
 def test_every_row_of_every_step_is_written_exactly_once(
-    worker: Callable[..., WorkerProcess], rows: None, connect: Connect, tmp_path: Path
+    worker: Start, rows: None, connect: Connect, tmp_path: Path
 ) -> None:
     storm = Storm(worker, connect(), tmp_path / "notes")
     with ThreadPoolExecutor(1) as aside:
@@ -158,15 +157,8 @@ def test_every_row_of_every_step_is_written_exactly_once(
     for each in (storm.oldest, *storm.killed, *storm.frozen):
         each.stop()
     assert sql(WRONG) == []
-    (found,) = sql(LATER)[0]
-    tasks, stale = Task.objects.count(), len(storm.notes.read_text().splitlines()) if storm.notes.exists() else 0
-    assert TaskStep.objects.count() == 10 * tasks
-    crashes = TaskAttempt.objects.filter(outcome="WORKER_FAILURE").count()
-    print(
-        f"{tasks} tasks, {dict(storm.happened)}, {crashes} crashed attempts, {found} steps kept, {stale} stale attempts"
-    )
-    assert storm.happened["kills"] >= KILLS
-    assert storm.happened["freezes"] >= FREEZES
-    assert crashes > KILLS // 4
-    assert found > 0, "no attempt found a step of an earlier one"
-    assert stale > 0 or FREEZES < 10, "no worker woke up in a step"
+    assert TaskStep.objects.count() == 10 * Task.objects.count()
+    # that it stormed indeed
+    assert TaskAttempt.objects.filter(outcome="WORKER_FAILURE").count() > KILLS // 4
+    assert sql(LATER)[0][0] > 0, "no attempt found a step of an earlier one"
+    assert storm.notes.exists() or FREEZES < 10, "no worker woke up in a step"

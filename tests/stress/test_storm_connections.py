@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,10 @@ from horsies_django.store.notify import direct_connection
 from tests.apps.cutting import tasks
 from tests.conftest import wait_until
 from tests.e2e.test_traps_database import KEPT
-from tests.support.workers import WorkerProcess
+from tests.support.workers import Start
 
 pytestmark = [pytest.mark.stress, pytest.mark.django_db(transaction=True)]
 
-Start = Callable[..., WorkerProcess]
 STORM_SECONDS = 10.0
 WAITING = 30  # tasks of each kind that wait or run while it storms
 GOOD = 200
@@ -39,23 +37,13 @@ CUT = """
 numbers = count()
 
 
-@contextmanager
-def cutting() -> Iterator[list[int]]:
-    """Cut young connections as fast as the server can, on a thread; gives how many were cut in each round."""
-    over, cut = threading.Event(), [0]
-
-    def cut_them() -> None:
-        with direct_connection("default", application_name="cuts") as connection:
-            while not over.is_set():
-                cut.append(connection.execute(CUT).fetchone()[0])
-
-    thread = threading.Thread(target=cut_them)
-    thread.start()
-    try:
-        yield cut
-    finally:
-        over.set()
-        thread.join(30)
+def cut_young_ones(over: threading.Event) -> int:
+    """Cut young connections as fast as the server can, until it is over; return how many were cut."""
+    cut = 0
+    with direct_connection("default", application_name="cuts") as connection:
+        while not over.is_set():
+            cut += connection.execute(CUT).fetchone()[0]
+    return cut
 
 
 def send(way: Any, how_many: int, kind: str) -> None:
@@ -90,14 +78,17 @@ def test_after_a_storm_of_cut_connections_every_task_succeeds_and_its_row_exists
     for process in started:
         process.ready()
     order.write_text("storm")
-    with cutting() as cut:
-        over = time.monotonic() + STORM_SECONDS
-        while time.monotonic() < over:
+    over = threading.Event()
+    with ThreadPoolExecutor(1) as aside:
+        cutting = aside.submit(cut_young_ones, over)
+        until = time.monotonic() + STORM_SECONDS
+        while time.monotonic() < until:
             for way in WORKERS:
                 send(way, max(0, WAITING - unfinished(way)), "storm")
+        over.set()
     order.unlink()
     wait_until(all_finished, "the tasks of the storm end")
-    assert sum(cut) > 0
+    assert cutting.result() > 0
     assert Task.objects.filter(status="FAILED", error_code="UNHANDLED_ERROR").exists()
     assert not lost()
     for way in WORKERS:

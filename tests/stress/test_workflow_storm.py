@@ -1,4 +1,7 @@
-"""Workflows end as the model says while workers and children are killed, connections are cut, and runs are paused."""
+"""Workflows end as the model says while workers and children are killed, connections are cut, and runs are paused.
+
+Beside them, eight senders give signals to chains of waits: each is taken once, and those of a key in the order of sending.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,15 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path as Directory
 from typing import Any
 
 import pytest
 from django.db import connection
 
-from horsies_django.models import Task, WorkflowNode, WorkflowRun
+from horsies_django import Workflow
+from horsies_django.models import Task, WorkflowNode, WorkflowRun, WorkflowSignal
 from horsies_django.workflows.handle import WorkflowHandle
 from tests.apps.project import flows
 from tests.conftest import sql, wait_until
@@ -23,7 +28,7 @@ from tests.stress.chaos.notes import DIRECTORY, collect
 from tests.support.models.workflows import Fate, Path, Place, Run, Spot
 from tests.support.runners import kill_a_runner
 from tests.support.sizes import sized
-from tests.support.workers import WorkerProcess
+from tests.support.workers import Start, WorkerProcess
 
 pytestmark = [pytest.mark.stress, pytest.mark.django_db(transaction=True), pytest.mark.timeout(900)]
 
@@ -33,6 +38,7 @@ CUT = """
 SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
 WHERE datname = current_database() AND application_name IN ('horsies engine', 'horsies maintenance', 'horsies listener')
 """
+CHAINS, SENDERS, LENGTH = 10, 8, sized(5, 125)
 LULL_SECONDS = 1.0
 ADDED = Fate("COMPLETED")
 
@@ -78,31 +84,30 @@ class Sent:
     def judge(self, nodes: dict[uuid.UUID, list[WorkflowNode]], runs: dict[uuid.UUID, WorkflowRun]) -> list[Any]:
         """Return what differs from the model: runs and nodes, with what they are and what they should be."""
         ids: dict[uuid.UUID, Path] = {self.handle.workflow_id: ()}
-        for id_ in ids.copy():
-            self.follow(id_, nodes, ids)
-        differs: list[Any] = []
+        self.follow(self.handle.workflow_id, nodes, ids)
         for id_, path in ids.items():
             model = self.run.find(path)
-            for node in nodes[id_]:
-                if node.added_by >= 0:
-                    model.graph.spots[node.number] = Spot(node.number)
+            model.graph.spots |= {node.number: Spot(node.number) for node in nodes[id_] if node.added_by >= 0}
             model.forget()
-            added = Counter(node.added_by for node in nodes[id_] if node.added_by >= 0)
-            expected = {number: many for number in model.graph.spots
-                        if number < 1_000 and (many := self.adds.get((path, number), 0)) and model.began(number)}  # fmt: skip
-            if added != expected:
-                differs.append((self.seed, path, "added", added, expected))
+        found: dict[Path, Any] = {}
+        expected: dict[Path, Any] = {run.path: "a run" for run in self.run.all()}
         for id_, path in ids.items():
-            model = self.run.find(path)
-            if runs[id_].status != model.status():
-                differs.append((self.seed, path, runs[id_].status, model.status()))
-            found = {node.number: node.status for node in nodes[id_]}
-            expected_statuses = {number: model.node(number) for number in model.graph.spots}
-            if found != expected_statuses:
-                differs.append((self.seed, path, found, expected_statuses))
-        if {*ids.values()} != {run.path for run in self.run.all()}:
-            differs.append((self.seed, "children", ids.values()))
-        return differs
+            added = Counter(node.added_by for node in nodes[id_] if node.added_by >= 0)
+            found[path] = runs[id_].status, {node.number: node.status for node in nodes[id_]}, added
+            expected[path] = self.expected(path)
+        paths = sorted(found.keys() | expected.keys())
+        return [
+            (self.seed, path, found.get(path), expected.get(path))
+            for path in paths
+            if found.get(path) != expected.get(path)
+        ]
+
+    def expected(self, path: Path) -> tuple[str, dict[int, str], dict[int, int]]:
+        """Return the statuses of a run and of its nodes, and how many nodes each of them adds."""
+        model = self.run.find(path)
+        adds = {number: self.adds.get((path, number), 0) for number in model.graph.spots if number < 1_000}
+        added = {number: many for number, many in adds.items() if many and model.began(number)}
+        return model.status(), {number: model.node(number) for number in model.graph.spots}, added
 
     def follow(self, id_: uuid.UUID, nodes: dict[uuid.UUID, list[WorkflowNode]], ids: dict[uuid.UUID, Path]) -> None:
         """Note the places of the child runs of a run."""
@@ -153,6 +158,40 @@ class Storm:
         return sum(WorkflowHandle(run).pause() for run in self.dice.sample(running, min(len(running), 5))) > 0
 
 
+def chains() -> Any:
+    """Send a run with a chain of waits for each sender, whose values a task takes in the end."""
+    flow = Workflow("signals")
+    for sender in range(SENDERS):
+        nodes = [flow.signal("go", key=str(sender))]
+        for _ in range(LENGTH - 1):
+            nodes.append(flow.signal("go", key=str(sender), after=nodes[-1]))
+        flow.add(flows.total_list, nodes)
+    return flow.send()
+
+
+def give(handles: list[Any], sender: int) -> None:
+    """Send the signals of one sender to all of these runs, in turns."""
+    try:
+        for number in range(LENGTH):
+            for handle in handles:
+                handle.signal("go", number, key=str(sender))
+    finally:
+        connection.close()
+
+
+def judge_signals() -> None:
+    """See that each signal was taken by a node of its own, and those of a key in their order."""
+    assert not WorkflowSignal.objects.filter(used_at=None).exists()
+    taken = WorkflowSignal.objects.values_list("workflow_id", "node")
+    assert len(taken) == len({*taken}) == CHAINS * SENDERS * LENGTH, "a signal is lost, or a node took two"
+    values: dict[Any, list[int]] = {}
+    waits = WorkflowNode.objects.filter(kind="signal").order_by("number")
+    for run, key, value in waits.values_list("workflow_id", "signal_key", "value"):
+        values.setdefault((run, key), []).append(value)
+    assert all(each == list(range(LENGTH)) for each in values.values())
+    assert {*WorkflowRun.objects.filter(name="signals").values_list("status", flat=True)} == {"COMPLETED"}
+
+
 def few_open() -> bool:
     return WorkflowRun.objects.filter(finished_at=None).count() < 10
 
@@ -164,18 +203,24 @@ def resume() -> bool:
     return not WorkflowRun.objects.filter(finished_at=None).exists()
 
 
-def test_workflows_end_as_the_model_says_in_a_storm(worker: Callable[..., WorkerProcess], tmp_path: Directory) -> None:
+def test_workflows_end_as_the_model_says_in_a_storm(worker: Start, tmp_path: Directory) -> None:
     notes = tmp_path / "notes"
     notes.mkdir()
     how = {DIRECTORY: str(notes), "HORSIES_TEST_STALE_MS": "2500"}
     storm = Storm(lambda: worker("--processes=2", **how))
-    storm.rage()
+    handles = [chains() for _ in range(CHAINS)]
+    with ThreadPoolExecutor(SENDERS) as senders:
+        sending = [senders.submit(give, handles, sender) for sender in range(SENDERS)]
+        storm.rage()
+        for each in sending:
+            each.result()
     wait_until(resume, "all runs have ended")
     owed = "SELECT count(*) FROM horsies_owed(NULL, 1000)"
     with connection.cursor() as cursor:
         wait_until(lambda: cursor.execute(owed) or not cursor.fetchone()[0], "nothing is owed")
-    for each in storm.workers:
-        each.stop()
+    for worker_ in storm.workers:
+        worker_.stop()
+    judge_signals()
     nodes: dict[uuid.UUID, list[WorkflowNode]] = {}
     for node in WorkflowNode.objects.all():
         nodes.setdefault(node.workflow_id, []).append(node)
@@ -183,10 +228,9 @@ def test_workflows_end_as_the_model_says_in_a_storm(worker: Callable[..., Worker
     assert [differs for sent in storm.sent for differs in sent.judge(nodes, runs)] == []
     assert not WorkflowNode.objects.filter(finished_at=None).exists()
     assert not Task.objects.filter(finished_at=None).exists()
-    ran = Counter((each.task, each.attempt) for each in collect(notes))
+    ran = Counter((run.task, run.attempt) for run in collect(notes))
     assert {place: many for place, many in ran.items() if many > 1} == {}, "an attempt ran twice"
-    assert {task for task, _ in ran} >= {
-        str(id_) for id_ in Task.objects.filter(status="COMPLETED").values_list("pk", flat=True)
-    }
+    completed = Task.objects.filter(status="COMPLETED", task_name=flows.fated.name)
+    assert {task for task, _ in ran} >= {str(id_) for id_ in completed.values_list("pk", flat=True)}
     assert storm.happened.keys() == {*KINDS}
     assert all(storm.happened.values()), storm.happened

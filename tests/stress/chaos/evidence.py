@@ -1,24 +1,40 @@
-"""What the database knows after a storm: rows, attempts, and what is left that should not be."""
+"""What the database knows in a storm and after it: who lives, rows, attempts, limits, and what is left that should not be."""
 
 from __future__ import annotations
 
-import json
+import threading
+import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
+from django.db import InterfaceError, OperationalError, connection
+
+from horsies_django.models import AuditEntry, Queue
 from tests.stress.chaos.judge import Attempt, Row
 from tests.stress.chaos.notes import Noted
-from tests.stress.oracle.evidence import rows as found
 from tests.stress.oracle.judge import Chronicle, Run
 
+T = TypeVar("T")
+PATIENCE_SECONDS = 60.0
+PAUSE_SECONDS = 0.1
+UNFINISHED = """
+SELECT (SELECT count(*) FROM horsies_tasks WHERE claimed_by IS NULL AND finished_at IS NULL AND NOT parked)
+     + (SELECT count(*) FROM horsies_tasks WHERE claimed_by IS NULL AND finished_at IS NULL AND parked)
+     + (SELECT count(*) FROM horsies_tasks WHERE claimed_by IS NOT NULL AND finished_at IS NULL)
+"""
+LIVING = """
+SELECT count(*) FROM horsies_heartbeats b JOIN horsies_workers w ON w.id = b.id
+WHERE b.role = 'claimer' AND b.died_at IS NULL AND w.stopped_at IS NULL AND b.sent_at > clock_timestamp() - interval '3 s'
+"""
 ROWS = """
 SELECT id::text, coalesce((kwargs ->> 'number')::int, -1), task_name, queue_name,
        coalesce(kwargs ->> 'tenant', kwargs ->> 'page', ''), extract(epoch FROM sent_at)::float8,
-       extract(epoch FROM enqueued_at)::float8, status, error_code, coalesce(options -> 'retry' -> 'codes', '[]'),
-       max_retries, retry_count, claim_generation, claimed_by::text, extract(epoch FROM good_until)::float8,
+       extract(epoch FROM enqueued_at)::float8, status, error_code,
+       ARRAY(SELECT jsonb_array_elements_text(options -> 'retry' -> 'codes')), max_retries, retry_count, claim_generation,
+       claimed_by::text, extract(epoch FROM good_until)::float8,
        extract(epoch FROM cancel_requested_at)::float8, extract(epoch FROM finished_at)::float8
 FROM horsies_tasks WHERE {} ORDER BY id
 """
@@ -30,6 +46,10 @@ FROM horsies_task_attempts WHERE {} ORDER BY task_id, attempt
 COUNTED = """
 SELECT CASE WHEN result IN ('COMPLETED', 'RETRIED', 'CRASHED', 'CANCELLED', 'EXPIRED') THEN result ELSE 'FAILED' END, sum(n)
 FROM horsies_history WHERE width = 3600 AND result <> 'CLAIMED' GROUP BY 1
+"""
+TICKS = """
+SELECT schedule_name, extract(epoch FROM fire_at)::bigint, task_id::text FROM horsies_schedule_ticks
+WHERE sent_at > to_timestamp(%s) AND sent_at <= to_timestamp(%s) ORDER BY fire_at
 """
 DEAD = """
 SELECT w.id::text FROM horsies_workers w LEFT JOIN horsies_heartbeats b ON b.id = w.id
@@ -46,46 +66,96 @@ UNION ALL SELECT 'an advisory lock of process ' || pid FROM pg_locks WHERE lockt
 """
 
 
+def steady(ask: Callable[[], T]) -> T:
+    """Ask the database until it answers: it goes away now and then. Raises OperationalError when it stays away."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            return ask()
+        except (OperationalError, InterfaceError):
+            connection.close()
+            if time.monotonic() > until:
+                raise
+            threading.Event().wait(PAUSE_SECONDS)
+
+
+def rows(query: str, *params: Any) -> list[Any]:
+    """Return what a query finds."""
+    with connection.cursor() as cursor:
+        cursor.execute(query, params)
+        return cursor.fetchall()
+
+
+def clock() -> float:
+    """Return the moment by the database's clock."""
+    return float(rows("SELECT extract(epoch FROM clock_timestamp())::float8")[0][0])
+
+
+def unfinished() -> int:
+    """Return how many tasks are not finished, at a cost that does not grow with those that are."""
+    return int(rows(UNFINISHED)[0][0])
+
+
+def from_now_on() -> Callable[[], dict[str, Chronicle]]:
+    """Return a function that tells what has become of the limits of the queues since now."""
+    first = {row["name"]: row for row in Queue.objects.values()}
+    before = list(AuditEntry.objects.values_list("id", flat=True))
+
+    def chronicles() -> dict[str, Chronicle]:
+        changes = defaultdict(list)
+        for entry in AuditEntry.objects.exclude(id__in=before).filter(subject__in=list(first)).order_by("at", "id"):
+            changes[entry.subject].append((entry.at.timestamp(), entry.after or {}))
+        return {name: Chronicle(row, changes[name]) for name, row in first.items()}
+
+    return chronicles
+
+
+def living() -> int:
+    """Return how many workers are there; one that was just killed counts until it is known to be dead."""
+    return int(rows(LIVING)[0][0])
+
+
 def task_rows(condition: str = "true", *params: Any) -> list[Row]:
     """Return the tasks of the storm for which a condition is true."""
-    return [Row(*row[:9], tuple(as_list(row[9])), *row[10:]) for row in found(ROWS.format(condition), *params)]
+    return [Row(*row) for row in rows(ROWS.format(condition), *params)]
 
 
 def attempts(condition: str = "true", *params: Any) -> dict[str, list[Attempt]]:
     """Return the attempts for which a condition is true by their tasks, in their order."""
     by_task = defaultdict(list)
-    for row in found(ATTEMPTS.format(condition), *params):
+    for row in rows(ATTEMPTS.format(condition), *params):
         by_task[row[0]].append(Attempt(*row))
     return by_task
 
 
+def ticks(after: float, until: float) -> list[Any]:
+    """Return the fire times of schedules for which tasks were sent between two moments."""
+    return rows(TICKS, after, until)
+
+
 def dead() -> set[str]:
     """Return the workers that do not live."""
-    return {row[0] for row in found(DEAD)}
+    return {row[0] for row in rows(DEAD)}
 
 
 def counted() -> dict[str, int]:
     """Return what the history counts, failures under whatever code together."""
-    return {kind: int(many) for kind, many in found(COUNTED)}
+    return {kind: int(many) for kind, many in rows(COUNTED)}
 
 
 def left_behind() -> list[str]:
     """Return what the tables still hold although every worker has ended."""
-    return [f"left behind: {row[0]}" for row in found(LEFT)]
-
-
-def as_list(value: Any) -> Sequence[str]:
-    """Return a value of a json column as the list that it is; Django's own cursors leave it as text."""
-    return json.loads(value) if isinstance(value, str) else value
+    return [f"left behind: {row[0]}" for row in rows(LEFT)]
 
 
 @dataclass
 class Left:
-    """What a storm left: rows, attempts by their tasks, runs by their own notes, and what became of the limits of the queues."""
+    """What a storm left: rows, attempts by their tasks, runs by their notes, fire times, and the limits over time."""
 
     rows: Sequence[Row]
     attempts: Mapping[str, Sequence[Attempt]]
     noted: Sequence[Noted]
+    ticks: Sequence[tuple[str, int, str]]
     chronicles: Mapping[str, Chronicle]
 
     @cached_property

@@ -17,10 +17,10 @@ import psycopg
 from horsies_django.models import WorkflowNode, WorkflowRun
 from tests.stress.chaos.evidence import Left
 from tests.stress.chaos.faults import DOWN_SECONDS, Faults
+from tests.stress.chaos.members import Member
 from tests.stress.chaos.patients import Answer, Patient
 from tests.stress.chaos.sending import Sender
 from tests.stress.chaos.storm import Shape, Storm
-from tests.stress.oracle.fleet import Member
 from tests.support.deadlines import wait_until
 from tests.support.server import Server
 from tests.support.standby import Pair
@@ -96,10 +96,6 @@ class FailoverStorm(Storm):
         self.patients = [Patient(number, self.over) for number in range(PATIENTS)]
         self.threads += self.patients
 
-    def raise_(self) -> list[str]:
-        """Let it rage. Returns what went wrong, in words."""
-        return super().raise_() + confirmed_by_the_old_primary(self.faults.pair.other, self.faults.pair.database)
-
     def weather(self) -> Iterator[str]:
         """Give the failovers."""
         for patient in self.patients:
@@ -114,13 +110,13 @@ class FailoverStorm(Storm):
         super().lull(share)
         self.sender.allowed += kept
 
-    def clear(self) -> list[str]:
+    def clear(self) -> None:
         """Let the patients have their last answers, then wait for the tasks."""
         self.over.set()
         for patient in self.patients:
             patient.join(300)
         self.tend()
-        return super().clear()
+        super().clear()
 
     @property
     def answers(self) -> list[Answer]:
@@ -137,7 +133,8 @@ class FailoverStorm(Storm):
         found += [f"workflow {id_} is {run.status}" for id_, run in runs.items() if run.status != "COMPLETED"]
         open_nodes = WorkflowNode.objects.exclude(status="COMPLETED")
         found += [f"node {node.number} of workflow {node.workflow_id} is {node.status}" for node in open_nodes]
-        return found + [text for answer in self.answers if (text := self.wrong(answer))]
+        found += [text for answer in self.answers if (text := self.wrong(answer))]
+        return found + confirmed_by_the_old_primary(self.faults.pair.other, self.faults.pair.database)
 
     def wrong(self, answer: Answer) -> str | None:
         """Return what is wrong with an answer; a caller's own first statement may meet a server that is gone."""

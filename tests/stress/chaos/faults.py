@@ -5,13 +5,11 @@ from __future__ import annotations
 import random
 import signal
 import threading
-import time
 from contextlib import suppress
-from typing import NamedTuple
 
 import psutil
 
-from tests.stress.oracle.fleet import Member
+from tests.stress.chaos.members import Member
 from tests.support.server import Server
 
 CUTS = {
@@ -35,28 +33,12 @@ AND ('{0}' = '' OR application_name = '{0}')
 """
 
 
-class ChildDeath(NamedTuple):
-    """A child was killed."""
-
-    pid: int
-    at: float
-
-
-class StoppedChild(NamedTuple):
-    """A child stands still."""
-
-    process: psutil.Process
-    at: float
-
-
 class Faults:
-    """Does to a worker, or to the server, what a fault is called; remembers what the judge and the figures need."""
+    """Does to a worker, or to the server, what a fault is called."""
 
     def __init__(self, server: Server, seed: int) -> None:
         self.server = server
         self.random = random.Random(seed)
-        self.deaths: list[ChildDeath] = []
-        self.stopped: list[StoppedChild] = []
         self.moment = threading.Event()
 
     def strike(self, name: str, member: Member) -> bool:
@@ -72,18 +54,10 @@ class Faults:
         return True
 
     def strike_child(self, verb: str, member: Member) -> bool:
-        """Kill one of a worker's children, or stop it."""
-        runners = member.runners()
-        if not runners:
-            return False
-        child = self.random.choice(runners)
-        with suppress(psutil.NoSuchProcess):
-            if verb == "kill":
-                self.deaths.append(ChildDeath(child.pid, time.time()))
-                child.send_signal(signal.SIGKILL)
-            else:
-                child.send_signal(signal.SIGSTOP)
-                self.stopped.append(StoppedChild(child, time.monotonic()))
+        """Kill one of a worker's children, or stop it: its parent, or else its own timer, has to kill it then."""
+        with suppress(psutil.NoSuchProcess, IndexError):
+            child = self.random.choice(member.runners())
+            child.send_signal(signal.SIGKILL if verb == "kill" else signal.SIGSTOP)
             return True
         return False
 
@@ -93,15 +67,3 @@ class Faults:
         self.moment.wait(self.random.choice(DOWN_SECONDS))
         self.server.start()
         return True
-
-    def thaw_children(self, after: float) -> int:
-        """Continue children that stand still for so many seconds and were not killed; returns how many."""
-        now, count = time.monotonic(), 0
-        for one in self.stopped.copy():
-            if not one.process.is_running() or one.process.status() == psutil.STATUS_ZOMBIE:
-                self.stopped.remove(one)
-            elif now - one.at > after:
-                one.process.send_signal(signal.SIGCONT)
-                self.stopped.remove(one)
-                count += 1
-        return count

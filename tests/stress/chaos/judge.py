@@ -32,7 +32,7 @@ class Row(NamedTuple):
     due_at: float
     status: str
     error_code: str | None
-    codes: tuple[str, ...]
+    codes: Sequence[str]
     max_retries: int
     retry_count: int
     generation: int
@@ -228,6 +228,26 @@ def miscounted(
         for kind in most.keys() | counted.keys()
         if not least[kind] <= counted.get(kind, 0) <= most[kind]
     ]
+
+
+def fired(ticks: Sequence[tuple[str, int, str]], rows: Iterable[Row]) -> list[str]:
+    """Return what is wrong with the fire times of schedules, in their order, and with the tasks that were sent for them."""
+    sent, there = Counter(task for _, _, task in ticks), Counter(row.id for row in rows if row.name == "tick")
+    return continuous({}, ticks) + [
+        f"task {id_} was sent for {sent[id_]} fire times, and is there {there[id_]} times"
+        for id_ in sent | there
+        if (sent[id_], there[id_]) != (1, 1)
+    ]
+
+
+def continuous(last: dict[str, int], ticks: Iterable[tuple[str, int, str]]) -> list[str]:
+    """Return the schedules that left out a second, or went back, and note the last fire time of each."""
+    found = []
+    for name, at, _ in ticks:
+        if at != last.get(name, at - 1) + 1:
+            found.append(f"schedule {name} fired for {at} after {last[name]}")
+        last[name] = at
+    return found
 
 
 def broken_words(rows: Iterable[Row], verdicts: Mapping[int, str], told: Mapping[int, str | None]) -> list[str]:

@@ -10,18 +10,18 @@ from __future__ import annotations
 import os
 import random
 import signal
+import statistics
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from horsies_django import RetryPolicy, TaskHandle
 from tests.stress.chaos import evidence, tasks
 from tests.stress.chaos.judge import CRASHED, Attempt
+from tests.stress.chaos.members import Member
 from tests.stress.chaos.notes import DIRECTORY, Noted, collect
-from tests.stress.chaos.report import spread
-from tests.stress.oracle.fleet import Member
 from tests.support.deadlines import wait_until
 
 MACHINES, EACH = 6, 3  # machines that die in a round, and tasks on each
@@ -38,16 +38,15 @@ class Measurement:
         self.directory = directory
         self.notes = directory / "notes"
         self.notes.mkdir()
-        self.count = 0
         self.moment = threading.Event()
         self.random = random.Random(1)
         self.members: list[Member] = []
 
     def member(self, *options: str) -> Member:
-        """Start a worker."""
-        self.count += 1
-        found = Member(self.count, self.directory, options, {DIRECTORY: str(self.notes)})
+        """Start a worker, and wait until it is up."""
+        found = Member(len(self.members), self.directory, options, {DIRECTORY: str(self.notes)})
         self.members.append(found)
+        wait_until(lambda: found.ready, "a worker is up")
         return found
 
     def runs(self, handles: list[TaskHandle[Any]], attempt: int) -> dict[str, Noted]:
@@ -65,11 +64,9 @@ class Measurement:
         machines = [
             self.member("--queues=free", "--processes=1", f"--async-concurrency={EACH}") for _ in range(MACHINES)
         ]
-        wait_until(lambda: all(machine.ready for machine in machines), "the machines are up")
         handles = [tasks.forever.with_options(queue="free", retry_policy=ONCE).send() for _ in range(MACHINES * EACH)]
         first = self.running(handles, 1)
         refuge = self.member("--queues=free", "--processes=1")
-        wait_until(lambda: refuge.ready, "the refuge is up")
         died: dict[int, float] = {}
         for machine in machines:
             self.moment.wait(self.random.uniform(0, SCATTER_SECONDS / MACHINES))
@@ -86,7 +83,6 @@ class Measurement:
     def children(self) -> list[float]:
         """Let the children of a worker die, and return how long it took until each attempt was closed."""
         worker = self.member("--queues=free", f"--processes={CHILDREN}")
-        wait_until(lambda: worker.ready, "the worker is up")
         samples = []
         for _ in range(CHILD_ROUNDS):
             sender = tasks.forever_sync.with_options(queue="free")
@@ -122,8 +118,7 @@ def measure(directory: Path, rounds: int) -> dict[str, Any]:
     """Measure both; the figures are seconds."""
     measurement = Measurement(directory)
     try:
-        watch = measurement.member("--queues=tight", "--processes=1")
-        wait_until(lambda: watch.ready, "the worker that finds the dead is up")
+        measurement.member("--queues=tight", "--processes=1")  # which finds the dead
         machines = [sample for _ in range(rounds) for sample in measurement.machines()]
         children = [sample for _ in range(rounds) for sample in measurement.children()]
     finally:
@@ -131,4 +126,17 @@ def measure(directory: Path, rounds: int) -> dict[str, Any]:
     return {
         "child death to its attempt's end": spread(children),
         "machine death to running elsewhere": {"machines": rounds * MACHINES, **spread(machines)},
+    }
+
+
+def spread(samples: Sequence[float]) -> dict[str, Any]:
+    """Return the middle, the 99th percentile and the greatest of some seconds."""
+    if not samples:
+        return {"samples": 0}
+    cuts = statistics.quantiles(samples, n=100, method="inclusive") if len(samples) > 1 else [samples[0]] * 99
+    return {
+        "samples": len(samples),
+        "p50_s": round(cuts[49], 3),
+        "p99_s": round(cuts[98], 3),
+        "max_s": round(max(samples), 3),
     }

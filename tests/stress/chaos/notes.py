@@ -24,7 +24,7 @@ ASKED = "TRY_AGAIN"  # the code with which a task asks for another attempt
 class Noted(NamedTuple):
     """A run of user code by its own notes: the attempt that it took itself for, its process and its worker's, from when to when.
 
-    ``worker`` 0: that had just been killed. ``ended`` None: the process died first, or the run was broken off hard.
+    ``ended`` None: the process died first, or the run was broken off hard.
     """
 
     task: str
@@ -48,16 +48,8 @@ def noted() -> Iterator[None]:
 def note(event: str) -> None:
     """Write one line about the run of this code."""
     run, pid = current_task(), os.getpid()
-    line = f"{event} {run.task_id} {run.attempt} {pid} {worker_of(pid)} {time.time():.6f}\n"
-    os.write(file_of(pid), line.encode())
-
-
-@cache
-def worker_of(pid: int) -> int:
-    """Return the process id of the worker to which a process belongs; a fork server may stand between the two."""
-    import psutil  # the workers of other tests, which import this module, need it not
-
-    return next((one.pid for one in psutil.Process(pid).parents() if "horsies_worker" in one.cmdline()), 0)
+    worker = os.getsid(0)  # each worker of a storm begins a session
+    os.write(file_of(pid), f"{event} {run.task_id} {run.attempt} {pid} {worker} {time.time():.6f}\n".encode())
 
 
 @cache

@@ -11,6 +11,7 @@ from django.db import InterfaceError, OperationalError, connection
 
 from horsies_django import TaskSendError
 from tests.stress.chaos import tasks
+from tests.stress.chaos.sending import Aside
 
 TICK_SECONDS = 0.05
 WAIT_MS = 240_000  # a task that a worker in soft mode has claimed waits behind its whole buffer
@@ -32,31 +33,24 @@ class Answer(NamedTuple):
         return f"a waiter for workflow {self.run} was told {self.given!r:.200}, not {self.expected}"
 
 
-class Patient(threading.Thread):
+class Patient(Aside):
     """Sends and waits until ``over``; a send that broke is repeated under its key, and so gives one run in any case."""
 
     def __init__(self, number: int, over: threading.Event, pause: float = 0.0) -> None:
-        super().__init__(name=f"patient {number}", daemon=True)
+        super().__init__(f"patient {number}", over)
         self.number = number
-        self.over = over
         self.pause = pause
         self.random = random.Random(number)
         self.sent = 0
         self.answers: list[Answer] = []
-        self.crashed: BaseException | None = None
 
-    def run(self) -> None:
+    def work(self) -> None:
         """Go on until it is over."""
-        try:
-            while not self.over.wait(self.pause):
-                most = self.random.randrange(MOST)
-                handle = self.send(most)
-                while not self.waited(handle, sum(range(0, 2 * most, 2))):
-                    connection.close()
-        except BaseException as error:  # the storm looks at it
-            self.crashed = error
-        finally:
-            connection.close()
+        while not self.over.wait(self.pause):
+            most = self.random.randrange(MOST)
+            handle = self.send(most)
+            while not self.waited(handle, sum(range(0, 2 * most, 2))):
+                connection.close()
 
     def send(self, most: int) -> Any:
         """Send a workflow, as often as it takes."""

@@ -48,7 +48,29 @@ class Kind(NamedTuple):
     deadline: float | None
 
 
-class Sender(threading.Thread):
+class Aside(threading.Thread):
+    """A thread that works until it is ``over``; the storm raises what it died of."""
+
+    def __init__(self, name: str, over: threading.Event) -> None:
+        super().__init__(name=name, daemon=True)
+        self.over = over
+        self.crashed: BaseException | None = None
+
+    def run(self) -> None:
+        """Work, and see to it that nobody waits for a thread that died."""
+        try:
+            self.work()
+        except BaseException as error:
+            self.crashed = error
+        finally:
+            connection.close()
+
+    def work(self) -> None:
+        """Go on until it is over."""
+        raise NotImplementedError
+
+
+class Sender(Aside):
     """Sends until ``allowed`` tasks were sent in all. ``end`` ends it."""
 
     # queue, fate, tenant -> its share of the tasks
@@ -64,29 +86,22 @@ class Sender(threading.Thread):
     pause = TICK_SECONDS  # after something that an outage broke
 
     def __init__(self, seed: int) -> None:
-        super().__init__(name="sender", daemon=True)
+        super().__init__("sender", threading.Event())
         self.random = random.Random(seed)
         self.allowed = 0
         self.sent = 0
-        self.over = threading.Event()
-        self.crashed: BaseException | None = None
         self.dispatches: list[Dispatch] = []
         self.verdicts: dict[int, str] = {}
         self.told: dict[int, str | None] = {}
         self.happened: Counter[str] = Counter()
 
-    def run(self) -> None:
+    def work(self) -> None:
         """Send what is allowed; in between cancel some, and wait for one."""
-        try:
-            while not self.over.wait(TICK_SECONDS):
-                while self.sent < self.allowed and not self.over.is_set():
-                    handles = self.send(min(self.batch, self.allowed - self.sent))
-                    self.attempted("cancel", lambda handles=handles: self.cancel(handles))
-                    self.attempted("wait", lambda handles=handles: self.wait(handles))
-        except BaseException as error:  # the storm looks at it, and ends
-            self.crashed = error
-        finally:
-            connection.close()
+        while not self.over.wait(TICK_SECONDS):
+            while self.sent < self.allowed and not self.over.is_set():
+                handles = self.send(min(self.batch, self.allowed - self.sent))
+                self.attempted("cancel", lambda handles=handles: self.cancel(handles))
+                self.attempted("wait", lambda handles=handles: self.wait(handles))
 
     def end(self) -> None:
         """End it. Raises what it died of."""

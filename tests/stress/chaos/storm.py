@@ -11,35 +11,38 @@ import random
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
 
-from tests.stress.chaos.evidence import Left, counted, dead
+from horsies_django import schedules
+from horsies_django.models import Schedule
+from tests.stress.chaos.evidence import Left, counted, dead, from_now_on, living, steady, unfinished
 from tests.stress.chaos.faults import LONG_ROUND, ROUND, Faults
 from tests.stress.chaos.judge import miscounted
+from tests.stress.chaos.members import Member
 from tests.stress.chaos.notes import DIRECTORY
-from tests.stress.chaos.sending import Sender
-from tests.stress.oracle.evidence import from_now_on, living, steady, unfinished
-from tests.stress.oracle.fleet import TICK_SECONDS, Fleet, Member
+from tests.stress.chaos.sending import Aside, Sender
+from tests.stress.oracle.judge import Thaw
 from tests.support.deadlines import wait_until
 
+TICK_SECONDS = 0.05
 LULL_SECONDS = 2.0  # without a fault: the next one does not wait for the tasks any longer
 FASTEST = 500  # tasks a second: with more of them for each fault, the lulls are longer
 BREATH_SECONDS = 0.3  # between two faults at least
-CHILD_THAW_SECONDS = 12.0  # a stopped child has long been killed by its parent, unless that is gone too
 BACKLOG = 3  # shares of tasks that may be unfinished when the next fault comes
 ALWAYS = "cut all"
 LONG_FAULTS = 100  # from so many on the server is also killed, not only restarted
 MARK = "CHAOS_MARK"
 # the options of each worker, and whether it claims ahead of time
 SHAPES = (
-    (("--processes=2", "--async-concurrency=6", "--max-tasks-per-child=25"), False),
-    (("--processes=1", "--threads=3", "--async-concurrency=6", "--max-tasks-per-child=60"), False),
-    (("--processes=2", "--async-concurrency=4"), True),
+    (("--with-scheduler", "--processes=2", "--async-concurrency=6", "--max-tasks-per-child=25"), False),
+    (("--with-scheduler", "--processes=1", "--threads=3", "--async-concurrency=6", "--max-tasks-per-child=60"), False),
+    (("--with-scheduler", "--processes=2", "--async-concurrency=4"), True),
 )
 
 
@@ -52,13 +55,15 @@ class Shape(NamedTuple):
     seed: int = 1
 
 
-class Storm(Fleet):
-    """One storm. ``raise_`` returns when the sky is clear again."""
+class Storm:
+    """One storm. ``raise_`` returns when the sky is clear again. Whoever waits for something tends the workers meanwhile."""
 
+    patience_seconds = 90.0
     shapes: Sequence[tuple[Sequence[str], bool]] = SHAPES
 
     def __init__(self, shape: Shape, faults: Faults, sender: Sender, directory: Path) -> None:
-        super().__init__()
+        self.happened: Counter[str] = Counter()
+        self.thaws: list[Thaw] = []
         self.shape = shape
         self.faults = faults
         self.sender = sender
@@ -68,7 +73,7 @@ class Storm(Fleet):
         self.notes.mkdir()
         self.chronicles = from_now_on()
         self.fleet = [self.member(number, directory) for number in range(shape.workers)]
-        self.threads: list[Any] = [sender]  # whose ``crashed`` is looked at
+        self.threads: list[Aside] = [sender]
         self.over = threading.Event()
         self.moment = threading.Event()
 
@@ -78,8 +83,8 @@ class Storm(Fleet):
         environment = {DIRECTORY: str(self.notes), MARK: self.mark, "CHAOS_NAME": "chaos task"}
         return Member(number, directory, options, environment | ({"CHAOS_SOFT": "1"} if soft else {}))
 
-    def raise_(self) -> list[str]:
-        """Let it rage. Returns what went wrong, in words."""
+    def raise_(self) -> None:
+        """Let it rage."""
         self.up()
         self.began = time.time()
         self.sender.start()
@@ -87,11 +92,10 @@ class Storm(Fleet):
             self.sender.allowed = round(self.shape.tasks * number / self.shape.faults)
             self.lull(self.shape.tasks / self.shape.faults)
             self.befall(name)
-        stuck = self.clear()
+        self.clear()
         self.ended = time.time()
         self.sender.end()
         self.killed = dead()
-        return stuck
 
     def weather(self) -> Iterator[str]:
         """Give the names of the faults: rounds of all of them, each in an order of its own."""
@@ -120,28 +124,44 @@ class Storm(Fleet):
         self.happened[name] += 1
 
     def tend(self) -> None:
-        """Tend the workers and their children; raises what a thread died of."""
-        super().tend()
-        self.happened["stopped children continued"] += self.faults.thaw_children(CHILD_THAW_SECONDS)
+        """Continue whoever was given up, and start whoever is gone; raises what a thread died of."""
+        for member in self.fleet:
+            if member.stopped:
+                if member.given_up():
+                    self.thaws.append(member.go_on())
+            elif member.process.poll() is not None:
+                self.happened["replaced"] += 1
+                member.start()
         for thread in self.threads:
             if thread.crashed is not None:
                 raise thread.crashed
 
-    def clear(self) -> list[str]:
-        """Wait until all tasks are over, all workers are up and the dead are known to be dead."""
-        most, since = -1, time.monotonic()
-        while self.sender.sent < self.sender.allowed or (left := self.left()):
-            self.tend()
-            sent = self.sender.sent
-            left = self.left()
-            if sent - left > most:  # so many are finished
-                most, since = sent - left, time.monotonic()
-            if time.monotonic() - since > self.patience_seconds:  # without progress: then something is stuck
-                return [f"nothing more happens: {left} tasks are not finished"]
+    def until(self, condition: Callable[[], Any], what: str, *, tended: bool = True) -> None:
+        """Wait for a condition. Raises TimeoutError with the logs."""
+        since = time.monotonic()
+        while not condition():
+            if tended:
+                self.tend()
+            if time.monotonic() - since > self.patience_seconds:
+                raise TimeoutError(f"not in time: {what}\n{self.logs()}")
             self.moment.wait(TICK_SECONDS)
-        self.up("all workers are up again")
+
+    def up(self) -> None:
+        """Wait until all workers have started."""
+        self.until(lambda: all(member.ready for member in self.fleet), "all workers are up")
+
+    def clear(self) -> None:
+        """Wait until all tasks are over, all workers are up and the dead are known to be dead."""
+        steady(end_schedules)
+        while (left := self.left()) or self.sender.sent < self.sender.allowed:
+            over = self.sender.sent - left
+            self.until(lambda over=over: self.sender.sent - self.left() > over, "more tasks are over")
+        self.up()
         self.until(lambda: steady(living) == len(self.fleet), "the killed are known to be dead")
-        return []
+
+    def logs(self) -> str:
+        """Return the end of each worker's log."""
+        return "\n".join(f"--- {member.log.name}\n{member.log.read_text()[-3_000:]}" for member in self.fleet)
 
     def left(self) -> int:
         """Return how many tasks are not finished."""
@@ -159,7 +179,8 @@ class Storm(Fleet):
         """End the sender and the workers; returns what they did not do well, and which processes outlived them."""
         self.over.set()
         self.sender.over.set()
-        found = self.ended_badly()
+        codes = [member.end() for member in self.fleet]
+        found = [f"a worker ended with exit code {code}" for code in codes if code]
         with suppress(AssertionError):
             wait_until(lambda: not self.survivors(), "what dies with its parent is gone")
         return found + [f"process {one.pid} is left: {' '.join(one.cmdline())}" for one in self.survivors()]
@@ -174,3 +195,9 @@ class Storm(Fleet):
             except psutil.Error:
                 continue
         return found
+
+
+def end_schedules() -> None:
+    """Let no schedule fire any more."""
+    for name in Schedule.objects.values_list("name", flat=True):
+        schedules.disable(name, actor="storm")

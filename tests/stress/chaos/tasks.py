@@ -92,6 +92,13 @@ def flow_of(most: int) -> Workflow[int]:
     return flow
 
 
+@task(name="tick")
+def tick() -> None:
+    """Run for a fire time of a schedule."""
+    with noted():
+        return
+
+
 @task(name="forever")
 async def forever() -> None:
     """Run until somebody kills the process, as the measurements do."""

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from tests.stress.chaos.faults import ChildDeath
 from tests.stress.chaos.judge import (
     Attempt,
     Dispatch,
     Row,
     accounts,
     broken_words,
+    fired,
     histories,
     miscounted,
     missing,
@@ -20,7 +20,6 @@ from tests.stress.chaos.judge import (
     unended,
 )
 from tests.stress.chaos.notes import Noted, paired
-from tests.stress.chaos.report import mourning, spread
 
 MOST = 5
 
@@ -183,17 +182,27 @@ def test_a_row_that_is_not_what_was_said_is_found(
     assert len(broken_words([task], verdicts, told)) == count
 
 
+@pytest.mark.parametrize(
+    ("ticks", "tasks", "words"),
+    [
+        ([("a", 5, "x"), ("b", 9, "y"), ("a", 6, "z")], "xyz", []),
+        ([("a", 6, "x"), ("a", 8, "y")], "xy", ["schedule a fired for 8 after 6"]),
+        ([("a", 6, "x"), ("a", 6, "y")], "xy", ["schedule a fired for 6 after 6"]),
+        ([("a", 5, "x"), ("a", 6, "x")], "x", ["task x was sent for 2 fire times, and is there 1 times"]),
+        ([("a", 5, "x")], "", ["task x was sent for 1 fire times, and is there 0 times"]),
+        ([("a", 5, "x")], "xy", ["task y was sent for 0 fire times, and is there 1 times"]),
+    ],
+)
+def test_a_schedule_that_leaves_out_a_second_or_repeats_one_is_found(
+    ticks: list[tuple[str, int, str]], tasks: str, words: list[str]
+) -> None:
+    assert fired(ticks, [row()._replace(id=id_, name="tick") for id_ in tasks]) == words
+
+
 def test_notes_become_runs_and_a_process_that_began_twice_has_two() -> None:
     lines = ["began t1 1 7 5 1.0", "ended t1 1 7 5 2.0", "began t1 1 7 5 3.0", "began t2 1 8 5 0.5"]
     expected = [("t2", 1, 8, 0.5, None, 5), ("t1", 1, 7, 1.0, 2.0, 5), ("t1", 1, 7, 3.0, None, 5)]
     assert paired(lines) == expected
-
-
-def test_how_long_a_death_took_is_measured_from_the_kill_to_the_end_of_its_attempts() -> None:
-    tried = [crash(1), crash(1, pid=8), attempt(1), crash(9, pid=7)]
-    assert mourning([ChildDeath(7, 0.4)], tried) == pytest.approx([0.5])
-    assert spread([]) == {"samples": 0}
-    assert spread([1.0, 2.0, 3.0])["p50_s"] == 2.0
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,10 @@ class Chronicle:
             for row in self.rows
         ]
 
+    def caps(self) -> list[tuple[float, int | None]]:
+        """Return the caps in force, each with its moment."""
+        return list(zip(self.moments, self.limits("max_concurrency"), strict=True))
+
     def partition(self, run: Run) -> tuple[str, ...] | None:
         """Return the partition of a run by the first rule, None when the queue has none. The storm changes no rules.
 
@@ -189,11 +193,10 @@ def ghosts(runs: Iterable[Run], thaws: Iterable[Thaw]) -> list[str]:
 
 
 def strangers(runs: Iterable[Run]) -> list[str]:
-    """Return the workers in whose name more than one worker process ran tasks; 0: it had just been killed, nobody can say."""
+    """Return the workers in whose name more than one worker process ran tasks."""
     pids: defaultdict[str, set[int]] = defaultdict(set)
     for run in runs:
-        if run.worker_pid:
-            pids[run.worker].add(run.worker_pid)
+        pids[run.worker].add(run.worker_pid)
     return [
         f"tasks of worker {worker} ran under the processes {sorted(found)}"
         for worker, found in pids.items()

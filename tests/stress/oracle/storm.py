@@ -16,16 +16,15 @@ from typing import Any
 from django.db import connection, transaction
 
 from horsies_django import TaskHandle, queues
-from tests.stress.chaos.evidence import Left
+from tests.stress.chaos.evidence import Left, rows
 from tests.stress.chaos.faults import Faults
+from tests.stress.chaos.members import Member
 from tests.stress.chaos.sending import Kind, Sender
 from tests.stress.chaos.storm import Shape, Storm
 from tests.stress.chaos.tasks import awork, work
 from tests.stress.oracle import tasks
-from tests.stress.oracle.evidence import rows
-from tests.stress.oracle.fleet import Member
-from tests.stress.oracle.judge import CLUSTER, Chronicle, disorder
-from tests.stress.oracle.usage import Hold, Span, calm_spans, common, handed_on, union, usage
+from tests.stress.oracle.judge import CLUSTER, disorder
+from tests.stress.oracle.usage import Hold, Span, handed_on, usage
 from tests.support.server import Server
 
 RECOVERY_SECONDS = 6.0  # after a worker was lost: until its tasks are rescued and the next one is up
@@ -190,12 +189,12 @@ class LimitStorm(Storm):
         self.skipped += len(rows(STOPPED))
         super().tend()
 
-    def clear(self) -> list[str]:
+    def clear(self) -> None:
         """Have work for as long as it shall be calm, then wait for the end of all tasks."""
         self.faults.clear_up()
         if self.seconds_of_calm:
             self.until(self.was_calm, "it was calm")
-        return super().clear()
+        super().clear()
 
     def was_calm(self) -> bool:
         """Whether it was calm for long enough; sends more until then."""
@@ -239,17 +238,12 @@ class LimitStorm(Storm):
         for row in left.rows:
             if row.name == awork.name and row.id in left.attempts:
                 waited[row.queue].append((row.due_at, left.attempts[row.id][0].started_at))
+        disturbed = [*self.disturbed(), (float("-inf"), self.began + 1.0), (self.ended, float("inf"))]
         figures = {}
         for name in self.of_cluster or CAPS:
             mine = handed_on([hold for hold in held if name in (CLUSTER, hold.queue)])
-            work = union(waited["free" if name == CLUSTER else name])
-            calm = common(calm_spans((self.began + 1.0, self.ended), self.disturbed()), work)
-            found = usage(mine, limits(left.chronicles[name]), calm)
+            work = waited["free" if name == CLUSTER else name]
+            found = usage(mine, left.chronicles[name].caps(), work, disturbed)
             if found is not None:
                 figures[name] = {key: round(value, 3) for key, value in found._asdict().items()}
         return figures
-
-
-def limits(chronicle: Chronicle) -> list[tuple[float, int | None]]:
-    """Return the caps in force, each with its moment."""
-    return list(zip(chronicle.moments, chronicle.limits("max_concurrency"), strict=True))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from horsies_django import task
+from tests.stress.chaos.evidence import rows
 from tests.stress.chaos.notes import noted
-from tests.stress.oracle.evidence import rows
 
 PAGES = """
 CREATE TABLE oracle_pages (page int PRIMARY KEY, version int NOT NULL);

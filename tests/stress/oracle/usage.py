@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from itertools import groupby
+from operator import itemgetter
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -35,36 +36,6 @@ class Usage(NamedTuple):
     ends: int
 
 
-class Overlap:
-    """The integral of how many spans overlap, from the beginning to any moment."""
-
-    def __init__(self, spans: Iterable[Span]) -> None:
-        steps = sorted([(start, 1) for start, _ in spans] + [(end, -1) for _, end in spans])
-        self.moments: list[float] = []
-        self.areas: list[float] = []
-        self.counts: list[int] = []
-        area, count = 0.0, 0
-        for at, step in steps:
-            if self.moments:
-                area += count * (at - self.moments[-1])
-            count += step
-            self.moments.append(at)
-            self.areas.append(area)
-            self.counts.append(count)
-
-    def before(self, at: float) -> int:
-        """Return how many overlap just before a moment."""
-        place = bisect_left(self.moments, at) - 1
-        return self.counts[place] if place >= 0 else 0
-
-    def until(self, at: float) -> float:
-        """Return the area before a moment."""
-        place = bisect_right(self.moments, at) - 1
-        if place < 0:
-            return 0.0
-        return self.areas[place] + self.counts[place] * (at - self.moments[place])
-
-
 def handed_on(holds: Iterable[Hold]) -> list[Span]:
     """Return from when to when permits were taken: until the next claim of the worker that settled, where that comes soon.
 
@@ -84,60 +55,36 @@ def handed_on(holds: Iterable[Hold]) -> list[Span]:
     return spans
 
 
-def usage(held: Sequence[Span], limits: Sequence[tuple[float, int | None]], calm: Iterable[Span]) -> Usage | None:
-    """Return how much of a limit was used in the calm spans; None when there was no calm, or no limit.
+def usage(
+    held: Iterable[Span],
+    limits: Iterable[tuple[float, int | None]],
+    waited: Iterable[Span],
+    disturbed: Iterable[Span] = (),
+) -> Usage | None:
+    """Return how much of a limit was used while tasks waited and nothing disturbed; None when that was never so.
 
     ``limits`` are the limits in force from their moments on.
     """
-    overlap = Overlap(held)
-    offered = used = seconds = 0.0
-    shares: list[float] = []
-    moments = sorted({end for _, end in held})
-    edges = [*limits, (float("inf"), None)]
-    for begin, end in calm:
-        for (since, limit), (then, _) in pairwise(edges):
-            low, high = max(begin, since), min(end, then)
-            if limit and low < high:
-                offered += limit * (high - low)
-                used += overlap.until(high) - overlap.until(low)
-                seconds += high - low
-                ends = moments[bisect_right(moments, low) : bisect_left(moments, high)]
-                shares += [overlap.before(end) / limit for end in ends]
+    events = [(at, "limit", limit) for at, limit in limits]
+    for what, spans in (("held", held), ("waited", waited), ("disturbed", disturbed)):
+        events += [(at, what, step) for span in spans for at, step in zip(span, (1, -1), strict=True)]
+    there: Counter[str] = Counter()
+    limit, last, offered, used, seconds = None, float("-inf"), 0.0, 0.0, 0.0
+    shares = []
+    for at, together in groupby(sorted(events, key=itemgetter(0)), key=itemgetter(0)):
+        now = list(together)
+        if limit and there["waited"] and not there["disturbed"]:
+            offered += limit * (at - last)
+            used += there["held"] * (at - last)
+            seconds += at - last
+            if ("held", -1) in ((what, step) for _, what, step in now):
+                shares.append(there["held"] / limit)
+        for _, what, step in now:
+            if what == "limit":
+                limit = step
+            else:
+                there[what] += step or 0
+        last = at
     if not offered:
         return None
     return Usage(used / offered, seconds, fmean(shares) if shares else 1.0, len(shares))
-
-
-def calm_spans(whole: Span, disturbed: Iterable[Span]) -> list[Span]:
-    """Return what is left of a span without the disturbed ones."""
-    begin, end = whole
-    left = []
-    for start, stop in sorted(disturbed):
-        if start > begin:
-            left.append((begin, min(start, end)))
-        begin = max(begin, stop)
-    left.append((begin, end))
-    return [(low, high) for low, high in left if low < high]
-
-
-def union(spans: Iterable[Span]) -> list[Span]:
-    """Return the spans in which at least one of some spans lies, in order."""
-    found: list[Span] = []
-    for start, end in sorted(spans):
-        if found and start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
-        else:
-            found.append((start, end))
-    return found
-
-
-def common(first: Iterable[Span], second: Sequence[Span]) -> list[Span]:
-    """Return what two rows of spans have in common; ``second`` is in order and does not overlap itself."""
-    ends = [end for _, end in second]
-    found = []
-    for begin, over in first:
-        for start, end in second[bisect_right(ends, begin) :]:
-            if start >= over:
-                break
-            found.append((max(begin, start), min(over, end)))
-    return found

@@ -10,8 +10,8 @@ from django.apps import AppConfig
 
 from horsies_django import conf
 
-KEPT_SECONDS = 120
 KINDS = ("terminal_record", "worker_state", "worker", "audit")
+KEPT: dict[str, Any] = {f"{kind}_retention_hours": 120 / 3600 for kind in KINDS}  # 120 seconds
 
 
 class SoakConfig(AppConfig):
@@ -22,11 +22,10 @@ class SoakConfig(AppConfig):
     def ready(self) -> None:
         """Give every kind of row the same short retention."""
         parse = conf.parse
-        kept: dict[str, Any] = {f"{kind}_retention_hours": KEPT_SECONDS / 3600 for kind in KINDS}
 
         def shortened(given: Any, *, databases: Mapping[str, Any]) -> tuple[conf.Config, list[conf.Problem]]:
             found, problems = parse(given, databases=databases)
-            return replace(found, retention=replace(found.retention, **kept)), problems
+            return replace(found, retention=replace(found.retention, **KEPT)), problems
 
         conf.parse = shortened
         conf.config.cache_clear()

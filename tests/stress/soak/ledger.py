@@ -1,31 +1,27 @@
 """The ledger: what was sent, what ran and what finished, judged every few seconds, before the rows are pruned.
 
-A task is read once its row has been final for a while, with its attempts and the notes of its runs. What is kept of it is a mark
-at its number, so the ledger does not grow much, however long the soak is.
+A task is read once its row has been final for a while, with its attempts and the notes of its runs. What is kept of it is its
+number, so the ledger does not grow much, however long the soak is.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
 
 from tests.stress.chaos import evidence
-from tests.stress.chaos.judge import Attempt, Row, absent, accounts, broken_words, histories, twice
+from tests.stress.chaos.evidence import clock
+from tests.stress.chaos.judge import Attempt, Row, absent, accounts, broken_words, continuous, histories, twice
 from tests.stress.chaos.notes import paired
 from tests.stress.chaos.sending import Sender
-from tests.stress.oracle.evidence import clock, rows
 
 LAG_SECONDS = 10.0  # a final row was committed by then, and its runs have noted their ends
 OVERLAP_SECONDS = 30.0  # rows are read again for so long: one that finished once more would be seen
 FINISHED = "finished_at > to_timestamp(%s) AND finished_at <= to_timestamp(%s)"
 OF_THESE = "task_id = ANY (%s::uuid[])"
-TICKS = """
-SELECT schedule_name, extract(epoch FROM fire_at)::bigint FROM horsies_schedule_ticks
-WHERE sent_at > to_timestamp(%s) AND sent_at <= to_timestamp(%s) ORDER BY fire_at
-"""
 
 
 class Ledger:
@@ -39,7 +35,7 @@ class Ledger:
         self.offsets: dict[Path, int] = {}
         self.lines: defaultdict[str, list[str]] = defaultdict(list)  # notes of tasks that have not been judged
         self.recent: dict[str, float | None] = {}  # when the tasks finished that were read lately
-        self.done = bytearray()  # by number
+        self.done: set[int] = set()  # by number
         self.endings: Counter[str] = Counter()
         self.fired: dict[str, int] = {}  # the last fire time of each schedule
         self.ticks = 0
@@ -52,7 +48,7 @@ class Ledger:
         new = self.unseen(found)
         ids = [row.id for row in new]
         self.judge(new, evidence.attempts(OF_THESE, ids))
-        self.violations += continuous(self.fired, ticks := rows(TICKS, after, self.until))
+        self.violations += continuous(self.fired, ticks := evidence.ticks(after, self.until))
         self.ticks += len(ticks)
 
     def unseen(self, found: Sequence[Row]) -> list[Row]:
@@ -73,20 +69,16 @@ class Ledger:
         self.violations += twice(by_id, runs)
         self.violations += broken_words(new, self.sender.verdicts, {})
         self.violations += self.mark(row.number for row in new if row.number >= 0)
-        self.endings.update(f"{row.status} {row.error_code or ''}".strip() for row in new)
+        self.endings.update(row.ending for row in new)
 
-    def mark(self, numbers: Iterable[int]) -> list[str]:
-        """Mark numbers as finished; returns those that were or that nobody sent, in words."""
-        self.done.extend(bytes(max(0, self.sender.sent - len(self.done))))
-        found = []
+    def mark(self, numbers: Iterable[int]) -> Iterator[str]:
+        """Mark numbers as finished; gives those that were or that nobody sent, in words."""
         for number in numbers:
-            if number >= len(self.done):
-                found.append(f"task {number} is there, and nobody sent it")
-            elif self.done[number]:
-                found.append(f"task {number} finished twice")
-            else:
-                self.done[number] = 1
-        return found
+            if number >= self.sender.sent:
+                yield f"task {number} is there, and nobody sent it"
+            elif number in self.done:
+                yield f"task {number} finished twice"
+            self.done.add(number)
 
     def collect(self) -> None:
         """Read what was noted since the last time, and remove the files of processes that are gone."""
@@ -106,17 +98,6 @@ class Ledger:
     def close(self) -> list[str]:
         """Judge what is left when all tasks have finished, and return all violations."""
         self.read(lag=0.0)
-        self.done.extend(bytes(max(0, self.sender.sent - len(self.done))))
-        lost = list(absent(self.sender.dispatches, lambda number: bool(self.done[number]), "did not finish"))
+        lost = list(absent(self.sender.dispatches, self.done.__contains__, "did not finish"))
         late = [f"task {id_} ran, and is not among those that finished" for id_ in self.lines]
         return self.violations + lost + late
-
-
-def continuous(fired: dict[str, int], ticks: Iterable[tuple[str, int]]) -> list[str]:
-    """Return the schedules that left out a second, or went back, and note the last fire time of each."""
-    found = []
-    for name, at in ticks:
-        if at != fired.get(name, at - 1) + 1:
-            found.append(f"schedule {name} fired for {at} after {fired[name]}")
-        fired[name] = at
-    return found

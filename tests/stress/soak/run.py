@@ -14,10 +14,11 @@ from django.db import connection
 
 from horsies_django.conf import config
 from horsies_django.monitoring.health import examine, problems
+from tests.stress.chaos.evidence import unfinished
 from tests.stress.chaos.faults import Faults
 from tests.stress.chaos.patients import Patient
+from tests.stress.chaos.sending import Aside
 from tests.stress.chaos.storm import Shape, Storm
-from tests.stress.oracle.evidence import unfinished
 from tests.stress.soak.flat import grown, thirds
 from tests.stress.soak.ledger import Ledger
 from tests.stress.soak.load import Steady
@@ -125,7 +126,7 @@ class Soak(Storm):
             self.until(lambda member=member: member.ready, "a worker is up again")
         self.happened["deploy"] += 1
 
-    def clear(self) -> list[str]:
+    def clear(self) -> None:
         """Send no more, end the schedulers, and wait until the last worker has finished everything."""
         self.over.set()
         self.sender.over.set()
@@ -136,7 +137,6 @@ class Soak(Storm):
         for member in self.fleet[:-1]:
             member.end()
         self.until(lambda: not unfinished(), "all tasks have finished", tended=False)
-        return []
 
     def tell(self) -> None:
         """Print how it goes, for people."""
@@ -180,24 +180,18 @@ class Every:
             self.do()
 
 
-class Watcher(threading.Thread):
-    """Takes samples and judges what finished, on a thread of its own, because a deploy takes a while."""
+class Watcher(Aside):
+    """Takes samples and judges what finished, beside the soak, because a deploy takes a while."""
 
     def __init__(self, looks: Sequence[Every], over: threading.Event) -> None:
-        super().__init__(name="watcher", daemon=True)
-        self.looks, self.over = looks, over
-        self.crashed: BaseException | None = None
+        super().__init__("watcher", over)
+        self.looks = looks
 
-    def run(self) -> None:
+    def work(self) -> None:
         """Look until it is over."""
-        try:
-            while not self.over.wait(TICK_SECONDS):
-                for look in self.looks:
-                    look.tick()
-        except BaseException as error:  # the soak looks at it, and ends
-            self.crashed = error
-        finally:
-            connection.close()
+        while not self.over.wait(TICK_SECONDS):
+            for look in self.looks:
+                look.tick()
 
 
 def tell(text: str) -> None:

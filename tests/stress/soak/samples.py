@@ -7,18 +7,18 @@ from collections.abc import Sequence
 
 import psutil
 
-from tests.stress.oracle.evidence import clock, rows, unfinished
-from tests.stress.oracle.fleet import Member
+from tests.stress.chaos.evidence import clock, rows, unfinished
+from tests.stress.chaos.members import Member
 
 MB = 1_048_576
 LAG_SECONDS = 2.0  # attempts were committed by then
 TABLES = """
-SELECT sum(pg_table_size(relid)), sum(pg_indexes_size(relid)), sum(n_live_tup), sum(n_dead_tup), sum(autovacuum_count)
+SELECT sum(pg_table_size(relid)), sum(pg_indexes_size(relid)), sum(n_live_tup), sum(n_dead_tup)
 FROM pg_stat_user_tables WHERE starts_with(relname, 'horsies_')
 """
 # Of tasks without a limit that were not retried: from when they were due to when they were claimed, in ms.
 STARTS = """
-SELECT count(*), coalesce(percentile_cont(0.5) WITHIN GROUP (ORDER BY ms), 0),
+SELECT coalesce(percentile_cont(0.5) WITHIN GROUP (ORDER BY ms), 0),
        coalesce(percentile_cont(0.99) WITHIN GROUP (ORDER BY ms), 0)
 FROM (SELECT extract(epoch FROM started_at - enqueued_at)::float8 * 1000 AS ms FROM horsies_tasks
       WHERE finished_at > to_timestamp(%s) AND finished_at <= to_timestamp(%s)
@@ -39,8 +39,8 @@ class Sampler:
     def take(self) -> dict[str, float]:
         """Take a sample and keep it."""
         after, self.until = self.until, clock() - LAG_SECONDS
-        tables, indexes, live, dead, vacuums = rows(TABLES)[0]
-        started, p50, p99 = rows(STARTS, after, self.until)[0]
+        tables, indexes, live, dead = rows(TABLES)[0]
+        p50, p99 = rows(STARTS, after, self.until)[0]
         parent, children = memory(self.fleet[0])
         sample = {
             "seconds": time.monotonic() - self.began,
@@ -50,9 +50,7 @@ class Sampler:
             "indexes MB": float(indexes) / MB,
             "live rows": float(live),
             "dead rows": float(dead),
-            "autovacuums": float(vacuums),
             "backlog": float(unfinished()),
-            "started": float(started),
             "start p50 ms": p50,
             "start p99 ms": p99,
             "finished/s": float(rows(FINISHED, after, self.until)[0][0]) / max(0.1, self.until - after),

@@ -6,23 +6,20 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import psutil
 
 from example_project.demo.processes import end_with_parent
-from tests.stress.oracle.evidence import clock, rows, steady
+from tests.stress.chaos.evidence import clock, rows, steady
 from tests.stress.oracle.judge import Thaw
 from tests.support.runners import runners_of
 
 ROOT = Path(__file__).parents[3]
-TICK_SECONDS = 0.05
 STANDING = """
 SELECT b.died_at IS NULL OR EXISTS (SELECT FROM horsies_tasks t WHERE t.claimed_by = w.id AND t.finished_at IS NULL)
 FROM horsies_workers w JOIN horsies_heartbeats b ON b.id = w.id WHERE w.pid = %s ORDER BY w.started_at DESC LIMIT 1
@@ -113,47 +110,3 @@ class Member:
         self.process.send_signal(signal.SIGCONT)
         self.process.terminate()
         return self.process.wait(60)
-
-
-class Fleet:
-    """The members of a storm, and how it waits for something while it tends them."""
-
-    fleet: Sequence[Member]
-    patience_seconds = 90.0
-
-    def __init__(self) -> None:
-        self.happened: Counter[str] = Counter()
-        self.thaws: list[Thaw] = []
-
-    def tend(self) -> None:
-        """Continue whoever was given up, and start whoever is gone."""
-        for member in self.fleet:
-            if member.stopped:
-                if member.given_up():
-                    self.thaws.append(member.go_on())
-            elif member.process.poll() is not None:
-                self.happened["replaced"] += 1
-                member.start()
-
-    def up(self, what: str = "all workers are up") -> None:
-        """Wait until all workers have started."""
-        self.until(lambda: all(member.ready for member in self.fleet), what)
-
-    def until(self, condition: Callable[[], Any], what: str, *, tended: bool = True) -> None:
-        """Wait for a condition. Raises TimeoutError with the logs."""
-        until, moment = time.monotonic() + self.patience_seconds, threading.Event()
-        while not condition():
-            if tended:
-                self.tend()
-            if time.monotonic() > until:
-                raise TimeoutError(f"not in time: {what}\n{self.logs()}")
-            moment.wait(TICK_SECONDS)
-
-    def logs(self) -> str:
-        """Return the end of each worker's log."""
-        return "\n".join(f"--- {member.log.name}\n{member.log.read_text()[-3_000:]}" for member in self.fleet)
-
-    def ended_badly(self) -> list[str]:
-        """End the workers; returns what they did not do well."""
-        codes = [member.end() for member in self.fleet]
-        return [f"a worker ended with exit code {code}" for code in codes if code]

@@ -10,7 +10,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 import psutil
 
@@ -26,14 +25,6 @@ FROM horsies_workers w JOIN horsies_heartbeats b ON b.id = w.id WHERE w.pid = %s
 """
 
 
-class Stopped(NamedTuple):
-    """A worker that stands still, with the processes that it had."""
-
-    pids: frozenset[int]
-    group: bool
-    since: float
-
-
 class Member:
     """One place in the fleet: a worker, and the next one when it is gone; ``environment`` is added to that of this process."""
 
@@ -42,7 +33,7 @@ class Member:
         self.environment = {**os.environ, **environment}
         self.log = directory / f"worker-{number}.log"
         self.log.write_text("")
-        self.stopped: Stopped | None = None
+        self.stopped: Thaw | None = None
         self.start()
 
     def start(self) -> None:
@@ -84,13 +75,17 @@ class Member:
 
     def kill(self, *, group: bool) -> None:
         """End it by SIGKILL, with its processes or alone."""
-        (os.killpg if group else os.kill)(self.process.pid, signal.SIGKILL)
+        self.send(signal.SIGKILL, group=group)
         self.process.wait()
 
     def stop(self, *, group: bool) -> None:
         """Stop it by SIGSTOP, with its processes or alone."""
-        self.stopped = Stopped(frozenset(one.pid for one in self.family()), group, time.time())
-        (os.killpg if group else os.kill)(self.process.pid, signal.SIGSTOP)
+        self.stopped = Thaw(float("inf"), {one.pid for one in self.family()}, time.time(), group)
+        self.send(signal.SIGSTOP, group=group)
+
+    def send(self, number: int, *, group: bool) -> None:
+        """Send a signal to it, and to its processes or not."""
+        (os.killpg if group else os.kill)(self.process.pid, number)
 
     def given_up(self) -> bool:
         """Whether others declared the stopped worker dead and have given its tasks away."""
@@ -99,10 +94,9 @@ class Member:
     def go_on(self) -> Thaw:
         """Continue it by SIGCONT; the moment is one before that."""
         assert self.stopped is not None
-        thaw = Thaw(steady(clock), self.stopped.pids, self.stopped.since)
+        thaw, self.stopped = self.stopped._replace(at=steady(clock)), None
         with suppress(ProcessLookupError):  # one that has no fork server ended itself
-            (os.killpg if self.stopped.group else os.kill)(self.process.pid, signal.SIGCONT)
-        self.stopped = None
+            self.send(signal.SIGCONT, group=thaw.group)
         return thaw
 
     def end(self) -> int:

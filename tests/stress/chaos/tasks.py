@@ -42,7 +42,7 @@ def work(number: int, tenant: str, call: Call) -> int:
         elif call.fate == "long":
             pause(QUITE_SECONDS)
         elif call.fate == "listen":
-            listen()
+            pause(LONG_SECONDS, listening=True)
         elif call.fate == "deaf":
             threading.Event().wait(LONG_SECONDS)
         time.sleep(call.ms / 1000)
@@ -112,18 +112,12 @@ def forever_sync() -> None:
         pause(3_600)
 
 
-def pause(seconds: float) -> None:
-    """Let time pass in small steps: the exception of a timeout is raised between two of them."""
+def pause(seconds: float, *, listening: bool = False) -> None:
+    """Let time pass in small steps: the exception of a timeout is raised between two, and that of a cancel if it listens."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        time.sleep(0.02)
-
-
-def listen() -> None:
-    """Go on until somebody cancels the task, or for a while."""
-    until = time.monotonic() + LONG_SECONDS
-    while time.monotonic() < until:
-        current_task().raise_if_cancelled()
+        if listening:
+            current_task().raise_if_cancelled()
         time.sleep(0.02)
 
 

@@ -53,6 +53,7 @@ class Thaw(NamedTuple):
     at: float
     pids: Collection[int]
     since: float = 0.0
+    group: bool = False  # whether they all stood still, or the worker alone
 
 
 class Chronicle:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.stress.oracle.judge import CLUSTER, Chronicle, Run, Thaw, ghosts, judge, strangers, sweep
+from tests.stress.oracle.judge import CLUSTER, Chronicle, Run, Thaw, disorder, ghosts, judge, strangers, sweep
 from tests.stress.oracle.usage import Hold, handed_on, usage
 
 ROW = {"max_concurrency": None, "local_limit": None, "partition_by_args": None, "partition_by_task": False}
@@ -26,15 +26,10 @@ def rules(**mail: Any) -> dict[str, Chronicle]:
     return {"mail": Chronicle({**ROW, **mail}), "bulk": Chronicle(ROW)}
 
 
-def test_as_many_at_once_as_the_cap_allows_are_no_violation() -> None:
-    verdict = judge([run(1, 0, 5), run(2, 1, 6), run(3, 6, 7)], rules(max_concurrency=2))
-    assert verdict.violations == []
-    assert verdict.peaks["queue", "mail"] == 2
-    assert ("queue", "mail") in verdict.full
-
-
 def test_one_more_than_the_cap_is_found_and_named() -> None:
-    (text,) = judge([run(1, 0, 5), run(2, 1, 6), run(3, 4, 7)], rules(max_concurrency=2)).violations
+    verdict = judge([run(1, 0, 5), run(2, 1, 6), run(3, 4, 7)], rules(max_concurrency=2))
+    (text,) = verdict.violations
+    assert (verdict.peaks["queue", "mail"], ("queue", "mail") in verdict.full) == (3, True)
     assert text.startswith("queue mail: 3 at once at 4.0")
     assert "the limit was 2" in text
     assert text.endswith("1, 2, 3")
@@ -108,6 +103,14 @@ def test_the_cap_of_the_cluster_counts_all_queues() -> None:
     chronicles = {**rules(), CLUSTER: Chronicle({"max_concurrency": 1})}
     (text,) = judge([run(1, 0, 5), run(2, 1, 5, queue="bulk")], chronicles).violations
     assert text.startswith("cluster *: 2 at once")
+
+
+def test_what_runs_before_a_task_of_its_partition_that_was_sent_earlier_is_found() -> None:
+    late, early = run(1, 0, 1, sent_at=0.2), run(2, 2, 3, sent_at=0.1)
+    ordered = rules(**BY_TENANT, partition_policy="stop")
+    assert disorder([early._replace(started_at=-1.0), late], ordered) == []
+    assert disorder([late, early._replace(tenant="b")], ordered) == []
+    assert len(disorder([late, early], ordered)) == 1
 
 
 def test_an_override_ends_and_the_declared_cap_holds_again() -> None:

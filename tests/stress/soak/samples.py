@@ -41,10 +41,10 @@ class Sampler:
         after, self.until = self.until, clock() - LAG_SECONDS
         tables, indexes, live, dead = rows(TABLES)[0]
         p50, p99 = rows(STARTS, after, self.until)[0]
-        parent, children = memory(self.fleet[0])
+        children = [rss for one in self.fleet[0].runners() if (rss := resident(one.pid))]
         sample = {
             "seconds": time.monotonic() - self.began,
-            "parent MB": parent,
+            "parent MB": resident(self.fleet[0].process.pid),
             "child MB": sum(children) / max(1, len(children)),
             "tables MB": float(tables) / MB,
             "indexes MB": float(indexes) / MB,
@@ -59,17 +59,9 @@ class Sampler:
         return self.samples[-1]
 
 
-def memory(member: Member) -> tuple[float, list[float]]:
-    """Return the resident memory of a worker's parent process and of each of its children, in MB."""
-    family = [(one.pid, rss) for one in member.family() if (rss := resident(one))]
-    parent = sum(rss for pid, rss in family if pid == member.process.pid)
-    runners = {one.pid for one in member.runners()}
-    return parent, [rss for pid, rss in family if pid in runners]
-
-
-def resident(process: psutil.Process) -> float:
+def resident(pid: int) -> float:
     """Return the resident memory of a process in MB, 0 when it is gone."""
     try:
-        return float(process.memory_info().rss) / MB
+        return float(psutil.Process(pid).memory_info().rss) / MB
     except psutil.Error:
         return 0.0

@@ -20,29 +20,6 @@ MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "0001_in
 
 LONGEST_FILE = 500
 LONGEST_FUNCTION = 50
-LONG_FILES: set[str] = set()
-LONG_FUNCTIONS: set[str] = set()
-
-# Imports inside functions are a crack in the wall: each has a reason.
-LATE_IMPORTS = {
-    "horsies_django/__init__.py": 1,  # the front door imports nothing before it is asked
-    "horsies_django/apps.py": 5,  # before ready() the models do not exist
-    "horsies_django/conf/__init__.py": 1,  # without any psycopg this module of Django's raises
-    "horsies_django/core/codec/models.py": 1,  # pydantic takes long to import, and most processes never need it
-    "horsies_django/core/codec/signatures.py": 1,  # annotationlib is new in Python 3.14
-    "horsies_django/core/patterns.py": 4,  # croniter takes long to import, and most processes never need it
-    "horsies_django/management/commands/horsies_dev.py": 1,  # Windows has no worker, and gets a message
-    "horsies_django/tasks/handle.py": 1,  # tasks are imported before the models are ready
-    "horsies_django/tasks/operations.py": 2,  # the same
-    "horsies_django/templatetags/horsies.py": 1,  # projects without the admin load it, too
-    "horsies_django/testing/pytest_plugin.py": 1,  # pytest loads it in projects without Django, too
-    "horsies_django/views.py": 1,  # prometheus-client need not be installed
-    "horsies_django/worker/api.py": 2,  # a script sets Django up by calling it
-    "horsies_django/worker/child/main.py": 10,  # a child reports what fails before it imports Django
-    "horsies_django/worker/child/fork_server.py": 1,  # a fresh interpreter has no Django yet
-    "horsies_django/worker/maintenance/health_server.py": 1,  # prometheus-client need not be installed
-    "horsies_django/worker/pool/process.py": 2,  # only a worker without children runs tasks itself
-}
 
 
 @functools.cache
@@ -65,32 +42,10 @@ def code_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return lines
 
 
-def test_files_stay_small_but_for_those_that_are_named() -> None:
-    long = {str(path.relative_to(ROOT)) for path in MODULES if len(path.read_text().splitlines()) > LONGEST_FILE}
-    assert long == LONG_FILES
-
-
-def test_functions_stay_small_but_for_those_that_are_named() -> None:
-    long = {name for path in MODULES for name, node in functions(path) if code_lines(node) > LONGEST_FUNCTION}
-    assert long == LONG_FUNCTIONS
-
-
-def test_imports_inside_functions_are_counted() -> None:
-    found: dict[str, int] = {}
-    for path in MODULES:
-        late = {
-            (child.lineno, path)
-            for _, node in functions(path)
-            for child in ast.walk(node)
-            if isinstance(child, ast.Import | ast.ImportFrom)
-        }
-        if late:
-            found[str(path.relative_to(ROOT))] = len(late)
-    assert found == LATE_IMPORTS
-
-
-def test_every_module_says_what_it_is_for() -> None:
-    assert [str(path) for path in MODULES if tree(path).body and not ast.get_docstring(tree(path))] == []
+def test_files_and_functions_stay_small() -> None:
+    long = [str(path) for path in MODULES if len(path.read_text().splitlines()) > LONGEST_FILE]
+    long += [name for path in MODULES for name, node in functions(path) if code_lines(node) > LONGEST_FUNCTION]
+    assert long == []
 
 
 @pytest.mark.promise("S3.4")
@@ -101,18 +56,9 @@ def test_nothing_is_imported_that_speaks_to_another_service_than_postgresql() ->
     modules |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
     assert not any(module.startswith("horsies_django.contrib") for module in modules)
     own = {
-        "horsies_django",
-        "django",
-        "django_tasks",
-        "asgiref",
-        "typing_extensions",
-        "pydantic",
-        "croniter",
-        "cron_descriptor",
-        "prometheus_client",
-        "psutil",
-        "pytest",
-    }
+        "horsies_django", "django", "django_tasks", "asgiref", "typing_extensions", "pydantic", "croniter", "cron_descriptor",
+        "prometheus_client", "psutil", "pytest",
+    }  # fmt: skip
     roots = {module.partition(".")[0] for module in modules} - {"annotationlib"}  # new in Python 3.14
     assert roots - own - set(sys.stdlib_module_names) == {"psycopg"}
 

@@ -6,7 +6,7 @@ import datetime as dt
 import inspect
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,7 +71,6 @@ def test_what_was_sent_is_ready_for_the_call_by_position_where_it_has_to_be() ->
     assert WELCOME.decode('{"user_id": 7}') == ([], {"user_id": 7})
     assert WELCOME.decode(b'{"lang": "\xc3\xa7", "user_id": 7}') == ([], {"user_id": 7, "lang": "ç"})
     assert MIXED.decode('{"a":1,"b":5,"c":6,"d":7}') == ([1, 5], {"c": 6, "d": 7})
-    assert MIXED.decode('{"a":1}') == ([1], {})
     assert ArgumentsCodec.of(gap).decode('{"b":9}') == ([1, 9], {})
     assert ArgumentsCodec.of(nothing).decode("{}") == ([], {})
 
@@ -98,15 +97,12 @@ def test_a_call_that_does_not_fit_is_refused_in_pythons_words_with_the_signature
         assert str(error).endswith("; its signature is welcome(user_id: int, *, lang: str = 'en') -> int")
 
 
-NAMES = st.sampled_from(["a", "b", "c", "d", "e"])
-
-
 @pytest.mark.thorough
 @settings(max_examples=examples(40, 1_000), deadline=None, database=None)
 @given(
     st.sampled_from([welcome, bill, mixed, nothing]),
     st.lists(st.just(1), max_size=5),
-    st.dictionaries(NAMES, st.just(1)),
+    st.dictionaries(st.sampled_from("abcde"), st.just(1)),
 )
 def test_a_call_fits_exactly_when_python_says_so(function: Any, args: list[int], kwargs: dict[str, int]) -> None:
     try:
@@ -245,39 +241,24 @@ def total() -> TaskResult[Total, TaskError]: ...
 def short() -> TaskResult[Total]: ...
 
 
-def day() -> dt.date | None: ...
-
-
-COUNT, QUIET, TOTAL, SHORT, DAY = map(ResultCodec.of, (count, quiet, total, short, day))
+COUNT, QUIET, TOTAL, SHORT = map(ResultCodec.of, (count, quiet, total, short))
 
 
 def stored_error(error: TaskError) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(encode_error(error).encode())["err"]
-    assert not any("\x00" in text for text in texts(found))
+    text = encode_error(error)
+    assert "\\u0000" not in text
+    found: dict[str, Any] = json.loads(text.encode())["err"]
     assert found.keys() == {"error_code", "message", "data", "exception"}
     return found
 
 
-def texts(stored: Any) -> Iterator[str]:
-    if isinstance(stored, str):
-        yield stored
-    elif isinstance(stored, dict):
-        for key, value in stored.items():
-            yield key
-            yield from texts(value)
-
-
-def test_a_value_comes_back_by_its_declared_type_and_a_plain_and_a_wrapped_one_share_an_envelope() -> None:
-    assert [codec.wraps_result for codec in (COUNT, QUIET, DAY, TOTAL, SHORT)] == [False, False, False, True, True]
-    for codec, value, text in (
-        (COUNT, 3, '{"ok":3}'),
-        (QUIET, None, '{"ok":null}'),
-        (TOTAL, Total([1.5]), '{"ok":{"lines":[1.5]}}'),
-        (SHORT, Total([1.5]), '{"ok":{"lines":[1.5]}}'),
-        (DAY, dt.date(2026, 1, 2), '{"ok":"2026-01-02"}'),
-        (DAY, None, '{"ok":null}'),
+def test_a_value_and_one_that_the_task_has_wrapped_share_an_envelope() -> None:
+    for codec, value, text, wraps in (
+        (QUIET, None, '{"ok":null}', False),
+        (TOTAL, Total([1.5]), '{"ok":{"lines":[1.5]}}', True),
+        (SHORT, Total([1.5]), '{"ok":{"lines":[1.5]}}', True),
     ):
-        assert codec.encode_ok(value) == text
+        assert (codec.encode_ok(value), codec.wraps_result) == (text, wraps)
         assert codec.decode(text) == codec.decode(json.loads(text)) == TaskResult(ok=value)
 
 

@@ -282,6 +282,7 @@ def test_a_class_made_inside_a_function_works_even_when_it_names_itself_or_has_f
     assert wire(list[Size], [Size.BIG]) == [Size.BIG]
 
 
+# Of another type.
 BAD: list[tuple[Any, Any, str]] = [
     (int, True, "expected int, got bool"),
     (int, 1.0, "expected int, got float"),
@@ -315,12 +316,7 @@ BAD: list[tuple[Any, Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("annotation", "value", "problem"), BAD, ids=label)
-def test_a_value_of_another_type_is_refused_and_never_coerced(annotation: Any, value: Any, problem: str) -> None:
-    error = refusal(annotation, value)
-    assert (error.problem, error.kind) == (problem, "type")
-
-
+# What JSON or PostgreSQL cannot hold.
 UNWRITABLE: list[tuple[Any, Any, str]] = [
     (float, float("nan"), "NaN is not valid JSON"),
     (float, float("inf"), "Infinity is not valid JSON"),
@@ -339,11 +335,17 @@ UNWRITABLE: list[tuple[Any, Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("annotation", "value", "problem"), UNWRITABLE, ids=label)
-def test_a_value_that_json_or_postgresql_cannot_hold_is_refused(annotation: Any, value: Any, problem: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "annotation", "value", "problem"),
+    [*(("type", *row) for row in BAD), *(("value", *row) for row in UNWRITABLE)],
+    ids=label,
+)
+def test_a_value_of_another_type_or_that_nothing_can_hold_is_refused_and_never_coerced(
+    kind: str, annotation: Any, value: Any, problem: str
+) -> None:
     error = refusal(annotation, value)
     assert error.problem.startswith(problem)
-    assert error.kind == "value"
+    assert error.kind == kind
 
 
 UNREADABLE: list[tuple[Any, Any, str]] = [

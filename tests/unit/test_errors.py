@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
 import enum
 from collections.abc import Callable
 from typing import Any
@@ -22,8 +21,7 @@ from horsies_django.core.errors import (
     code_problem,
 )
 from horsies_django.core.results import TaskError, TaskFailed, TaskResult
-from horsies_django.core.retry import class_names, mapped_code, mapper_problems
-from tests.support.models.retry import Failure, decide
+from horsies_django.core.retry import mapped_code, mapper_problems
 
 
 def test_no_code_stands_in_two_families_and_each_is_its_own_text() -> None:
@@ -33,27 +31,25 @@ def test_no_code_stands_in_two_families_and_each_is_its_own_text() -> None:
         assert str(code) == f"{code}" == code.value == code.name
 
 
-@pytest.mark.promise("S3.8")
-@pytest.mark.parametrize("code", [*sorted(RESERVED), OperationalErrorCode.WORKER_CRASHED])
-def test_a_built_in_code_is_not_a_users_to_take(code: str) -> None:
-    assert code_problem(code) == f"error code {code!r} is reserved for horsies_django: choose a name of your own"
-
-
 OWN = enum.StrEnum("OWN", {"MAILBOX_FULL": "MAILBOX_FULL"})
+FORM = "use upper-case letters, digits and underscores, at most 100, as in 'MAILBOX_FULL'"
 
 
-@pytest.mark.parametrize("code", ["MAILBOX_FULL", "A", "E404", "X" * 100, OWN.MAILBOX_FULL])
-def test_an_upper_case_code_is_a_users_own(code: str) -> None:
-    assert code_problem(code) is None
-
-
+@pytest.mark.promise("S3.8")
 @pytest.mark.parametrize(
-    "code", ["", "mailbox", "Mailbox_Full", "1ST", "_A", "A B", "MAILBOX-FULL", "A\n", "É", "X" * 101]
-)
-def test_a_code_of_another_form_is_refused_with_an_example(code: str) -> None:
-    said = "use upper-case letters, digits and underscores, at most 100, as in 'MAILBOX_FULL'"
-    assert said in str(code_problem(code))
-    assert code_problem(404) == "an error code must be a str, not int"
+    ("codes", "problem"),
+    [
+        ([*sorted(RESERVED), OperationalErrorCode.WORKER_CRASHED], "is reserved for horsies_django: choose a name of your own"),
+        (["MAILBOX_FULL", "A", "E404", "X" * 100, OWN.MAILBOX_FULL], None),
+        (["", "mailbox", "Mailbox_Full", "1ST", "_A", "A B", "MAILBOX-FULL", "A\n", "É", "X" * 101], FORM),
+        ([404], "an error code must be a str, not int"),
+    ],
+    ids=["built in", "of a user", "of another form", "no text"],
+)  # fmt: skip
+def test_a_user_s_code_is_an_upper_case_name_and_no_built_in_one(codes: list[Any], problem: str | None) -> None:
+    for code in codes:
+        found = code_problem(code)
+        assert found is None if problem is None else problem in str(found), code
 
 
 def test_a_send_error_says_its_code_and_whether_trying_again_may_help() -> None:
@@ -90,13 +86,6 @@ def test_an_error_gives_itself_by_every_way_of_asking() -> None:
     assert repr(result).startswith("TaskResult(err=TaskError(error_code='MAILBOX_FULL'")
 
 
-@pytest.mark.promise("S3.7")
-@pytest.mark.parametrize("given", [{}, {"ok": 1, "err": ERROR}, {"ok": None, "err": ERROR}])
-def test_a_result_is_made_of_exactly_one_of_two(given: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="exactly one of ok= and err="):
-        TaskResult(**given)
-
-
 def test_unwrapping_an_error_raises_a_failure_that_carries_it() -> None:
     with pytest.raises(TaskFailed, match=r"^MAILBOX_FULL: no room left$") as raised:
         TaskResult(err=ERROR).unwrap()
@@ -104,27 +93,25 @@ def test_unwrapping_an_error_raises_a_failure_that_carries_it() -> None:
     assert str(TaskFailed(TaskError("MAILBOX_FULL"))) == "MAILBOX_FULL"
 
 
+@pytest.mark.promise("S3.7", "S3.8")
 @pytest.mark.parametrize(
     ("misuse", "error", "said"),
     [
+        (lambda: TaskResult(), ValueError, "exactly one of ok= and err="),
+        (lambda: TaskResult(ok=None, err=ERROR), ValueError, "exactly one of ok= and err="),
         (lambda: TaskResult(err="MAILBOX_FULL"), ValueError, "err= takes a TaskError, not str"),
         (lambda: TaskResult(err=ERROR).ok_value, ValueError, "this TaskResult is an error: TaskError.*MAILBOX_FULL"),
         (lambda: TaskResult(ok=1).err_value, ValueError, "is a success and has no error"),
         (lambda: bool(TaskResult(ok=1)), TypeError, r"ask is_ok\(\) or is_err\(\)"),
         (lambda: hash(TaskResult(ok=1)), TypeError, "unhashable"),
         (lambda: setattr(ERROR, "message", "other"), dataclasses.FrozenInstanceError, "message"),
+        (lambda: TaskError("WAIT_TIMEOUT"), ValueError, "is reserved for horsies_django"),
+        (lambda: TaskError(RetrievalCode.WAIT_TIMEOUT), ValueError, "is reserved for horsies_django"),
     ],
 )
-def test_a_result_is_not_taken_for_what_it_is_not(misuse: Callable[[], Any], error: type[Exception], said: str) -> None:
+def test_a_result_or_an_error_is_not_misused(misuse: Callable[[], Any], error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
         misuse()
-
-
-@pytest.mark.promise("S3.8")
-@pytest.mark.parametrize("code", ["WAIT_TIMEOUT", RetrievalCode.WAIT_TIMEOUT])
-def test_a_users_error_cannot_carry_a_built_in_code(code: str) -> None:
-    with pytest.raises(ValueError, match="is reserved for horsies_django"):
-        TaskError(code)
 
 
 @pytest.mark.promise("S3.8")
@@ -135,9 +122,6 @@ def test_the_house_makes_errors_with_its_own_codes_as_plain_text() -> None:
     assert error.exception == {"type": "E"}
 
 
-NOW = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
-
-
 def test_a_fixed_policy_has_one_retry_per_pause_and_an_exponential_one_doubles_it_up_to_the_longest() -> None:
     policy = RetryPolicy.fixed([60, 300, 900], auto_retry_for=["MAIL_DOWN"])
     assert policy.max_retries == 3
@@ -145,6 +129,7 @@ def test_a_fixed_policy_has_one_retry_per_pause_and_an_exponential_one_doubles_i
     policy = RetryPolicy.exponential(base_seconds=2, max_retries=6, max_delay_seconds=20)
     assert [policy.delay(retry) for retry in range(1, 7)] == [2, 4, 8, 16, 20, 20]
     assert RetryPolicy.exponential(base_seconds=86_400, max_retries=100).delay(100) == 30 * 86_400
+    assert RetryPolicy.fixed([1], auto_retry_for=OSError).auto_retry_for == listing(OSError).auto_retry_for
 
 
 def test_a_policy_names_everything_that_is_wrong_with_it() -> None:
@@ -155,29 +140,13 @@ def test_a_policy_names_everything_that_is_wrong_with_it() -> None:
     assert "WORKER_CRASHED" not in str(error.value)
 
 
-class MailDown(OSError):
-    pass
-
-
-@pytest.mark.parametrize("listed", [MailDown, OSError, "builtins.OSError", f"{__name__}.MailDown"])
-def test_an_exception_class_covers_itself_and_what_is_derived_from_it(listed: str | type[BaseException]) -> None:
-    policy = RetryPolicy.exponential(base_seconds=10, auto_retry_for=[listed, "BUSY"])
-    down = Failure("MAIL_DOWN", class_names(MailDown()))  # by its class, whatever code it is mapped to
-    assert decide(down, policy, retry_count=0, now=NOW) == NOW + dt.timedelta(seconds=10)
-    assert decide(Failure("UNHANDLED_ERROR", class_names(LookupError())), policy, retry_count=0, now=NOW) is None
-    assert policy.codes == ("BUSY",)
-    assert RetryPolicy.fixed([1], auto_retry_for=listed).auto_retry_for == policy.auto_retry_for[:1]
-
-
-@pytest.mark.parametrize("intervals", [[], "60", 60, [0, "1"], [True], [float("nan")], [10**9]])
-def test_pauses_that_cannot_be_are_refused(intervals: object) -> None:
-    with pytest.raises(ValueError, match="retry delay"):
-        RetryPolicy.fixed(intervals)  # type: ignore[arg-type]
+NO_PAUSES: list[Any] = [[], "60", 60, [0, "1"], [True], [float("nan")], [10**9]]
 
 
 @pytest.mark.parametrize(
     ("make", "said"),
     [
+        *((lambda pauses=pauses: RetryPolicy.fixed(pauses), "retry delay") for pauses in NO_PAUSES),
         (lambda: listing("no.such.Error"), "'no.such.Error' cannot be imported"),
         (lambda: listing(".OSError"), "cannot be imported"),
         (lambda: listing("builtins.len"), "neither an error code"),
@@ -195,6 +164,10 @@ def test_what_is_no_code_exception_class_or_pause_is_refused(make: Callable[[], 
 
 def listing(entry: Any) -> RetryPolicy:
     return RetryPolicy.fixed([1], auto_retry_for=[entry])
+
+
+class MailDown(OSError):
+    pass
 
 
 def test_the_exact_class_counts_before_its_bases_and_the_first_mapper_that_knows_either_decides() -> None:

@@ -59,7 +59,7 @@ EDITS = (
         "MAX_TASKS_PER_CHILD = 1000 ",
         (
             "tests/worker/test_capacity.py"
-            "::test_without_the_option_a_child_is_replaced_after_a_hundred_tasks_and_not_before_it_is_a_minute_old",
+            "::test_a_child_is_replaced_after_a_hundred_tasks_and_a_minute_or_after_exactly_so_many_as_were_chosen",
         ),
     ),
     Edit(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import os
 import subprocess
 import sys
@@ -27,27 +28,18 @@ from horsies_django.worker import run, run_scheduler
 from horsies_django.worker.child.executor import AsyncLane, SyncLane
 from horsies_django.worker.child.interrupts import CANCEL, LONG_OVER, Control, SyncRun
 from horsies_django.worker.engine.capacity import Capacity, Prefetched, capacity
-from horsies_django.worker.engine.outage import (
-    UNFIT,
-    UNFIT_TRIES,
-    DatabaseGaveUp,
-    Outage,
-)
+from horsies_django.worker.engine.outage import UNFIT, UNFIT_TRIES, DatabaseGaveUp, Outage
 from horsies_django.worker.pool.process import STANDING_SECONDS, PoolProcess, RunAhead
 from horsies_django.worker.pool.recycling import Recycling
 from horsies_django.worker.pool.timeouts import TimeLimits, Timeouts
 from horsies_django.worker.process.backoff import Backoff
 from horsies_django.worker.process.memory import Gauge
 from horsies_django.worker.process.options import WorkerOptions, refuse_impossible
-from tests.worker.conftest import channel_pair
+from tests.worker.conftest import channel_pair, claims
 
 SOFT = Config(prefetch_buffer=4, claim_lease_ms=5_000)
 LEASE = timedelta(seconds=5)
 OPTIONS = WorkerOptions(("default",), processes=2, threads=3, async_concurrency=7)
-
-
-def claims(*lanes: str) -> list[Claim]:
-    return [Claim(uuid.uuid4(), 1, lane, "tests.nothing", "{}") for lane in lanes]
 
 
 def wanted(of: Capacity, sync: int, async_: int = 0, **counts: int) -> Wanted:
@@ -89,7 +81,7 @@ def test_in_soft_mode_what_runs_and_what_waits_counts_against_slots_and_buffer_a
 
 def test_the_first_that_came_fill_the_free_slots_of_their_lanes() -> None:
     buffer = Prefetched()
-    first, second, third, fourth = some = claims("sync", "sync", "async", "sync")
+    first, second, third, fourth = some = [*claims(2), *claims(1, "async"), *claims(1)]
     buffer.update((claim.id, claim) for claim in some)
     assert buffer.first({"sync": 2, "async": 0}) == [first, second]
     assert buffer.first({"sync": 1, "async": 5}) == [first, third]
@@ -137,7 +129,7 @@ def test_the_time_of_a_task_runs_everywhere_but_in_line(lane: str, count: int, t
     ours = [channel_pair() for _ in range(3)]
     member.channels = {"sync": ours[0][0], "async": ours[1][0]}
     member.control, heard, member.started = ours[2][0], ours[2][1], [0, 0]
-    handed = claims(*[lane] * count)
+    handed = claims(count, lane)
     member.dispatch(lane, handed)
     timeouts = Timeouts([member], TimeLimits(default=10.0))
     timeouts.watch(member, lane, 1, handed)
@@ -147,7 +139,7 @@ def test_the_time_of_a_task_runs_everywhere_but_in_line(lane: str, count: int, t
 
 
 def a_run() -> SyncRun:
-    return SyncRun(CurrentTask(Claim(uuid.uuid4(), 1, "sync", "tests.nothing", "{}")))
+    return SyncRun(CurrentTask(*claims(1)))
 
 
 def test_a_cancel_that_comes_before_its_task_begins_is_heard_when_it_does_and_forgotten_once_it_is_over() -> None:
@@ -180,17 +172,29 @@ def child(recycling: Recycling, options: WorkerOptions, ready_at: float) -> Pool
 
 
 @pytest.mark.promise("S1.10")
-def test_without_the_option_a_child_is_replaced_after_a_hundred_tasks_and_not_before_it_is_a_minute_old() -> None:
-    recycling, (one,) = pool(1)
-    one.taken = 99
-    assert recycling.due([one], START + 3_600) == []
-    one.taken = 100
-    assert recycling.due([one], START + 59.9) == []
-    assert one.free("sync") == 1
-    assert recycling.due([one], START + 60) == [one]
-    one.ready = False
-    one.ready_at = PoolProcess(WorkerOptions(queues=("default",), processes=1)).ready_at
-    assert recycling.due([one], START + 3_600) == [], "it has not begun"
+@pytest.mark.parametrize(
+    ("processes", "chosen", "taken", "age", "replaced", "free"),
+    [
+        (1, None, 99, 3_600, False, 1),
+        (1, None, 100, 59.9, False, 1),
+        (1, None, 100, 60, True, 1),
+        (1, None, 100, -math.inf, False, 1),
+        (1, 100, 99, 0, False, 1),
+        (1, 100, 100, 0, True, 0),
+        (1, 0, 1_000_000, 86_400, False, 1),
+        (0, 0, 1_000_000, 86_400, False, 1),
+        (0, None, 1_000_000, 86_400, False, 1),
+    ],
+    ids=["99", "young", "a minute old", "not begun", "chosen: 99", "chosen: young", "chosen: none", "no child: none", "no child"],
+)  # fmt: skip
+def test_a_child_is_replaced_after_a_hundred_tasks_and_a_minute_or_after_exactly_so_many_as_were_chosen(
+    processes: int, chosen: int | None, taken: int, age: float, replaced: bool, free: int
+) -> None:
+    recycling, _ = pool(processes, chosen)
+    one = child(recycling, WorkerOptions(queues=("default",), processes=processes), START - age)
+    one.taken = taken
+    assert one.free("sync") == free
+    assert recycling.due([one], START) == [one] * replaced
 
 
 @pytest.mark.promise("S1.13")
@@ -204,24 +208,6 @@ def test_without_the_option_children_are_replaced_one_after_the_other_though_all
             moments.append(second)
             children.remove(one)
     assert moments == [61, 76, 91, 106]
-
-
-def test_a_count_that_was_chosen_is_exact_however_young_the_child_is() -> None:
-    recycling, (one,) = pool(1, chosen=100)
-    one.taken = 99
-    assert one.free("sync") == 1
-    assert recycling.due([one], START) == []
-    one.taken = 100
-    assert one.free("sync") == 0
-    assert recycling.due([one], START) == [one]
-
-
-@pytest.mark.parametrize(("processes", "chosen"), [(0, 0), (1, 0), (0, None)])
-def test_a_count_of_zero_and_a_worker_without_children_replace_nobody(processes: int, chosen: int | None) -> None:
-    recycling, _ = pool(processes, chosen)
-    one = child(recycling, WorkerOptions(queues=("default",), processes=processes), START)
-    one.taken = 1_000_000
-    assert recycling.due([one], START + 86_400) == []
 
 
 def test_of_the_children_that_tasks_altered_one_a_minute_is_replaced() -> None:

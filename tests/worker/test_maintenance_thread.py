@@ -17,7 +17,7 @@ import pytest
 
 from horsies_django.conf import Recovery, Retention, config
 from horsies_django.core.records import Wanted
-from horsies_django.models import AuditEntry, Heartbeat, Queue, QueueLimits, Task, TaskAttempt, WorkerState
+from horsies_django.models import AuditEntry, Heartbeat, Task, TaskAttempt, WorkerState
 from horsies_django.store.base import PLANS_SECONDS
 from horsies_django.store.workers import Load, Process, WorkerStore
 from horsies_django.tasks.ids import uuid7s
@@ -255,25 +255,6 @@ def test_the_session_of_the_thread_forgets_its_plans_every_ten_seconds(parts: Su
     thread.attempt(thread.jobs[0])
     assert "Index" in plan()
     thread.disconnect()
-
-
-@pytest.mark.promise("S4.19")
-def test_an_override_ends_at_its_time_or_when_nobody_has_served_the_queue_for_long(
-    parts: Supervisor, connect: Connect
-) -> None:
-    override = {"override": {"max_concurrency": 1}, "override_reason": "a test", "override_by": "me"}
-    override["override_at"] = "now"
-    limit("mail", max_concurrency=5, **override, override_until="2020-01-01T00:00:00Z")
-    limit("bulk", max_concurrency=5, **override)
-    limit("twin", max_concurrency=5, **override)
-    sql("UPDATE horsies_queues SET override_at = now() - interval '30 days' WHERE name IN ('bulk', 'twin')")
-    sql("UPDATE horsies_queues SET served_at = now() - interval '1 day' WHERE name = 'twin'")
-    parts.maintenance.reaper.tick(connect())
-    in_force = dict(QueueLimits.objects.values_list("queue_name", "max_concurrency"))
-    assert {name: in_force[name] for name in ("mail", "bulk", "twin")} == {"mail": 5, "bulk": 5, "twin": 1}
-    assert set(AuditEntry.objects.filter(action="queue.expire").values_list("subject", flat=True)) == {"mail", "bulk"}
-    parts.maintenance.reaper.note_served(connect())
-    assert Queue.objects.get(pk="mail").served_at is not None
 
 
 HELD = Load(running_sync=2, running_async=30, memory_usage_mb=50.5, children_memory_mb=90.0)

@@ -50,8 +50,9 @@ def scraped(parts: Supervisor) -> Metrics:
     return Metrics(text)
 
 
-def ended(status: str, seconds: float | None = None, name: str = "orders.parse") -> Outcome:
-    return Outcome(uuid.uuid4(), 1, status, "{}", task_name=name, queue_name="default", seconds=seconds)
+def outcome(name: str = "shop.pay", code: str | None = None, seconds: float | None = 0.3) -> Outcome:
+    status = "COMPLETED" if code is None else "FAILED"
+    return Outcome(uuid.uuid4(), 1, status, "{}", code, task_name=name, queue_name="default", seconds=seconds)
 
 
 NAME = "tests.apps.project.tasks."
@@ -88,8 +89,8 @@ def test_each_result_is_a_sample_and_all_results_of_a_task_are_one_histogram(par
 
 def test_a_duration_is_in_each_bucket_from_its_own_on_and_results_of_a_task_are_added_up(parts: Supervisor) -> None:
     odd = 'a "quoted" one, with \\n, a\nline and ü'
-    outcomes = [ended("COMPLETED", 0.2, odd), ended("FAILED", 3.0, odd), ended("FAILED", 9_000.0, odd)]
-    parts.outbox.counts.settled(outcomes, {})
+    results = [outcome(odd, seconds=0.2), outcome(odd, "OH_NO", 3.0), outcome(odd, "OH_NO", 9_000.0)]
+    parts.outbox.counts.settled(results, {})
     found = scraped(parts)
     name, labels = "horsies_task_duration_seconds", {"queue": "default", "task": odd}
     counts = [found.get(f"{name}_bucket", le="+Inf" if bound == math.inf else str(bound), **labels) for bound in BOUNDS]
@@ -137,8 +138,8 @@ def test_an_outage_shows_in_the_outcomes_that_are_unwritten_and_keeps_no_scrape_
     """Naive: a scrape asks the database, and the metrics are gone when they are needed."""
     assert scraped(parts).get("horsies_unwritten_outcomes") == 0
     parts.outbox.disconnect()
-    parts.outbox.outcomes.append(ended("COMPLETED"))
-    parts.outbox.locked.append(ended("COMPLETED"))
+    parts.outbox.outcomes.append(outcome())
+    parts.outbox.locked.append(outcome())
     assert scraped(parts).get("horsies_unwritten_outcomes") == 2
     parts.outbox.outcomes, parts.outbox.locked = [], []
 
@@ -191,11 +192,6 @@ def test_a_worker_and_a_site_import_nothing_of_prometheus_client_until_somebody_
 
 
 MINUTE = dt.timedelta(minutes=1)
-
-
-def outcome(name: str = "shop.pay", code: str | None = None, seconds: float | None = 0.3) -> Outcome:
-    status = "COMPLETED" if code is None else "FAILED"
-    return Outcome(uuid.uuid4(), 1, status, "{}", code, task_name=name, queue_name="default", seconds=seconds)
 
 
 def counted(counts: Counts) -> dict[tuple[str, str, str], int]:

@@ -1,11 +1,19 @@
-"""What goes wrong with one schedule: it is written down or tried again, left to other code, and holds up no other."""
+"""What goes wrong with one schedule: it is written down or tried again, left to other code, and holds up no other.
+
+And two schedulers at once, step by step: whatever the order of their steps, each fire time becomes exactly one task.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import json
-from typing import Any
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
 
+import psycopg
 import pytest
 from django.db import DataError, IntegrityError, connection, transaction
 from hypothesis import Phase, given, settings
@@ -14,11 +22,11 @@ from hypothesis import strategies as st
 from horsies_django import schedules
 from horsies_django.core.patterns import EXAMPLES
 from horsies_django.core.schedules import Timing
-from horsies_django.models import Schedule
-from horsies_django.worker.scheduler import LEFT_SECONDS, LONGEST_WAIT_SECONDS
+from horsies_django.models import Schedule, ScheduleTick, Task
+from horsies_django.worker.scheduler import LEFT_SECONDS, LONGEST_WAIT_SECONDS, Scheduler
 from tests.conftest import sql
 from tests.support import refusing
-from tests.worker.test_scheduler import NOON, SECOND, Clockwork, Connect, fire_times, make, row
+from tests.worker.test_scheduler import NOON, PATIENCE_SECONDS, SECOND, Clockwork, Connect, fire_times, make, row
 from tests.worker.test_scheduler import clockwork as clockwork
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -269,3 +277,140 @@ def test_whatever_a_stranger_writes_other_schedules_fire(
     fuzz()
     assert "will try again" not in caplog.text, "each is sent, or has a problem that its row tells"
     assert taken > 40, "the CHECK leaves too little to try"
+
+
+class Killed(BaseException):
+    """What ends a scheduler in the middle of a round."""
+
+
+class Stepper:
+    """A scheduler whose rounds are taken step by step: it stands before each statement and each COMMIT until it may go on."""
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self.connection = connection
+        self.scheduler = Scheduler(dt.timedelta(0))
+        self.go, self.stands = threading.Semaphore(0), threading.Semaphore(0)
+        self.busy = self.killed = False
+        self.error: BaseException | None = None
+
+    def begin(self, now: dt.datetime) -> None:
+        """Begin a round at a moment, and stand before its first step."""
+        self.scheduler.now = now
+        self.scheduler.left.clear()  # what the other one held a moment ago
+        self.busy, self.killed = True, False
+        threading.Thread(target=self._round, daemon=True).start()
+        assert self.stands.acquire(timeout=PATIENCE_SECONDS)
+
+    def _round(self) -> None:
+        try:
+            self.scheduler.tick(cast(psycopg.Connection[Any], Gated(self)))
+        except Killed:
+            pass
+        except BaseException as error:
+            self.error = error
+        self.busy = False
+        self.stands.release()
+
+    def wait(self) -> None:
+        """Stand until the next step is allowed; of the thread of the round."""
+        self.stands.release()
+        self.go.acquire()
+        if self.killed:
+            raise Killed
+
+    def step(self, *, kill: bool = False) -> None:
+        """Take the next step, or end the round where it stands. Raises what the scheduler raised."""
+        self.killed = kill
+        self.go.release()
+        assert self.stands.acquire(timeout=PATIENCE_SECONDS), "a step waits for another scheduler"
+        if self.error is not None:
+            raise self.error
+
+    def finish(self) -> None:
+        while self.busy:
+            self.step()
+
+
+class Gated:
+    """The connection of a stepper, as its scheduler sees it."""
+
+    closed = False
+
+    def __init__(self, stepper: Stepper) -> None:
+        self.stepper = stepper
+
+    @contextmanager
+    def cursor(self) -> Iterator[Any]:
+        self.stepper.wait()
+        with self.stepper.connection.cursor() as cursor:
+            yield cursor
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        self.stepper.wait()
+        with self.stepper.connection.transaction():
+            yield
+            self.stepper.wait()
+
+
+@pytest.fixture
+def steppers(connect: Connect) -> list[Stepper]:
+    return [Stepper(connect()), Stepper(connect())]
+
+
+def afresh() -> None:
+    """Forget what was sent; the first fire time is due."""
+    sql("DELETE FROM horsies_schedule_ticks; DELETE FROM horsies_tasks")
+    sql("UPDATE horsies_schedules SET last_fire_at = NULL, next_fire_at = NULL, next_at = %s", [NOON + SECOND])
+
+
+def test_every_order_of_the_steps_of_two_schedulers_sends_a_fire_time_once(steppers: list[Stepper]) -> None:
+    make(pattern="every 1 second", catch_up="all")
+    seen: list[tuple[int, ...]] = [()]  # how orders begin that are still to be taken, the deepest last
+    taken = 0
+    while seen:
+        afresh()
+        path, prefix = list[int](), seen.pop()
+        for stepper in steppers:
+            stepper.begin(NOON + SECOND)
+        while busy := [number for number, stepper in enumerate(steppers) if stepper.busy]:
+            if len(path) < len(prefix):
+                choice = prefix[len(path)]
+            else:
+                choice = busy[0]
+                seen.extend((*path, other) for other in busy[1:])
+            path.append(choice)
+            steppers[choice].step()
+        taken += 1
+        (task_id,) = Task.objects.values_list("pk", flat=True)
+        assert [*ScheduleTick.objects.values_list("fire_at", "task_id")] == [(NOON + SECOND, task_id)], path
+    assert taken > 1_000
+
+
+@pytest.mark.parametrize("kill", [False, True], ids=["goes on", "is killed"])
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_round_within_another_sends_one_of_two_fire_times_that_must_not_overlap(
+    steppers: list[Stepper], first: int, kill: bool
+) -> None:
+    """It comes at any step of the other one, which goes on, or is killed; one of the two looks when the second has come."""
+    times = [NOON + SECOND, NOON + 2 * SECOND]
+    make(pattern="every 1 second", catch_up="all", overlap="skip")
+    for step in itertools.count():
+        afresh()
+        for stepper, now in zip(steppers, times, strict=True):
+            stepper.begin(now)
+        for _ in range(step):
+            steppers[first].step()
+        over = not steppers[first].busy
+        steppers[1 - first].finish()
+        if kill and not over:
+            steppers[first].step(kill=True)
+        steppers[first].finish()
+        steppers[1].begin(times[1])
+        steppers[1].finish()
+        (task_id,) = Task.objects.values_list("pk", flat=True)
+        ticks = ScheduleTick.objects.order_by("fire_at").values_list("fire_at", "task_id", "skipped_for")
+        assert list(ticks) == [(times[0], task_id, None), (times[1], None, task_id)], step
+        if over:
+            break
+    assert step > 7

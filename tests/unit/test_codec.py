@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from horsies_django.core.codec import ArgumentsCodec, CodecError, ResultCodec, encode_error
+from horsies_django.core.codec import ArgumentsCodec, CodecError, PlainArguments, ResultCodec, encode_error
 from horsies_django.core.errors import OperationalErrorCode, TaskDefinitionError
 from horsies_django.core.results import TaskError, TaskResult
 from tests.support.sizes import examples
@@ -49,10 +49,21 @@ def price(prices: dict[str, int]) -> None:
 def nothing() -> None: ...
 
 
+def greet(name, greeting="hello", *, loud=False): ...  # type: ignore[no-untyped-def]
+
+
+def at(x, y=0, /, scale=1): ...  # type: ignore[no-untyped-def]
+
+
+def loose(x, /, *rest, **others): ...  # type: ignore[no-untyped-def]
+
+
 WELCOME, BILL, MIXED, PRICES = map(ArgumentsCodec.of, (welcome, bill, mixed, price))
+GREET, AT, LOOSE = map(PlainArguments, (greet, at, loose))
+Codec = ArgumentsCodec | PlainArguments
 
 
-def refusal(codec: ArgumentsCodec, *args: Any, **kwargs: Any) -> CodecError:
+def refusal(codec: Codec, *args: Any, **kwargs: Any) -> CodecError:
     return error_of(codec.encode, args, kwargs)
 
 
@@ -85,16 +96,20 @@ def test_what_was_sent_is_ready_for_the_call_by_position_where_it_has_to_be() ->
         (WELCOME, (7,), {"lnag": "tr"}, "got an unexpected keyword argument 'lnag'"),
         (MIXED, (), {"a": 1}, "'a' parameter is positional only, but was passed as a keyword"),
         (MIXED, (1,), {"b": 1}, ""),
+        (GREET, (), {}, "missing a required argument: 'name'"),
+        (GREET, (1,), {"nmae": 2}, "got an unexpected keyword argument 'nmae'"),
+        (AT, (), {"x": 1}, ""),
+        (LOOSE, (), {"y": 1}, "missing a required argument: 'x'"),
     ],
 )
 def test_a_call_that_does_not_fit_is_refused_in_pythons_words_with_the_signature(
-    codec: ArgumentsCodec, args: tuple[Any, ...], kwargs: dict[str, Any], problem: str
+    codec: Codec, args: tuple[Any, ...], kwargs: dict[str, Any], problem: str
 ) -> None:
     error = refusal(codec, *args, **kwargs)
     assert str(error).startswith(f"{codec.function.__name__}() {problem}")
+    signature = "(user_id: int, *, lang: str = 'en') -> int" if codec is WELCOME else ""
+    assert f"; its signature is {codec.function.__name__}{signature}" in str(error)
     assert error.kind == "type"
-    if codec is WELCOME:
-        assert str(error).endswith("; its signature is welcome(user_id: int, *, lang: str = 'en') -> int")
 
 
 @pytest.mark.thorough
@@ -153,21 +168,31 @@ def test_a_model_instance_is_refused_whatever_is_declared() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"),
+    ("codec", "text", "problem"),
     [
-        ("[1]", "arguments: expected an object, got list"),
-        ("null", "arguments: expected an object, got NoneType"),
-        ("{", "arguments: the stored text is not JSON: "),
-        ('{"user_id": NaN}', "arguments: the stored text is not JSON: NaN is not valid JSON"),
-        ("[" * 200_000, "arguments: it is nested more than 200 levels deep"),
-        ('{"user_id": 1.0}', "argument 'user_id': expected int, got float"),
-        (b"\xff", "arguments: the stored text is not JSON: "),
-        ('{"user_id": 1, "old": 2}', "welcome() was sent an argument that it does not take;"),
-        ('{"lang": "en"}', "welcome() missing a required argument: 'user_id';"),
+        (WELCOME, "[1]", "arguments: expected an object, got list"),
+        (WELCOME, "null", "arguments: expected an object, got NoneType"),
+        (WELCOME, "{", "arguments: the stored text is not JSON: "),
+        (WELCOME, '{"user_id": NaN}', "arguments: the stored text is not JSON: NaN is not valid JSON"),
+        (WELCOME, "[" * 200_000, "arguments: it is nested more than 200 levels deep"),
+        (WELCOME, '{"user_id": 1.0}', "argument 'user_id': expected int, got float"),
+        (WELCOME, b"\xff", "arguments: the stored text is not JSON: "),
+        (WELCOME, '{"user_id": 1, "secret": 2}', "welcome() was sent an argument that it does not take;"),
+        (WELCOME, '{"lang": "en"}', "welcome() missing a required argument: 'user_id';"),
+        (GREET, '{"name": "Ann"}', "as tasks of django.tasks are sent"),
+        (GREET, '{"args": {}, "kwargs": []}', "as tasks of django.tasks are sent"),
+        (GREET, '{"args": [], "kwargs": {}}', "missing a required argument"),
+        (GREET, '{"args": [NaN], "kwargs": {}}', "is not JSON"),
+        (GREET, '{"args": ["Ann"], "kwargs": {"secret": 1}}', "greet() was sent an argument that it does not take;"),
     ],
 )
-def test_stored_text_that_is_no_such_call_is_refused(text: Any, problem: str) -> None:
-    assert str(error_of(WELCOME.decode, text)).startswith(problem)
+def test_stored_text_that_is_no_such_call_is_refused_without_naming_what_is_in_it(
+    codec: Codec, text: Any, problem: str
+) -> None:
+    """Naive: the error is Python's own, and whoever reads the log reads a key of the arguments."""
+    error = str(error_of(codec.decode, text))
+    assert problem in error
+    assert "secret" not in error
 
 
 def test_a_function_that_cannot_be_sent_is_refused_with_the_line_to_write() -> None:

@@ -207,38 +207,12 @@ def test_in_a_union_an_int_stays_an_int_and_a_float_a_float_in_either_order() ->
             assert type(wire(annotation, value)) is type(value)
 
 
-def test_fields_that_were_not_stored_are_made_by_their_class() -> None:
+def test_fields_that_were_not_stored_are_made_by_their_class_and_one_without_a_value_is_named() -> None:
     assert shape_of(Point, "here").decode({"x": 1}, "x") == Point(1, 0), "the field y was added later"
     assert shape_of(Odd, "here").encode(Odd("n"), "x") == {"name": "n", "tags": []}
-
-
-def test_a_dataclass_that_lacks_a_field_or_refuses_its_fields_is_an_error_with_its_words() -> None:
-    @dataclass
-    class Even:
-        n: int
-
-        def __post_init__(self) -> None:
-            if self.n % 2:
-                raise ValueError("n must be even")
-
-    assert (
-        str(unreadable(Even, {"n": 1})) == "argument 'x': Even() refused the stored fields: ValueError: n must be even"
-    )
     point = Point(1)
     del point.x
-    error = refusal(Point, point)
-    assert (str(error), error.kind) == ("argument 'x': this Point has no value for its field 'x'", "value")
-
-
-def test_an_error_in_a_union_is_that_of_the_member_that_came_furthest() -> None:
-    assert str(refusal(list[list[int]] | list[str], [[1, "a"]])) == "argument 'x[0][1]': expected int, got str"
-    assert str(unreadable(Point | Named, {"x": "1"})) == "argument 'x.x': expected int, got str"
-
-
-def test_a_refusal_tells_a_key_by_its_place_and_another_class_of_the_same_name_by_its_module() -> None:
-    assert refusal(dict[str, int], {"a": 1, "k" * 100: "a"}).path == "x[key 2]"
-    other = type("Point", (), {"__module__": "elsewhere"})
-    assert refusal(Point, other()).problem == "expected Point, got another class of that name, elsewhere.Point"
+    assert str(refusal(Point, point)) == "argument 'x': this Point has no value for its field 'x'"
 
 
 def chain(length: int) -> Tree:
@@ -282,6 +256,15 @@ def test_a_class_made_inside_a_function_works_even_when_it_names_itself_or_has_f
     assert wire(list[Size], [Size.BIG]) == [Size.BIG]
 
 
+@dataclass
+class Even:
+    n: int
+
+    def __post_init__(self) -> None:
+        if self.n % 2:
+            raise ValueError("n must be even")
+
+
 # Of another type.
 BAD: list[tuple[Any, Any, str]] = [
     (int, True, "expected int, got bool"),
@@ -313,6 +296,17 @@ BAD: list[tuple[Any, Any, str]] = [
     (Doc, {"a": 1, "secret": 2}, "the dict has 1 field that Doc does not have"),
     (Doc, [], "expected Doc, got list"),
     (PositiveInt, 0, "int refused it: Input should be greater than 0"),
+    (
+        list[list[int]] | list[str],
+        [[1, "a"]],
+        "'x[0][1]': expected int, got str",
+    ),  # that of the member that came furthest
+    (dict[str, int], {"a": 1, "k" * 100: "a"}, "'x[key 2]': expected int, got str"),
+    (
+        Point,
+        type("Point", (), {"__module__": "elsewhere"})(),
+        "expected Point, got another class of that name, elsewhere.Point",
+    ),
 ]
 
 
@@ -344,8 +338,7 @@ def test_a_value_of_another_type_or_that_nothing_can_hold_is_refused_and_never_c
     kind: str, annotation: Any, value: Any, problem: str
 ) -> None:
     error = refusal(annotation, value)
-    assert error.problem.startswith(problem)
-    assert error.kind == kind
+    assert (problem in str(error), error.kind) == (True, kind), str(error)
 
 
 UNREADABLE: list[tuple[Any, Any, str]] = [
@@ -370,9 +363,11 @@ UNREADABLE: list[tuple[Any, Any, str]] = [
     (bytes, "%%", "the stored text is not a bytes"),
     (set, [[1]], "the stored list has an element that cannot be in a set"),
     (Span, [1], "expected Span, got 1 items instead of 2"),
+    (Point | Named, {"x": "1"}, "'x.x': expected int, got str"),
+    (Even, {"n": 1}, "Even() refused the stored fields: ValueError: n must be even"),
 ]
 
 
 @pytest.mark.parametrize(("annotation", "stored", "problem"), UNREADABLE, ids=label)
 def test_what_encode_never_wrote_is_not_read(annotation: Any, stored: Any, problem: str) -> None:
-    assert str(unreadable(annotation, stored)) == f"argument 'x': {problem}"
+    assert str(unreadable(annotation, stored)).endswith(problem)

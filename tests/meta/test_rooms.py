@@ -1,15 +1,26 @@
-"""The house keeps its habits: small rooms, floors that import downwards, SQL in one place, nothing left for later."""
+"""The house keeps its habits: small rooms, floors that import downwards, SQL in one place, nothing left for later.
+
+And the files beside the code: what the Makefile says first, the versions of pyproject.toml, the service files of the pages.
+"""
 
 from __future__ import annotations
 
 import ast
+import configparser
 import functools
+import os
 import re
+import shutil
+import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from tests.support.statements import FUNCTIONS, STATEMENTS, TYPES
 
@@ -116,3 +127,142 @@ def test_nothing_is_left_for_later_in_the_code() -> None:
     assert len(FILES) > 200
     found = [str(path.relative_to(ROOT)) for path in FILES if UNFINISHED.search(path.read_text())]
     assert found == []
+
+
+def make(tmp_path: Path, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run make with an interpreter that is ``script``, in a virtual environment directory of its own."""
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\n{script}\n")
+    python.chmod(0o755)
+    command = ["make", f"PYTHON={python}", f"VENV={tmp_path / 'venv'}", *arguments]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def complaint(done: subprocess.CompletedProcess[str]) -> str:
+    """Return the only line that is not make's own."""
+    assert done.returncode != 0
+    (line,) = [line for line in done.stderr.splitlines() if not line.startswith("make")]
+    return line
+
+
+@pytest.mark.parametrize("target", ["demo", "test"])
+def test_a_python_that_is_too_old_is_named_in_one_line(tmp_path: Path, target: str) -> None:
+    old = 'case "$1" in --version) echo "Python 3.9.1";; *) exit 1;; esac'
+    line = complaint(make(tmp_path, old, target))
+    assert "Python 3.11 or newer is needed" in line
+    assert "Python 3.9.1" in line
+
+
+def test_a_python_without_venv_is_named_in_one_line(tmp_path: Path) -> None:
+    bare = 'case "$2" in *version_info*) exit 0;; *) exit 1;; esac'
+    assert "has no venv module" in complaint(make(tmp_path, bare, "test"))
+
+
+def test_help_lists_the_commands(tmp_path: Path) -> None:
+    done = make(tmp_path, "exit 1")
+    assert done.returncode == 0
+    targets = "demo test e2e unit browser stress soak mutants conformance lint types ci docs bench wheel clean"
+    for target in targets.split():
+        assert f"make {target}" in done.stdout
+
+
+@pytest.mark.parametrize(("given", "used"), [([], False), (["DATABASE_URL=postgresql://u@h/d"], True)])
+def test_the_demo_uses_only_a_database_of_the_command_line(
+    tmp_path: Path, given: list[str], used: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", "postgresql://stranger@elsewhere/production")
+    done = make(tmp_path, "exit 1", "--dry-run", "demo", *given)
+    (line,) = [line for line in done.stdout.splitlines() if "manage.py demo" in line]
+    assert "env -u DATABASE_URL" in line
+    assert ("--database-url" in line) == used
+
+
+def test_the_test_files_that_ci_names_exist() -> None:
+    text = (ROOT / ".ci" / "run").read_text()
+    named = set(re.findall(r"tests/\w+/test_\w+\.py", text))
+    for layer, names in re.findall(r"printf 'tests/(\w+)/test_%s\.py '([^)]*)\)", text):
+        named |= {f"tests/{layer}/test_{name}.py" for name in names.replace("\\", "").split()}
+    assert len(named) > 15
+    assert [name for name in sorted(named) if not (ROOT / name).is_file()] == []
+
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def test_the_lowest_versions_that_are_tested_are_those_that_installers_may_choose() -> None:
+    """Naive: a bound is raised in one place only, and nobody ever ran the version that the other one promises."""
+    bounds: dict[str, Version] = {}
+    for text in (
+        *PROJECT["dependencies"],
+        *(each for extra in PROJECT["optional-dependencies"].values() for each in extra),
+    ):
+        found = Requirement(text)
+        (bound,) = found.specifier
+        assert bound.operator == ">=", f"{text}: no upper bounds"
+        names = [f"{found.name}-{extra}" for extra in found.extras] or [found.name]  # psycopg[binary] is psycopg-binary
+        bounds |= {canonicalize_name(name): Version(bound.version) for name in names}
+    lines = (ROOT / "constraints" / "lowest.txt").read_text().splitlines()
+    pins = dict(line.split("==") for line in lines if not line.startswith("#"))
+    assert {name: Version(version) for name, version in pins.items()} == bounds
+
+
+def test_tox_has_a_cell_for_each_python_and_django_that_the_classifiers_name() -> None:
+    versions = {"py": set[str](), "dj": set[str]()}
+    for text in PROJECT["classifiers"]:
+        if found := re.fullmatch(r"Programming Language :: Python :: (\d\.\d+)|Framework :: Django :: (\d\.\d)", text):
+            python, django = found.groups()
+            versions["py" if python else "dj"].add((python or django).replace(".", ""))
+    cells = (ROOT / "tox.ini").read_text().partition("env_list =")[2].partition("skip_missing")[0]
+    assert set(re.findall(r"py(\d+)", cells)) == versions["py"]
+    numbers = set(re.findall(r"\d\d", " ".join(re.findall(r"-dj(\d\d|\{[^}]*\})", cells))))
+    assert numbers == versions["dj"]
+
+
+PAGE = (ROOT / "docs" / "howto" / "run-a-worker.md").read_text()
+OPTION = re.compile(r"--shutdown-timeout=(\d+)")
+MARGIN_SECONDS = 30
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+
+
+def unit() -> str:
+    (text,) = blocks("ini")
+    return text
+
+
+def test_the_unit_leaves_a_margin_above_the_workers_own_timeout() -> None:
+    parsed = configparser.ConfigParser(interpolation=None)
+    parsed.optionxform = str  # type: ignore[assignment, method-assign]
+    parsed.read_string(unit())
+    service = parsed["Service"]
+    own = OPTION.search(service["ExecStart"])
+    assert own is not None
+    assert int(service["TimeoutStopSec"]) >= int(own[1]) + MARGIN_SECONDS
+    assert (service["KillMode"], service["Restart"]) == ("mixed", "on-failure")
+
+
+def test_systemd_finds_nothing_to_say_about_the_unit(tmp_path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed")
+    path = tmp_path / "shop-worker.service"
+    path.write_text(unit().replace("/srv/shop/.venv/bin/python", sys.executable))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(path)], capture_output=True, text=True, check=False
+    )
+    about_it = [line for line in (done.stdout + done.stderr).splitlines() if "shop-worker" in line]
+    assert about_it == []
+
+
+@pytest.mark.parametrize(
+    ("key", "pattern"),
+    [("Compose", r"stop_grace_period: (\d+)s"), ("Kubernetes", r"terminationGracePeriodSeconds: (\d+)")],
+)
+def test_a_container_gets_a_margin_above_the_workers_own_timeout(key: str, pattern: str) -> None:
+    (text,) = [block for block in blocks("yaml") if re.search(pattern, block)]
+    own, grace = OPTION.search(text), re.search(pattern, text)
+    assert own is not None
+    assert grace is not None
+    assert int(grace[1]) >= int(own[1]) + MARGIN_SECONDS

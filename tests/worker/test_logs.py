@@ -17,16 +17,10 @@ from horsies_django.core.records import Claim, Outcome
 from horsies_django.tasks.context import CurrentTask, running
 from horsies_django.worker.pool.process import PoolProcess
 from horsies_django.worker.pool.timeouts import StuckWatch
-from horsies_django.worker.process import logs, task_log
+from horsies_django.worker.process import logs
 from horsies_django.worker.process.logs import Formatter, choose_colors, one_line, palette_for, shown_name
 from horsies_django.worker.process.options import WorkerOptions
-from horsies_django.worker.process.task_log import (
-    MANY,
-    TaskLog,
-    label,
-    named,
-    tell_expired,
-)
+from horsies_django.worker.process.task_log import MANY, TaskLog, label, named, tell_expired
 from tests.conftest import wait_until
 
 logger = logging.getLogger("horsies.worker")
@@ -69,12 +63,8 @@ def test_lines_that_a_slow_log_cannot_take_are_counted(slow: Slow, monkeypatch: 
         slow.gate.set()
         wait_until(lambda: len(slow.lines) == 3, "what waited is written")
         logger.info("the next")
-    assert slow.lines == [
-        "line 0",
-        "line 1",
-        "line 2",
-        "the next (3 line(s) before this one are lost: the log is written too slowly)",
-    ]
+    lost = "(3 line(s) before this one are lost: the log is written too slowly)"
+    assert slow.lines == ["line 0", "line 1", "line 2", f"the next {lost}"]
 
 
 def test_a_line_arrives_whole_with_its_traceback_and_only_where_its_level_is_wanted(slow: Slow) -> None:
@@ -93,8 +83,7 @@ def test_a_line_arrives_whole_with_its_traceback_and_only_where_its_level_is_wan
     assert line.endswith("LookupError: the cause")
 
 
-ID = "0199a8c4-0000-7000-8000-000000000000"
-ESCAPE = "\x1b"
+GREEN, YELLOW, RED, OFF = "\x1b[32;1m", "\x1b[33;1m", "\x1b[31;1m", "\x1b[0m"
 
 
 class Terminal(io.StringIO):
@@ -116,37 +105,6 @@ def lines(slow: Slow, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     slow.gate.set()
     slow.setFormatter(Formatter(palette_for(Terminal())))
     return slow.lines
-
-
-NOTHING_OF_ITS_OWN = f"{ESCAPE}[32mcompleted"
-
-
-@pytest.mark.parametrize(
-    ("color", "words", "told"),
-    [
-        ("32;1", "completed", {"status": "COMPLETED"}),
-        ("31;1", "failed", {"error_code": "X", "error_message": NOTHING_OF_ITS_OWN}),
-        ("31;1", "returned an error", {"error_code": "X", "error_message": "no", "returned": True}),
-        ("33;1", "was cancelled", {"status": "CANCELLED", "error_code": "TASK_CANCELLED"}),
-        ("33;1", "skipped itself", {"status": "CANCELLED", "error_code": "TASK_SKIPPED"}),
-        ("33;1", "failed", {"error_code": "X", "error_message": "it failed", "retry": 1}),
-    ],
-)
-def test_the_outcome_of_a_task_has_its_color_and_neither_its_name_nor_what_it_says_has_one(
-    lines: list[str], color: str, words: str, told: dict[str, Any]
-) -> None:
-    """The task is named "shop.failed". Naive: the first "failed" of the line is colored, which belongs to its name."""
-    reply = {"status": "FAILED", "result": '{"err": {}}', "task_name": "shop.failed", "attempt": 1, "seconds": 0.1}
-    reply.update(told)
-    retry = reply.pop("retry", None)
-    outcome = Outcome(ID, 1, **reply)  # type: ignore[arg-type]
-    task_log.TaskLog().settled([outcome], {ID: {"retry": retry, "of": 3, "at": 0.0}} if retry else {})
-    (line,) = lines
-    assert f"shop.failed {ID} (attempt 1) {ESCAPE}[{color}m{words}{ESCAPE}[0m" in line
-    assert (f"{ESCAPE}[33;1mretry 1 of 3 at " in line) == bool(retry)
-    if told.get("error_message") == NOTHING_OF_ITS_OWN:
-        assert "\\x1b[32mcompleted" in line
-        assert line.count(ESCAPE) == 4  # of the level and of the outcome
 
 
 @pytest.mark.parametrize(
@@ -183,10 +141,9 @@ def test_levels_above_info_have_the_colors_that_django_was_given(
 ) -> None:
     for level, chosen, expected in (
         (logging.INFO, "", "[INFO] said"),
-        (logging.WARNING, "", f"[{ESCAPE}[33;1mWARNING{ESCAPE}[0m] said"),
-        (logging.ERROR, "", f"[{ESCAPE}[31;1mERROR{ESCAPE}[0m] said"),
+        (logging.WARNING, "", f"[{YELLOW}WARNING{OFF}] said"),
         (logging.ERROR, "nocolor", "[ERROR] said"),
-        (logging.ERROR, "error=blue", f"[{ESCAPE}[34mERROR{ESCAPE}[0m] said"),
+        (logging.ERROR, "error=blue", f"[\x1b[34mERROR{OFF}] said"),
     ):
         monkeypatch.setenv("DJANGO_COLORS", chosen)
         record = logging.LogRecord("horsies.worker", level, "", 0, "said", (), None)
@@ -228,28 +185,22 @@ def done(count: int, name: str = "shop.tasks.pack") -> list[Outcome]:
 
 def failed(**reply: Any) -> Outcome:
     """Return a failed task."""
-    return done(1)[0]._replace(status="FAILED", result='{"err":{"exception":null}}', error_code="OH_NO", **reply)
-
-
-def test_as_many_tasks_as_a_second_may_have_lines_have_one_each_and_nothing_is_counted() -> None:
-    log = TaskLog()
-    assert len(log.take(done(MANY - 1), 10.0)) == MANY - 1
-    assert len(log.take(done(1), 10.9)) == 1
-    assert log.summary_at == float("inf")
-    assert len(log.take(done(MANY), 11.0)) == MANY  # another second
-    assert log.summary_at == float("inf")
+    usual = {"status": "FAILED", "result": '{"err":{"exception":null}}', "error_code": "OH_NO"}
+    return done(1)[0]._replace(**usual | reply)
 
 
 def test_what_exceeds_a_second_is_counted_and_told_when_it_is_over_by_ten_names() -> None:
     log = TaskLog()
-    assert len(log.take(done(MANY + 1_300), 10.0)) == MANY
-    assert log.take(done(100, "shop.tasks.ship"), 10.5) == []
-    assert log.summary_at == 11.0
-    assert log.summary(11.25) == ("1,400 tasks completed in 1.2 s: shop.tasks.pack 1,300, shop.tasks.ship 100")
+    assert (len(log.take(done(MANY - 1), 10.0)), len(log.take(done(1), 10.9))) == (MANY - 1, 1)
+    assert log.summary_at == float("inf"), "as many as a second may have are not counted"
+    assert len(log.take(done(MANY + 1_300), 11.0)) == MANY
+    assert log.take(done(100, "shop.tasks.ship"), 11.5) == []
+    assert log.summary_at == 12.0
+    assert log.summary(12.25) == ("1,400 tasks completed in 1.2 s: shop.tasks.pack 1,300, shop.tasks.ship 100")
     assert log.summary_at == float("inf")
     for number in range(13):
-        log.take(done(13 - number, f"t{number:02}"), 11.5)
-    line = log.summary(12.5)
+        log.take(done(13 - number, f"t{number:02}"), 12.5)
+    line = log.summary(13.5)
     assert line.startswith("91 tasks completed in 1.2 s: t00 13, t01 12, ")
     assert line.endswith("t09 4, and 6 of 3 more names")
 
@@ -284,22 +235,32 @@ def test_the_last_counts_are_told_when_the_worker_ends_if_info_is(caplog: pytest
     assert len(caplog.records) == MANY + 1
 
 
-def test_a_failure_says_what_the_database_decided(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "horsies.task")
-    outcome, at = failed(error_message="no answer"), time.time() + 3 * 86_400
-    moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
-    label = f"shop.tasks.pack {outcome.id} (attempt 3)"
-    for decided, level, text in [
-        ({"retry": 2, "of": 5, "at": at}, "INFO", f"failed in 0.500 s: OH_NO: no answer; retry 2 of 5 at {moment}"),
-        ({"retry": None}, "INFO", "failed in 0.500 s: OH_NO: no answer; it is tried again"),
-        ({"code": "POISON"}, "ERROR", "failed in 0.500 s: POISON: no answer"),
-        ({}, "ERROR", "failed in 0.500 s: OH_NO: no answer"),
-    ]:
-        caplog.clear()
-        TaskLog().settled([outcome], {str(outcome.id): decided})
-        (record,) = caplog.records
-        assert record.levelname == level
-        assert record.getMessage() == f"{label} {text}"
+AT = 1_000_000_000.0
+MOMENT = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(AT))
+
+
+@pytest.mark.parametrize(
+    ("told", "decided", "level", "line"),
+    [
+        ({"status": "COMPLETED"}, {}, "INFO", f"{GREEN}completed{OFF} in 0.500 s"),
+        ({"error_message": "\x1b[32mdone"}, {}, f"{RED}ERROR{OFF}", f"{RED}failed{OFF} in 0.500 s: OH_NO: \\x1b[32mdone"),
+        ({}, {"code": "POISON"}, f"{RED}ERROR{OFF}", f"{RED}failed{OFF} in 0.500 s: POISON"),
+        ({"returned": True}, {}, f"{YELLOW}WARNING{OFF}", f"{RED}returned an error{OFF} in 0.500 s: OH_NO"),
+        ({"status": "CANCELLED"}, {}, "INFO", f"{YELLOW}was cancelled{OFF} after 0.500 s"),
+        ({"status": "CANCELLED", "error_code": "TASK_SKIPPED"}, {}, "INFO", f"{YELLOW}skipped itself{OFF} after 0.500 s"),
+        ({}, {"retry": 2, "of": 5, "at": AT}, "INFO",
+         f"{YELLOW}failed{OFF} in 0.500 s: OH_NO; {YELLOW}retry 2 of 5 at {MOMENT}{OFF}"),
+        ({}, {"retry": None}, "INFO", f"{YELLOW}failed{OFF} in 0.500 s: OH_NO; {YELLOW}it is tried again{OFF}"),
+    ],
+    ids=["completed", "failed", "poison", "returned", "cancelled", "skipped", "retried", "retried, the answer was lost"],
+)  # fmt: skip
+def test_each_way_to_end_has_its_line_whose_colors_are_neither_in_its_name_nor_in_what_it_says(
+    lines: list[str], told: dict[str, Any], decided: dict[str, Any], level: str, line: str
+) -> None:
+    """The task is named "shop.failed". Naive: the first "failed" of the line is colored, which belongs to its name."""
+    outcome = failed(task_name="shop.failed", **told)
+    TaskLog().settled([outcome], {str(outcome.id): decided})
+    assert [one.partition("[task] ")[2] for one in lines] == [f"[{level}] shop.failed {outcome.id} (attempt 3) {line}"]
 
 
 def test_a_record_about_a_task_carries_what_the_filter_would_give_it(caplog: pytest.LogCaptureFixture) -> None:
@@ -352,15 +313,14 @@ def test_the_filter_gives_a_record_its_task_and_every_attribute_also_outside_of_
     def attributes(record: Any) -> tuple[Any, ...]:
         return record.task_id, record.task_name, record.queue_name, record.attempt
 
-    token = running.set(CurrentTask(Claim(uuid.UUID(ID), 1, "sync", "shop.tasks.pack", "{}", 2, None, "mail")))
+    id_ = uuid.UUID(int=7)
+    token = running.set(CurrentTask(Claim(id_, 1, "sync", "shop.tasks.pack", "{}", 2, None, "mail")))
     try:
         inside = filtered()
     finally:
         running.reset(token)
-    assert attributes(inside) == (ID, "shop.tasks.pack", "mail", 2)
-    assert Formatter().format(inside).endswith(f"[shop] [INFO] shop.tasks.pack {ID} (attempt 2): one\n        two"), (
-        "further lines are indented"
-    )
+    assert attributes(inside) == (str(id_), "shop.tasks.pack", "mail", 2)
+    assert Formatter().format(inside).endswith(f"[shop] [INFO] shop.tasks.pack {id_} (attempt 2): one\n        two")
     outside = filtered()
     assert attributes(outside) == ("-", "-", "-", 0)
     assert Formatter().format(outside).endswith("[shop] [INFO] one\n        two")

@@ -295,6 +295,7 @@ def ids(claims: list[Claim]) -> list[uuid.UUID]:
 def test_unknown_tasks_go_back_and_are_not_met_again(passes: PassRunner, caplog: pytest.LogCaptureFixture) -> None:
     put(3, name=STRANGE)
     known = put(2, name=KNOWN)
+    assert passes.unknown_tasks.grace_at(time.monotonic()) is None, "it met none, and asks for nothing special"
     with caplog.at_level(logging.WARNING, logger="horsies.worker"):
         passed = passes.run(TEN, SLOTS)
     assert ids(passed.claims) == known
@@ -311,6 +312,8 @@ def test_unknown_tasks_go_back_and_are_not_met_again(passes: PassRunner, caplog:
     unknown_tasks = Task.objects.filter(task_name=STRANGE)
     assert set(unknown_tasks.values_list("status", "claim_generation", "retry_count")) == {("PENDING", 1, 0)}
     assert not TaskAttempt.objects.exists()
+    met = time.monotonic()
+    assert [passes.unknown_tasks.grace_at(met + late) for late in (0, GRACE.total_seconds() + 1)] == [GRACE, None]
 
 
 def test_many_unknown_names_are_one_short_line(passes: PassRunner, caplog: pytest.LogCaptureFixture) -> None:
@@ -343,16 +346,6 @@ def test_what_is_old_is_run_once_the_worker_knows_that_it_is_old(passes: PassRun
     Task.objects.filter(pk=id_).update(enqueued_at=now() - GRACE)
     assert passes.run(TEN, SLOTS).claims == []
     assert ids(passes.run(TEN, SLOTS).claims) == [id_]
-
-
-def test_a_worker_that_met_no_stranger_for_as_long_as_the_grace_asks_for_nothing_special(passes: PassRunner) -> None:
-    unknown_tasks = passes.unknown_tasks
-    assert unknown_tasks.grace_at(time.monotonic()) is None
-    put(name=STRANGE)
-    passes.run(TEN, SLOTS)
-    met = time.monotonic()
-    assert unknown_tasks.grace_at(met) == GRACE
-    assert unknown_tasks.grace_at(met + GRACE.total_seconds() + 1) is None
 
 
 def test_what_a_newer_release_sent_goes_back_and_fails_once_it_is_old(passes: PassRunner) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import selectors
 import signal
@@ -23,7 +22,7 @@ from typing import Any
 import pytest
 from django.utils.dateparse import parse_date
 
-from horsies_django.core.errors import StopRequested, TaskSendError
+from horsies_django.core.errors import StopRequested
 from horsies_django.core.records import Claim
 from horsies_django.worker.child.executor import AsyncLane
 from horsies_django.worker.child.interrupts import Control
@@ -37,21 +36,6 @@ from horsies_django.worker.process.options import WorkerOptions
 from horsies_django.worker.process.shutdown import Shutdown, heard
 from tests.apps.project import tasks
 from tests.worker.conftest import channel_pair
-
-
-def test_what_prints_after_the_reader_of_its_output_has_gone_goes_on(tmp_path: Path) -> None:
-    """Naive: once a log shipper has died, each task that prints fails."""
-    code = (
-        "import sys; from pathlib import Path; from horsies_django.worker.child import main; main.outlive_output(); "
-        "print('x' * 100_000, flush=True); print('y', end='', flush=True); print('z', file=sys.stderr); "
-        "Path(sys.argv[1]).write_text('went on')"
-    )
-    reader, writer = os.pipe()
-    os.close(reader)
-    told = tmp_path / "told"
-    done = subprocess.run([sys.executable, "-c", code, told], stdout=writer, stderr=subprocess.PIPE, text=True)
-    os.close(writer)
-    assert (done.returncode, done.stderr, told.read_text()) == (0, "z\n", "went on")
 
 
 def test_messages_arrive_whole_in_order_and_before_the_end_of_the_other_side() -> None:
@@ -175,8 +159,9 @@ def nested() -> None:
 
 @pytest.mark.parametrize(
     ("function", "arguments", "name"),
-    [(json.loads, "{", "raised"), (parse_date, 5, "raised"), (nested, None, "nested")],
-)
+    [(json.loads, "{", "raised"), (parse_date, 5, "raised"), (nested, None, "nested"), (tasks.add.send, object(), "raised")],
+    ids=["Python", "Django", "a cause", "this package"],
+)  # fmt: skip
 def test_frames_of_libraries_are_passed_over(function: Any, arguments: Any, name: str) -> None:
     """Naive: all failures of a kind are one group, which is named after a line of the standard library or of Django."""
     error = raised(function, *(() if arguments is None else (arguments,)))
@@ -184,12 +169,6 @@ def test_frames_of_libraries_are_passed_over(function: Any, arguments: Any, name
     assert site is not None
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.name == name]
     assert site == (f"{HERE}{name}", lines[-1])
-
-
-def test_frames_of_this_package_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    error = raised(tasks.add.send, object())
-    assert isinstance(error, TaskSendError)
-    assert site_of(error)[0] == f"{HERE}raised"  # type: ignore[index]
 
 
 def test_an_error_without_a_frame_of_the_project_has_no_site() -> None:

@@ -25,16 +25,8 @@ PLAIN = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
     max_leaves=8,
 )
-
-
-class Color(enum.Enum):
-    RED = "red"
-    BLUE = "blue"
-
-
-class Level(enum.IntEnum):
-    LOW = 1
-    HIGH = 2
+Color = enum.Enum("Color", {"RED": "red", "BLUE": "blue"})
+Level = enum.IntEnum("Level", {"LOW": 1, "HIGH": 2})
 
 
 @dataclass

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import enum
 import functools
 import gc
 import uuid
@@ -19,7 +18,7 @@ import pytest
 from horsies_django.core.codec import CodecError, UnsupportedType
 from horsies_django.core.codec.calls import digest_of, result_shape
 from horsies_django.core.errors import TaskDefinitionError
-from tests.unit.shapes import Customer, error_of
+from tests.unit.shapes import Color, Customer, error_of
 
 if TYPE_CHECKING:
     from nowhere import Client, Receipt  # type: ignore[import-not-found]
@@ -29,10 +28,6 @@ if TYPE_CHECKING:
 class Order:
     number: int
     total: Decimal
-
-
-class Colour(enum.Enum):
-    RED = "red"
 
 
 class Shop:
@@ -62,7 +57,7 @@ MOMENT = dt.datetime(2026, 3, 4, tzinfo=dt.UTC)
 VALUES = [
     None, True, 1, 1.5, "1", [1], {"a": 1}, {"b": 1}, Decimal("2.50"), uuid.UUID(int=7), MOMENT, MOMENT.date(),
     dt.timedelta(1), b"x", {"x"},
-    PurePosixPath("y"), Order(1, Decimal(2)), Order(2, Decimal(2)), Colour.RED, [Order(1, Decimal(3))], {"a": [Decimal(4)]},
+    PurePosixPath("y"), Order(1, Decimal(2)), Order(2, Decimal(2)), Color.RED, [Order(1, Decimal(3))], {"a": [Decimal(4)]},
 ]  # fmt: skip
 
 
@@ -75,7 +70,7 @@ def test_equal_arguments_have_one_digest_and_different_ones_have_others() -> Non
     assert digest(1, a=1, b=2) == digest(1, b=2, a=1)
     # As the first release recorded it: another one is an error in the middle of a deployment.
     assert (
-        digest(Order(1, Decimal(2)), MOMENT, (1, 2.5), note=Colour.RED, b=dt.timedelta(1))
+        digest(Order(1, Decimal(2)), MOMENT, (1, 2.5), note=Color.RED, b=dt.timedelta(1))
         == "3e8a29e03f95c10aeb738cabddff0f13"
     )
 

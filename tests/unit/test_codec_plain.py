@@ -23,26 +23,14 @@ from horsies_django.core.errors import TaskDefinitionError
 from horsies_django.core.queues import django_priority, shown_priority, stored_priority
 from horsies_django.tasks.definition import define, define_plain
 from tests.support.sizes import examples
-from tests.unit.shapes import PLAIN, TEXT, Customer, error_of
+from tests.unit.shapes import PLAIN, TEXT, Color, Customer, Level, error_of
 from tests.unit.test_codec import at, greet, loose
 
 CALM = settings(max_examples=examples(50, 1_000), deadline=None, database=None)
 
 
-class Word(str, enum.Enum):  # noqa: UP042 - users have these
-    A = "a"
-
-
-class Name(enum.StrEnum):
-    B = "b"
-
-
-class Level(enum.IntEnum):
-    LOW = 1
-
-
-class Shade(enum.Enum):
-    RED = "red"
+Word = enum.Enum("Word", {"A": "a"}, type=str)
+Name = enum.StrEnum("Name", {"B": "b"})
 
 
 class Text(str):
@@ -68,7 +56,7 @@ def test_every_json_value_comes_back_as_it_was(args: list[Any], kwargs: dict[str
     assert result.decode(result.encode_ok([args, kwargs])).ok == [args, kwargs]
 
 
-ODD = [Word.A, Name.B, Level.LOW, Text("text"), b"bytes", Shade.RED, math.nan, math.inf, "\x00", "\ud800"]
+ODD = [Word.A, Name.B, Level.LOW, Text("text"), b"bytes", Color.RED, math.nan, math.inf, "\x00", "\ud800"]
 NO_JSON = [dt.date(2030, 1, 1), decimal.Decimal(1), uuid.UUID(int=1), {1, 2}, object(), Customer(), 1j, b"\xff"]
 LOOSE = st.recursive(
     PLAIN | st.sampled_from(ODD) | st.sampled_from(NO_JSON),
@@ -126,7 +114,7 @@ def test_what_resembles_json_becomes_json(value: Any, stored: Any) -> None:
         ({1: 2}, "a key is of type int; the keys of a JSON object are str"),
         ({b"a": 1, "a": 2}, 'two keys are the same in JSON'),
         (dt.datetime(2030, 1, 1), "expected plain JSON (None, bool, int, float, str, list or dict), got datetime"),
-        (Shade.RED, "Shade is an Enum whose members are neither str nor int: pass its value"),
+        (Color.RED, "Color is an Enum whose members are neither str nor int: pass its value"),
         (Customer(), "is a model instance (Customer): pass user"),
         pytest.param(10**5_000, "an int of more than 4300 digits", id="a vast int"),
     ],

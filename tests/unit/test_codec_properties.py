@@ -25,19 +25,8 @@ pytestmark = pytest.mark.thorough
 CALM = settings(max_examples=examples(20, 500), deadline=None, database=None)
 
 
-class Color(enum.Enum):
-    RED = "red"
-    NONE = None
-    HALF = 0.5
-    ON = True
-
-
-class Access(enum.IntFlag):
-    READ = 1
-    WRITE = 2
-    RUN = 4
-
-
+Color = enum.Enum("Color", {"RED": "red", "NONE": None, "HALF": 0.5, "ON": True})
+Access = enum.IntFlag("Access", "READ WRITE RUN")
 FIXED = st.none() | st.integers(-86_399, 86_399).map(lambda s: dt.timezone(dt.timedelta(seconds=s)))
 DECIMALS = st.decimals(allow_nan=False, allow_infinity=False)
 SPANS = st.builds(Span, st.integers(), st.timedeltas())

@@ -37,11 +37,7 @@ from tests.unit.shapes import (
 
 UserId = NewType("UserId", int)
 UTC = dt.UTC
-
-
-class Access(enum.Flag):
-    READ = 1
-    WRITE = 2
+Access = enum.Flag("Access", "READ WRITE")
 
 
 class Word(str):
@@ -182,14 +178,6 @@ def test_a_validator_that_changes_a_value_changes_it_once() -> None:
     """Naive: what is sent is validated and stored as it came out, and the worker validates it again."""
     shape = shape_of(Annotated[str, AfterValidator(lambda text: text + "!")], "here")
     assert shape.decode(shape.encode("a", "x"), "x") == "a!"
-
-
-def test_numbers_are_read_as_jsonb_gives_them_back() -> None:
-    shape = shape_of(list[float], "here")
-    found = shape.decode([0.0, 10**308, 10**16, 1], "x")
-    assert found == [-0.0, 1e308, 1e16, 1.0]
-    assert {type(each) for each in found} == {float}
-    assert shape_of(Any, "here").decode(10**16, "x") == 1e16
 
 
 def test_an_int_serves_as_a_float_and_a_subclass_as_its_base() -> None:

@@ -64,10 +64,11 @@ json_values = st.recursive(
 )
 
 
-@given(json_values.map(json.dumps) | st.text())
+@given(st.text() | json_values.map(json.dumps) | PLAIN.map(lambda value: json.dumps({"metadata": value})))
 def test_reading_raises_nothing_whatever_the_text_says(text: str) -> None:
-    found = read_options(text)
+    found, metadata = read_options(text), read_metadata(text)
     assert found.timeout_ms is None or 1 <= found.timeout_ms <= LONGEST_TIMEOUT_MS
+    assert metadata == {} or metadata == json.loads(text)["metadata"]
 
 
 OPTIONS = [None, options_text(None, 500), options_text(RetryPolicy.fixed([1, 2]), 500)]
@@ -112,12 +113,6 @@ def test_the_size_counts_in_bytes_of_its_json() -> None:
 def test_what_json_or_postgresql_cannot_hold_is_named_with_its_place(metadata: Any, message: str) -> None:
     with pytest.raises(CodecError, match=message):
         encode_metadata(metadata)
-
-
-@given(st.one_of(st.text(), PLAIN.map(json.dumps), PLAIN.map(lambda value: json.dumps({"metadata": value}))))
-def test_reading_raises_nothing_whatever_the_row_contains(text: str) -> None:
-    found = read_metadata(text)
-    assert found == {} or found == json.loads(text)["metadata"]
 
 
 def test_metadata_cannot_be_changed_where_it_is_read() -> None:

@@ -13,8 +13,6 @@ import shlex
 import subprocess
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -29,14 +27,13 @@ from django.test import override_settings
 
 import horsies_django
 from horsies_django import signals
-from horsies_django.conf import Config, PartitionConfig, QueueConfig, config
+from horsies_django.conf import config
 from horsies_django.core.errors import FAMILIES
 from horsies_django.management.commands.horsies_status import Command as StatusCommand
 from horsies_django.management.commands.horsies_worker import Command as WorkerCommand
 from horsies_django.models import Task
 from horsies_django.tasks import registry
 from horsies_django.worker.process.options import MAX_TASKS_PER_CHILD
-from tests.desk.test_conf_page import table_of_the_page
 from tests.mutants.__main__ import problems
 from tests.mutants.edits import EDITS, Edit
 from tests.support.factories import TaskFactory
@@ -116,29 +113,6 @@ def test_every_error_code_has_its_place_under_its_family() -> None:
     for family in FAMILIES:
         for code in family:
             assert len(re.findall(rf"^\| `{code.value}` \|", text, re.MULTILINE)) == 1, code
-
-
-def records() -> Iterator[tuple[str, Any]]:
-    """Give each record of settings with its defaults, and the heading of its table: those inside the settings find themselves."""
-    yield "HORSIES", Config()
-    for field in fields(Config):
-        if is_dataclass(value := getattr(Config(), field.name)):
-            yield field.name.upper(), value
-    yield "QUEUES", QueueConfig("mail")
-    yield "partition", PartitionConfig()
-
-
-@pytest.mark.parametrize(("heading", "record"), [*records()], ids=lambda item: item if isinstance(item, str) else "")
-def test_every_setting_has_its_place_with_its_default(heading: str, record: Any) -> None:
-    rows = table_of_the_page(heading)
-    defaults = {key.lower(): cells[0] for key, cells in rows.items()}
-    assert list(defaults) == [field.name for field in fields(record) if field.name != "name"]
-    for key, default in defaults.items():
-        value = getattr(record, key)
-        if is_dataclass(value) or key in ("queues", "queue_mode"):
-            assert default in ("see below", "the queue `default"), key  # a table of its own, or a rule
-        else:
-            assert ast.literal_eval(default) == value, key
 
 
 # What the pages say for the default of an option whose value in the parser is None.

@@ -24,18 +24,9 @@ OF_PROMETHEUS = {"job", "instance", "le"}
 DASHBOARD = json.loads((FILES / "grafana.json").read_text())
 RULES = yaml.safe_load((FILES / "rules.yml").read_text())
 KEDA = yaml.safe_load((FILES / "keda.yml").read_text())
-
-
-def in_dashboard() -> list[str]:
-    return [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
-
-
-def in_rules() -> list[str]:
-    return [rule["expr"] for group in RULES["groups"] for rule in group["rules"]]
-
-
-def in_keda() -> list[str]:
-    return [trigger["metadata"]["query"] for trigger in KEDA["spec"]["triggers"]]
+PANELS = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
+ALERTS = [rule["expr"] for group in RULES["groups"] for rule in group["rules"]]
+TRIGGERS = [trigger["metadata"]["query"] for trigger in KEDA["spec"]["triggers"]]
 
 
 def as_file(path: Path, content: Any) -> Path:
@@ -44,7 +35,7 @@ def as_file(path: Path, content: Any) -> Path:
     return path
 
 
-@pytest.mark.parametrize("expression", in_dashboard() + in_rules() + in_keda())
+@pytest.mark.parametrize("expression", PANELS + ALERTS + TRIGGERS)
 def test_an_expression_names_metrics_and_labels_that_exist(expression: str) -> None:
     bare = re.sub(r'"[^"]*"', '""', expression)
     names = {re.sub(r"_(bucket|sum|count)$", "", name) for name in re.findall(r"\bhorsies_\w+", bare)}
@@ -56,13 +47,13 @@ def test_an_expression_names_metrics_and_labels_that_exist(expression: str) -> N
 
 
 def test_each_metric_of_the_page_is_on_the_dashboard() -> None:
-    shown = " ".join(in_dashboard())
+    shown = " ".join(PANELS)
     assert [name for name in METRICS if name not in shown] == []
 
 
 def test_page_and_dashboard_know_which_results_are_no_failures_and_the_page_why_children_end() -> None:
     """Naive: a result is added, and the dashboard shows it as a failure."""
-    (excluded,) = {found[1] for found in map(re.compile(r'result!~"([^"]*)"').search, in_dashboard()) if found}
+    (excluded,) = {found[1] for found in map(re.compile(r'result!~"([^"]*)"').search, PANELS) if found}
     assert set(excluded.split("|")) == NO_FAILURE - {CLAIMED}
     tables = [re.findall(r"^\| (`[^|]*`) \|", text, re.MULTILINE) for text in PAGE.read_text().split("\n\n")]
     first = [set(re.findall(r"`(\w+)`", " ".join(rows))) for rows in tables]
@@ -71,7 +62,7 @@ def test_page_and_dashboard_know_which_results_are_no_failures_and_the_page_why_
 
 
 def test_the_figures_of_the_site_are_taken_from_one_of_its_processes_and_not_added_up() -> None:
-    for expression in in_dashboard() + in_rules() + in_keda():
+    for expression in PANELS + ALERTS + TRIGGERS:
         for name in of_the_page("Metrics of the site").keys() & set(re.findall(r"\bhorsies_\w+", expression)):
             assert re.search(rf"(max( by \([^)]*\))? |max|absent)\({name}\b", expression), expression
 
@@ -79,7 +70,7 @@ def test_the_figures_of_the_site_are_taken_from_one_of_its_processes_and_not_add
 def test_promtool_parses_each_expression_of_the_dashboard(tmp_path: Path) -> None:
     parsed = [
         {"record": f"panel:{number}", "expr": re.sub(r"\$__rate_interval", "5m", expression)}
-        for number, expression in enumerate(in_dashboard())
+        for number, expression in enumerate(PANELS)
     ]
     promtool("check", "rules", as_file(tmp_path / "rules.yml", {"groups": [{"name": "panels", "rules": parsed}]}))
 
@@ -104,7 +95,7 @@ def test_there_is_one_alert_for_each_severity_and_one_for_a_site_without_metrics
 
 
 def test_keda_counts_each_task_once_and_without_metrics_it_asks_for_the_least(tmp_path: Path) -> None:
-    (query,) = in_keda()
+    (query,) = TRIGGERS
     replicas = [
         {"series": f'horsies_queue_{what}_tasks{{queue="{queue}", instance="{instance}"}}', "values": f"{value}x5"}
         for what, queue, value in (("due", "default", 30), ("running", "default", 8), ("due", "mail", 500))

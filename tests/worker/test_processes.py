@@ -35,6 +35,7 @@ from horsies_django.worker.process.memory import Gauge
 from horsies_django.worker.process.options import WorkerOptions
 from horsies_django.worker.process.shutdown import Shutdown, heard
 from tests.apps.project import tasks
+from tests.conftest import wait_until
 from tests.worker.conftest import channel_pair
 
 
@@ -75,44 +76,33 @@ def test_sending_to_a_peer_that_is_gone_raises_nothing() -> None:
 
 
 CHILD = """
-import os, socket, sys, threading, types
+import socket, sys
 import django
-from django.conf import settings
-settings.configure(DATABASES={}, INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "horsies_django"])
-django.setup()
-from horsies_django import task
+from horsies_django.tasks import registry
 from horsies_django.worker.ipc import Channel
-from horsies_django.worker.child.main import give_up
 from horsies_django.worker.child.executor import Executor
+from horsies_django.worker.child.main import give_up
 
-@task(name="endless")
-def endless() -> None:
-    print("it runs", flush=True)
-    threading.Event().wait()
-
+django.setup()
+registry.autodiscover()
 lanes = [Channel(socket.socket(fileno=int(number))) for number in sys.argv[2:]]
 Executor(*lanes, int(sys.argv[1]), [0, 0], give_up).run()
 """
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_child_ends_in_the_middle_of_a_sync_task_when_its_pipes_do(threads: int) -> None:
-    pairs = [socket.socketpair() for _ in range(3)]
+def test_a_child_ends_in_the_middle_of_a_sync_task_when_its_pipes_do(tmp_path: Path, threads: int) -> None:
+    pairs, path = [socket.socketpair() for _ in range(3)], tmp_path / "runs"
     theirs = [there.fileno() for _, there in pairs]
-    root = Path(__file__).parents[2]
-    with subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(threads), *map(str, theirs)],
-        pass_fds=theirs,
-        cwd=root,
-        stdout=subprocess.PIPE,
-    ) as child:
+    command = [sys.executable, "-c", CHILD, str(threads), *map(str, theirs)]
+    with subprocess.Popen(command, pass_fds=theirs, cwd=Path(__file__).parents[2]) as child:
         for _, there in pairs:
             there.close()
         try:
-            jobs = pickle.dumps([(1, Claim(uuid.uuid4(), 1, "sync", "endless", "{}").packed(), "")])
+            endless = Claim(uuid.uuid4(), 1, "sync", tasks.linger.name, json.dumps({"path": str(path)}))
+            jobs = pickle.dumps([(1, endless.packed(), "")])
             pairs[0][0].sendall(HEADER.pack(len(jobs)) + jobs)
-            assert child.stdout is not None
-            assert child.stdout.readline() == b"it runs\n"
+            wait_until(path.exists, "it runs")
             for here, _ in pairs:
                 here.close()
             assert child.wait(30) == 1

@@ -181,47 +181,48 @@ def test_a_task_that_stops_its_partition_is_told_after_its_end_whoever_hears_of_
 def test_a_final_failure_is_told_with_its_exception_and_nothing_else_is(receivers: Receivers) -> None:
     """Naive: so is a failure that is retried, an error that was returned, or a task that was cancelled."""
     told = noted(signals.task_failed)
-    failed, again, returned, cancelled, snoozed, given_up, plain = claims(7)
-    failed = failed._replace(options='{"metadata": {"tenant": 7}}')
     exception = {"module": "shop.errors", "type": "Outer.Refused", "traceback": "x" * 20_000 + "the end"}
     envelope = json.dumps({"err": {"error_code": "OH_NO", "exception": exception}})
-    decided = {
-        str(again.id): AGAIN,
-        str(snoozed.id): AGAIN,
-        str(given_up.id): {"code": "TOO_MANY_SNOOZES"},
-        str(plain.id): {"code": "POISON"},
-    }
-    receivers.settled(
-        [
-            outcome(failed, "FAILED", result=envelope, error_message="Outer.Refused: no"),
-            outcome(again, "FAILED", result=envelope),
-            outcome(returned, "FAILED", returned=True),
-            outcome(cancelled, "CANCELLED"),
-            outcome(snoozed, "SNOOZED", result="{}"),
-            outcome(given_up, "SNOOZED", result="{}"),
-            outcome(plain, "FAILED", result='{"err": {"exception": null}}'),
-            outcome(claims(1)[0]),
-        ],
-        decided,
+    ways: list[tuple[str, dict[str, Any], dict[str, Any], str | None]] = [
+        ("FAILED", {}, {"result": envelope, "error_message": "Outer.Refused: no"}, "OH_NO"),
+        ("FAILED", AGAIN, {"result": envelope}, None),
+        ("FAILED", {}, {"returned": True}, None),
+        ("CANCELLED", {}, {}, None),
+        ("SNOOZED", AGAIN, {"result": "{}"}, None),
+        ("SNOOZED", {"code": "TOO_MANY_SNOOZES"}, {"result": "{}"}, "TOO_MANY_SNOOZES"),
+        ("FAILED", {"code": "POISON"}, {"result": '{"err": {"exception": null}}'}, "POISON"),
+        ("COMPLETED", {}, {}, None),
+    ]
+    ended = [claim._replace(options='{"metadata": {"tenant": 7}}') for claim in claims(len(ways))]
+    outcomes = [outcome(claim, status, **more) for claim, (status, _, more, _) in zip(ended, ways, strict=True)]
+    receivers.settled(outcomes, {str(claim.id): way[1] for claim, way in zip(ended, ways, strict=True) if way[1]})
+    kinds = [
+        ("failed", None, "WORKER_CRASHED"),
+        ("failed", "POISON", "POISON"),
+        ("retried", None, None),
+        ("returned", None, None),
+    ]
+    rescued = claims(len(kinds))
+    happened = zip(rescued, kinds, strict=True)
+    receivers.rescued(
+        [Happened(kind, one.id, one.task_name, 2, "mail", None, code) for one, (kind, code, _) in happened]
     )
-    lost, poison = claims(2)
-    kinds = [("failed", lost, None), ("failed", poison, "POISON"), ("retried", again, None), ("returned", again, None)]
-    receivers.rescued([Happened(kind, one.id, one.task_name, 2, "mail", None, code) for kind, one, code in kinds])
     receivers.stop()
     got = [values for _, values in told]
+    codes = [way[-1] for way in (*ways, *kinds)]
+    assert [(each["task_id"], each["error_code"]) for each in got] == [
+        (claim.id, code) for claim, code in zip((*ended, *rescued), codes, strict=True) if code
+    ]
     about = {**ABOUT, "worker_id": receivers.worker}
     no_exception = {"exception_class": None, "traceback": None}
     assert got[0] == {
-        **about, "task_id": failed.id, "metadata": {"tenant": 7}, "error_code": "OH_NO", "error_message": "Outer.Refused: no",
+        **about, "task_id": ended[0].id, "metadata": {"tenant": 7}, "error_code": "OH_NO", "error_message": "Outer.Refused: no",
         "seconds": 0.5, "child_pid": 77, "exception_class": "shop.errors.Outer.Refused",
         "traceback": "x" * (16_384 - 7) + "the end",
     }  # fmt: skip
-    assert [(each["task_id"], each["error_code"]) for each in got[1:]] == [
-        (given_up.id, "TOO_MANY_SNOOZES"), (plain.id, "POISON"), (lost.id, "WORKER_CRASHED"), (poison.id, "POISON")
-    ]  # fmt: skip
     assert all(no_exception.items() <= each.items() for each in got[1:])
     assert got[3] == {
-        **about, **no_exception, "task_id": lost.id, "queue_name": "mail", "attempt": 2, "metadata": {}, "seconds": None,
+        **about, **no_exception, "task_id": rescued[0].id, "queue_name": "mail", "attempt": 2, "metadata": {}, "seconds": None,
         "error_code": "WORKER_CRASHED", "error_message": "the worker that ran the task is gone", "child_pid": None,
     }  # fmt: skip
 

@@ -32,6 +32,7 @@ from tests.worker.test_scheduler import clockwork as clockwork
 pytestmark = pytest.mark.django_db(transaction=True)
 
 GRACE = dt.timedelta(minutes=5)
+NESTED, LONG = '{{"kwargs": {}{}}}'.format("[" * 3_000, "]" * 3_000), '{"most": %s}' % ("9" * 5_000)
 
 
 def damage(definition: str, name: str = "a schedule") -> None:
@@ -61,8 +62,8 @@ def test_a_schedule_that_cannot_be_sent_holds_up_no_other_and_says_so_when_nobod
     [
         ("changes", "[]"),
         ("declared", "5"),
-        ("changes", '{{"kwargs": {}{}}}'.format("[" * 3_000, "]" * 3_000)),
-        ("changes", '{"most": %s}' % ("9" * 5_000)),
+        ("changes", NESTED),
+        ("changes", LONG),
         *((name, when) for name in ("since", "last_fire_at", "next_at") for when in ("infinity", "-infinity", "9999-12-30")),
     ],
     ids=range(13),
@@ -179,50 +180,41 @@ def test_a_mistake_of_ours_in_one_schedule_holds_up_no_other(
 
 MINUTE = 60 * SECOND
 letters = st.characters(blacklist_characters="\0", blacklist_categories=["Cs"])
-field = st.one_of(
-    st.sampled_from(
-        ["*", "*/7", "0", "59", "l", "L", "5#5", "30-10/1000000", "0-999999999999", "1," * 30 + "2", "*/0"]
-    ),
-    st.text("0123456789*,/-#lL", min_size=1, max_size=6),
-)
-patterns = st.one_of(
-    st.sampled_from(EXAMPLES),
-    st.tuples(field, field, field, field, field).map(" ".join),
-    st.sampled_from(["0 0 30 2 *", "1," * 100_000 + "1 * * * *", "every 999999999 days"]),
-    st.just("weekly on " + "mon, " * 9_999 + "mon at 09:00"),
-    st.text(letters, max_size=30),
-)  # fmt: skip
+crons = st.lists(st.text("0123456789*,/-#lL", min_size=1, max_size=6), min_size=5, max_size=5).map(" ".join)
 plain = st.none() | st.booleans() | st.integers() | st.sampled_from([1e300, -0.5]) | st.text(letters, max_size=8)
 anything = st.recursive(
     plain,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(letters, max_size=4), inner, max_size=3),
     max_leaves=5,
 )
-WILD: dict[str, st.SearchStrategy[Any]] = {
-    "pattern": patterns,
-    "zone": st.sampled_from(["Mars/Olympus", "", "../../etc/passwd", "/etc/passwd", "Europe", "x" * 5_000, "posixrules"]),
-    "task": st.sampled_from(["", "no.such.task", "os.system", "tests.apps.project.tasks.add"]) | st.text(letters, max_size=9),
-    "kwargs": st.dictionaries(st.sampled_from(["a", "x"]), anything, max_size=2),
-    "queue": st.sampled_from(["mail", "nowhere", "*", ""]),
-    "jitter_ms": st.sampled_from([86_400_000, 10**30, -1]),
-    "catch_up": st.sampled_from(["all", "none", "some"]),
-    "most": st.sampled_from([1_000, 10**30, 0]),
-    "good_for_ms": st.sampled_from([1_000, 10**30, 0]),
-    "priority": st.sampled_from([1, 0, 10**30]),
-    "enabled": st.sampled_from([False, "yes"]),
+# What is no value of its field, or is one that only others could mean.
+WILD: dict[str, list[Any]] = {
+    "pattern": [
+        *EXAMPLES, "0 0 30 2 *", "1," * 100_000 + "1 * * * *", "30-10/1000000 * * * *", "0-999999999999 0 * * 5#5", "*/0 * L * l",
+        "every 999999999 days", "weekly on " + "mon, " * 9_999 + "mon at 09:00",
+    ],
+    "zone": ["Mars/Olympus", "", "../../etc/passwd", "/etc/passwd", "Europe", "x" * 5_000, "posixrules"],
+    "task": ["", "no.such.task", "os.system", "tests.apps.project.tasks.add"],
+    "kwargs": [{"a": 1}, {"x": []}],
+    "queue": ["mail", "nowhere", "*", ""],
+    "jitter_ms": [86_400_000, 10**30, -1],
+    "catch_up": ["all", "none", "some"],
+    "most": [1_000, 10**30, 0],
+    "good_for_ms": [1_000, 10**30, 0],
+    "priority": [1, 0, 10**30],
+    "enabled": [False, "yes"],
 }  # fmt: skip
+strange = {name: st.sampled_from(values) | anything for name, values in WILD.items()}
+strange["pattern"] |= crons
 definitions = st.sets(st.sampled_from(sorted(WILD)), min_size=1, max_size=4).flatmap(
-    lambda names: st.fixed_dictionaries({name: WILD[name] | anything for name in sorted(names)})
+    lambda names: st.fixed_dictionaries({name: strange[name] for name in sorted(names)})
 )
-USUAL = {"task": "tests.apps.project.tasks.noop", "pattern": "every minute"}
-sound = definitions.map(lambda found: json.dumps({**USUAL, **found}))
-texts = sound | sound | sound | st.one_of(
-    st.sampled_from(["[]", "5", "null", '{{"kwargs": {}{}}}'.format("[" * 3_000, "]" * 3_000), '{"most": %s}' % ("9" * 5_000)]),
-    anything.map(json.dumps),
-)  # fmt: skip
-usual = st.sampled_from(["2027-03-01 12:00Z", "2020-02-29", "1970-01-01", "0003-02-01", "8999-01-01"])
-beyond = st.sampled_from(["infinity", "-infinity", "9999-12-31"])
-moments = st.integers(1, 10).flatmap(lambda number: beyond if number == 7 else usual)
+sound = definitions.map(
+    lambda found: json.dumps({"task": "tests.apps.project.tasks.noop", "pattern": "every minute", **found})
+)
+texts = sound | sound | sound | st.sampled_from(["[]", "5", "null", NESTED, LONG]) | anything.map(json.dumps)
+usual = ["2027-03-01 12:00Z", "2020-02-29", "1970-01-01", "0003-02-01", "8999-01-01"]
+moments = st.sampled_from(usual * 6 + ["infinity", "-infinity", "9999-12-31"])
 rows = st.fixed_dictionaries(
     {
         "declared": texts,

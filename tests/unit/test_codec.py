@@ -195,49 +195,38 @@ def test_stored_text_that_is_no_such_call_is_refused_without_naming_what_is_in_i
     assert "secret" not in error
 
 
-def test_a_function_that_cannot_be_sent_is_refused_with_the_line_to_write() -> None:
-    def listed(*names: str, lang: str = "en") -> None: ...
+LACKS = "lacks annotations, without which values cannot be encoded and decoded: "
 
-    def named(a: int, **rest: int) -> int: ...
 
-    def plain(a, b: int) -> None: ...  # type: ignore[no-untyped-def]
-
-    async def late(a: int, flag=True, note=None) -> None: ...  # type: ignore[no-untyped-def]
-
-    def charge(customer: Customer, cents: int = 100) -> None: ...
-
-    def broken(a: 1 + None) -> None: ...  # type: ignore[valid-type]
-
-    async def silent(to: str, *, html: bool = False): ...  # type: ignore[no-untyped-def]
-
-    def bare() -> TaskResult: ...  # type: ignore[type-arg,empty-body]
-
-    def odd() -> TaskResult[int, str]: ...  # type: ignore[empty-body,type-var]
-
-    def raw() -> bytearray: ...  # type: ignore[empty-body]
-
-    def maybe() -> TaskResult[int] | None: ...
-
-    lacks = "lacks annotations, without which values cannot be encoded and decoded: "
-    for make, function, says, line in [
-        (ArgumentsCodec.of, listed, "*names", "as in\n    def listed(*, names: list[str], lang: str = 'en') -> None:"),
-        (ArgumentsCodec.of, named, "**rest", "as in\n    def named(a: int, *, rest: dict[str, str]) -> int:"),
-        (ArgumentsCodec.of, plain, f"{plain.__qualname__} {lacks}a.", "as in\n    def plain(a: int, b: int) -> None:"),
-        (ArgumentsCodec.of, late, "flag, note. Write types",
-         "\n    async def late(a: int, flag: bool = True, note: int | None = None) -> None:"),
-        (ArgumentsCodec.of, charge, "parameter 'customer' is a model (Customer), ",
-         "annotate int and pass customer.pk, as in\n    def charge(customer: int, cents: int = 100) -> None:"),
-        (ArgumentsCodec.of, broken, "an annotation cannot be evaluated: unsupported operand", ""),
-        (ResultCodec.of, silent, f"{lacks}return.", "\n    async def silent(to: str, *, html: bool = False) -> None:"),
-        (ResultCodec.of, bare, "write '-> TaskResult[int]'", ""),
-        (ResultCodec.of, odd, "the error type of a TaskResult must be TaskError: write '-> TaskResult[T]'", ""),
-        (ResultCodec.of, raw, "raw: the return annotation: bytearray may change: write bytes", ""),
-        (ResultCodec.of, maybe, "use it only as the return annotation of a task", ""),
-    ]:  # fmt: skip
-        with pytest.raises(TaskDefinitionError) as raised:
-            make(function)
-        assert says in str(raised.value)
-        assert str(raised.value).rstrip().endswith(line)
+@pytest.mark.parametrize(
+    ("codec", "source", "says", "line"),
+    [
+        (ArgumentsCodec, "def f(*names: str, n: int = 0) -> None", "*names", "def f(*, names: list[str], n: int = 0) -> None:"),
+        (ArgumentsCodec, "def f(a: int, **rest: int) -> int", "**rest", "def f(a: int, *, rest: dict[str, str]) -> int:"),
+        (ArgumentsCodec, "def f(a, b: int) -> None", f"f {LACKS}a.", "def f(a: int, b: int) -> None:"),
+        (ArgumentsCodec, "async def f(a: int, flag=True, note=None) -> None", "flag, note. Write types",
+         "async def f(a: int, flag: bool = True, note: int | None = None) -> None:"),
+        (ArgumentsCodec, "def f(customer: Customer, cents: int = 100) -> None",
+         "is a model (Customer), whose row may change before the task runs: annotate int and pass customer.pk",
+         "def f(customer: int, cents: int = 100) -> None:"),
+        (ArgumentsCodec, "def f(a: 1 + None) -> None", "an annotation cannot be evaluated: unsupported operand", ""),
+        (ResultCodec, "async def f(to: str, *, html: bool = False)", f"{LACKS}return.",
+         "async def f(to: str, *, html: bool = False) -> None:"),
+        (ResultCodec, "def f() -> TaskResult", "write '-> TaskResult[int]'", ""),
+        (ResultCodec, "def f() -> TaskResult[int, str]", "must be TaskError: write '-> TaskResult[T]'", ""),
+        (ResultCodec, "def f() -> bytearray", "f: the return annotation: bytearray may change: write bytes", ""),
+        (ResultCodec, "def f() -> TaskResult[int] | None", "use it only as the return annotation of a task", ""),
+    ],
+)  # fmt: skip
+def test_a_function_that_cannot_be_sent_is_refused_with_the_line_to_write(
+    codec: Any, source: str, says: str, line: str
+) -> None:
+    names: dict[str, Any] = {}
+    exec(f"{source}: ...", globals(), names)
+    with pytest.raises(TaskDefinitionError) as raised:
+        codec.of(names["f"])
+    assert says in str(raised.value)
+    assert not line or str(raised.value).rstrip().endswith(f"as in\n    {line}")
 
 
 def test_a_lower_limit_of_the_interpreter_on_digits_is_an_error_too() -> None:

@@ -143,23 +143,16 @@ WORKER = str(uuid.UUID(int=7))
         ("now sync mail", Told("now sync mail")),
         ("place 2", Told("place 2")),
         (f"advance {WORKER}", Told("advance", run=uuid.UUID(WORKER))),
+        ("-62135596800.000000 mail", Told("mail", 0.0)),
+        ("-Infinity mail", Told("mail", 0.0)),
+        ("999999999999.5 mail", Told("mail", LATEST)),
+        ("Infinity mail", Told("mail", LATEST)),
     ],
 )
-def test_what_our_own_functions_send_is_understood(payload: str, told: Told) -> None:
+def test_what_our_own_functions_send_is_understood_and_its_moment_one_that_a_mark_can_hold(
+    payload: str, told: Told
+) -> None:
     assert read_told(payload) == told
-
-
-@pytest.mark.parametrize(
-    ("payload", "since"),
-    [
-        ("-62135596800.000000 mail", 0.0),
-        ("-Infinity mail", 0.0),
-        ("999999999999.5 mail", LATEST),
-        ("Infinity mail", LATEST),
-    ],
-)
-def test_a_moment_that_no_mark_can_hold_is_brought_into_range(payload: str, since: float) -> None:
-    assert read_told(payload) == Told("mail", since)
 
 
 @pytest.mark.parametrize("payload", HOSTILE, ids=range(len(HOSTILE)))

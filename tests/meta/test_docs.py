@@ -344,28 +344,21 @@ def marked() -> dict[str, set[str]]:
     return found
 
 
-def test_every_promise_has_one_row() -> None:
+def test_every_promise_has_one_row_that_says_how_it_stands() -> None:
     counted = Counter(id_ for id_, _, _ in ROW.findall(PROMISES.read_text()))
     assert len(IDS) == 160
     assert counted == Counter(IDS)
-
-
-def test_every_row_says_how_the_promise_stands() -> None:
     ways = re.compile(r"`tests/[\w/]+\.py::test_\w+`|[\w/-]+\.md#[\w-]+|replaced by B\d+|does not apply: .+|open: .+")
     for id_, settled in promises().items():
         for part in settled.split("<br>"):
             assert ways.match(part), f"{id_}: {part}"
+        for page, anchor in re.findall(r"([\w/-]+\.md)#([\w-]+)", settled):
+            assert anchor in slugs(DOCS / page), f"{id_}: {page}#{anchor}"
 
 
 def test_the_tests_that_are_named_are_those_that_carry_the_id() -> None:
     named = {id_: set(re.findall(r"`(tests/[^`]+)`", settled)) for id_, settled in promises().items()}
     assert {id_: tests for id_, tests in named.items() if tests} == dict(marked())
-
-
-def test_the_headings_that_are_named_exist() -> None:
-    for id_, settled in promises().items():
-        for page, anchor in re.findall(r"([\w/-]+\.md)#([\w-]+)", settled):
-            assert anchor in slugs(DOCS / page), f"{id_}: {page}#{anchor}"
 
 
 def test_what_replaces_a_promise_is_explained() -> None:

@@ -31,25 +31,21 @@ def directory_of(connection: psycopg.Connection) -> Path:
     return directory
 
 
-def test_a_durable_server_is_durable_and_gone_at_the_end() -> None:
+def test_a_durable_server_is_durable_wants_its_password_and_is_gone_at_the_end() -> None:
     names = ("fsync", "synchronous_commit", "full_page_writes", "max_connections", "server_encoding")
     with private_postgres("orders", durable=True, max_connections=20) as url, psycopg.connect(url) as connection:
         values = [setting(connection, name) for name in names]
         directory = directory_of(connection)
         assert connection.info.dbname == "orders"
         assert directory.stat().st_mode & 0o777 == 0o700
+        stranger = url.replace(url.partition("postgres:")[2].partition("@")[0], "guess")
+        with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
+            psycopg.connect(stranger)
 
     assert values == ["on", "on", "on", "20", "UTF8"]
     assert not directory.exists()
     with pytest.raises(psycopg.OperationalError):
         psycopg.connect(url)
-
-
-def test_nobody_connects_without_the_password() -> None:
-    with private_postgres(durable=False) as url:
-        stranger = url.replace(url.partition("postgres:")[2].partition("@")[0], "guess")
-        with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
-            psycopg.connect(stranger)
 
 
 def test_a_port_that_is_taken_is_named_in_the_error() -> None:

@@ -107,16 +107,13 @@ def test_a_line_is_as_long_as_tasks_are_short_and_the_buffer_of_the_settings_all
     line = learned(1_000, 1, 1e-4)
     line.limited = True
     assert line.depth == 0, "a cap leaves tasks behind"
-
-
-def test_one_long_task_among_short_ones_shortens_the_line_and_many_short_ones_lengthen_it_again() -> None:
     line = learned(1_000, 1, *[1e-4] * 100)
     assert line.depth >= 90
     line.learn(1.0)
-    assert line.depth == 0
+    assert line.depth == 0, "one long task shortens it"
     for _ in range(1_000):
         line.learn(1e-4)
-    assert line.depth >= 90
+    assert line.depth >= 90, "and many short ones lengthen it again"
 
 
 @pytest.mark.parametrize(

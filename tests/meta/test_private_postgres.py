@@ -20,15 +20,12 @@ pytestmark = pytest.mark.e2e  # they start servers
 
 
 def setting(connection: psycopg.Connection, name: str) -> str:
-    row = connection.execute("SELECT current_setting(%s)", [name]).fetchone()
-    assert row is not None
-    return str(row[0])
+    ((value,),) = connection.execute("SELECT current_setting(%s)", [name])
+    return str(value)
 
 
 def directory_of(connection: psycopg.Connection) -> Path:
-    directory = Path(setting(connection, "data_directory")).parent
-    assert directory.name.startswith(PREFIX)
-    return directory
+    return Path(setting(connection, "data_directory")).parent
 
 
 def test_a_durable_server_is_durable_wants_its_password_and_is_gone_at_the_end() -> None:
@@ -37,6 +34,7 @@ def test_a_durable_server_is_durable_wants_its_password_and_is_gone_at_the_end()
         values = [setting(connection, name) for name in names]
         directory = directory_of(connection)
         assert connection.info.dbname == "orders"
+        assert directory.name.startswith(PREFIX)
         assert directory.stat().st_mode & 0o777 == 0o700
         stranger = url.replace(url.partition("postgres:")[2].partition("@")[0], "guess")
         with pytest.raises(psycopg.OperationalError, match="password authentication failed"):

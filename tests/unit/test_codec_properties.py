@@ -9,7 +9,7 @@ import ipaddress
 import json
 import uuid
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, Union
 
 import pytest
 from hypothesis import given, settings
@@ -87,16 +87,9 @@ def containers(inner: st.SearchStrategy[Typed]) -> st.SearchStrategy[Typed]:
     rows = inner.map(lambda typed: (tuple[typed[0], ...], st.lists(typed[1], max_size=3).map(tuple)))
     pairs = st.tuples(inner, inner).map(lambda two: (tuple[two[0][0], two[1][0]], st.tuples(two[0][1], two[1][1])))
     unions = st.lists(inner, min_size=2, max_size=3).map(
-        lambda some: (either(*(typed[0] for typed in some)), st.one_of(*(typed[1] for typed in some)))
+        lambda some: (Union[tuple(typed[0] for typed in some)], st.one_of(*(typed[1] for typed in some)))  # noqa: UP007
     )
     return lists | dicts | rows | pairs | unions
-
-
-def either(*annotations: Any) -> Any:
-    found: Any = annotations[0] if annotations[0] is not None else type(None)
-    for annotation in annotations[1:]:
-        found = found | annotation
-    return found
 
 
 TYPES: st.SearchStrategy[Typed] = st.recursive(st.sampled_from(list(SCALARS.items())), containers, max_leaves=4)

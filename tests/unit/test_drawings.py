@@ -29,10 +29,6 @@ def layer_of(numbers: list[int], edges: list[Edge]) -> dict[int, int]:
     return {item: layer for layer, row in enumerate(layered(numbers, edges).rows) for item in row}
 
 
-def downwards(edges: list[Edge]) -> list[Edge]:
-    return [edge for edge in edges if edge.upstream < edge.downstream]
-
-
 def overlap(one: Box, other: Box) -> bool:
     return abs(one.x - other.x) < WIDTH and abs(one.y - other.y) < HEIGHT
 
@@ -55,7 +51,7 @@ def reached(numbers: list[int], edges: list[Edge]) -> set[Edge]:
 @given(graphs)
 def test_a_node_is_right_below_its_lowest_upstream_node(graph: tuple[list[int], list[Edge]]) -> None:
     numbers, edges = graph
-    edges = downwards(edges)
+    edges = [edge for edge in edges if edge.upstream < edge.downstream]
     layer = layer_of(numbers, edges)
     for number in numbers:
         above = [layer[edge.upstream] for edge in edges if edge.downstream == number]

@@ -184,12 +184,9 @@ def is_gone(pid: int) -> bool:
     return state(pid) == psutil.STATUS_ZOMBIE
 
 
-def run_python(text: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", text], cwd=ROOT, capture_output=True, text=True, timeout=60)
-
-
 def test_a_stopped_process_dies_at_its_deadline_without_being_continued() -> None:
-    done = run_python(STOPS_ITSELF)
+    command = [sys.executable, "-c", STOPS_ITSELF]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (-signal.SIGKILL, "armed\n"), done.stderr
 
 

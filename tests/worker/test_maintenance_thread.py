@@ -44,7 +44,8 @@ THRESHOLD_MS = 2_000
 def parts(build: Build) -> Supervisor:
     """The parts of a worker, put together and not started."""
     recovery = Recovery(claimer_heartbeat_interval_ms=1_000, running_stale_threshold_ms=THRESHOLD_MS)
-    wait_until(lambda: up_for(timedelta(seconds=2)), "the server is up for longer than the threshold")
+    up = "SELECT pg_postmaster_start_time() < clock_timestamp() - interval '2 s'"
+    wait_until(lambda: sql(up)[0][0], "the server is up for longer than the threshold")
     return build(replace(config(), recovery=recovery), started=False, queues=("default", "mail"), processes=1)
 
 
@@ -54,11 +55,6 @@ def conn(parts: Supervisor, connect: Connect) -> psycopg.Connection[Any]:
     made = connect()
     register(parts.worker, made)
     return made
-
-
-def up_for(span: timedelta) -> bool:
-    """Whether the server started longer ago than ``span``."""
-    return bool(sql("SELECT pg_postmaster_start_time() < clock_timestamp() - %s", [span])[0][0])
 
 
 def register(worker: uuid.UUID, conn: Any) -> None:

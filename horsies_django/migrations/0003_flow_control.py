@@ -99,5 +99,5 @@ class Migration(migrations.Migration):
         migrations.AddField(
             "schedule", "missed_at", models.DateTimeField(null=True, verbose_name="missed fire times at")
         ),
-        migrations.RunSQL(functions(), migrations.RunSQL.noop, hints={"model_name": "task"}),
+        migrations.RunSQL([*functions()], migrations.RunSQL.noop, hints={"model_name": "task"}),
     ]

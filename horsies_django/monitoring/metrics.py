@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import accumulate
-from types import SimpleNamespace
 from typing import Any
 
 import psycopg
 from prometheus_client import generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from horsies_django.core.counts import BOUNDS
 from horsies_django.core.queues import CLUSTER
@@ -38,9 +38,15 @@ def gauge(name: str, text: str, labels: Sequence[str], figures: Figures, kind: K
     return family
 
 
-def exposed(families: Iterable[Metric]) -> bytes:
-    """Return families as text. The library asks a registry for nothing but these."""
-    return generate_latest(SimpleNamespace(collect=lambda: families))
+class Families(Collector):
+    """Families of metrics, for ``generate_latest``."""
+
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self.families = families
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the families."""
+        return self.families
 
 
 def histogram(
@@ -122,7 +128,7 @@ def rendered(connect: Callable[[], AbstractContextManager[Connection]]) -> bytes
     def make() -> bytes | psycopg.Error:
         try:
             with connect() as connection:
-                return exposed(of_site(connection))
+                return generate_latest(Families(of_site(connection)))
         except psycopg.Error as error:
             return error
 

@@ -7,12 +7,13 @@ import sys
 import threading
 from collections.abc import Iterator
 
+from prometheus_client import generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, Metric
 
 from horsies_django import __version__
 from horsies_django.core.counts import CLAIMED, Total
 from horsies_django.core.queues import LANES
-from horsies_django.monitoring.metrics import exposed, gauge, histogram
+from horsies_django.monitoring.metrics import Families, gauge, histogram
 from horsies_django.worker.engine.engine import Engine
 from horsies_django.worker.pool.process import Child
 from horsies_django.worker.process.memory import memory_bytes
@@ -28,7 +29,7 @@ def rendered(engine: Engine) -> bytes:
         sys.setswitchinterval(SWITCH_SECONDS)
         try:
             totals = engine.outbox.counts.read()
-            return exposed(of_worker(engine, totals)) + histograms(engine, totals).encode()
+            return generate_latest(Families(of_worker(engine, totals))) + histograms(engine, totals).encode()
         finally:
             sys.setswitchinterval(before)
 

@@ -57,8 +57,7 @@ def queues(names: Iterable[str] | None = None) -> list[QueueOverview]:
 
     The whole cluster, named ``*``, is first; without ``names`` only if it has a cap or an override. Then by priority and name.
     """
-    # claims hold permits, but not of tasks that are prefetched: these are checked again before they start
-    return _store().queues(names, claimed=not config().prefetch_buffer)
+    return _store().queues(names, claimed=_claims_hold_permits())
 
 
 def permits(queue: str, limit: int = 100) -> list[PermitHolder]:
@@ -68,7 +67,7 @@ def permits(queue: str, limit: int = 100) -> list[PermitHolder]:
 
 def partitions(queue: str, limit: int = 20) -> list[PartitionLoad]:
     """Return the partitions of a queue whose tasks hold permits: those with most tasks, running and parked, first."""
-    return _store().partitions(queue, limit, claimed=not config().prefetch_buffer)
+    return _store().partitions(queue, limit, claimed=_claims_hold_permits())
 
 
 def keys(queue: str, *, stopped: bool = True, limit: int = 100) -> list[OrderedKey]:
@@ -134,6 +133,11 @@ def coming(name: str, count: int) -> tuple[Pattern, list[dt.datetime]] | None:
 
 def _store() -> OverviewStore:
     return OverviewStore(connections[config().database])
+
+
+def _claims_hold_permits() -> bool:
+    """Return whether claims hold permits. In soft mode they do not: prefetched tasks are checked again before they start."""
+    return not config().prefetch_buffer
 
 
 def copies(task_ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, list[Task]]:

@@ -30,7 +30,7 @@ from horsies_django.store.retention import Kept, RetentionStore
 from horsies_django.tasks import redaction, registry
 from horsies_django.testing import drain, fail_next
 from tests.apps.project import tasks
-from tests.conftest import Claimers, Connect, put, sql
+from tests.conftest import Claimers, Connect, put, sql, wait_until
 from tests.db.conftest import Aside, wait_for_anybody
 
 once = tasks.add.with_options(key="evt_1")
@@ -255,6 +255,21 @@ def test_a_second_sender_waits_and_finds_what_became_of_the_first(
         wait_for_anybody(connect())
         transaction.set_rollback(not commits)
     assert same(first, second.result(30)) is commits
+    assert Task.objects.filter(status="PENDING").count() == 1
+
+
+def test_of_two_that_take_over_a_digest_at_the_same_moment_one_sends(aside: Aside, connect: Connect) -> None:
+    """Naive: both read that its task has ended, and both write themselves into it."""
+    whole.send(1, 2).cancel()
+    holder, watcher = connect(), connect()
+    with holder.transaction():
+        holder.execute("SELECT FROM horsies_send_keys FOR UPDATE")
+        both = [aside(whole.send, 1, 2) for _ in range(2)]
+        waiting_for = (
+            "SELECT count(*) FROM pg_stat_activity WHERE pg_blocking_pids(pid) <> '{}' AND datname = current_database()"
+        )
+        wait_until(lambda: watcher.execute(waiting_for).fetchone() == (2,), "both wait to write")
+    assert sorted(one.result(30).is_new for one in both) == [False, True]
     assert Task.objects.filter(status="PENDING").count() == 1
 
 

@@ -26,7 +26,10 @@ from tests.support.factories import now
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-TABLES = [f"horsies_{name}" for name in ("tasks", "task_attempts", "workflows", "workflow_nodes", "workflow_edges")]
+TABLES = [
+    f"horsies_{name}"
+    for name in ("tasks", "task_attempts", "workflows", "workflow_nodes", "workflow_edges", "workflow_signals")
+]
 POSTPONE = "UPDATE horsies_tasks SET enqueued_at = now() + interval '1 year' WHERE finished_at IS NULL"
 
 

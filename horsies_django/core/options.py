@@ -7,6 +7,7 @@ format, so that a worker recognizes tasks from a newer release.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import NamedTuple
 
@@ -73,6 +74,11 @@ def own_retention(text: str | None) -> int | bool | None:
     if isinstance(found, int) and SHORTEST_KEEP // MILLISECOND <= found <= LONGEST_KEEP // MILLISECOND:
         return found
     return None
+
+
+def own_retentions(texts: Iterable[str | None]) -> set[int | bool]:
+    """Return the retentions of tasks, by their options, that differ from the settings."""
+    return {keep for keep in map(own_retention, texts) if keep is not None}
 
 
 def drops_result(text: str | None) -> bool:

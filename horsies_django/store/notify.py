@@ -1,10 +1,5 @@
 """Direct connections to PostgreSQL, beside Django's, and LISTEN on one of them.
 
-They are opened as the project opens its own: by its database backend, which may know what the settings do not say, such as a
-tunnel or a password that changes, and with its receivers of ``connection_created``, which may set the ``search_path``. So each is
-opened by a wrapper of Django's of its own, and then used without it. It is never one of ``django.db.connections``, except while
-it is opened, for receivers that use their connection by its alias.
-
 NOTIFY only wakes processes, which also poll: a lost notification costs time but never a task.
 """
 
@@ -13,21 +8,14 @@ from __future__ import annotations
 import json
 import os
 import socket
-import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
 import psycopg
-from django.core.exceptions import ImproperlyConfigured
-from django.db import Error, connections
-from django.db.backends.signals import connection_created
 from psycopg import sql
-from psycopg.pq import Format, TransactionStatus
-from psycopg.rows import tuple_row
 
 from horsies_django.store.base import run
+from horsies_django.store.opening import ending_after, opened, wrapper_of
 
 # Defaults that OPTIONS in DATABASES may override. A dead network link is noticed after half a minute, not after TCP's fifteen.
 LINK = {
@@ -52,11 +40,6 @@ SESSION = {
     "idle_in_transaction_session_timeout": "0",
     "idle_session_timeout": "0",
 }
-# those of the settings that the server knows, whatever the role, the database or the project set
-SET_KNOWN = "SELECT set_config(s.name, %s::jsonb ->> s.name, false) FROM pg_settings s WHERE %s::jsonb ? s.name"
-AWAY_ERRORS = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError)  # errors that may pass
-NOT_OURS = ("pool", "isolation_level")  # of OPTIONS
-DJANGO_READS = ("jsonb", "timestamptz")  # types of which Django has loaders of its own
 SET_UP_SECONDS = 5.0  # for the first statements on a new connection
 
 
@@ -97,99 +80,12 @@ def _opened(
             else:
                 connection.prepare_threshold = 0 if prepare else None
                 timeout = {} if statement_timeout_ms is None else {"statement_timeout": str(statement_timeout_ms)}
-                connection.execute(SET_KNOWN, [json.dumps(SESSION | timeout)] * 2)
+                _set_up(connection, SESSION | timeout)
         except BaseException:
             if wrapper.connection is not None:
                 wrapper.connection.close()
             raise
     return connection
-
-
-def wrapper_of(alias: str, defaults: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
-    """Return a new wrapper for ``alias``, without pool; ``defaults`` are OPTIONS that DATABASES may override."""
-    own = connections[alias]
-    given = {name: value for name, value in own.settings_dict["OPTIONS"].items() if name not in NOT_OURS}
-    settings = {**own.settings_dict, "AUTOCOMMIT": True, "OPTIONS": {**defaults, **given, **options}}
-    return type(own)(settings, alias)
-
-
-def opened(wrapper: Any) -> psycopg.Connection[Any]:
-    """Open the connection of a wrapper, and return it as psycopg itself would open it, in autocommit mode.
-
-    Raises psycopg's errors; if a receiver of ``connection_created`` raised, the error names it.
-    """
-    alias = wrapper.alias
-    own, connections[alias] = connections[alias], wrapper
-    try:
-        with naming_receivers(alias):
-            wrapper.connect()
-    finally:
-        connections[alias] = own
-    connection: psycopg.Connection[Any] = wrapper.connection
-    if connection.info.transaction_status != TransactionStatus.IDLE:
-        raise psycopg.ProgrammingError(
-            f"a receiver of connection_created left a transaction open on a connection to the database {alias!r}"
-        )
-    connection.autocommit = True
-    connection.cursor_factory, connection.row_factory = psycopg.Cursor, tuple_row
-    for name in DJANGO_READS:
-        if (loader := psycopg.adapters.get_loader(psycopg.adapters.types[name].oid, Format.TEXT)) is not None:
-            connection.adapters.register_loader(name, loader)
-    return connection
-
-
-@contextmanager
-def naming_receivers(alias: str) -> Iterator[None]:
-    """Let the block, in which Django opens a connection, raise psycopg's errors only, and name the receiver that raised.
-
-    ImproperlyConfigured and Django's own errors about the database remain. What else a backend raises is an OperationalError: it
-    may pass.
-    """
-    try:
-        yield
-    except Exception as error:
-        found = error.__cause__ if isinstance(error, Error) and isinstance(error.__cause__, psycopg.Error) else error
-        what = f"{type(error).__name__}: {error}".strip()
-        if (receiver := receiver_in(error)) is not None:
-            raise (psycopg.OperationalError if isinstance(found, AWAY_ERRORS) else psycopg.ProgrammingError)(
-                f"the receiver {receiver} of connection_created raised {what}. It is called for the connections of the queue to "
-                f"the database {alias!r}, too, whose OPTIONS have an application_name that begins with 'horsies': correct it, "
-                "or let it leave these out"
-            ) from error
-        if isinstance(found, Error | psycopg.Error | ImproperlyConfigured):
-            raise found from found.__cause__
-        raise psycopg.OperationalError(f"the database backend of {alias!r} raised {what}") from error
-
-
-def receiver_in(error: BaseException) -> str | None:
-    """Return the dotted name of the receiver of ``connection_created`` that raised an error; None: no receiver did."""
-    trace = error.__traceback__
-    while trace is not None:
-        frame, trace = trace.tb_frame, trace.tb_next
-        if frame.f_code is type(connection_created).send.__code__ and frame.f_locals["self"] is connection_created:
-            receiver = frame.f_locals.get("receiver")
-            name = getattr(receiver, "__qualname__", None)
-            return f"{getattr(receiver, '__module__', None)}.{name}" if name else repr(receiver)
-    return None
-
-
-@contextmanager
-def ending_after(seconds: float, wrapper: Any, end: Callable[[psycopg.Connection[Any]], object]) -> Iterator[None]:
-    """Call ``end`` with the connection that the wrapper opens in this block, from another thread, if the rest takes longer."""
-    timer = threading.Timer(seconds, lambda: end(wrapper.connection))
-    timer.daemon = True
-    get_new_connection = wrapper.get_new_connection
-
-    def timed(parameters: Any) -> Any:
-        connection = get_new_connection(parameters)
-        timer.start()
-        return connection
-
-    wrapper.get_new_connection = timed
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 def shut_down(connection: psycopg.Connection[Any]) -> bool:
@@ -209,6 +105,14 @@ def through_pooler(connection: psycopg.Connection[Any]) -> bool:
     """Return whether a pooler is in between: poolers report process ids of their own to their clients."""
     ((pid,),) = connection.execute("SELECT pg_backend_pid()").fetchall()
     return bool(pid != connection.info.backend_pid)
+
+
+def _set_up(connection: psycopg.Connection[Any], settings: dict[str, str]) -> None:
+    """Set those of the settings that the server knows, whatever the role, the database or the project set."""
+    connection.execute(
+        "SELECT set_config(s.name, %s::jsonb ->> s.name, false) FROM pg_settings s WHERE %s::jsonb ? s.name",
+        [json.dumps(settings)] * 2,
+    )
 
 
 def _refuse_unfit_session(connection: psycopg.Connection[Any], alias: str) -> None:

@@ -23,8 +23,7 @@ class Served:
 
     def __init__(self, queues: Iterable[str]) -> None:
         self.queues = sorted(queues)
-        quoted = (name.replace("\\", "\\\\").replace('"', '\\"') for name in self.queues)
-        self.queues_array = "{" + ",".join(f'"{name}"' for name in quoted) + "}"  # as the text of a PostgreSQL array
+        self.queues_array = "{" + ",".join(map(array_element, self.queues)) + "}"
 
 
 class Found(NamedTuple):
@@ -263,3 +262,9 @@ def sending(tasks: NewTasks, notified: int | None) -> dict[str, Any]:
         "notified": notified and str(notified),
     }
     return {**tasks._asdict(), "ids": ids, "kwargs": kwargs, **numbers}
+
+
+def array_element(text: str) -> str:
+    """Quote a text as an element of a PostgreSQL array in text form."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

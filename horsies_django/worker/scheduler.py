@@ -271,14 +271,17 @@ class SchedulerLoop(threading.Thread, Link):
         """Do what is due now; return the seconds until the next round. Raises psycopg.Error."""
         now = time.monotonic()
         if now >= self.signed_at + 60.0:  # it records now and then that the schedules are still in the code
-            store = ScheduleStore(connection)
-            if missed := store.declared(self.names):
-                self.declare(missed)  # no record was written for so long that they were disabled
-            if now - self.in_touch_since >= GONE_AFTER.total_seconds():
-                for name in store.gone(GONE_AFTER, self.actor):
-                    logger.warning("schedule %s is no longer in any scheduler's code; disabling it", shown_name(name))
+            self.sign(ScheduleStore(connection))
             self.signed_at = now
         return min(self.scheduler.tick(connection), self.poll_seconds)
+
+    def sign(self, store: ScheduleStore) -> None:
+        """Record that the schedules of the code are still in use, and disable those that no scheduler has any more."""
+        if missed := store.declared(self.names):
+            self.declare(missed)  # no record was written for so long that they were disabled
+        if time.monotonic() - self.in_touch_since >= GONE_AFTER.total_seconds():
+            for name in store.gone(GONE_AFTER, self.actor):
+                logger.warning("schedule %s is no longer in any scheduler's code; disabling it", shown_name(name))
 
     def sleep(self, seconds: float) -> None:
         """Wait until the time is over, a schedule is changed, or ``stop`` is called."""

@@ -20,7 +20,8 @@ from horsies_django.core.errors import WorkerStartError
 from horsies_django.core.queues import CLUSTER
 from horsies_django.queues import declared
 from horsies_django.store.base import said
-from horsies_django.store.notify import AWAY_ERRORS, naming_receivers, through_pooler
+from horsies_django.store.notify import through_pooler
+from horsies_django.store.opening import AWAY_ERRORS, naming_receivers
 from horsies_django.store.queues import QueueStore
 from horsies_django.tasks import registry
 from horsies_django.worker.engine.engine import Engine

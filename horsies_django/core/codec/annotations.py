@@ -200,11 +200,7 @@ class Compiler:
             )
         hints, name, missing = field_hints(annotation, cls), name_of(annotation), dataclasses.MISSING
         if is_typeddict(cls):
-            # with postponed annotations only the annotation tells which fields it needs
-            optional = {each for each in hints if get_origin(hints[each]) is NotRequired}
-            required = {
-                each for each in hints if get_origin(hints[each]) is Required
-            } | cls.__required_keys__ - optional
+            required = {each for each in hints if is_required(hints[each], each in cls.__required_keys__)}
             fields: Fields = TypedFields(cls, name, Record(frozenset(hints), frozenset(required), {}))
         else:
             taken = {field.name: field for field in dataclasses.fields(cls) if field.init}
@@ -236,6 +232,11 @@ def field_hints(annotation: Any, cls: type[Any]) -> dict[str, Any]:
             raise
         hints = get_type_hints(cls, localns={cls.__name__: cls}, include_extras=True)  # it refers to itself
     return {name: substituted(hint) for name, hint in hints.items()}
+
+
+def is_required(hint: Any, otherwise: bool) -> bool:
+    """Return whether a TypedDict needs a field; with postponed annotations only the annotation tells it."""
+    return get_origin(hint) is Required or (get_origin(hint) is not NotRequired and otherwise)
 
 
 def is_typeddict(cls: type[Any]) -> bool:

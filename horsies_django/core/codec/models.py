@@ -95,10 +95,8 @@ def model_shape(annotation: Any, name: str) -> Shape:
         """
         if not isinstance(value, classes):
             raise misfit(name, value)
-        if (kind := type(value)) not in classes:
-            known = {field for cls in classes if isinstance(value, cls) for field in getattr(cls, "model_fields", ())}
-            if added := ", ".join(map(repr, sorted(getattr(kind, "model_fields", {}).keys() - known))):
-                raise CodecError(f"expected {name}, got {kind.__name__}, whose {added} would be lost")
+        if type(value) not in classes and (added := ", ".join(map(repr, added_fields(value, classes)))):
+            raise CodecError(f"expected {name}, got {type(value).__name__}, whose {added} would be lost")
         stored = ANY.dump(adapter.dump(value))
         adapter.load(stored)
         return stored
@@ -122,6 +120,12 @@ def is_object(cls: Any) -> bool:
     root = getattr(cls, "__pydantic_root_model__", False)
     decorators = getattr(cls, "__pydantic_decorators__", None)
     return not root and not getattr(decorators, "model_serializers", None)
+
+
+def added_fields(value: Any, classes: Iterable[type]) -> list[str]:
+    """Return the fields that a subclass has in addition."""
+    known = {field for cls in classes if isinstance(value, cls) for field in getattr(cls, "model_fields", ())}
+    return sorted(getattr(type(value), "model_fields", {}).keys() - known)
 
 
 class Adapter:

@@ -21,7 +21,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.utils.autoreload import get_child_arguments
 from django.utils.termcolors import colorize
 
-from horsies_django.worker.child.main import die_with_parent
+from horsies_django.worker.child.bootstrap import die_with_parent
 from horsies_django.worker.process.logs import choose_colors, palette_for
 
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT") if hasattr(signal, name)]

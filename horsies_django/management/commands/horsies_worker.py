@@ -34,7 +34,7 @@ from django.utils.autoreload import StatReloader, autoreload_started, get_child_
 from horsies_django.core.errors import HorsiesError
 from horsies_django.management.shared import megabytes, port, seconds, whole
 from horsies_django.worker.api import under_signals
-from horsies_django.worker.child.main import die_with_parent, outlive_output
+from horsies_django.worker.child.bootstrap import die_with_parent, outlive_output
 from horsies_django.worker.ipc import wait_readable
 from horsies_django.worker.main import work
 from horsies_django.worker.process.logs import choose_colors, configure_logging, end_process
@@ -119,7 +119,7 @@ class Command(BaseCommand):
         """Install the signal handlers before the system checks, which import all tasks."""
         if self._called_from_command_line:
             choose_colors(no_color=options["no_color"], force_color=options["force_color"])
-        if options["reload"] and os.environ.pop(INNER, None) is None:  # the inner one has it, and its tasks do not
+        if options["reload"] and not is_inner():
             self.supervise(options)
             return
         execute = super().execute
@@ -241,6 +241,11 @@ class OuterProcess:
         with suppress(IndexError):
             while self.worker is not None:
                 self.worker.send_signal(self.owed.popleft())
+
+
+def is_inner() -> bool:
+    """Return whether this process is the worker that an outer process restarts. Tasks do not inherit the mark."""
+    return os.environ.pop(INNER, None) is not None
 
 
 def project_directories() -> Iterator[Path]:

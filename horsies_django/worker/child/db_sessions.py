@@ -219,6 +219,11 @@ class OneThread(ThreadPoolExecutor):
             raise TransactionManagementError(LEFT_OPEN)
         return result
 
+    def look_after(self) -> None:
+        """Clean up the connections of the thread after a sync task that ran async code in its own loop."""
+        with suppress(RuntimeError):  # a task has shut it down
+            self.submit(before_task)
+
     def close(self) -> None:
         """Close the connections of the thread, without waiting for a call that does not end."""
         if self.connected:

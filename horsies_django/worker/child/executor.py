@@ -167,7 +167,7 @@ class AsyncLane(Lane):
         self.ended: asyncio.Future[None] = self.loop.create_future()
         # Callbacks added by a task would otherwise run in the context of that task.
         self.context = contextvars.copy_context()
-        fork_guard.State.loops[self.loop] = threading.get_ident()
+        fork_guard.keep_loop_from_copies(self.loop)
         self.context.run(self.loop.add_reader, self.channel.fileno(), self._receive)
         self.context.run(self._watch)
         while not self.ended.done():

@@ -44,6 +44,11 @@ def keep_from_copies(*channels: Channel) -> None:
         os.register_at_fork(before=hold_signals, after_in_parent=let_signals_in, after_in_child=strip)
 
 
+def keep_loop_from_copies(loop: asyncio.AbstractEventLoop) -> None:
+    """Prevent copies of this process from continuing the loop that runs in the calling thread."""
+    State.loops[loop] = threading.get_ident()
+
+
 def hold_signals() -> None:
     """Block the signals that end a process while this thread forks, so that they stay pending in the copy.
 
@@ -82,6 +87,12 @@ def seal(loop: Any) -> None:
     places = len(ready) + 1
     ready.clear()
     ready.extend(asyncio.Handle(leave, (), loop) for _ in range(places))
+
+
+def end_if_copy(succeeded: bool) -> None:
+    """Exit if this process is a copy that returned from user code; the exit code is 0 if that succeeded, otherwise 1."""
+    if State.is_copy:
+        leave(0 if succeeded else 1)
 
 
 def leave(code: int = 0) -> None:

@@ -63,13 +63,10 @@ class ProcessState:
 
     def leave(self, task: str, task_id: UUID, reply: Reply) -> bool:
         """Restore the state after a task in this thread; return whether it had changed. A forked copy exits here."""
-        if fork_guard.State.is_copy:
-            fork_guard.leave(0 if reply.status == "COMPLETED" else 1)
+        fork_guard.end_if_copy(reply.status == "COMPLETED")
         db_sessions.after_task()
         if self.orm.connected:
-            with suppress(RuntimeError):  # a task has shut it down
-                # a sync task may have run async code in a loop of its own
-                self.orm.submit(db_sessions.before_task)
+            self.orm.look_after()
         flush_output()
         found: list[str] = []
         with self.lock:

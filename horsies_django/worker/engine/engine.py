@@ -173,10 +173,8 @@ class Engine:
     def _patience(self, now: float, limit: float | None) -> float:
         """Return for how many seconds the selector may wait."""
         connected = self.outbox.connection is not None
-        moments = [self.outbox.task_log.summary_at, self.pool.timeouts.next, self.pool.stuck_at]
-        moments.append(math.inf if limit is None else limit)
-        if connected or self.notifications.listener.connection is None:  # it connects, or is tested through the engine
-            moments.append(self.notifications.next_at)
+        moments = [self.notifications.next_try(connected=connected), self.pool.timeouts.next, self.pool.stuck_at]
+        moments += [self.outbox.task_log.summary_at, math.inf if limit is None else limit]
         if not connected:
             moments += [self.outage.retry_at, now + 1.0]  # another thread may hasten it
         else:

@@ -9,6 +9,7 @@ worker relies on polling, and logs this once.
 from __future__ import annotations
 
 import logging
+import math
 import selectors
 import time
 import uuid
@@ -63,6 +64,10 @@ class NotificationListener:
         """Whether notifications to all workers arrive, too."""
         return self.healthy and self.listener.hears
 
+    def next_try(self, *, connected: bool) -> float:
+        """Return when to call ``tick``, by the monotonic clock; ``connected``: whether the engine is."""
+        return self.next_at if connected or self.listener.connection is None else math.inf
+
     def tick(self, now: float, connection: psycopg.Connection[Any] | None, prefix: str) -> None:
         """Connect, or test the listener through the engine's ``connection``, if it is time to."""
         if now < self.next_at:
@@ -78,12 +83,7 @@ class NotificationListener:
         elif self.listener.received:
             self._look_later()
         else:
-            try:
-                self.listener.self_test(connection, prefix)
-                self.testing = True
-            except psycopg.Error as error:  # the next pass of the engine fails, too
-                logger.debug("the engine's connection could not be used for a self-test: %s", said(error))
-            self.next_at = time.monotonic() + ANSWER_SECONDS
+            self._ask(connection, prefix)
 
     def listen(self) -> None:
         """Connect and LISTEN; a failure is logged, and ``tick`` tries again later."""
@@ -137,6 +137,14 @@ class NotificationListener:
         logger.warning("the LISTEN connection was lost; polling until it is back: %s", said(error))
         self._hang_up(descriptor)
         self.next_at = 0.0
+
+    def _ask(self, connection: psycopg.Connection[Any], prefix: str) -> None:
+        try:
+            self.listener.self_test(connection, prefix)
+            self.testing = True
+        except psycopg.Error as error:  # the next pass of the engine fails, too
+            logger.debug("the engine's connection could not be used for a self-test: %s", said(error))
+        self.next_at = time.monotonic() + ANSWER_SECONDS
 
     def _look_later(self) -> None:
         self.testing, self.listener.received = False, False

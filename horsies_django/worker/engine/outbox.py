@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 
 from horsies_django.core.errors import OperationalErrorCode
-from horsies_django.core.options import own_retention
+from horsies_django.core.options import own_retentions
 from horsies_django.core.records import Claim, Outcome, Wanted
 from horsies_django.store.base import OneCursor, forget_plans, said
 from horsies_django.store.notify import channel_prefix, direct_connection
@@ -126,7 +126,7 @@ class Outbox(Link):
         """Return the running tasks to dispatch, whose options this release can read; the others fail."""
         answers = [(claim, unreadable(claim)) for claim in claims]
         self.outcomes += [Outcome.of(claim, answer) for claim, answer in answers if answer is not None]
-        self.own_retentions |= {keep for one in claims if (keep := own_retention(one.options)) is not None}
+        self.own_retentions |= own_retentions(claim.options for claim in claims)
         readable = [claim for claim, answer in answers if answer is None]
         self.receivers.started(readable)
         return readable

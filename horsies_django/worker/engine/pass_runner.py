@@ -74,13 +74,7 @@ class PassRunner:
             self.cursors.learn(passed, began, self.ended - began, scanned=scanned)
         self.outbox.expired(passed.late)
         if grace is None:
-            # unknown tasks are released, and another pass leaves such tasks to other workers
-            passed.claims, unknown = self.unknown_tasks.split(passed.claims)
-            passed.prefetched, ahead = self.unknown_tasks.split(passed.prefetched)
-            if unknown or ahead:
-                self.unknown_tasks.met(time.monotonic(), unknown + ahead)
-                self.outbox.releases += unknown + ahead
-                passed.again = True
+            self._release_unknown_tasks(passed)
         self.outbox.counts.claimed(passed.claims)
         self.outbox.counts.claimed(passed.prefetched)
         self.started = len(passed.claims) + len(passed.started)
@@ -107,3 +101,12 @@ class PassRunner:
             queues = self.wakeups.fresh[lane]
             woken = self.outbox.store.pass_on(self.outbox.worker, self.outbox.channel, lane, sorted(queues))
             self.wakeups.passed_on(woken, time.monotonic() - now)
+
+    def _release_unknown_tasks(self, passed: Passed) -> None:
+        """Release unknown tasks and run another pass, which leaves such tasks to other workers."""
+        passed.claims, unknown = self.unknown_tasks.split(passed.claims)
+        passed.prefetched, ahead = self.unknown_tasks.split(passed.prefetched)
+        if unknown or ahead:
+            self.unknown_tasks.met(time.monotonic(), unknown + ahead)
+            self.outbox.releases += unknown + ahead
+            passed.again = True

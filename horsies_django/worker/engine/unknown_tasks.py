@@ -39,12 +39,11 @@ class UnknownTasks:
 
     def split(self, claims: list[Claim]) -> tuple[list[Claim], list[Claim]]:
         """Return the claims that this worker runs or fails, and the unknown ones that it releases."""
-        known, unknown = list[Claim](), list[Claim]()
-        for claim in claims:
-            options = claim.options
-            fits = registry.find(claim.task_name) and (options is None or read_options(options).wire <= WIRE)
-            (known if fits or not self.grace else unknown).append(claim)
-        return known, unknown
+        unknown = [claim for claim in claims if is_unknown(claim)] if self.grace else []
+        if not unknown:
+            return claims, unknown
+        ids = {claim.id for claim in unknown}
+        return [claim for claim in claims if claim.id not in ids], unknown
 
     def met(self, now: float, unknown: Sequence[Claim]) -> None:
         """Leave out unknown tasks for the grace period."""
@@ -56,6 +55,12 @@ class UnknownTasks:
             "they have been due for %.0f s fail (HORSIES['UNKNOWN_TASK_GRACE_MS'])",
             len(unknown), ", ".join(names[:NAMED] + more), self.grace.total_seconds(),
         )  # fmt: skip
+
+
+def is_unknown(claim: Claim) -> bool:
+    """Whether this worker cannot run a task."""
+    options = claim.options
+    return registry.find(claim.task_name) is None or (options is not None and read_options(options).wire > WIRE)
 
 
 def unreadable(claim: Claim) -> Reply | None:

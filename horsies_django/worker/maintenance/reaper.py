@@ -62,10 +62,7 @@ class Reaper:
         """Run one round. Raises psycopg.Error."""
         self.rescue(connection)
         queues = QueueStore(connection)
-        for name, over in queues.outlived(self.forget_overrides_after):
-            reason = "its time was over" if over else f"no worker served the queue for {self.forget_overrides_after}"
-            if queues.configure(name, NO_OVERRIDE, action="queue.expire", actor="reaper", reason=reason):
-                logger.info("queue %s: the override ended, %s", shown_name(name), reason)
+        self.end_overrides(queues)
         if (now := time.monotonic()) >= self.request_sweep_at:
             queues.request_sweep()
             self.request_sweep_at = now + REQUEST_SWEEP_SECONDS
@@ -85,13 +82,7 @@ class Reaper:
                 by_kind[each.kind].append(each)
             for died in by_kind["died"]:
                 logger.error("worker %s sent no heartbeat for %s; declaring it dead", died.id, self.threshold)
-            for task in by_kind["refused"]:
-                if task.id not in self.refused:
-                    self.refused.add(task.id)
-                    logger.error(
-                        "%s of a dead worker cannot be rescued: the database refuses to write that it failed. A trigger or a "
-                        "constraint of the project on horsies_tasks may do so. Every round tries again", label(task),
-                    )  # fmt: skip
+            self.report_refused(by_kind["refused"])
             more = max(self.report_rescue(by_kind), len(by_kind["expired"])) >= MANY
             tell_expired(by_kind["expired"])
 
@@ -114,6 +105,23 @@ class Reaper:
                 extra=about_first(failed),
             )  # fmt: skip
         return rescued
+
+    def report_refused(self, tasks: Sequence[Happened]) -> None:
+        """Log each task of a dead worker that could not be rescued, once."""
+        for task in tasks:
+            if task.id not in self.refused:
+                self.refused.add(task.id)
+                logger.error(
+                    "%s of a dead worker cannot be rescued: the database refuses to write that it failed. A trigger or a "
+                    "constraint of the project on horsies_tasks may do so. Every round tries again", label(task),
+                )  # fmt: skip
+
+    def end_overrides(self, queues: QueueStore) -> None:
+        """End overrides whose time is over, and those of queues that nobody has served for long."""
+        for name, over in queues.outlived(self.forget_overrides_after):
+            reason = "its time was over" if over else f"no worker served the queue for {self.forget_overrides_after}"
+            if queues.configure(name, NO_OVERRIDE, action="queue.expire", actor="reaper", reason=reason):
+                logger.info("queue %s: the override ended, %s", shown_name(name), reason)
 
     def sweep(self, queues: QueueStore) -> None:
         """Bring waiting tasks in line with changed limits, for a short time."""

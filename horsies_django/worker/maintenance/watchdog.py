@@ -53,16 +53,23 @@ class Watchdog(threading.Thread):
             status = self.engine.status
             if late and cut_off and not (self.kill and (status.running_sync or status.running_async)):
                 self.kill_timer.rearm(now)
-            for name, since, connection in (
-                ("engine", status.busy_since, status.connection),
-                ("maintenance", self.maintenance.asked_since, self.maintenance.connection),
-            ):
-                if since is None or now - since < LONGEST_SECONDS[name] or connection in (None, self.given_up):
-                    continue
-                if shut_down(connection):
-                    self.given_up = connection
-                    line = "the %s thread got no answer for %.0f s; closing its connection to the database"
-                    logger.warning(line, name, now - since)
+            self.close_silent_connections(now)
+
+    def close_silent_connections(self, now: float) -> None:
+        """Close connections on which a statement has waited too long."""
+        status = self.engine.status
+        waits = {
+            "engine": (status.busy_since, status.connection),
+            "maintenance": (self.maintenance.asked_since, self.maintenance.connection),
+        }
+        for name, (since, connection) in waits.items():
+            if since is None or now - since < LONGEST_SECONDS[name] or connection in (None, self.given_up):
+                continue
+            if shut_down(connection):
+                self.given_up = connection
+                logger.warning(
+                    "the %s thread got no answer for %.0f s; closing its connection to the database", name, now - since
+                )
 
     def stop(self) -> None:
         self.ended.set()

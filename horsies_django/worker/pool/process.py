@@ -117,6 +117,10 @@ class PoolProcess:
         """When the run-ahead counts as stuck, by the monotonic clock; infinite if there is none."""
         return self.moved_at + STUCK_SECONDS if self.has_run_ahead and not self.stuck else math.inf
 
+    def is_ahead(self, lane: str, number: int) -> bool:
+        """Whether a task is in the run-ahead: dispatched, but not begun."""
+        return lane == "sync" and self.has_run_ahead and not self.begun(lane, number)
+
     def begun(self, lane: str, number: int) -> bool:
         return number <= self.started[LANES.index(lane)]
 
@@ -169,11 +173,7 @@ class PoolProcess:
             for number, claim in self.held[lane].items():
                 ran = now - self.since[lane][number]
                 if reason := self.condemned.get((lane, number)):
-                    what = "it did not end when told to, and was killed with its process"
-                    reply = cancelled(f"{STOPPED_ITSELF}; {what}")
-                    if reason == TIMEOUT:
-                        reply = failed(OutcomeCode.TASK_TIMEOUT, f"{TIMED_OUT}; {what}")
-                    outcomes.append(Outcome.of(claim, reply, self.pid, seconds=ran))
+                    outcomes.append(Outcome.of(claim, killed_for(reason), self.pid, seconds=ran))
                 elif self.begun(lane, number):
                     outcomes.append(Outcome.of(claim, crash, self.pid, crashed=True, seconds=ran))
                 else:
@@ -322,3 +322,11 @@ class InProcess(PoolProcess):
             timer = threading.Timer(LAST_RESORT_SECONDS, lambda: None if self.closed else end_hanging())
             timer.daemon = True
             timer.start()
+
+
+def killed_for(reason: str) -> Reply:
+    """Return the reply for a task because of which its process was killed."""
+    how = "it did not end when told to, and was killed with its process"
+    if reason == TIMEOUT:
+        return failed(OutcomeCode.TASK_TIMEOUT, f"{TIMED_OUT}; {how}")
+    return cancelled(f"{STOPPED_ITSELF}; {how}")

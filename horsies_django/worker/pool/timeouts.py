@@ -97,9 +97,8 @@ class Timeouts:
         while self.next <= now:
             _, _, place, reason, kill = heapq.heappop(self.heap)
             member = place.process
-            ahead = place.lane == "sync" and member.has_run_ahead and not member.begun("sync", place.number)
-            if reason == TIMEOUT and ahead:  # dispatched, but not begun: restart its timeout
-                member.since[place.lane][place.number] = now
+            if reason == TIMEOUT and member.is_ahead(place.lane, place.number):
+                member.since[place.lane][place.number] = now  # it has not begun: restart its timeout
                 self.watch(member, place.lane, place.number, [member.held[place.lane][place.number]])
             elif not kill:
                 member.tell(reason, place.lane, place.number)

@@ -6,7 +6,7 @@ code that runs after SIGCONT could prevent that in time, and user code may repla
 stopped process: a timer (``timer_create``) with SIGKILL as signal, which is re-armed while the worker is alive.
 
 The timer is not in the children, because re-arming needs Python there, and a task may hold the GIL for a minute. It is in the
-process whose death kills the children (``main.die_with_parent``), and which runs no user code:
+process whose death kills the children (``bootstrap.die_with_parent``), and which runs no user code:
 
 - With the fork server, the timer is in the fork server, which the worker tells each deadline. The worker itself survives, reaps
   its children and starts others.

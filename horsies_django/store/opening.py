@@ -1,0 +1,111 @@
+"""Opens connections as the project opens its own: by its database backend, and with its receivers of ``connection_created``.
+
+A backend may know what the settings do not say, such as a tunnel or a password that changes, and a receiver may set the
+``search_path``. So each connection is opened by a wrapper of Django's of its own, and then used without it. It is never one of
+``django.db.connections``, except while it is opened, for receivers that use their connection by its alias.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from django.core.exceptions import ImproperlyConfigured
+from django.db import Error, connections
+from django.db.backends.signals import connection_created
+from psycopg.pq import Format, TransactionStatus
+from psycopg.rows import tuple_row
+
+AWAY_ERRORS = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError)  # errors that may pass
+NOT_OURS = ("pool", "isolation_level")  # of OPTIONS
+DJANGO_READS = ("jsonb", "timestamptz")  # types of which Django has loaders of its own
+
+
+def wrapper_of(alias: str, defaults: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
+    """Return a new wrapper for ``alias``, without pool; ``defaults`` are OPTIONS that DATABASES may override."""
+    own = connections[alias]
+    given = {name: value for name, value in own.settings_dict["OPTIONS"].items() if name not in NOT_OURS}
+    settings = {**own.settings_dict, "AUTOCOMMIT": True, "OPTIONS": {**defaults, **given, **options}}
+    return type(own)(settings, alias)
+
+
+def opened(wrapper: Any) -> psycopg.Connection[Any]:
+    """Open the connection of a wrapper, and return it as psycopg itself would open it, in autocommit mode.
+
+    Raises psycopg's errors; if a receiver of ``connection_created`` raised, the error names it.
+    """
+    alias = wrapper.alias
+    own, connections[alias] = connections[alias], wrapper
+    try:
+        with naming_receivers(alias):
+            wrapper.connect()
+    finally:
+        connections[alias] = own
+    connection: psycopg.Connection[Any] = wrapper.connection
+    if connection.info.transaction_status != TransactionStatus.IDLE:
+        raise psycopg.ProgrammingError(
+            f"a receiver of connection_created left a transaction open on a connection to the database {alias!r}"
+        )
+    connection.autocommit = True
+    connection.cursor_factory, connection.row_factory = psycopg.Cursor, tuple_row
+    for name in DJANGO_READS:
+        if (loader := psycopg.adapters.get_loader(psycopg.adapters.types[name].oid, Format.TEXT)) is not None:
+            connection.adapters.register_loader(name, loader)
+    return connection
+
+
+@contextmanager
+def naming_receivers(alias: str) -> Iterator[None]:
+    """Let the block, in which Django opens a connection, raise psycopg's errors only, and name the receiver that raised.
+
+    ImproperlyConfigured and Django's own errors about the database remain. What else a backend raises is an OperationalError: it
+    may pass.
+    """
+    try:
+        yield
+    except Exception as error:
+        found = error.__cause__ if isinstance(error, Error) and isinstance(error.__cause__, psycopg.Error) else error
+        what = f"{type(error).__name__}: {error}".strip()
+        if (receiver := receiver_in(error)) is not None:
+            raise (psycopg.OperationalError if isinstance(found, AWAY_ERRORS) else psycopg.ProgrammingError)(
+                f"the receiver {receiver} of connection_created raised {what}. It is called for the connections of the queue to "
+                f"the database {alias!r}, too, whose OPTIONS have an application_name that begins with 'horsies': correct it, "
+                "or let it leave these out"
+            ) from error
+        if isinstance(found, Error | psycopg.Error | ImproperlyConfigured):
+            raise found from found.__cause__
+        raise psycopg.OperationalError(f"the database backend of {alias!r} raised {what}") from error
+
+
+def receiver_in(error: BaseException) -> str | None:
+    """Return the dotted name of the receiver of ``connection_created`` that raised an error; None: no receiver did."""
+    trace = error.__traceback__
+    while trace is not None:
+        frame, trace = trace.tb_frame, trace.tb_next
+        if frame.f_code is type(connection_created).send.__code__ and frame.f_locals["self"] is connection_created:
+            receiver = frame.f_locals.get("receiver")
+            name = getattr(receiver, "__qualname__", None)
+            return f"{getattr(receiver, '__module__', None)}.{name}" if name else repr(receiver)
+    return None
+
+
+@contextmanager
+def ending_after(seconds: float, wrapper: Any, end: Callable[[psycopg.Connection[Any]], object]) -> Iterator[None]:
+    """Call ``end`` with the connection that the wrapper opens in this block, from another thread, if the rest takes longer."""
+    timer = threading.Timer(seconds, lambda: end(wrapper.connection))
+    timer.daemon = True
+    get_new_connection = wrapper.get_new_connection
+
+    def timed(parameters: Any) -> Any:
+        connection = get_new_connection(parameters)
+        timer.start()
+        return connection
+
+    wrapper.get_new_connection = timed
+    try:
+        yield
+    finally:
+        timer.cancel()

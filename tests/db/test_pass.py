@@ -61,6 +61,23 @@ WRITES: dict[str, tuple[set[str], Callable[[Claimer, list[Claim]], object]]] = {
 }
 
 
+def test_rows_that_a_pass_writes_are_not_checked_and_those_that_anybody_else_writes_in_its_transaction_are(
+    claimer: Claimers,
+) -> None:
+    """Naive: each pass calls the function of the trigger twice per task; or its setting outlives it."""
+    worker = claimer()
+    put(2)
+    called = "SELECT coalesce(pg_stat_get_xact_function_calls('horsies_check_task()'::regprocedure), 0)"
+    with worker.conn.transaction():
+        worker.conn.execute("SET LOCAL track_functions = 'pl'")
+        for news in ("default", None):  # a short pass, a whole one
+            (claim,) = worker.run_pass(1, news=news).claims
+            worker.run_pass(outcomes=[done(claim)], news=news)
+        assert worker.conn.execute(called).fetchone() == (0,)
+        worker.conn.execute("UPDATE horsies_tasks SET priority = priority")
+        assert worker.conn.execute(called).fetchone() == (2,)
+
+
 @pytest.mark.promise("S0.4", "S1.4")
 @pytest.mark.parametrize("write", WRITES)
 def test_a_write_counts_under_the_claim_of_its_worker_in_a_status_that_it_may_move_and_nowhere_else(

@@ -73,12 +73,12 @@ class Claim(NamedTuple):
     due_in: float = 0.0
 
     def packed(self) -> tuple[Any, ...]:
-        """Return the fields for a message to another process, which an UUID would make five times as slow."""
-        return (self.id.int, *self[1:])
+        """Return the fields for a message to a child, with the number of the id: an UUID would make it five times as slow.
 
-    @classmethod
-    def unpacked(cls, fields: tuple[Any, ...]) -> Claim:
-        return cls(uuid.UUID(int=fields[0]), *fields[1:])
+        The child's Claim keeps the number, because most tasks do not ask for their id, and to make an UUID of it takes a tenth
+        of the time of an empty async task.
+        """
+        return (self.id.int, *self[1:])
 
 
 class Fence(NamedTuple):
@@ -159,7 +159,7 @@ class Outcome(NamedTuple):
         elif claim.options is not None and drops_result(claim.options):
             reply = Reply(reply[0], NOT_KEPT, *reply[2:])
         about = (claim.task_name, claim.queue_name, claim.attempt, seconds, claim.options, claim.in_run)
-        return cls(claim.id, claim.generation, *reply, child_pid, crashed, *about)
+        return cls._make((claim.id, claim.generation, *reply, child_pid, crashed, *about))
 
 
 class TaskAttemptInfo(NamedTuple):

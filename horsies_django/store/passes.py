@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
 
-from horsies_django.core.codec.jsondata import write_json
+from horsies_django.core.codec.jsondata import write_text
 from horsies_django.core.records import Claim, Outcome
 
 
@@ -95,7 +95,7 @@ def outcomes_json(outcomes: Sequence[Outcome]) -> str:
 def outcome_json(outcome: Outcome) -> str:
     text = (
         f'{{"id":"{outcome.id.hex}","generation":{outcome.generation},"status":"{outcome.status}",'
-        f'"result":{write_json(outcome.result)},"child_pid":{"null" if outcome.child_pid is None else outcome.child_pid}'
+        f'"result":{write_text(outcome.result)},"child_pid":{"null" if outcome.child_pid is None else outcome.child_pid}'
     )
     if outcome.error_code is None:
         return text + "}"

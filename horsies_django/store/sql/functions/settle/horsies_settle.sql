@@ -13,6 +13,7 @@
 -- change of limits locks their table exclusively, and a statement takes its snapshot after its locks, which the transaction keeps: so it is
 -- true for the rest of the transaction. p_now replaces the clock in tests.
 -- Without nested loops: the planner cannot know that the CTEs have a row per outcome, and would compare each with each.
+-- What few outcomes have stays in their JSON: each step that hands rows on prepares and copies every column.
 -- Locks: the task rows, skipping locked ones; the next pass tries these again. Index: primary keys.
 CREATE OR REPLACE FUNCTION horsies_settle(p_worker uuid, p_outcomes jsonb, p_max_crashes int, p_channel text, p_news text, p_max_bytes int, p_now timestamptz,
                                OUT queues text[], OUT keys text[], OUT finals uuid[], OUT report jsonb, OUT plain boolean, OUT sent text[])
@@ -70,11 +71,11 @@ BEGIN
   END IF;
 
   WITH outcome AS MATERIALIZED (
-    SELECT * FROM jsonb_to_recordset(p_outcomes) AS o (
-      id uuid, generation int, status text, result text, error_code text, error_message text, child_pid int, crashed boolean,
-      due_at timestamptz, final_code text, order_stop text, exception_class text, traceback text, site text, site_line int)
+    SELECT (o.value ->> 'id')::uuid AS id, (o.value ->> 'generation')::int AS generation, o.value AS told FROM jsonb_array_elements(p_outcomes) AS o
   ), ended AS MATERIALIZED (
-    SELECT t.queue_name, t.partition_key, coalesce(t.attempts_before, 0) + t.retry_count + 1 AS attempt, t.started_at, t.workflow_id, t.ordered, o.*
+    SELECT t.id, t.claim_generation AS generation, t.queue_name, t.partition_key, t.started_at, t.workflow_id, t.ordered,
+           coalesce(t.attempts_before, 0) + t.retry_count + 1 AS attempt,
+           o.told ->> 'status' AS status, o.told ->> 'final_code' AS final_code, (o.told ->> 'due_at')::timestamptz AS due_at, o.told
     FROM horsies_tasks t JOIN outcome o ON o.id = t.id AND o.generation = t.claim_generation
     WHERE t.id = ANY (ARRAY(SELECT outcome.id FROM outcome)) AND t.claimed_by = p_worker AND t.status = 'RUNNING'
     FOR NO KEY UPDATE OF t SKIP LOCKED
@@ -82,19 +83,21 @@ BEGIN
     UPDATE horsies_tasks t
     SET status = e.status, finished_at = v_now, next_retry_at = NULL,
         advanced_at = CASE WHEN e.workflow_id = ANY (v_plain) THEN v_now ELSE t.advanced_at END,
-        error_code = coalesce(e.final_code, e.error_code),
-        order_stop = CASE e.status WHEN 'FAILED' THEN e.order_stop END,
-        result = CASE WHEN e.final_code = 'POISON' THEN horsies_error_result('POISON', 'processes died again and again while they ran this task: ' || e.error_message)::text
-                   ELSE e.result END::horsies_json
+        error_code = coalesce(e.final_code, e.told ->> 'error_code'),
+        order_stop = CASE e.status WHEN 'FAILED' THEN e.told ->> 'order_stop' END,
+        result = CASE WHEN e.final_code = 'POISON' THEN horsies_error_result(
+                        'POISON', 'processes died again and again while they ran this task: ' || (e.told ->> 'error_message'))::text
+                   ELSE e.told ->> 'result' END::horsies_json
     FROM ended e
     WHERE t.id = ANY (ARRAY(SELECT ended.id FROM ended WHERE ended.due_at IS NULL)) AND e.id = t.id
       AND t.claim_generation = e.generation AND t.claimed_by = p_worker AND t.status = 'RUNNING'
   ), attempt AS (
     INSERT INTO horsies_task_attempts (task_id, attempt, claim_generation, outcome, will_retry, started_at, finished_at,
                                        error_code, error_message, exception_class, traceback, site, site_line, worker_id, child_pid)
-    SELECT e.id, e.attempt, e.generation, CASE WHEN e.crashed THEN 'WORKER_FAILURE' ELSE e.status END, e.due_at IS NOT NULL,
-           coalesce(e.started_at, v_now), v_now, e.error_code, e.error_message, e.exception_class, e.traceback, e.site, e.site_line, p_worker,
-           e.child_pid
+    SELECT e.id, e.attempt, e.generation, CASE WHEN (e.told ->> 'crashed')::boolean THEN 'WORKER_FAILURE' ELSE e.status END,
+           e.due_at IS NOT NULL, coalesce(e.started_at, v_now), v_now, e.told ->> 'error_code', e.told ->> 'error_message',
+           e.told ->> 'exception_class', e.told ->> 'traceback', e.told ->> 'site', (e.told ->> 'site_line')::int, p_worker,
+           (e.told ->> 'child_pid')::int
     FROM ended e
   )
   SELECT coalesce(array_agg(e.id), '{}'), coalesce(array_agg(e.queue_name::text), '{}'), coalesce(array_agg(e.partition_key), '{}'),

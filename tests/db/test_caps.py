@@ -111,6 +111,10 @@ def test_workers_are_woken_for_a_free_permit_that_was_not_used(claimer: Claimers
     assert (len(replaced), heard(listener)) == (2, []), "nobody needs to come"
     finish(worker, replaced[:1], sync=int(name == "*"))
     assert heard(listener) == [f"0 {name}"]
+    limit(name, max_concurrency=0)
+    heard(listener)
+    finish(worker, replaced[1:])
+    assert heard(listener) == [], "in a pause nobody could use it"
 
 
 # How a version with one lock for all queues would claim: it counts under its own lock, and takes what is left of the cap then.

@@ -3,15 +3,14 @@
 -- own task or as the one it was skipped for. It has to be in the table, so with "skip" there is one fire time in a call.
 -- Locks: only the new rows. Index: primary keys.
 WITH due AS MATERIALIZED (
-  SELECT s.name, t.fire_at, t.task_id, CASE WHEN %(skip)s::boolean THEN (
+  SELECT t.fire_at, t.task_id, CASE WHEN %(skip)s::boolean THEN (
     SELECT k.id FROM horsies_tasks k
     WHERE k.finished_at IS NULL AND k.id = (
       SELECT coalesce(e.task_id, e.skipped_for) FROM horsies_schedule_ticks e
-      WHERE e.schedule_name = s.name AND e.fire_at < t.fire_at ORDER BY e.fire_at DESC LIMIT 1)
+      WHERE e.schedule_name = %(name)s::text AND e.fire_at < t.fire_at ORDER BY e.fire_at DESC LIMIT 1)
   ) END AS unfinished
-  FROM horsies_schedules s, ROWS FROM (unnest(%(fire_times)s::timestamptz[]), unnest(%(task_ids)s::uuid[])) AS t (fire_at, task_id)
-  WHERE s.name = %(name)s::text AND (s.last_fire_at IS NULL OR s.last_fire_at < t.fire_at)
+  FROM unnest(%(fire_times)s::timestamptz[], %(task_ids)s::uuid[]) AS t (fire_at, task_id)
 )
 INSERT INTO horsies_schedule_ticks (schedule_name, fire_at, task_id, skipped_for)
-SELECT d.name, d.fire_at, CASE WHEN d.unfinished IS NULL THEN d.task_id END, d.unfinished FROM due d
+SELECT %(name)s::text, d.fire_at, CASE WHEN d.unfinished IS NULL THEN d.task_id END, d.unfinished FROM due d
 ON CONFLICT DO NOTHING RETURNING task_id, skipped_for

@@ -48,7 +48,8 @@ BEGIN
         ELSE
           SELECT array_agg(ROW(c.id, v_queue, v_lane, v_first.priority, c.enqueued_at, CASE WHEN c.stale
                    THEN horsies_partition_key(v_limits.partition_by_args, v_limits.partition_by_task, c.kwargs, c.task_name, c.codec)
-                   ELSE c.partition_key END, c.stale, c.late, '')::horsies_candidate) AS rows, count(*)::int AS many, bool_or(c.stale) AS stale
+                   ELSE c.partition_key END, c.stale, c.late, '')::horsies_candidate) AS rows, count(*)::int AS many,
+                 coalesce(bool_or(c.stale), false) AS stale
           INTO v_some
           FROM (
             SELECT t.id, t.enqueued_at, t.partition_key, t.kwargs, t.codec, t.task_name,
@@ -63,12 +64,10 @@ BEGIN
               AND (t.workflow_id IS NULL OR NOT EXISTS (SELECT FROM horsies_forbidding(t.workflow_id, t.node)))
             ORDER BY t.enqueued_at, t.id LIMIT v_left FOR NO KEY UPDATE SKIP LOCKED
           ) AS c;
-          IF v_some.many > 0 THEN
-            candidates := candidates || v_some.rows;
-            stale := stale OR v_some.stale;
-            v_left := v_left - v_some.many;
-            EXIT WHEN v_left <= 0;
-          END IF;
+          candidates := candidates || v_some.rows;
+          stale := stale OR v_some.stale;
+          v_left := v_left - v_some.many;
+          EXIT WHEN v_left <= 0;
           SELECT t.enqueued_at INTO v_next FROM horsies_tasks t
           WHERE t.queue_name = v_limits.queue_name AND t.lane = v_lane AND t.priority = v_first.priority AND t.enqueued_at > p_wanted.now
             AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked

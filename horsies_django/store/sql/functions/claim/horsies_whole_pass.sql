@@ -118,7 +118,8 @@ BEGIN
     END IF;
   END IF;
 
-  IF v_capped AND p_freed <> '{}' THEN  -- permits that were freed here and not used again: nothing else wakes other workers for them
+  -- Permits that were freed here and not used again: nothing else wakes other workers for them. In a pause of all nobody can use them.
+  IF v_capped AND p_freed <> '{}' AND coalesce(v_cluster.max_concurrency > 0, true) THEN
     v_used := ARRAY(SELECT c.queue_name FROM unnest(claims) AS c WHERE c.kind = 'start');
     IF v_cluster.max_concurrency IS NOT NULL THEN  -- other workers' queues use the same permits
       IF cardinality(p_freed) > cardinality(v_used)

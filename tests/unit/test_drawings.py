@@ -68,6 +68,8 @@ def test_no_boxes_overlap_and_all_are_on_the_picture(graph: tuple[list[int], lis
     assert not [(one, other) for n, one in enumerate(boxes) for other in boxes[:n] if overlap(one, other)]
     assert all(0 <= box.x <= found.width - WIDTH and 0 <= box.y <= found.height - HEIGHT for box in boxes)
     assert [(box.y, box.x) for box in boxes] == sorted((box.y, box.x) for box in boxes), "they are in reading order"
+    curves = re.findall(r"M\d+ (\d+)C\d+ (-?\d+) \d+ \2 \d+ (\d+)", "".join(found.lines.values()))
+    assert all(int(above) < int(middle) < int(below) for above, middle, below in curves)
 
 
 @given(graphs, st.randoms(use_true_random=False))

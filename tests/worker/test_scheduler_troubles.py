@@ -50,6 +50,7 @@ def test_a_schedule_that_cannot_be_sent_holds_up_no_other_and_says_so_when_nobod
     assert (row("broken").error, row("broken").next_fire_at) == (None, NOON + 60 * SECOND)
     clockwork.later(NOON + 60 * SECOND + GRACE)
     assert "was sent an argument that it does not take" in (row("broken").error or "")
+    assert row("broken").error_at is not None
     assert row("broken").next_fire_at == NOON + 420 * SECOND
     schedules.change("broken", {"kwargs": {}}, actor="ann")
     assert row("broken").error is None

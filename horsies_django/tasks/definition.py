@@ -25,9 +25,9 @@ class TaskDefinition:
     """A task as declared by the decorator.
 
     ``origin`` is the dotted path of the function, ``schedule`` the definition of its own schedule, if any; ``arguments`` and
-    ``result`` encode and decode values. ``codec`` is "plain" for a task of ``django.tasks``, None for one of ``@task``. With
-    ``takes_context``, whoever runs it gives its first argument. ``decide`` is called with the exception and the number of a
-    failed attempt, counted from 1, and returns whether it is retried: True, or after how many seconds; None: as the policy says.
+    ``result`` encode and decode values. ``codec`` is "plain" for a task of ``django.tasks``, None for one of ``@task``.
+    ``decide`` is called with the exception and the number of a failed attempt, counted from 1, and returns whether it is
+    retried: True, or after how many seconds; None: as the policy says.
     """
 
     function: Callable[..., Any]
@@ -43,7 +43,6 @@ class TaskDefinition:
     arguments: ArgumentsCodec | PlainArguments
     result: ResultCodec
     codec: str | None = None
-    takes_context: bool = False
     decide: Callable[[BaseException, int], float | bool | None] | None = None
     keep_result: bool | dt.timedelta | None = None
     unique: Unique | None = None
@@ -95,12 +94,13 @@ def define_plain(
 ) -> TaskDefinition:
     """Return the definition of a function of ``django.tasks``, which needs no annotations. Raises TaskDefinitionError.
 
-    ``priority`` is from 1 (first) to 201, that is 101 - p for the priority p of ``django.tasks``. A workflow takes any object
-    whose attribute ``definition`` is the result, and whose attribute ``send_options``, if it has one, are SendOptions.
+    ``priority`` is from 1 (first) to 201, that is 101 - p for the priority p of ``django.tasks``. With ``takes_context``,
+    whoever runs it gives its first argument. A workflow takes any object whose attribute ``definition`` is the result, and whose
+    attribute ``send_options``, if it has one, are SendOptions.
     """
     return TaskDefinition(
         **_common(function, LOWEST_PLAIN, priority, **options), schedule=None, arguments=PlainArguments(function, takes_context),
-        result=PlainResult(function), codec=PLAIN, takes_context=takes_context, decide=decide,
+        result=PlainResult(function), codec=PLAIN, decide=decide,
     )  # fmt: skip
 
 

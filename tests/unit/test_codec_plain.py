@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import collections
 import datetime as dt
-import decimal
 import enum
 import json
 import math
 import types
-import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -19,11 +17,9 @@ from hypothesis import strategies as st
 
 from horsies_django.core.codec import CodecError, PlainArguments, PlainResult
 from horsies_django.core.codec.plain import named_arguments
-from horsies_django.core.errors import TaskDefinitionError
-from horsies_django.core.queues import django_priority, shown_priority, stored_priority
-from horsies_django.tasks.definition import define, define_plain
+from horsies_django.tasks.definition import define_plain
 from tests.support.sizes import examples
-from tests.unit.shapes import PLAIN, TEXT, Color, Customer, Level, error_of
+from tests.unit.shapes import PLAIN, Color, Customer, Level, error_of
 from tests.unit.test_codec import at, greet, loose
 
 CALM = settings(max_examples=examples(50, 1_000), deadline=None, database=None)
@@ -56,35 +52,6 @@ def test_every_json_value_comes_back_as_it_was(args: list[Any], kwargs: dict[str
     assert result.decode(result.encode_ok([args, kwargs])).ok == [args, kwargs]
 
 
-ODD = [Word.A, Name.B, Level.LOW, Text("text"), b"bytes", Color.RED, math.nan, math.inf, "\x00", "\ud800"]
-NO_JSON = [dt.date(2030, 1, 1), decimal.Decimal(1), uuid.UUID(int=1), {1, 2}, object(), Customer(), 1j, b"\xff"]
-LOOSE = st.recursive(
-    PLAIN | st.sampled_from(ODD) | st.sampled_from(NO_JSON),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.tuples(inner, inner)
-        | st.lists(inner, max_size=2).map(collections.deque)
-        | st.dictionaries(TEXT | st.integers() | st.sampled_from([Name.B, b"key"]), inner, max_size=3)
-        | st.dictionaries(TEXT, inner, max_size=2).map(types.MappingProxyType)
-    ),
-    max_leaves=8,
-)
-
-
-@CALM
-@given(LOOSE)
-def test_whatever_is_sent_is_strict_json_or_refused(value: Any) -> None:
-    """Naive: json.dumps() takes NaN, NUL, lone surrogates and keys that are numbers, which the database refuses or changes."""
-    try:
-        text = ANYTHING.encode([value], {})
-    except CodecError:
-        return
-    text.encode()
-    found = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))["args"][0]
-    assert "\x00" not in json.dumps(found, ensure_ascii=False)
-    assert ANYTHING.encode([found], {}) == text, "what is stored stays the same when it is sent again"
-
-
 @pytest.mark.parametrize(
     ("value", "stored"),
     [
@@ -110,6 +77,10 @@ def test_what_resembles_json_becomes_json(value: Any, stored: Any) -> None:
     [
         (math.nan, "NaN is not valid JSON"),
         ("a\x00b", "NUL byte"),
+        (b"a\x00b", "NUL byte"),
+        (Text("\ud800"), "lone surrogate"),
+        ({b"a\x00": 1}, "NUL byte"),
+        ({1, 2}, "got set"),
         (b"\xff", "these bytes are not text in UTF-8"),
         ({1: 2}, "a key is of type int; the keys of a JSON object are str"),
         ({b"a": 1, "a": 2}, 'two keys are the same in JSON'),
@@ -119,11 +90,22 @@ def test_what_resembles_json_becomes_json(value: Any, stored: Any) -> None:
         pytest.param(10**5_000, "an int of more than 4300 digits", id="a vast int"),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("inside", [lambda value: value, lambda value: {"x": [1, value]}])
-def test_what_is_no_json_is_refused_with_its_position(value: Any, said: str, inside: Callable[[Any], Any]) -> None:
+@pytest.mark.parametrize(
+    ("inside", "path"),
+    [
+        (lambda value: value, "user"),
+        (lambda value: {"x": [1, value]}, "user[key 1][1]"),
+        (lambda value: types.MappingProxyType({"x": (1, collections.deque([value]))}), "user[key 1][1][0]"),
+    ],
+    ids=["itself", "in JSON", "in what resembles JSON"],
+)
+def test_what_is_no_json_is_refused_with_its_position(
+    value: Any, said: str, inside: Callable[[Any], Any], path: str
+) -> None:
+    """Naive: json.dumps() takes NaN, NUL, lone surrogates and keys that are numbers, which the database refuses or changes."""
     by_keyword = error_of(ANYTHING.encode, [], {"user": inside(value)})
     assert said in str(by_keyword)
-    assert by_keyword.path.startswith("user" if inside(1) == 1 else "user[key 1][1]")
+    assert by_keyword.path.startswith(path)
     assert error_of(PlainArguments(greet).encode, [inside(value)], {}).path.startswith("name")
     assert str(error_of(PlainResult(anything).encode_ok, inside(value))).startswith("result")
 
@@ -198,37 +180,11 @@ def test_annotations_of_a_plain_function_do_not_matter() -> None:
     def typed(when: Undefined, who: set[int] = {1}) -> Undefined:  # type: ignore[name-defined]  # noqa: B006, F821
         return None
 
-    definition = define_plain(typed)
+    definition = define_plain(typed, name="shop.tell", queue="mail")
+    assert (definition.name, definition.queue, definition.codec) == ("shop.tell", "mail", "plain")
     definition.arguments.resolve()
     definition.result.resolve()
     assert definition.arguments.decode(definition.arguments.encode([1], {})) == ([1], {})
-
-
-def test_priorities_of_django_tasks_reach_from_1_to_201_and_others_to_100() -> None:
-    def quiet(n: int = 0) -> None: ...
-
-    assert [stored_priority(p) for p in (100, 0, -100)] == [1, 101, 201]
-    assert [django_priority(n) for n in (1, 101, 201)] == [100, 0, -100]
-    assert (shown_priority(101, "plain"), shown_priority(100, None)) == ("101 (django.tasks: 0)", "100")
-    assert define_plain(quiet, priority=201).priority == 201
-    assert define_plain(quiet).priority == 101
-    for wrong in (0, 202, True, "5"):
-        with pytest.raises(TaskDefinitionError, match="from 1 \\(first\\) to 201"):
-            define_plain(quiet, priority=wrong)  # type: ignore[arg-type]
-    with pytest.raises(TaskDefinitionError, match="from 1 \\(first\\) to 100"):
-        define(quiet, priority=101)
-
-
-def test_the_definition_says_how_its_task_is_sent_and_run() -> None:
-    def again(error: BaseException, attempt: int) -> float:
-        return 2.0
-
-    definition = define_plain(with_context, name="shop.tell", queue="mail", takes_context=True, decide=again)
-    assert (definition.codec, definition.takes_context, definition.decide) == ("plain", True, again)
-    assert (definition.name, definition.queue, definition.lane) == ("shop.tell", "mail", "sync")
-    assert definition.result.wraps_result is False
-    own = define(test_a_context_is_no_argument)
-    assert (own.codec, own.takes_context, own.decide) == (None, False, None)
 
 
 @pytest.mark.parametrize(

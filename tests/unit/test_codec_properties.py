@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import PositiveInt
 
-from horsies_django.core.codec import ArgumentsCodec, CodecError, Shape, UnsupportedType, shape_of
+from horsies_django.core.codec import CodecError, Shape, UnsupportedType, shape_of
 from tests.support.sizes import examples
 from tests.unit.shapes import FLOATS, PLAIN, TEXT, Box, Doc, Line, Order, Span, Tree
 
@@ -163,22 +163,3 @@ def test_json_of_any_kind_is_read_as_the_declared_type_or_refused(typed: Typed, 
         assert shape.decode(shape.encode(value, "x"), "x") == value
     else:
         assert error.path.startswith("x")
-
-
-def send(a: int, b: str, /, order: Order, *, tags: list[str] | None = None, extra: Any = 0) -> None: ...
-
-
-SEND = ArgumentsCodec.of(send)
-
-
-@given(
-    a=st.integers(),
-    b=TEXT,
-    order=SCALARS[Order],
-    rest=st.fixed_dictionaries({}, optional={"tags": st.none() | st.lists(TEXT), "extra": PLAIN}),
-)
-@CALM
-def test_the_arguments_of_a_call_come_back_through_text(a: int, b: str, order: Order, rest: dict[str, Any]) -> None:
-    for args, kwargs in (((a, b, order), rest), ((a, b), {"order": order, **rest})):
-        text = SEND.encode(args, kwargs)
-        assert SEND.decode(text) == SEND.decode(text.encode()) == ([a, b], {"order": order, **rest})

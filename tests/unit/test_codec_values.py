@@ -253,6 +253,7 @@ class Even:
             raise ValueError("n must be even")
 
 
+Namesake = type("Point", (), {"__module__": "elsewhere"})
 # Of another type.
 BAD: list[tuple[Any, Any, str]] = [
     (int, True, "expected int, got bool"),
@@ -284,17 +285,10 @@ BAD: list[tuple[Any, Any, str]] = [
     (Doc, {"a": 1, "secret": 2}, "the dict has 1 field that Doc does not have"),
     (Doc, [], "expected Doc, got list"),
     (PositiveInt, 0, "int refused it: Input should be greater than 0"),
-    (
-        list[list[int]] | list[str],
-        [[1, "a"]],
-        "'x[0][1]': expected int, got str",
-    ),  # that of the member that came furthest
+    # Of a union, that of the member that came furthest.
+    (list[list[int]] | list[str], [[1, "a"]], "'x[0][1]': expected int, got str"),
     (dict[str, int], {"a": 1, "k" * 100: "a"}, "'x[key 2]': expected int, got str"),
-    (
-        Point,
-        type("Point", (), {"__module__": "elsewhere"})(),
-        "expected Point, got another class of that name, elsewhere.Point",
-    ),
+    (Point, Namesake(), "expected Point, got another class of that name, elsewhere.Point"),
 ]
 
 

@@ -41,9 +41,7 @@ from horsies_django.worker.process.options import WorkerOptions
 from horsies_django.worker.supervisor import Supervisor
 from tests.apps.project import tasks
 from tests.conftest import Connect, put, wait_until
-from tests.db.sighted import Sighted
 from tests.support.factories import HeartbeatFactory, now
-from tests.support.payloads import HOSTILE
 from tests.worker.conftest import Build, ask, turns_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -312,7 +310,7 @@ class Listening:
         self.moments: list[float] = []
         self.runs: list[uuid.UUID] = []
         self.selector = selectors.DefaultSelector()
-        listener = Listener("default", "_new", application_name="horsies test")
+        listener = Listener("default", "_new", application_name="horsies test", own="_alone")
         words = {word: partial(self.wake, word) for word in ("default", "sync default", "now sync default")}
         resilience, anew = Resilience(db_retry_initial_ms=100), partial(self.wake, "anew")
         self.notifications = NotificationListener(listener, self.selector, resilience, words, anew, self.runs.append)
@@ -383,7 +381,11 @@ def test_a_signal_to_a_workflow_names_its_run_and_looks_for_no_tasks(listening: 
     assert listening.woken == ["anew"]
 
 
-def test_due_tasks_are_told_from_others_and_queues_that_are_not_served_wake_nobody(listening: Listening) -> None:
+def test_due_tasks_are_told_from_others_and_neither_other_queues_nor_strangers_wake_anybody(
+    listening: Listening,
+) -> None:
+    listening.connection.execute("SELECT pg_notify(%s, 'a text of a stranger')", [f"{listening.prefix}_new"])
+    listening.hears()
     for sent in ({"queue": "mail"}, {}, {"due_at": timezone.now() + timedelta(minutes=1)}):
         put(**sent)
         listening.hears()
@@ -391,11 +393,10 @@ def test_due_tasks_are_told_from_others_and_queues_that_are_not_served_wake_nobo
 
 
 def test_a_worker_that_is_not_elected_hears_only_what_it_is_told_alone(listening: Listening) -> None:
-    own = listening.prefix + listening.notifications.listener.own
     listening.notifications.hear(wanted=False)
     assert (listening.notifications.healthy, listening.notifications.hears) == (True, False)
     put()
-    listening.connection.execute("SELECT pg_notify(%s, 'now sync default')", [own])
+    listening.connection.execute("SELECT pg_notify(%s, 'now sync default')", [f"{listening.prefix}_alone"])
     listening.hears()
     listening.notifications.hear(wanted=True)
     put()
@@ -440,31 +441,12 @@ def test_all_that_was_said_of_a_queue_at_once_is_heard(listening: Listening) -> 
     assert listening.moments[1:] == moments
 
 
-@pytest.fixture
-def sighted(connect: Connect) -> Iterator[Sighted]:
-    worker = Sighted(connect(), default=100)
-    yield worker
-    worker.close()
-
-
-def test_after_whatever_payloads_a_task_is_heard_of_and_found_by_the_pass(sighted: Sighted) -> None:
-    said = [text for text in HOSTILE if text.isprintable() and len(text) < 8_000]
-    for payload in (*said, "Infinity default", "999999999999 behind default", "-Infinity sync default", "0 default"):
-        sighted.store.connection.execute("SELECT pg_notify(%s, %s)", [f"{sighted.channel}_new", payload])
-    sighted.settle_in()  # its cursors lie where the payloads left them
-    (id_,) = put()
-    sighted.hears()
-    assert [claim.id for claim in sighted.run_pass(sync=1).claims] == [id_]
-
-
-def test_the_news_of_another_channel_on_the_same_connection_are_not_ours(sighted: Sighted, connect: Connect) -> None:
+def test_the_news_of_another_channel_on_the_same_connection_are_not_ours(listening: Listening) -> None:
     """Behind a pooler the server's connection may be one on which another client has listened."""
-    listener = sighted.notifications
-    listener.listener.connection.execute("LISTEN somebody_elses")
-    sighted.settle_in()
-    woken, listener.listener.received = sighted.woken, False
-    connect().execute("SELECT pg_notify('somebody_elses', '0 default')")
-    wait_until(lambda: sighted.selector.select(0), "it arrives")
-    listener.receive()
-    assert sighted.woken == woken
-    assert not listener.listener.received, "it proves nothing about our own channels"
+    listener = listening.notifications.listener
+    assert listener.connection is not None
+    listener.connection.execute("LISTEN somebody_elses")
+    listening.connection.execute("SELECT pg_notify('somebody_elses', '0 default')")
+    listening.hears()
+    assert listening.woken == ["anew"]
+    assert not listener.received, "it proves nothing about our own channels"

@@ -90,13 +90,17 @@ def test_each_result_is_a_sample_and_all_results_of_a_task_are_one_histogram(par
 def test_a_duration_is_in_each_bucket_from_its_own_on_and_results_of_a_task_are_added_up(parts: Supervisor) -> None:
     odd = 'a "quoted" one, with \\n, a\nline and ü'
     results = [outcome(odd, seconds=0.2), outcome(odd, "OH_NO", 3.0), outcome(odd, "OH_NO", 9_000.0)]
-    parts.outbox.counts.settled(results, {})
+    parts.outbox.counts.settled([*results, outcome(odd, "WORKER_CRASHED", seconds=None)], {})
+    waited = [Claim(uuid7(), 1, "sync", odd, "{}", queue_name="mail", due_in=due_in) for due_in in (-2.0, 0.1)]
+    parts.outbox.counts.claimed(waited)
     found = scraped(parts)
     name, labels = "horsies_task_duration_seconds", {"queue": "default", "task": odd}
     counts = [found.get(f"{name}_bucket", le="+Inf" if bound == math.inf else str(bound), **labels) for bound in BOUNDS]
     assert counts == [0] * 5 + [1] * 4 + [2] * 6 + [3]
     assert found.get(f"{name}_sum", **labels) == 9_003.2
     assert found.get(f"{name}_count", **labels) == 3
+    waits = [found.get(f"horsies_task_wait_seconds_{figure}", queue="mail") for figure in ("sum", "count")]
+    assert waits == [2.0, 2]
 
 
 def test_slots_are_used_by_tasks_that_run_not_by_those_ahead(parts: Supervisor, tmp_path: Path) -> None:
@@ -213,15 +217,6 @@ def test_names_and_codes_without_end_are_counted_as_others() -> None:
     assert found["default", "", CLAIMED] == 1, "which are no task"
     assert (found["default", OTHER, "COMPLETED"], found["default", "task0", OTHER]) == (21, 20)
     assert (found["default", "task0", "CODE_3"], found["default", "task0", "COMPLETED"]) == (2, 2)
-
-
-def test_durations_are_summed_and_put_into_buckets() -> None:
-    counts = Counts()
-    counts.settled([outcome(seconds=0.3), outcome(seconds=0.4), outcome(seconds=100.0), outcome(seconds=None)], {})
-    counts.claimed([Claim(uuid7(), 1, "sync", "t", "{}", queue_name="mail", due_in=due_in) for due_in in (-2.0, 0.1)])
-    pay, mail = counts.read()
-    assert (pay.n, pay.seconds, sum(pay.buckets), pay.buckets[6], pay.buckets[12]) == (4, pytest.approx(100.7), 3, 2, 1)
-    assert mail == Total("mail", "", "CLAIMED", 2, 2.0, (1, *[0] * 7, 1, *[0] * 7))
 
 
 def test_each_count_is_written_once_in_its_minute_and_hour(writer: HistoryWriter, connect: Connect) -> None:

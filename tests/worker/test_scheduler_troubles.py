@@ -90,7 +90,6 @@ def test_a_definition_that_nobody_understands_is_not_looked_at_until_it_is_chang
     ("definition", "error"),
     [
         ({"task": "shop.tasks.newer"}, "this process has no task 'shop.tasks.newer'"),
-        ({"kwargs": {"more": 1}}, "does not take"),
         ({"catch_up": "newest"}, "catch_up"),
     ],
     ids=str,

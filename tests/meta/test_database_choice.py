@@ -10,12 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.database import (
-    ROOT,
-    choose,
-    docker_engine_problem,
-    server_version,
-)
+from tests.support.database import ROOT, choose, docker_engine_problem, server_version
 
 
 def yes() -> None:
@@ -42,11 +37,7 @@ def absent() -> str:
     ids=["url", "binaries", "engine with image", "no engine", "no image"],
 )
 def test_what_is_named_is_used_without_asking_docker_and_without_docker_the_reason_is_told(
-    environ: dict[str, str],
-    ping: Callable[[], str | None],
-    pull: Callable[[], str | None],
-    kind: str,
-    why: str,
+    environ: dict[str, str], ping: Callable[[], str | None], pull: Callable[[], str | None], kind: str, why: str
 ) -> None:
     choice = choose(environ, ping=ping, pull=pull)
     assert choice.kind == kind

@@ -395,19 +395,6 @@ def test_an_edit_finds_its_place_in_the_code_and_the_tests_that_have_to_notice_i
         assert name in defined(ROOT / path), test
 
 
-def test_a_lost_anchor_is_named(tmp_path: Path) -> None:
-    lost = Edit(7, "nothing is done", "code.py", "do_it()", "pass")
-    assert "no code.py" in str(lost.problem(tmp_path))
-    (tmp_path / "code.py").write_text("done()")
-    assert "edit 7 (nothing is done)" in str(lost.problem(tmp_path))
-    (tmp_path / "code.py").write_text("do_it() or do_it()")
-    assert "stands 2 times in code.py" in str(lost.problem(tmp_path))
-    (tmp_path / "code.py").write_text("do_it()")
-    assert lost.problem(tmp_path) is None
-    lost.apply(tmp_path)
-    assert (tmp_path / "code.py").read_text() == "pass"
-
-
 def test_only_an_assertion_that_fails_counts(tmp_path: Path) -> None:
     (tmp_path / "test_ends.py").write_text(ENDS)
     command = [

@@ -49,9 +49,8 @@ ALLOWED = {
     "tests/worker/test_scheduler.py::test_a_cut_connection_wakes_it_and_is_replaced": "the sleep that is woken",
 }
 
-A_DEADLINE = (
-    10  # seconds: nobody waits for so long but for a process, a gate or a barrier, and only when something is wrong
-)
+# Seconds: nobody waits for so long but for a process, a gate or a barrier, and only when something is wrong.
+A_DEADLINE = 10
 IN_A_STRING = re.compile(r"\b(pg_|u)?sleep\(")
 CLOCKS = {"time.monotonic", "time.time", "monotonic", "time.perf_counter"}
 

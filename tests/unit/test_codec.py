@@ -383,3 +383,19 @@ def test_what_postgresql_cannot_hold_or_is_not_what_a_field_declares_is_made_vis
     assert (found["message"], found["exception"]) == ("None", {"repr": "ValueError('no')"})
     found = stored_error(TaskError("X", exception={1: Hostile()}))  # type: ignore[dict-item]
     assert found["exception"] == {"1": "<Hostile whose repr fails: RuntimeError>"}
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()) | st.binary() | st.dates(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters()) | st.integers(), inner) | st.tuples(inner),
+    max_leaves=5,
+)
+
+
+@pytest.mark.thorough
+@settings(max_examples=examples(40, 1_000), deadline=None, database=None)
+@given(st.text(st.characters()), ANYTHING)
+def test_whatever_an_error_carries_can_be_stored_and_read(message: str, data: Any) -> None:
+    found = COUNT.decode(encode_error(TaskError("X", message, data=data))).err_value
+    assert found.error_code == "X"
+    assert "\x00" not in found.message

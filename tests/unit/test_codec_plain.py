@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import collections
 import datetime as dt
+import decimal
 import enum
 import json
 import math
 import types
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +21,7 @@ from horsies_django.core.codec import CodecError, PlainArguments, PlainResult
 from horsies_django.core.codec.plain import named_arguments
 from horsies_django.tasks.definition import define_plain
 from tests.support.sizes import examples
-from tests.unit.shapes import PLAIN, Color, Customer, Level, error_of
+from tests.unit.shapes import PLAIN, TEXT, Color, Customer, Level, error_of
 from tests.unit.test_codec import at, greet, loose
 
 CALM = settings(max_examples=examples(50, 1_000), deadline=None, database=None)
@@ -50,6 +52,35 @@ def test_every_json_value_comes_back_as_it_was(args: list[Any], kwargs: dict[str
     assert ANYTHING.decode(ANYTHING.encode(args, kwargs)) == (args, kwargs)
     result = PlainResult(anything)
     assert result.decode(result.encode_ok([args, kwargs])).ok == [args, kwargs]
+
+
+ODD = [Word.A, Name.B, Level.LOW, Text("text"), b"bytes", Color.RED, math.nan, math.inf, "\x00", "\ud800"]
+NO_JSON = [dt.date(2030, 1, 1), decimal.Decimal(1), uuid.UUID(int=1), {1, 2}, object(), Customer(), 1j, b"\xff"]
+LOOSE = st.recursive(
+    PLAIN | st.sampled_from(ODD) | st.sampled_from(NO_JSON),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.tuples(inner, inner)
+        | st.lists(inner, max_size=2).map(collections.deque)
+        | st.dictionaries(TEXT | st.integers() | st.sampled_from([Name.B, b"key"]), inner, max_size=3)
+        | st.dictionaries(TEXT, inner, max_size=2).map(types.MappingProxyType)
+    ),
+    max_leaves=8,
+)
+
+
+@CALM
+@given(LOOSE)
+def test_whatever_is_sent_is_strict_json_or_refused(value: Any) -> None:
+    """Naive: json.dumps() takes NaN, NUL, lone surrogates and keys that are numbers, which the database refuses or changes."""
+    try:
+        text = ANYTHING.encode([value], {})
+    except CodecError:
+        return
+    text.encode()
+    found = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))["args"][0]
+    assert "\x00" not in json.dumps(found, ensure_ascii=False)
+    assert ANYTHING.encode([found], {}) == text, "what is stored stays the same when it is sent again"
 
 
 @pytest.mark.parametrize(

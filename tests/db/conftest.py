@@ -15,11 +15,11 @@ from django.db import connection, connections
 
 from horsies_django.store.base import load
 from horsies_django.store.queues import QueueStore
-from horsies_django.store.workers import WorkerStore
 from tests.conftest import Claimer, put, wait_until
 from tests.conftest import Claimers as Claimers
 from tests.conftest import Connect as Connect
 from tests.db.drives import Engine, Hand
+from tests.db.lives import enlist
 
 Aside = Callable[..., Future[Any]]
 Engines = Callable[[], Engine]
@@ -111,8 +111,7 @@ def impatient(worker: Claimer) -> Claimer:
 
 def register(worker: Claimer) -> Claimer:
     """Write a worker's row and its first heartbeat."""
-    serving = {"queues": ["default"], "task_names": [], "processes": 1, "threads": 1, "async_concurrency": 1}
-    WorkerStore(worker.conn).register(worker.id, hostname="h", pid=1, version="0", **serving)
+    enlist(worker.conn, worker.id, "default", slots=1, task_names=[])
     return worker
 
 

@@ -31,7 +31,7 @@ from horsies_django.workflows.nodes import Node
 from tests.apps.project import flows
 from tests.conftest import Claimer, Connect, sql
 from tests.db.graphs import Dice, acting, add, build, graph_of, spot_of
-from tests.db.lives import THRESHOLD
+from tests.db.lives import THRESHOLD, enlist
 from tests.support.models.workflows import BAD, FINAL, LARGE, Fate, Graph, Path, Place, Run, Spot, too_large
 
 TABLES = (
@@ -92,8 +92,7 @@ class Engine(Claimer):
         self.claims: list[tuple[Claim, Place]] = []
         self.growing: dict[uuid.UUID, Iterator[None]] = {}
         self.advancer = Advancer(self.max_bytes)
-        serving: dict[str, Any] = {"queues": ["default"], "processes": 1, "threads": 9, "async_concurrency": 9}
-        WorkerStore(self.conn).register(self.id, hostname="h", pid=1, version="0", **serving)
+        enlist(self.conn, self.id, "default")
 
     @property
     def workflows(self) -> WorkflowStore:
@@ -108,9 +107,11 @@ class Engine(Claimer):
         return self.run_pass(many).claims
 
     def named(self) -> dict[str, Claim]:
-        """Claim tasks; return the claims by the names of their nodes."""
+        """Claim tasks; return the claims by the names of their nodes, or by the places of the elements of a map."""
         claims = {claim.id: claim for claim in self.take()}
-        return {node.name: claims[node.task_id] for node in WorkflowNode.objects.filter(task_id__in=claims)}
+        names = dict(WorkflowNode.objects.filter(task_id__in=claims).values_list("task_id", "name"))
+        places = Task.objects.filter(id__in=claims).values_list("id", "node_index")
+        return {names.get(id_, f"element {place}"): claims[id_] for id_, place in places}
 
     def settle(self, *claims: Claim, value: Any = 1, code: str | None = None) -> Passed:
         """Let tasks complete with a value, or end with an error."""
@@ -160,11 +161,7 @@ class Hand:
 
     def take(self) -> set[str]:
         """Claim all tasks; return the names of those that run now."""
-        claims = {claim.id: claim for claim in self.engine.take()}
-        for node in WorkflowNode.objects.filter(task_id__in=claims):
-            self.claims[node.name] = claims[node.task_id]
-        for task in Task.objects.filter(id__in=claims.keys() - {claim.id for claim in self.claims.values()}):
-            self.claims[f"element {task.node_index}"] = claims[task.id]
+        self.claims |= self.engine.named()
         return {*self.claims}
 
     def send(self, flow: Workflow) -> WorkflowHandle:
@@ -194,7 +191,7 @@ class Driven:
     settled: Callable[[Outcome, Any, Passed], None]  # notes that this was written
     began: Callable[
         [Engine, Claim], Any
-    ]  # notes that a task was claimed, checks that it may run now, and returns its place
+    ]  # notes that a task was claimed, checks that it may run now, returns its place
 
     def __init__(self, connect: Connect, max_bytes: int, engines: int = 2) -> None:
         self.looker = connect()

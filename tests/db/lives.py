@@ -53,6 +53,12 @@ MOVES = {
 }
 
 
+def enlist(conn: psycopg.Connection[Any], worker: uuid.UUID, *queues: str, slots: int = 9, **columns: Any) -> None:
+    """Write the row of a worker and its first heartbeat."""
+    serving: dict[str, Any] = {"queues": [*queues], "processes": 1, "threads": slots, "async_concurrency": slots}
+    WorkerStore(conn).register(worker, hostname="h", pid=1, version="0", **serving, **columns)
+
+
 def failed(code: str, **columns: Any) -> dict[str, Any]:
     """Return the columns of an outcome that failed."""
     return {"status": "FAILED", "error_code": code, "error_message": "no", **columns}
@@ -120,8 +126,7 @@ class Lives:
     def sit(self, seat: Seat) -> None:
         """Have a new worker start in a seat."""
         seat.worker = uuid.uuid4()
-        serving: dict[str, Any] = {"queues": list(CAPS), "processes": 1, "threads": 9, "async_concurrency": 9}
-        WorkerStore(seat.conn).register(seat.worker, hostname="h", pid=1, version="0", **serving)
+        enlist(seat.conn, seat.worker, *CAPS)
 
     def beat(self, seat: Seat) -> bool:
         """Beat for the worker in a seat; return whether it counts."""

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from horsies_django import queues
 from horsies_django.conf import Config
 from horsies_django.core.records import Claim, Wanted
 from horsies_django.models import Task
@@ -20,7 +19,7 @@ from horsies_django.worker.engine.capacity import capacity
 from horsies_django.worker.process.options import WorkerOptions
 from tests.conftest import Claimer, limit, put, sql, wait_until
 from tests.db.conftest import Aside, Claimers, Connect, heard, impatient, register, wait_for_waiting
-from tests.db.test_pass import LEASE, aware, done
+from tests.db.test_pass import LEASE, aware, done, failed
 
 
 def running() -> dict[str, int]:
@@ -34,7 +33,7 @@ def finish(worker: Claimer, claims: list[Claim], **more: Any) -> list[Claim]:
 
 
 @pytest.mark.promise("S0.7", "S0.13", "S0.15", "S0.19", "S0.42", "S0.43")
-@pytest.mark.promise("S1.37", "S1.50", "S3.5", "S3.15", "S4.7", "S4.8")
+@pytest.mark.promise("S1.37", "S1.50", "S2.6", "S3.5", "S3.15", "S4.7", "S4.8", "S4.23")
 @pytest.mark.parametrize(
     ("queues", "cluster", "turns", "expected"),
     [
@@ -60,26 +59,8 @@ def test_no_more_than_the_caps_of_queues_and_cluster_runs_on_all_workers(
     assert ([len(some) for some in claims], running()) == ([got for _, got in turns], expected)
     for worker, some in zip(workers, claims, strict=True):
         assert worker.run_pass(sync=20).claims == []
-        finish(worker, some, sync=20)
-        assert running() == expected
-
-
-@pytest.mark.promise("S2.6", "S4.23")
-def test_a_permit_is_free_when_the_settle_or_release_is_written_and_the_same_pass_uses_it(claimer: Claimers) -> None:
-    worker, other = claimer(), claimer()
-    limit("default", max_concurrency=1)
-    first, second, third = put(3)
-    (claim,) = worker.run_pass(sync=1).claims
-    assert (claim.id, other.run_pass(sync=5).claims) == (first, [])
-    (next_,) = finish(worker, [claim], sync=1)
-    assert next_.id == second
-    failed = done(next_, "FAILED", error_code="UNHANDLED_ERROR")
-    (last,) = worker.run_pass(sync=1, outcomes=[failed]).claims
-    assert last.id == third
-    worker.run_pass(releases=[last])
-    task = Task.objects.get(pk=third)
-    assert {task.claimed_by, task.claimed_at, task.claim_expires_at, task.started_at} == {None}
-    assert [claim.id for claim in other.run_pass(sync=1).claims] == [third]
+        worker.run_pass(sync=20, outcomes=[*map(failed, some)])
+        assert running() == expected, "a failure frees its permit at once"
 
 
 def test_a_changed_cap_holds_from_the_next_pass_on_which_says_if_it_left_tasks_behind(claimer: Claimers) -> None:
@@ -115,30 +96,6 @@ def test_workers_are_woken_for_a_free_permit_that_was_not_used(claimer: Claimers
     heard(listener)
     finish(worker, replaced[1:])
     assert heard(listener) == [], "in a pause nobody could use it"
-
-
-# How a version with one lock for all queues would claim: it counts under its own lock, and takes what is left of the cap then.
-ANOTHER_CLAIM = """
-UPDATE horsies_tasks SET status = 'RUNNING', claimed_by = %s, claimed_at = now(), started_at = now(), claim_generation = 1
-WHERE id = ANY (ARRAY(SELECT id FROM horsies_tasks WHERE status = 'PENDING' ORDER BY id LIMIT %s FOR NO KEY UPDATE SKIP LOCKED))
-RETURNING id
-"""
-
-
-@pytest.mark.promise("S1.49")
-def test_a_version_that_locks_otherwise_exceeds_a_cap_by_its_batch_and_only_then(claimer: Claimers) -> None:
-    limit("default", max_concurrency=2)
-    put(20)
-    today, other = claimer(), claimer()
-    with other.conn.transaction():
-        other.conn.execute("SELECT pg_advisory_xact_lock(1)")
-        assert running() == {}
-        assert len(today.run_pass(sync=9).claims) == 2, "it does not wait for another lock"
-        batch = other.conn.execute(ANOTHER_CLAIM, [other.id, 2]).fetchall()
-    assert running() == {"default": 4}
-    assert today.run_pass(sync=9).claims == []
-    finish(other, [Claim(id_, 1, "sync", "tests.nothing", "{}") for (id_,) in batch])
-    assert (today.run_pass(sync=9).claims, running()) == ([], {"default": 2})
 
 
 def ahead(worker: Claimer, count: int = 1, **owed: Any) -> list[Claim]:
@@ -206,7 +163,6 @@ def test_four_tasks_wait_beyond_those_that_run_under_a_lease_of_five_seconds_in_
 
 
 THRESHOLD = dt.timedelta(seconds=3)
-IDLE = Load(0, 0, 0.0, 0.0)
 
 
 def locks(worker: Claimer) -> int:
@@ -277,49 +233,6 @@ def test_a_pass_locks_and_counts_only_where_a_cap_is_read_and_acted_upon(
         assert len(worker.run_pass(sync=1).claims) == (count > 0 and columns.get("max_concurrency") != 0)
         (scans,) = worker.conn.execute("SELECT pg_stat_get_xact_numscans('horsies_tasks_holding'::regclass)").fetchone()
         assert (locks(worker), scans > 0) == (locked, counts)
-
-
-def test_a_settle_leaves_out_what_somebody_holds_and_no_order_of_rows_deadlocks(
-    claimer: Claimers, connect: Connect, aside: Aside
-) -> None:
-    """Naive: a plain UPDATE of both rows waits for the view's second row while it has the first, which the view wants next."""
-    limit("default", max_concurrency=2)
-    put(4)
-    worker, view, watcher = impatient(claimer()), connect(), connect()
-    first, second = worker.run_pass(sync=2).claims
-    touch = "UPDATE horsies_tasks SET cancel_requested_at = now() WHERE id = %s"
-    with view.transaction():
-        view.execute(touch, [second.id])
-        with worker.conn.transaction():
-            passed = worker.run_pass(sync=2, outcomes=[done(first), done(second)])
-            assert (passed.landed, len(passed.claims)) == ({first.id}, 1)
-            assert worker.store.unsettled(worker.id, [second]) == {second.id: "held"}
-            other = aside(view.execute, touch, [first.id])
-            wait_for_waiting(watcher, view)
-        other.result()
-    assert running() == {"default": 2}
-    assert worker.run_pass(outcomes=[done(second)]).landed == {second.id}
-
-
-def test_a_new_cap_waits_for_a_pass_and_all_later_ones_obey(claimer: Claimers, connect: Connect, aside: Aside) -> None:
-    """Naive: limits read from a row that nobody locks. The second pass runs beside the first without a cap, and both claim."""
-    put(9)
-    first, second, watcher = claimer(), claimer(), connect()
-
-    with first.conn.transaction():
-        assert len(first.run_pass(sync=1).claims) == 1
-        changing = aside(queues.change, "default", {"max_concurrency": 2}, actor="a test")
-        waiting = "SELECT pid FROM pg_locks WHERE NOT granted AND relation = 'horsies_limits'::regclass"
-        wait_until(lambda: watcher.execute(waiting).fetchone(), "the change waits for the pass")
-        other = aside(second.run_pass, sync=9)
-        wait_for_waiting(watcher, second.conn)
-    assert changing.result() == ["max_concurrency"]
-    other.result()
-    third = claimer()
-    third.run_pass(sync=9)
-    assert running()["default"] in (2, 9)  # the second pass came in before or after the change, never half
-    limit("default", max_concurrency=0)
-    assert third.run_pass(sync=9).claims == []
 
 
 # The most tasks that ran at once, of a queue or of all: between the stamps of a run another one's start may lie, no more.
@@ -397,7 +310,7 @@ def test_a_beat_while_the_reaper_decides_saves_the_worker(claimer: Claimers, con
     """Naive: a death written to another row after a join with the beats. After the wait nobody looks at the beat again."""
     worker, reaper = silent(claimer()), connect()
     with worker.conn.transaction():
-        assert WorkerStore(worker.conn).beat(worker.id, [], IDLE, THRESHOLD).alive
+        assert WorkerStore(worker.conn).beat(worker.id, [], Load(0, 0, 0.0, 0.0), THRESHOLD).alive
         deciding = aside(reap, reaper)
         wait_for_waiting(connect(), reaper)
     assert "died" not in deciding.result()

@@ -22,6 +22,7 @@ from horsies_django.store.queues import QueueStore
 from horsies_django.store.tasks import Served, TaskStore
 from horsies_django.store.workers import WorkerStore
 from tests.db.conftest import Connect
+from tests.db.lives import enlist
 from tests.support.models.caps import Allotment, Budget, Holding, Limits, Waiting, allot
 from tests.support.sizes import examples
 
@@ -127,11 +128,6 @@ WORLDS = st.fixed_dictionaries({
 })  # fmt: skip
 
 
-def register(conn: psycopg.Connection[Any], worker: uuid.UUID) -> None:
-    serving = {"queues": [*SERVED], "task_names": ["t", "u"], "processes": 1, "threads": 1, "async_concurrency": 1}
-    WorkerStore(conn).register(worker, hostname="h", pid=1, version="0", **serving)
-
-
 # Two rounds of one pass: what the first took ahead has to count in the second.
 TWO_ROUNDS = {
     "queues": {"a": {"priority": 1, "rule": (["a"], False), "partition_max_concurrency": 2}},
@@ -200,7 +196,7 @@ class World:
         if self.cluster is not None:
             store.configure("*", {"max_concurrency": self.cluster}, action="queue.set", actor="a test")
         if self.workers > 1:
-            register(self.conn, NEIGHBOUR)
+            enlist(self.conn, NEIGHBOUR, *SERVED)
 
     def write(self, rows: list[Row]) -> None:
         """Insert tasks; parked are only those whose partition is full for every worker: nothing else is ever parked."""
@@ -283,7 +279,7 @@ def conn(connect: Connect) -> psycopg.Connection[Any]:
         rule = {"partition_by_args": ["b"]}
         QueueStore(conn).configure(name, rule, action="queue.set", actor="a test", create=True)
     for worker in (ME, DEAD, STOPPED):
-        register(conn, worker)
+        enlist(conn, worker, *SERVED)
     conn.execute("UPDATE horsies_heartbeats SET died_at = now() WHERE id = %s", [DEAD])
     WorkerStore(conn).stop(STOPPED)
     return conn
@@ -333,7 +329,7 @@ def compare(world: World, expected: Allotment, passed: Passed, before: Rows, aft
 @pytest.mark.promise(
     "S2.7", "S3.15", "S4.4", "S4.7", "S4.9", "S4.10", "S4.11", "S4.12", "S4.13", "S4.14", "S4.15", "S4.16"
 )
-@pytest.mark.promise("S4.17", "S4.20", "S4.21", "S4.22")
+@pytest.mark.promise("S0.1", "S0.2", "S1.1", "S1.49", "S4.17", "S4.20", "S4.21", "S4.22")
 def test_the_pass_takes_what_the_model_says_in_its_order_and_touches_nothing_else(
     conn: psycopg.Connection[Any],
 ) -> None:

@@ -29,7 +29,7 @@ from horsies_django.store.tasks import Served
 from tests.conftest import Claimer, limit, put, sql
 from tests.db.conftest import Aside, Claimers, Connect, heard, impatient, register, wait_for_waiting
 from tests.db.test_pass import aware, done
-from tests.db.test_statements import complete, entries, explained, plans, states
+from tests.db.test_statements import blocks, complete, explained, plans, states
 from tests.support.factories import now, serving
 from tests.support.sizes import examples
 
@@ -51,20 +51,14 @@ def of_queues(worker: Claimer, names: list[str]) -> Claimer:
     return worker
 
 
-def blocks(worker: Claimer, outcomes: str | None = None, sync: int = 0) -> int:
-    """Return how many blocks of tables and indexes a pass touches, and undo it."""
+def touched(worker: Claimer, outcomes: str | None = None, sync: int = 0) -> int:
+    """Return how many blocks a pass touches, which is undone."""
     params = {
         "worker": worker.id, "channel": worker.channel, "outcomes": outcomes, "releases": None, "starts": None,
         "queues": worker.served.queues_array, "news": None, "expired_leases": False, "max_crashes": 0, "grace": None,
         "cursors": None, "now": None, "max_bytes": None, **Wanted(sync=sync)._asdict(),
     }  # fmt: skip
-    statement = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {load('tasks/pass')}"
-    found = []
-    for _ in range(3):  # what a session reads once, or when an autovacuum makes it plan again
-        with worker.conn.transaction(force_rollback=True):
-            plan = worker.conn.execute(statement.encode(), params).fetchone()[0][0]["Plan"]  # type: ignore[index]
-            found.append(int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]))
-    return min(found)
+    return blocks(worker.conn, load("tasks/pass"), params)
 
 
 @pytest.mark.parametrize("cap", [None, 5])
@@ -74,10 +68,10 @@ def test_queues_without_tasks_cost_a_claim_and_a_settle_nothing(claimer: Claimer
         names = queues(count, cap)
         worker = of_queues(claimer(), names)
         put(queue=names[7])
-        claiming = blocks(worker, sync=4)
+        claiming = touched(worker, sync=4)
         (claim,) = worker.run_pass(sync=4).claims
         outcome = f'[{{"id": "{claim.id}", "generation": {claim.generation}, "status": "COMPLETED"}}]'
-        settling = blocks(worker, outcome, sync=4)
+        settling = touched(worker, outcome, sync=4)
         worker.run_pass(outcomes=complete([claim]))
         found[count] = claiming, settling
     assert all(large <= small + 20 for small, large in zip(*found.values(), strict=True)), found
@@ -113,18 +107,6 @@ def test_a_task_that_is_due_later_is_announced_from_among_many_queues(claimer: C
     worker = of_queues(claimer(), queues(50, 1))
     put(queue="queue-33", delay=timedelta(hours=1))
     assert 3_500 < (worker.run_pass(sync=1).due_in or 0) <= 3_600
-
-
-def test_prefetched_tasks_of_many_queues_start_under_their_caps(claimer: Claimers) -> None:
-    names, lease = queues(50, 1), timedelta(minutes=1)
-    worker, other = of_queues(claimer(), names), of_queues(claimer(), names)
-    put(2, queue="queue-9")
-    (free,) = put(queue="queue-10")
-    ahead = worker.run_pass(wanted=Wanted(prefetch=10, total=10, lease=lease)).prefetched
-    assert [claim.queue_name for claim in ahead] == ["queue-9", "queue-10"]
-    assert [claim.queue_name for claim in other.run_pass(wanted=Wanted(sync=1, lease=lease)).claims] == ["queue-9"]
-    passed = worker.run_pass(wanted=Wanted(sync=2, lease=lease), starts=ahead)
-    assert (passed.started, len(passed.returned)) == ([free], 1)
 
 
 def test_queues_with_tasks_are_found_by_leaps_in_the_index(claimer: Claimers, connect: Connect) -> None:
@@ -250,11 +232,6 @@ def test_leaving_tasks_out_reads_the_index_of_the_claim_and_never_sorts(claimer:
             assert "horsies_worker_knows" not in plan.partition("Index Scan")[2], "it is part of the plan, not a call"
 
 
-def test_a_worker_that_met_no_stranger_reads_no_more_than_the_tasks_it_takes(old: Claimer) -> None:
-    put(2_000, name=STRANGE)
-    assert entries(old, "horsies_tasks_claim", sync=2) < 20
-
-
 def short_pass(
     worker: Claimer, queue: str | None = "default", sync: int = 0, async_: int = 0, *outcomes: Outcome
 ) -> Any:
@@ -338,16 +315,6 @@ def test_it_leaves_the_rows_and_says_what_a_whole_one_does(claimer: Claimers) ->
         assert after(lambda: short_pass(worker, "default", *slots, *outcomes)) == whole
 
     compare()
-
-
-def test_what_is_past_its_time_does_not_run_and_takes_no_slot(claimer: Claimers) -> None:
-    fine = []
-    for lane in ("sync", "async"):
-        put(lane=lane, good_until=aware(seconds=-1))
-        fine += put(lane=lane, good_until=aware(hours=1))
-    worker = claimer()
-    assert [claim.id for claim in short_pass(worker, "default", 1, 1).claims] == fine
-    assert len(worker.run_pass(sync=5, async_=5).expired) == 2
 
 
 LIMITS: list[dict[str, Any]] = [

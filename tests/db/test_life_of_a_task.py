@@ -9,16 +9,24 @@ from __future__ import annotations
 
 import sys
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from horsies_django.core.errors import TaskNotRetryable
-from horsies_django.core.records import Claim, Wanted
+from horsies_django.core.records import SNOOZED, Claim, Outcome, Wanted
 from horsies_django.core.status import TERMINAL, Status
 from horsies_django.store.queues import QueueStore
 from horsies_django.store.retention import Kept, RetentionStore
@@ -27,8 +35,7 @@ from horsies_django.store.workers import WorkerStore
 from horsies_django.tasks import operations
 from horsies_django.tasks.ids import uuid7
 from tests.db.conftest import Connect
-from tests.db.following import Following
-from tests.db.life import MAX_CRASHES, REFUSED, Life
+from tests.db.life import MAX_CRASHES, REFUSED, Life, Model
 from tests.db.lives import ENDS, LEASE, THRESHOLD, Lives, Seat, born, finals, outcome
 from tests.support.sizes import STRESS, examples
 
@@ -42,10 +49,8 @@ PROFILE = settings(
 SEATS, PICKS, FLAGS = st.sampled_from([0, 0, 1, 2]), st.integers(0, 30), st.booleans()
 GOING = (Status.PENDING, Status.CLAIMED, Status.RUNNING)
 ANY_END, WRITES = st.sampled_from([*ENDS]), st.sampled_from(["settle", "settle shortly", "release", "start", "renew"])
-SOME_ENDS = st.lists(st.sampled_from([*ENDS]), min_size=3, max_size=3)
-FAILURES = st.sampled_from(
-    ["crashed", "listed", "asks", "asks for now", "asks for later", "asks for later", "not listed"]
-)
+SOME_ENDS = st.lists(st.sampled_from([*ENDS, *["completed"] * 5]), min_size=3, max_size=3)
+FAILURES = st.sampled_from(["crashed", "listed", "asks", "asks for now", *["asks for later"] * 2, "not listed"])
 MANY = st.lists(PICKS, min_size=1, max_size=3)
 BIRTHS = st.builds(
     born, st.sampled_from(["plain", "plain", "capped", "tenants"]), st.integers(0, 1), st.sampled_from([1, 2, 1, 0]),
@@ -54,8 +59,125 @@ BIRTHS = st.builds(
 SLOTS = st.tuples(st.sampled_from([2, 3, 4, 1, 0]), st.sampled_from([0, 0, 2, 3]))
 
 
-class Mishaps(Following):
-    """What happens to tasks that nobody meant to happen: time passes, and workers fall silent, die and vanish."""
+class LifeOfATask(RuleBasedStateMachine):
+    """What may happen to tasks, in any order. After each pass the model goes the way of the database, if it is a legal one."""
+
+    lives: Lives
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = Model()
+        self.issued: list[tuple[uuid.UUID, Claim]] = []  # every claim ever made, with its worker
+        self.silent: set[uuid.UUID] = set()
+        self.dead: set[uuid.UUID] = set()
+        self.open: list[Callable[[], None]] | None = None  # what somebody's transaction will have done once it commits
+        self.told: set[uuid.UUID] = set()
+
+    # what is there to pick from
+
+    def pick(self, place: int, *statuses: Status) -> Life | None:
+        found = self.model.free(*statuses)
+        return found[place % len(found)] if found else None
+
+    def picked(self, places: list[int], *statuses: Status) -> list[Life]:
+        found = {life.id: life for place in places if (life := self.pick(place, *statuses))}
+        return list(found.values())
+
+    def has(self, *statuses: Status) -> bool:
+        return any(life.status in statuses for life in self.model.tasks.values())
+
+    def at(self, place: int, *statuses: Status) -> Seat:
+        """Return a worker's seat, one that has a task in such a status if there is any."""
+        having = [seat for seat in self.lives.seats if self.claims(seat, *statuses)]
+        return (having or self.lives.seats)[place % len(having or self.lives.seats)]
+
+    def claims(self, seat: Seat, *statuses: Status) -> list[Claim]:
+        """Return the claims that the worker in a seat may have in its memory, also those of rows that somebody has locked."""
+        mine = [life for life in self.model.tasks.values() if life.owner == seat.worker and life.status in statuses]
+        return [Claim(life.id, life.generation, "sync", "t", "{}") for life in mine]
+
+    def stale(self, places: list[int], issued: list[tuple[uuid.UUID, Claim]]) -> tuple[uuid.UUID, list[Claim]]:
+        """Return some of the claims of one worker."""
+        worker = issued[-1 - places[0] % len(issued)][0]
+        made = [claim for owner, claim in issued if owner == worker]
+        return worker, list({made[place % len(made)].id: made[place % len(made)] for place in places}.values())
+
+    def holds_again(self, worker: uuid.UUID, claim: Claim) -> bool:
+        life = self.model.tasks.get(claim.id)
+        return life is not None and life.owner == worker and life.generation > claim.generation and not life.final
+
+    # the pass
+
+    def round(
+        self, seat: Seat, worker: uuid.UUID, wanted: Wanted, *, outcomes: list[Outcome] | None = None,
+        releases: list[Claim] | None = None, starts: list[Claim] | None = None, expired_leases: bool = False, short: bool = False,
+    ) -> None:  # fmt: skip
+        """Run a pass, a ``short`` one where that will do, and have the model follow it in the order of its parts."""
+        outcomes, releases, starts = outcomes or [], releases or [], starts or []
+        whole = releases or starts or expired_leases or wanted.prefetch
+        short = short and not whole and all(map(self.simple, outcomes))
+        owed = {"outcomes": outcomes, "releases": releases, "starts": starts, "expired_leases": expired_leases}
+        passed = self.lives.run_pass(seat, worker, wanted, short=short, **owed)
+        landed = self.model.settle(worker, outcomes) | self.model.release(worker, releases)
+        assert passed.landed == landed
+        written: list[Outcome | Claim] = [*outcomes, *releases]
+        self.explain(seat, worker, [entry for entry in written if entry.id not in landed])
+        if expired_leases:
+            self.model.lapse()
+        assert passed.dead == (worker in self.dead)
+        if passed.dead:
+            assert not any((passed.claims, passed.prefetched, passed.started, passed.returned, passed.expired))
+            return
+        expired = [*passed.expired]
+        startable = self.model.startable(worker, starts)
+        assert {*passed.started, *passed.returned} <= startable.keys()
+        for id_, life in startable.items():
+            if id_ in passed.started:
+                assert not life.late
+                life.move("start", Status.RUNNING)
+                life.lease = None
+            elif id_ in passed.returned:
+                assert life.queue != "plain"
+                life.move("refuse", Status.PENDING)
+            else:
+                expired.remove(id_)
+                self.model.expire(id_)
+        self.take(worker, wanted, passed.claims, passed.prefetched, again=passed.again)
+        for id_ in expired:
+            assert self.model.tasks[id_].due
+            self.model.expire(id_)
+
+    def simple(self, outcome: Outcome) -> bool:
+        """Whether a short pass can write this: no failure, and no permit comes free."""
+        life = self.model.tasks.get(outcome.id)
+        return outcome.status not in ("FAILED", SNOOZED) and (life is None or life.queue == "plain")
+
+    def explain(self, seat: Seat, worker: uuid.UUID, missed: list[Outcome | Claim]) -> None:
+        """Ask why writes did not land."""
+        if missed:
+            found = TaskStore(seat.conn).unsettled(worker, missed)
+            assert found == {entry.id: self.model.why(worker, entry) for entry in missed}
+
+    def take(
+        self, worker: uuid.UUID, wanted: Wanted, claims: list[Claim], buffered: list[Claim], *, again: bool
+    ) -> None:
+        """Follow what a pass claimed, if it was allowed to; what has no cap is never left behind while there is a slot."""
+        assert len(claims) <= wanted.sync
+        assert len(buffered) <= wanted.prefetch
+        allowed = self.model.claimable()
+        taken = []
+        for ahead, claim in [*((False, claim) for claim in claims), *((True, claim) for claim in buffered)]:
+            life = allowed.pop(claim.id)
+            life.take(worker, ahead=ahead)
+            taken.append(life)
+            assert (claim.generation, claim.attempt) == (life.generation, life.attempts_before + life.retry_count + 1)
+            self.issued.append((worker, claim))
+        if wanted.lease is None:
+            full = self.model.overfull(claimed=True)
+            caps = {f"tenant {life.tenant}" if life.queue == "tenants" else life.queue for life in taken}
+            assert not caps & {*full}
+        if len(claims) < wanted.sync and not again:
+            assert not [life for life in allowed.values() if life.queue == "plain"]
 
     # what time does
 
@@ -132,10 +254,6 @@ class Mishaps(Following):
             self.silent.discard(at.worker)
             self.dead.discard(at.worker)
             self.lives.sit(at)
-
-
-class LifeOfATask(Mishaps):
-    """What may happen to tasks, in any order."""
 
     # what workers do
 

@@ -23,7 +23,7 @@ from horsies_django.store.overviews import OrderedKey, OverviewStore, PartitionL
 from horsies_django.testing import drain
 from tests.conftest import Claimer, Claimers, Connect, limit, put, wait_until
 from tests.db.conftest import tenant
-from tests.db.test_statements import complete, explained, plans, states
+from tests.db.test_statements import blocks, explained, plans, states
 from tests.support.factories import HeartbeatFactory, TaskFactory, serving
 
 
@@ -34,18 +34,6 @@ def overview(name: str, **options: Any) -> QueueOverview:
 
 def key(name: str) -> str:
     return f'{{"tenant": "{name}"}}'
-
-
-@pytest.mark.promise("S4.23")
-def test_what_runs_is_counted_as_it_is_and_comes_down_with_the_settle(claimer: Claimers) -> None:
-    limit("default", max_concurrency=3)
-    put(5)
-    worker = claimer()
-    claims = worker.run_pass(sync=4).claims
-    shown = overview("default")
-    assert (shown.running, shown.claimed, shown.pending, shown.effective["max_concurrency"]) == (3, 0, 2, 3)
-    worker.run_pass(outcomes=complete(claims[:2]))
-    assert overview("default").running == 1
 
 
 def test_a_claim_holds_a_permit_until_its_lease_ends_but_fills_no_partition_in_soft_mode() -> None:
@@ -207,13 +195,6 @@ def test_all_keys_are_listed_with_the_task_that_comes_first_whatever_it_does(cla
         (key("c"), waiting, "PENDING", 0, rows[waiting].sent_at),
     ]
     assert OverviewStore(connection).keys("default", 2, stopped=False) == found[:2]
-
-
-def blocks(conn: Any, query: str, asked: dict[str, Any]) -> int:
-    """Return how many blocks a query touches in a session that knows the catalog."""
-    conn.execute(query, asked)
-    ((plan,),) = conn.execute("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + query, asked).fetchall()
-    return int(plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"])
 
 
 def test_all_keys_cost_a_probe_each_however_many_tasks_wait(connect: Connect) -> None:

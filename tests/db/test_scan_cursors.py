@@ -20,7 +20,7 @@ from horsies_django.tasks.ids import uuid7
 from horsies_django.worker.engine.scan_cursors import LAG_SECONDS
 from tests.conftest import Claimer, Claimers, Connect, limit, put, wait_until
 from tests.db.conftest import Aside, wait_for_waiting
-from tests.db.sighted import POLL_SECONDS, Sighted
+from tests.db.sighted import Sighted
 from tests.db.test_pass import aware, done, failed
 from tests.db.test_statements import complete, entries
 from tests.support.sizes import examples
@@ -281,15 +281,3 @@ def test_without_a_listener_there_are_no_marks_and_a_new_one_begins_without(sigh
     worker.notifications.listen()
     assert worker.notifications.healthy
     assert '"since": 1' not in worker.cursors.text(0.0)
-
-
-def test_the_net_is_a_pass_without_marks_once_per_poll(sighted: Sights) -> None:
-    worker = sighted()
-    (moved,) = put(delay=EARLIER)
-    (seen,) = put(lane="async")
-    assert len(worker.run_pass(sync=10, async_=10).claims) == 2
-    worker.settle_in()
-    Task.objects.filter(pk=moved).update(status="PENDING", claimed_by=None, claimed_at=None, started_at=None)  # by hand
-    assert worker.run_pass(sync=10).claims == []
-    assert claimed(worker, later=POLL_SECONDS) == [moved]
-    assert Task.objects.get(pk=seen).status == "RUNNING"

@@ -21,11 +21,8 @@ from tests.support.factories import TaskFactory, serving
 from tests.support.statements import FUNCTIONS, STATEMENTS
 
 COMMANDS = {"sessions/discard", "sessions/forget_plans"}  # what PostgreSQL does not prepare
-CALLS = {
-    "tasks/send",
-    "tasks/send_once",
-    "tasks/send_timed",
-}  # parameters have the types of the only function of that name
+# Parameters have the types of the only function of that name.
+CALLS = {"tasks/send", "tasks/send_once", "tasks/send_timed"}
 
 
 @pytest.mark.parametrize("name", sorted(STATEMENTS.keys() - COMMANDS))
@@ -200,6 +197,16 @@ def test_the_problems_read_what_grows_through_its_indexes(claimer: Any, connect:
                 state,
                 name,
             )
+
+
+def blocks(conn: psycopg.Connection[Any], query: str, params: Any) -> int:
+    """Return how many blocks of tables and indexes a query touches, which is undone."""
+    found = []
+    for _ in range(3):  # what a session reads once, or when an autovacuum makes it plan again
+        with conn.transaction(force_rollback=True):
+            ((plan,),) = conn.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {query}".encode(), params).fetchall()
+            found.append(int(plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"]))
+    return min(found)
 
 
 def entries(worker: Claimer, index: str, **owed: Any) -> int:

@@ -6,7 +6,6 @@ Sends beside other sends: in a burst workers do not hear of each of them, and in
 from __future__ import annotations
 
 import datetime as dt
-import itertools
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -34,6 +33,7 @@ from horsies_django.workflows.advancer import Advancer
 from tests.apps.errands import tasks as errands
 from tests.apps.project import tasks
 from tests.conftest import Claimer, Connect, limit, put, sql
+from tests.db.conftest import heard
 from tests.db.test_statements import explained, plans, states
 from tests.support.factories import TaskFactory
 
@@ -204,12 +204,7 @@ def hear(connect: Connect) -> Hear:
     listener = connect()
     listener.execute(f"LISTEN {channel_prefix(listener)}_new")
 
-    def heard() -> list[str]:
-        listener.execute("NOTIFY nobody")  # whatever was sent before this has arrived
-        words = [item.payload.split(" ") for item in listener.notifies(timeout=0)]
-        return [" ".join([moment.lstrip("0123456789."), queue]).strip() for moment, queue in words]
-
-    return heard
+    return lambda: [told.lstrip("0123456789.").lstrip(" ") for told in heard(listener)]
 
 
 @pytest.fixture
@@ -321,9 +316,6 @@ def test_a_committed_task_that_cannot_be_announced_is_sent_all_the_same(
     assert "workers could not be notified" in caplog.text
 
 
-numbers = itertools.count()
-
-
 def chain(key: str | None = None) -> None:
     flow = Workflow("chain", key=key)
     flow.add(tasks.add, flow.add(tasks.add, 1), 2)
@@ -346,7 +338,7 @@ SENDS: dict[str, Callable[[], Any]] = {
     "enqueue later": lambda: errands.add.using(run_after=dt.timedelta(hours=1)).enqueue(1, 2),
     "run now": lambda: schedules.run_now("nightly", actor="a test"),
     "workflow": chain,
-    "workflow with a key": lambda: chain(f"key {next(numbers)}"),
+    "workflow with a key": lambda: chain(f"key {uuid.uuid4()}"),
     "map": map_,
 }
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import datetime as dt
 import io
 import re
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -24,13 +23,13 @@ from django.db.backends.signals import connection_created
 from django.test.utils import CaptureQueriesContext
 from psycopg.rows import dict_row
 
-from horsies_django import TaskSendError, explain, get_handle, queues, schedules
+from horsies_django import TaskSendError, get_handle, queues
 from horsies_django.checks import check_schema
-from horsies_django.models import Queue, Task, TaskAttempt
+from horsies_django.models import Task, TaskAttempt
 from horsies_django.store import notify
 from horsies_django.store.base import NotMigrated
 from horsies_django.store.notify import direct_connection
-from horsies_django.tasks import operations
+from horsies_django.tasks.ids import uuid7
 from horsies_django.testing import drain
 from tests.apps.connector.base import INSTANCE
 from tests.apps.project import tasks
@@ -44,11 +43,6 @@ def test_save_and_delete_refuse_on_rows_that_only_statements_write(model: type[T
         model().save()
     with pytest.raises(TypeError, match=r"never through delete\(\)"):
         model().delete()
-
-
-def test_the_declared_queues_are_rows_after_migrate() -> None:
-    rows = dict(Queue.objects.values_list("name", "priority"))
-    assert rows == {"*": 100, "default": 100, "mail": 1, "bulk": 50, "twin": 50}
 
 
 def test_every_index_has_a_name_of_ours_and_no_number_of_rows_can_run_out() -> None:
@@ -370,19 +364,13 @@ def unmigrated() -> Iterator[None]:
     sql("RESET search_path; DROP SCHEMA nothing")
 
 
-ID = uuid.UUID("0193a000-0000-7000-8000-000000000000")
 CALLS: dict[str, Callable[[], Any]] = {
     "send": lambda: tasks.add.send(1),
     "send_many": lambda: tasks.add.send_many([{"a": 1}, {"a": 2}]),
     "send_many in portions": lambda: tasks.add.send_many([{"a": number} for number in range(6_000)]),
     "asend": lambda: async_to_sync(tasks.add.asend)(1),
-    "get": lambda: get_handle(ID).get(timeout_ms=1_000),
-    "aget": lambda: async_to_sync(get_handle(ID).aget)(1_000),
-    "cancel": lambda: get_handle(ID).cancel(),
-    "retry": lambda: operations.retry(ID, actor="ann"),
-    "explain": lambda: explain(ID),
+    "get": lambda: get_handle(uuid7()).get(timeout_ms=1_000),
     "pause": lambda: queues.pause("mail", actor="ann"),
-    "create": lambda: schedules.create("x", {"pattern": "* * * * *", "task": tasks.noop.name}, actor="ann"),
 }
 
 

@@ -1,12 +1,12 @@
 """Retention: what is over and old goes, in batches that never wait and never read history again; everything else stays.
 
-A purge leaves to workers what they hold or are about to take. Redaction: what a finished task says about people goes for good.
+Runs of workflows are deleted whole, in small batches, and never while one of their tasks runs. A purge leaves to workers what
+they hold or are about to take. Redaction: what a finished task says about people goes for good.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-import io
 import json
 import re
 import uuid
@@ -15,20 +15,34 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.core.management import CommandError, call_command
 from django.db import connection, transaction
 from django.db.models import F
 
-from horsies_django import get_handle, schedules
-from horsies_django.models import AuditEntry, Heartbeat, Pruning, ScheduleTick, Task, TaskAttempt, Worker
+from horsies_django import Workflow, get_handle, schedules
+from horsies_django.models import (
+    AuditEntry,
+    Heartbeat,
+    Pruning,
+    ScheduleTick,
+    Task,
+    TaskAttempt,
+    TaskStep,
+    Worker,
+    WorkflowEdge,
+    WorkflowNode,
+    WorkflowRun,
+    WorkflowSignal,
+)
 from horsies_django.store.notify import channel_prefix
 from horsies_django.store.retention import Kept, OwnRetention, RetentionStore, kept_by
 from horsies_django.store.selections import Selection, SelectionStore
 from horsies_django.tasks.handle import TaskHandle
 from horsies_django.tasks.redaction import redact
-from tests.apps.project import tasks
-from tests.conftest import Connect, put
+from horsies_django.testing import drain
+from tests.apps.project import flows, tasks
+from tests.conftest import Connect, put, sql
 from tests.db.test_statements import entries_read, explained, plans
+from tests.support.commands import command
 from tests.support.factories import (
     FINISHED,
     AuditEntryFactory,
@@ -77,9 +91,11 @@ def test_finished_tasks_that_are_old_enough_go_with_their_attempts_and_all_other
     for id_ in (*old, *young):
         TaskAttemptFactory(task_id=id_)
         TaskAttemptFactory(task_id=id_, attempt=2)
+        step(id_)
     assert prune(connect()) == len(old)
     assert left() == {*young, *unfinished}
-    assert set(TaskAttempt.objects.values_list("task_id", flat=True)) == set(young)
+    for model in (TaskAttempt, TaskStep):
+        assert set(model.objects.values_list("task_id", flat=True)) == set(young)
     assert get_handle(old[0]).get(0).err_value.error_code == "TASK_NOT_FOUND"
 
 
@@ -331,12 +347,105 @@ def test_a_batch_is_deleted_by_ids_also_when_planned_as_if_none_had_finished(cla
         assert "using horsies_tasks_pkey" in plan, plan
 
 
+def ended_run(width: int = 5) -> Any:
+    """Run a workflow with a map and a run inside it to its end."""
+    child = Workflow("child")
+    child.add(flows.number, 1)
+    flow = Workflow("run")
+    flow.add(flows.total, flow.map(flows.plus, a=list(range(width))))
+    flow.add(child)
+    flow.signal("go")
+    handle = flow.send()
+    handle.signal("go")
+    drain()
+    return handle
+
+
+def age(days: int) -> None:
+    """Let everything have finished so many days earlier."""
+    for table in ("horsies_tasks", "horsies_workflows"):
+        sql(f"UPDATE {table} SET finished_at = finished_at - make_interval(days => %s)", [days])
+
+
+def rows() -> list[int]:
+    return [model.objects.count() for model in (WorkflowRun, WorkflowNode, WorkflowEdge, Task, TaskAttempt)]
+
+
+def test_a_run_is_deleted_with_all_that_belongs_to_it_and_younger_runs_stay() -> None:
+    ended_run()
+    age(2)
+    old = set(Task.objects.values_list("pk", flat=True))
+    young = ended_run()
+    tasks = set(Task.objects.values_list("pk", flat=True))
+    for task in tasks:
+        step(task)
+    both = rows()
+    store = RetentionStore(connection)
+    assert store.prune_runs(DAY, 1_000) == (1, 7, 7, False)
+    assert rows() == [count // 2 for count in both]
+    assert set(WorkflowSignal.objects.values_list("workflow_id", flat=True)) == {young.workflow_id}
+    assert set(TaskStep.objects.values_list("task_id", flat=True)) == tasks - old
+    assert (young.status(), young.get(0).is_ok()) == ("COMPLETED", True)
+    assert store.prune_runs(DAY, 1_000) == (0, 0, 0, False)
+
+
+def test_a_call_does_not_read_again_the_runs_that_it_deleted(connect: Connect) -> None:
+    old = {"name": "run", "on_error": "fail", "status": "COMPLETED"}
+    for number in range(60):
+        WorkflowRun(id=uuid.uuid4(), finished_at=now() - 9 * DAY + number * HOUR, **old).save_base(raw=True)
+    conn = connect()
+    assert entries_read(conn, "horsies_workflows_finished", lambda: RetentionStore(conn).prune_runs(DAY, 1_000)) < 400
+    assert not WorkflowRun.objects.exists()
+
+
+def test_the_row_of_a_large_run_is_the_last_to_go() -> None:
+    handle = ended_run(width=40)
+    age(2)
+    batches = 0
+    while RetentionStore(connection).prune_runs(DAY, 10)[3]:
+        batches += 1
+        if sum(rows()[1:]):
+            assert handle.status() == "COMPLETED", "what is left can be found"
+    assert batches >= 4
+    assert rows() == [0, 0, 0, 0, 0]
+
+
+def test_retention_of_tasks_leaves_those_of_workflows_to_the_run() -> None:
+    handle = ended_run()
+    flows.number.send(1)
+    drain()
+    age(2)
+    assert RetentionStore(connection).prune_tasks(Kept((), others=True, age=DAY), 1_000).tasks == 1
+    assert handle.results()["plus"].ok_value == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_run_whose_task_still_runs_stays(inside: bool) -> None:
+    flow = Workflow("cancelled")
+    flow.add(flows.number, 1)
+    if inside:
+        child, flow = flow, Workflow("parent")
+        flow.add(child)
+    handle = flow.send()
+    Task.objects.update(status="RUNNING", claimed_by=handle.workflow_id, claimed_at=now())
+    handle.cancel()
+    age(2)
+    store = RetentionStore(connection)
+    assert store.prune_runs(DAY, 1_000) == (0, 0, 0, False)
+    assert handle.status() == "CANCELLED"
+    Task.objects.update(status="CANCELLED", claimed_by=None, finished_at=now(), error_code="TASK_CANCELLED")
+    drain()  # takes it into account
+    age(2)
+    assert store.prune_runs(DAY, 1_000)[0] == 1
+    assert sum(rows()) == 0
+
+
 SECRET = "ann@example.org"  # noqa: S105 - what must not be found any more
 WHY = {"actor": "ada", "reason": "request 17"}
 
 
 def told(**columns: Any) -> Task:
-    """Return a task with the secret wherever a task can have one, and two attempts that tell it."""
+    """Return a task with the secret wherever a task can have one, two attempts that tell it, and a step."""
     secret = {"to": SECRET}
     values = {"kwargs": secret, "result": {"ok": secret}, "partition_key": json.dumps(secret), **columns}
     if columns.get("status") == "FAILED":
@@ -346,9 +455,15 @@ def told(**columns: Any) -> Task:
             "error_code": "CARD_DECLINED",
         }
     task = TaskFactory(**values)
+    raised = {"error_message": SECRET, "exception_class": SECRET, "traceback": SECRET, "site": SECRET, "site_line": 7}
     for attempt in (1, 2):
-        TaskAttemptFactory(task_id=task.pk, attempt=attempt, error_code="CARD_DECLINED", error_message=SECRET)
+        TaskAttemptFactory(task_id=task.pk, attempt=attempt, error_code="CARD_DECLINED", **raised)
+    step(task.pk, secret)
     return task
+
+
+def step(task: uuid.UUID, result: Any = None) -> None:
+    TaskStep.objects.bulk_create([TaskStep(task_id=task, name="a", digest="d", result=result)])
 
 
 def everything() -> str:
@@ -362,7 +477,8 @@ def everything() -> str:
 
 @pytest.mark.parametrize("status", FINISHED)
 def test_no_table_knows_any_more_what_a_redacted_task_was_about_and_the_audit_who_did_it_and_why(status: str) -> None:
-    task = told(status=status)
+    task, other = told(status=status), uuid.uuid4()
+    step(other)
     before = everything()
     assert SECRET in before
     with transaction.atomic():
@@ -375,7 +491,9 @@ def test_no_table_knows_any_more_what_a_redacted_task_was_about_and_the_audit_wh
     assert after.redacted_at is not None
     for name in ("status", "error_code", "task_name", "queue_name", "sent_at", "finished_at", "claimed_by"):
         assert getattr(after, name) == getattr(task, name), name
-    assert list(TaskAttempt.objects.values_list("error_code", flat=True)) == ["CARD_DECLINED"] * 2
+    attempts = TaskAttempt.objects.values_list("error_code", "error_message", "site_line")
+    assert list(attempts) == [("CARD_DECLINED", "redacted", None)] * 2
+    assert [one.task_id for one in TaskStep.objects.all()] == [other]
     entry = AuditEntry.objects.latest("pk")
     assert (entry.action, entry.subject) == ("task.redact", str(task.pk))
     assert (entry.actor, entry.reason) == ("ada", "request 17")
@@ -406,20 +524,14 @@ def test_a_partition_by_task_alone_says_nothing_about_people_and_stays() -> None
 
 
 def test_the_command_redacts_and_names_what_stands_in_the_way() -> None:
+    run, _, refusal = command("horsies_task")
     task, waits = told(status="COMPLETED"), told(result=None)
-    out = io.StringIO()
-    for _ in range(2):
-        call_command("horsies_task", "redact", str(task.pk), "--reason=request 17", stdout=out)
-    assert out.getvalue().splitlines() == [f"Task {task.pk} is redacted.", "Nothing changed: it is already redacted."]
+    assert run("redact", task.pk, "--reason=request 17") == f"Task {task.pk} is redacted.\n"
+    assert run("redact", task.pk, "--reason=request 17") == "Nothing changed: it is already redacted.\n"
     assert AuditEntry.objects.latest("pk").actor.startswith("shell:")
     with pytest.raises(ValueError, match="needs a reason"):
         redact(task.pk, actor="ada", reason=" ")
-    for id_, said in (
-        (str(waits.pk), "is PENDING.*cancel it first"),
-        (str(uuid.uuid4()), "there is no task"),
-        ("five", "is not a task id"),
-    ):
-        with pytest.raises(CommandError, match=f"horsies_task: .*{said}"):
-            call_command("horsies_task", "redact", id_, "--reason=request 17")
-    with pytest.raises(CommandError, match="--reason"):
-        call_command("horsies_task", "redact", str(waits.pk))
+    said = {waits.pk: "is PENDING.*cancel it first", uuid.uuid4(): "there is no task", "five": "is not a task id"}
+    for id_, why in said.items():
+        assert re.search(f"horsies_task: .*{why}", refusal("redact", id_, "--reason=request 17"))
+    assert "--reason" in refusal("redact", waits.pk)

@@ -13,16 +13,11 @@ from horsies_django.core.options import options_text
 from horsies_django.core.records import Claim, Fence, Outcome
 from horsies_django.core.retry import RetryPolicy
 from horsies_django.models import TaskStep
-from horsies_django.store.retention import RetentionStore
-from horsies_django.tasks.redaction import redact
 from tests.conftest import Claimer, Claimers, Connect, put
 from tests.db.conftest import Aside
 from tests.db.test_pass import failed
-from tests.db.test_retention import DAY, EVERYTHING, finished
 from tests.db.test_statements import explained
 from tests.support.points import StepGate
-
-pytestmark = pytest.mark.django_db(transaction=True)
 
 AGAIN = RetryPolicy.fixed([0] * 5, auto_retry_for=["WORKER_CRASHED"], jitter=False)
 
@@ -164,16 +159,3 @@ def test_a_record_finds_its_task_by_the_key_though_the_table_was_small(claimer: 
     (plan,) = {each for each in found if "FROM horsies_tasks t" in each}
     assert "Index Scan using horsies_tasks_pkey" in plan
     assert "Seq Scan" not in plan
-
-
-def test_steps_are_deleted_with_their_tasks_or_redacted_and_those_of_others_stay(connect: Connect) -> None:
-    old, (told, other) = finished(2 * DAY, 2), finished(DAY / 2, 2)
-    TaskStep.objects.bulk_create(
-        TaskStep(task_id=task, name=name, digest="d", result={"mail": "ann@example.org"})
-        for task in (*old, told, other)
-        for name in ("a", "b")
-    )
-    assert RetentionStore(connect()).prune_tasks(EVERYTHING, 50).tasks == 2
-    assert set(TaskStep.objects.values_list("task_id", flat=True)) == {told, other}
-    assert redact(told, actor="ada", reason="request 17")
-    assert set(TaskStep.objects.values_list("task_id", flat=True)) == {other}

@@ -10,24 +10,24 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from horsies_django import Workflow
-from horsies_django.core.records import Claim, Wanted
+from horsies_django import RetryPolicy, Workflow
+from horsies_django.core.records import Claim
 from horsies_django.models import Task, WorkflowNode, WorkflowRun
 from horsies_django.monitoring.explain import explain
 from horsies_django.store.health import HealthStore
 from horsies_django.store.workers import WorkerStore
 from horsies_django.testing import drain
+from horsies_django.workflows.advancer import Advancer
 from horsies_django.workflows.handle import WorkflowHandle
 from tests.apps.project import flows
 from tests.conftest import Claimer, Claimers, Connect, limit, put, sql
 from tests.db.conftest import heard
-from tests.db.drives import Hand
+from tests.db.drives import Hand, ended
 from tests.db.graphs import AGAIN
+from tests.db.test_caps import ahead
 from tests.db.test_elections import Team
 from tests.db.test_pass import done, failed
 from tests.db.test_workflows import statuses
-
-pytestmark = pytest.mark.django_db(transaction=True)
 
 EVERYWHERE = [{"low": 1, "high": 32_767}]
 
@@ -40,10 +40,6 @@ def short(worker: Claimer) -> list[Claim]:
     passed = worker.run_pass(sync=9, news="default")
     assert passed.short
     return list(passed.claims)
-
-
-def ahead(worker: Claimer) -> list[Claim]:
-    return worker.run_pass(wanted=Wanted(prefetch=9, lease=dt.timedelta(minutes=5))).prefetched
 
 
 def one(name: str = "one", **options: Any) -> WorkflowHandle[Any]:
@@ -108,7 +104,7 @@ def test_a_task_that_waits_or_comes_back_during_a_pause_starts_after_the_resume(
 def test_a_prefetched_task_of_a_paused_run_is_given_back_and_takes_no_room_from_others(claimer: Claimers) -> None:
     handle, worker = one(), claimer()
     put(1)
-    paused, other = ahead(worker)
+    paused, other = ahead(worker, 2)
     limit("default", max_concurrency=1)
     assert handle.pause()
     passed = worker.run_pass(starts=[paused, other])
@@ -290,3 +286,70 @@ def test_a_deadline_that_passes_during_a_pause_lets_nothing_run_after_it() -> No
     assert drain() == 0
     assert statuses(handle) == {"number": "EXPIRED"}
     assert handle.status() == "FAILED"
+
+
+# tasks that the database sends for a workflow are like any others: limits, priorities and options hold
+
+
+def settle(worker: Claimer, claims: list[Any], values: list[Any], code: str | None = None) -> None:
+    """Complete tasks with these values, or let them fail with a code, and advance their runs as an engine does."""
+    outcomes = [ended(claim, value, code) for claim, value in zip(claims, values, strict=True)]
+    advancer = Advancer(1_000_000)
+    advancer.owe(worker.run_pass(outcomes=outcomes).in_runs)
+    while advancer.owed:
+        advancer.turn(advancer.store(worker.conn, worker.channel))
+
+
+def arguments(claims: list[Any], name: str) -> list[Any]:
+    return sorted(json.loads(claim.kwargs)[name] for claim in claims)
+
+
+@pytest.mark.promise("S4.24")
+def test_limits_per_partition_hold_for_maps_and_nodes_whose_arguments_are_results(claimer: Claimers) -> None:
+    worker = claimer(default=1, mail=2)
+    limit("mail", partition_by_args=["a"], partition_max_concurrency=1)
+    plus = flows.plus.with_options(queue="mail")
+    flow = Workflow("partitions")
+    flow.map(plus, a=flow.add(flows.numbers, 9), b=0)
+    one = flow.add(flows.number, 5)
+    flow.add(plus, one, b=1)
+    flow.add(plus, one, b=2)
+    flow.send()
+    first = worker.run_pass(sync=10).claims
+    assert len(first) == 2
+    lists = [claim for claim in first if claim.task_name.endswith(".numbers")]
+    settle(worker, lists, [[7, 7, 8]])
+    settle(worker, [claim for claim in first if claim not in lists], [5])
+    claims = worker.run_pass(sync=10).claims
+    assert arguments(claims, "a") == [5, 7, 8]
+    settle(worker, claims, [1, 1, 1])
+    assert arguments(worker.run_pass(sync=10).claims, "a") == [5, 7]
+
+
+@pytest.mark.promise("S4.24")
+def test_the_cap_of_a_queue_bounds_tasks_of_workflows_together_with_others(claimer: Claimers) -> None:
+    worker = claimer(default=1)
+    limit("default", max_concurrency=3)
+    flow = Workflow("cap")
+    flow.map(flows.plus, a=flow.add(flows.numbers, 9))
+    flow.send()
+    settle(worker, worker.run_pass(sync=10).claims, [[1, 2]])
+    flows.number.send_many([{"n": 1}] * 4)
+    assert len(worker.run_pass(sync=10).claims) == 3
+    assert worker.run_pass(sync=10).claims == []
+
+
+def test_a_task_that_the_database_sends_has_the_priority_retries_and_options_of_its_node(claimer: Claimers) -> None:
+    worker = claimer(default=1)
+    plus = flows.plus.with_options(priority=3, retry_policy=RetryPolicy.fixed([5, 60]), timeout_ms=7_000)
+    flow = Workflow("options")
+    flow.add(plus, flow.add(flows.number, 1))
+    flow.map(plus, a=flow.add(flows.numbers, 1))
+    flow.send()
+    expected = plus.send(4)
+    claims = worker.run_pass(sync=10).claims
+    settle(worker, claims, [[2] if claim.task_name.endswith(".numbers") else 1 for claim in claims])
+    columns = ("task_name", "queue_name", "lane", "priority", "max_retries", "options")
+    alike = Task.objects.filter(task_name=flows.plus.name).values_list(*columns)
+    assert len(alike) == 3
+    assert set(map(repr, alike)) == {repr(Task.objects.values_list(*columns).get(pk=expected.task_id))}

@@ -146,7 +146,7 @@ def test_a_node_that_has_ended_says_how_and_which_of_the_many_causes_of_a_skip_i
     none = flow.add(flows.skips)
     flow.add(flows.plus, bad, name="failed upstream")
     flow.add(flows.number, 1, when=page.matches("$.pages > 10"), name="condition")
-    flow.add(flows.number, 1, after=[bad, none, page], join=quorum(2), name="quorum")
+    flow.add(flows.number, 1, after=[bad, none, page], join=quorum(2), when=page.matches("$.pages == 3"), name="quorum")
     flow.add(flows.number, 1, after=[bad, page], join="any", when=page.matches("$.pages > 10"), name="any condition")
     flow.add(flows.number, 1, after=page, name="by hand")
     flow.signal("paid", timeout=0, on_timeout="skip")

@@ -30,8 +30,6 @@ from tests.db.test_statements import explained
 from tests.db.test_workflows import refuses, statuses
 from tests.support.refusing import refused
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
 
 def parent_of(child: Workflow, *others: str, **options: Any) -> Any:
     """Send a run with another one inside, and other tasks."""
@@ -342,8 +340,11 @@ def test_where_more_has_to_be_decided_a_pass_leaves_the_run_as_it_is(engine: Eng
     assert (statuses(handle)["first"], miscounted()) == ("COMPLETED", [])
 
 
-@pytest.mark.parametrize("what", ["a limit", "a pause", "a part that is left", "added nodes", "a failure"])
-def test_a_run_in_which_something_matters_is_left_to_an_advance(engine: Engine, what: str) -> None:
+@pytest.mark.parametrize(
+    "what", ["a limit", "a pause", "a part that is left", "added nodes", "a failure", "another's lock"]
+)
+def test_a_run_in_which_something_matters_is_left_to_an_advance(engine: Engine, connect: Connect, what: str) -> None:
+    engine.conn.execute("SET lock_timeout = '5s'")
     handle = chain("a", "b", "c", max_in_flight=1 if what == "a limit" else None).send()
     (claim,) = engine.take()
     if what == "a pause":
@@ -352,31 +353,14 @@ def test_a_run_in_which_something_matters_is_left_to_an_advance(engine: Engine, 
         WorkflowRun.objects.update(owed_at=Now())
     elif what == "added nodes":
         inside(claim).add(flows.act, name="added")
-    passed = engine.settle(claim, code="BROKEN" if what == "a failure" else None)
+    with connect() as holder:
+        if what == "another's lock":
+            holder.execute("BEGIN")
+            holder.execute("SELECT FROM horsies_workflows FOR UPDATE")
+        passed = engine.settle(claim, code="BROKEN" if what == "a failure" else None)
     assert ([task for _, task in passed.in_runs], Task.objects.count()) == ([claim.id], 1)
     engine.advance()
     assert miscounted() == []
-
-
-def test_a_task_that_failed_leaves_those_of_its_run_that_completed_beside_it(engine: Engine) -> None:
-    flow = Workflow("two")
-    for name in "ab":
-        flow.add(flows.act, after=flow.add(flows.act, name=name), name=f"after {name}")
-    flow.send()
-    one, two = engine.take()
-    passed = engine.run_pass(0, [ended(one), ended(two, code="BROKEN")])
-    assert {task for _, task in passed.in_runs} == {one.id, two.id}
-
-
-def test_a_run_that_another_transaction_holds_is_not_waited_for(engine: Engine, connect: Connect) -> None:
-    handle = chain("a", "b").send()
-    (claim,) = engine.take()
-    holder = connect()
-    engine.conn.execute("SET lock_timeout = '5s'")
-    with holder.transaction():
-        holder.execute("SELECT FROM horsies_workflows WHERE id = %s FOR UPDATE", [handle.workflow_id])
-        passed = engine.settle(claim)
-    assert (passed.landed, passed.in_runs) == ({claim.id}, [(handle.workflow_id, claim.id)])
 
 
 def test_a_task_that_cannot_be_sent_does_not_refuse_the_outcome_before_it(engine: Engine) -> None:

@@ -10,7 +10,7 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.db import connection
 
-from horsies_django import Workflow, explain_node, quorum
+from horsies_django import Workflow, quorum
 from horsies_django.models import Task, WorkflowNode, WorkflowRun, WorkflowSignal
 from horsies_django.store.notify import channel_prefix
 from horsies_django.store.workflows import WorkflowStore
@@ -23,8 +23,6 @@ from tests.db.conftest import Aside, wait_for_anybody
 from tests.db.drives import MAX_BYTES, Hand, chain, inside
 from tests.db.test_workflows import refuses, run, statuses
 from tests.support.refusing import refused
-
-pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def tasks_of(handle: WorkflowHandle) -> int:
@@ -80,27 +78,6 @@ def test_a_quorum_that_conditions_made_impossible_is_no_failure(on_error: str) -
     found = statuses(handle)
     assert (handle.status(), found["other"]) == ("COMPLETED", "COMPLETED")
     assert (found["end"], found["argument"]) == ("SKIPPED", "SKIPPED")
-
-
-def test_a_quorum_counts_its_branches_and_no_other_nodes() -> None:
-    """Naive: an argument or the node of a condition completes, so a node runs although the only branch that it needs failed.
-    Or nodes that are arguments never count, so a quorum of prices is none."""
-    flow = Workflow("branches")
-    page, mapped, bad = flow.add(flows.number, 1), flow.map(flows.number, n=[1], name="map"), flow.add(flows.broken)
-    one = page.matches("$ == 1")
-    flow.add(flows.number, 1, after=bad, join="any", when=one, name="condition")
-    flow.add(flows.act, page, after=bad, join="any", name="argument")
-    flow.add(flows.total_list, mapped, after=bad, join="any", name="list argument")
-    flow.add(flows.act, page, after=[page, bad], join="any", when=one, name="argument that is a branch")
-    prices = [flow.add(flows.number, 4), bad, flow.signal("never")]
-    flow.add(flows.total_list, prices, join=quorum(2), name="list")
-    flow.add(flows.total_list, prices, join=quorum(2), allow_failed=True, name="list that allows failures")
-    handle = run(flow)
-    found = statuses(handle)
-    assert [name for name, status in found.items() if status == "SKIPPED"] == ["condition", "argument", "list argument"]
-    assert (found["argument that is a branch"], found["list"]) == ("COMPLETED", "PENDING")
-    assert found["list that allows failures"] == "COMPLETED"
-    assert explain_node(handle.workflow_id, "condition").reasons[0].code == "UPSTREAM_NOT_COMPLETED"
 
 
 def test_an_input_never_counts_in_a_quorum() -> None:

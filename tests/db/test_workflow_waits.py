@@ -9,12 +9,7 @@ import pytest
 from django.db import connection, transaction
 from django.test import override_settings
 
-from horsies_django import (
-    Workflow,
-    current_task,
-    get_workflow,
-    task,
-)
+from horsies_django import Workflow, current_task, get_workflow, task
 from horsies_django.models import Task, WorkflowNode, WorkflowSignal
 from horsies_django.store.notify import channel_prefix
 from horsies_django.store.workflows import Advanced
@@ -288,15 +283,6 @@ def adds_waits(n: int) -> int:
     return n
 
 
-@task
-async def adds_waits_async() -> None:
-    flow = current_task().workflow
-    await flow.asleep(60)
-    await flow.auntil(dt.datetime.now(dt.UTC))
-    await flow.asignal("go")
-    await flow.agate("approve", announce=flows.announced)
-
-
 def test_a_running_task_adds_waits_and_those_of_a_map_have_names_of_their_own() -> None:
     flow = Workflow("grows")
     flow.map(adds_waits, n=[1, 2])
@@ -313,19 +299,9 @@ def test_a_running_task_adds_waits_and_those_of_a_map_have_names_of_their_own() 
         handle.signal("go", number)
     assert drain(until=2 * DAY) == 2
     assert (handle.results()["told[0]"].ok_value, handle.results()["told[1]"].ok_value) == (7, 8)
-
-
-def test_async_tasks_add_waits_and_a_signal_is_kept_while_a_task_may_add_another_wait() -> None:
-    flow = Workflow("grows")
-    flow.add(adds_waits_async)
-    handle = flow.send()
+    handle.signal("go", 9)
     drain()
-    assert statuses(handle)["until"] == "COMPLETED"
-    for number in (1, 2):
-        handle.signal("go", number)
-        drain()
-    assert statuses(handle)["go"] == "COMPLETED"
-    assert unused() == [2], "a task may add another node of this name"
+    assert unused() == [9], "a task may add another node of this name"
 
 
 def test_signals_and_waits_of_a_run_that_was_deleted_by_hand_are_deleted() -> None:

@@ -24,12 +24,8 @@ from tests.db.test_statements import explained
 from tests.support.deadlines import wait_until
 from tests.support.factories import now
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
-TABLES = [
-    f"horsies_{name}"
-    for name in ("tasks", "task_attempts", "workflows", "workflow_nodes", "workflow_edges", "workflow_signals")
-]
+KINDS = ("tasks", "task_attempts", "workflows", "workflow_nodes", "workflow_edges", "workflow_signals")
+TABLES = [f"horsies_{kind}" for kind in KINDS]
 POSTPONE = "UPDATE horsies_tasks SET enqueued_at = now() + interval '1 year' WHERE finished_at IS NULL"
 
 
@@ -107,17 +103,16 @@ def test_a_run_is_advanced_and_deleted_through_indexes(engines: Engines, connect
     timed(engine)
     signalled(engine)
     shown = "\n".join(notices)
-    for index in ("open", "due", "waits", "signal"):
-        assert f"using horsies_workflow_nodes_{index}" in shown
-    for index in (
+    nodes = {f"workflow_nodes_{index}" for index in ("open", "due", "waits", "signal")}
+    others = {
         "tasks_unadvanced",
         "workflows_finished",
         "tasks_node",
         "signals_unseen",
         "signals_unused",
         "signals_keyed",
-    ):
-        assert f"using horsies_{index}" in shown
+    }
+    assert nodes | others <= set(re.findall(r"using horsies_(\w+)", shown))
     assert full_scans(notices) == set()
 
 
@@ -186,11 +181,8 @@ def test_a_batch_that_prunes_reads_as_much_of_a_run_twice_as_large(engines: Engi
         flow.map(flows.number, n=list(range(many)))
         flow.send()
         ended = "status = 'COMPLETED', finished_at = now() - interval '9 days'"
-        for table, more in (
-            ("tasks", ", advanced_at = now()"),
-            ("workflow_nodes", ""),
-            ("workflows", ", owed_at = NULL"),
-        ):
+        columns = {"tasks": ", advanced_at = now()", "workflow_nodes": "", "workflows": ", owed_at = NULL"}
+        for table, more in columns.items():
             admin.execute(f"UPDATE horsies_{table} SET {ended}{more}")
         admin.execute("ALTER TABLE horsies_tasks SET (autovacuum_enabled = off)")  # both times the session plans anew
         before = Task.objects.count()

@@ -31,8 +31,6 @@ from tests.conftest import Claimer, Claimers, put, sql, wait_until
 from tests.db.conftest import Aside
 from tests.support.payloads import HOSTILE, sendable
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
 
 def finish(worker: Claimer, *results: str, code: str | None = None) -> None:
     """Let all tasks complete with these results, or fail with a code."""

@@ -7,24 +7,18 @@ what came before them.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conftest import wait_until
-from tests.e2e.test_outages import taken_in
 from tests.support.server import Lingering, Server
-from tests.support.workers import Start, WorkerProcess, is_over
+from tests.support.workers import Start, WorkerProcess, given, is_over
 
 LOST = "the database has lost 1 claim(s) of worker"
-NO_BEATS = {
-    "HORSIES_TEST_RECOVERY": json.dumps(
-        {"CLAIMER_HEARTBEAT_INTERVAL_MS": 120_000, "RUNNING_STALE_THRESHOLD_MS": 600_000}
-    )
-}
-NOT_DURABLE = {"HORSIES_TEST_MORE": json.dumps({"DURABLE_CLAIMS": False})}
+NO_BEATS = {"RECOVERY": {"CLAIMER_HEARTBEAT_INTERVAL_MS": 120_000, "RUNNING_STALE_THRESHOLD_MS": 600_000}}
+NOT_DURABLE = {"DURABLE_CLAIMS": False}
 
 
 def bring_down(server: Server, how: str) -> None:
@@ -72,30 +66,6 @@ def test_code_whose_claim_was_lost_is_over_before_its_task_runs_again_under_the_
     assert process.stop() == 0
 
 
-def test_an_outcome_whose_claim_was_lost_is_not_written_for_the_next_claim_of_that_number(
-    worker: Start, server: Server, tmp_path: Path
-) -> None:
-    """Naive: the pass that does not find the outcome's claim claims the task, and the outcome is written then."""
-    server.superuser("ALTER ROLE app SET synchronous_commit = off")
-    process = worker("--processes=2", **server.environment).ready()
-    task, _child, owner = runs_in_memory(server, tmp_path / "one")
-    server.stop()
-    task.end()
-    taken_in(process)
-    Path(f"{task.path}.go").unlink()
-    server.start()
-    wait_until(lambda: len(task.lines) == 3, "it runs again")
-    assert f"task {task.id} no longer belongs to worker {owner}, generation 1; dropping its outcome" in process.log
-    assert LOST in process.log
-    Path(f"{task.path}.go").touch()
-    row = server.becomes(task.id, "COMPLETED")
-    assert (row["claim_generation"], row["attempts"], row["claimed_by"] != owner) == (1, 1, True)
-    query = f"SELECT child_pid FROM horsies_task_attempts WHERE task_id = '{task.id}'"
-    wait_until(lambda: len(task.lines) == 4, "its code ends")
-    assert server.superuser(query) == [(int(task.lines[2][1]),)]
-    assert process.stop() == 0
-
-
 def crashed(server: Server, process: WorkerProcess) -> None:
     """Let the server crash, and wait until the worker has found it again."""
     before = process.log.count("the database is back")
@@ -106,7 +76,7 @@ def crashed(server: Server, process: WorkerProcess) -> None:
 def test_a_claim_that_did_not_wait_for_the_disk_may_be_lost_and_its_task_runs_again(
     worker: Start, server: Server, tmp_path: Path
 ) -> None:
-    process = worker("--processes=2", **server.environment, **NO_BEATS, **NOT_DURABLE).ready()
+    process = worker("--processes=2", **server.environment, **given(**NO_BEATS, **NOT_DURABLE)).ready()
     served = "SELECT name FROM horsies_queues WHERE served_at IS NOT NULL"
     wait_until(lambda: server.superuser(served), "the worker has recorded once that it serves its queues")
     for number in range(10):  # once a second, a pass also looks for expired leases, and waits for the disk
@@ -125,9 +95,9 @@ def test_a_claim_that_did_not_wait_for_the_disk_may_be_lost_and_its_task_runs_ag
     ids=["its code has committed", "durable, the default"],
 )
 def test_a_claim_before_any_commit_that_waited_is_kept(
-    worker: Start, server: Server, tmp_path: Path, name: str, more: dict[str, str]
+    worker: Start, server: Server, tmp_path: Path, name: str, more: dict[str, bool]
 ) -> None:
-    process = worker("--processes=2", **server.environment, **NO_BEATS, **more).ready()
+    process = worker("--processes=2", **server.environment, **given(**NO_BEATS, **more)).ready()
     task, *_ = runs_in_memory(server, tmp_path / "one", name)
     crashed(server, process)
     task.end()
@@ -138,7 +108,7 @@ def test_a_claim_before_any_commit_that_waited_is_kept(
 def test_what_was_settled_is_kept_with_what_was_claimed_in_the_same_pass(
     worker: Start, server: Server, tmp_path: Path
 ) -> None:
-    process = worker("--processes=1", **server.environment, **NO_BEATS, **NOT_DURABLE).ready()
+    process = worker("--processes=1", **server.environment, **given(**NO_BEATS, **NOT_DURABLE)).ready()
     first, *_ = runs_in_memory(server, tmp_path / "first")
     second = Lingering(server, tmp_path / "second")
     first.end()

@@ -18,10 +18,10 @@ from tests.conftest import wait_until
 from tests.support.forwarder import Forwarder
 from tests.support.points import Fate, Gate, Walker, kill_machine, replies_in_the_pipe, send_walkers, standing_still
 from tests.support.points import gate as gate
-from tests.support.workers import Start, WorkerProcess, database_url
+from tests.support.workers import Start, WorkerProcess, database_url, given
 
 SHORT = {"HORSIES_TEST_STALE_MS": "2500"}
-SOFT = {"DJANGO_SETTINGS_MODULE": "tests.settings.soft"}
+SOFT = given(PREFETCH_BUFFER=4, CLAIM_LEASE_MS=5_000)
 AS_IF_NOTHING_HAD_BEEN = Fate("COMPLETED", None, ["COMPLETED"], 0, began=1, ended=1)
 
 

@@ -14,7 +14,7 @@ from horsies_django import RetryPolicy
 from horsies_django.models import Task, Worker
 from tests.apps.project import tasks
 from tests.conftest import wait_until
-from tests.support.workers import Start
+from tests.support.workers import Start, apps, given
 
 AROUND = "tests.apps.hooked.around"
 IN_PARENT = ("task_started", "task_retried", "task_finished", "task_failed", "task_rescued")
@@ -45,7 +45,7 @@ def notes(tmp_path: Path) -> Notes:
 @pytest.fixture
 def hooked(worker: Start, notes: Notes) -> Start:
     """Give a function that starts workers of a project with hooks."""
-    return partial(worker, DJANGO_SETTINGS_MODULE="tests.settings.hooks", HORSIES_TEST_NOTES=str(notes.path))
+    return partial(worker, **apps("project", "hooked"), HORSIES_TEST_NOTES=str(notes.path))
 
 
 KINDS = [("--processes=1",), ("--processes=1", "--start-method=spawn"), ("--processes=0",)]
@@ -117,8 +117,8 @@ def test_a_receiver_of_the_last_moment_that_hangs_delays_the_end_by_seconds_only
 def test_middleware_and_metadata_reach_the_tasks_of_a_worker_and_what_they_send(
     hooked: Start, options: tuple[str, ...]
 ) -> None:
-    around = {"HORSIES_TEST_MIDDLEWARE": f"{AROUND}.raising {AROUND}.doubling"}
-    hooked(*options, **around, HORSIES_TEST_METADATA=f"{AROUND}.tenant").ready()
+    around = [f"{AROUND}.raising", f"{AROUND}.doubling"]
+    hooked(*options, **given(MIDDLEWARE=around, METADATA=[f"{AROUND}.tenant"])).ready()
     with_tenant = tasks.add.with_options(metadata={"tenant": 7})
     assert with_tenant.send(1, b=4).get().unwrap() == 18
     assert tasks.anoop.with_options(metadata={"tenant": 7}).send().get().is_ok()
@@ -132,7 +132,7 @@ def test_middleware_and_metadata_reach_the_tasks_of_a_worker_and_what_they_send(
 
 def test_timeouts_and_cancels_interrupt_middleware(hooked: Start) -> None:
     """Naive: only the function can be interrupted, and the process is killed for the middleware around it."""
-    process = hooked("--processes=1", HORSIES_TEST_MIDDLEWARE=f"{AROUND}.holding").ready()
+    process = hooked("--processes=1", **given(MIDDLEWARE=[f"{AROUND}.holding"])).ready()
     for sender in (tasks.noop, tasks.anoop):
         handle = sender.with_options(timeout_ms=200).send()
         assert handle.get().err_value.error_code == "TASK_TIMEOUT"
@@ -157,7 +157,7 @@ def test_a_worker_with_wrong_middleware_refuses_to_start(
 ) -> None:
     """Naive: it starts, and each task fails."""
     handle = tasks.noop.send()
-    process = hooked(*options, HORSIES_TEST_MIDDLEWARE=f"{AROUND}.{name}")
+    process = hooked(*options, **given(MIDDLEWARE=[f"{AROUND}.{name}"]))
     assert process.wait() == 1
     assert message in process.log
     assert handle.info().status == "PENDING"  # type: ignore[union-attr]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -18,16 +17,12 @@ from tests.apps.project import tasks
 from tests.conftest import sql, wait_until
 from tests.support.forwarder import Forwarder
 from tests.support.server import Lingering, Server
-from tests.support.workers import Busy, Start, WorkerProcess
+from tests.support.workers import Busy, Start, WorkerProcess, given
 
 SHORT = {"HORSIES_TEST_STALE_MS": "4000"}
 TRY = "the database is not available, next try in"
-# A worker that failed so often has gone for 4.9 s at least without its database, by the pauses of tests.settings.outages.
+# A worker that failed so often has gone for 4.9 s at least without its database, by the pauses of tests.settings.
 TRIES_IN_A_LONG_OUTAGE = 10
-
-
-def resilience(**values: int) -> dict[str, str]:
-    return {"HORSIES_TEST_RESILIENCE": json.dumps(values)}
 
 
 def taken_in(process: WorkerProcess) -> None:
@@ -127,8 +122,7 @@ def test_an_outage_longer_than_the_threshold_makes_nobody_count_as_dead(
 def test_a_worker_that_shall_not_outlive_its_claims_ends_its_tasks_when_it_is_cut_off(
     busy: Busy, server: Server, options: tuple[str, ...]
 ) -> None:
-    kill = {"HORSIES_TEST_RECOVERY": json.dumps({"ON_CUT_OFF": "kill"})}
-    process, task = busy(*options, **SHORT, **kill)
+    process, task = busy(*options, **SHORT, **given(RECOVERY={"ON_CUT_OFF": "kill"}))
     child = task.runs()
     server.stop()
     wait_until(lambda: not psutil.pid_exists(child), "its process is gone while the server is down")
@@ -143,7 +137,8 @@ def test_a_worker_that_shall_not_outlive_its_claims_ends_its_tasks_when_it_is_cu
 
 @pytest.mark.promise("S2.18")
 def test_a_worker_gives_up_after_the_number_of_tries_that_it_was_given(worker: Start, server: Server) -> None:
-    process = worker("--processes=1", **server.environment, **resilience(DB_RETRY_MAX_ATTEMPTS=2)).ready()
+    few = given(RESILIENCE={"DB_RETRY_MAX_ATTEMPTS": 2})
+    process = worker("--processes=1", **server.environment, **few).ready()
     server.stop()
     assert process.wait() == 1
     assert "the database is gone and RESILIENCE allows no further try" in process.log
@@ -152,8 +147,7 @@ def test_a_worker_gives_up_after_the_number_of_tries_that_it_was_given(worker: S
 
 @pytest.mark.promise("S2.20")
 def test_outages_that_are_over_do_not_count_towards_those_that_resilience_allows(worker: Start) -> None:
-    few = resilience(DB_RETRY_MAX_ATTEMPTS=3)
-    process = worker("--processes=1", DJANGO_SETTINGS_MODULE="tests.settings.outages", **few).ready()
+    process = worker("--processes=1", **given(RESILIENCE={"DB_RETRY_MAX_ATTEMPTS": 3})).ready()
     for outages in range(1, 6):
         sql(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
@@ -244,15 +238,6 @@ def test_a_database_without_this_version_s_functions_ends_the_worker_with_a_clea
     assert "Traceback" not in process.log
 
 
-def test_functions_that_come_back_in_time_do_not_end_it(busy: Busy, server: Server) -> None:
-    process, task = busy()
-    server.superuser("ALTER TABLE horsies_tasks RENAME TO away")
-    task.end()
-    wait_until(lambda: process.log.count(TRY) >= 2, "it tries again")
-    server.superuser("ALTER TABLE away RENAME TO horsies_tasks")
-    settles_in_the_end(server, process, task)
-
-
 # Silence: nobody says that anything is wrong
 
 
@@ -290,7 +275,7 @@ def test_links_that_went_silent_are_given_up_and_no_outcome_with_them(busy: Busy
 
 
 def test_outcomes_beyond_the_bound_stop_claiming_until_they_are_written(worker: Start, server: Server) -> None:
-    few = resilience(MAX_UNWRITTEN_OUTCOMES=100)
+    few = given(RESILIENCE={"MAX_UNWRITTEN_OUTCOMES": 100})
     process = worker("--processes=1", "--async-concurrency=150", **server.environment, **few).ready()
     held = [server.send("ahold", lane="async", name="held") for _ in range(100)]
     running = "SELECT count(*) FROM auth_group WHERE name LIKE 'held:%'"
@@ -315,12 +300,7 @@ def test_outcomes_beyond_the_bound_stop_claiming_until_they_are_written(worker: 
 # At the start
 
 TRY_AT_START = "cannot be reached, next try in"
-
-
-NOWHERE = {
-    "DATABASE_URL": "postgresql://app:secret@127.0.0.1:1/horsies",  # nobody serves it
-    "DJANGO_SETTINGS_MODULE": "tests.settings.outages",
-}
+NOWHERE = "postgresql://app:secret@127.0.0.1:1/horsies"  # nobody serves it
 
 
 @pytest.mark.promise("S2.13")
@@ -337,8 +317,8 @@ def test_a_worker_that_starts_before_its_database_waits_for_it(worker: Start, se
 
 
 def test_a_worker_that_waits_for_its_database_ends_at_the_first_signal(worker: Start) -> None:
-    long = 60_000  # it is told to wait so long: an end before that is the signal's
-    process = worker("--processes=1", **NOWHERE, **resilience(DB_RETRY_INITIAL_MS=long, DB_RETRY_MAX_MS=long))
+    long = {"DB_RETRY_INITIAL_MS": 60_000, "DB_RETRY_MAX_MS": 60_000}  # an end before that is the signal's
+    process = worker("--processes=1", DATABASE_URL=NOWHERE, **given(RESILIENCE=long))
     wait_until(lambda: TRY_AT_START in process.log, "it waits")
     process.signal(signal.SIGINT)
     assert process.process.wait(20) == 0
@@ -348,7 +328,7 @@ def test_a_worker_that_waits_for_its_database_ends_at_the_first_signal(worker: S
 
 @pytest.mark.promise("S2.18")
 def test_a_worker_that_may_try_only_so_often_gives_up_at_its_start_too(worker: Start) -> None:
-    process = worker("--processes=1", **NOWHERE, **resilience(DB_RETRY_MAX_ATTEMPTS=2))
+    process = worker("--processes=1", DATABASE_URL=NOWHERE, **given(RESILIENCE={"DB_RETRY_MAX_ATTEMPTS": 2}))
     assert process.wait() == 1
     assert process.log.count(TRY_AT_START) == 2
     assert "cannot be reached and RESILIENCE allows no further try" in process.log

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from tests.e2e.test_outages import TRY
 from tests.support.pooler import PoolerError, transaction_pooler
 from tests.support.server import Lingering, Server
 from tests.support.sites import printed
-from tests.support.workers import Busy, Start
+from tests.support.workers import Busy, Start, given
 
 SEND_AND_GET = """
 import django; django.setup()
@@ -105,8 +104,8 @@ def test_a_worker_that_listens_through_the_pooler_says_so_and_polls(
     worker: Start, pooled: dict[str, str], server: Server
 ) -> None:
     deaf = {**pooled, "HORSIES_TEST_DIRECT": "", "HORSIES_TEST_POLL_MS": "1000"}
-    deaf["HORSIES_TEST_RESILIENCE"] = json.dumps({"DB_RETRY_INITIAL_MS": 60_000, "DB_RETRY_MAX_MS": 300_000})
-    process = worker("--processes=1", **deaf).ready()
+    seldom = given(RESILIENCE={"DB_RETRY_INITIAL_MS": 60_000, "DB_RETRY_MAX_MS": 300_000})
+    process = worker("--processes=1", **deaf, **seldom).ready()
     wait_until(lambda: "HORSIES['LISTEN_DATABASE']" in process.log, "it warns")
     for number in range(3):  # it does not LISTEN again before a minute is over, so no look after that finds them
         server.becomes(server.send("add", a=number), "COMPLETED")
@@ -119,7 +118,7 @@ def test_a_worker_that_listens_through_the_pooler_says_so_and_polls(
 def test_claims_stay_durable_behind_the_pooler_which_hides_that_the_server_restarted(
     worker: Start, pooled: dict[str, str], server: Server, tmp_path: Path
 ) -> None:
-    process = worker("--processes=1", **pooled, **NO_BEATS, **NOT_DURABLE).ready()
+    process = worker("--processes=1", **pooled, **given(**NO_BEATS, **NOT_DURABLE)).ready()
     assert "claims are durable in spite of HORSIES['DURABLE_CLAIMS'] = False" in process.log
     server.hold_back()
     task = Lingering(server, tmp_path / "one")

@@ -17,7 +17,7 @@ from tests.apps.project import points, tasks
 from tests.conftest import Connect, limit, sql, wait_until
 from tests.support.forwarder import Forwarder
 from tests.support.points import Fate, Walker, replies_in_the_pipe
-from tests.support.workers import Start, WorkerProcess, database_url, held_by, is_over, let_go
+from tests.support.workers import Start, WorkerProcess, database_url, given, held_by, is_over, let_go
 
 SHORT = {"HORSIES_TEST_STALE_MS": "2500"}
 
@@ -82,7 +82,7 @@ def test_a_worker_that_others_never_missed_goes_on_after_a_short_stop(worker: St
 
 @pytest.mark.promise("S0.23")
 def test_what_waits_in_a_buffer_keeps_its_lease_and_goes_back_when_its_worker_dies(worker: Start) -> None:
-    soft = {"DJANGO_SETTINGS_MODULE": "tests.settings.soft", **SHORT}
+    soft = {**given(PREFETCH_BUFFER=4, CLAIM_LEASE_MS=5_000), **SHORT}
     first = worker("--processes=1", "--async-concurrency=1", **soft).ready()
     running = tasks.hold.send("held")
     held_by("held")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import signal
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +19,7 @@ from horsies_django.store.schedules import ScheduleStore
 from tests.conftest import sql, wait_until
 from tests.support.factories import now
 from tests.support.server import Server
-from tests.support.workers import SchedulerProcess, Start
+from tests.support.workers import SchedulerProcess, Start, given
 from tests.worker.test_scheduler import fire_times, row
 
 StartScheduler = Callable[..., SchedulerProcess]
@@ -33,11 +32,6 @@ SECOND = dt.timedelta(seconds=1)
 
 def create(name: str = "a schedule", **definition: Any) -> None:
     schedules.create(name, {"task": NOOP, "pattern": "every 1 second", **definition}, actor="a test")
-
-
-def code(**schedules: dict[str, Any]) -> dict[str, str]:
-    """Give the environment of a scheduler whose settings declare schedules."""
-    return {"HORSIES_TEST_SCHEDULES": json.dumps(schedules)}
 
 
 def sends(name: str = "a schedule", more_than: int = 0) -> list[dt.datetime]:
@@ -84,7 +78,7 @@ def test_the_tasks_of_due_fire_times_are_sent_and_run(scheduler: StartScheduler,
 def test_the_schedules_in_its_code_are_in_the_table_once_it_has_started_and_changes_and_signals_end_its_sleep(
     scheduler: StartScheduler,
 ) -> None:
-    process = scheduler(**code(rare={"task": NOOP, "pattern": "every 365 days"}), **FOR_LONG).ready()
+    process = scheduler(**given(SCHEDULES={"rare": {"task": NOOP, "pattern": "every 365 days"}}), **FOR_LONG).ready()
     assert row("rare").declared_in == "HORSIES['SCHEDULES']['rare']"
     assert AuditEntry.objects.get(action="schedule.declare").actor.startswith("scheduler on ")
     asleep()
@@ -98,8 +92,9 @@ def test_the_schedules_in_its_code_are_in_the_table_once_it_has_started_and_chan
 def test_of_two_releases_side_by_side_the_one_that_started_last_is_right_and_they_do_not_fight(
     scheduler: StartScheduler,
 ) -> None:
-    old = scheduler(**code(tick={"task": NOOP, "pattern": "every 2 seconds"})).ready()
-    new = scheduler(**code(tick={"task": ADD, "pattern": "every 1 second", "kwargs": {"a": 1}})).ready()
+    older = {"task": NOOP, "pattern": "every 2 seconds"}
+    newer = {"task": ADD, "pattern": "every 1 second", "kwargs": {"a": 1}}
+    old, new = (scheduler(**given(SCHEDULES={"tick": each})).ready() for each in (older, newer))
     since = row("tick").since
     for process in (old, new, old, new):  # each signs anew when it connects anew, and the other one waits meanwhile
         process.signal(signal.SIGSTOP)

@@ -16,7 +16,7 @@ from horsies_django.models import Task
 from tests.apps.project import tasks
 from tests.conftest import wait_until
 from tests.support.collector import Collector
-from tests.support.workers import Start, held_by
+from tests.support.workers import Start, given, held_by
 
 Events = Callable[[], list[dict[str, Any]]]
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -112,7 +112,7 @@ def test_a_task_of_a_dead_worker_is_one_event_of_the_worker_that_rescues_it(repo
 
 
 def test_the_trace_of_a_sender_goes_on_in_what_its_tasks_send(reporting: Start, events: Events) -> None:
-    reporting("--processes=1", HORSIES_TEST_MIDDLEWARE="tests.settings.sentry.continued").ready()
+    reporting("--processes=1", **given(MIDDLEWARE=["tests.settings.sentry.continued"])).ready()
     first = tasks.sends_more.with_options(metadata={"sentry-trace": f"{TRACE}-{SPAN}-1"}).send(1)
     others = Task.objects.filter(task_name=tasks.sends_more.name).exclude(pk=first.task_id)
     metadata = wait_until(others.first, "it sends one").options["metadata"]

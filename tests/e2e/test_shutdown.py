@@ -21,9 +21,9 @@ from django.contrib.auth.models import Group
 from horsies_django.models import Heartbeat, Task, TaskAttempt, Worker
 from tests.apps.project import tasks
 from tests.conftest import wait_until
-from tests.support.workers import Start, WorkerProcess, database_url, gone, held_by, is_over, let_go
+from tests.support.workers import Start, WorkerProcess, apps, database_url, given, gone, held_by, is_over, let_go
 
-SOFT = {"DJANGO_SETTINGS_MODULE": "tests.settings.soft"}
+SOFT = given(PREFETCH_BUFFER=4, CLAIM_LEASE_MS=5_000)
 
 
 def attempts(handle: object) -> list[tuple[str, str | None]]:
@@ -213,14 +213,18 @@ def test_a_signal_while_it_waits_for_the_database_ends_it(worker: Start) -> None
 
 
 @pytest.mark.parametrize(
-    ("where", "times", "method", "hasty"),
-    [("worker", 1, "forkserver", {}), ("child", 1, "forkserver", {"HASTY_WORKER": "1"}), ("child", 3, "spawn", {})],
+    ("where", "times", "method", "names"),
+    [
+        ("worker", 1, "forkserver", ["slow"]),
+        ("child", 1, "forkserver", ["hasty", "slow"]),
+        ("child", 3, "spawn", ["slow"]),
+    ],
     ids=["worker", "fresh template", "spawned children"],
 )
 def test_a_signal_while_task_modules_are_imported_ends_it(
-    worker: Start, where: str, times: int, method: str, hasty: dict[str, str]
+    worker: Start, where: str, times: int, method: str, names: list[str]
 ) -> None:
-    slow = {"DJANGO_SETTINGS_MODULE": "tests.settings.slow_import", "SLOW_IMPORT": where, **hasty}
+    slow = {**apps("project", *names), "SLOW_IMPORT": where, "HASTY_WORKER": "1"}
     process = worker("--processes=3", f"--start-method={method}", **slow)
     wait_until(lambda: process.log.count(f"importing in the {where}") == times, "it imports")
     below = process.family()

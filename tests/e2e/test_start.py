@@ -10,7 +10,7 @@ from horsies_django.models import Worker
 from tests.apps.project import tasks
 from tests.conftest import sql
 from tests.support.sites import fresh_database
-from tests.support.workers import Start, WorkerProcess
+from tests.support.workers import Start, WorkerProcess, apps, given
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -39,23 +39,23 @@ def test_without_its_migrations(start: Start) -> None:
 @pytest.mark.promise("S2.5")
 def test_wrong_settings_are_all_told_before_the_database_is_asked(start: Start) -> None:
     nobody = "postgresql://app:secret@127.0.0.1:1/horsies"
-    process = start(DJANGO_SETTINGS_MODULE="tests.settings.wrong", DATABASE_URL=nobody)
+    process = start(DATABASE_URL=nobody, **given(QUEUS={"mail": {}}, MAX_PAYLOAD_BYTES="many"))
     refused(process, "QUEUS", "QUEUES", "MAX_PAYLOAD_BYTES")
     assert "cannot be reached" not in process.log
 
 
 @pytest.mark.parametrize(
-    ("start", "settings", "words"),
+    ("start", "names", "words"),
     [
-        ("worker", "no_tasks", ["no task is registered", "tasks.py"]),
-        ("scheduler", "broken_tasks", ["tests.apps.broken.tasks", "a mistake in a task module"]),
+        ("worker", [], ["no task is registered", "tasks.py"]),
+        ("scheduler", ["project", "broken"], ["tests.apps.broken.tasks", "a mistake in a task module"]),
     ],
     indirect=["start"],
 )
 def test_without_any_task_or_with_modules_of_tasks_that_cannot_be_imported(
-    start: Start, settings: str, words: list[str]
+    start: Start, names: list[str], words: list[str]
 ) -> None:
-    refused(start(DJANGO_SETTINGS_MODULE=f"tests.settings.{settings}"), *words)
+    refused(start(**apps(*names)), *words)
 
 
 def test_with_a_queue_that_is_not_declared(worker: Start) -> None:
@@ -81,7 +81,7 @@ def test_a_worker_connects_has_its_slots_listens_and_only_then_claims(worker: St
 
 
 def test_a_project_that_opens_things_at_import_gets_fresh_interpreters_and_is_told_which(worker: Start) -> None:
-    process = worker("--processes=2", DJANGO_SETTINGS_MODULE="tests.settings.opens_things").ready()
+    process = worker("--processes=2", **apps("project", "hasty")).ready()
     assert "a connection to the database 'default'" in process.log
     assert "the thread 'hasty-thread'" in process.log
     assert "fresh interpreters" in process.log
@@ -91,8 +91,7 @@ def test_a_project_that_opens_things_at_import_gets_fresh_interpreters_and_is_to
 
 def test_a_worker_that_cannot_be_forked_loads_the_project_again_in_one_process_that_can(worker: Start) -> None:
     """Naive: a URLconf that starts a thread costs each child the import of the project."""
-    hasty = {"DJANGO_SETTINGS_MODULE": "tests.settings.opens_things", "HASTY_WORKER": "1"}
-    process = worker("--processes=2", **hasty).ready()
+    process = worker("--processes=2", **apps("project", "hasty"), HASTY_WORKER="1").ready()
     assert "because it holds a connection to the database 'default' and the thread 'hasty-thread'" in process.log
     assert "fresh interpreters" not in process.log
     assert tasks.add.send(1).get().ok_value == 1
@@ -103,9 +102,7 @@ def test_children_draw_other_numbers_and_share_what_a_fork_may_share(worker: Sta
     """Naive: numpy's generator is copied, so that all children draw the same numbers."""
     left = tmp_path / "left"
     one_thread = {"OPENBLAS_NUM_THREADS": "1"}  # numpy's library starts threads when it is loaded
-    process = worker(
-        "--processes=3", DJANGO_SETTINGS_MODULE="tests.settings.forked", LEFT=str(left), **one_thread
-    ).ready()
+    process = worker("--processes=3", **apps("project", "forked"), LEFT=str(left), **one_thread).ready()
     assert "cannot be forked" not in process.log
     from tests.apps.forked.tasks import look  # which opens files
 

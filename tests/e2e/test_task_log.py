@@ -24,10 +24,7 @@ SHAPES = [("--processes=1", "--threads=2"), ("--processes=0",)]
 
 def with_logging(logging: dict[str, Any]) -> dict[str, str]:
     """Return the environment of a worker whose project has this LOGGING."""
-    return {
-        "DJANGO_SETTINGS_MODULE": "tests.settings.logging",
-        "HORSIES_TEST_LOGGING": json.dumps({"version": 1, **logging}),
-    }
+    return {"HORSIES_TEST_LOGGING": json.dumps({"version": 1, **logging})}
 
 
 def line(process: WorkerProcess, pattern: str) -> str:

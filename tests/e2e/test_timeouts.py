@@ -18,7 +18,7 @@ from horsies_django import RetryPolicy, TaskHandle
 from horsies_django.models import AuditEntry, Task, TaskAttempt, Worker
 from tests.apps.project import tasks
 from tests.conftest import wait_until
-from tests.support.workers import Start, WorkerProcess, gone, held_by, let_go
+from tests.support.workers import Start, WorkerProcess, apps, gone, held_by, let_go
 
 SHORT = {"HORSIES_TEST_KILL_GRACE_MS": "500", "HORSIES_TEST_STALE_MS": "2500"}
 
@@ -175,7 +175,7 @@ def test_a_worker_that_loses_all_its_spawned_children_at_once_time_and_again_sta
     worker: Start, tmp_path: Path
 ) -> None:
     closed = tmp_path / "closed"  # while it is there, nobody becomes ready
-    slow = {"DJANGO_SETTINGS_MODULE": "tests.settings.slow_import", "SLOW_IMPORT": "child", "SLOW_WHILE": str(closed)}
+    slow = {**apps("project", "slow"), "SLOW_IMPORT": "child", "SLOW_WHILE": str(closed)}
     process = worker("--processes=2", METHODS[1], **slow).ready()
     lost = [tasks.hold.send("lost"), tasks.ahold.send("lost")]
     wait_until(lambda: Group.objects.count() == 2, "both run")
@@ -264,7 +264,7 @@ def test_nothing_is_left_of_a_worker_that_is_killed_in_the_middle_of_tasks_not_e
 def test_a_worker_that_is_killed_while_a_fresh_template_loads_the_project_leaves_no_directory_either(
     worker: Start, short_directory: Path
 ) -> None:
-    slow = {"DJANGO_SETTINGS_MODULE": "tests.settings.slow_import", "SLOW_IMPORT": "child", "HASTY_WORKER": "1"}
+    slow = {**apps("project", "hasty", "slow"), "SLOW_IMPORT": "child", "HASTY_WORKER": "1"}
     process = worker("--processes=1", TMPDIR=str(short_directory), **slow)
     wait_until(lambda: "importing in the child" in process.log, "it imports")
     leaves_nothing(process, signal.SIGKILL, process.family(), short_directory)

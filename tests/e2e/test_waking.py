@@ -13,7 +13,7 @@ from horsies_django import TaskHandle
 from horsies_django.models import Heartbeat, Task, TaskAttempt
 from tests.apps.project import tasks
 from tests.conftest import wait_until
-from tests.support.workers import Start, WorkerProcess, held_by, let_go
+from tests.support.workers import Start, WorkerProcess, given, held_by, let_go
 
 NO_POLL = {"HORSIES_TEST_POLL_MS": "300000", "HORSIES_TEST_STALE_MS": "600000"}
 
@@ -63,7 +63,7 @@ def test_a_burst_and_lone_tasks_reach_as_many_workers_as_they_need(worker: Start
 
 # Tasks that are started ahead and stand in line before a slot
 
-SOFT = {"DJANGO_SETTINGS_MODULE": "tests.settings.soft", "HORSIES_TEST_PREFETCH": "200"}
+SOFT = given(PREFETCH_BUFFER=200, CLAIM_LEASE_MS=5_000)
 MANY = 60
 
 

@@ -16,7 +16,7 @@ from tests.apps.errands import tasks as errands
 from tests.apps.errands.api import TaskResultStatus
 from tests.apps.project import tasks, unspeakable
 from tests.conftest import put, sql, wait_until
-from tests.support.workers import Start, WorkerProcess, held_by, let_go
+from tests.support.workers import Start, WorkerProcess, apps, held_by, let_go
 
 SHAPES = [
     ("--processes=2",),
@@ -237,7 +237,7 @@ def finished(result: Any) -> Any:
 
 @pytest.mark.boundary
 def test_tasks_of_both_lanes_run_and_their_results_are_there_for_everybody(worker: Start) -> None:
-    worker("--processes=1", DJANGO_SETTINGS_MODULE="tests.settings.errands").ready()
+    worker("--processes=1", **apps("project", "errands")).ready()
     sent = [
         errands.add.enqueue(2, b=3),
         errands.later.enqueue(4),

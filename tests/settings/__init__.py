@@ -1,7 +1,12 @@
-"""Settings of the test project: the plain case, one database, every door of the app installed."""
+"""Settings of the test project: the plain case, one database, every door of the app installed.
+
+What a test wants otherwise for the processes that it starts stands in their environment; HORSIES_TEST_APPS and HORSIES_TEST_GIVEN
+are made by ``apps`` and ``given`` in ``tests/support/workers.py``.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 from typing import Any
 
@@ -16,7 +21,8 @@ ALLOWED_HOSTS = ["*"]
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # the default takes half a second for each
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
-INSTALLED_APPS = ["django.contrib.auth", "django.contrib.contenttypes", "horsies_django", "tests.apps.project"]
+INSTALLED_APPS = ["django.contrib.auth", "django.contrib.contenttypes", "horsies_django"]
+INSTALLED_APPS += os.environ.get("HORSIES_TEST_APPS", "tests.apps.project").split()
 
 # What only a site needs: the workers of the tests, hundreds of them, start without it.
 if os.environ.get("HORSIES_TEST_SITE", "1") == "1":
@@ -48,7 +54,11 @@ HORSIES: dict[str, Any] = {
     "CHILD_CONN_MAX_AGE": int(os.environ.get("HORSIES_TEST_CONN_AGE", "60")),
     "UNKNOWN_TASK_GRACE_MS": int(os.environ.get("HORSIES_TEST_GRACE_MS", "300000")),
     "REPORT_RUNNING_AFTER_MS": int(os.environ.get("HORSIES_TEST_REPORT_MS", "3600000")),
-    "RESILIENCE": {"NOTIFY_POLL_INTERVAL_MS": int(os.environ.get("HORSIES_TEST_POLL_MS", "1000"))},
+    "RESILIENCE": {
+        "NOTIFY_POLL_INTERVAL_MS": int(os.environ.get("HORSIES_TEST_POLL_MS", "1000")),
+        "DB_RETRY_INITIAL_MS": 100,
+        "DB_RETRY_MAX_MS": 1_000,
+    },
     "RECOVERY": {
         "CLAIMER_HEARTBEAT_INTERVAL_MS": 1_000,
         "RUNNING_STALE_THRESHOLD_MS": int(os.environ.get("HORSIES_TEST_STALE_MS", "10000")),
@@ -57,6 +67,9 @@ HORSIES: dict[str, Any] = {
     },
     "QUEUES": {"mail": {"priority": 1}, "bulk": {"priority": 50}, "twin": {"priority": 50}},
 }
+for name, value in json.loads(os.environ.get("HORSIES_TEST_GIVEN", "{}")).items():
+    HORSIES[name] = {**HORSIES[name], **value} if name in ("RESILIENCE", "RECOVERY") else value
+LOGGING: dict[str, Any] = json.loads(os.environ.get("HORSIES_TEST_LOGGING", "{}"))
 
 # Only what imports django.tasks, or the backport, looks at these.
 TASKS: dict[str, Any] = {

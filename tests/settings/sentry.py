@@ -18,11 +18,7 @@ from horsies_django.contrib.sentry import HorsiesIntegration
 from tests.settings import *  # noqa: F403
 from tests.settings import HORSIES
 
-HORSIES = {
-    **HORSIES,
-    "METADATA": ["horsies_django.contrib.sentry.trace"],
-    "MIDDLEWARE": os.environ.get("HORSIES_TEST_MIDDLEWARE", "").split(),
-}
+HORSIES = {**HORSIES, "METADATA": ["horsies_django.contrib.sentry.trace"]}
 
 
 def continued(call: Any) -> Any:

@@ -5,7 +5,6 @@ Half of the crashes come as soon as a lone task has begun, when its claim is mos
 
 from __future__ import annotations
 
-import json
 import random
 import uuid
 from collections import Counter
@@ -17,7 +16,7 @@ from tests.conftest import wait_until
 from tests.e2e.test_claims_lost import bring_down
 from tests.support.server import Server
 from tests.support.sizes import sized
-from tests.support.workers import Start
+from tests.support.workers import Start, given
 
 pytestmark = [pytest.mark.stress, pytest.mark.timeout(1_200)]
 
@@ -26,6 +25,7 @@ LOAD = 15  # tasks under which the server crashes
 MOST_SECONDS = 0.1  # between two lines of a task
 WAYS = ("immediate", "postmaster", "same postmaster")
 SOFT = {"PREFETCH_BUFFER": 4, "CLAIM_LEASE_MS": 10_000}
+RECOVERY = {"CLAIMER_HEARTBEAT_INTERVAL_MS": 5_000, "MAX_CRASHES": 0}
 LOST = "claim(s) of worker"
 ENDS = """
 SELECT t.id::text, t.claimed_by::text, t.claim_generation::text, a.child_pid::text, t.status, t.error_code,
@@ -47,8 +47,7 @@ class Storm:
             start(
                 "--processes=2",
                 **server.environment,
-                HORSIES_TEST_MORE=json.dumps({"DURABLE_CLAIMS": False, **more}),
-                HORSIES_TEST_RECOVERY=json.dumps({"CLAIMER_HEARTBEAT_INTERVAL_MS": 5_000, "MAX_CRASHES": 0}),
+                **given(DURABLE_CLAIMS=False, RECOVERY=RECOVERY, **more),
             )
             for more in ({}, {}, SOFT)
         ]

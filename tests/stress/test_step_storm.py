@@ -7,7 +7,6 @@ oldest worker is one that is left alone. Each commit of a step takes a while, so
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -29,7 +28,7 @@ from tests.conftest import Connect, sql, wait_until
 from tests.support.points import kill_machine
 from tests.support.runners import kill_a_runner, runners_of
 from tests.support.sizes import sized
-from tests.support.workers import Start, WorkerProcess
+from tests.support.workers import Start, WorkerProcess, given
 
 pytestmark = [pytest.mark.stress, pytest.mark.django_db(transaction=True), pytest.mark.timeout(1_200)]
 
@@ -95,11 +94,8 @@ class Storm:
 
     def fresh(self, threshold: int) -> WorkerProcess:
         """Start a worker."""
-        recovery = json.dumps({"RUNNING_STALE_THRESHOLD_MS": threshold, "MAX_CRASHES": 0})
-        return self.start(
-            "--processes=2", "--async-concurrency=2", "--max-tasks-per-child=0",
-            DJANGO_SETTINGS_MODULE="tests.settings.outages", HORSIES_TEST_RECOVERY=recovery,
-        )  # fmt: skip
+        options = ("--processes=2", "--async-concurrency=2", "--max-tasks-per-child=0")
+        return self.start(*options, **given(RECOVERY={"RUNNING_STALE_THRESHOLD_MS": threshold, "MAX_CRASHES": 0}))
 
     def send(self) -> None:
         """Send as many tasks as finished."""

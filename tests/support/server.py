@@ -132,7 +132,7 @@ class Server:
     @property
     def environment(self) -> dict[str, str]:
         """What a worker needs to run on it."""
-        return {"DATABASE_URL": self.url, "DJANGO_SETTINGS_MODULE": "tests.settings.outages"}
+        return {"DATABASE_URL": self.url, "DJANGO_SETTINGS_MODULE": "tests.settings"}
 
     def send(self, name: str, /, *, queue: str = "default", lane: str = "sync", **kwargs: Any) -> Any:
         """Send a task of the test project and return its id."""

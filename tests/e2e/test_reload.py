@@ -11,6 +11,7 @@ import sys
 import textwrap
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -135,12 +136,6 @@ def started_again(process: WorkerProcess, times: int = 2) -> None:
     assert process.process.poll() is None
 
 
-def inner(process: WorkerProcess) -> psutil.Process:
-    """Return the worker below the process that restarts it."""
-    (found,) = psutil.Process(process.process.pid).children()
-    return found
-
-
 def busy(tmp_path: Path) -> tuple[Any, Path]:
     """Let a task run until a file is there; return its handle and that file."""
     begun, gate = tmp_path / "begun", tmp_path / "gate"
@@ -154,13 +149,6 @@ def ctrl_c(process: WorkerProcess) -> None:
     os.killpg(process.process.pid, signal.SIGINT)
 
 
-def interrupt(process: WorkerProcess, whom: str) -> None:
-    if whom == "everybody":
-        ctrl_c(process)
-    else:
-        process.signal(signal.SIGINT)
-
-
 @pytest.mark.parametrize("options", SHAPES, ids=" ".join)
 def test_changed_code_runs_after_a_restart_which_ends_tasks_that_outlast_their_time_and_the_log_says_which_file_it_was(
     reloaded: Start, project: Project, tmp_path: Path, options: tuple[str, ...]
@@ -168,7 +156,7 @@ def test_changed_code_runs_after_a_restart_which_ends_tasks_that_outlast_their_t
     """Naive: Django's autoreload runs the worker in a thread, which cannot handle signals, and exits in the middle of tasks."""
     process = reloaded(*options, "--shutdown-timeout=0.5").ready()
     assert result("version") == "the first"
-    first = inner(process)
+    (first,) = psutil.Process(process.process.pid).children()
     path = project.tasks("the second one")
     started_again(process)
     assert (result("version"), result("price")) == ("the second one", 7)
@@ -218,19 +206,19 @@ def test_options_that_are_wrong_end_it_at_once(reloaded: Start) -> None:
 
 
 @pytest.mark.parametrize("times", [1, 2])
-@pytest.mark.parametrize("whom", ["everybody", "the outer process"])
+@pytest.mark.parametrize("send", [os.killpg, os.kill], ids=["everybody", "the outer process"])
 def test_one_ctrl_c_lets_running_tasks_finish_and_a_second_one_ends_them_whoever_gets_it(
-    reloaded: Start, tmp_path: Path, whom: str, times: int
+    reloaded: Start, tmp_path: Path, send: Callable[[int, int], None], times: int
 ) -> None:
     """Naive: a terminal sends the signal to both, the outer process passes it on, and two of them kill the tasks."""
     process = reloaded().ready()
     handle, gate = busy(tmp_path)
     processes = process.family()
-    interrupt(process, whom)
+    send(process.process.pid, signal.SIGINT)
     wait_until(lambda: "no more tasks are claimed" in process.log, "the signal is taken")
     assert handle.info().status == "RUNNING"
     if times == 2:
-        interrupt(process, whom)
+        send(process.process.pid, signal.SIGINT)
     else:
         gate.touch()
     assert process.wait() == times - 1
@@ -386,7 +374,7 @@ def test_the_site_and_the_worker_run_side_by_side_and_one_ctrl_c_ends_both(worke
     wait_until(lambda: re.search(r'^site   \| .*"GET / HTTP/1\.1" 200', desk.log, re.MULTILINE), "the line of the site")
     assert {line[:9] for line in desk.log.splitlines()} <= {"site   | ", "worker | ", "site   |", "worker |"}
     processes = desk.process.family()
-    os.killpg(desk.process.process.pid, signal.SIGINT)
+    ctrl_c(desk.process)
     assert desk.process.wait() == 0
     gone(processes)
     assert "Worker stopped" in desk.log
@@ -408,12 +396,12 @@ def test_both_restart_when_code_changes_and_a_second_ctrl_c_reaches_the_worker_a
     assert "\x1b[35mworker |\x1b[0m" in desk.log
     assert "queues: default, mail" in desk.log
     handle, _gate = busy(tmp_path)
-    os.killpg(desk.process.process.pid, signal.SIGINT)
+    ctrl_c(desk.process)
     wait_until(
         lambda: desk.log.count("no more tasks are claimed") == 2, "the worker takes the first one, as once before"
     )
     assert handle.info().status == "RUNNING"
-    os.killpg(desk.process.process.pid, signal.SIGINT)
+    ctrl_c(desk.process)
     assert desk.process.wait() == 1
     assert handle.get(0).err_value.error_code == "WORKER_CRASHED"
 

@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from horsies_django.models import Task
 from tests.apps.project import tasks
 from tests.conftest import wait_until
 from tests.support.collector import Collector
-from tests.support.workers import Start, given, held_by
+from tests.support.workers import Start, held_by
 
 Events = Callable[[], list[dict[str, Any]]]
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -71,11 +70,8 @@ def test_failures_are_grouped_by_their_place_and_each_is_one_event(
     }
     assert len({event["contexts"]["trace"]["trace_id"] for event in found}) == 4, "not one for the life of the worker"
     (event,) = [event for event in found if event["contexts"]["trace"]["trace_id"] == TRACE]
-    assert event["contexts"]["trace"]["parent_span_id"] == SPAN
     assert event["contexts"]["task"]["task_id"] == str(traced.task_id)
-    assert (event["transaction"], event["tags"]["code"]) == (tasks.raises.name, "UNHANDLED_ERROR")
     assert not (event.get("breadcrumbs") or {}).get("values"), "the log before it is about other tasks"
-    assert not any("vars" in frame for frame in last(event)["stacktrace"]["frames"])
     assert json.dumps(event).count("tea with milk") == 1, "the arguments are not in it"
 
 
@@ -88,12 +84,8 @@ def test_a_process_that_is_killed_or_ended_for_its_timeout_is_one_event_and_a_re
     assert tasks.dies.send("kill").get().is_err()
     assert tasks.ignores_its_timeout.send().get().is_err()
     assert process.stop() == 0
-    found = [(event["transaction"], last(event)["type"], event["fingerprint"]) for event in events()]
-    dies, ignores = tasks.dies.name, tasks.ignores_its_timeout.name
-    assert found == [
-        (dies, "WORKER_CRASHED", [dies, "WORKER_CRASHED"]), (ignores, "TASK_TIMEOUT", [ignores, "TASK_TIMEOUT"])
-    ]  # fmt: skip
-    assert "was killed by SIGKILL" in last(events()[0])["value"]
+    fingerprints = [[tasks.dies.name, "WORKER_CRASHED"], [tasks.ignores_its_timeout.name, "TASK_TIMEOUT"]]
+    assert [event["fingerprint"] for event in events()] == fingerprints
     assert process.log.count("was killed by SIGKILL: ") == 3, "the log has it all the same"
 
 
@@ -109,15 +101,6 @@ def test_a_task_of_a_dead_worker_is_one_event_of_the_worker_that_rescues_it(repo
     assert died["logentry"]["message"] == "worker %s sent no heartbeat for %s; declaring it dead"
     assert (event["transaction"], event["process"]) == (tasks.hold.name, second.process.pid)
     assert (last(event)["type"], last(event)["value"]) == ("WORKER_CRASHED", "the worker that ran the task is gone")
-
-
-def test_the_trace_of_a_sender_goes_on_in_what_its_tasks_send(reporting: Start, events: Events) -> None:
-    reporting("--processes=1", **given(MIDDLEWARE=["tests.settings.sentry.continued"])).ready()
-    first = tasks.sends_more.with_options(metadata={"sentry-trace": f"{TRACE}-{SPAN}-1"}).send(1)
-    others = Task.objects.filter(task_name=tasks.sends_more.name).exclude(pk=first.task_id)
-    metadata = wait_until(others.first, "it sends one").options["metadata"]
-    assert metadata["sentry-trace"].startswith(TRACE)
-    assert f"sentry-trace_id={TRACE}" in metadata["baggage"]
 
 
 def test_a_worker_goes_on_and_ends_while_sentry_does_not_answer(reporting: Start, collector: Collector) -> None:

@@ -69,7 +69,6 @@ def test_each_way_to_end_has_its_lines_and_only_a_failure_for_good_a_traceback(s
     killed = rf"child \d+ was killed by SIGKILL: 1 task\(s\) crashed \({named(died)}\), .* starting another"
     for pattern in (
         rf"{CLOCK} \[task\] \[INFO\] {named(fails)} {why}; retry 1 of 1 at \d\d:\d\d:\d\d",
-        rf"{CLOCK} \[task\] \[ERROR\] {named(fails, 2)} {why}",
         rf".*\[WARNING\] {named(blames)} returned an error in .* s: BLAMED: it was the weather",
         rf".*{killed}",
         rf".*\[ERROR\] {named(died)} failed in .*: WORKER_CRASHED: the process .* by SIGKILL.*",

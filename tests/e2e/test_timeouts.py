@@ -1,4 +1,4 @@
-"""Tasks that are ended from outside, and tasks that are tried again: when that is, on which worker, and what attempts keep."""
+"""Tasks that are ended from outside, and processes that are killed: what becomes of them, and that nothing is left of others."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import psutil
 import pytest
 from django.contrib.auth.models import Group
 
-from horsies_django import RetryPolicy, TaskHandle
-from horsies_django.models import AuditEntry, Task, TaskAttempt, Worker
+from horsies_django import TaskHandle
+from horsies_django.models import AuditEntry, Task, TaskAttempt
 from tests.apps.project import tasks
 from tests.conftest import wait_until
 from tests.support.workers import Start, WorkerProcess, apps, gone, held_by, let_go
@@ -25,10 +25,6 @@ SHORT = {"HORSIES_TEST_KILL_GRACE_MS": "500", "HORSIES_TEST_STALE_MS": "2500"}
 
 def code(handle: TaskHandle[object]) -> str:
     return handle.get(timeout_ms=30_000).err_value.error_code
-
-
-def status(handle: TaskHandle[object]) -> str:
-    return str(Task.objects.get(pk=handle.task_id).status)
 
 
 @pytest.mark.boundary
@@ -101,7 +97,7 @@ def test_a_running_task_hears_that_it_was_cancelled(shared_worker: WorkerProcess
     assert handle.cancel() == "REQUESTED"
     assert code(handle) == "TASK_CANCELLED"
     attempt = TaskAttempt.objects.get(task_id=handle.task_id)
-    assert (status(handle), attempt.outcome, attempt.child_pid) == ("CANCELLED", "CANCELLED", child)
+    assert (handle.info().status, attempt.outcome, attempt.child_pid) == ("CANCELLED", "CANCELLED", child)
     assert tasks.pid.send().get(timeout_ms=30_000).ok_value == child
     assert not AuditEntry.objects.filter(action__startswith="task.").exists()
 
@@ -112,7 +108,7 @@ def test_a_task_that_does_not_listen_goes_on_unless_it_shall_be_terminated(worke
     child = held_by("deaf")
     assert deaf.cancel() == "REQUESTED"
     assert tasks.add.send(1).get(timeout_ms=30_000).is_ok()
-    assert status(deaf) == "RUNNING"
+    assert deaf.info().status == "RUNNING"
     assert deaf.cancel(terminate=True) == "REQUESTED"
     assert code(deaf) == "TASK_CANCELLED"
     assert TaskAttempt.objects.get(task_id=deaf.task_id).child_pid == child
@@ -132,25 +128,6 @@ def test_a_child_that_was_stopped_alone_is_killed_by_its_parent(worker: Start) -
     other = held_by("stopped")
     let_go("stopped")
     assert handle.get(timeout_ms=30_000).ok_value == other != child
-
-
-# Retries
-
-
-def test_a_retry_that_is_due_runs_on_another_worker_while_its_own_is_busy(worker: Start) -> None:
-    first = worker("--processes=1", HORSIES_TEST_POLL_MS="60000").ready()
-    policy = RetryPolicy.fixed([1], auto_retry_for=["MAIL_DOWN"], jitter=False)
-    handle = tasks.mails.with_options(retry_policy=policy).send(1)
-    wait_until(lambda: TaskAttempt.objects.filter(task_id=handle.task_id).exists(), "it failed once")
-    busy = tasks.hold.send("busy")
-    held_by("busy")
-    second = worker("--processes=1", HORSIES_TEST_POLL_MS="60000").ready()
-    assert handle.get(timeout_ms=30_000).ok_value == 2
-    workers = dict(Worker.objects.values_list("id", "pid"))
-    attempts = TaskAttempt.objects.filter(task_id=handle.task_id).order_by("attempt")
-    assert [workers[one.worker_id] for one in attempts] == [first.process.pid, second.process.pid]
-    let_go("busy")
-    assert busy.get(timeout_ms=30_000).is_ok()
 
 
 # Real kill -9: of everything below a worker at once, and of a worker, of which nothing remains, not even a directory

@@ -14,7 +14,6 @@ from typing import Any
 import psycopg
 import pytest
 
-from horsies_django import TaskHandle
 from horsies_django.models import Task, TaskAttempt
 from tests.apps.project import tasks
 from tests.conftest import wait_until
@@ -162,37 +161,17 @@ def test_workers_and_sites_of_the_last_release_go_on_beside_those_of_this_one(
         assert rows(url, "SELECT DISTINCT status::text FROM horsies_tasks") == [("COMPLETED",)]
 
 
-# A rolling deploy: workers of the old and of the new code side by side
-
-OLD = apps("elder")  # the test project before most of its tasks were written
-GRACE = dt.timedelta(minutes=5)
-GIVEN_BACK = "unknown to this worker"
-
-
-def row(handle: TaskHandle[object]) -> Task:
-    return Task.objects.get(pk=handle.task_id)
-
-
 def test_a_new_task_waits_for_a_worker_of_the_new_code_and_the_old_one_runs_the_rest(worker: Start) -> None:
-    old = worker("--processes=1", **OLD).ready()
+    """As in a rolling deploy; the old one ends when nothing is left to do, which is so although the new tasks wait."""
     new_tasks = [tasks.add.send(number) for number in range(8)]
-    wait_until(lambda: GIVEN_BACK in old.log, "the old worker gives back")
-    assert tasks.noop.send().get(timeout_ms=30_000).is_ok(), "it goes on with what it knows"
-    wait_until(lambda: Task.objects.filter(status="PENDING").count() == 8, "all of them are back")
-    assert TaskAttempt.objects.count() == 1
+    known, aged = tasks.noop.send(), tasks.add.send(2)
+    Task.objects.filter(pk=aged.task_id).update(enqueued_at=now() - dt.timedelta(minutes=10))
+    old = worker("--processes=1", "--until-empty", **apps("elder"))
+    assert old.wait() == 0
+    assert (known.info().status, aged.info().error_code) == ("COMPLETED", "WORKER_RESOLUTION_ERROR")
+    assert Task.objects.filter(status="PENDING", retry_count=0).count() == 8
+    assert old.log.count("unknown to this worker") == 1
     worker("--processes=1").ready()
     assert [handle.get(timeout_ms=30_000).ok_value for handle in new_tasks] == list(range(8))
     attempts = TaskAttempt.objects.filter(task_id__in=[handle.task_id for handle in new_tasks])
     assert [attempt.attempt for attempt in attempts] == [1] * 8
-    assert old.log.count(GIVEN_BACK) == 1
-    assert old.stop() == 0
-
-
-def test_a_worker_that_ends_when_nothing_is_left_to_do_leaves_to_others_what_it_does_not_know(worker: Start) -> None:
-    strange, known, aged = tasks.add.send(1), tasks.noop.send(), tasks.add.send(2)
-    Task.objects.filter(pk=aged.task_id).update(enqueued_at=now() - 2 * GRACE)
-    assert worker("--processes=1", "--until-empty", **OLD).wait() == 0
-    assert (row(strange).status, row(strange).retry_count) == ("PENDING", 0)
-    assert row(known).status == "COMPLETED"
-    assert row(aged).error_code == "WORKER_RESOLUTION_ERROR"
-    assert not TaskAttempt.objects.filter(task_id=strange.task_id).exists()

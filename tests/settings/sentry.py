@@ -9,7 +9,6 @@ from typing import Any
 from urllib.request import urlopen
 
 import sentry_sdk
-from asgiref.sync import iscoroutinefunction
 from sentry_sdk.envelope import Envelope
 from sentry_sdk.transport import Transport
 
@@ -19,22 +18,6 @@ from tests.settings import *  # noqa: F403
 from tests.settings import HORSIES
 
 HORSIES = {**HORSIES, "METADATA": ["horsies_django.contrib.sentry.trace"]}
-
-
-def continued(call: Any) -> Any:
-    """Let what a task sends and reports belong to the trace in which it was sent; ``docs/howto/sentry.md`` shows it."""
-
-    def middleware(current: Any, args: Any, kwargs: Any) -> Any:
-        with sentry_sdk.isolation_scope():
-            sentry_sdk.continue_trace(current.metadata)
-            return call(current, args, kwargs)
-
-    async def async_middleware(current: Any, args: Any, kwargs: Any) -> Any:
-        with sentry_sdk.isolation_scope():
-            sentry_sdk.continue_trace(current.metadata)
-            return await call(current, args, kwargs)
-
-    return async_middleware if iscoroutinefunction(call) else middleware
 
 
 class FileTransport(Transport):

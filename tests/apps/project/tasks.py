@@ -71,13 +71,6 @@ def exits(code: int) -> None:
 
 
 @task
-def jot(path: str, text: str) -> None:
-    """Append a line to a file."""
-    with open(path, "a") as file:
-        file.write(f"{text}\n")
-
-
-@task
 def returns_nothing() -> TaskResult[int]:
     return None  # type: ignore[return-value]
 

@@ -89,33 +89,10 @@ def test_a_claim_that_did_not_wait_for_the_disk_may_be_lost_and_its_task_runs_ag
     assert process.stop() == 0
 
 
-@pytest.mark.parametrize(
-    ("name", "more"),
-    [("linger_after_commit", NOT_DURABLE), ("linger", {})],
-    ids=["its code has committed", "durable, the default"],
-)
-def test_a_claim_before_any_commit_that_waited_is_kept(
-    worker: Start, server: Server, tmp_path: Path, name: str, more: dict[str, bool]
-) -> None:
-    process = worker("--processes=2", **server.environment, **given(**NO_BEATS, **more)).ready()
-    task, *_ = runs_in_memory(server, tmp_path / "one", name)
+def test_a_claim_before_any_commit_that_waited_is_kept(worker: Start, server: Server, tmp_path: Path) -> None:
+    process = worker("--processes=2", **server.environment, **given(**NO_BEATS, **NOT_DURABLE)).ready()
+    task, *_ = runs_in_memory(server, tmp_path / "one", "linger_after_commit")
     crashed(server, process)
     task.end()
     task.completes_once()
-    assert process.stop() == 0
-
-
-def test_what_was_settled_is_kept_with_what_was_claimed_in_the_same_pass(
-    worker: Start, server: Server, tmp_path: Path
-) -> None:
-    process = worker("--processes=1", **server.environment, **given(**NO_BEATS, **NOT_DURABLE)).ready()
-    first, *_ = runs_in_memory(server, tmp_path / "first")
-    second = Lingering(server, tmp_path / "second")
-    first.end()
-    second.runs()
-    crashed(server, process)
-    assert server.status(first.id) == "COMPLETED"
-    second.end()
-    second.completes_once()
-    assert first.ran_once()
     assert process.stop() == 0

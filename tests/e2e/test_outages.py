@@ -296,7 +296,6 @@ def test_outcomes_beyond_the_bound_stop_claiming_until_they_are_written(worker: 
 # At the start
 
 TRY_AT_START = "cannot be reached, next try in"
-NOWHERE = "postgresql://app:secret@127.0.0.1:1/horsies"  # nobody serves it
 
 
 @pytest.mark.promise("S2.13")
@@ -312,19 +311,10 @@ def test_a_worker_that_starts_before_its_database_waits_for_it(worker: Start, se
     assert "Traceback" not in process.log
 
 
-def test_a_worker_that_waits_for_its_database_ends_at_the_first_signal(worker: Start) -> None:
-    long = {"DB_RETRY_INITIAL_MS": 60_000, "DB_RETRY_MAX_MS": 60_000}  # an end before that is the signal's
-    process = worker("--processes=1", DATABASE_URL=NOWHERE, **given(RESILIENCE=long))
-    wait_until(lambda: TRY_AT_START in process.log, "it waits")
-    process.signal(signal.SIGINT)
-    assert process.process.wait(20) == 0
-    assert "Stopped before it started" in process.log
-    assert "Traceback" not in process.log
-
-
 @pytest.mark.promise("S2.18")
 def test_a_worker_that_may_try_only_so_often_gives_up_at_its_start_too(worker: Start) -> None:
-    process = worker("--processes=1", DATABASE_URL=NOWHERE, **given(RESILIENCE={"DB_RETRY_MAX_ATTEMPTS": 2}))
+    nobody = "postgresql://app:secret@127.0.0.1:1/horsies"
+    process = worker("--processes=1", DATABASE_URL=nobody, **given(RESILIENCE={"DB_RETRY_MAX_ATTEMPTS": 2}))
     assert process.wait() == 1
     assert process.log.count(TRY_AT_START) == 2
     assert "cannot be reached and RESILIENCE allows no further try" in process.log

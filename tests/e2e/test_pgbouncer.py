@@ -1,4 +1,4 @@
-"""Everything through PgBouncer in transaction mode: workers, sends, results, caps and commands; LISTEN goes past it."""
+"""Everything through PgBouncer in transaction mode: workers, sends and results; LISTEN goes past it."""
 
 from __future__ import annotations
 
@@ -55,26 +55,6 @@ def test_tasks_are_sent_run_and_waited_for_through_the_pooler(
     assert process.stop() == 0
     assert "notifications do not arrive" not in process.log
     assert "Traceback" not in process.log
-
-
-def test_caps_hold_and_change_and_commands_work_through_the_pooler(
-    worker: Start, pooled: dict[str, str], server: Server, tmp_path: Path
-) -> None:
-    queue = ("-m", "django", "horsies_queue")
-    process = worker("--processes=3", **pooled).ready()
-    printed(*queue, "set", "default", "--max-concurrency=1", "--reason=a test", **pooled)
-    tasks = [Lingering(server, tmp_path / str(number)) for number in range(3)]
-    tasks[0].runs()
-    running = "SELECT count(*) FROM horsies_tasks WHERE status = 'RUNNING'"
-    assert server.superuser(running) == [(1,)]
-    assert "default" in printed(*queue, "list", **pooled)
-    printed(*queue, "set", "default", "--max-concurrency=2", "--reason=a test", **pooled)
-    wait_until(lambda: server.superuser(running) == [(2,)], "two run under the new cap")
-    for task in tasks:
-        Path(f"{task.path}.go").touch()
-    for task in tasks:
-        task.completes_once()
-    assert process.stop() == 0
 
 
 @pytest.mark.parametrize("under_way", [False, True], ids=["before", "during"])

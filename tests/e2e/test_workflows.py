@@ -1,4 +1,4 @@
-"""Workflows with real workers: they advance at once, nothing that dies leaves a run waiting, and what it began is undone."""
+"""Workflows with real workers: they advance at once, and nothing that dies or takes long leaves a run waiting."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import signal
 from datetime import timedelta
 
 import pytest
-from django.contrib.auth.models import Group
 from django.db import connection, transaction
 
 from horsies_django import Workflow
 from horsies_django.models import Task, WorkflowNode
 from tests.apps.project import flows, tasks
 from tests.conftest import Connect, wait_until
-from tests.support.workers import Start, WorkerProcess, held_by, let_go
+from tests.support.workers import Start, WorkerProcess, held_by
 
 
 @pytest.mark.promise("S3.1")
@@ -100,18 +99,3 @@ def test_a_signal_wakes_a_worker_that_does_not_poll_and_a_timer_ends_by_itself(w
     handle.approve("approve", actor="ada")
     assert handle.get(timeout_ms=30_000).ok_value == 5
     assert handle.status() == "COMPLETED"
-
-
-@pytest.mark.boundary
-def test_a_node_whose_process_was_killed_is_undone_without_a_result(shared_worker: WorkerProcess) -> None:
-    flow = Workflow("killed")
-    first = flow.add(tasks.hold, "first", undo=flows.undo_hold)
-    flow.add(tasks.hold, "second", after=first, undo=flows.undo_hold)
-    handle = flow.send()
-    pid = held_by("first")
-    let_go("first")
-    os.kill(held_by("second"), signal.SIGKILL)
-    error = handle.get(timeout_ms=60_000).err_value
-    assert (error.error_code, error.data["undone"]) == ("WORKFLOW_FAILED", 2)
-    undone = Group.objects.filter(name__startswith="undone").order_by("pk").values_list("name", flat=True)
-    assert list(undone) == ["undone second None", f"undone first {pid}"]

@@ -6,8 +6,6 @@ import datetime as dt
 from collections.abc import Callable
 from typing import Any
 
-from django.contrib.auth.models import Group
-
 from horsies_django import (
     Results,
     RetryPolicy,
@@ -208,12 +206,6 @@ def refund_customer(customer: str) -> None: ...
 @task
 def broken_undo() -> None:
     raise ValueError("not today")
-
-
-@task
-def undo_hold(name: str, result: int | None) -> None:
-    """Undo ``tasks.hold``: note it in a group's name."""
-    Group.objects.create(name=f"undone {name} {result}")
 
 
 def loop(place: int, until: int, key: str | None = None) -> Workflow:

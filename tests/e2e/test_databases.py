@@ -19,7 +19,7 @@ from tests.conftest import wait_until
 from tests.e2e.test_pgbouncer import pooled as pooled
 from tests.support.server import Server
 from tests.support.sites import Site, new_databases
-from tests.support.workers import Start
+from tests.support.workers import Start, apps
 
 SEND_AND_GET = """
 import django; django.setup()
@@ -103,8 +103,7 @@ def test_workers_schedulers_and_those_who_wait_find_server_and_schema_of_an_own_
 def test_a_worker_names_the_receiver_that_keeps_it_from_starting(worker: Start, tmp_path: Path) -> None:
     order = tmp_path / "order"
     order.write_text("raise")
-    cutting = {"DJANGO_SETTINGS_MODULE": "tests.settings.cutting", "HORSIES_TEST_ORDER": str(order)}
-    process = worker(HORSIES_TEST_KEPT="0", **cutting)
+    process = worker(**apps("project", "cutting"), HORSIES_TEST_ORDER=str(order))
     assert process.wait() == 1
     receiver = "the receiver tests.apps.cutting.apps.obey of connection_created raised LookupError: the project's"
     assert receiver in process.log

@@ -97,8 +97,17 @@ def url_of(role: str) -> str:
     return urlunsplit(parts._replace(netloc=f"{own(role)}:{own(role)}@{parts.netloc.rpartition('@')[2]}"))
 
 
-def test_the_worker_runs_rescues_and_keeps_caps_under_its_grants(roles: None, worker: Start) -> None:
+def test_the_worker_runs_rescues_keeps_caps_deletes_what_is_old_and_notes_its_state_under_its_grants(
+    roles: None, worker: Start
+) -> None:
     grant(SENDING, WORKING)
+    finished(31 * DAY, 3)
+    (young,) = finished(29 * DAY)
+    long_ago = now() - 400 * DAY
+    AuditEntryFactory(at=long_ago)
+    WorkerStateFactory(snapshot_at=long_ago)
+    ScheduleTickFactory(sent_at=long_ago)
+    WorkerFactory(started_at=long_ago, seen_at=long_ago, stopped_at=long_ago)
     # what the tasks of this test do themselves
     sql(
         f"GRANT SELECT, INSERT, DELETE ON auth_group TO {own('worker')};"
@@ -106,7 +115,11 @@ def test_the_worker_runs_rescues_and_keeps_caps_under_its_grants(roles: None, wo
     )
     limit("default", max_concurrency=1)
     limit("mail", partition_by_args=["to"], partition_max_concurrency=1)
-    environment = {"DATABASE_URL": url_of("worker"), "HORSIES_TEST_STALE_MS": "2500"}
+    environment = {
+        "DATABASE_URL": url_of("worker"),
+        "HORSIES_TEST_STALE_MS": "2500",
+        "HORSIES_TEST_SNAPSHOT_MS": "1000",
+    }
     first = worker("--processes=1", **environment).ready()
     as_role("site")
     with transaction.atomic():
@@ -115,13 +128,21 @@ def test_the_worker_runs_rescues_and_keeps_caps_under_its_grants(roles: None, wo
     as_role(None)
     held_by("lost")
     first.signal(signal.SIGKILL)
-    worker("--processes=2", **environment).ready()
+    second = worker("--processes=2", **environment).ready()
     as_role("site")
     assert lost.get(timeout_ms=30_000).err_value.error_code == "WORKER_CRASHED"
     assert waits.get(timeout_ms=30_000).ok_value == 5
     assert [mail.get(timeout_ms=30_000).ok_value for mail in mails] == ["sent to a@example.com"] * 3
     as_role(None)
     wait_until(lambda: not Task.objects.filter(finished_at=None).exists(), "all is done")
+    swept = "retention deleted tasks: 3, fire times of schedules: 1, snapshots"
+    wait_until(lambda: swept in first.log + second.log, "the log tells of the round")
+    assert Task.objects.filter(pk=young).exists()
+    assert not AuditEntry.objects.filter(at=long_ago).exists()
+    assert not Worker.objects.filter(started_at=long_ago).exists()
+    noted = WorkerState.objects.filter(cpu_percent__isnull=False, children=2)
+    wait_until(noted.exists, "a snapshot with the CPU")
+    assert "permission denied" not in first.log + second.log
 
 
 def limits(id_: Any) -> None:
@@ -159,28 +180,6 @@ def test_the_site_acts_under_its_grants_and_not_without_them(
     as_role("site")
     action(old)
     assert set(audited) <= set(AuditEntry.objects.values_list("action", flat=True))
-
-
-def test_the_worker_deletes_what_is_old_and_notes_its_state_under_its_grants(roles: None, worker: Start) -> None:
-    grant(SENDING, WORKING)
-    finished(31 * DAY, 3)
-    (young,) = finished(29 * DAY)
-    long_ago = now() - 400 * DAY
-    AuditEntryFactory(at=long_ago)
-    AuditEntry.objects.filter(at__gt=long_ago).delete()
-    WorkerStateFactory(snapshot_at=long_ago)
-    ScheduleTickFactory(sent_at=long_ago)
-    WorkerFactory(started_at=long_ago, seen_at=long_ago, stopped_at=long_ago)
-    process = worker("--processes=1", DATABASE_URL=url_of("worker"), HORSIES_TEST_SNAPSHOT_MS="1000").ready()
-    swept = "retention deleted tasks: 3, fire times of schedules: 1, snapshots"
-    wait_until(lambda: swept in process.log, "the log tells of the round")
-    wait_until(
-        lambda: WorkerState.objects.filter(cpu_percent__isnull=False, children=1).exists(), "a snapshot with the CPU"
-    )
-    assert list(Task.objects.values_list("pk", flat=True)) == [young]
-    assert not AuditEntry.objects.filter(at=long_ago).exists()
-    assert not Worker.objects.filter(started_at=long_ago).exists()
-    assert "permission denied" not in process.log
 
 
 def test_the_site_edits_schedules_and_a_worker_sends_them_under_their_grants(roles: None, worker: Start) -> None:

@@ -189,10 +189,9 @@ def test_a_thread_that_never_ends_does_not_keep_the_child_from_ending(worker: St
 # The event loop, which async tasks share
 
 
-def with_a_connection(worker: Start, *options: str) -> WorkerProcess:
-    """Start a worker whose tasks find a connection open, so that there is something to do around each of them."""
-    environment = {"DJANGO_SETTINGS_MODULE": "tests.settings.traps", "HORSIES_TEST_KEPT": "600"}
-    return worker(*options, "--threads=2", "--max-tasks-per-child=0", **environment).ready()
+def lasting(worker: Start, *options: str) -> WorkerProcess:
+    """Start a worker with two threads for each process, whose children are not replaced because of their tasks."""
+    return worker(*options, "--threads=2", "--max-tasks-per-child=0").ready()
 
 
 def async_pid() -> int:
@@ -203,7 +202,7 @@ def async_pid() -> int:
 def test_a_task_that_takes_its_readers_and_writers_from_the_loop_harms_no_other(
     worker: Start, options: tuple[str, ...]
 ) -> None:
-    process = with_a_connection(worker, *options)
+    process = lasting(worker, *options)
     pid = async_pid()
     for how in ("remove_writer", "stop", "close", "cancel"):
         for _ in range(3):
@@ -221,7 +220,7 @@ def test_a_task_that_takes_its_readers_and_writers_from_the_loop_harms_no_other(
 
 @WHERE
 def test_a_task_that_cancels_all_others_leaves_none_without_an_outcome(worker: Start, options: tuple[str, ...]) -> None:
-    process = with_a_connection(worker, *options)
+    process = lasting(worker, *options)
     pid = async_pid()
     running = tasks.ahold.send("running")
     assert held_by("running") == pid
@@ -240,13 +239,13 @@ def test_a_task_that_cancels_all_others_leaves_none_without_an_outcome(worker: S
 def test_a_task_that_breaks_the_loop_beyond_repair_has_its_child_replaced_or_ends_a_worker_without_children(
     worker: Start, options: tuple[str, ...]
 ) -> None:
-    process = with_a_connection(worker, *options)
+    process = lasting(worker, *options)
     for how in ("close sockets", "close epoll", "close for real"):
         pid = async_pid()
         broken = unspeakable.abreaks.send(how)
         if options == WITHOUT_CHILDREN:
             assert process.wait() == 1, how
-            process = with_a_connection(worker, *options)
+            process = lasting(worker, *options)
             continue
         assert broken.get(timeout_ms=SECONDS_30).err_value.error_code == "WORKER_CRASHED", how
         assert async_pid() != pid
@@ -256,7 +255,7 @@ def test_a_task_that_breaks_the_loop_beyond_repair_has_its_child_replaced_or_end
 
 @WHERE
 def test_an_exception_that_cannot_be_shown_ends_only_its_own_task(worker: Start, options: tuple[str, ...]) -> None:
-    process = with_a_connection(worker, *options)
+    process = lasting(worker, *options)
     sibling, asibling = tasks.hold.send("sibling"), tasks.ahold.send("asibling")
     pid = held_by("sibling")
     assert held_by("asibling") == pid

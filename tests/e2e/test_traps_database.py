@@ -14,7 +14,7 @@ from tests.apps.cutting import tasks as cutting
 from tests.apps.project import tasks, traps
 from tests.conftest import sql, wait_until
 from tests.e2e.test_traps import SECONDS_30, look, wreck
-from tests.support.workers import Start, WorkerProcess, held_by, let_go
+from tests.support.workers import Start, apps, held_by, let_go
 
 POOL = pytest.param(
     "pool", marks=pytest.mark.skipif(importlib.util.find_spec("psycopg_pool") is None, reason="needs psycopg[pool]")
@@ -22,17 +22,11 @@ POOL = pytest.param(
 KEPT = pytest.mark.parametrize("kept", ["default", "0", POOL])
 
 
-def start(worker: Start, kept: str, *options: str) -> WorkerProcess:
-    """Start a worker whose connections are kept so many seconds, or in a pool."""
-    options = options or ("--processes=1",)
-    return worker(*options, DJANGO_SETTINGS_MODULE="tests.settings.traps", HORSIES_TEST_KEPT=kept).ready()
-
-
 @KEPT
 def test_a_transaction_that_a_task_or_a_coroutine_leaves_open_is_rolled_back_before_the_next(
     worker: Start, kept: str
 ) -> None:
-    process = start(worker, kept)
+    process = worker("--processes=1", HORSIES_TEST_KEPT=kept).ready()
     before = look("nothing")
     for number, kind in enumerate(("autocommit", "atomic", "atomic, closed", "needs_rollback", "begin"), 1):
         assert wreck(kind) is None
@@ -52,7 +46,7 @@ def test_a_transaction_that_a_task_or_a_coroutine_leaves_open_is_rolled_back_bef
 
 @KEPT
 def test_the_next_task_finds_the_session_as_django_and_the_project_set_it_up(worker: Start, kept: str) -> None:
-    start(worker, kept)
+    worker("--processes=1", HORSIES_TEST_KEPT=kept).ready()
     before = look("groups")
     assert wreck("terminated") is None
     assert look("groups") == before
@@ -85,7 +79,7 @@ def is_kept_as_the_settings_say_and_replaced_when_it_broke(kept: str) -> None:
 @KEPT
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
 def test_no_two_processes_share_a_socket(worker: Start, kept: str) -> None:
-    process = start(worker, kept, "--processes=2")
+    process = worker("--processes=2", HORSIES_TEST_KEPT=kept).ready()
     for name in ("one", "other"):
         tasks.hold.send(name)
     one, other = held_by("one"), held_by("other")
@@ -124,7 +118,7 @@ def errors(each: int) -> list[str | None]:
     ("kept", "options"),
     [
         ("0", ("--processes=1", "--threads=2")),
-        ("600", ("--processes=1", "--threads=2")),
+        ("default", ("--processes=1", "--threads=2")),
         pytest.param("pool", ("--processes=1",), marks=POOL.marks),
         ("0", ("--processes=0", "--threads=2")),
     ],
@@ -136,8 +130,8 @@ def test_a_connection_cut_while_it_opens_or_left_in_a_transaction_fails_its_own_
     worker: Start, tmp_path: Path, kept: str, options: tuple[str, ...], harm: str
 ) -> None:
     order = tmp_path / "order"  # where the receiver of the project reads what harm to do
-    how = {"DJANGO_SETTINGS_MODULE": "tests.settings.cutting", "HORSIES_TEST_ORDER": str(order)}
-    process = worker(*options, "--max-tasks-per-child=0", HORSIES_TEST_KEPT=kept, **how).ready()
+    how = {**apps("project", "cutting"), "HORSIES_TEST_ORDER": str(order), "HORSIES_TEST_KEPT": kept}
+    process = worker(*options, "--max-tasks-per-child=0", **how).ready()
     order.write_text(harm)
     assert set(errors(3)) == {"UNHANDLED_ERROR"}
     order.unlink()

@@ -168,7 +168,7 @@ def connected() -> list[str]:
 def test_a_worker_beats_for_each_of_its_processes_and_holds_three_connections_beside_those_of_tasks(
     worker: Start,
 ) -> None:
-    process = worker("--processes=2", HORSIES_TEST_CONN_AGE="0").ready()
+    process = worker("--processes=2", HORSIES_TEST_KEPT="0").ready()
     wait_until(lambda: Heartbeat.objects.count() == 3, "parent and two children beat")
     assert set(Heartbeat.objects.filter(role="claimer").values_list("pid", flat=True)) == {process.process.pid}
     first = Heartbeat.objects.get(role="claimer").sent_at

@@ -48,10 +48,14 @@ if os.environ.get("HORSIES_TEST_SITE", "1") == "1":
         }
     ]
 DATABASES = {"default": environ.Env().db_url("DATABASE_URL", default="postgresql://localhost/horsies")}
+KEPT = os.environ.get("HORSIES_TEST_KEPT", "")  # how a child keeps connections: not at all if "0", or in a "pool"
+if KEPT == "pool":
+    DATABASES["default"]["CONN_HEALTH_CHECKS"] = True
+    DATABASES["default"].setdefault("OPTIONS", {})["pool"] = {"min_size": 1, "max_size": 1}
 HORSIES: dict[str, Any] = {
     "TASK_TIMEOUT_MS": int(os.environ.get("HORSIES_TEST_TIMEOUT_MS", "0")) or None,
     "KILL_GRACE_MS": int(os.environ.get("HORSIES_TEST_KILL_GRACE_MS", "5000")),
-    "CHILD_CONN_MAX_AGE": int(os.environ.get("HORSIES_TEST_CONN_AGE", "60")),
+    "CHILD_CONN_MAX_AGE": 0 if KEPT == "0" else 60,
     "UNKNOWN_TASK_GRACE_MS": int(os.environ.get("HORSIES_TEST_GRACE_MS", "300000")),
     "REPORT_RUNNING_AFTER_MS": int(os.environ.get("HORSIES_TEST_REPORT_MS", "3600000")),
     "RESILIENCE": {

@@ -17,7 +17,7 @@ from horsies_django.store.notify import direct_connection
 from tests.apps.cutting import tasks
 from tests.conftest import wait_until
 from tests.e2e.test_traps_database import KEPT
-from tests.support.workers import Start
+from tests.support.workers import Start, apps, database_url
 
 pytestmark = [pytest.mark.stress, pytest.mark.django_db(transaction=True)]
 
@@ -69,11 +69,8 @@ def test_after_a_storm_of_cut_connections_every_task_succeeds_and_its_row_exists
     worker: Start, tmp_path: Path, kept: str
 ) -> None:
     order = tmp_path / "order"
-    environment = {
-        "DJANGO_SETTINGS_MODULE": "tests.settings.cutting",
-        "HORSIES_TEST_KEPT": kept,
-        "HORSIES_TEST_ORDER": str(order),
-    }
+    environment = {**apps("project", "cutting"), "HORSIES_TEST_KEPT": kept, "HORSIES_TEST_ORDER": str(order)}
+    environment["DATABASE_URL"] = f"{database_url()}?application_name=project"
     started = [worker(*options, "--max-tasks-per-child=0", **environment) for options in WORKERS.values()]
     for process in started:
         process.ready()

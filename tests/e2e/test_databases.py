@@ -1,4 +1,4 @@
-"""Projects with several databases, with a backend that opens connections itself, or with a receiver that keeps workers out."""
+"""Projects with several databases, with a backend that opens connections itself, or with sessions that are set up oddly."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.conftest import wait_until
 from tests.e2e.test_pgbouncer import pooled as pooled
 from tests.support.server import Server
 from tests.support.sites import Site, new_databases
-from tests.support.workers import Start, apps
+from tests.support.workers import Start
 
 SEND_AND_GET = """
 import django; django.setup()
@@ -100,16 +100,6 @@ def test_workers_schedulers_and_those_who_wait_find_server_and_schema_of_an_own_
     assert "WARNING" not in process.log
 
 
-def test_a_worker_names_the_receiver_that_keeps_it_from_starting(worker: Start, tmp_path: Path) -> None:
-    order = tmp_path / "order"
-    order.write_text("raise")
-    process = worker(**apps("project", "cutting"), HORSIES_TEST_ORDER=str(order))
-    assert process.wait() == 1
-    receiver = "the receiver tests.apps.cutting.apps.obey of connection_created raised LookupError: the project's"
-    assert receiver in process.log
-    assert "Traceback" not in process.log
-
-
 # What the role or the database may set for its sessions
 
 ODD = {
@@ -179,16 +169,3 @@ def test_behind_a_pooler_a_session_that_would_go_wrong_is_refused_and_the_settin
             direct_connection("odd", application_name="horsies test")
     finally:
         del connections["odd"], connections.databases["odd"]
-
-
-@pytest.mark.parametrize("start", ["worker", "scheduler"])
-def test_a_date_style_that_django_cannot_read_keeps_it_from_starting_and_is_named(
-    server: Server, request: pytest.FixtureRequest, start: str
-) -> None:
-    """Django reads the table of migrations, and every model, on connections of its own: nothing of a project works so."""
-    make_odd(server, "DateStyle")
-    made = request.getfixturevalue(start)
-    process = made("--processes=1", **server.environment) if start == "worker" else made(**server.environment)
-    assert process.wait() == 1
-    assert "the DateStyle of the database 'default' is 'German, DMY', which Django cannot read" in process.log
-    assert "Traceback" not in process.log

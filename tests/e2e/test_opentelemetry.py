@@ -44,8 +44,7 @@ def spans(collector: Collector) -> list[dict[str, Any]]:
     for body in collector.bodies:
         request = ExportTraceServiceRequest.FromString(body)
         for one in [one for of in request.resource_spans for scope in of.scope_spans for one in scope.spans]:
-            pairs = [(each.key, each.value) for each in one.attributes]
-            attributes = {key: value.string_value or value.int_value for key, value in pairs}
+            attributes = {each.key: each.value.string_value or each.value.int_value for each in one.attributes}
             parent = f"{one.trace_id.hex()}-{one.parent_span_id.hex()}"
             found.append({"kind": one.kind, "parent": parent, "attributes": attributes})
     return found

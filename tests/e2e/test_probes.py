@@ -168,9 +168,8 @@ def test_children_are_counted_by_why_they_ended(worker: Start) -> None:
     assert process.stop() == 0
 
 
-def test_children_that_are_replaced_are_counted_by_the_limit_that_they_reached_unless_they_are_killed_first(
-    worker: Start,
-) -> None:
+@pytest.mark.promise("S1.18", "S1.19", "S1.23", "S1.31")
+def test_replaced_children_are_counted_by_the_limit_that_they_reached_first(worker: Start) -> None:
     limits = ("--max-tasks-per-child=2", "--max-memory-per-child-mb=400")
     process = worker("--processes=1", "--health-port=0", *limits).ready()
     for handle in (*(tasks.pid.send() for _ in range(4)), tasks.eats.send(500), tasks.pid.send()):

@@ -66,20 +66,6 @@ def test_a_child_that_retires_finishes_what_it_runs_while_another_takes_its_plac
     assert long.get(timeout_ms=30_000).ok_value == old
 
 
-@pytest.mark.promise("S1.18", "S1.19", "S1.23", "S1.31")
-def test_of_two_limits_the_one_that_is_reached_first_counts(worker: Start) -> None:
-    process = worker("--processes=1", "--max-memory-per-child-mb=400", "--max-tasks-per-child=4").ready()
-    grown = tasks.eats.send(1).get(timeout_ms=30_000).ok_value
-    assert tasks.eats.send(500).get(timeout_ms=30_000).ok_value == grown
-    wait_until(lambda: "MB; replacing it" in process.log, "the worker knows that it has grown")
-    ran = [tasks.pid.send().get(timeout_ms=30_000).ok_value for _ in range(5)]
-    assert grown not in ran
-    assert process.log.count("MB; replacing it") == 1
-    assert ran[:4] == [ran[0]] * 4
-    assert ran[4] != ran[0]
-    assert "crashed" not in process.log
-
-
 def refused_at(worker: Start) -> int:
     """Return how many MB a child takes at its start, as the worker says that refuses a limit below that."""
     process = worker("--processes=1", "--max-memory-per-child-mb=10")

@@ -115,11 +115,7 @@ def test_the_worker_runs_rescues_keeps_caps_deletes_what_is_old_and_notes_its_st
     )
     limit("default", max_concurrency=1)
     limit("mail", partition_by_args=["to"], partition_max_concurrency=1)
-    environment = {
-        "DATABASE_URL": url_of("worker"),
-        "HORSIES_TEST_STALE_MS": "2500",
-        "HORSIES_TEST_SNAPSHOT_MS": "1000",
-    }
+    environment = {"DATABASE_URL": url_of("worker"), "HORSIES_TEST_STALE_MS": "2500"}
     first = worker("--processes=1", **environment).ready()
     as_role("site")
     with transaction.atomic():
@@ -128,7 +124,7 @@ def test_the_worker_runs_rescues_keeps_caps_deletes_what_is_old_and_notes_its_st
     as_role(None)
     held_by("lost")
     first.signal(signal.SIGKILL)
-    second = worker("--processes=2", **environment).ready()
+    second = worker("--processes=2", **environment, HORSIES_TEST_SNAPSHOT_MS="1000").ready()
     as_role("site")
     assert lost.get(timeout_ms=30_000).err_value.error_code == "WORKER_CRASHED"
     assert waits.get(timeout_ms=30_000).ok_value == 5

@@ -22,7 +22,6 @@ from tests.support.workers import SchedulerProcess, Start, given
 from tests.worker.test_scheduler import fire_times, row
 
 StartScheduler = Callable[..., SchedulerProcess]
-StartWorker = Start
 FOR_LONG = {"HORSIES_TEST_POLL_MS": "300000"}  # longer than any test waits for anything
 NOOP = "tests.apps.project.tasks.noop"
 ADD = "tests.apps.project.tasks.add"
@@ -49,7 +48,7 @@ def cut() -> None:
 
 @pytest.mark.promise("S3.2")
 @pytest.mark.boundary
-def test_the_tasks_of_due_fire_times_are_sent_and_run(scheduler: StartScheduler, worker: StartWorker) -> None:
+def test_the_tasks_of_due_fire_times_are_sent_and_run(scheduler: StartScheduler, worker: Start) -> None:
     create(task=ADD, kwargs={"a": 1})
     runs, sent = worker("--processes=1").ready(), scheduler().ready()
     first, *rest = sends(more_than=2)

@@ -9,6 +9,7 @@ import pytest
 from horsies_django.models import Worker
 from tests.apps.project import tasks
 from tests.conftest import sql
+from tests.support.server import Server
 from tests.support.sites import fresh_database
 from tests.support.workers import Start, WorkerProcess, apps, given
 
@@ -60,6 +61,22 @@ def test_without_any_task_or_with_modules_of_tasks_that_cannot_be_imported(
 
 def test_with_a_queue_that_is_not_declared(worker: Start) -> None:
     refused(worker("--queues=mial"), "'mial'", "bulk, default, mail, twin")
+
+
+def test_with_a_date_style_that_django_cannot_read(start: Start, server: Server) -> None:
+    """Django reads the table of migrations, and every model, on connections of its own: nothing of a project works so."""
+    server.superuser("ALTER ROLE app SET DateStyle = 'German, DMY'")
+    process = start(**server.environment)
+    refused(process, "the DateStyle of the database 'default' is 'German, DMY', which Django cannot read")
+
+
+def test_with_a_receiver_of_new_connections_that_raises(worker: Start, tmp_path: Path) -> None:
+    order = tmp_path / "order"
+    order.write_text("raise")
+    process = worker(**apps("project", "cutting"), HORSIES_TEST_ORDER=str(order))
+    refused(
+        process, "the receiver tests.apps.cutting.apps.obey of connection_created raised LookupError: the project's"
+    )
 
 
 @pytest.mark.promise("S2.5")

@@ -41,7 +41,7 @@ EDITS = (
         "horsies_django/worker/child/main.py",
         "give_up, options.max_memory_per_child_mb)",
         "give_up, None if options.max_tasks_per_child else options.max_memory_per_child_mb)",
-        ("tests/e2e/test_recycling.py::test_of_two_limits_the_one_that_is_reached_first_counts",),
+        ("tests/e2e/test_probes.py::test_replaced_children_are_counted_by_the_limit_that_they_reached_first",),
     ),
     Edit(
         2,

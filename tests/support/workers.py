@@ -307,9 +307,9 @@ Busy = Callable[..., tuple[WorkerProcess, Lingering]]
 def busy(worker: Start, server: Server, tmp_path: Path) -> Busy:
     """Give a function that starts a worker of that server and has it run a ``linger`` task; it returns both."""
 
-    def start(*options: str, name: str = "linger", **environment: str) -> tuple[WorkerProcess, Lingering]:
+    def start(*options: str, **environment: str) -> tuple[WorkerProcess, Lingering]:
         process = worker(*(options or ["--processes=1"]), **{**server.environment, **environment}).ready()
-        task = Lingering(server, tmp_path / "one", name)
+        task = Lingering(server, tmp_path / "one")
         task.runs()
         return process, task
 

@@ -18,9 +18,8 @@ from tests.conftest import wait_until
 from tests.support.forwarder import Forwarder
 from tests.support.points import Fate, Gate, Walker, kill_machine, replies_in_the_pipe, send_walkers, standing_still
 from tests.support.points import gate as gate
-from tests.support.workers import Start, WorkerProcess, database_url, given
+from tests.support.workers import SHORT, Start, WorkerProcess, database_url, given
 
-SHORT = {"HORSIES_TEST_STALE_MS": "2500"}
 SOFT = given(PREFETCH_BUFFER=4, CLAIM_LEASE_MS=5_000)
 AS_IF_NOTHING_HAD_BEEN = Fate("COMPLETED", None, ["COMPLETED"], 0, began=1, ended=1)
 
@@ -31,10 +30,6 @@ def crashed(began: int, ended: int) -> tuple[Fate, Fate]:
         Fate("FAILED", "WORKER_CRASHED", ["WORKER_FAILURE"], 0, began, ended),
         Fate("COMPLETED", None, ["WORKER_FAILURE", "COMPLETED"], 1, began + 1, ended + 1),
     )
-
-
-def state(walker: Walker) -> str:
-    return str(Task.objects.get(pk=walker.handle.task_id).status)
 
 
 def hold_up(folder: Path) -> list[Walker]:
@@ -86,7 +81,7 @@ def test_a_worker_killed_around_the_commit_of_what_it_takes_ahead(
     gate.close("take ahead")
     walkers = send_walkers(tmp_path)
     kill_at_commit(first, gate, commits)
-    assert {state(walker) for walker in walkers} == {"CLAIMED" if commits else "PENDING"}
+    assert {walker.handle.info().status for walker in walkers} == {"CLAIMED" if commits else "PENDING"}
     worker("--processes=2", **SOFT, **SHORT).ready()
     assert fates(walkers) == (AS_IF_NOTHING_HAD_BEEN,) * 2
     assert {blocker.fate().error_code for blocker in blockers} == {"WORKER_CRASHED"}
@@ -99,7 +94,7 @@ def test_a_worker_killed_around_the_commit_of_a_start(
     first = worker("--processes=2", **SOFT, **SHORT).ready()
     blockers = hold_up(tmp_path)
     walkers = send_walkers(tmp_path)
-    wait_until(lambda: {state(walker) for walker in walkers} == {"CLAIMED"}, "both wait in the buffer")
+    wait_until(lambda: {walker.handle.info().status for walker in walkers} == {"CLAIMED"}, "both wait in the buffer")
     gate.close("start")
     with standing_still(first):  # so that both start in one pass
         for blocker in blockers:
@@ -107,7 +102,7 @@ def test_a_worker_killed_around_the_commit_of_a_start(
             blocker.stands("ended")
         wait_until(lambda: replies_in_the_pipe(first) == 2, "both slots are free")
     kill_at_commit(first, gate, commits)
-    assert {state(walker) for walker in walkers} == {"RUNNING" if commits else "CLAIMED"}
+    assert {walker.handle.info().status for walker in walkers} == {"RUNNING" if commits else "CLAIMED"}
     worker("--processes=2", **SOFT, **SHORT).ready()
     assert fates(walkers) == expected
 
@@ -174,7 +169,7 @@ def test_a_worker_killed_around_the_commit_of_an_outcome(
             walker.may("go", "out")
         wait_until(lambda: replies_in_the_pipe(first) == 2, "both replies lie in the pipes")
     kill_at_commit(first, gate, commits)
-    assert {state(walker) for walker in walkers} == {"COMPLETED" if commits else "RUNNING"}
+    assert {walker.handle.info().status for walker in walkers} == {"COMPLETED" if commits else "RUNNING"}
     worker("--processes=2", **SHORT).ready()
     assert fates(walkers) == expected
 
@@ -189,14 +184,16 @@ def test_a_commit_whose_reply_is_lost_loses_nothing_and_runs_nothing_twice(
     gate.close(move)
     walkers = send_walkers(tmp_path)
     if move == "start":
-        wait_until(lambda: {state(walker) for walker in walkers} == {"CLAIMED"}, "both wait in the buffer")
+        wait_until(
+            lambda: {walker.handle.info().status for walker in walkers} == {"CLAIMED"}, "both wait in the buffer"
+        )
     for walker in {"claim": [], "start": blockers, "settle": walkers}[move]:
         walker.may("go", "out")
     gate.held()
     link.freeze()
     gate.open()
     became = "COMPLETED" if move == "settle" else "RUNNING"
-    wait_until(lambda: became in {state(walker) for walker in walkers}, "it is committed")
+    wait_until(lambda: became in {walker.handle.info().status for walker in walkers}, "it is committed")
     link.cut()
     fates(walkers)
     wait_until(lambda: "the database is back" in process.log, "it has noticed")

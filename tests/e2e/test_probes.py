@@ -21,7 +21,7 @@ from tests.apps.project import tasks, traps
 from tests.conftest import Connect, wait_until
 from tests.e2e.test_shutdown import without_new_connections
 from tests.support.metrics import Metrics, agree, promtool
-from tests.support.workers import Start, WorkerProcess, held_by, let_go
+from tests.support.workers import SHORT, Start, WorkerProcess, held_by, let_go
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -94,11 +94,10 @@ def test_a_worker_whose_database_does_not_answer_or_is_gone_lives_and_is_ready_a
 
 
 def test_a_stopped_process_answers_nobody_and_its_second_life_answers_on_the_same_port(worker: Start) -> None:
-    short = {"HORSIES_TEST_STALE_MS": "2500"}
-    stopped = worker("--processes=1", "--health-port=0", **short).ready()
+    stopped = worker("--processes=1", "--health-port=0", **SHORT).ready()
     number = port(stopped)
     first = turns(number, "/ready", 200)["worker"]
-    worker("--processes=1", "--queues=mail", **short).ready()
+    worker("--processes=1", "--queues=mail", **SHORT).ready()
     os.killpg(stopped.process.pid, signal.SIGSTOP)
     with pytest.raises(TimeoutError):
         ask(number, "/live", seconds=0.5)

@@ -270,9 +270,7 @@ def test_make_wheel_leaves_one_wheel_and_says_how_to_install_it(tmp_path: Path) 
     assert done.returncode == 0, done.stderr
     (wheel,) = (tmp_path / "dist").glob("*.whl")
     assert wheel.name.startswith(f"horsies_django-{__version__}-")
-    assert done.stdout.splitlines() == [
-        "Install it into the environment of your project:", f'    pip install "{wheel}[binary]"',
-    ]  # fmt: skip
+    assert f'pip install "{wheel}[binary]"' in done.stdout
 
 
 def test_a_wheel_has_the_package_with_its_marker_for_type_checkers_and_nothing_else(

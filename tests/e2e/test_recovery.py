@@ -17,9 +17,7 @@ from tests.apps.project import points, tasks
 from tests.conftest import Connect, limit, sql, wait_until
 from tests.support.forwarder import Forwarder
 from tests.support.points import Fate, Walker, replies_in_the_pipe
-from tests.support.workers import Start, WorkerProcess, database_url, given, held_by, is_over, let_go
-
-SHORT = {"HORSIES_TEST_STALE_MS": "2500"}
+from tests.support.workers import SHORT, Start, WorkerProcess, database_url, given, held_by, is_over, let_go
 
 
 @pytest.mark.promise("S2.21")

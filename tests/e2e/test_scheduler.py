@@ -38,14 +38,6 @@ def sends(name: str = "a schedule", more_than: int = 0) -> list[dt.datetime]:
     return fire_times(name)
 
 
-def cut() -> None:
-    """End the connections of all schedulers."""
-    sql(
-        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
-        "WHERE datname = current_database() AND starts_with(application_name, 'horsies scheduler ')"
-    )
-
-
 @pytest.mark.promise("S3.2")
 @pytest.mark.boundary
 def test_the_tasks_of_due_fire_times_are_sent_and_run(scheduler: StartScheduler, worker: Start) -> None:
@@ -85,7 +77,10 @@ def test_of_two_releases_side_by_side_the_one_that_started_last_is_right_and_the
     for process in (old, new, old, new):  # each signs anew when it connects anew, and the other one waits meanwhile
         process.signal(signal.SIGSTOP)
         signed = now()
-        cut()
+        sql(
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND starts_with(application_name, 'horsies scheduler ')"
+        )
         wait_until(lambda signed=signed: row("tick").declared_at > signed, "the other one signs")
         process.signal(signal.SIGCONT)
     assert (row("tick").definition["task"], row("tick").since) == (ADD, since)

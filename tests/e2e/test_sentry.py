@@ -15,7 +15,7 @@ import pytest
 from tests.apps.project import tasks
 from tests.conftest import wait_until
 from tests.support.collector import Collector
-from tests.support.workers import Start, held_by
+from tests.support.workers import SHORT, Start, held_by
 
 Events = Callable[[], list[dict[str, Any]]]
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -90,11 +90,11 @@ def test_a_process_that_is_killed_or_ended_for_its_timeout_is_one_event_and_a_re
 
 
 def test_a_task_of_a_dead_worker_is_one_event_of_the_worker_that_rescues_it(reporting: Start, events: Events) -> None:
-    first = reporting("--processes=1", HORSIES_TEST_STALE_MS="2500").ready()
+    first = reporting("--processes=1", **SHORT).ready()
     lost = tasks.hold.send("lost")
     held_by("lost")
     first.signal(signal.SIGKILL)
-    second = reporting("--processes=1", HORSIES_TEST_STALE_MS="2500").ready()
+    second = reporting("--processes=1", **SHORT).ready()
     assert lost.get().is_err()
     assert second.stop() == 0
     died, event = sorted(events(), key=lambda each: "exception" in each)

@@ -17,7 +17,8 @@ import psutil
 import psycopg
 import pytest
 
-from horsies_django.models import Heartbeat, Task, TaskAttempt, Worker
+from horsies_django import TaskHandle
+from horsies_django.models import Heartbeat, Task, Worker
 from tests.apps.project import tasks
 from tests.conftest import wait_until
 from tests.support.workers import Start, WorkerProcess, apps, database_url, given, gone, held_by, is_over, let_go
@@ -25,14 +26,13 @@ from tests.support.workers import Start, WorkerProcess, apps, database_url, give
 SOFT = given(PREFETCH_BUFFER=4, CLAIM_LEASE_MS=5_000)
 
 
-def attempts(handle: object) -> list[tuple[str, str | None]]:
-    found = TaskAttempt.objects.filter(task_id=handle.task_id)  # type: ignore[attr-defined]
-    return list(found.values_list("outcome", "error_code"))
+def attempts(handle: TaskHandle[Any]) -> list[tuple[str, str | None]]:
+    return [(one.outcome, one.error_code) for one in handle.info().attempts]
 
 
-def untouched(handle: object) -> bool:
+def untouched(handle: TaskHandle[Any]) -> bool:
     """Whether a task waits as if no worker had ever had it, but for the number of its last claim."""
-    task = Task.objects.get(pk=handle.task_id)  # type: ignore[attr-defined]
+    task = Task.objects.get(pk=handle.task_id)
     waits = (task.status, task.claimed_by, task.started_at, task.retry_count) == ("PENDING", None, None, 0)
     return waits and not attempts(handle)
 

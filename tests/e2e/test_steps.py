@@ -15,9 +15,8 @@ from tests.apps.project import stepping
 from tests.conftest import sql, wait_until
 from tests.support.points import Gate, Walker
 from tests.support.points import gate as gate
-from tests.support.workers import Start
+from tests.support.workers import SHORT, Start
 
-SHORT = {"HORSIES_TEST_STALE_MS": "2500"}
 LONG = {"HORSIES_TEST_STALE_MS": "60000"}  # so long the kernel lets the processes of a stopped worker live
 GATES = ("before", "begun", "written", "after")
 

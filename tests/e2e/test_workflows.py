@@ -13,7 +13,7 @@ from horsies_django import Workflow
 from horsies_django.models import Task, WorkflowNode
 from tests.apps.project import flows, tasks
 from tests.conftest import Connect, wait_until
-from tests.support.workers import Start, WorkerProcess, held_by
+from tests.support.workers import SHORT, Start, WorkerProcess, held_by
 
 
 @pytest.mark.promise("S3.1")
@@ -30,13 +30,13 @@ def test_a_worker_runs_a_workflow_without_waiting_for_a_poll(worker: Start) -> N
 
 @pytest.mark.promise("S3.1")
 def test_a_run_goes_on_after_its_worker_was_killed(worker: Start) -> None:
-    first = worker("--processes=1", HORSIES_TEST_STALE_MS="2500").ready()
+    first = worker("--processes=1", **SHORT).ready()
     flow = Workflow("lost")
     flow.add(tasks.hold, "held")
     handle = flow.send()
     held_by("held")
     os.kill(first.process.pid, signal.SIGKILL)
-    worker("--processes=1", HORSIES_TEST_STALE_MS="2500").ready()
+    worker("--processes=1", **SHORT).ready()
     assert handle.get(timeout_ms=30_000).err_value.error_code == "WORKFLOW_FAILED"
 
 

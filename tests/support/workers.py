@@ -31,6 +31,7 @@ from tests.support.starter import Started, Starter
 DEVELOPMENT = ["-X", "dev"] if os.environ.get("HORSIES_TEST_DEV") else []  # slower by a quarter
 FLAGS = (*DEVELOPMENT, "-W", "ignore::ResourceWarning")
 ROOT = Path(__file__).parents[2]
+SHORT = {"HORSIES_TEST_STALE_MS": "2500"}  # after which a worker that does not beat is dead
 
 
 def database_url() -> str:

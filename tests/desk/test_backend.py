@@ -236,7 +236,6 @@ def said() -> list[tuple[str, str, Any]]:
     ("options", "words"),
     [
         ({"MAX_ATTEMTS": 3}, ["'MAX_ATTEMTS'", "did you mean 'MAX_ATTEMPTS'?"]),
-        ({"MAX_ATTEMPTS": "3"}, ["max_attempts must be an int"]),
         ({"BACKOFF": "no.such.function"}, ["BACKOFF", "cannot be imported"]),
         ({"BACKOFF": [1, -1]}, ["backoff must be seconds"]),
         ({"RETRY_ON": 7}, ["must be a list of exception classes"]),

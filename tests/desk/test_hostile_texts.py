@@ -14,22 +14,17 @@ from horsies_django.core.errors import QueueError, ScheduleError
 from horsies_django.models import AuditEntry, Task, WorkflowRun
 from horsies_django.monitoring import workflows
 from horsies_django.tasks import operations, redaction, selection
-from horsies_django.workflows.handle import WorkflowHandle
 from tests.apps.project import flows
+from tests.support.factories import TaskFactory
+from tests.support.runs import sent as sent_run
 
 pytestmark = pytest.mark.django_db
 
 NUL, SURROGATE = "a\x00b", "a\udcffb"
 
 
-def run_of() -> WorkflowHandle:
-    flow = Workflow("hostile")
-    flow.add(flows.number, 1, name="first")
-    return flow.send()
-
-
-def run_after(verb: str) -> WorkflowHandle:
-    handle = run_of()
+def run_after(verb: str) -> Any:
+    handle = sent_run()
     getattr(handle, verb)(actor="ada")
     return handle
 
@@ -39,9 +34,7 @@ def sent() -> Any:
 
 
 def ended() -> Any:
-    id_ = sent()
-    operations.cancel([id_])
-    return id_
+    return TaskFactory(status="CANCELLED").pk
 
 
 def scheduled() -> None:
@@ -51,11 +44,11 @@ def scheduled() -> None:
 TIDY = ("tidy", {"task": flows.skips.name, "pattern": "every hour"})
 FLOOD = {"reason": "flood"}
 CHANGES: dict[str, tuple[Callable[[], Any], Callable[..., Any], type[Exception]]] = {
-    "pause of a run": (run_of, lambda run, **how: run.pause(**how), WorkflowError),
+    "pause of a run": (sent_run, lambda run, **how: run.pause(**how), WorkflowError),
     "resume of a run": (lambda: run_after("pause"), lambda run, **how: run.resume(**how), WorkflowError),
-    "cancel of a run": (run_of, lambda run, **how: run.cancel(**how), WorkflowError),
+    "cancel of a run": (sent_run, lambda run, **how: run.cancel(**how), WorkflowError),
     "retry of a run": (lambda: run_after("cancel"), lambda run, **how: run.retry(**how), WorkflowError),
-    "skip of a node": (run_of, lambda run, **how: run.skip("first", **how), WorkflowError),
+    "skip of a node": (sent_run, lambda run, **how: run.skip("plus", **how), WorkflowError),
     "cancel of a task": (sent, lambda id_, **how: operations.cancel([id_], **how), ValueError),
     "retry of a task": (ended, lambda id_, **how: operations.retry(id_, **how), ValueError),
     "redaction": (ended, lambda id_, **how: redaction.redact(id_, **{"reason": "wish", **how}), ValueError),
@@ -100,7 +93,7 @@ def test_a_key_or_a_name_that_cannot_be_stored_is_refused_or_not_found(text: str
         flow.send()
     assert all("key must be a str without NUL bytes and lone surrogates" in one for one in raised.value.problems)
     assert len(raised.value.problems) == 2
-    handle = run_of()
+    handle = sent_run()
     with pytest.raises(LookupError, match="no node named"):
         handle.skip(text)
     with pytest.raises(LookupError, match="has no node"):

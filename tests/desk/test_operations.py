@@ -20,13 +20,13 @@ from django.utils import timezone
 from horsies_django import TaskHandle, cancel_many, get_handle, purge
 from horsies_django.core.errors import TaskNotRetryable
 from horsies_django.management.shared import ago, duration
-from horsies_django.models import AuditEntry, Task, TaskAttempt, TaskStep
+from horsies_django.models import AuditEntry, Task
 from horsies_django.tasks import operations, selection
 from horsies_django.testing import drain
 from tests.apps.project import tasks
 from tests.desk.test_admin import client_with
 from tests.support.commands import command, ran
-from tests.support.factories import FINISHED, TaskAttemptFactory, TaskFactory, now
+from tests.support.factories import FINISHED, TaskFactory, now
 from tests.support.runs import sent as sent_run
 
 pytestmark = pytest.mark.django_db
@@ -61,7 +61,6 @@ def test_cancelling_is_part_of_the_transaction_around_it_and_is_told_to_whoever_
 
 
 def test_five_hundred_are_cancelled_by_one_statement() -> None:
-    """Naive: four queries for each of them."""
     waits = [task.pk for task in TaskFactory.create_batch(498)]
     runs, over, gone = TaskFactory(status="RUNNING").pk, TaskFactory(status="COMPLETED").pk, uuid.uuid4()
     with CaptureQueriesContext(connection) as captured:
@@ -177,7 +176,6 @@ def test_the_shell_shows_cancels_and_runs_again() -> None:
 
 
 def test_fifty_ticked_tasks_and_no_others_are_one_statement_and_one_entry_of_the_audit() -> None:
-    """Naive: four queries a task."""
     client = client_with("view_task", "operate_task", name="ada")
     failures(51)
     *ticked, other = map(str, Task.objects.values_list("pk", flat=True))
@@ -221,6 +219,7 @@ def test_a_task_that_runs_for_very_long_stands_out_in_the_list(settings: Any, bo
 
 
 DAY = dt.timedelta(days=1)
+CANCELLED = dict.fromkeys(("waits", "parked", "later"), "CANCELLED")  # by the names of tasks in a test
 _, machine, refusal = command("horsies_task")
 
 
@@ -295,52 +294,6 @@ def test_a_task_is_sent_with_arguments_by_its_types_and_the_options_of_with_opti
     assert row.good_until - row.sent_at == DAY
 
 
-def test_a_purge_cancels_the_waiting_tasks_of_a_queue_a_name_or_an_age_and_nothing_else() -> None:
-    """Naive: it deletes rows of tasks that run, or cancels tasks that a worker has claimed meanwhile, or a task of a run."""
-    kinds = [{}, {}, {"parked": True, "partition_key": "x"}, {"enqueued_at": now() + DAY}]
-    waiting = [TaskFactory(queue_name="mail", **kind).pk for kind in kinds]
-    others = {TaskFactory(queue_name="mail", status=status).pk: status for status in ("CLAIMED", "RUNNING", *FINISHED)}
-    old = TaskFactory(task_name="shop.a", sent_at=now() - 2 * DAY).pk
-    left = [TaskFactory(task_name="shop.a").pk, TaskFactory(task_name="shop.b", sent_at=now() - 2 * DAY).pk]
-    others |= dict.fromkeys([old, *left], "PENDING")
-    words = ["purge", "--queue=mail", "--reason=a storm"]
-    found = "4 PENDING tasks\n        4  shop.tasks.send_receipt\n"
-    assert run(*words, "--dry-run")[0] == found
-    assert statuses() == {**others, **dict.fromkeys(waiting, "PENDING")}
-    assert run(*words, "--no-input") == (f"{found}4 CANCELLED\n", "")
-    others |= dict.fromkeys(waiting, "CANCELLED")
-    assert statuses() == others
-    entries = AuditEntry.objects.filter(action="task.purge")
-    assert {(entry.subject, entry.reason) for entry in entries} == {("mail", "a storm")}
-    assert sum(json.loads(entry.after["verdicts"])["CANCELLED"] for entry in entries) == 4
-    assert entries[0].actor.startswith("shell:")
-    told = machine("purge", "--name=shop.a", "--older-than=1d", "--no-input")
-    assert told == {"matched": 1, "more": False, "verdicts": {"CANCELLED": 1}}
-    assert statuses() == {**others, old: "CANCELLED"}
-    handle = sent_run()
-    assert run("purge", "--all", "--no-input")[0].endswith("\n2 CANCELLED\n")
-    drain()
-    assert handle.status() == "COMPLETED"
-    run("purge", "--all", "--finished", "--older-than=0", "--no-input")
-    assert Task.objects.exclude(status__in=("CLAIMED", "RUNNING")).count() == 2, "those of the run"
-
-
-def test_finished_tasks_are_deleted_with_attempts_and_steps_as_far_as_they_are_old_enough_and_of_the_status() -> None:
-    old = {status: TaskFactory(status=status, finished_at=now() - 8 * DAY).pk for status in FINISHED}
-    young = TaskFactory(status="FAILED", finished_at=now() - 6 * DAY).pk
-    waits = TaskFactory(sent_at=now() - 8 * DAY).pk
-    for id_ in (*old.values(), young):
-        TaskAttemptFactory(task_id=id_)
-        TaskStep.objects.bulk_create([TaskStep(task_id=id_, name="one", digest="x", result=1)])
-    wanted = ["purge", "--all", "--finished", "--older-than=7d", "--no-input"]
-    assert run(*wanted, "--status=failed")[0].endswith("\n1 DELETED\n")
-    assert old["FAILED"] not in statuses()
-    assert run(*wanted)[0].endswith("\n3 DELETED\n")
-    assert set(statuses()) == {young, waits}
-    for model in (TaskAttempt, TaskStep):
-        assert [*model.objects.values_list("task_id", flat=True)] == [young]
-
-
 def test_code_purges_what_it_describes_in_transactions_of_five_hundred() -> None:
     """Naive: without ``until`` all results are gone; one transaction; waiting tasks are cancelled."""
     ended = {"queue_name": "mail", "status": "FAILED", "error_code": "NO_ROOM", "finished_at": now() - DAY / 4}
@@ -369,36 +322,59 @@ def failures(count: int, **columns: Any) -> list[Task]:
     return found
 
 
-def test_a_night_of_failures_is_retried_by_one_command_that_first_says_which() -> None:
-    """Naive: each of 1,823 tasks by its id."""
-    failures(3, task_name="shop.pay")
-    failures(2, task_name="shop.pay", error_code="NO_ROOM")
-    failures(1, task_name="shop.pay", finished_at=now() - 3 * DAY)
-    words = ["retry", "--name=shop.pay", "--since=12h", "--spread=10m", "--reason=the bank is back"]
-    kinds = "5 FAILED tasks\n        3  shop.pay  OH_NO\n        2  shop.pay  NO_ROOM\n"
-    assert run(*words, "--dry-run") == (kinds, "")
-    assert set(statuses().values()) == {"FAILED"}
-    assert run(*words, "--no-input") == (f"{kinds}5 RETRIED\n", "")
-    assert sorted(statuses().values()) == ["FAILED", *["PENDING"] * 5]
-    assert AuditEntry.objects.get(action="task.retry").reason == "the bank is back"
+@pytest.mark.parametrize(
+    ("words", "counted", "done", "after"),
+    [
+        ("retry --name=shop.pay --since=12h --spread=10m", "1 FAILED task", "1 RETRIED", {"failed": "PENDING"}),
+        ("retry --code=OH_NO", "2 FAILED tasks", "2 RETRIED", dict.fromkeys(("failed", "long ago"), "PENDING")),
+        ("cancel --queue=mail", "3 PENDING tasks", "3 CANCELLED", CANCELLED),
+        ("cancel --terminate --worker={runs.claimed_by}", "1 RUNNING task", "1 REQUESTED", {}),
+        ("redact --queue=mail --status=completed", "1 COMPLETED task", "1 REDACTED", {}),
+        ("purge --queue=mail", "3 PENDING tasks", "3 CANCELLED", CANCELLED),
+        ("purge --name=shop.pay --older-than=1d", "1 PENDING task", "1 CANCELLED", {"old": "CANCELLED"}),
+        ("purge --all", "5 PENDING tasks", "5 CANCELLED", {**CANCELLED, "old": "CANCELLED", "young": "CANCELLED"}),
+        ("purge --all --finished --older-than=7d --status=failed", "1 FAILED task", "1 DELETED", {"long ago": None}),
+        ("purge --all --finished --older-than=7d", "2 FINISHED tasks", "2 DELETED", {"long ago": None, "done": None}),
+    ],
+)
+def test_all_that_match_are_counted_and_then_changed_under_the_name_of_the_user_and_no_others(
+    words: str, counted: str, done: str, after: dict[str, str | None]
+) -> None:
+    """Naive: each of 1,823 tasks by its id; or a purge is also of what a worker has claimed, or of a task of a run."""
+    mail, pay = {"queue_name": "mail"}, {"queue_name": "bulk", "task_name": "shop.pay"}
+    broke = {"status": "FAILED", "error_code": "OH_NO", **pay}
+    made = {
+        "waits": TaskFactory(**mail),
+        "parked": TaskFactory(parked=True, partition_key="x", **mail),
+        "later": TaskFactory(enqueued_at=now() + DAY, **mail),
+        "old": TaskFactory(sent_at=now() - 2 * DAY, **pay),
+        "young": TaskFactory(**pay),
+        "claimed": TaskFactory(status="CLAIMED", **mail),
+        "runs": TaskFactory(status="RUNNING", **mail),
+        "failed": TaskFactory(finished_at=now() - DAY / 24, **broke),
+        "long ago": TaskFactory(finished_at=now() - 8 * DAY, **broke),
+        "done": TaskFactory(status="COMPLETED", finished_at=now() - 8 * DAY, **mail),
+    }
+    sent_run()
+    before = statuses()
+    given = [*words.format(**made).split(), "--reason=a storm"]
+    assert run(*given, "--dry-run")[0].startswith(f"{counted}\n        ")
+    assert statuses() == before
+    assert run(*given, "--no-input")[0].endswith(f"\n{done}\n")
+    expected = {**before, **{made[name].pk: status for name, status in after.items()}}
+    assert statuses() == {id_: status for id_, status in expected.items() if status}
+    assert {(entry.actor.partition(":")[0], entry.reason) for entry in OF_TASKS.all()} == {("shell", "a storm")}
+
+
+def test_what_matches_is_told_by_names_and_codes_or_as_json_and_a_misspelt_name_with_one_that_is_near() -> None:
+    failures(2, task_name="shop.pay")
+    failures(1, task_name="shop.pay", error_code="NO_ROOM")
+    kinds = "3 FAILED tasks\n        2  shop.pay  OH_NO\n        1  shop.pay  NO_ROOM\n"
+    assert run("retry", "--name=shop.pay", "--dry-run") == (kinds, "")
     assert "did you mean 'tests.apps.project.tasks.noop'" in run("retry", "--name=tests.apps.project.tasks.nopp")[0]
     known = run("retry", f"--name={tasks.noop.name}")[0]
     assert known == "0 FAILED tasks\nNothing changed.\n", "it is known, and did not fail"
-    assert machine("retry", "--code=OH_NO", "--no-input") == {"matched": 1, "more": False, "verdicts": {"RETRIED": 1}}
-
-
-def test_waiting_running_and_finished_tasks_are_cancelled_terminated_and_redacted_by_what_they_are() -> None:
-    waits, runs = TaskFactory(queue_name="mail").pk, TaskFactory(queue_name="mail", status="RUNNING").pk
-    done = TaskFactory(queue_name="mail", status="COMPLETED", finished_at=now() - DAY).pk
-    told = "1 PENDING task\n        1  shop.tasks.send_receipt\n1 CANCELLED\n"
-    assert run("cancel", "--queue=mail", "--no-input")[0] == told
-    assert statuses()[waits] == "CANCELLED"
-    worker = Task.objects.get(pk=runs).claimed_by
-    assert "1 REQUESTED" in run("cancel", "--terminate", f"--worker={worker}", "--no-input")[0]
-    assert Task.objects.get(pk=runs).terminate
-    assert "redact needs --status" in refusal("redact", "--queue=mail", "--reason=asked", "--no-input")
-    assert "1 REDACTED" in run("redact", "--queue=mail", "--status=completed", "--reason=asked", "--no-input")[0]
-    assert Task.objects.get(pk=done).redacted_at is not None
+    assert machine("retry", "--code=OH_NO", "--no-input") == {"matched": 2, "more": False, "verdicts": {"RETRIED": 2}}
 
 
 @pytest.mark.parametrize(
@@ -423,6 +399,7 @@ def test_waiting_running_and_finished_tasks_are_cancelled_terminated_and_redacte
         ("purge --all --older-than=soon", "is not a duration"),
         ("purge --all --older-than=150000w", "longer than there is time"),
         ("purge --partition=x", "name the queue"),
+        ("redact --queue=mail --reason=asked", "redact needs --status"),
     ],
 )
 def test_what_cannot_be_or_could_be_meant_otherwise_is_refused(words: str, problem: str) -> None:

@@ -54,7 +54,6 @@ def body(client: Client, address: str, **query: str) -> str:
 
 
 def says(html: str, *texts: str) -> None:
-    """Assert that a page has each of these texts."""
     for text in texts:
         assert text in html, text
 

@@ -28,7 +28,7 @@ from tests.support.refusing import refused
 pytestmark = pytest.mark.django_db
 PAGE = reverse("admin:horsies_task_failures")
 HOUR, NONE = dt.timedelta(hours=1), dt.timedelta(0)
-PAY, SHIP = "shop/tasks.py in pay", "shop/tasks.py in ship"
+PAY, SHIP = 'shop/tasks.py in "pay" & <co>', "shop/tasks.py in ship"
 
 
 def count(task: str, result: str, n: int, ago: dt.timedelta = NONE, width: int = 3600, queue: str = "mail") -> None:
@@ -53,8 +53,8 @@ def fail(exception: Any, site: Any, message: str = "s3cret", ago: dt.timedelta =
 def rows(page: str) -> list[list[str]]:
     """Return the texts of the cells of all tables, without their links to other pages."""
     cell, of_page = r'<(?:td|th scope="row")[^>]*>(.*?)</t[dh]>', re.findall(r"<tr>(.*?)</tr>", page, re.DOTALL)
-    found = [re.findall(cell, row, re.DOTALL) for row in of_page]
-    return [[re.sub(r"<[^>]+>", "", cell).strip() for cell in cells[:-1]] for cells in found if len(cells) > 1]
+    found = [re.findall(cell, row, re.DOTALL)[:-1] for row in of_page]
+    return [[html.unescape(re.sub(r"<[^>]+>", "", cell)).strip() for cell in cells] for cells in found if cells]
 
 
 def links(page: str, text: str) -> list[str]:
@@ -121,19 +121,6 @@ def test_what_is_counted_together_has_no_link_and_a_group_that_is_gone_says_so(b
     page = body(boss, PAGE)
     assert [len(links(page, text)) for text in ("Show", "Retry all", re.escape(OTHER), "shop.pay")] == [0, 0, 0, 0]
     assert "They have been deleted, or retried." in body(boss, PAGE, task="shop.gone", code="OH_NO")
-
-
-def test_hostile_names_codes_and_messages_are_text(boss: Client) -> None:
-    evil = "</td><script>alert(1)</script>\"'&amp;"
-    fail(evil, evil, evil, task_name=evil, error_code=evil)
-    count(evil, evil, 1)
-    page = body(boss, PAGE, task=evil, code=evil)
-    assert "<script>alert" not in page
-    assert page.count("&lt;script&gt;alert(1)") >= 6
-    (opened,) = links(page, re.escape(html.escape(evil)))
-    assert dict(parse_qsl(urlsplit(opened).query)) == {"since": "night", "task": evil, "code": evil}
-    assert len(listed(boss, **dict(parse_qsl(urlsplit(links(page, "Show")[0]).query)))) == 1
-    assert body(boss, PAGE, task="a\x00", code="b\x00")
 
 
 # The page that acts on all tasks that match
@@ -252,6 +239,8 @@ def test_what_was_not_signed_here_for_this_user_or_may_not_be_any_more_is_refuse
     client = client_with(*OPERATOR)
     for browser, text in ((boss, hidden(page) + "x"), (boss, "nonsense"), (client, hidden(page))):
         assert browser.post(ALL, {"act": text, "verb": "retry"}).status_code == 403
+    for reason in ("a\0b", "x" * 10_001):
+        assert boss.post(ALL, {"act": hidden(page), "verb": "retry", "reason": reason}).status_code == 403
     assert statuses() == {"FAILED": 1}
     act = begun(client, "FAILED", verb="redact", reason="asked", verdicts={})
     assert client.post(ALL, {"act": act, "go": "Continue"}).status_code == 403

@@ -66,7 +66,6 @@ def text(html: str) -> str:
 
 
 def sections(html: str) -> dict[str, str]:
-    """Return the sections by their titles, as HTML."""
     return dict(re.findall(r"<h2[^>]*>(.*?)</h2>(.*?)</section>", html, re.DOTALL))
 
 
@@ -100,11 +99,26 @@ def troubled(transactional_db: None) -> dict[str, Any]:
     put(3, queue="mail")
     worker = living_worker(hostname="web-9", pid=77, beat={"sent_at": now() - HOUR})
     TaskFactory(status="RUNNING", claimed_by=worker.pk)
-    living_worker("default", "bulk", hostname="web-1", pid=12)
+    memory = {"memory_usage_mb": 80, "children_memory_mb": 912}
+    grown = living_worker("default", "bulk", hostname="web-1", pid=12, task_names=["shop.eats", "shop.pay"], **memory)
+    eats = TaskFactory(task_name="shop.eats", status="RUNNING", claimed_by=grown.pk)
+    HeartbeatFactory(worker_id=grown.pk, pid=34, holding=[str(eats.pk)], memory_mb=912)
+    for name, code, site in (("shop.pay", "CARD", "shop/tasks.py in pay"), ("shop.eats", "WORKER_CRASHED", None)):
+        failed = {"error_code": code, "finished_at": now() - MINUTE}
+        task = TaskFactory(task_name=name, status="FAILED", claimed_by=grown.pk, **failed)
+        attempt = {"site": site, "exception_class": "OSError", "worker_id": grown.pk, "child_pid": 4711}
+        TaskAttemptFactory(task_id=task.pk, **failed, **attempt)
+    TaskFactory(task_name="shop.gone", sent_at=now() - HOUR)
+    limit("bulk", partition_by_args=["customer"], partition_max_concurrency=1)
+    of_acme = {"queue_name": "bulk", "partition_key": '{"customer": "acme"}', "partition_version": 1}
+    TaskFactory(status="RUNNING", claimed_by=grown.pk, **of_acme)
+    TaskFactory(parked=True, **of_acme)
+    queues.override("bulk", {"max_concurrency": 2}, actor="grace", reason="The provider throttles us.")
     definition = {"task": "shop.night", "pattern": "0 3 * * *", "zone": "UTC"}
     Schedule.objects.bulk_create([Schedule(name="night", changes=definition, next_at=now() - HOUR)])
     counted(("mail", "shop.pay", "CARD", 25), ("mail", "shop.pay", COMPLETED, 115), ("mail", "", CLAIMED, 100))
     counted(("mail", "shop.old", "LATE", 7), ago=3 * HOUR)
+    counted(("default", "shop.eats", "CRASHED", 3))
     return {"worker": worker, "run": run, "gate": gate}
 
 
@@ -139,13 +153,13 @@ def test_it_tells_the_figures_of_each_queue_with_links_to_its_tasks(boss: Client
     limit("*", max_concurrency=40)
     counted(("bulk", "shop.pay", COMPLETED, 5))
     whole = cells(seen(boss), "the whole cluster")
-    assert (whole["Running"], whole["Per minute"], whole["Failed"]) == ("3 of 40", "10", "25")
+    assert (whole["Running"], whole["Per minute"], whole["Failed"]) == ("5 of 40", "10", "25")
     assert re.search(r"most 14[05], last \d+; failed in all: 25$", whole["Finished"])  # a new minute may have begun
     assert re.fullmatch(r"mail, Last hour: least 0, most 140, last \d+; failed in all: 25", found["Finished"])
     tasks = reverse("admin:horsies_task_changelist")
     for status in ("PENDING", "RUNNING", "FAILED"):
         assert f"{tasks}?status={status}&queue=mail" in links(html)
-    assert cells(html, "bulk")["Oldest waits"] == cells(html, "bulk")["Run, 95 %"] == "–"
+    assert cells(html, "twin")["Oldest waits"] == cells(html, "twin")["Run, 95 %"] == "–"
 
 
 def test_it_tells_workers_schedules_runs_gates_and_failures(boss: Client, troubled: Any) -> None:
@@ -285,26 +299,19 @@ def test_it_says_when_it_was_read_and_the_models_stand_below_and_other_apps_are_
 
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "incidents.md"
 MOST = 4  # pages
-JOURNEYS: dict[
-    str, tuple[list[str], list[str]]
-] = {  # by headings of PAGE: links, some with a part of the address, and what is said
-    "What would have woken me?": ([], ["Critical", "Queue twin has 2 tasks due and no live worker"]),
-    "Mail is late": (
-        ["1@status=PENDING&queue=mail", "shop.mail", "mail"],
-        ["1 of 1", "mail is at its cap 1 of 1", "shop.slow", "web-3:33"],
-    ),
-    "A night's failures": (["Tasks", "Failures", "shop.charge"], ["OSError", "shop/tasks.py in charge"]),
+UNKNOWN = "No live worker of its queue knows the task 'shop.gone'"
+JOURNEYS = {  # by headings of PAGE: links, some with a part of the address, and what is said
+    "What would have woken me?": ([], ["Critical", "Queue mail has 3 tasks due and no live worker"]),
+    "Mail is late": (["3@status=PENDING&queue=mail", "tests.nothing", "mail"], ["No worker serves the queue 'mail'"]),
+    "A night's failures": (["Tasks", "Failures", "shop.pay"], ["OSError", "shop/tasks.py in pay"]),
     "One tenant floods the queue": (["bulk"], ["acme", "At its limit"]),
     "Who changed the limit?": (["bulk"], ["grace", "The provider throttles us.", "Overridden"]),
-    "A task kills its processes": (["These tasks@shop.eats", "shop.eats"], ["WORKER_CRASHED", "4711", "web-3:33"]),
-    "A deploy removed a task": (
-        ["These tasks@shop.gone", "shop.gone"],
-        ["No live worker of its queue knows the task 'shop.gone'"],
-    ),
-    "A worker grows": (["Workers", "web-3:33"], ["80 MB + 912 MB", "34 child, runs tasks 912 MB shop.eats"]),
+    "A task kills its processes": (["These tasks@shop.eats", "shop.eats"], ["WORKER_CRASHED", "4711", "web-1:12"]),
+    "A deploy removed a task": (["These tasks@shop.gone", "shop.gone"], [UNKNOWN]),
+    "A worker grows": (["Workers", "web-1:12"], ["80 MB + 912 MB", "34 child, runs tasks 912 MB shop.eats"]),
     "Did 03:00 fire?": (["night"], ["0 3 * * *", "Last fire times"]),
     "A run stands still": (["The first run", "Retry"], ["Nodes that failed, expired or were cancelled run again"]),
-    "How much ran today?": (["Last 24 hours"], ["most 1,239", "failed in all: 5"]),
+    "How much ran today?": (["Last 24 hours"], ["most 140", "failed in all: 32"]),
 }
 
 
@@ -327,50 +334,12 @@ def walk(client: Client, *steps: str) -> str:
     return said
 
 
-@pytest.fixture
-def trouble(transactional_db: None) -> None:
-    """A night in which all that is asked for has happened."""
-    flow = Workflow("order", on_error="pause")
-    flow.add(flows.odd_fails, 1)
-    flow.send()
-    drain(raise_errors=False)
-    names = ["shop.eats", "shop.slow", "shop.mail", "shop.charge", "shop.tasks.send_receipt"]
-    memory = {"memory_usage_mb": 80, "children_memory_mb": 912}
-    worker = living_worker("default", "mail", "bulk", hostname="web-3", pid=33, task_names=names, **memory)
-    running = {"status": "RUNNING", "claimed_by": worker.pk}
-    eats = TaskFactory(task_name="shop.eats", **running)
-    HeartbeatFactory(worker_id=worker.pk, pid=34, holding=[str(eats.pk)], memory_mb=912)
-    limit("mail", max_concurrency=1)
-    TaskFactory(task_name="shop.slow", queue_name="mail", **running)
-    TaskFactory(task_name="shop.mail", queue_name="mail", sent_at=now() - HOUR)
-    for name, code, site in (
-        ("shop.charge", "NO_ROOM", "shop/tasks.py in charge"),
-        ("shop.eats", "WORKER_CRASHED", None),
-    ):
-        failed = {"error_code": code, "finished_at": now() - MINUTE}
-        task = TaskFactory(task_name=name, status="FAILED", claimed_by=worker.pk, **failed)
-        attempt = {"site": site, "exception_class": "OSError", "worker_id": worker.pk, "child_pid": 4711}
-        TaskAttemptFactory(task_id=task.pk, **failed, **attempt)
-    counted(("default", "shop.charge", "NO_ROOM", 3))
-    counted(("default", "shop.eats", "CRASHED", 2), ("default", "shop.eats", "WORKER_CRASHED", 1))
-    counted(("mail", "shop.mail", COMPLETED, 1_234), ("mail", "shop.mail", "NO_ROOM", 5), ago=3 * HOUR)
-    TaskFactory(task_name="shop.gone", sent_at=now() - HOUR)
-    limit("bulk", partition_by_args=["customer"], partition_max_concurrency=1)
-    of_acme = {"queue_name": "bulk", "partition_key": '{"customer": "acme"}', "partition_version": 1}
-    TaskFactory(**running, **of_acme)
-    TaskFactory.create_batch(5, parked=True, **of_acme)
-    queues.override("bulk", {"max_concurrency": 2}, actor="grace", reason="The provider throttles us.")
-    TaskFactory.create_batch(2, queue_name="twin", sent_at=now() - HOUR)
-    definition = {"task": flows.skips.name, "pattern": "0 3 * * *", "zone": "UTC"}
-    Schedule.objects.bulk_create([Schedule(name="night", changes=definition, next_at=now() - HOUR)])
-
-
-def test_what_people_on_call_ask_is_on_the_overview_or_a_few_links_away(boss: Client, trouble: None) -> None:
+def test_what_people_on_call_ask_is_on_the_overview_or_a_few_links_away(boss: Client, troubled: Any) -> None:
     assert set(re.findall(r"^## (.*)$", PAGE.read_text(), re.MULTILINE)) >= JOURNEYS.keys()
     for question, (links_, told) in JOURNEYS.items():
         assert len(links_) < MOST
-        Heartbeat.objects.update(sent_at=now())
+        Heartbeat.objects.exclude(worker_id=troubled["worker"].pk).update(sent_at=now())
         said = walk(boss, *links_)
         assert [one for one in told if one not in said] == [], (question, said)
-    retried = walk(boss, "Tasks", "Failures", "shop.charge", "Retry all")
+    retried = walk(boss, "Tasks", "Failures", "shop.pay", "Retry all")
     assert "1 tasks" in retried, "which test_admin_failures.py retries from here on"

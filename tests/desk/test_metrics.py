@@ -54,7 +54,6 @@ def scrape(client: Client) -> Any:
 
 
 def scraped(client: Client) -> Metrics:
-    """Return the metrics, read anew."""
     metrics.texts.kept.clear()
     response = scrape(client)
     assert (response.status_code, response["Content-Type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
@@ -189,7 +188,6 @@ def test_without_prometheus_client_it_is_501_with_what_to_install(client: Client
 
 @for_monitoring
 def nothing(request: HttpRequest) -> HttpResponse:
-    """Answer with nothing."""
     return HttpResponse()
 
 

@@ -342,4 +342,4 @@ def test_what_people_on_call_ask_is_on_the_overview_or_a_few_links_away(boss: Cl
         said = walk(boss, *links_)
         assert [one for one in told if one not in said] == [], (question, said)
     retried = walk(boss, "Tasks", "Failures", "shop.pay", "Retry all")
-    assert "1 tasks" in retried, "which test_admin_failures.py retries from here on"
+    assert "1 tasks" in retried, "which test_admin_lists.py retries from here on"

@@ -20,6 +20,7 @@ from horsies_django.models import AuditEntry, Queue, Task
 from horsies_django.tasks import operations
 from tests.conftest import limit
 from tests.desk.test_admin import body, client_with, page_of, says, table
+from tests.desk.test_admin_schedules import opened as opened_form
 from tests.desk.test_admin_workflows import messages
 from tests.support.factories import (
     FINISHED,
@@ -54,9 +55,7 @@ def headline(client: Client, task: Any) -> str:
 
 def opened(client: Client, verb: str, task: Any) -> dict[str, Any]:
     """Return what a browser would post of a form that was opened just now."""
-    page = client.get(url(verb, task))
-    assert page.status_code == 200
-    return {"seen": page.context["seen"], "state": page.context["form"]["state"].value(), "reason": WHY}
+    return {**opened_form(client, url(verb, task)), "reason": WHY}
 
 
 def act(client: Client, verb: str, task: Any, **given: str) -> Any:

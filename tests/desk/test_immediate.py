@@ -200,13 +200,19 @@ class InATestCase(Both, TestCase):
 
     async def test_in_async_tests_it_runs_what_async_code_sends(self) -> None:
         """Naive: it watches the connection of the event loop's thread, on which nothing is sent."""
+
+        @transaction.atomic
+        def inside() -> str:
+            return tasks.note.send("inside").info().status  # type: ignore[union-attr]
+
         with pytest.raises(ExceptionGroup, match="tasks that failed: 1"):
             async with immediate():
                 handle = await tasks.note.asend("async")
                 assert (await handle.aget(0)).is_ok()
                 assert (await (await tasks.anoop.asend()).aget(0)).is_ok()
                 await tasks.araises.asend()
-        assert await Group.objects.acount() == 1
+                assert await sync_to_async(inside)() == "PENDING"
+        assert [group.name async for group in Group.objects.order_by("name")] == ["async", "inside"]
 
     async def test_in_async_tests_a_plain_with_and_a_plain_drain_are_refused(self) -> None:
         with pytest.raises(RuntimeError, match="async with immediate"), immediate():
@@ -234,19 +240,6 @@ class InATransactionTestCase(Both, TransactionTestCase):
             finally:
                 transaction.set_autocommit(True)
         assert names() == ["by hand"]
-
-    async def test_in_async_tests_it_runs_what_async_code_sends(self) -> None:
-        async with immediate():
-            handle = await tasks.note.asend("async")
-            assert (await handle.aget(0)).is_ok()
-
-            @transaction.atomic
-            def inside() -> str:
-                sent = tasks.note.send("inside")
-                return sent.info().status  # type: ignore[union-attr]
-
-            assert await sync_to_async(inside)() == "PENDING"
-        assert [group.name async for group in Group.objects.order_by("name")] == ["async", "inside"]
 
 
 @pytest.mark.django_db

@@ -93,24 +93,6 @@ def test_a_failed_task_runs_again_under_its_id_and_its_policy_begins_anew() -> N
     assert Task.objects.count() == 1
 
 
-@pytest.mark.parametrize("ended", ["cancelled", "cancelled while it waited for a retry", "expired"])
-def test_a_task_that_did_not_begin_is_retried_with_the_attempts_that_there_were(ended: str) -> None:
-    handle = tasks.asks_again.with_options(good_until=dt.timedelta(seconds=60)).send(30, None)
-    if "retry" in ended:
-        drain()
-    if ended == "expired":
-        Task.objects.update(good_until=now() - dt.timedelta(seconds=1))
-        drain(raise_errors=False)
-    else:
-        handle.cancel()
-    before = len(handle.info().attempts)
-    handle.retry()
-    row = Task.objects.get()
-    assert (row.attempts_before, row.retry_count, row.cancel_requested_at) == (before or None, 0, None)
-    drain()
-    assert [attempt.attempt for attempt in handle.info().attempts] == list(range(1, before + 2))
-
-
 def test_a_finished_task_is_copied_with_all_that_it_had() -> None:
     handle = tasks.asks_again.with_options(priority=7, timeout_ms=5_000).send(0, "BUSY")
     drain(raise_errors=False)

@@ -30,7 +30,6 @@ from tests.support.factories import error as error_result
 pytestmark = pytest.mark.django_db
 
 BACKEND = "horsies_django.backends.HorsiesBackend"
-Missing = exceptions.TaskResultDoesNotExist
 READY, RUNNING = TaskResultStatus.READY, TaskResultStatus.RUNNING
 FAILED, SUCCESSFUL = TaskResultStatus.FAILED, TaskResultStatus.SUCCESSFUL
 
@@ -135,7 +134,7 @@ def test_a_result_belongs_to_the_task_and_the_backend_through_which_it_was_sent_
     own = ours.add.send(1, 2)
     others = [("default", second.id), ("second", first.id), ("default", str(own.task_id))]
     for alias, id_ in [*others, *(("default", no_id) for no_id in NO_IDS)]:
-        with pytest.raises(Missing):
+        with pytest.raises(exceptions.TaskResultDoesNotExist):
             task_backends[alias].get_result(id_)
     assert task_backends["second"].get_result(second.id).task.backend == "second"
     with pytest.raises(exceptions.TaskResultMismatch, match="tests.apps.errands.tasks.add"):

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import enum
 from typing import Any
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
 from horsies_django.conf import PartitionConfig, QueueConfig, config
-from tests.desk.test_conf import parsed, problems_of, refused
+from tests.desk.test_conf import OwnCode, parsed, problems_of, refused
 
 BY_ACCOUNT: dict[str, Any] = {"by_args": ["account_id"]}
 EQUAL: dict[str, Any] = {"by_task": True, "by_args": "all", "coalesce": True}
 RULE = "['QUEUES']['mail']['partition']"
-
-
-class Argument(enum.StrEnum):
-    CUSTOMER = "customer_id"
 
 
 def queue(**options: Any) -> dict[str, Any]:
@@ -50,7 +45,7 @@ def test_nothing_is_limited_and_nothing_is_prefetched_unless_set_and_one_entry_h
     [
         ({"by_args": ["customer_id"]}, ("customer_id",), False),
         ({"by_args": ("region", "customer_id")}, ("region", "customer_id"), False),
-        ({"by_args": [Argument.CUSTOMER]}, ("customer_id",), False),
+        ({"by_args": [OwnCode.LOST]}, ("LOST",), False),
         ({"by_args": []}, (), False),
         ({"by_args": "all"}, (), False),
         ({"by_args": [], "by_task": True}, (), True),

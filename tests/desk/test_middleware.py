@@ -203,16 +203,16 @@ def test_sources_give_metadata_to_every_send_later_ones_win_and_the_sender_above
     assert Task.objects.get(pk=nothing.task_id).options is None
 
 
-async def asent() -> Any:
-    around.trace.set("of the request")
-    return await tasks.add.asend(1)
-
-
 @pytest.mark.django_db(transaction=True)
 def test_a_source_runs_in_the_context_of_an_async_sender() -> None:
     """Naive: the thread for sync code has no context variables."""
+
+    async def view() -> Any:
+        around.trace.set("of the request")
+        return await tasks.add.asend(1)
+
     with using("METADATA", "carrier"):
-        handle = async_to_sync(asent)()
+        handle = async_to_sync(view)()
     assert stored(handle) == {"trace": "of the request", "by": "carrier"}
 
 

@@ -32,10 +32,6 @@ def no_audit(transactional_db: None) -> None:
     AuditEntry.objects.all().delete()
 
 
-def soon(**delta: float) -> dt.datetime:
-    return dt.datetime.now(dt.UTC) + dt.timedelta(**delta)
-
-
 def in_force(name: str) -> int | None:
     return QueueLimits.objects.get(pk=name).max_concurrency
 
@@ -74,7 +70,7 @@ def test_a_change_that_changes_nothing_locks_and_audits_nothing(connect: Connect
         assert verb() == []
     assert AuditEntry.objects.count() == entries
     assert "paused_by" in queues.pause("bulk", actor="bob", reason="full disk"), "by somebody else it is a change"
-    later = {"actor": "ann", "reason": "another sale", "until": soon(hours=1)}
+    later = {"actor": "ann", "reason": "another sale", "until": dt.datetime.now(dt.UTC) + dt.timedelta(hours=1)}
     assert {"override_reason", "override_until"} <= set(queues.override("bulk", {"local_limit": 2}, **later))
 
 

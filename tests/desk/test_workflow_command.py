@@ -327,17 +327,6 @@ def test_a_queue_that_is_gone_and_a_module_that_cannot_be_imported_are_told(sett
     assert "shop.tasks cannot be imported: ValueError('not today')" in refusal("check")
 
 
-def test_what_has_ended_is_not_compared(deploy: Deploy) -> None:
-    sent().cancel()
-    sent()
-    drain()
-    half = sent()
-    begun = WorkflowNode.objects.filter(workflow_id=half.workflow_id, name="number")
-    begun.update(status="COMPLETED", finished_at=LONG_AGO)
-    deploy(NUMBER, None)
-    assert check() == (0, "1 node of 1 run fits the code.\n")
-
-
 def test_runs_are_read_in_chunks_and_one_problem_stays_one(deploy: Deploy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workflows, "RUNS", 2)
     for place in range(5):

@@ -268,6 +268,7 @@ def test_a_lock_that_keeps_it_from_the_tables_is_the_problem_that_it_tells(
 
 
 def test_a_database_that_refuses_is_told_and_not_asked_again(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And so is one whose tables are not migrated."""
     with monkeypatch.context() as patch:
         patch.setitem(connection.settings_dict, "PORT", "1")
         patch.setitem(connection.settings_dict, "HOST", "127.0.0.1")
@@ -275,9 +276,6 @@ def test_a_database_that_refuses_is_told_and_not_asked_again(boss: Client, monke
     assert "The database refused" in text(shown(boss))
     assert sections(shown(boss)) == {}
     assert "Queues" in sections(seen(boss))
-
-
-def test_tables_that_are_not_migrated_are_told(boss: Client) -> None:
     sql("ALTER TABLE horsies_history RENAME TO other")
     try:
         assert "Check that “migrate” has been run." in text(seen(boss))

@@ -220,7 +220,6 @@ def test_a_source_runs_in_the_context_of_an_async_sender() -> None:
     ("metadata", "sources", "message"),
     [
         (["a"], [], r"tests\.apps\.project\.tasks\.add: metadata: it must be a dict, not list"),
-        ({"at": dt.date(2026, 1, 1)}, [], r"argument 'metadata\[key 1\]': expected plain JSON \(.*\), got date"),
         ({}, ["breaks"], r"'tests\.apps\.hooked\.around\.breaks': it raised LookupError: no tenant is active"),
         ({}, ["a_list"], r"'tests\.apps\.hooked\.around\.a_list': it returned list instead of a dict"),
         ({}, ["an_object"], r"""'metadata\[key 1\]': expected plain JSON"""),
@@ -315,12 +314,18 @@ class Hostile(Exception):
         raise LookupError("no text")
 
 
-HOW = {"skip": Skip("no"), "snooze": Snooze(60), "retry": Retry("later"), "hostile": Hostile(), "exit": SystemExit(3)}
+HOW: dict[str, tuple[Any, str | None, str | None]] = {  # what a task raises, the type of the error, and its code
+    "skip": (Skip("no"), None, None),
+    "snooze": (Snooze(60), None, None),
+    "retry": (Retry("later"), "horsies_django.core.retry.Retry", "RETRY_REQUESTED"),
+    "hostile": (Hostile(), f"{__name__}.Hostile", "UNHANDLED_ERROR"),
+    "exit": (SystemExit(3), "SystemExit", "UNHANDLED_ERROR"),
+}
 
 
 @task
 def ends(how: str) -> None:
-    raise HOW[how]
+    raise HOW[how][0]
 
 
 def ended(exporter: InMemorySpanExporter) -> ReadableSpan:
@@ -374,20 +379,10 @@ def test_metadata_of_others_under_these_names_fails_no_task(spans: InMemorySpanE
     assert (ended(spans).parent is not None) is (metadata["traceparent"] == PARENT)
 
 
-@pytest.mark.parametrize(
-    ("how", "kind", "code"),
-    [
-        ("skip", None, None),
-        ("snooze", None, None),
-        ("retry", "horsies_django.core.retry.Retry", "RETRY_REQUESTED"),
-        ("hostile", f"{__name__}.Hostile", "UNHANDLED_ERROR"),
-        ("exit", "SystemExit", "UNHANDLED_ERROR"),
-    ],
-)
-def test_an_attempt_that_raises_is_an_error_unless_it_skips_or_snoozes(
-    spans: InMemorySpanExporter, how: str, kind: str | None, code: str | None
-) -> None:
+@pytest.mark.parametrize("how", HOW)
+def test_an_attempt_that_raises_is_an_error_unless_it_skips_or_snoozes(spans: InMemorySpanExporter, how: str) -> None:
     """Naive: the text of the exception raises while it is recorded, and the task fails for another reason."""
+    _, kind, code = HOW[how]
     with hooked():
         handle = ends.send(how)
         drain(raise_errors=False)

@@ -338,9 +338,7 @@ def entries(client: Client, **query: str) -> list[tuple[str, str]]:
     return [(entry.action, entry.subject) for entry in response.context["cl"].result_list]
 
 
-def test_the_list_tells_who_changed_what_and_why_and_is_narrowed_to_a_subject_and_an_action(
-    boss: Client, empty: None
-) -> None:
+def test_the_audit_tells_who_changed_what_and_why_by_subject_and_by_action(boss: Client, empty: None) -> None:
     queues.change("mail", {"max_concurrency": 8}, actor="ada", reason="eight is plenty")
     queues.override("mail", {"max_concurrency": 4}, actor="grace", reason="four is safe")
     html = body(boss, reverse(AUDIT))

@@ -243,9 +243,7 @@ def test_a_queue_shows_declared_override_and_what_holds_side_by_side(boss: Clien
     says(html, WHY, "stop")
 
 
-def test_a_queue_shows_who_holds_its_permits_the_busiest_partitions_and_what_waits_and_no_other_queues(
-    boss: Client,
-) -> None:
+def test_a_queue_shows_its_permits_its_busiest_partitions_and_what_waits_and_no_other_queues(boss: Client) -> None:
     limit("mail", partition_by_args=["customer"], partition_max_concurrency=2)
     alive, silent = living_worker("mail", hostname="web-1", pid=11), living_worker("mail", hostname="web-2", pid=22)
     Heartbeat.objects.filter(pk=silent.pk).update(died_at=now())

@@ -82,9 +82,7 @@ def fired(name: str, statuses: list[str]) -> list[Task]:
 # The list
 
 
-def test_the_list_tells_pattern_next_fire_time_in_its_zone_where_it_is_defined_and_whether_it_is_changed(
-    boss: Client,
-) -> None:
+def test_the_list_tells_patterns_fire_times_in_their_zone_where_they_are_defined_and_changes(boss: Client) -> None:
     make()
     make("tidy", pattern="every 15 minutes", zone="UTC")
     force(next_fire_at="2126-03-01T01:30:00Z", next_at="2126-03-01T01:30:00Z")

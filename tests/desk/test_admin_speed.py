@@ -190,9 +190,7 @@ def test_waiting_tasks_are_listed_in_the_order_in_which_they_start_those_of_a_fu
     assert rows_read(boss, f"{reverse(TASKS)}?status=PENDING") < 200
 
 
-def test_a_list_that_is_given_up_leaves_its_settings_to_the_transaction_around_it(
-    boss: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_list_that_is_given_up_leaves_no_settings_behind(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readonly, "STATEMENT_TIMEOUT_MS", 1)
     fill(finished=50_000)
     held = "SELECT current_setting('statement_timeout'), current_setting('enable_seqscan')"

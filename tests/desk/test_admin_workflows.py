@@ -382,21 +382,18 @@ def test_the_tasks_of_a_map_are_listed_in_their_order_and_no_others_are_read(bos
     assert listed_tasks(boss, workflow=f"{handle.workflow_id}:{2**70}") == []
 
 
-@pytest.mark.parametrize(
-    ("slow", "page", "said", "left_out"),
-    [
-        ((pages, "explain_node"), "node", "Finding the reasons took longer", "WAITING_FOR_NODES"),
-        ((workflows, "progress"), "list", "The progress is missing", "<progress"),
-        ((workflows, "progress"), "change", "Nodes", "<progress"),
-        ((picture, "_read"), "picture", "was stopped", 'class="horsies-drawing"'),
-        ((nodes, "Count"), "change", '<a rel="next" href="?nodes=&amp;from=1#horsies-nodes">', "nodes are shown"),
-    ],
-    ids=["reasons", "progress of all", "progress of one", "picture", "number of nodes"],
-)
-def test_what_takes_too_long_to_read_is_left_out_of_the_page(
-    boss: Client, monkeypatch: pytest.MonkeyPatch, slow: tuple[Any, str], page: str, said: str, left_out: str
-) -> None:
-    handle = sent()
+SLOW: dict[str, tuple[Any, str, str, str]] = {  # what is slow, the page, what it says, and what it leaves out
+    "reasons": ((pages, "explain_node"), "node", "Finding the reasons took longer", "WAITING_FOR_NODES"),
+    "progress of all": ((workflows, "progress"), "list", "The progress is missing", "<progress"),
+    "progress of one": ((workflows, "progress"), "change", "Nodes", "<progress"),
+    "picture": ((picture, "_read"), "picture", "was stopped", 'class="horsies-drawing"'),
+    "number of nodes": ((nodes, "Count"), "change", 'rel="next" href="?nodes=&amp;from=1#', "nodes are shown"),
+}
+
+
+@pytest.mark.parametrize("what", SLOW)
+def test_what_takes_too_long_to_read_is_left_out_of_the_page(boss: Client, monkeypatch: Any, what: str) -> None:
+    handle, (slow, page, said, left_out) = sent(), SLOW[what]
     monkeypatch.setattr(nodes, "PAGE", 1)
     address = {"list": reverse(RUNS), "node": node_url(handle, 1)}.get(page) or url(handle, page)
     assert left_out in body(boss, address)

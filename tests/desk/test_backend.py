@@ -328,9 +328,7 @@ def test_a_name_imports_nothing_and_so_ends_nobody(forgotten: None, settings: An
 
 
 @pytest.mark.parametrize("meant", [StopRequested, KeyboardInterrupt])
-def test_what_stops_this_process_is_no_problem_of_the_module_that_is_being_imported(
-    add_app: AddApp, meant: type[BaseException]
-) -> None:
+def test_what_stops_this_process_is_no_problem_of_the_module(add_app: AddApp, meant: type[BaseException]) -> None:
     add_app("interrupted", jobs=f"from horsies_django.core.errors import StopRequested\nraise {meant.__name__}")
     with pytest.raises(meant):
         registry.import_all(["interrupted.jobs"])

@@ -56,9 +56,7 @@ def test_a_warning_when_a_lease_has_nothing_to_hold(settings: Any) -> None:
     expect()
 
 
-def test_an_alias_that_is_not_postgresql_or_its_driver_is_told(
-    second_alias: Any, settings: Any, monkeypatch: Any
-) -> None:
+def test_an_alias_without_postgresql_or_its_driver_is_told(second_alias: Any, settings: Any, monkeypatch: Any) -> None:
     second_alias.update(ENGINE="django.db.backends.sqlite3", NAME=":memory:")
     for key in ("DATABASE", "LISTEN_DATABASE"):
         settings.HORSIES = {key: "second"}
@@ -182,9 +180,7 @@ for_direct_calls = transaction.atomic(charge)
         ("@(lambda one: one)\n@task\n@transaction.atomic", False),
     ],
 )
-def test_a_transaction_above_the_task_is_an_error_that_says_to_swap_the_lines(
-    add_app: AddApp, above: str, wrong: bool
-) -> None:
+def test_a_transaction_above_the_task_is_an_error_that_says_to_swap(add_app: AddApp, above: str, wrong: bool) -> None:
     add_app("shop_m", tasks=WRAPPED.format(above))
     said = ("E023", "shop_m.tasks.charge", "workers run the task without the decorator", "Swap the two lines")
     expect(*[said] if wrong else [])

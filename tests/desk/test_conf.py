@@ -178,12 +178,7 @@ def test_each_queue_may_be_kept_for_a_time_of_its_own_or_for_ever() -> None:
 
 NO_NAMES = ("", 1, "two words", "a,b", "*", "a\x00", "\ud800")
 NO_PATHS = ("shop.tracing.middleware", ["timing"], ["shop.no-name"], [len], None)  # a str is a list of letters
-NO_LIMITS = [
-    ("priority", True),
-    ("max_concurrency", "5"),
-    ("local_limit", timedelta(seconds=5)),
-    ("partition", "customer"),
-]
+NO_LIMITS = {"priority": True, "max_concurrency": "5", "local_limit": timedelta(seconds=5), "partition": "customer"}
 DEFAULT = "DEFAULT_UNHANDLED_ERROR_CODE"
 
 
@@ -194,7 +189,7 @@ DEFAULT = "DEFAULT_UNHANDLED_ERROR_CODE"
         (None, "E001", ""),
         ([], "E001", ""),
         ({"QUEUES": {"mail": 1}}, "E001", "['QUEUES']['mail']"),
-        *(({"QUEUES": {"mail": {key: value}}}, "E001", f"['QUEUES']['mail']['{key}']") for key, value in NO_LIMITS),
+        *(({"QUEUES": {"mail": {key: value}}}, "E001", f"['QUEUES']['mail']['{key}']") for key, value in NO_LIMITS.items()),
         *(({section: None}, "E001", f"['{section}']") for section in INNER),
         ({"RETENTION": {"QUEUE_RETENTION_HOURS": {"default": "24"}}}, "E001",
          "['RETENTION']['QUEUE_RETENTION_HOURS']['default']"),

@@ -214,9 +214,7 @@ def test_the_token_opens_without_a_query_and_no_other_word_does(settings: Any, d
         assert [word for word in (*others, f"Bearer {TOKEN}") if opens(word)] == [], "without one in the settings"
 
 
-def test_strangers_get_401_users_403_or_an_answer_also_beside_a_wrong_token_and_nobody_a_login(
-    client: Client, settings: Any
-) -> None:
+def test_strangers_get_401_users_403_or_an_answer_and_nobody_a_login(client: Client, settings: Any) -> None:
     refused = client.get(reverse("horsies:status"))
     assert (refused.status_code, refused["WWW-Authenticate"]) == (401, "Bearer")
     assert ask(client, Authorization="Bearer wrong")[0] == 401

@@ -61,9 +61,7 @@ def seen(own_registry: None) -> Iterator[list[tuple[Any, ...]]]:
     around.seen.clear()
 
 
-def test_each_gets_the_task_and_its_arguments_and_may_change_them_and_the_result_the_first_one_outermost(
-    seen: list[Any],
-) -> None:
+def test_each_may_change_the_arguments_and_the_result_of_a_task_the_first_one_outermost(seen: list[Any]) -> None:
     @task(name="tests.mixed")
     def mixed(a: int, /, b: int, *, c: int = 3) -> int:
         return a + b + c
@@ -349,9 +347,7 @@ def test_the_carrier_gives_the_span_of_the_sender_alone_and_what_is_too_long_not
         encode_metadata(sent)
 
 
-def test_the_span_of_the_sender_is_the_parent_and_a_link_and_its_state_goes_on_to_what_tasks_send(
-    spans: InMemorySpanExporter,
-) -> None:
+def test_the_span_of_the_sender_is_the_parent_also_of_what_tasks_send(spans: InMemorySpanExporter) -> None:
     with hooked():
         with within([("vendor", "a")]):
             async_to_sync(tasks.anoop.asend)()

@@ -113,21 +113,19 @@ def test_a_finished_task_is_copied_with_all_that_it_had() -> None:
     assert copy.get(0).ok_value == 3
 
 
-@pytest.mark.parametrize(
-    ("columns", "retried", "copied"),
-    [
-        ({"status": "COMPLETED"}, "completed: send a copy", None),
-        ({}, "is PENDING", "is PENDING"),
-        ({"status": "FAILED", "redacted_at": now()}, "was redacted", "was redacted"),
-        ({"status": "FAILED", **OF_A_RUN}, "belongs to the workflow run .*: retry the run", None),
-        (MERGED, "was merged into task .*007, which ran for it: retry that one", None),
-        (None, "there is no task", "there is no task"),
-    ],
-    ids=["completed", "pending", "redacted", "in a run", "merged", "absent"],
-)
-def test_what_cannot_be_retried_or_copied_is_refused_with_its_reason(
-    columns: dict[str, Any] | None, retried: str, copied: str | None
-) -> None:
+REFUSED: dict[str, tuple[dict[str, Any] | None, str, str | None]] = {  # a task; why it is not retried, and not copied
+    "completed": ({"status": "COMPLETED"}, "completed: send a copy", None),
+    "pending": ({}, "is PENDING", "is PENDING"),
+    "redacted": ({"status": "FAILED", "redacted_at": now()}, "was redacted", "was redacted"),
+    "in a run": ({"status": "FAILED", **OF_A_RUN}, "belongs to the workflow run .*: retry the run", None),
+    "merged": (MERGED, "was merged into task .*007, which ran for it: retry that one", None),
+    "absent": (None, "there is no task", "there is no task"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_cannot_be_retried_or_copied_is_refused_with_its_reason(what: str) -> None:
+    columns, retried, copied = REFUSED[what]
     id_ = uuid.uuid4() if columns is None else TaskFactory(**columns).pk
     before = Task.objects.count()
     for verb, words in ((operations.retry, retried), (operations.copy, copied)):

@@ -48,26 +48,25 @@ def test_a_change_is_in_force_at_once_and_audited_with_before_and_after() -> Non
     assert AuditEntry.objects.latest("id").after == {"local_limit": 2}
 
 
-@pytest.mark.parametrize(
-    "verb",
-    [
-        lambda: queues.change("mail", {"priority": 1, "max_concurrency": None}, actor="ann"),
-        lambda: queues.resume("mail", actor="ann"),
-        lambda: queues.clear("mail", actor="ann"),
-        lambda: queues.pause("bulk", actor="ann", reason="full disk"),
-        lambda: queues.override("bulk", {"local_limit": 2}, actor="ann", reason="sale"),
-        lambda: queues.sync(actor="ann").get("mail", []),
-    ],
-    ids=["set", "resume", "clear", "pause", "override", "sync"],
-)
-def test_a_change_that_changes_nothing_locks_and_audits_nothing(connect: Connect, verb: Callable[[], Any]) -> None:
+AGAIN: dict[str, Callable[[], list[str]]] = {
+    "set": lambda: queues.change("mail", {"priority": 1, "max_concurrency": None}, actor="ann"),
+    "resume": lambda: queues.resume("mail", actor="ann"),
+    "clear": lambda: queues.clear("mail", actor="ann"),
+    "pause": lambda: queues.pause("bulk", actor="ann", reason="full disk"),
+    "override": lambda: queues.override("bulk", {"local_limit": 2}, actor="ann", reason="sale"),
+    "sync": lambda: queues.sync(actor="ann").get("mail", []),
+}
+
+
+@pytest.mark.parametrize("verb", AGAIN)
+def test_a_change_that_changes_nothing_locks_and_audits_nothing(connect: Connect, verb: str) -> None:
     queues.pause("bulk", actor="ann", reason="full disk")
     queues.override("bulk", {"local_limit": 2}, actor="ann", reason="sale")
     entries = AuditEntry.objects.count()
     pass_ = connect()
     with pass_.transaction():
         pass_.execute("SELECT FROM horsies_limits")
-        assert verb() == []
+        assert AGAIN[verb]() == []
     assert AuditEntry.objects.count() == entries
     assert "paused_by" in queues.pause("bulk", actor="bob", reason="full disk"), "by somebody else it is a change"
     later = {"actor": "ann", "reason": "another sale", "until": dt.datetime.now(dt.UTC) + dt.timedelta(hours=1)}

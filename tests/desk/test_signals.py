@@ -197,9 +197,7 @@ def test_each_start_and_the_end_if_there_is_one_are_told_with_the_backend_class_
     assert result.is_finished is bool(end)
 
 
-def test_who_listens_to_the_end_reads_errors_and_times_by_the_clock_of_the_database_and_the_log_says_how_it_went(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_who_listens_to_the_end_reads_errors_and_times_and_the_log_has_them(caplog: pytest.LogCaptureFixture) -> None:
     """Naive: ``finished_at`` is Python's clock, which may be before ``started_at``."""
     seen: list[Any] = []
 

@@ -28,9 +28,7 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.mark.parametrize("inside", [True, pytest.param(False, marks=pytest.mark.django_db(transaction=True))])
-def test_in_a_transaction_or_none_tasks_and_test_see_what_the_others_wrote_and_sql_that_fails_breaks_nothing(
-    inside: bool,
-) -> None:
+def test_in_a_transaction_or_none_tasks_and_test_see_what_the_others_wrote(inside: bool) -> None:
     handles = [tasks.note.send("written"), tasks.breaks_sql.send(), tasks.anoop.send(), tasks.araises.send()]
     assert drain(raise_errors=False) == 4
     assert connection.in_atomic_block is inside

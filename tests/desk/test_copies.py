@@ -26,11 +26,7 @@ from tests.support import factories
 pytestmark = pytest.mark.django_db
 
 
-def pickled(thing: Any) -> Any:
-    return pickle.loads(pickle.dumps(thing))
-
-
-WAYS = pytest.mark.parametrize("made_of", [copy.copy, copy.deepcopy, pickled])
+WAYS = pytest.mark.parametrize("made_of", [copy.copy, copy.deepcopy, lambda thing: pickle.loads(pickle.dumps(thing))])
 
 
 @WAYS

@@ -1,4 +1,4 @@
-"""Which sends notify: a clock goes in, and who may be quiet comes out."""
+"""Which sends notify: a clock that tests move goes in, and who may be quiet comes out."""
 
 from __future__ import annotations
 
@@ -16,15 +16,6 @@ TABLE, OTHER = 16_400, 16_900
 TICK = 0.000_1
 
 
-class Clock:
-    """Stands still until somebody moves it."""
-
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def sent(throttle: NotifyThrottle, queue: str = "default", table: int = TABLE) -> int | None:
     """Send at once and return what went into the statement."""
     turn = throttle.begin(queue, "sync")
@@ -32,9 +23,9 @@ def sent(throttle: NotifyThrottle, queue: str = "default", table: int = TABLE) -
     return turn.notified
 
 
-def burst(clock: Clock) -> NotifyThrottle:
+def burst(clock: list[float]) -> NotifyThrottle:
     """Return a throttle after so many sends that others may be quiet, from now on."""
-    throttle = NotifyThrottle(clock)
+    throttle = NotifyThrottle(lambda: clock[0])
     assert [sent(throttle) for _ in range(BURST)] == [None] * BURST
     return throttle
 
@@ -45,43 +36,43 @@ def test_workers_look_again_later_than_the_last_quiet_send_may_return() -> None:
 
 
 def test_in_a_burst_sends_are_quiet_for_five_milliseconds_and_then_one_notifies_and_elsewhere_all_do() -> None:
-    clock = Clock()
-    throttle = NotifyThrottle(clock)
+    clock = [100.0]
+    throttle = NotifyThrottle(lambda: clock[0])
     for _ in range(3 * BURST):
         assert sent(throttle) is None
-        clock.now += BURST_SECONDS + TICK
+        clock[0] += BURST_SECONDS + TICK
     throttle = burst(clock)
     told = []
     for _ in range(21):
-        clock.now += 0.00101
+        clock[0] += 0.00101
         told.append(sent(throttle))
     assert [place for place, each in enumerate(told) if each is None] == [4, 9, 14, 19]
     assert [each for each in told if each] == [TABLE] * 17
 
 
 def test_a_burst_is_that_of_one_queue_table_and_process() -> None:
-    clock = Clock()
+    clock = [100.0]
     throttle = burst(clock)
     assert sent(throttle, "mail") is None
-    assert sent(NotifyThrottle(clock)) is None
+    assert sent(NotifyThrottle(lambda: clock[0])) is None
     assert sent(throttle) == TABLE
     assert sent(throttle, table=OTHER) == TABLE, "it asked to be quiet, and the database saw that it must not be"
     assert [sent(throttle, table=OTHER) for _ in range(BURST)] == [None] * (BURST - 1) + [OTHER]
 
 
 def test_behind_a_send_that_took_long_nobody_is_quiet_and_a_quiet_one_notifies_after_all() -> None:
-    clock = Clock()
+    clock = [100.0]
     throttle = burst(clock)
-    clock.now += QUIET_SECONDS + TICK
+    clock[0] += QUIET_SECONDS + TICK
     slow = throttle.begin("default", "sync")
-    clock.now += SLOW_SECONDS + TICK
+    clock[0] += SLOW_SECONDS + TICK
     assert not throttle.end(slow, TABLE)
     assert [sent(throttle), sent(throttle)] == [None, TABLE]
     in_time, late, later = (throttle.begin("default", "sync") for _ in range(3))
     assert in_time.notified == late.notified == later.notified == TABLE
-    clock.now += LOOK_SECONDS - TICK
+    clock[0] += LOOK_SECONDS - TICK
     assert not throttle.end(in_time, TABLE)
-    clock.now += 2 * TICK
+    clock[0] += 2 * TICK
     assert throttle.end(late, TABLE)
     assert sent(throttle) is None
     assert throttle.end(later, TABLE), "whoever notified meanwhile"

@@ -35,7 +35,6 @@ pytestmark = pytest.mark.django_db
 LIST = "admin:horsies_schedule_changelist"
 ADD = "admin:horsies_schedule_add"
 VERBS = ("run_now", "enable", "disable", "edit", "revert", "delete")
-MAY = ("view_schedule", "configure_queue", "view_payload")
 NAME = tasks.mail.name
 WHY = "the board wants it earlier"
 DEFINITION = {"task": NAME, "pattern": "30 4 * * mon-fri", "zone": "Europe/Istanbul", "kwargs": {"to": "a@b"}}
@@ -304,7 +303,7 @@ def test_a_definition_that_cannot_be_read_can_be_corrected(boss: Client, definit
 
 def test_run_now_sends_one_task_and_is_written_down_with_the_reason() -> None:
     make()
-    client = client_with(*MAY, "view_task")
+    client = client_with("view_schedule", "configure_queue", "view_payload", "view_task")
     assert client.get(url("run_now")).status_code == 200
     assert not Task.objects.exists()
     response = post(client, "run_now", reason=WHY)

@@ -18,7 +18,6 @@ from horsies_django.admin.tasks import sections
 from horsies_django.core.status import Status
 from horsies_django.models import Queue
 from horsies_django.store import overviews
-from horsies_django.tasks import selection
 from tests.apps.project import flows, tasks
 from tests.conftest import Connect, limit, sql
 from tests.desk.test_admin import TASKS, body, listed, says
@@ -169,13 +168,6 @@ def test_the_newest_tasks_are_read_down_the_primary_key(boss: Client) -> None:
     for query in ({}, {"queue": "mail"}, {"q": "shop.wanted"}):
         for text in about_tasks(queries(boss, reverse(TASKS), **query)):
             assert set(plan_of(text)) == {"horsies_tasks_pkey"}, text
-
-
-def test_a_search_looks_no_farther_back_than_it_says(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selection, "DEEPEST", 2)
-    wanted = TaskFactory.create_batch(3, task_name="shop.wanted")
-    assert listed(boss, q="shop.wanted") == [wanted[2].pk, wanted[1].pk]
-    assert "Only the newest 30,000 tasks were searched." in body(boss, reverse(TASKS), q="shop.wanted")
 
 
 def test_waiting_tasks_are_listed_in_the_order_in_which_they_start_those_of_a_full_partition_last(boss: Client) -> None:

@@ -36,7 +36,6 @@ pytestmark = pytest.mark.django_db
 RUNS = "admin:horsies_workflowrun_changelist"
 EVIL = "<script>alert(1)</script>"
 ENDLESS = "SELECT count(*) FROM generate_series(1, 1000000000) AS n, generate_series(1, 1000000000) AS m"
-OPERATOR = ("view_workflowrun", "operate_workflow")
 
 
 def url(handle: Any, page: str = "change", *args: Any) -> str:
@@ -231,7 +230,7 @@ def tools(client: Client, handle: Any) -> set[str]:
 
 
 def test_a_run_is_paused_resumed_cancelled_and_retried_by_the_ways_that_it_offers_to_operators(boss: Client) -> None:
-    handle, client = sent(), client_with(*OPERATOR, name="ada")
+    handle, client = sent(), client_with("view_workflowrun", "operate_workflow", name="ada")
     for verb, offered, after in (
         ("pause", {"pause", "skip", "cancel"}, "PAUSED"),
         ("resume", {"resume", "skip", "cancel"}, "RUNNING"),

@@ -190,9 +190,8 @@ def test_a_task_knows_through_which_backend_it_was_sent(alias: str) -> None:
 
 
 @pytest.fixture(autouse=True)
-def calls() -> list[Any]:
+def no_calls() -> None:
     tasks.CALLS.clear()
-    return tasks.CALLS
 
 
 def delays() -> list[float]:

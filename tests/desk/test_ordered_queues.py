@@ -207,7 +207,6 @@ def test_a_key_that_is_stopped_is_told_once_and_other_failures_are_not(monkeypat
 # What is refused at the send
 
 LATER = dt.datetime(2300, 1, 1, tzinfo=dt.UTC)
-ORDERED = {"by_args": ["account_id"], "ordered": True}
 LIVE = {"partition_by_args": ["account_id"], "partition_policy": "stop"}
 SENDS: dict[str, Callable[[], Any]] = {
     "delay": lambda: tasks.add.with_options(queue="mail", delay=60).send(1, 2),
@@ -223,7 +222,8 @@ SENDS: dict[str, Callable[[], Any]] = {
 @pytest.fixture
 def declared(settings: Any) -> None:
     """Declare the queue of the sends as ordered."""
-    settings.HORSIES = {**settings.HORSIES, "QUEUES": {**settings.HORSIES["QUEUES"], "mail": {"partition": ORDERED}}}
+    mail = {"partition": {"by_args": ["account_id"], "ordered": True}}
+    settings.HORSIES = {**settings.HORSIES, "QUEUES": {**settings.HORSIES["QUEUES"], "mail": mail}}
 
 
 @pytest.mark.parametrize("send", SENDS.values(), ids=SENDS)

@@ -57,10 +57,8 @@ def test_a_schedule_on_a_task_has_its_name_and_arguments_as_they_travel_or_is_a_
 @pytest.mark.parametrize(
     ("schedule", "says"),
     [
-        ("at teatime", "is not a cron expression"),
         ({"pattern": "every hour", "task": "shop.other"}, "task: is this one: leave it out"),
         ({"pattern": "every hour", "colour": "red"}, "unknown key 'colour'"),
-        ({"pattern": "every hour", "overlap": True}, "overlap: must be one of allow, skip, not True"),
         ({"pattern": Daily("04:30"), "zone": "Europe/Berlin"}, "the pattern already has the zone 'UTC'"),
         (5, "pattern: must be a cron string"),
     ],

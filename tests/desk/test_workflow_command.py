@@ -117,7 +117,7 @@ def test_a_run_that_does_not_exist_is_named() -> None:
         assert "UUID" in refusal(verb, "book", *more)
 
 
-def waiting() -> Any:
+def test_show_lists_what_nodes_wait_for_and_signals_and_decisions_continue_a_run() -> None:
     flow = Workflow("waits")
     paid = flow.signal("paid", key="7", timeout=60)
     flow.signal("sent", timeout=60, on_timeout="skip")
@@ -125,11 +125,6 @@ def waiting() -> Any:
     flow.gate("look")
     handle = flow.send()
     drain()
-    return handle
-
-
-def test_show_lists_what_nodes_wait_for_and_signals_and_decisions_continue_a_run() -> None:
-    handle = waiting()
     id_ = handle.workflow_id
     run("signal", id_, "paid", "--data", '{"secret": 4711}', "--key", "8")
     shown = run("show", id_)
@@ -147,6 +142,9 @@ def test_show_lists_what_nodes_wait_for_and_signals_and_decisions_continue_a_run
     assert (unused["name"], unused["key"], "data" in unused) == ("paid", "8", False)
     assert machine("show", id_, "--payload")["unused_signals"][0]["data"] == {"secret": 4711}
     assert "the signal paid is sent" in run("signal", id_, "paid", "--data", "[1]", "--key", "7")
+    for wrong in ("{", "[" * 100_000):
+        assert "--data must be JSON" in refusal("signal", id_, "paid", "--data", wrong)
+    assert "is not a gate but a signal" in refusal("approve", id_, "paid")
     assert machine("signal", id_, "sent")["changed"]
     drain(until=dt.timedelta(minutes=2))
     assert "the gate approve is approved" in run("approve", id_, "approve", "--reason", "fine")
@@ -161,21 +159,6 @@ def test_show_lists_what_nodes_wait_for_and_signals_and_decisions_continue_a_run
         assert [one["reason"] for one in machine("show", id_, *more)["history"]] == reasons
     written = {entry.action: entry.reason for entry in AuditEntry.objects.filter(subject=str(id_))}
     assert written == {"workflow.approve": "fine", "workflow.reject": "ugly"}
-
-
-@pytest.mark.parametrize(
-    ("words", "problem"),
-    [
-        (("signal", "paid", "--data", "{"), "--data must be JSON"),
-        (("signal", "paid", "--data", "[" * 100_000), "--data must be JSON"),
-        (("signal", "pay"), "waits for the signal 'pay'; its signals are 'paid', 'sent'"),
-        (("approve", "paid"), "is not a gate but a signal"),
-        (("reject", "now"), "its gates are 'approve', 'look'"),
-    ],
-)
-def test_a_signal_or_a_decision_that_nobody_waits_for_is_refused(words: tuple[str, ...], problem: str) -> None:
-    verb, *rest = words
-    assert problem in refusal(verb, waiting().workflow_id, *rest)
 
 
 PLUS, NUMBER, TOTAL = flows.plus.name, flows.number.name, flows.total_list.name

@@ -23,7 +23,6 @@ Watch = Callable[..., Got]
 
 @pytest.fixture
 def boss(client: Client) -> Client:
-    """A superuser's browser."""
     client.force_login(User.objects.create_superuser("boss"))
     return client
 

@@ -44,14 +44,12 @@ SEEN: dict[str, tuple[str, set[str]]] = {  # a problem and the sections that som
 
 @pytest.fixture(autouse=True)
 def anew() -> Iterator[None]:
-    """Keep nothing that another test has read."""
     summaries.kept.clear()
     yield
     summaries.kept.clear()
 
 
 def seen(client: Client, **query: str) -> str:
-    """Return the overview as HTML, read anew."""
     summaries.kept.clear()
     return shown(client, **query)
 

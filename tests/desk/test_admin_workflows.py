@@ -328,7 +328,6 @@ QUERIES: list[dict[str, str]] = [
 
 
 def rows_of_runs(client: Client, **query: str) -> int:
-    """Return how many rows of runs and nodes a list of runs reads."""
     return rows_read(client, f"{reverse(RUNS)}?{urlencode(query)}", "horsies_workflows", "horsies_workflow_nodes")
 
 

@@ -52,7 +52,6 @@ def rows() -> dict[str, dict[str, Any]]:
 
 @pytest.fixture
 def beat(settings: Any) -> dict[str, Any]:
-    """Give an empty CELERY_BEAT_SCHEDULE."""
     settings.CELERY_BEAT_SCHEDULE = {}
     settings.CELERY_TIMEZONE = "Europe/Istanbul"
     found: dict[str, Any] = settings.CELERY_BEAT_SCHEDULE

@@ -137,7 +137,6 @@ def test_while_a_lock_keeps_it_from_the_tables_it_tells_of_that_and_no_figure(cl
 
 
 def problems(client: Client) -> dict[tuple[str, str], float]:
-    """Return the numbers of problems by code and severity."""
     samples = [(dict(labels), n) for (name, labels), n in scraped(client).samples.items() if name == "horsies_problem"]
     return {(labels["code"], labels["severity"]): n for labels, n in samples}
 

@@ -72,7 +72,6 @@ def only(found: list[dict[str, Any]], code: str, subject: str, *words: str) -> d
 
 
 def age(found: dict[str, Any]) -> dt.timedelta:
-    """Return for how long a problem has been there."""
     return dt.datetime.now(dt.UTC) - dt.datetime.fromisoformat(found["since"])
 
 

@@ -18,7 +18,7 @@ from horsies_django.models import AuditEntry, Queue, QueueLimits
 from horsies_django.monitoring import overview
 from horsies_django.store.notify import channel_prefix
 from horsies_django.worker.maintenance.reaper import Reaper
-from tests.conftest import Claimers, Connect, limit, put, sql
+from tests.conftest import Claimers, Connect, put, sql
 from tests.settings import HORSIES
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -36,9 +36,13 @@ def in_force(name: str) -> int | None:
     return QueueLimits.objects.get(pk=name).max_concurrency
 
 
-def test_a_change_is_in_force_at_once_and_audited_with_before_and_after() -> None:
+def test_a_change_is_in_force_at_once_wakes_workers_and_is_audited_with_before_and_after(connect: Connect) -> None:
+    listener = connect()
+    listener.execute(f"LISTEN {channel_prefix(listener)}_new")
     changed = queues.change("mail", {"max_concurrency": 3, "priority": 7}, actor="ann", reason="slow partner")
     assert changed == ["max_concurrency", "priority"]
+    (heard,) = listener.notifies(timeout=10, stop_after=1)
+    assert heard.payload.split(" ")[1] == "mail"
     assert (in_force("mail"), Queue.objects.get(pk="mail").priority) == (3, 7)
     entry = AuditEntry.objects.get()
     assert (entry.actor, entry.action, entry.subject, entry.reason) == ("ann", "queue.set", "mail", "slow partner")
@@ -219,15 +223,6 @@ def test_a_sync_writes_the_settings_and_leaves_overrides_and_pauses_alone() -> N
     assert "max_concurrency" in changed["fresh"]
     assert (in_force("fresh"), in_force("*")) == (2, 20)
     assert Queue.objects.filter(pk="mail").exists(), "a queue that is declared no more keeps its row"
-
-
-def test_a_change_wakes_the_workers_of_the_queue(connect: Connect) -> None:
-    listener = connect()
-    limit("mail", max_concurrency=1)
-    listener.execute(f"LISTEN {channel_prefix(listener)}_new")
-    queues.change("mail", {"max_concurrency": 2}, actor="ann")
-    (heard,) = listener.notifies(timeout=10, stop_after=1)
-    assert heard.payload.split(" ")[1] == "mail"
 
 
 # Overrides

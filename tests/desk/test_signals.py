@@ -174,7 +174,6 @@ def told() -> Iterator[Told]:
         (errands.tried, (3,), 3, ("FAILED", 3, ValueError)),
         (errands.tried, (1, "KeyError"), 1, ("FAILED", 1, KeyError)),
         (errands.waits, ("no",), 1, None),
-        (errands.paused, ("no",), 1, None),
         (errands.paused, ("never",), 1, ("FAILED", 1, ValueError)),
         (errands.asks, (), 2, ("FAILED", 2, Retry)),
         (errands.rests, (1,), 1, None),  # a snooze is no end

@@ -46,29 +46,29 @@ class Passed:
     in_runs: list[tuple[uuid.UUID, uuid.UUID]] = field(default_factory=list)
 
 
-SAID = ("kind", "due_in", "limited", "again", "dead", "report")
+SAID = ("due_in", "limited", "again", "dead", "report")
 
 
 @functools.cache
-def reading(*columns: bytes) -> tuple[Callable[[Sequence[Any]], tuple[Any, ...]], ...]:
-    """Return what takes by name, from a row of ``horsies_passed``: what a pass says of itself, and the fields of a claim."""
+def reading(*columns: bytes) -> tuple[Callable[[Sequence[Any]], Any], ...]:
+    """Return what takes by name, from a row of ``horsies_passed``: its kind, what a pass says of itself, a claim."""
     names = [column.decode() for column in columns]
-    return itemgetter(*map(names.index, SAID)), itemgetter(*map(names.index, Claim._fields))
+    return itemgetter(names.index("kind")), *(itemgetter(*map(names.index, one)) for one in (SAID, Claim._fields))
 
 
 def passed_of(cursor: Any, written: set[uuid.UUID]) -> Passed:
     """Return the result of the pass that a cursor has run; ``written`` are the outcomes and releases that it was to write."""
     result = cursor.pgresult
-    said, claim = reading(*map(result.fname, range(result.nfields)))
+    kind, said, claim = reading(*map(result.fname, range(result.nfields)))
     *rows, last = cursor.fetchall()
     found: dict[str, list[Claim]] = {"start": [], "prefetch": [], "late": []}
     for row in rows:
-        found[said(row)[0]].append(Claim._make(claim(row)))
-    kind, due_in, limited, again, dead, report = said(last)
+        found[kind(row)].append(Claim._make(claim(row)))
+    due_in, limited, again, dead, report = said(last)
     passed = Passed(
         written, claims=found["start"], prefetched=found["prefetch"], expired=[late.id for late in found["late"]],
         late=found["late"], due_in=None if due_in is None else max(due_in, 0.0), again=bool(again),
-        limited=bool(limited), dead=bool(dead), short=kind == "short",
+        limited=bool(limited), dead=bool(dead), short=kind(last) == "short",
     )  # fmt: skip
     if report is not None:  # of what was unusual
         told = json.loads(report)

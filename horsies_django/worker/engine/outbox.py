@@ -124,12 +124,13 @@ class Outbox(Link):
 
     def started(self, claims: list[Claim]) -> list[Claim]:
         """Return the running tasks to dispatch, whose options this release can read; the others fail."""
-        answers = [(claim, unreadable(claim)) for claim in claims]
-        self.outcomes += [Outcome.of(claim, answer) for claim, answer in answers if answer is not None]
-        self.own_retentions |= own_retentions(claim.options for claim in claims)
-        readable = [claim for claim, answer in answers if answer is None]
-        self.receivers.started(readable)
-        return readable
+        if any(claim.options is not None for claim in claims):
+            answers = [(claim, unreadable(claim)) for claim in claims]
+            self.outcomes += [Outcome.of(claim, answer) for claim, answer in answers if answer is not None]
+            self.own_retentions |= own_retentions(claim.options for claim in claims)
+            claims = [claim for claim, answer in answers if answer is None]
+        self.receivers.started(claims)
+        return claims
 
     def _batch(self) -> list[Outcome]:
         size = 0

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from horsies_django import Workflow
+from horsies_django import RetryPolicy, Workflow
 from horsies_django.models import Task, WorkflowNode, WorkflowRun, WorkflowSignal
 from horsies_django.workflows.handle import WorkflowHandle
 from tests.apps.project import flows
@@ -33,6 +33,7 @@ from tests.support.workers import Start, WorkerProcess
 pytestmark = [pytest.mark.stress, pytest.mark.django_db(transaction=True), pytest.mark.timeout(900)]
 
 RUNS, FAULTS, WORKERS, SEED = sized(100, 2_000), sized(10, 200), 2, 15
+AGAIN = RetryPolicy.fixed([0] * 9, jitter=False)
 KINDS = ("kill worker", "kill child", "kill child", "cut", "cut", "pause")  # as often as each other
 CUT = """
 SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
@@ -165,7 +166,7 @@ def chains() -> Any:
         nodes = [flow.signal("go", key=str(sender))]
         for _ in range(LENGTH - 1):
             nodes.append(flow.signal("go", key=str(sender), after=nodes[-1]))
-        flow.add(flows.total_list, nodes)
+        flow.add(flows.total_list.with_options(retry_policy=AGAIN), nodes)  # its process may be killed
     return flow.send()
 
 

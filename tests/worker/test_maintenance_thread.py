@@ -7,6 +7,7 @@ import logging
 import os
 import time
 import uuid
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
@@ -14,6 +15,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from django.db import connections
 
 from horsies_django.conf import Recovery, Retention, config
 from horsies_django.core.records import Wanted
@@ -25,6 +27,7 @@ from horsies_django.worker.engine.engine import EngineStatus
 from horsies_django.worker.maintenance import pruner as pruner_module
 from horsies_django.worker.maintenance.heartbeat import Snapshots
 from horsies_django.worker.maintenance.pruner import Pruner
+from horsies_django.worker.maintenance.thread import Job
 from horsies_django.worker.supervisor import Supervisor
 from tests.conftest import Claimers, Connect, limit, put, sql, wait_until
 from tests.db.conftest import wait_for_waiting
@@ -128,28 +131,56 @@ def test_an_answered_beat_ends_the_wait_for_the_next_try(parts: Supervisor, conn
     assert outage.retry_at > 0.0
 
 
+def beaten_for_long(parts: Supervisor) -> None:
+    """Let the worker have written heartbeats for a minute, up to now."""
+    heartbeat = parts.maintenance.heartbeat
+    heartbeat.unbroken_since, heartbeat.written_at = time.time() - 60, time.time()
+
+
+def cut_off(parts: Supervisor) -> None:
+    """Let another job meet the end of the server, and the next heartbeat find nobody to connect to."""
+    thread = parts.maintenance
+    thread.disconnect()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(connections["default"].settings_dict, "PORT", 1)
+        thread.attempt(thread.jobs[0])
+    assert thread.failing == {"the heartbeat"}
+
+
+def fail_over(parts: Supervisor) -> None:
+    """Let the server be gone and back between two heartbeats."""
+    parts.maintenance.disconnect()
+
+
+def suspend(parts: Supervisor) -> None:
+    """Let the machine have slept, with all that runs on it."""
+    parts.maintenance.heartbeat.unbroken_since -= 60
+    parts.maintenance.heartbeat.written_at -= 60
+
+
+@pytest.mark.parametrize("what", [cut_off, fail_over, suspend])
 def test_a_reaper_judges_only_after_beats_of_its_own_for_the_threshold(
-    parts: Supervisor, conn: Any, connect: Connect
+    what: Callable[[Supervisor], None], parts: Supervisor, conn: Any
 ) -> None:
-    heartbeat, reaper = parts.maintenance.heartbeat, parts.maintenance.reaper
+    """Naive: only a heartbeat that was sent and failed counts as a gap, and the first worker back declares the others dead."""
+    thread, (beat, reap, *_) = parts.maintenance, parts.maintenance.jobs
     other = uuid.uuid4()
     register(other, conn)
     silence(other)
-    heartbeat.tick(conn)
-    reaper.rescue(conn)
-    assert Heartbeat.objects.get(pk=other).died_at is None
-    heartbeat.unbroken_since = time.monotonic() - 60
-    lost = connect()
-    lost.close()
-    with pytest.raises(psycopg.OperationalError):
-        heartbeat.tick(lost)
-    heartbeat.tick(conn)
-    reaper.rescue(conn)
-    assert Heartbeat.objects.get(pk=other).died_at is None
-    heartbeat.unbroken_since = time.monotonic() - 60
-    reaper.rescue(conn)
-    assert Heartbeat.objects.get(pk=other).died_at is not None
+
+    def spared(*jobs: Job) -> bool:
+        for job in jobs:
+            thread.attempt(job)
+        return Heartbeat.objects.get(pk=other).died_at is None
+
+    assert spared(beat, reap)
+    beaten_for_long(parts)
+    what(parts)
+    assert spared(reap, beat, reap)
+    beaten_for_long(parts)
+    assert not spared(reap)
     assert Heartbeat.objects.get(pk=parts.worker).died_at is None
+    thread.disconnect()
 
 
 def on_duty(conn: Any, workers: list[uuid.UUID]) -> list[int]:
@@ -192,7 +223,8 @@ def test_only_a_worker_on_duty_rescues_or_who_follows_a_silent_one(parts: Superv
     silence(dead)
     parts.worker = thread.heartbeat.worker = uuid7s(1)[0]
     register(parts.worker, conn)
-    thread.heartbeat.unbroken_since = time.monotonic() - 60
+    thread.attempt(thread.jobs[0])
+    beaten_for_long(parts)
     for job in thread.jobs:
         thread.attempt(job)
     assert Heartbeat.objects.get(pk=dead).died_at is None
@@ -213,7 +245,7 @@ def test_what_a_dead_worker_held_is_rescued_once_and_nothing_it_writes_lands(
     passed = dead.run_pass(wanted=Wanted(sync=1, prefetch=2, lease=lease))
     (running,), buffered = passed.claims, passed.prefetched
     silence(dead.id)
-    parts.maintenance.heartbeat.unbroken_since = time.monotonic() - 60
+    beaten_for_long(parts)
     parts.maintenance.reaper.rescue(connect())
     statuses = dict(Task.objects.values_list("id", "status"))
     assert statuses == {running.id: "FAILED", **{claim.id: "PENDING" for claim in buffered}}

@@ -18,6 +18,7 @@ Snapshots: the state of a worker and its children, one row every half minute or 
 from __future__ import annotations
 
 import logging
+import math
 import time
 import uuid
 from collections.abc import Iterable, Sequence
@@ -113,19 +114,19 @@ class HeartbeatSender:
     snapshot_seconds: float
 
     def __post_init__(self) -> None:
-        self.fresh = timedelta(seconds=2 * self.interval_seconds)
+        self.fresh_seconds = 2 * self.interval_seconds  # so old at most is the last heartbeat of a worker that is heard
         self.written: tuple[list[Process], int, int] | None = None  # the children and tasks that the database knows
         self.on_duty = False  # whether this worker looks after dead ones for all, as its last heartbeat told
         self.snapshots = Snapshots(self.worker, self.pid, self.snapshot_seconds)
-        self.unbroken_since: float | None = None  # since when every heartbeat was sent in time, by the monotonic clock
+        # since when the heartbeats were fresh, and the last one: by time.time(), which goes on while a machine is suspended
+        self.unbroken_since, self.written_at = math.inf, -math.inf
 
     def tick(self, connection: Any) -> bool:
         """Send one heartbeat. Returns False, without sending it, while the engine is stuck or if it was declared dead.
 
         Raises psycopg.Error.
         """
-        now, status = time.monotonic(), self.engine.status
-        unbroken_since, self.unbroken_since = self.unbroken_since, None
+        now, at, status = time.monotonic(), time.time(), self.engine.status
         if status.busy_since is not None and now - status.busy_since > STUCK_SECONDS:
             logger.error("the engine has been stuck for %.0f s; sending no heartbeat", now - status.busy_since)
             return False
@@ -136,7 +137,11 @@ class HeartbeatSender:
         state = (children, load.running_sync, load.running_async)
         changed = state != self.written or now >= self.snapshots.due_at
         beaten = WorkerStore(connection).beat(
-            self.worker, children if changed else None, load, self.fresh, listens=status.listens
+            self.worker,
+            children if changed else None,
+            load,
+            timedelta(seconds=self.fresh_seconds),
+            listens=status.listens,
         )
         self.on_duty, self.written = beaten.on_duty, state
         if not beaten.alive:
@@ -147,14 +152,21 @@ class HeartbeatSender:
             TaskStore(connection).renew(self.worker, status.prefetched, self.engine.capacity.lease or timedelta())
         self.kill_timer.rearm(now)
         self.engine.trust(now + self.kill_timer.seconds)  # no other worker can declare this one dead until then
-        self.unbroken_since = now if unbroken_since is None else unbroken_since
+        if at - self.written_at > self.fresh_seconds:
+            self.unbroken_since = at
+        self.written_at = at
         self.engine.outage.hasten()  # none need have been missed: an outage may be shorter than the time between two
         self.snapshots.tick(connection, children, memories, load, len(status.prefetched))
         return True
 
+    def reconnected(self) -> None:
+        """Begin anew: the server was away, or is another one, and no worker could send it heartbeats."""
+        self.written_at = -math.inf
+
     def unbroken_for(self, seconds: float) -> bool:
-        """Whether every heartbeat of the last ``seconds`` was sent: only then may this worker declare others dead."""
-        return self.unbroken_since is not None and time.monotonic() - self.unbroken_since >= seconds
+        """Whether fresh heartbeats were written for ``seconds`` up to now: only then may this worker declare others dead."""
+        now = time.time()
+        return now - self.written_at <= self.fresh_seconds and now - self.unbroken_since >= seconds
 
 
 def processes(members: Iterable[PoolProcess]) -> list[Process]:

@@ -124,6 +124,7 @@ class MaintenanceThread(threading.Thread, Link):
             self.alias, application_name="horsies maintenance", prepare=True, statement_timeout_ms=1_000
         )
         self.planned_at = time.monotonic()
+        self.heartbeat.reconnected()
         return self.connection
 
     def stop(self) -> None:

@@ -134,6 +134,7 @@ class FailoverStorm(Storm):
         open_nodes = WorkflowNode.objects.exclude(status="COMPLETED")
         found += [f"node {node.number} of workflow {node.workflow_id} is {node.status}" for node in open_nodes]
         found += [text for answer in self.answers if (text := self.wrong(answer))]
+        found += [f"worker {id_} was declared dead, and was alive" for id_ in self.killed]
         return found + confirmed_by_the_old_primary(self.faults.pair.other, self.faults.pair.database)
 
     def wrong(self, answer: Answer) -> str | None:

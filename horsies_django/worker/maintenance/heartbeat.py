@@ -114,7 +114,7 @@ class HeartbeatSender:
     snapshot_seconds: float
 
     def __post_init__(self) -> None:
-        self.fresh_seconds = 2 * self.interval_seconds  # so old at most is the last heartbeat of a worker that is heard
+        self.fresh = timedelta(seconds=2 * self.interval_seconds)
         self.written: tuple[list[Process], int, int] | None = None  # the children and tasks that the database knows
         self.on_duty = False  # whether this worker looks after dead ones for all, as its last heartbeat told
         self.snapshots = Snapshots(self.worker, self.pid, self.snapshot_seconds)
@@ -137,11 +137,7 @@ class HeartbeatSender:
         state = (children, load.running_sync, load.running_async)
         changed = state != self.written or now >= self.snapshots.due_at
         beaten = WorkerStore(connection).beat(
-            self.worker,
-            children if changed else None,
-            load,
-            timedelta(seconds=self.fresh_seconds),
-            listens=status.listens,
+            self.worker, children if changed else None, load, self.fresh, listens=status.listens
         )
         self.on_duty, self.written = beaten.on_duty, state
         if not beaten.alive:
@@ -152,7 +148,7 @@ class HeartbeatSender:
             TaskStore(connection).renew(self.worker, status.prefetched, self.engine.capacity.lease or timedelta())
         self.kill_timer.rearm(now)
         self.engine.trust(now + self.kill_timer.seconds)  # no other worker can declare this one dead until then
-        if at - self.written_at > self.fresh_seconds:
+        if at - self.written_at > self.fresh.total_seconds():
             self.unbroken_since = at
         self.written_at = at
         self.engine.outage.hasten()  # none need have been missed: an outage may be shorter than the time between two
@@ -166,7 +162,7 @@ class HeartbeatSender:
     def unbroken_for(self, seconds: float) -> bool:
         """Whether fresh heartbeats were written for ``seconds`` up to now: only then may this worker declare others dead."""
         now = time.time()
-        return now - self.written_at <= self.fresh_seconds and now - self.unbroken_since >= seconds
+        return now - self.written_at <= self.fresh.total_seconds() and now - self.unbroken_since >= seconds
 
 
 def processes(members: Iterable[PoolProcess]) -> list[Process]:

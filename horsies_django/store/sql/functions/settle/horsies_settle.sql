@@ -22,11 +22,10 @@ DECLARE
   v_now timestamptz := coalesce(p_now, clock_timestamp());
   v_ids uuid[];
   v_decided jsonb;
-  v_in_runs boolean;
-  v_runs uuid[];  -- of what is final, with their nodes and tasks
-  v_numbers bigint[];
-  v_tasks uuid[];
+  v_in_runs jsonb;  -- as in the report
   v_plain uuid[] := '{}';  -- runs that go on here
+  v_runs uuid[];  -- theirs of what is final, with its nodes
+  v_numbers bigint[];
   v_set text;
   v_waited boolean;  -- whether a process waits for results
   v_ordered boolean;  -- whether a task has a place in the order of its partition
@@ -103,7 +102,7 @@ BEGIN
   SELECT coalesce(array_agg(e.id), '{}'), coalesce(array_agg(e.queue_name::text), '{}'), coalesce(array_agg(e.partition_key), '{}'),
          coalesce(array_agg(e.id) FILTER (WHERE e.due_at IS NULL), '{}'),
          jsonb_object_agg(e.id, jsonb_build_object('code', e.final_code)) FILTER (WHERE e.final_code IS NOT NULL),
-         count(e.workflow_id) > 0, bool_or(e.ordered),
+         jsonb_agg(jsonb_build_array(e.workflow_id, e.id)) FILTER (WHERE e.workflow_id IS NOT NULL AND e.due_at IS NULL), bool_or(e.ordered),
          EXISTS (SELECT FROM horsies_waiters w WHERE w.expires_at > v_now),
          (SELECT coalesce(bool_and((l.max_concurrency, l.local_limit, l.partition_max_concurrency, l.partition_local_limit) IS NULL), true)
             AND (p_news IS NULL OR coalesce(bool_or(l.queue_name = p_news), false))
@@ -114,18 +113,21 @@ BEGIN
     PERFORM horsies_notify_finished(p_channel, finals || CASE WHEN v_ordered THEN ARRAY(
       SELECT t.id FROM horsies_tasks t WHERE t.merged_into = ANY (finals)) END);
   END IF;
-  IF v_in_runs THEN
-    SELECT array_agg(t.workflow_id), array_agg(t.node), array_agg(t.id) INTO v_runs, v_numbers, v_tasks
-    FROM (SELECT t.id, t.workflow_id, t.node FROM horsies_tasks t WHERE t.id = ANY (finals) OFFSET 0) AS t WHERE t.workflow_id IS NOT NULL;
-  END IF;
   IF v_plain <> '{}' THEN
+    SELECT array_agg(t.workflow_id), array_agg(t.node) INTO v_runs, v_numbers
+    FROM (SELECT t.workflow_id, t.node FROM horsies_tasks t WHERE t.id = ANY (finals) OFFSET 0) AS t WHERE t.workflow_id = ANY (v_plain);
     BEGIN
       v_set := set_config('horsies.quiet', 'on', true) || set_config('horsies.pass', '', true);  -- a stranger may have written the nodes
       sent := horsies_advance_plain(v_plain, v_runs, v_numbers, p_max_bytes, p_channel, p_now);
       v_set := set_config('horsies.quiet', '', true) || set_config('horsies.pass', 'on', true);
+      IF jsonb_array_length(v_in_runs) = cardinality(v_runs) THEN
+        v_in_runs := NULL;
+      ELSE
+        v_in_runs := (SELECT jsonb_agg(r.value) FROM jsonb_array_elements(v_in_runs) AS r WHERE (r.value ->> 0)::uuid <> ALL (v_plain));
+      END IF;
     EXCEPTION WHEN SQLSTATE 'HW001' OR data_exception OR integrity_constraint_violation OR program_limit_exceeded OR plpgsql_error THEN
-      UPDATE horsies_tasks t SET advanced_at = NULL WHERE t.id = ANY (v_tasks) AND t.workflow_id = ANY (v_plain);
-      v_plain := '{}';  -- horsies_advance finds out which node cannot be sent
+      -- horsies_advance finds out which node cannot be sent
+      UPDATE horsies_tasks t SET advanced_at = NULL WHERE t.id = ANY (finals) AND t.workflow_id = ANY (v_plain);
     END;
   END IF;
   IF v_ordered AND p_outcomes @> '[{"status": "FAILED"}]' THEN
@@ -134,7 +136,7 @@ BEGIN
     CROSS JOIN LATERAL (SELECT coalesce(v_decided -> t.id::text, '{}') || jsonb_build_object('stops', t.partition_key) AS decision) AS d
     WHERE t.id = ANY (finals) AND t.order_stop IS NOT DISTINCT FROM 'stop';  -- not by the index of all that stop one
   END IF;
-  IF v_decided IS NOT NULL OR v_runs IS NOT NULL OR cardinality(finals) < jsonb_array_length(p_outcomes) THEN
+  IF v_decided IS NOT NULL OR v_in_runs IS NOT NULL OR cardinality(finals) < jsonb_array_length(p_outcomes) THEN
     IF cardinality(finals) < cardinality(v_ids) THEN
       WITH retried AS (
         UPDATE horsies_tasks t
@@ -152,8 +154,7 @@ BEGIN
                'retry', r.retry_count, 'of', r.max_retries, 'at', extract(epoch FROM r.next_retry_at)))
       INTO v_decided FROM retried r WHERE (SELECT count(*) FROM woken) >= 0;
     END IF;
-    report := jsonb_build_object('decided', v_decided, 'in_runs', (
-      SELECT jsonb_agg(jsonb_build_array(r.run, r.task)) FROM unnest(v_runs, v_tasks) AS r (run, task) WHERE r.run <> ALL (v_plain)), 'missed', ARRAY(
+    report := jsonb_build_object('decided', v_decided, 'in_runs', v_in_runs, 'missed', ARRAY(
       SELECT o.value -> 'id' FROM jsonb_array_elements(p_outcomes) AS o WHERE (o.value ->> 'id')::uuid <> ALL (v_ids)));
   END IF;
 END

@@ -2,6 +2,9 @@
 
 What is owed is only a reminder: finished tasks that were not counted are found in the tables as well. A run that another
 transaction holds is tried again soon, because that transaction may not see these tasks.
+
+Elements of a map that end one after another are counted together, because an advance takes as long as a pass. Where max_in_flight
+lets others start as they end, that would leave slots empty.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ logger = logging.getLogger("horsies.worker")
 
 LIMIT = 200  # tasks sent per turn and run
 WAKING = 50  # runs with waits whose time is over, per transaction; see horsies_wake
+GATHER_SECONDS = 0.005  # for so long elements of a map may wait to be counted
 BUSY_SECONDS = (0.005, 0.01, 0.02)  # until a busy run is tried again; the last one repeats
 BUSY_TRIES = 500  # of a strict advancer, about 10 s
 HALTED = {
@@ -47,6 +51,7 @@ class Debt:
     children: set[uuid.UUID] = field(default_factory=set)
     at: float = 0.0  # not before, by the monotonic clock
     tries: int = 0
+    gathered: bool = False  # only elements of a map: see ``Advancer.owe``
 
 
 Handed = tuple[uuid.UUID, Debt]
@@ -68,15 +73,21 @@ class Advancer:
     handed: deque[Handed] = field(default_factory=deque, init=False)  # by another thread
     owed: dict[uuid.UUID, Debt] = field(default_factory=dict, init=False)
     signalled: set[uuid.UUID] = field(default_factory=set, init=False)  # runs; another worker may have seen the signals
+    gathers: bool = field(default=True, init=False)  # whether the last count of elements sent no others
 
     def twin(self, hand_over: Callable[[Handed], None]) -> Advancer:
         """Return an advancer for another thread. What both would log again and again is logged as if one did."""
         return Advancer(self.max_bytes, self.now, hand_over, repeats=self.repeats)
 
-    def owe(self, tasks: Iterable[Sequence[uuid.UUID]]) -> None:
-        """Note finished tasks, each after its run."""
+    def owe(self, tasks: Iterable[Sequence[uuid.UUID]], *, gather: bool = False) -> None:
+        """Note finished tasks, each after its run. ``gather``: they are completed elements of maps, and others soon follow."""
+        at = time.monotonic() + GATHER_SECONDS if gather and self.gathers else 0.0
         for run, task in tasks:
-            self.debt(run, tasks=[task])
+            debt = self.owed.setdefault(run, Debt(at=at, gathered=gather))
+            debt.tasks.add(task)
+            debt.gathered = debt.gathered and gather
+            if not debt.tries:
+                debt.at = min(debt.at, at)
 
     def tell(self, run: uuid.UUID) -> None:
         """Note that a run got a signal. All workers are told, so each looks first whether nobody has seen it yet."""
@@ -194,6 +205,8 @@ class Advancer:
             again.tries = debt.tries + 1
             again.at = time.monotonic() + BUSY_SECONDS[min(debt.tries, len(BUSY_SECONDS) - 1)]
             return
+        if debt.gathered:
+            self.gathers = not advanced.many
         if debt.children:
             store.mark_advanced(debt.children)
         if advanced.more:

@@ -30,7 +30,7 @@ from django.utils import timezone
 from horsies_django import Workflow
 from horsies_django.conf import Resilience, config
 from horsies_django.core.errors import WorkerStartError
-from horsies_django.models import Task
+from horsies_django.models import Task, WorkflowNode
 from horsies_django.store.notify import Listener, channel_prefix
 from horsies_django.worker.engine.listener import ANSWER_SECONDS, QUIET_SECONDS, NotificationListener
 from horsies_django.worker.engine.outage import ClaimsLost
@@ -39,6 +39,7 @@ from horsies_django.worker.maintenance.health_server import HealthServer, servin
 from horsies_django.worker.maintenance.heartbeat import STUCK_SECONDS
 from horsies_django.worker.process.options import WorkerOptions
 from horsies_django.worker.supervisor import Supervisor
+from horsies_django.workflows import advancer
 from tests.apps.project import tasks
 from tests.conftest import Connect, put, wait_until
 from tests.support.factories import HeartbeatFactory, now
@@ -186,6 +187,52 @@ def test_a_workflow_whose_task_was_written_after_a_reconnect_is_advanced(here: H
     here.reconnects()
     assert Task.objects.get().status == "COMPLETED"
     assert len(here.engine.advancer.owed) == 1
+
+
+@pytest.mark.parametrize(("limit", "gathers", "counted"), [
+    (None, True, [0, 1, 1, 1]), (None, False, [0, 1, 2, 2]), (2, False, [0, 1, 2, 3]),
+])  # fmt: skip
+def test_elements_of_a_map_are_counted_together_while_others_run_unless_others_start_as_they_end(
+    build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int | None, gathers: bool, counted: list[int]
+) -> None:
+    """Naive: each pass that settles some of them is followed by an advance, which takes as long. The first one always is."""
+    monkeypatch.setattr(advancer, "GATHER_SECONDS", 3600.0)
+    parts = build(threads=2)
+    flow = Workflow("map", max_in_flight=limit)
+    flow.map(tasks.linger, path=[str(tmp_path / name) for name in "abcde"])
+    handle = flow.send()
+    parts.engine.wakeups.look_everywhere()
+
+    def counted_after(ended: int) -> int:
+        """Let the first elements end until so many have; return how many the run knows of while others run."""
+        for name in "abcde"[:ended]:
+            (tmp_path / f"{name}.go").touch()
+        turns_until(parts, lambda: statuses() == (["COMPLETED"] * ended + ["RUNNING"] * 2)[:5])
+        return WorkflowNode.objects.get().items_ok
+
+    def statuses() -> list[str]:
+        return [*Task.objects.exclude(status="PENDING").order_by("node_index").values_list("status", flat=True)]
+
+    parts.engine.advancer.gathers = gathers
+    assert [counted_after(ended) for ended in range(4)] == counted
+    counted_after(5)
+    turns_until(parts, lambda: handle.status() == "COMPLETED")
+
+
+def test_an_element_that_failed_is_counted_at_once(
+    build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Naive: it waits for others like those that completed, and on_error acts later."""
+    monkeypatch.setattr(advancer, "GATHER_SECONDS", 3600.0)
+    parts = build(threads=2)
+    flow = Workflow("map")
+    flow.map(tasks.linger, path=[str(tmp_path / "runs"), str(tmp_path / "nowhere" / "fails")])
+    handle = flow.send()
+    parts.engine.wakeups.look_everywhere()
+    turns_until(parts, lambda: WorkflowNode.objects.get().items_bad)
+    assert Task.objects.get(node_index=0).status == "RUNNING"
+    (tmp_path / "runs.go").touch()
+    turns_until(parts, lambda: handle.status() == "FAILED")
 
 
 def asked(parts: Supervisor, path: str) -> tuple[int, Any]:

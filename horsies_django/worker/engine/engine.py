@@ -234,6 +234,7 @@ class Engine:
             free, standing=standing, ahead=self.pool.ahead, prefetched=len(self.prefetched), starting=len(starts)
         )
         leases = now >= self.leases_at
+        elements = not any(outcome.in_run or outcome.error_code for outcome in self.outbox.outcomes)  # if of workflows
         try:
             if now >= self.comparison.at:
                 self.comparison.run(now)
@@ -254,7 +255,7 @@ class Engine:
             self.start_at = now + LOCKED_RETRY_SECONDS
         self.prefetched.update((claim.id, claim) for claim in passed.prefetched)
         self.pool.run_ahead.limited = self.wakeups.limited
-        self.advancer.owe(passed.in_runs)
+        self.advancer.owe(passed.in_runs, gather=elements and not self.pool.idle)
 
     def _after_pass(self, now: float) -> None:
         """Advance workflows whose tasks were settled; look again; wake others for tasks without a free slot here."""

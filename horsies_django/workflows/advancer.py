@@ -4,7 +4,7 @@ What is owed is only a reminder: finished tasks that were not counted are found 
 transaction holds is tried again soon, because that transaction may not see these tasks.
 
 Elements of a map that end one after another are counted together, because an advance takes as long as a pass. Where max_in_flight
-lets others start as they end, that would leave slots empty.
+lets others start as they end, none waits, so that no slot stays empty.
 """
 
 from __future__ import annotations

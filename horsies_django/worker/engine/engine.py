@@ -234,7 +234,8 @@ class Engine:
             free, standing=standing, ahead=self.pool.ahead, prefetched=len(self.prefetched), starting=len(starts)
         )
         leases = now >= self.leases_at
-        elements = not any(outcome.in_run or outcome.error_code for outcome in self.outbox.outcomes)  # if of workflows
+        # whether those of workflows are completed elements of maps
+        elements = not any(outcome.in_run or outcome.error_code for outcome in self.outbox.outcomes)
         try:
             if now >= self.comparison.at:
                 self.comparison.run(now)

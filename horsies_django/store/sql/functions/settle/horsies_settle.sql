@@ -24,7 +24,7 @@ DECLARE
   v_decided jsonb;
   v_in_runs jsonb;  -- as in the report
   v_plain uuid[] := '{}';  -- runs that go on here
-  v_runs uuid[];  -- theirs of what is final, with its nodes
+  v_runs uuid[];  -- of them, one for each node in v_numbers whose task is final
   v_numbers bigint[];
   v_set text;
   v_waited boolean;  -- whether a process waits for results
@@ -120,11 +120,7 @@ BEGIN
       v_set := set_config('horsies.quiet', 'on', true) || set_config('horsies.pass', '', true);  -- a stranger may have written the nodes
       sent := horsies_advance_plain(v_plain, v_runs, v_numbers, p_max_bytes, p_channel, p_now);
       v_set := set_config('horsies.quiet', '', true) || set_config('horsies.pass', 'on', true);
-      IF jsonb_array_length(v_in_runs) = cardinality(v_runs) THEN
-        v_in_runs := NULL;
-      ELSE
-        v_in_runs := (SELECT jsonb_agg(r.value) FROM jsonb_array_elements(v_in_runs) AS r WHERE (r.value ->> 0)::uuid <> ALL (v_plain));
-      END IF;
+      v_in_runs := (SELECT jsonb_agg(r.value) FROM jsonb_array_elements(v_in_runs) AS r WHERE (r.value ->> 0)::uuid <> ALL (v_plain));
     EXCEPTION WHEN SQLSTATE 'HW001' OR data_exception OR integrity_constraint_violation OR program_limit_exceeded OR plpgsql_error THEN
       -- horsies_advance finds out which node cannot be sent
       UPDATE horsies_tasks t SET advanced_at = NULL WHERE t.id = ANY (finals) AND t.workflow_id = ANY (v_plain);

@@ -24,7 +24,8 @@ class Passed:
     ``again``: the pass ended early, run another one at once. ``limited``: a cap or the total left tasks behind. ``dead``: this
     worker was declared dead. ``firsts`` and ``held`` are for the next cursors: where the scans found their first tasks, at the
     epoch ``now``, and when the tasks in flight were claimed. ``short``: it was a short pass, which reads one queue and does not
-    return when the next task becomes due. ``in_runs``: finished tasks of workflows, each after its run.
+    return when the next task becomes due. ``far``: it read much of the index to find tasks. ``in_runs``: finished tasks of
+    workflows, each after its run.
     """
 
     landed: set[uuid.UUID] = field(default_factory=set)
@@ -43,6 +44,7 @@ class Passed:
     held: Mapping[str, Any] = field(default_factory=dict)
     now: float = 0.0
     short: bool = False
+    far: bool = False
     in_runs: list[tuple[uuid.UUID, uuid.UUID]] = field(default_factory=list)
 
 
@@ -79,6 +81,7 @@ def passed_of(cursor: Any, written: set[uuid.UUID]) -> Passed:
         passed.firsts = [firsts for firsts in (told.get("idle"), told.get("firsts")) if firsts]
         passed.held = told.get("held") or {}
         passed.now = told.get("looked_at", 0.0)
+        passed.far = "far" in told
         passed.in_runs = [(uuid.UUID(run), uuid.UUID(task)) for run, task in told.get("in_runs") or ()]
     return passed
 

@@ -11,7 +11,7 @@ from horsies_django.core.records import Wanted
 from horsies_django.store.notify import Listener
 from horsies_django.store.passes import Passed
 from horsies_django.worker.engine.listener import NotificationListener
-from horsies_django.worker.engine.scan_cursors import SLOW_OFTEN, WORTH_SECONDS, ScanCursors
+from horsies_django.worker.engine.scan_cursors import ScanCursors
 from tests.conftest import Claimer, sql, wait_until
 
 POLL_SECONDS = 3_600.0  # so that no poll finds what a notification should have told
@@ -32,7 +32,7 @@ class Sighted(Claimer):
             listener, self.selector, Resilience(), handlers, self.cursors.start_over
         )
         self.notifications.listen()
-        self.cursors.slow = SLOW_OFTEN + 1
+        self.cursors.far = True
 
     def wake(self, _queues: list[str], _lane: str | None = None) -> None:
         self.woken += 1
@@ -45,7 +45,8 @@ class Sighted(Claimer):
         if not self.notifications.healthy:
             return super().run_pass(sync, async_, wanted, **owed)
         passed = super().run_pass(sync, async_, wanted, cursors=self.cursors.text(now), **owed)
-        self.cursors.learn(passed, now, WORTH_SECONDS)  # or it would soon do without cursors
+        passed.far = True  # or it would soon do without cursors
+        self.cursors.learn(passed, now, 0.0)
         return passed
 
     def hears(self) -> None:

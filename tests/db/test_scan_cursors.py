@@ -11,6 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from django.utils.timezone import now
 
 from horsies_django.core.records import Claim, NewTasks, Wanted
 from horsies_django.models import Task
@@ -85,6 +86,24 @@ def test_a_pass_reads_no_more_entries_the_more_tasks_have_passed_under_an_old_tr
         if cap:
             assert entries(blind, "horsies_tasks_holding", sync=1) > 4_000
     assert max(*early.values(), *late.values()) < 10 * BATCH  # entries of the last batches
+
+
+def test_a_pass_says_that_it_read_far_over_dead_entries_and_a_short_one_over_late_tasks(
+    claimer: Claimers, connect: Connect
+) -> None:
+    """Naive: how long it took says so, too, and a busy machine makes all passes take long."""
+    worker = claimer()
+    put(3_001, delay=EARLIER)
+    with pinned(connect()):
+        claims = worker.run_pass(sync=500).claims
+        passed = worker.run_pass(sync=2_500, outcomes=complete(claims))
+        assert not passed.far, "it read 500, two or three times"
+        assert not worker.run_pass(outcomes=complete(passed.claims)).far, "it scanned nothing"
+        assert worker.run_pass(sync=1).far
+    put(10_000, good_until=now() - timedelta(days=1))
+    assert (passed := worker.run_pass(sync=1, news="default")).short
+    assert passed.far
+    assert worker.run_pass(sync=1, async_=1).late, "a whole pass ends them"
 
 
 def test_a_queue_in_which_nothing_waits_costs_few_probes_however_much_passed(sighted: Sights, connect: Connect) -> None:

@@ -25,7 +25,6 @@ from horsies_django.tasks import registry
 from horsies_django.worker.engine import outbox as ledger_module
 from horsies_django.worker.engine.outbox import Outbox
 from horsies_django.worker.engine.pass_runner import ENOUGH, GATHER_SECONDS, PassRunner
-from horsies_django.worker.engine.scan_cursors import SLOW_OFTEN
 from horsies_django.worker.engine.unknown_tasks import UnknownTasks
 from tests.conftest import Connect, put
 from tests.support.factories import WorkerFactory, now
@@ -369,10 +368,24 @@ def test_a_pass_waits_2_ms_at_most_until_as_many_tasks_have_ended_as_the_last_on
     assert passes.not_before == passes.ended, "twenty outcomes are enough"
 
 
-def test_once_scans_are_slow_only_a_pass_looks_again_because_a_look_reads_all_dead_entries(passes: PassRunner) -> None:
+def test_a_short_pass_that_read_far_over_late_tasks_is_followed_by_a_whole_one_which_ends_them(
+    passes: PassRunner,
+) -> None:
     passes.run(Wanted(10), {"sync": 10, "async": 10})
-    for slow, lanes in ((0, set[str]()), (SLOW_OFTEN + 1, {"sync"})):
-        passes.cursors.slow = slow
+    put(10_000, name=KNOWN, good_until=now() - timedelta(days=1))
+    put(2, name=KNOWN)
+    passes.wakeups.tell(["default"], "sync")
+    assert (first := passes.run(Wanted(1), {"sync": 1})).short
+    assert first.claims
+    second = passes.run(Wanted(1), {"sync": 1})
+    assert not second.short
+    assert second.late
+
+
+def test_once_scans_read_far_only_a_pass_looks_again_because_a_look_reads_all_dead_entries(passes: PassRunner) -> None:
+    passes.run(Wanted(10), {"sync": 10, "async": 10})
+    for far, lanes in ((False, set[str]()), (True, {"sync"})):
+        passes.cursors.far = far
         passes.wakeups.later, passes.wakeups.later_at = {("sync", "default"): 0.0}, 0.0
         passes.follow_up(time.monotonic(), lambda lane: 10)
         assert passes.wakeups.lanes_with_work == lanes

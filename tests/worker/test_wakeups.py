@@ -16,12 +16,10 @@ from horsies_django.worker.engine.scan_cursors import (
     LAG_SECONDS,
     PRIORITIES,
     SHARE,
-    SLOW_OFTEN,
-    WORTH_SECONDS,
     ScanCursors,
     ranges,
 )
-from horsies_django.worker.engine.wakeups import AFTER, BURST_SECONDS, LONG_SECONDS, Wakeups
+from horsies_django.worker.engine.wakeups import AFTER, BURST_SECONDS, Wakeups
 from tests.worker.conftest import claims
 
 SLOTS = {"sync": 2, "async": 3}
@@ -93,26 +91,11 @@ def test_what_is_known_to_become_due_outlives_a_short_pass_but_not_a_look_everyw
     assert dry.whole_next
 
 
-def test_a_slow_short_pass_is_followed_by_whole_ones_for_a_while(dry: Wakeups) -> None:
+def test_a_short_pass_that_reads_far_is_followed_by_whole_ones_for_a_while(dry: Wakeups) -> None:
     dry.tell(["mail"], "sync")
-    dry.note_short_pass(5.0, LONG_SECONDS, scanned=True)
-    assert dry.news(4.9 + SHARE * LONG_SECONDS, WANTED) is None
-    assert dry.news(5.1 + SHARE * LONG_SECONDS, WANTED) == "mail"
-
-
-def test_short_passes_that_took_long_rest_only_when_many_in_a_row_did(dry: Wakeups) -> None:
-    """Naive: every second pass only settles, is fast, and starts the count again."""
-    dry.tell(["mail"], "sync")
-    for _ in range(3):
-        for _ in range(SLOW_OFTEN):
-            dry.note_short_pass(5.0, WORTH_SECONDS, scanned=True)
-            assert dry.news(5.0, WANTED) == "mail"
-        dry.note_short_pass(5.0, WORTH_SECONDS / 2, scanned=True)
-    for _ in range(SLOW_OFTEN + 1):
-        dry.note_short_pass(5.0, WORTH_SECONDS / 9, scanned=False)
-        dry.note_short_pass(5.0, WORTH_SECONDS, scanned=True)
-    assert dry.news(4.99 + SHARE * WORTH_SECONDS, WANTED) is None
-    assert dry.news(5.01 + SHARE * WORTH_SECONDS, WANTED) == "mail"
+    dry.avoid_short(5.0, 0.1)
+    assert dry.news(4.9 + SHARE * 0.1, WANTED) is None
+    assert dry.news(5.1 + SHARE * 0.1, WANTED) == "mail"
 
 
 @pytest.fixture
@@ -234,14 +217,14 @@ LATEST = NOW - LAG_SECONDS
 @pytest.fixture
 def cursors() -> ScanCursors:
     made = ScanCursors(["default", "mail"], lambda queues, lane=None: None, 10.0)
-    made.slow, made.forget_at = SLOW_OFTEN + 1, 5.0
+    made.far, made.forget_at = True, 5.0
     return made
 
 
-def passed(**firsts: Any) -> Passed:
+def passed(*, far: bool = True, **firsts: Any) -> Passed:
     """Return what a pass says that found ``firsts`` in the sync lane of the default queue: moments by "p" and the priority."""
     lane = {name.removeprefix("p"): since for name, since in firsts.items()}
-    return Passed(firsts=[{"default": {"sync": lane}}], now=NOW)
+    return Passed(firsts=[{"default": {"sync": lane}}], now=NOW, far=far)
 
 
 def lane(cursors: ScanCursors, now: float = 0.0) -> Any:
@@ -274,7 +257,7 @@ def test_a_scan_moves_the_marks_of_the_priorities_that_it_went_over_and_no_other
 def test_news_of_a_queue_lowers_its_marks_and_wakes_but_word_of_what_came_back_only_lowers() -> None:
     woken: list[tuple[list[str], str | None]] = []
     cursors = ScanCursors(["default", "mail"], lambda queues, lane=None: woken.append((queues, lane)), 10.0)
-    cursors.slow, cursors.forget_at = SLOW_OFTEN + 1, 5.0
+    cursors.far, cursors.forget_at = True, 5.0
     cursors.learn(passed(p5=NOW), 0.0, 0.0)
     handlers = cursors.handlers()
     handlers["mail"](NOW - 50)
@@ -300,27 +283,22 @@ def test_once_in_a_while_a_pass_looks_everywhere_and_the_marks_begin_anew(cursor
     cursors.learn(passed(p5=NOW), 0.0, 0.0)
     assert lane(cursors, now=4.9)[1]["since"] == LATEST
     assert lane(cursors, now=5.0)[1]["since"] is None
-    cursors.learn(passed(p5=NOW - 1), 5.0, WORTH_SECONDS)
+    cursors.learn(passed(p5=NOW - 1), 5.0, 0.0)
     assert (cursors.forget_at, cursors.held) == (5.0 + cursors.every, {})
     assert lane(cursors, now=5.1)[1]["since"] == NOW - 1
     for took, pause in ((0.1, 9.0), (1.0, SHARE)):
         now = cursors.forget_at
         cursors.text(now)
-        cursors.learn(Passed(), now, took)
+        cursors.learn(Passed(far=True), now, took)
         assert cursors.forget_at == now + pause
 
 
-def test_there_are_no_marks_while_a_pass_is_quick_without_them(cursors: ScanCursors) -> None:
-    """Naive: a pass that only settles is fast, and ends the use of cursors although an old transaction is open."""
-    cursors.learn(passed(p5=NOW), 0.0, 0.0)
+def test_there_are_no_marks_while_a_pass_reads_few_dead_entries_however_long_it_takes(cursors: ScanCursors) -> None:
+    """Naive: a pass that only settles reads none, and ends the use of cursors although an old transaction is open."""
+    cursors.learn(passed(p5=NOW, far=False), 0.0, 0.0)
     assert cursors.text(5.0) is not None
-    cursors.learn(passed(p5=NOW), 5.0, WORTH_SECONDS / 2)
+    cursors.learn(passed(p5=NOW, far=False), 5.0, 1.0)
     assert cursors.text(5.1) is None
-    for _ in range(SLOW_OFTEN):
-        cursors.learn(Passed(), 5.1, WORTH_SECONDS)
-        assert cursors.text(5.2) is None  # it may have been held up by something else
-        cursors.learn(Passed(), 5.2, 0.0, scanned=False)
-    cursors.learn(Passed(), 5.2, WORTH_SECONDS)
-    assert lane(cursors, now=5.3)[1]["since"] is None  # it looks everywhere, and tells what it comes by
-    cursors.learn(passed(p5=NOW), 5.3, WORTH_SECONDS * 2)
-    assert lane(cursors, now=5.4)[1]["since"] == LATEST
+    cursors.learn(passed(p5=NOW), 5.1, 0.0)
+    cursors.learn(Passed(), 5.2, 0.0, scanned=False)
+    assert lane(cursors, now=5.3)[1]["since"] == LATEST

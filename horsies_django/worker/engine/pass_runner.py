@@ -68,9 +68,9 @@ class PassRunner:
         self.seconds += self.ended - began
         self.buckets[bucket(self.ended - began)] += 1
         scanned = bool(wanted.sync or wanted.async_ or wanted.prefetch)
-        if passed.short:
-            self.wakeups.note_short_pass(self.ended, self.ended - began, scanned=scanned)
-        elif notified:
+        if passed.short and passed.far:  # over dead entries or future tasks
+            self.wakeups.avoid_short(self.ended, self.ended - began)
+        elif notified and not passed.short:
             self.cursors.learn(passed, began, self.ended - began, scanned=scanned)
         self.outbox.expired(passed.late)
         if grace is None:

@@ -7,8 +7,8 @@ the last scan found the first task, per queue, lane and priority, and the next s
 A task can appear before a cursor: its sender committed late, or it was released, is retried, or was rescued. Each of these sends
 a notification with the earliest time concerned, which lowers the cursors; sends that do not notify commit at once, so cursors
 stay a little behind the clock. Cursors are only used while notifications arrive, and once per poll interval a pass runs without
-them; less often if it takes so long that it would slow the worker down. They are not used while passes without them are fast,
-because cursors have a cost of their own. See docs/explanation/the-pass.md.
+them; less often if it takes so long that it would slow the worker down. They are not used while passes without them read few
+dead entries, because cursors have a cost of their own. See docs/explanation/the-pass.md.
 """
 
 from __future__ import annotations
@@ -27,10 +27,8 @@ Tell = Callable[[Iterable[str], str | None], None]  # queues, and the lane conce
 HIGHEST = 32_767  # above every priority
 PRIORITIES = 16  # per queue and lane, the last ones found: a scan reads each of them and the ranges between
 ANYWHERE: float | None = None
-SLOW_OFTEN = 20  # so many passes in a row may be slow: they make plans, or other processes use the CPUs
 SHARE = 20  # passes that read all dead entries take at most one part in so many of the time
 LONGEST_SECONDS = 60.0  # one that hung for minutes says nothing of the next
-WORTH_SECONDS = 0.003  # a pass without cursors is slow if it takes this long
 LAG_SECONDS = 0.1  # so far a cursor stays behind the clock: quiet sends (tasks/notify_throttle.py) commit in this time
 
 
@@ -44,14 +42,14 @@ class ScanCursors:
         self.held: dict[str, list[str]] = {}  # queue with a cap -> when its tasks in flight were claimed
         self.every = poll_seconds * 0.9  # polls are further apart, so every poll is a pass without cursors
         self.forget_at = 0.0  # by the monotonic clock
-        self.slow = 0  # slow passes without cursors in a row
+        self.far = False  # whether the last pass without cursors read many dead entries
         self.forgetful = False  # whether the current pass runs without cursors
 
     @property
     def worthwhile(self) -> bool:
         """Whether cursors would make passes faster."""
         # with more queues, a pass looks only at those with tasks, and would need the cursors of all
-        return self.slow > SLOW_OFTEN and len(self.queues) <= 100
+        return self.far and len(self.queues) <= 100
 
     def handlers(self) -> dict[str, Act]:
         """Return the handlers of notifications by name; each takes the time in the notification."""
@@ -102,10 +100,10 @@ class ScanCursors:
     def learn(self, passed: Passed, began: float, took: float, *, scanned: bool = True) -> None:
         """Take over the first tasks that a pass found by priority; between these priorities there are none.
 
-        A pass that claimed nothing has not ``scanned``, and does not show how long a scan takes.
+        A pass that claimed nothing has not ``scanned``, and does not show how much a scan reads.
         """
         if self.forgetful and scanned:
-            self.slow = self.slow + 1 if took >= WORTH_SECONDS else 0
+            self.far = passed.far
             self.forget_at = began + spacing(self.every, took)
         self.held.update(passed.held)
         for found in passed.firsts:

@@ -20,7 +20,7 @@ from horsies_django.core.queues import LANES
 from horsies_django.core.records import Wanted
 from horsies_django.store.passes import Passed
 from horsies_django.worker.engine.capacity import FIELDS
-from horsies_django.worker.engine.scan_cursors import SLOW_OFTEN, WORTH_SECONDS, spacing
+from horsies_django.worker.engine.scan_cursors import spacing
 
 Look = tuple[str | None, str]  # a lane, None for both, and a queue
 
@@ -37,7 +37,6 @@ AFTER = {
     "none free": (0.05, 0.05, 0.05, 0.05),  # nobody has a free slot: try to wake others again
 }
 BURST_SECONDS = 0.03  # between two notifications of a burst, at most
-LONG_SECONDS = 0.03  # only a long scan takes this long, not a busy machine
 
 
 class Wakeups:
@@ -64,7 +63,6 @@ class Wakeups:
         self.rest_until = 0.0  # before it, no other workers are woken again
         self.whole_next = False  # whether the next pass must be a whole one
         self.short_from = 0.0  # no short pass before this time
-        self.slow = 0  # slow short passes in a row
 
     def handlers(self) -> dict[str, Callable[[float], None]]:
         """Return the handlers of notifications to this worker alone."""
@@ -173,16 +171,9 @@ class Wakeups:
         queues = set().union(*(self.fresh[lane] for lane, name in FIELDS.items() if getattr(wanted, name)))
         return next(iter(queues)) if len(queues) == 1 else None
 
-    def note_short_pass(self, now: float, took: float, *, scanned: bool) -> None:
-        """Avoid short passes for a while after one that was very slow, or was one of many slow ones.
-
-        Its scan may walk over future tasks or dead entries, which a whole pass skips. On a busy machine single passes are slow,
-        too, but whole ones would be slower. How long a pass takes says nothing of scans if it did not scan.
-        """
-        if scanned:
-            self.slow = self.slow + 1 if took >= WORTH_SECONDS else 0
-            if took >= LONG_SECONDS or self.slow > SLOW_OFTEN:
-                self.short_from = now + spacing(0.0, took)
+    def avoid_short(self, now: float, took: float) -> None:
+        """Avoid short passes for a while after one that read much: a whole pass skips future tasks and dead entries."""
+        self.short_from = now + spacing(0.0, took)
 
     def learn(self, slots: Mapping[str, int], wanted: Wanted, passed: Passed, now: float) -> None:
         """Record which lanes with free ``slots`` have no more work, and when the next task becomes due."""

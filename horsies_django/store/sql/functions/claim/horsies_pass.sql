@@ -1,7 +1,8 @@
 -- The pass: settles, releases, starts and claims, in one round trip and one transaction; see docs/explanation/the-pass.md. It is short if
 -- nothing that it touches has a limit, and it claims from p_wanted.news alone or not at all: that claim is one statement, which walks over
 -- tasks that are due in the future, that their run does not let start, or that are late.
--- p_expired_leases: also release claims whose lease ended. The report has by name what horsies_settle and horsies_whole_pass say.
+-- p_expired_leases: also release claims whose lease ended. The report has by name what horsies_settle and horsies_whole_pass say; far: the
+-- short claim read more than 64 pages of its index.
 -- With cold CPU caches each statement, call and expression is slow: nothing is evaluated without need.
 -- Locks: task rows, skipping locked ones; see horsies_whole_pass. Index: horsies_tasks_claim, then the primary key.
 CREATE OR REPLACE FUNCTION horsies_pass(p_wanted horsies_wanted, p_outcomes jsonb, p_releases jsonb, p_starts jsonb, p_expired_leases boolean)
@@ -17,6 +18,7 @@ DECLARE
   v_sent text[];
   v_claimed text[];
   v_count int;
+  v_pages bigint;
   v_row horsies_passed;
   v_set text := set_config('horsies.pass', 'on', true);  -- see horsies_check_task
 BEGIN
@@ -40,6 +42,7 @@ BEGIN
   THEN
     IF p_wanted.sync + p_wanted.async > 0 THEN
       v_now := coalesce(p_wanted.now, clock_timestamp());
+      v_pages := pg_stat_get_xact_blocks_fetched('horsies_tasks_claim'::regclass);
       RETURN QUERY
         WITH found AS MATERIALIZED (
           SELECT f.id FROM (VALUES ('sync', p_wanted.sync), ('async', p_wanted.async)) AS l (lane, slots) CROSS JOIN LATERAL (
@@ -58,6 +61,9 @@ BEGIN
         )
         SELECT (c.claim).* FROM (SELECT c.claim FROM claimed c ORDER BY c.priority, c.enqueued_at, (c.claim).id) AS c;
       GET DIAGNOSTICS v_count = ROW_COUNT;
+      IF pg_stat_get_xact_blocks_fetched('horsies_tasks_claim'::regclass) - v_pages > 64 THEN
+        v_row.report := coalesce(v_row.report::jsonb, '{}') || '{"far": true}';
+      END IF;
     END IF;
     v_row.kind := 'short';
   ELSE

@@ -6,7 +6,8 @@
 -- and of those in which this pass freed a permit of a partition: until the commit, other passes count it as held and may park a new task.
 -- p_freed, p_keys: queues and partitions of what was settled. passed: the last row of the pass; see horsies_claim for limited and again. The
 -- report adds to p_report: started, returned, expired: what became of p_starts; idle: as firsts, of queues without waiting tasks; held: for
--- the next cursors, like firsts as of the epoch looked_at. durable: the commit shall wait for the disk.
+-- the next cursors, like firsts as of the epoch looked_at; far: its scans read dead entries 4,000 times. durable: the commit shall wait for
+-- the disk.
 -- Locks: advisory locks of caps; task rows, skipping locked ones. Index: see the functions that it calls.
 CREATE OR REPLACE FUNCTION horsies_whole_pass(p_wanted horsies_wanted, p_releases jsonb, p_starts jsonb, p_expired_leases boolean, p_freed text[],
                                    p_keys text[], p_report jsonb, OUT passed horsies_passed, OUT claims horsies_passed[], OUT durable boolean)
@@ -28,6 +29,7 @@ DECLARE
   v_taker horsies_workers;
   v_claimed record;
   v_used text[];
+  v_dead bigint := horsies_dead_entries();
 BEGIN
   durable := p_wanted.durable;
   SELECT l.* INTO v_cluster FROM horsies_limits l WHERE l.queue_name = '*';
@@ -113,6 +115,9 @@ BEGIN
     passed.due_in := extract(epoch FROM v_claimed.due - clock_timestamp());
     passed.limited := v_claimed.limited;
     passed.again := v_claimed.again;
+    IF horsies_dead_entries() - v_dead > 4000 THEN
+      p_report := p_report || '{"far": true}';
+    END IF;
     IF v_claimed.firsts <> '{}' OR v_rooms.held <> '{}' THEN
       p_report := jsonb_build_object('firsts', v_claimed.firsts, 'held', v_rooms.held, 'looked_at', extract(epoch FROM p_wanted.now)) || p_report;
     END IF;

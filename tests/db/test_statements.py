@@ -224,6 +224,12 @@ def entries_read(conn: psycopg.Connection[Any], index: str, act: Callable[[], ob
     return int(after - before)
 
 
+def test_tasks_of_the_other_lane_cost_a_claim_nothing(claimer: Any) -> None:
+    """Naive: "lane = ANY (...)" is a filter for the planner of PostgreSQL 16, and all that waits in the queue is read."""
+    put(1_000, lane="async")
+    assert entries(claimer(), "horsies_tasks_claim", sync=1) == 0
+
+
 def test_tasks_due_in_the_future_and_full_partitions_cost_a_settle_and_a_claim_a_probe_each(claimer: Any) -> None:
     limit("default", max_concurrency=4)
     put(4)

@@ -54,10 +54,10 @@ BEGIN
           WHERE n.queue_name = v_limits.queue_name AND n.claimed_by IS NOT NULL AND n.finished_at IS NULL
             AND n.partition_version = v_version AND n.partition_key IS NULL AND n.claimed_at >= v_since
           UNION ALL
-          SELECT n.* FROM horsies_tasks n
-          WHERE n.queue_name = v_limits.queue_name AND n.claimed_by IS NOT NULL AND n.finished_at IS NULL
-            AND n.partition_version = v_version AND n.partition_key IS NULL
-            AND n.claimed_at = ANY (v_singly[1 : cardinality(v_singly) - 1])
+          SELECT n.* FROM unnest(v_singly[1 : cardinality(v_singly) - 1]) AS s (claimed_at) CROSS JOIN LATERAL (  -- = ANY may be a filter only
+            SELECT n.* FROM horsies_tasks n
+            WHERE n.queue_name = v_limits.queue_name AND n.claimed_by IS NOT NULL AND n.finished_at IS NULL
+              AND n.partition_version = v_version AND n.partition_key IS NULL AND n.claimed_at = s.claimed_at OFFSET 0) AS n
           UNION ALL
           SELECT n.* FROM horsies_tasks n
           WHERE n.queue_name = v_limits.queue_name AND n.claimed_by IS NOT NULL AND n.finished_at IS NULL

@@ -27,8 +27,9 @@ BEGIN
   IF p_cursors IS NULL THEN
     names := ARRAY(
       SELECT q.name FROM unnest(p_queues) AS q (name) CROSS JOIN LATERAL (  -- an EXISTS may become a join that reads all tasks that wait
-        SELECT FROM horsies_tasks t WHERE t.queue_name = q.name AND t.lane = ANY (p_lanes)
-          AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked LIMIT 1) AS t);
+        SELECT FROM unnest(p_lanes) AS l (lane) CROSS JOIN LATERAL (  -- so may = ANY, before PostgreSQL 17
+          SELECT FROM horsies_tasks t WHERE t.queue_name = q.name AND t.lane = l.lane
+            AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked LIMIT 1) AS t LIMIT 1) AS t);
     RETURN;
   END IF;
   v_ended := (SELECT jsonb_object_agg(l.lane, '{"end": true}'::jsonb) FROM unnest(p_lanes) AS l (lane));

@@ -9,7 +9,7 @@ CREATE OR REPLACE FUNCTION horsies_selected(
   p_status text, p_queue text, p_names text[], p_code text, p_site text, p_worker uuid, p_partition text, p_since timestamptz, p_until timestamptz,
   p_after jsonb, p_many int, p_read int
 ) RETURNS TABLE (id uuid, task_name text, error_code text, after jsonb) LANGUAGE plpgsql STABLE
-SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_custom_plan AS $$
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_custom_plan AS $$
 DECLARE
   c_kind CONSTANT text := CASE WHEN p_status IN ('FAILED', 'CANCELLED', 'EXPIRED', 'UNSUCCESSFUL') THEN 'unsuccessful'
                                WHEN p_status IN ('COMPLETED', 'FINISHED') THEN 'finished'

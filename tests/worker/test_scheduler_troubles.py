@@ -370,13 +370,13 @@ def test_every_order_of_the_steps_of_two_schedulers_sends_a_fire_time_once(stepp
                 choice = prefix[len(path)]
             else:
                 choice = busy[0]
-                seen.extend((*path, other) for other in busy[1:])
+                seen.extend((*path, other) for other in busy[1:] if path)  # who begins makes no difference
             path.append(choice)
             steppers[choice].step()
         taken += 1
         (task_id,) = Task.objects.values_list("pk", flat=True)
         assert [*ScheduleTick.objects.values_list("fire_at", "task_id")] == [(NOON + SECOND, task_id)], path
-    assert taken > 1_000
+    assert taken > 500
 
 
 @pytest.mark.parametrize("kill", [False, True], ids=["goes on", "is killed"])

@@ -100,6 +100,7 @@ def test_a_pass_says_that_it_read_far_over_dead_entries_and_a_short_one_over_lat
         assert not passed.far, "it read 500, two or three times"
         assert not worker.run_pass(outcomes=complete(passed.claims)).far, "it scanned nothing"
         assert worker.run_pass(sync=1).far
+    assert not worker.run_pass(sync=1, news="default").far, "3,000 entries are few pages"
     put(10_000, good_until=now() - timedelta(days=1))
     assert (passed := worker.run_pass(sync=1, news="default")).short
     assert passed.far

@@ -172,7 +172,7 @@ class Wakeups:
         return next(iter(queues)) if len(queues) == 1 else None
 
     def avoid_short(self, now: float, took: float) -> None:
-        """Avoid short passes for a while after one that read much: a whole pass skips future tasks and dead entries."""
+        """Avoid short passes for a while after one that read much: whole ones skip future tasks and, by cursors, dead entries."""
         self.short_from = now + spacing(0.0, took)
 
     def learn(self, slots: Mapping[str, int], wanted: Wanted, passed: Passed, now: float) -> None:

@@ -19,7 +19,7 @@ from tests.support.sites import new_databases, python
 from tests.support.workers import WorkerProcess, all_ended, gone
 
 NO_DATABASE = "postgresql://nobody@127.0.0.1:1/nothing"
-END_SECONDS = 100
+END_SECONDS = 200
 MADE = re.compile(r"site at http://127\.0\.0\.1:(\d+)/, worker (\d+) with")
 
 

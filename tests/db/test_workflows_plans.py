@@ -65,7 +65,7 @@ def fill(state: str, admin: Any) -> None:
 
 def full_scans(notices: list[str]) -> set[str]:
     """Return the tables of which statements inside functions, whose plans are pinned, read every row."""
-    plans = "\n".join(notice.partition("plan:")[2] for notice in notices if "-- Locks:" not in notice)
+    plans = "\n".join(notice.partition("plan:")[2] for notice in notices if "Query Text: -- " not in notice)
     return set(re.findall(r"Seq Scan on (horsies_(?:tasks|task_attempts|workflow\w+))", plans))
 
 

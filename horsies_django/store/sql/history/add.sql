@@ -1,6 +1,6 @@
 -- Adds what a worker has counted to the rows of the present minute and hour; "at" is where the middle of the time that it covers lies. A
 -- number that the worker's row has already, or a worker that was deleted, adds nothing: so what is sent again after a lost reply counts once.
--- Locks: the worker's row; the rows of the history, in the order of their key. Index: primary keys.
+-- Locks: the worker's row; the rows of the history, in the order of their key.
 WITH counted AS (
   UPDATE horsies_workers worker SET counted = %(number)s::int WHERE worker.id = %(worker)s::uuid AND worker.counted < %(number)s::int
   RETURNING clock_timestamp() - %(covers)s::interval / 2 AS middle

@@ -1,5 +1,5 @@
 -- Deletes a batch of the oldest rows of the history of one width.
--- Locks: the deleted rows, skipping locked ones. Index: primary key.
+-- Locks: the deleted rows, skipping locked ones.
 DELETE FROM horsies_history history
 WHERE history.ctid = ANY (ARRAY(
   SELECT old.ctid FROM horsies_history old WHERE old.width = %(width)s::int AND old.at < statement_timestamp() - %(age)s::interval

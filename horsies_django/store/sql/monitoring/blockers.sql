@@ -1,7 +1,6 @@
 -- Returns the transactions that keep others from the tables: by a lock that conflicts with writing, or by waiting for one, because others queue
 -- behind it. They are older than "older"; the start of another role's is hidden without the rights of pg_monitor, and then it is as old as
 -- the longest wait for the table. A vacuum is left out: it gives up its lock as soon as somebody waits.
--- Locks: none. Index: none; these are views of the server's own state.
 SELECT found.pid, found.name, found.mode, found.relation, found.granted, extract(epoch FROM clock_timestamp() - found.since)::float8
 FROM (
   SELECT DISTINCT ON (lock.pid, ready.gid) lock.pid, coalesce(session.application_name, ready.gid, '') AS name,

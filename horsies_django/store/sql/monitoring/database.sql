@@ -1,6 +1,5 @@
 -- Reads the state of the server, using only what every role may see.
 -- Without the rights of pg_monitor the type of other sessions is hidden; then sessions in a database count as connections.
--- Locks: none. Index: none; these are views of the server's own state.
 SELECT clock_timestamp(), current_setting('server_version'), pg_is_in_recovery(), current_setting('transaction_read_only')::boolean,
        pg_notification_queue_usage(),
        (SELECT count(*) FROM pg_stat_activity session

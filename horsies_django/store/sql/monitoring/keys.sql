@@ -1,7 +1,7 @@
 -- Lists partitions of a queue with a policy, with the task that comes first in each, since when that has its status, and how many tasks are
 -- behind it, counted up to one more than the bound: those that a failed task stops, the one stopped the longest first, or all that have
 -- tasks, by key, each found by a probe.
--- Locks: none. Index: horsies_tasks_stopped, horsies_tasks_order.
+-- Index: horsies_tasks_stopped, horsies_tasks_order.
 WITH RECURSIVE first_of (number, key, id) AS (
   SELECT 0, '', NULL::uuid WHERE NOT %(stopped)s::boolean
   UNION ALL

@@ -1,5 +1,4 @@
 -- Returns the audit entry and the snapshot that were lost last, if that is not long ago.
--- Locks: none. Index: none; the table has a row per kind.
 SELECT lost.kind, lost.what, lost.error, extract(epoch FROM clock_timestamp() - lost.at)::float8
 FROM horsies_lost_records lost
 WHERE lost.at > clock_timestamp() - %(recent)s::interval ORDER BY lost.kind

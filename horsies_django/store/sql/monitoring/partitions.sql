@@ -1,7 +1,7 @@
 -- Lists the partitions of a queue that hold permits, those with the most tasks first: the permits that each holds, its limit on all workers
 -- together, and how many of its tasks are parked, counted up to one more than the bound. A task is parked only behind others of its partition
 -- that hold permits, or behind a failed one that stops its order, see keys.sql.
--- Locks: none. Index: horsies_tasks_holding, horsies_tasks_parked.
+-- Index: horsies_tasks_holding, horsies_tasks_parked.
 SELECT load.key, load.held, load.held + load.everyone, parked.many
 FROM horsies_queues queue
 CROSS JOIN (SELECT clock_timestamp() AS now OFFSET 0) AS moment

@@ -1,5 +1,5 @@
 -- Lists the tasks that hold permits of a queue ('*': of any queue), oldest claim first. The partition is that of the rule in force.
--- Locks: none. Index: horsies_tasks_holding, primary keys, horsies_heartbeats_worker.
+-- Index: horsies_tasks_holding, primary keys, horsies_heartbeats_worker.
 SELECT task.id, task.task_name, task.status,
        horsies_partition_key(queue.partition_by_args, queue.partition_by_task, task.kwargs, task.task_name, task.codec),
        task.claimed_by, worker.hostname, child.pid, coalesce(task.started_at, task.claimed_at),

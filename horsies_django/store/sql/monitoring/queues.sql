@@ -1,7 +1,7 @@
 -- Reads the state of queues: limits declared, overridden and in force, tasks in flight, partitions at their limit, living workers.
 -- Limits in force are computed from horsies_queues, because reading horsies_limits would delay a change of limits. The row of the cluster
 -- comes first, and only if it has a limit or an override or was asked for by name.
--- Locks: none. Index: see functions/monitoring/horsies_permits_in_use.sql.
+-- Index: see functions/monitoring/horsies_permits_in_use.sql.
 WITH moment AS MATERIALIZED (
   SELECT clock_timestamp() AS now
 )

@@ -1,6 +1,5 @@
 -- Return the schedules that are overdue, those that could not send the task of their last fire time, and those that missed fire times not
 -- long ago; the longest due first.
--- Locks: none. Index: none; the table is small.
 SELECT s.name, extract(epoch FROM clock_timestamp() - s.next_at)::float8 AS late_seconds, s.error, s.error_at,
        CASE WHEN s.missed_at > clock_timestamp() - %(missed)s::interval THEN s.missed_at END AS missed_at
 FROM horsies_schedules s

@@ -1,6 +1,6 @@
 -- Returns for each queue in which failed tasks stop partitions how many they are, counted up to one more than the bound, and for how many
 -- seconds the first has done so.
--- Locks: none. Index: horsies_tasks_stopped.
+-- Index: horsies_tasks_stopped.
 SELECT asked.name, found.many, extract(epoch FROM clock_timestamp() - found.since)::float8
 FROM unnest(%(names)s::text[]) AS asked (name)
 CROSS JOIN LATERAL (

@@ -1,6 +1,6 @@
 -- Reads the workers that are living, stale, or ended recently, and how many tasks they hold. Those come first that hold tasks and should
 -- not.
--- Locks: none. Index: see functions/monitoring/horsies_tasks_per_worker.sql; the other tables have a few rows per worker.
+-- Index: see functions/monitoring/horsies_tasks_per_worker.sql; the other tables have a few rows per worker.
 SELECT worker.id, worker.hostname, worker.pid, worker.version, ARRAY(SELECT jsonb_array_elements_text(worker.queues)), seen.state, seen.at,
        extract(epoch FROM moment.now - seen.at)::float8, worker.processes, worker.running_sync, worker.running_async,
        worker.memory_usage_mb, worker.children_memory_mb, coalesce(burden.tasks, 0)

@@ -1,7 +1,6 @@
 -- Reads what keeps dead rows of this database from being removed: the oldest of each kind.
 -- Every role sees that a session holds an xmin, and how many transactions ago that began. Only the session's own role and those with the
 -- rights of pg_monitor see since when, and its state. Vacuums hold back nothing, logical slots only the catalogue.
--- Locks: none. Index: none; these are views of the server's own state.
 SELECT DISTINCT ON (found.kind) found.kind, found.pid, found.name, found.role, found.state,
        extract(epoch FROM clock_timestamp() - found.since)::float8, found.transactions
 FROM (

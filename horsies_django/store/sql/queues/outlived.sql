@@ -1,5 +1,4 @@
 -- Lists the overrides to end: their time is over, or no worker has served the queue for the given time (NULL: never).
--- Locks: none. Index: none; the table has a row per queue.
 SELECT queue.name, coalesce(queue.override_until <= clock_timestamp(), false)
 FROM horsies_queues queue
 WHERE queue.override IS NOT NULL

@@ -1,5 +1,5 @@
 -- Requests a sweep of the queues with limits per partition, in case a wakeup was lost.
--- Locks: the queues' rows. Index: none; the table has a row per queue.
+-- Locks: the queues' rows.
 UPDATE horsies_queues queue SET sweep = '{"stage": "heads"}'
 WHERE queue.sweep IS NULL AND EXISTS (
   SELECT FROM horsies_limits limits

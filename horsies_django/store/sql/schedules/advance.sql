@@ -1,5 +1,5 @@
 -- Record how far a schedule came, what went wrong if anything did, and when to look at it next. last_fire_at never moves back.
--- Locks: the schedule's row. Index: primary key.
+-- Locks: the schedule's row.
 UPDATE horsies_schedules s
 SET last_fire_at = greatest(s.last_fire_at, %(last_fire_at)s::timestamptz), next_fire_at = %(next_fire_at)s::timestamptz,
     next_at = %(next_at)s::timestamptz, rules = %(rules)s::smallint, error = %(error)s::text,

@@ -1,5 +1,5 @@
 -- Record that schedules are still in the code of a scheduler; return those that had been disabled as gone from the code.
--- Locks: the schedules' rows, skipping locked ones. Index: primary key.
+-- Locks: the schedules' rows, skipping locked ones.
 WITH signed AS (
   UPDATE horsies_schedules s SET declared_at = clock_timestamp()
   WHERE s.name = ANY (ARRAY(SELECT d.name FROM horsies_schedules d WHERE d.name = ANY (%(names)s::text[]) FOR NO KEY UPDATE SKIP LOCKED))

@@ -1,6 +1,6 @@
 -- Disable the schedules that no scheduler has had in its code for a while, and audit that; return their names, and the reason if
 -- an entry of the audit is lost.
--- Locks: the schedules' rows, skipping locked ones. Index: none; the table is small.
+-- Locks: the schedules' rows, skipping locked ones.
 WITH gone AS (
   UPDATE horsies_schedules s SET gone_at = clock_timestamp(), next_at = NULL, next_fire_at = NULL
   WHERE s.name = ANY (ARRAY(

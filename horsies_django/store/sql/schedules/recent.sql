@@ -1,6 +1,5 @@
 -- Return the latest fire times of schedules and the status of their tasks, which is NULL where the task has been deleted. The task of
 -- one that was skipped is the one it was skipped for.
--- Locks: none. Index: the primary keys of horsies_schedule_ticks and horsies_tasks.
 SELECT t.schedule_name, t.fire_at, t.sent_at, t.task_id, k.status, t.skipped
 FROM unnest(%(names)s::text[]) AS n (name)
 CROSS JOIN LATERAL (

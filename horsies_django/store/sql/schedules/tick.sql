@@ -1,7 +1,7 @@
 -- Record the task of each fire time; return those of fire times that had not been recorded before. With "skip", a fire time is recorded
 -- without a task while the last one that was sent has not finished, and that one is returned, too: the fire time before names it, as its
 -- own task or as the one it was skipped for. It has to be in the table, so with "skip" there is one fire time in a call.
--- Locks: only the new rows. Index: primary keys.
+-- Locks: only the new rows.
 WITH due AS MATERIALIZED (
   SELECT t.fire_at, t.task_id, CASE WHEN %(skip)s::boolean THEN (
     SELECT k.id FROM horsies_tasks k

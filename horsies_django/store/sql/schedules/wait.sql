@@ -1,5 +1,5 @@
 -- Return the seconds until the next schedule is due, leaving out those in "but"; NULL if there is none.
--- Locks: none. Index: horsies_schedules_next.
+-- Index: horsies_schedules_next.
 SELECT extract(epoch FROM (
   SELECT s.next_at FROM horsies_schedules s
   WHERE s.next_at IS NOT NULL AND s.name <> ALL (%(but)s::text[]) ORDER BY s.next_at LIMIT 1

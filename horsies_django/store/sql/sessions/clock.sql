@@ -1,3 +1,2 @@
 -- Returns the time by the database's clock in microseconds since 1970: a number, because the format of timestamps depends on settings.
--- Locks: none. Index: none.
 SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint

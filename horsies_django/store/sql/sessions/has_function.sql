@@ -1,3 +1,2 @@
 -- Returns whether the schema has a function of this name.
--- Locks: none. Index: the system catalogue's.
 SELECT EXISTS (SELECT FROM pg_proc WHERE proname = %(name)s::text AND pg_function_is_visible(oid))

@@ -1,6 +1,5 @@
 -- Reads the status and the result of the tasks into which tasks were merged, by the ids of the latter. It is one statement, because a
 -- merge is undone if the task into which it went does not run.
--- Locks: none. Index: primary key.
 WITH RECURSIVE seen AS (
   SELECT task.id, task.status, task.result, task.merged_into FROM horsies_tasks task WHERE task.id = ANY (%(ids)s::uuid[])
   UNION ALL

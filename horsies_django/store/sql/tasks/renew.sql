@@ -1,5 +1,5 @@
 -- Renews the leases of prefetched tasks, each under its own claim generation. No index is changed.
--- Locks: the task rows, skipping locked ones. Index: primary key.
+-- Locks: the task rows, skipping locked ones.
 UPDATE horsies_tasks task SET claim_expires_at = clock_timestamp() + %(lease)s::interval
 FROM jsonb_to_recordset(%(claims)s::jsonb) AS claim (id uuid, generation int)
 WHERE task.id = claim.id AND task.claimed_by = %(worker)s::uuid AND task.claim_generation = claim.generation AND task.status = 'CLAIMED'

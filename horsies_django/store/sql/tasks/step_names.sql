@@ -1,3 +1,2 @@
 -- Lists the names of the recorded steps of a task.
--- Locks: none. Index: primary key.
 SELECT step.name FROM horsies_task_steps step WHERE step.task_id = %(task)s::uuid

@@ -1,7 +1,6 @@
 -- Returns why a write did not happen: 'held' (the task is still this claim's and running; if its row was locked, try again), 'waiting'
 -- (still this claim's, but not started), 'settled' or 'retried' (an attempt of this worker and generation exists: an earlier try was written), or
 -- 'lost' (another claim or nobody holds it now; a reaper's attempt has no process).
--- Locks: none. Index: the primary keys of both tables.
 SELECT wanted.id,
        CASE WHEN task.claimed_by = %(worker)s::uuid AND task.finished_at IS NULL AND task.claim_generation = wanted.generation
               THEN CASE task.status WHEN 'RUNNING' THEN 'held' ELSE 'waiting' END

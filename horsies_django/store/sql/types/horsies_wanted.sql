@@ -7,7 +7,6 @@
 -- found them; NULL, or {} for a queue: anywhere. behind: the earliest due time of tasks that came back since; the pass sets it. now:
 -- replaces the clock in tests, until the pass reads the clock. max_bytes: of the arguments of a task of a workflow; NULL: no outcome is
 -- of a workflow, or the pass leaves all to horsies_advance.
--- Locks: none. Index: none.
 CREATE TYPE horsies_wanted AS (
   worker uuid, channel text, queues text[], news text, sync int, async int, prefetch int, total int, batch int, lease interval,
   durable boolean, max_crashes int, grace interval, taker horsies_workers, cursors jsonb, behind timestamptz, now timestamptz, max_bytes int)

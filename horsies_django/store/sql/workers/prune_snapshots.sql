@@ -1,5 +1,5 @@
 -- Deletes a batch of the oldest snapshots of workers. Ids ascend with time, so only the first entries of the primary key are read.
--- Locks: the deleted rows, skipping locked ones. Index: primary key.
+-- Locks: the deleted rows, skipping locked ones.
 WITH old AS MATERIALIZED (
   SELECT first.id FROM (SELECT kept.id, kept.snapshot_at FROM horsies_worker_states kept ORDER BY kept.id LIMIT %(many)s::int) AS first
   WHERE first.snapshot_at < clock_timestamp() - %(age)s::interval

@@ -1,5 +1,5 @@
 -- Inserts a snapshot of a worker's state, and writes the memory of its children into their heartbeats.
--- Locks: the rows of its children. Index: primary key.
+-- Locks: the rows of its children.
 WITH known AS (
   UPDATE horsies_heartbeats beat SET memory_mb = child.memory_mb
   FROM unnest(%(ids)s::uuid[], %(memories)s::float8[]) AS child (id, memory_mb) WHERE beat.id = child.id

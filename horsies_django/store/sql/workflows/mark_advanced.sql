@@ -1,6 +1,6 @@
 -- Notes that the parents of finished runs have been advanced. A run that its parent still waits for is left out: it finished, perhaps
 -- again after a retry, only after the parent was advanced.
--- Locks: the rows of the runs. Index: primary keys.
+-- Locks: the rows of the runs.
 UPDATE horsies_workflows run SET advanced_at = clock_timestamp()
 WHERE run.id = ANY (%(ids)s::uuid[]) AND run.finished_at IS NOT NULL AND (
   SELECT n.task_id = run.id AND n.status = 'ENQUEUED' FROM horsies_workflow_nodes n  -- an EXISTS may become a join with all nodes

@@ -1,5 +1,5 @@
 -- Returns the number of the node that a node of a run added under a name, and what it runs and waits for, with the keys of Node.json().
--- Locks: none. Index: horsies_workflow_nodes_named.
+-- Index: horsies_workflow_nodes_named.
 SELECT n.number, jsonb_build_object('kind', n.kind, 'task', nullif(n.task_name, ''), 'kwargs', n.kwargs, 'inputs', n.inputs, 'graph', n.graph,
                                     'value', CASE WHEN n.kind = 'map' THEN n.value END, 'signal', n.signal, 'signal_key', n.signal_key)::text
 FROM horsies_workflow_nodes n

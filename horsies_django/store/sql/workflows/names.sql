@@ -1,5 +1,5 @@
 -- Returns the names of runs, in order, without reading all runs: one probe per name.
--- Locks: none. Index: horsies_workflows_name.
+-- Index: horsies_workflows_name.
 WITH RECURSIVE step (name) AS (
   (SELECT run.name FROM horsies_workflows run ORDER BY run.name LIMIT 1)
   UNION ALL

@@ -1,7 +1,6 @@
 -- Returns the run and the node of a task, which element of a map it is, the kind of the node, whether its run is a node of another one, and
 -- the name of the run if it has a key;
 -- no row if it is not part of a workflow.
--- Locks: none. Index: primary keys.
 SELECT t.workflow_id, t.node, CASE WHEN n.kind = 'map' THEN t.node_index END, n.kind, w.parent_id IS NOT NULL, CASE WHEN w.key IS NOT NULL THEN w.name END
 FROM horsies_tasks t JOIN horsies_workflow_nodes n ON n.workflow_id = t.workflow_id AND n.number = t.node
 JOIN horsies_workflows w ON w.id = t.workflow_id

@@ -1,6 +1,5 @@
 -- Counts how far runs are; a map counts as its tasks once their number is known, else as one. An element that was skipped, or passed over
 -- because the one before it was, counts as completed; those of a map that was ended before it had sent them count as failed.
--- Locks: none. Index: primary key.
 SELECT c.workflow_id, sum(c.many)::int, sum(c.many - c.failed - c.skipped - c.open)::int AS completed, sum(c.failed)::int,
        sum(c.skipped)::int, sum(c.open)::int
 FROM (

@@ -1,6 +1,6 @@
 -- Reads results for an argument annotated Results[T], or, without a parameter, of the tasks of a map, in order: those from a place on, some
 -- at a time.
--- Locks: none. Index: primary keys, horsies_tasks_node.
+-- Index: primary keys, horsies_tasks_node.
 SELECT r.place, r.status, r.result::text
 FROM horsies_workflow_nodes n
 CROSS JOIN LATERAL (SELECT coalesce(n.inputs -> %(parameter)s::text, jsonb_build_object('node', n.number)) AS spec) AS s

@@ -1,5 +1,4 @@
 -- Returns the run as which a run continued, NULL: it did not; or the last one of those that followed one another. No row: no such run.
--- Locks: none. Index: primary key.
 WITH RECURSIVE chain (id, next, place) AS (
   SELECT w.id, w.continued_as, 0 FROM horsies_workflows w WHERE w.id = %(workflow)s::uuid
   UNION ALL

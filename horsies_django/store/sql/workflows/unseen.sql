@@ -1,5 +1,5 @@
 -- Returns the runs among some that have signals which no advance has seen, or that are owed an advance.
--- Locks: none. Index: horsies_signals_unseen, primary key.
+-- Index: horsies_signals_unseen, primary key.
 SELECT signal.workflow_id FROM horsies_workflow_signals signal
 WHERE signal.workflow_id = ANY (%(ids)s::uuid[]) AND signal.seen_at IS NULL
 UNION

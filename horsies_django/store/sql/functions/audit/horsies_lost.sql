@@ -1,6 +1,6 @@
 -- Records for horsies_status that an audit entry or a snapshot was lost, and why; the last one of a kind is kept. Never fails, so that it can
 -- be called where the record itself failed, and hardly waits for another transaction that records a loss: that one is enough.
--- Locks: the row; gives up after the lock timeout. Index: primary key.
+-- Locks: the row; gives up after the lock timeout.
 CREATE OR REPLACE FUNCTION horsies_lost(p_kind text, p_what text, p_error text) RETURNS void LANGUAGE plpgsql VOLATILE SET lock_timeout = '500ms' AS $$
 BEGIN
   INSERT INTO horsies_lost_records (kind, at, what, error) VALUES (p_kind, clock_timestamp(), p_what, p_error)

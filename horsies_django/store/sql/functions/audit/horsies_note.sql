@@ -1,7 +1,7 @@
 -- Writes an entry of the audit, in the transaction of the change that it records. That change must not fail because of the entry: if it cannot
 -- be written, the loss is recorded, and its reason returned for the log. Returns NULL if the entry is written. A role without the privilege to
 -- write the audit is refused: nobody may make changes that are never audited.
--- Locks: none but the new row; gives up after the lock timeout where the table is locked. Index: none.
+-- Locks: none but the new row; gives up after the lock timeout where the table is locked.
 CREATE OR REPLACE FUNCTION horsies_note(p_action text, p_actor text, p_subject text, p_reason text, p_before jsonb, p_after jsonb) RETURNS text
 LANGUAGE plpgsql VOLATILE SET lock_timeout = '500ms' AS $$
 BEGIN

@@ -1,6 +1,5 @@
 -- Returns the limits in force of a queue's row: overridden values, else declared ones; a paused queue has max_concurrency 0. With a policy for
 -- partitions, one task of a partition runs at a time.
--- Locks: none. Index: none.
 CREATE OR REPLACE FUNCTION horsies_effective_limits(p_queue horsies_queues) RETURNS horsies_limits LANGUAGE sql STABLE AS $$
   SELECT jsonb_populate_record(
     NULL::horsies_limits,

@@ -1,7 +1,7 @@
 -- Takes the advisory locks under which caps are read and permits given out, until the end of the transaction.
 -- One lock for the whole cluster if it has a cap; otherwise one per queue with a cap or limits per partition, in the order of their keys.
 -- Paused queues need none, because nothing is claimed from them.
--- Locks: transaction-level advisory locks. Index: none.
+-- Locks: transaction-level advisory locks.
 CREATE OR REPLACE FUNCTION horsies_lock_caps(p_limits horsies_limits[], p_cluster int) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_seed bigint := 'horsies_tasks'::regclass::oid::bigint;  -- each schema has its own locks

@@ -1,5 +1,4 @@
 -- Returns the living workers that serve a queue; for '*', the cluster, all living workers.
--- Locks: none. Index: none; both tables have a few rows per worker.
 CREATE OR REPLACE FUNCTION horsies_workers_serving(p_queue text) RETURNS SETOF uuid LANGUAGE sql STABLE ROWS 10 AS $$
   SELECT w.id FROM horsies_workers w JOIN horsies_heartbeats b ON b.id = w.id
   WHERE b.died_at IS NULL AND w.stopped_at IS NULL AND (p_queue = '*' OR w.queues ? p_queue)

@@ -1,6 +1,5 @@
 -- Returns the row of a pass for a task that it claimed or found late, see horsies_passed. It is one expression, which PostgreSQL puts into the
 -- statement that calls it: there it reads columns, and no row of the table is formed.
--- Locks: none. Index: none.
 CREATE OR REPLACE FUNCTION horsies_claimed(p_kind text, p_task horsies_tasks) RETURNS horsies_passed LANGUAGE sql STABLE AS $$
   SELECT ROW(
     p_kind, p_task.id, p_task.claim_generation, p_task.lane::text, p_task.task_name::text,

@@ -1,6 +1,6 @@
 -- Returns how many claimable tasks of some queues and lanes are due, at most p_most, without those that their run does not let start. The
 -- first task of each priority is probed, so tasks that are due in the future cost one probe. p_cursors, p_behind: see horsies_first_waiting.
--- Locks: none. Index: horsies_tasks_claim, in its order, no sort.
+-- Index: horsies_tasks_claim, in its order, no sort.
 CREATE OR REPLACE FUNCTION horsies_count_due(p_queues text[], p_lanes text[], p_most int, p_cursors jsonb, p_behind timestamptz) RETURNS int
 LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$

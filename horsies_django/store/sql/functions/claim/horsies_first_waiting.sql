@@ -5,7 +5,7 @@
 -- for queue and lane it looks everywhere.
 -- A range that starts where the last scan found a task skips the dead index entries before it; see docs/explanation/the-pass.md. The ranges
 -- are read one by one in their order, because a nested loop does not sort.
--- Locks: none. Index: horsies_tasks_claim, in its order, no sort; for a range of one priority it starts exactly at since.
+-- Index: horsies_tasks_claim, in its order, no sort; for a range of one priority it starts exactly at since.
 CREATE OR REPLACE FUNCTION horsies_first_waiting(p_queue text, p_lane text, p_beyond smallint, p_cursors jsonb, p_behind timestamptz,
                                       OUT priority smallint, OUT moment timestamptz) LANGUAGE plpgsql VOLATILE AS $$
 BEGIN

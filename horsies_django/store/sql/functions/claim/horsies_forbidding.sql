@@ -5,7 +5,6 @@
 -- snapshot: what it starts was claimed before the pause was committed. Ask as (t.workflow_id IS NULL OR NOT EXISTS (...)): then it becomes a
 -- part of the scan's plan, which looks the run up by its key, only for tasks of runs. A scan walks over 20,000 such tasks in 50 ms; a call
 -- of plpgsql for each took 600.
--- Locks: none. Index: primary keys.
 CREATE OR REPLACE FUNCTION horsies_forbidding(p_workflow uuid, p_node bigint) RETURNS SETOF uuid LANGUAGE sql STABLE AS $$
   SELECT w.id FROM horsies_workflows w
   WHERE w.id = p_workflow AND CASE

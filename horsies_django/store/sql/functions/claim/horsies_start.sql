@@ -2,8 +2,7 @@
 -- have room (only running tasks count in soft mode), the cluster is not paused, and their run lets them start. Others expire or are released.
 -- Moves CLAIMED -> RUNNING, PENDING (late ones expire). Each array has the order of p_starts; a task in none of them belongs to another
 -- worker now, or its row is locked. earliest: see horsies_release.
--- Locks: task rows, skipping locked ones; the caller holds the advisory locks. Index: primary key, horsies_tasks_holding,
--- horsies_tasks_parked.
+-- Locks: task rows, skipping locked ones; the caller holds the advisory locks. Index: primary key, horsies_tasks_holding, horsies_tasks_parked.
 CREATE OR REPLACE FUNCTION horsies_start(p_wanted horsies_wanted, p_limits horsies_limits[], p_paused boolean, p_starts jsonb,
                               OUT started uuid[], OUT expired uuid[], OUT returned uuid[], OUT earliest timestamptz) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE

@@ -2,7 +2,7 @@
 -- that have none. A task that is sent after this wakes the worker again.
 -- Of many queues it leaps through the index from one with tasks (of any lane) to the next, so a queue without tasks costs nothing. If it
 -- meets more queues than it was asked for, the others are those of other workers, and it probes each of its own instead.
--- Locks: none. Index: horsies_tasks_claim, in its order, no sort.
+-- Index: horsies_tasks_claim, in its order, no sort.
 CREATE OR REPLACE FUNCTION horsies_waiting_queues(p_queues text[], p_lanes text[], p_cursors jsonb, p_behind timestamptz,
                                        OUT names text[], OUT firsts jsonb) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE

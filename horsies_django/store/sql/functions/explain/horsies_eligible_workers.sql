@@ -2,7 +2,7 @@
 -- Keys: worker_id, hostname, pid, beat_at; slots and busy (of the task's lane; busy counts rows, which are newer than the last heartbeat),
 -- room (under the queue's limit per worker, NULL without one), partition_room (NULL without one), wire (the latest format that it reads),
 -- knows (it can run the task).
--- Locks: none. Index: horsies_tasks_holding, primary keys.
+-- Index: horsies_tasks_holding, primary keys.
 CREATE OR REPLACE FUNCTION horsies_eligible_workers(p_task horsies_tasks, p_limits horsies_limits, p_key text, p_claimed boolean, p_now timestamptz)
 RETURNS jsonb
 LANGUAGE plpgsql VOLATILE AS $$

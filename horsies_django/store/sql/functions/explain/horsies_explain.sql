@@ -4,7 +4,7 @@
 -- largest number of holders and of former workers to return. p_bound: the largest number of tasks before this one to count.
 -- "taken" is computed as the room missing under a very high cap, so it is the claim's own count.
 -- "order": the other task that comes first in its partition, see horsies_order_head.
--- Locks: none. Index: primary keys, horsies_tasks_holding, horsies_tasks_claim, horsies_tasks_parked, horsies_tasks_order.
+-- Index: primary keys, horsies_tasks_holding, horsies_tasks_claim, horsies_tasks_parked, horsies_tasks_order.
 CREATE OR REPLACE FUNCTION horsies_explain(p_id uuid, p_claimed boolean, p_threshold interval, p_many int, p_bound int) RETURNS text
 LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$

@@ -1,7 +1,7 @@
 -- Returns what decides now about a node of a run, as the text of a JSON object for core/node_reasoning.py; NULL if there is no such node.
 -- p_many: the largest number of open and of failed upstream nodes to return. "task" is the id of a task of the node that has not finished;
 -- of a map, the first one.
--- Locks: none. Index: primary keys, horsies_workflow_edges_up, horsies_workflow_nodes_open, horsies_tasks_node, horsies_audit_subject.
+-- Index: primary keys, horsies_workflow_edges_up, horsies_workflow_nodes_open, horsies_tasks_node, horsies_audit_subject.
 CREATE OR REPLACE FUNCTION horsies_explain_node(p_workflow uuid, p_number bigint, p_many int) RETURNS text LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE

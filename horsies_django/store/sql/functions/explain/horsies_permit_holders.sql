@@ -1,6 +1,6 @@
 -- Returns up to p_many tasks that hold permits of a queue ('*': of any queue), oldest claim first, as JSON objects: task_id, task_name,
 -- worker_id, hostname, pid, child_pid, since. With p_key only those of one partition under the rule in force.
--- Locks: none. Index: horsies_tasks_holding, horsies_heartbeats_worker, primary keys.
+-- Index: horsies_tasks_holding, horsies_heartbeats_worker, primary keys.
 CREATE OR REPLACE FUNCTION horsies_permit_holders(p_limits horsies_limits, p_key text, p_claimed boolean, p_now timestamptz, p_many int) RETURNS jsonb
 LANGUAGE sql VOLATILE AS $$
   SELECT coalesce(jsonb_agg(jsonb_build_object(

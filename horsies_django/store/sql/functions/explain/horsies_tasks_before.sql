@@ -1,7 +1,7 @@
 -- Returns how many due tasks of its queue and lane come before a task in the order (priority, enqueued_at, id), counted up to p_bound. For a
 -- parked task these are the parked ones of its partition.
 -- Each priority is read on its own, so tasks that are due in the future cost one probe per priority.
--- Locks: none. Index: horsies_tasks_claim, horsies_tasks_parked, in their order, no sort.
+-- Index: horsies_tasks_claim, horsies_tasks_parked, in their order, no sort.
 CREATE OR REPLACE FUNCTION horsies_tasks_before(p_task horsies_tasks, p_now timestamptz, p_bound int) RETURNS int LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
   IF p_task.parked THEN

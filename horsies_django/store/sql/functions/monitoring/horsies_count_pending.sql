@@ -2,7 +2,7 @@
 -- queues.
 -- The scan goes from one lane and priority to the next, so tasks that are due in the future cost one probe each time. Parked tasks are
 -- always due.
--- Locks: none. Index: horsies_tasks_claim, horsies_tasks_parked, in their order.
+-- Index: horsies_tasks_claim, horsies_tasks_parked, in their order.
 CREATE OR REPLACE FUNCTION horsies_count_pending(p_names text[], p_bound int) RETURNS TABLE (queue_name text, many int) LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE

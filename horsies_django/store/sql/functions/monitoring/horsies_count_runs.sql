@@ -1,5 +1,5 @@
 -- Counts the workflow runs that have not finished by status, the oldest p_bound of them.
--- Locks: none. Index: horsies_workflows_unfinished, in its order.
+-- Index: horsies_workflows_unfinished, in its order.
 CREATE OR REPLACE FUNCTION horsies_count_runs(p_bound int) RETURNS TABLE (status text, many int) LANGUAGE sql STABLE
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off AS $$
   SELECT run.status::text, count(*)::int

@@ -1,5 +1,5 @@
 -- Returns the schedules of which the last two tasks that finished, among the last ten of their last p_recent fire times, failed or expired.
--- Locks: none. Index: the primary keys of horsies_schedule_ticks and horsies_tasks; the table of schedules is small.
+-- Index: the primary keys of horsies_schedule_ticks and horsies_tasks; the table of schedules is small.
 CREATE OR REPLACE FUNCTION horsies_failing_schedules(p_recent int, p_many int) RETURNS TABLE (name text, task text, since timestamptz)
 LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$

@@ -1,6 +1,6 @@
 -- Returns by workflow and reason how many runs a failure has paused or were not undone completely, and how many gates will soon time out, with
 -- the first of each: since when, what it is, until when. A gate's timeout is near in the last tenth of its time.
--- Locks: none. Index: horsies_workflows_halted, horsies_workflow_nodes_due, primary keys.
+-- Index: horsies_workflows_halted, horsies_workflow_nodes_due, primary keys.
 CREATE OR REPLACE FUNCTION horsies_halted_runs(p_many int)
 RETURNS TABLE (reason text, name text, many int, run uuid, since timestamptz, until timestamptz) LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$

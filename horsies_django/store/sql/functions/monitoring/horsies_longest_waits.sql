@@ -1,7 +1,7 @@
 -- Returns how many seconds the oldest due task of each queue has waited. Parked tasks are left out, which wait for their own partition, and
 -- those that their run does not let start.
 -- It reads the first task of each lane and priority, which is the oldest, however many tasks wait.
--- Locks: none. Index: horsies_tasks_claim, in its order.
+-- Index: horsies_tasks_claim, in its order.
 CREATE OR REPLACE FUNCTION horsies_longest_waits(p_names text[]) RETURNS TABLE (queue_name text, seconds float8) LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE

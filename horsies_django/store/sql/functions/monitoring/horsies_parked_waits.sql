@@ -1,6 +1,6 @@
 -- Returns how many seconds the oldest parked task has waited, for each queue that has any in its first p_many partitions.
 -- It reads the first task of each partition, lane and priority, which is the oldest, however many are parked; p_many bounds all of these.
--- Locks: none. Index: horsies_tasks_parked, in its order.
+-- Index: horsies_tasks_parked, in its order.
 CREATE OR REPLACE FUNCTION horsies_parked_waits(p_names text[], p_many int) RETURNS TABLE (queue_name text, seconds float8) LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE

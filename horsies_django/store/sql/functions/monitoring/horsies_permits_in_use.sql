@@ -1,5 +1,5 @@
 -- Returns how many tasks of each queue are running, and how many permits running and claimed tasks hold; '*' is the total.
--- Locks: none. Index: horsies_tasks_holding, which has an entry per task in flight.
+-- Index: horsies_tasks_holding, which has an entry per task in flight.
 CREATE OR REPLACE FUNCTION horsies_permits_in_use(p_now timestamptz) RETURNS TABLE (name text, running int, permits int) LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 BEGIN

@@ -1,5 +1,5 @@
 -- Returns the lanes and priorities in which claimable tasks of a queue wait, due or not, by one probe for each.
--- Locks: none. Index: horsies_tasks_claim, in its order, no sort.
+-- Index: horsies_tasks_claim, in its order, no sort.
 CREATE OR REPLACE FUNCTION horsies_priorities(p_queue text) RETURNS TABLE (lane text, priority smallint) LANGUAGE sql STABLE AS $$
   WITH RECURSIVE step (lane, priority) AS (
     (SELECT t.lane, t.priority FROM horsies_tasks t

@@ -1,6 +1,5 @@
 -- Returns the sums of the history of one width over the last p_span, in p_steps equal steps; the last one (p_steps - 1) ends with the present
 -- minute or hour. kind: claimed, completed (p_completed), failed, or other (the rest of p_no_failure).
--- Locks: none. Index: the primary key of horsies_history.
 CREATE OR REPLACE FUNCTION horsies_series(p_width int, p_span interval, p_steps int, p_completed text[], p_no_failure text[])
 RETURNS TABLE (queue text, step int, kind text, n bigint, buckets bigint[]) LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET max_parallel_workers_per_gather = 0

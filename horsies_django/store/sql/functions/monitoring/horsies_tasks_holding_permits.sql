@@ -1,5 +1,5 @@
 -- Returns up to p_many tasks that hold permits of a queue ('*': of any queue), oldest claim first.
--- Locks: none. Index: horsies_tasks_holding.
+-- Index: horsies_tasks_holding.
 CREATE OR REPLACE FUNCTION horsies_tasks_holding_permits(p_queue text, p_many int, p_now timestamptz) RETURNS SETOF horsies_tasks LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 BEGIN

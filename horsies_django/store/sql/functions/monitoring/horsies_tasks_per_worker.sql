@@ -1,5 +1,5 @@
 -- Returns how many claimed and running tasks each worker has.
--- Locks: none. Index: horsies_tasks_holding, which has an entry per task in flight.
+-- Index: horsies_tasks_holding, which has an entry per task in flight.
 CREATE OR REPLACE FUNCTION horsies_tasks_per_worker() RETURNS TABLE (worker uuid, tasks int) LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 BEGIN

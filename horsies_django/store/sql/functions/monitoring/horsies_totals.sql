@@ -1,5 +1,5 @@
 -- Returns the sums of the history of one width by queue, task and result but those in p_but, over the rows that began in the last p_span.
--- Locks: none. Index: the primary key of horsies_history; without parallel workers, whose start takes longer than the sums.
+-- Index: the primary key of horsies_history; without parallel workers, whose start takes longer than the sums.
 CREATE OR REPLACE FUNCTION horsies_totals(p_width int, p_span interval, p_but text[])
 RETURNS TABLE (queue text, task text, result text, n bigint, seconds float8, buckets bigint[]) LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET max_parallel_workers_per_gather = 0

@@ -1,7 +1,7 @@
 -- Returns by queue and name how many tasks have been due for longer than p_grace although living workers serve their queue, none of which
 -- knows them, and since when the first. Of each queue it looks at the first p_many tasks of each lane and priority; those that workers leave
 -- out stay at the front.
--- Locks: none. Index: horsies_tasks_claim, in its order; workers have a few rows.
+-- Index: horsies_tasks_claim, in its order; workers have a few rows.
 CREATE OR REPLACE FUNCTION horsies_unknown_waiting(p_names text[], p_grace interval, p_threshold interval, p_many int)
 RETURNS TABLE (queue_name text, task_name text, many int, since timestamptz) LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$

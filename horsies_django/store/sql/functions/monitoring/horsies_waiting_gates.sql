@@ -1,6 +1,6 @@
 -- Returns the gates that wait for a decision, by workflow and name: how many, and the run and the number of the oldest run's. It looks at
 -- p_many waits without an end, and at the p_many that end first.
--- Locks: none. Index: horsies_workflow_nodes_due, the primary key of horsies_workflows.
+-- Index: horsies_workflow_nodes_due, the primary key of horsies_workflows.
 CREATE OR REPLACE FUNCTION horsies_waiting_gates(p_many int) RETURNS TABLE (workflow text, gate text, many int, run uuid, number bigint)
 LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$

@@ -1,6 +1,6 @@
 -- Locks a task that alone may start in its partition, so that others of it can be parked: who ends it outside of a pass then sees them and
 -- unparks the next one. Returns false if another transaction has locked it, which may be ending it.
--- Locks: the row, skipping a locked one. Index: primary key.
+-- Locks: the row, skipping a locked one.
 CREATE OR REPLACE FUNCTION horsies_lock_head(p_id uuid) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
   PERFORM FROM horsies_tasks t

@@ -2,7 +2,7 @@
 -- for a retry; else, in an ordered queue, the first that was sent, or the failed one that stops the partition. No row: there is none; of
 -- equal tasks that are coalesced, any may begin; or the queue has no policy. Overlapping transactions have no order, so one that has begun
 -- comes before what becomes visible later.
--- Locks: none. Index: horsies_tasks_order.
+-- Index: horsies_tasks_order.
 CREATE OR REPLACE FUNCTION horsies_order_head(p_limits horsies_limits, p_key text) RETURNS TABLE (id uuid, order_stop text)
 LANGUAGE sql STABLE ROWS 1 AS $$
   SELECT f.id, f.order_stop FROM (

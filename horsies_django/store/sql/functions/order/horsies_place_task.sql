@@ -1,7 +1,7 @@
 -- Gives a new task its place in the order of its partition, if its queue has a policy for partitions; whoever inserts it. It comes after all
 -- tasks of its partition that are visible, whatever the clock says. A row that was inserted without a version of the rule gets its partition
 -- first. A delay or a priority of its own is refused in an ordered queue, because the order is that of sending.
--- Locks: none. Index: primary key of horsies_queues, horsies_tasks_order.
+-- Index: primary key of horsies_queues, horsies_tasks_order.
 CREATE OR REPLACE FUNCTION horsies_place_task() RETURNS trigger LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE

@@ -1,6 +1,5 @@
 -- Returns the arguments of a call of the form "plain" by name: those given by keyword, and positional ones whose names the sender knew.
 -- Positional arguments without a name are a list under "*". Other JSON counts as no arguments, so that no row can make statements fail.
--- Locks: none. Index: none.
 CREATE OR REPLACE FUNCTION horsies_named_arguments(p_kwargs jsonb) RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
   SELECT CASE jsonb_typeof(p_kwargs -> 'kwargs') WHEN 'object' THEN p_kwargs -> 'kwargs' ELSE '{}' END
     || coalesce(jsonb_object_agg(given.name, given.value) FILTER (WHERE given.name IS NOT NULL), '{}')

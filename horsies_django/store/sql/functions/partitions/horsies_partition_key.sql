@@ -1,7 +1,6 @@
 -- Returns the partition of a task, or NULL if the rule does not partition. This is the only implementation of the rule.
 -- A key is a JSON object of the arguments in p_by_args, by their JSON keys; missing ones count as null; '[]' means all arguments. With
 -- p_by_task it has the task's name under the key "". Long keys are cut and end with a hash. p_codec: the form of p_kwargs.
--- Locks: none. Index: none.
 CREATE OR REPLACE FUNCTION horsies_partition_key(p_by_args jsonb, p_by_task boolean, p_kwargs json, p_task_name text, p_codec text) RETURNS text
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
 DECLARE

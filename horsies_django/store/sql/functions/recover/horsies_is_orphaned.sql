@@ -1,5 +1,4 @@
 -- Returns whether the worker that holds a task is dead, or has no heartbeat row although it claimed the task before p_before.
--- Locks: none. Index: primary key of horsies_heartbeats.
 CREATE OR REPLACE FUNCTION horsies_is_orphaned(p_worker uuid, p_claimed_at timestamptz, p_before timestamptz) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 BEGIN

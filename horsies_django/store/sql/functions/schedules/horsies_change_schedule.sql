@@ -4,7 +4,7 @@
 -- changed: the keys of the definition that changed; NULL if there is no such schedule. lost: as horsies_note returns it.
 -- A new pattern or zone, or enabling the schedule, takes effect from now on: earlier fire times are dropped. If the clock was once
 -- ahead and last_fire_at is in the future, it is reset to now; otherwise nothing would be sent until then.
--- Locks: the schedule's row; waits for a scheduler that holds it. Index: primary key.
+-- Locks: the schedule's row; waits for a scheduler that holds it.
 CREATE OR REPLACE FUNCTION horsies_change_schedule(p_name text, p_declared jsonb, p_declared_in text, p_changes jsonb, p_drop text[], p_create boolean,
                                         p_action text, p_actor text, p_reason text, p_channel text, OUT changed text[], OUT lost text)
 LANGUAGE plpgsql VOLATILE AS $$

@@ -3,7 +3,7 @@
 -- caller's transaction and takes no lock of a cap, which would delay workers. If a task may have been the first one of its partition, the next
 -- one is unparked; see horsies_lock_head.
 -- Moves PENDING, CLAIMED -> CANCELLED. Returns a verdict per task: 'CANCELLED', 'REQUESTED' (it is running) or 'FINISHED'.
--- Locks: the task rows, in the order of their ids; waits for a pass that holds one. Index: primary key.
+-- Locks: the task rows, in the order of their ids; waits for a pass that holds one.
 CREATE OR REPLACE FUNCTION horsies_cancel(p_ids uuid[], p_terminate boolean, p_channel text)
 RETURNS TABLE (id uuid, verdict text) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE

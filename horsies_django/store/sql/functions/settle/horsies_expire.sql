@@ -1,6 +1,6 @@
 -- Expires tasks that the caller has locked and found past their good_until before they started.
 -- Moves PENDING, CLAIMED -> EXPIRED, and notifies processes that wait for results. Returns the ids.
--- Locks: rows that the caller has locked. Index: primary key.
+-- Locks: rows that the caller has locked.
 CREATE OR REPLACE FUNCTION horsies_expire(p_ids uuid[], p_now timestamptz, p_channel text) RETURNS uuid[] LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
   UPDATE horsies_tasks t

@@ -5,7 +5,7 @@
 -- if it has no retries left.
 -- The delay is that of the policy in p_options before this retry: jitter adds or removes up to a quarter, and the policy's maximum and 30 days
 -- bound it. Without a valid list of numbers there is none. It never raises, because then the task could not even be failed.
--- Locks: none. Index: primary keys, only if a process died.
+-- Index: primary keys, only if a process died.
 CREATE OR REPLACE FUNCTION horsies_retry_decision(p_id uuid, p_options jsonb, p_retry_count int, p_max_retries int, p_good_until timestamptz,
                               p_cancelled boolean, p_code text, p_classes jsonb, p_retry jsonb, p_crashed boolean, p_max_crashes int,
                               p_now timestamptz,

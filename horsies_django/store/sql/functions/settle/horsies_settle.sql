@@ -14,7 +14,7 @@
 -- true for the rest of the transaction. p_now replaces the clock in tests.
 -- Without nested loops: the planner cannot know that the CTEs have a row per outcome, and would compare each with each.
 -- What few outcomes have stays in their JSON: each step that hands rows on prepares and copies every column.
--- Locks: the task rows, skipping locked ones; the next pass tries these again. Index: primary keys.
+-- Locks: the task rows, skipping locked ones; the next pass tries these again.
 CREATE OR REPLACE FUNCTION horsies_settle(p_worker uuid, p_outcomes jsonb, p_max_crashes int, p_channel text, p_news text, p_max_bytes int, p_now timestamptz,
                                OUT queues text[], OUT keys text[], OUT finals uuid[], OUT report jsonb, OUT plain boolean, OUT sent text[])
 LANGUAGE plpgsql VOLATILE SET enable_nestloop = off AS $$

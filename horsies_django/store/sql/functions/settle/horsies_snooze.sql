@@ -1,7 +1,6 @@
 -- Decides about a running task that wants to run again at another time, as the members of an outcome: it is due then, at the earliest now
 -- (due_at); or it ends, because it was cancelled, or was snoozed too often (final_code). p_how: "seconds" from now or "until", and the
 -- "most" snoozes.
--- Locks: none. Index: none.
 CREATE OR REPLACE FUNCTION horsies_snooze(p_task horsies_tasks, p_how jsonb, p_now timestamptz) RETURNS jsonb LANGUAGE sql STABLE AS $$
   SELECT CASE WHEN e.code IS NOT NULL
     THEN jsonb_build_object('status', e.status, 'final_code', e.code, 'error_code', e.code, 'error_message', e.message,

@@ -3,7 +3,7 @@
 -- horsies_retry, horsies_cancel, horsies_redact or horsies_copy; 'DELETED', and 'KEPT' what a purge leaves; and as 'LOCKED' how many are left to
 -- others, which held them, or changed them from p_statuses (NULL: any) to another one.
 -- Moves what these functions move.
--- Locks: the task rows, in the order of their ids, skipping locked ones; see these functions. Index: primary key.
+-- Locks: the task rows, in the order of their ids, skipping locked ones; see these functions.
 CREATE OR REPLACE FUNCTION horsies_act(p_verb text, p_ids uuid[], p_statuses text[], p_channel text, p_spread interval, p_actor text, p_reason text)
 RETURNS TABLE (verdict text, many bigint) LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$

@@ -3,7 +3,7 @@
 -- and a lane if all tasks are due and in that lane. core/notifications.py reads it. All sends of a transaction have the same payload unless
 -- a task has a due time, so PostgreSQL delivers it once.
 -- Only horsies_send sets horsies.quiet; all other INSERTs are announced.
--- Locks: none (the commit takes PostgreSQL's own NOTIFY lock). Index: none.
+-- Locks: none (the commit takes PostgreSQL's own NOTIFY lock).
 CREATE OR REPLACE FUNCTION horsies_announce() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   PERFORM pg_notify(

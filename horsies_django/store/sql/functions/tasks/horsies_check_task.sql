@@ -2,7 +2,6 @@
 -- violated rule, so that no row can make later statements fail. The contents of options are checked when they are read, because they differ
 -- between releases. Times must lie in the years that Python supports in every time zone: 2 to 9999, without the last days.
 -- It is a trigger because PostgreSQL prepares a CHECK again for each statement: with its 21 columns, that was a twelfth of a pass.
--- Locks: none. Index: none.
 CREATE OR REPLACE FUNCTION horsies_check_task() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
   v_rule text := CASE  -- the rule that the row violates; NULL values violate none

@@ -1,6 +1,6 @@
 -- Sends a copy of a finished task that was not redacted: a new row, due now, that refers to the old one. Returns the status of the old task,
 -- whether it was redacted, and whether it was copied; no row if there is no such task.
--- Locks: none but the new row. Index: primary key.
+-- Locks: none but the new row.
 CREATE OR REPLACE FUNCTION horsies_copy(p_id uuid, p_new uuid) RETURNS TABLE (status text, redacted boolean, copied boolean)
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN

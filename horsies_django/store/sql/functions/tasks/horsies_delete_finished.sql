@@ -1,6 +1,6 @@
 -- Deletes those of some tasks that have finished, stop no partition and belong to no workflow run, with their attempts and steps. Returns how
 -- many.
--- Locks: the task rows, skipping locked ones. Index: primary keys.
+-- Locks: the task rows, skipping locked ones.
 CREATE OR REPLACE FUNCTION horsies_delete_finished(p_ids uuid[]) RETURNS int LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE

@@ -1,5 +1,5 @@
 -- Deletes tasks that the caller has picked, with their attempts and steps; the keys of sends outlive them. Returns how many attempts.
--- Locks: the task rows. Index: primary keys.
+-- Locks: the task rows.
 CREATE OR REPLACE FUNCTION horsies_delete_tasks(p_ids uuid[]) RETURNS int LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_attempts int;

@@ -1,7 +1,6 @@
 -- Returns whether a finished task is among those that a round deletes: with p_own, a completed one whose options contain that object; else
 -- one of the queues, unless it completed and is kept for longer than p_age. Options may be any JSON. It is immutable, so that PostgreSQL
 -- puts it into the query: a call per row would take several times as long as to read the row.
--- Locks: none. Index: none.
 CREATE OR REPLACE FUNCTION horsies_prunable(
   p_queue text, p_status text, p_options jsonb, p_queues text[], p_others boolean, p_age interval, p_own jsonb
 ) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$

@@ -1,7 +1,7 @@
 -- Records a step of a running task, unless its claim has ended: then it writes nothing and returns false. Until the transaction ends, the
 -- task stays locked, so nobody gives it to another worker before the step is committed. It is a function because a session plans its
 -- statements once, which takes longer than they do.
--- Locks: the task's row; waits for its holder. Index: primary keys.
+-- Locks: the task's row; waits for its holder.
 CREATE OR REPLACE FUNCTION horsies_record_step(p_task uuid, p_worker uuid, p_generation int, p_name text, p_digest text, p_result jsonb)
 RETURNS boolean LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$

@@ -5,7 +5,7 @@
 -- verdict: 'RETRIED', 'HASTENED'; 'REDACTED'; 'MERGED' (into "other"); 'IN_WORKFLOW' (of the run "other"); 'DUPLICATE' (of the unique task
 -- "other"); else its status; NULL: there is no such task.
 -- Moves FAILED, CANCELLED, EXPIRED -> PENDING.
--- Locks: the task row, and that of its digest; waits for their holders. Index: primary keys.
+-- Locks: the task row, and that of its digest; waits for their holders.
 CREATE OR REPLACE FUNCTION horsies_retry(p_id uuid, p_channel text, p_spread interval DEFAULT NULL, OUT verdict text, OUT other uuid) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_task horsies_tasks;

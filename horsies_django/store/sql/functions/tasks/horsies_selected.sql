@@ -4,7 +4,7 @@
 -- are bounded by when they did, others by when they were sent: from p_since to p_until.
 -- The last row has no id, but after: where the index goes on, behind the last one that was read; NULL if everything was read.
 -- Custom plans, so that only the branch of the status is planned.
--- Locks: none. Index: horsies_tasks_unsuccessful, horsies_tasks_finished, horsies_tasks_claim, horsies_tasks_parked, horsies_tasks_holding.
+-- Index: horsies_tasks_unsuccessful, horsies_tasks_finished, horsies_tasks_claim, horsies_tasks_parked, horsies_tasks_holding.
 CREATE OR REPLACE FUNCTION horsies_selected(
   p_status text, p_queue text, p_names text[], p_code text, p_site text, p_worker uuid, p_partition text, p_since timestamptz, p_until timestamptz,
   p_after jsonb, p_many int, p_read int

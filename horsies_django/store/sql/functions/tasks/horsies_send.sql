@@ -6,7 +6,7 @@
 -- p_notified: the OID of the table whose workers were just notified: the trigger does not notify again. Tasks with a due time and those of
 -- another table (a schema per tenant) are announced nevertheless, so the table's OID is returned. horsies.quiet is reset before the
 -- function ends, so other INSERTs are announced. `:=` is used because PERFORM would run a statement.
--- Locks: none but the new rows. Index: primary key of horsies_queues.
+-- Locks: none but the new rows.
 CREATE OR REPLACE FUNCTION horsies_send(
   p_ids uuid[], p_kwargs json, p_task_name text, p_queue_name text, p_lane text, p_priority smallint, p_delay interval,
   p_due_at timestamptz, p_good_until timestamptz, p_max_retries smallint, p_options jsonb, p_notified oid, p_good_for interval,

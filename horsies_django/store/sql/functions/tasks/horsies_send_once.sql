@@ -4,7 +4,7 @@
 -- verdict: 'SENT' (sent_to: what horsies_send returns); 'FOUND' ("id" is that of the other task, whose row may be gone), or 'CONFLICT' if that was sent with other arguments.
 -- It waits for an open transaction that sends the same digest, p_patience at most, and raises lock_not_available then: only its end says
 -- whether there is such a task.
--- Locks: the row of the digest if it is written. Index: primary key.
+-- Locks: the row of the digest if it is written.
 CREATE OR REPLACE FUNCTION horsies_send_once(
   p_digest bytea, p_arguments bytea, p_until text, p_keep interval, p_patience text,
   p_ids uuid[], p_kwargs json, p_task_name text, p_queue_name text, p_lane text, p_priority smallint, p_delay interval,

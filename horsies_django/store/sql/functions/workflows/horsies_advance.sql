@@ -4,7 +4,7 @@
 -- seen its end.
 -- Its commit does not wait for the disk: a lost advance is found and done again, and what follows from one is written after it.
 -- Moves nodes and the run as horsies_move_run and horsies_control_run.
--- Locks: the row of the run, skipping a locked one; then rows as horsies_take_tasks. Index: primary keys.
+-- Locks: the row of the run, skipping a locked one; then rows as horsies_take_tasks.
 CREATE OR REPLACE FUNCTION horsies_advance(p_workflow uuid, p_tasks uuid[], p_children uuid[], p_limit int, p_max_bytes int, p_channel text,
                                 p_now timestamptz,
                                 OUT busy boolean, OUT many int, OUT more boolean, OUT finished boolean, OUT parent uuid, OUT halted text)

@@ -1,7 +1,7 @@
 -- Returns an argument that comes from the results of upstream nodes; NULL: leave it out. p_spec: see workflows/nodes.py.
 -- p_number: the node, NULL for the value of the run.
 -- Raises HW001 with an error code in DETAIL if there is no such value, or if it is larger than p_max_bytes.
--- Locks: none. Index: primary keys, horsies_tasks_node.
+-- Index: primary keys, horsies_tasks_node.
 CREATE OR REPLACE FUNCTION horsies_argument(p_workflow uuid, p_number bigint, p_parameter text, p_spec jsonb, p_max_bytes int) RETURNS jsonb
 LANGUAGE plpgsql STABLE AS $$
 DECLARE

@@ -1,7 +1,7 @@
 -- Returns what there is to undo of a node: the places of its elements from p_from to p_until, each with what its task was called with, by
 -- name, its value (NULL: not known), and whether these were redacted. p_replaced: tasks by place that a retry of the run has replaced, of
 -- the node's "undo"; they count where the task that replaced them has not begun.
--- Locks: none. Index: horsies_tasks_node, primary keys.
+-- Index: horsies_tasks_node, primary keys.
 CREATE OR REPLACE FUNCTION horsies_begun(p_workflow uuid, p_number bigint, p_replaced jsonb, p_from int, p_until int)
 RETURNS TABLE (place int, kwargs jsonb, value jsonb, redacted boolean) LANGUAGE sql STABLE AS $$
   SELECT DISTINCT ON (b.place)

@@ -1,6 +1,5 @@
 -- Returns whether the value of a node matches a JSON path, NULL if the node has not finished. A value that does not fit the path, or no
 -- value, does not match. "silent" does not suppress every error, datetime() with time zones for one: what is left does not match either.
--- Locks: none. Index: primary keys.
 CREATE OR REPLACE FUNCTION horsies_condition(p_workflow uuid, p_number bigint, p_path text) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
 DECLARE
   v_found record;

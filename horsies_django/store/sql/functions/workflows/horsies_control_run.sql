@@ -2,7 +2,7 @@
 -- Nothing changes a run that is COMPENSATING.
 -- Moves RUNNING -> PAUSED and withdraws its tasks; PAUSED -> RUNNING; RUNNING, PAUSED -> CANCELLED with its nodes and tasks, or
 -- COMPENSATING if nodes that have an undo may have begun.
--- Locks: the row of the run, then task rows. Index: primary key.
+-- Locks: the row of the run, then task rows.
 CREATE OR REPLACE FUNCTION horsies_control_run(p_workflow uuid, p_verb text, p_max_bytes int, p_channel text, p_now timestamptz,
                                     OUT before text, OUT after text) LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$

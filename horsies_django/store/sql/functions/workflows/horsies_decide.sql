@@ -2,7 +2,7 @@
 -- whether it did: not if the gate does not wait, or waits anew since (p_opening), if another permission is asked for than the one that was
 -- checked (p_permission), or if its time is over.
 -- Moves WAITING -> COMPLETED, FAILED, then as horsies_move_run.
--- Locks: the row of the run. Index: primary keys.
+-- Locks: the row of the run.
 CREATE OR REPLACE FUNCTION horsies_decide(p_workflow uuid, p_number bigint, p_opening int, p_permission text, p_approved boolean, p_by text, p_reason text,
                                p_max_bytes int, p_channel text, p_now timestamptz) RETURNS boolean LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$

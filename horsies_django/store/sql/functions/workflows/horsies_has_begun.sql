@@ -1,6 +1,5 @@
 -- Returns whether a finished task has done something that can be undone: it completed, or one of its attempts ended without a known
 -- outcome, because its process died, because it was stopped while it ran, or because its value could not be stored.
--- Locks: none. Index: primary key of horsies_task_attempts.
 CREATE OR REPLACE FUNCTION horsies_has_begun(p_task uuid, p_status text, p_code text) RETURNS boolean LANGUAGE sql STABLE AS $$
   SELECT CASE WHEN p_status = 'COMPLETED' OR p_code = 'WORKER_CRASHED' THEN true ELSE EXISTS (
     SELECT FROM horsies_task_attempts a

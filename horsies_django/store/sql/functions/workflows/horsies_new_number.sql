@@ -1,6 +1,5 @@
 -- Returns a number for a node that is added to a run; those of the graph that was sent are smaller. Numbers that the run has are skipped: after
 -- a move by logical replication, which copies rows only, the sequence begins again.
--- Locks: none. Index: primary key.
 CREATE OR REPLACE FUNCTION horsies_new_number(p_workflow uuid) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_number bigint;

@@ -1,5 +1,5 @@
 -- Returns the oldest signal of a name that no node has taken, of a key if one is given; p_unseen: only of those that no advance has seen.
--- Locks: none. Index: horsies_signals_unused, horsies_signals_keyed.
+-- Index: horsies_signals_unused, horsies_signals_keyed.
 CREATE OR REPLACE FUNCTION horsies_next_signal(p_workflow uuid, p_name text, p_key text, p_unseen boolean, OUT id uuid, OUT sent_at timestamptz)
 LANGUAGE sql STABLE AS $$
   (SELECT s.id, s.sent_at FROM horsies_workflow_signals s

@@ -1,6 +1,6 @@
 -- Returns the arguments of a node: those given when the workflow was built, and those from results.
 -- Raises HW001 with an error code in DETAIL if they cannot be made, or are larger than p_max_bytes.
--- Locks: none. Index: those of horsies_argument.
+-- Index: those of horsies_argument.
 CREATE OR REPLACE FUNCTION horsies_node_kwargs(p_node horsies_workflow_nodes, p_max_bytes int) RETURNS jsonb LANGUAGE plpgsql STABLE AS $$
 DECLARE
   v_kwargs jsonb := p_node.kwargs;

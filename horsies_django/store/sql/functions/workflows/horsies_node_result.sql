@@ -1,6 +1,5 @@
 -- Returns the status of a node and its result in the format of core/codec/envelopes.py. The result of a map is not here: its tasks have it.
 -- redacted: the task's result was erased.
--- Locks: none. Index: primary keys.
 CREATE OR REPLACE FUNCTION horsies_node_result(p_workflow uuid, p_number bigint, OUT status text, OUT kind text, OUT result jsonb, OUT redacted boolean)
 LANGUAGE sql STABLE AS $$
   SELECT n.status, n.kind,

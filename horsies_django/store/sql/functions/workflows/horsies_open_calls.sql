@@ -2,7 +2,7 @@
 -- not started, and of undos. A run's own failed nodes, which a retry would call again, are not among them.
 -- given: as JSON, where each argument comes from, "constant", "undo" or the "as" of its input. nodes: how many, in runs. node: the run and
 -- the name of one of them. first, last: by the order of their text, constants of the group; those of a map have its first element.
--- Locks: none. Index: horsies_workflow_nodes_open, primary keys.
+-- Index: horsies_workflow_nodes_open, primary keys.
 CREATE OR REPLACE FUNCTION horsies_open_calls(p_runs uuid[])
 RETURNS TABLE (task text, queue text, undo boolean, codec text, given text, nodes bigint, runs uuid[], node text[], first text, last text)
 LANGUAGE sql STABLE

@@ -1,8 +1,8 @@
 -- Finds what is left to be advanced, at most p_many of a kind: finished tasks, finished child runs, and runs with ready or
 -- added nodes, new signals, or waits whose time is over. Tasks that finished more than p_age ago are left out; NULL: none is.
 -- With a pinned xmin, the index keeps an entry for each task that was ever advanced, so reading all of it takes long.
--- Locks: none. Index: horsies_tasks_unadvanced, horsies_workflows_untold, horsies_workflows_owed, horsies_workflow_nodes_added,
--- horsies_workflow_nodes_due, horsies_signals_unseen.
+-- Index: horsies_tasks_unadvanced, horsies_workflows_untold, horsies_workflows_owed, horsies_workflow_nodes_added, horsies_workflow_nodes_due,
+-- horsies_signals_unseen.
 CREATE OR REPLACE FUNCTION horsies_owed(p_age interval, p_many int, p_now timestamptz DEFAULT NULL) RETURNS TABLE (workflow uuid, task uuid, child uuid)
 LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$

@@ -3,9 +3,8 @@
 -- in child runs, stay: their nodes are open, of which there is an index, while the tasks would be read in each call. So do those with a task
 -- that stops its partition. A call looks for each run where it found the one before: what it deleted or skipped remains in the index.
 -- Returns how many runs, tasks and attempts were deleted, and whether there may be more.
--- Locks: an advisory lock, without waiting; rows of runs, skipping locked ones.
--- Index: horsies_workflows_finished, horsies_workflows_parent, horsies_workflow_nodes_open, horsies_tasks_node, horsies_tasks_stopped,
--- horsies_signals_run.
+-- Locks: an advisory lock, without waiting; rows of runs, skipping locked ones. Index: horsies_workflows_finished, horsies_workflows_parent,
+-- horsies_workflow_nodes_open, horsies_tasks_node, horsies_tasks_stopped, horsies_signals_run.
 CREATE OR REPLACE FUNCTION horsies_prune_runs(p_age interval, p_many int, OUT runs int, OUT tasks int, OUT attempts int, OUT more boolean)
 LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$

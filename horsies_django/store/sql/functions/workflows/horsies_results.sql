@@ -1,7 +1,7 @@
 -- Returns the results of upstream nodes in order, for a list of nodes or for a map: those at the places from p_from on, p_many at most. A map
 -- gives the results of its tasks, also in a list. A place is the number of the node in the list, above 32 bits for the task of a map, so
 -- that reading on from one needs no sizes of the maps before it.
--- Locks: none. Index: primary keys, horsies_tasks_node.
+-- Index: primary keys, horsies_tasks_node.
 CREATE OR REPLACE FUNCTION horsies_results(p_workflow uuid, p_spec jsonb, p_from bigint, p_many int)
 RETURNS TABLE (place bigint, status text, result jsonb, redacted boolean) LANGUAGE plpgsql STABLE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$

@@ -1,7 +1,7 @@
 -- Sends the tasks of ready nodes, of several runs, with the results that are their arguments. Raises an error if one of them cannot be sent.
 -- due_at keeps when the delay of a node ends: a task that a pause withdrew does not wait anew.
 -- Moves nodes READY, and PENDING ones whose last upstream nodes have just completed, -> ENQUEUED; tasks (none) -> PENDING. Returns how many.
--- Locks: none but the new rows; the caller holds the locks of the runs. Index: primary keys.
+-- Locks: none but the new rows; the caller holds the locks of the runs.
 CREATE OR REPLACE FUNCTION horsies_send_all(p_workflows uuid[], p_numbers bigint[], p_max_bytes int, p_now timestamptz) RETURNS int
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE

@@ -1,7 +1,7 @@
 -- Skips a node that has not begun; waits for the lock of its run. verdict: 'SKIPPED'; 'BEGUN' (its task runs, or has run); 'FINISHED' (the
 -- node or the run); NULL if there is no such node.
 -- Moves its node PENDING, READY, WAITING, ENQUEUED -> SKIPPED, then as horsies_move_run; its task PENDING -> (none).
--- Locks: the row of the run, then the task's. Index: primary keys.
+-- Locks: the row of the run, then the task's.
 CREATE OR REPLACE FUNCTION horsies_skip_node(p_workflow uuid, p_number bigint, p_max_bytes int, p_channel text, p_now timestamptz,
                                   OUT verdict text) LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$

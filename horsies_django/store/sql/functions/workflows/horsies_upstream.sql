@@ -1,5 +1,5 @@
 -- Returns the upstream nodes of a node; counts: whether its quorum counts this one. OFFSET 0: as in horsies_downstream.
--- Locks: none. Index: horsies_workflow_edges_up, then the primary key of nodes.
+-- Index: horsies_workflow_edges_up, then the primary key of nodes.
 CREATE OR REPLACE FUNCTION horsies_upstream(p_workflow uuid, p_number bigint)
 RETURNS TABLE (counts boolean, status text, finished_at timestamptz) LANGUAGE sql STABLE AS $$
   SELECT e.counts, n.status::text, n.finished_at FROM horsies_workflow_edges e CROSS JOIN LATERAL (

@@ -21,6 +21,7 @@ from tests.support.workers import Start, given
 pytestmark = [pytest.mark.stress, pytest.mark.timeout(1_200)]
 
 CRASHES, SEED = sized(3, 60), 18
+MOST_CRASHES = 10 * CRASHES  # until a claim was lost: on a busy machine the lone task has often ended by then
 LOAD = 15  # tasks under which the server crashes
 MOST_SECONDS = 0.1  # between two lines of a task
 WAYS = ("immediate", "postmaster", "same postmaster")
@@ -68,6 +69,10 @@ class Storm:
         """Whether all tasks have ended."""
         return self.server.superuser("SELECT count(*) FROM horsies_tasks WHERE finished_at IS NULL") == [(0,)]
 
+    def lost(self) -> bool:
+        """Whether a worker said that a crash undid a claim."""
+        return any(LOST in each.log for each in self.workers)
+
     def crash(self, turn: int) -> None:
         """Let the server crash and recover."""
         if turn % 2:
@@ -87,7 +92,9 @@ def test_no_crash_loses_a_task_or_its_end_or_lets_a_claim_be_held_twice(
     server.superuser("ALTER SYSTEM SET wal_writer_delay = '10s'")  # so long may a claim stay in memory
     server.superuser("SELECT pg_reload_conf()")
     storm = Storm(worker, server, tmp_path / "notes")
-    for turn in range(CRASHES):
+    for turn in range(MOST_CRASHES):
+        if turn >= CRASHES and storm.lost():
+            break
         storm.crash(turn)
     wait_until(storm.quiet, "all tasks have ended")
     ends, lines = server.superuser(ENDS), storm.lines()
@@ -100,9 +107,8 @@ def test_no_crash_loses_a_task_or_its_end_or_lets_a_claim_be_held_twice(
         assert (status == "COMPLETED") == (("ended", *claim) in lines) or status == "FAILED", claim
         assert error_code in (None, "WORKER_CRASHED")
         assert attempts == 1
-    lost = any(LOST in each.log for each in storm.workers)
     for each in storm.workers:
         assert each.stop() in (0, 1)  # 1: it has just reconnected and found a claim lost
         assert "Traceback" not in each.log
-    assert lost, "no claim was lost: the storm proves nothing"
+    assert storm.lost(), "no claim was lost: the storm proves nothing"
     assert max(Counter(task for task, *_ in began).values()) > 1, "no task ran again"

@@ -110,7 +110,6 @@ def test_the_demo_shows_everything_it_promises_and_leaves_nothing_running(demo: 
     assert not is_open(port)
 
 
-@pytest.mark.timeout(240)
 def test_a_second_run_on_the_same_database_works_as_the_first(demo: Callable[..., Demo]) -> None:
     passwords = set()
     with new_databases("demo") as create:

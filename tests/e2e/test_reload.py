@@ -23,8 +23,6 @@ from tests.conftest import put, wait_until
 from tests.support.sites import MANAGE
 from tests.support.workers import ROOT, Start, WorkerProcess, gone
 
-pytestmark = pytest.mark.timeout(240)
-
 SETTINGS = """
     from tests.settings import *
 

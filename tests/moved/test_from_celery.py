@@ -14,7 +14,7 @@ import pytest
 from tests.support.pages import DOCS, files
 from tests.support.sites import Site, new_databases
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(240)]
+pytestmark = pytest.mark.django_db(transaction=True)
 pytest.importorskip("celery")
 
 PAGE = DOCS / "howto" / "from-celery.md"

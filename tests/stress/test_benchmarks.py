@@ -297,7 +297,6 @@ def test_the_lower_bound_of_pairs_is_the_order_statistic_of_the_sign_test(
     assert lower_bound(ratios) == bound
 
 
-@pytest.mark.timeout(300)
 def test_a_checkout_is_compared_with_itself() -> None:
     options = ("--pairs=1", "--rounds=2", "--scale=0.1", f"--only={','.join(KINDS)}")
     done = python("-m", "benchmarks.pairs", str(ROOT), *options, timeout=290)
@@ -313,7 +312,6 @@ def test_a_checkout_is_compared_with_itself() -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.timeout(180)
 def test_every_shape_of_workflows_its_baseline_the_chain_and_the_send_are_measured_and_judged() -> None:
     """On a private server: it has a log that can be read, and counts statements."""
     environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-DEADLINE_SECONDS = 120  # of something that never comes about; what does is waited for on a busy machine, too
+DEADLINE_SECONDS = 120  # more than anything takes on a busy machine: so long is waited only for what never comes about
 
 
 def wait_until(condition: Callable[[], Any], what: str) -> Any:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.sites import Site, new_databases
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(240)]
+pytestmark = pytest.mark.django_db(transaction=True)
 pytest.importorskip("wagtail", reason="make thirdparty installs it")
 PROJECT = Path(__file__).with_name("project")
 

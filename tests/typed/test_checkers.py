@@ -23,11 +23,8 @@ MARK = re.compile(r"# error: (\S+) (\S+)$")
 MYPY = re.compile(r"^(\S+?):(\d+): error: (.*)  \[([\w-]+)\]$", re.MULTILINE)
 
 pytestmark = [
-    pytest.mark.timeout(300),
-    *(
-        pytest.mark.skipif(find_spec(name) is None, reason=f"{name} is not installed: make types runs this")
-        for name in ("build", "mypy", "pyright")
-    ),
+    pytest.mark.skipif(find_spec(name) is None, reason=f"{name} is not installed: make types runs this")
+    for name in ("build", "mypy", "pyright")
 ]
 
 

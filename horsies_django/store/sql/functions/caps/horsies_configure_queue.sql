@@ -3,9 +3,9 @@
 -- arguments any more, and stop none by another rule). It writes the audit and wakes the workers.
 -- changed: the names of the columns that changed; none if all had these values already (then nothing is locked or written); NULL if there is
 -- no such queue. lost: as horsies_note returns it. p_create adds a missing queue.
--- Locks: horsies_limits exclusively: waits for passes in progress, delays the next ones, gives up after the lock timeout. Task rows, skipping
--- locked ones: these keep their old key, and counts use the new rule for them; but those that stop a partition within the timeout. Index: primary
--- keys, horsies_tasks_holding.
+-- Locks: horsies_limits exclusively: waits for passes in progress, delays the next ones, gives up after the lock timeout. Task rows,
+-- skipping locked ones: these keep their old key, and counts use the new rule for them; but those that stop a partition within the timeout.
+-- Index: primary keys, horsies_tasks_holding.
 CREATE OR REPLACE FUNCTION horsies_configure_queue(p_name text, p_changes jsonb, p_create boolean, p_action text, p_actor text, p_reason text,
                                   p_channel text, OUT changed text[], OUT lost text)
 LANGUAGE plpgsql VOLATILE SET lock_timeout = '500ms' SET enable_seqscan = off SET enable_bitmapscan = off AS $$

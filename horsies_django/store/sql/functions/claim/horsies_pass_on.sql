@@ -1,7 +1,7 @@
 -- Wakes other workers of the team for tasks that this one has no free slot for: those with a free slot in the lane, as many as tasks wait,
 -- at most 20. Which ones is left to chance: one that is stopped seems to have free slots, too. Returns how many; NULL if nothing waits.
--- Locks: none (the commit takes PostgreSQL's own NOTIFY lock). Index: horsies_heartbeats_parents, horsies_tasks_claim, horsies_tasks_holding, which
--- has an entry per task in flight.
+-- Locks: none (the commit takes PostgreSQL's own NOTIFY lock). Index: horsies_heartbeats_parents, horsies_tasks_claim, horsies_tasks_holding,
+-- which has an entry per task in flight.
 CREATE OR REPLACE FUNCTION horsies_pass_on(p_worker uuid, p_channel text, p_lane text, p_queues text[]) RETURNS int LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE

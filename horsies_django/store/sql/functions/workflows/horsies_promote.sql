@@ -2,8 +2,8 @@
 -- tasks of ready nodes, p_limit at most, in the order of the nodes. A node that cannot be sent fails alone.
 -- Moves nodes READY -> ENQUEUED, WAITING, COMPLETED, FAILED; runs of nodes (none) -> RUNNING. many: tasks sent. moved: nodes that are final
 -- now. more: there are other ready nodes. continued: the run has ended, as horsies_continue_run says.
--- Locks: as horsies_give_signal; the caller holds the lock of the run. Index: horsies_workflow_nodes_open, horsies_workflow_nodes_waits, primary
--- keys.
+-- Locks: as horsies_give_signal; the caller holds the lock of the run. Index: horsies_workflow_nodes_open, horsies_workflow_nodes_waits,
+-- primary keys.
 CREATE OR REPLACE FUNCTION horsies_promote(p_run horsies_workflows, p_limit int, p_max_bytes int, p_channel text, p_now timestamptz,
                                 OUT many int, OUT moved bigint[], OUT more boolean, OUT continued boolean) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE

@@ -3,8 +3,8 @@
 -- that was over when the signal was sent does not take it. A wait whose time is over goes on while a signal of its name and key that was
 -- sent in time has not been seen. more: p_many signals or p_many timeouts were taken, others may be left.
 -- Moves WAITING -> COMPLETED, FAILED, SKIPPED. moved: the nodes that are final now.
--- Locks: rows of signals; the caller holds the lock of the run. Index: horsies_signals_unseen, horsies_signals_unused, horsies_signals_keyed,
--- horsies_workflow_nodes_signal, horsies_workflow_nodes_waits.
+-- Locks: rows of signals; the caller holds the lock of the run.
+-- Index: horsies_signals_unseen, horsies_signals_unused, horsies_signals_keyed, horsies_workflow_nodes_signal, horsies_workflow_nodes_waits.
 CREATE OR REPLACE FUNCTION horsies_take_waits(p_workflow uuid, p_many int, p_now timestamptz, OUT moved bigint[], OUT more boolean)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE

@@ -2,8 +2,8 @@
 -- node only; NULL: of all, because of a pause. Then those that wait for a retry are due in the year 9999, so that scans do not read them
 -- during the pause; see horsies_unhold. p_many: at most so many; NULL: all. Returns how many it withdrew or put off.
 -- Moves tasks PENDING -> (none); nodes ENQUEUED -> READY.
--- Locks: task rows, skipping locked ones (they have started, or the claim asks horsies_forbidding); the caller holds the lock of the run. Index:
--- horsies_tasks_node, primary keys.
+-- Locks: task rows, skipping locked ones (they have started, or the claim asks horsies_forbidding); the caller holds the lock of the run.
+-- Index: horsies_tasks_node, primary keys.
 CREATE OR REPLACE FUNCTION horsies_withdraw(p_workflow uuid, p_number bigint, p_many int) RETURNS int LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   c_held CONSTANT timestamptz := '9999-01-01 00:00+00';

@@ -16,7 +16,7 @@ from horsies_django.core.texts import text_problem
 from horsies_django.store.overviews import OverviewStore
 from horsies_django.tasks.handle import TaskHandle
 from horsies_django.workflows.handle import WorkflowHandle
-from horsies_django.workflows.operations import missing, rows
+from horsies_django.workflows.operations import is_number, missing, number_advice, numbered, rows
 
 __all__ = [
     "Explanation", "NodeExplanation", "NodeReasonCode", "Reason", "ReasonCode", "explain", "explain_node", "find_node",
@@ -74,17 +74,22 @@ def explain_node(workflow_id: uuid.UUID | str, node: str | int) -> NodeExplanati
 
 
 def find_node(run: uuid.UUID, node: str | int) -> int:
-    """Return the number of a node by its name or number; a text that is no name is read as a number. Raises LookupError."""
+    """Return the number of a node by its name, a str, or by its number, an int. Raises LookupError."""
     nodes = rows("WorkflowNode", workflow_id=run)
-    found: list[int] = []
-    if text_problem("node", node, 200) is None:
-        found = list(nodes.filter(name=node).order_by("number").values_list("number", flat=True)[:2])
-    if not found and str(node).isdecimal() and len(str(node)) < 20 and int(node) < 2**63:
-        found = list(nodes.filter(number=int(node)).values_list("number", flat=True))
+    if is_number(node):
+        named = numbered(nodes, node)
+    elif text_problem("node", node, 200) is None:
+        named = nodes.filter(name=node).order_by("number")
+    else:
+        named = nodes.none()
+
+    found: list[int] = list(named.values_list("number", flat=True)[:2])
     if len(found) == 1:
         return found[0]
     if found:
-        raise LookupError(f"run {run} has several nodes named {node!r}: give the number of one, as in {found[0]}")
+        raise LookupError(
+            f"run {run} has several nodes named {node!r}: give the number of one as an int, as in {found[0]}"
+        )
     if not nodes.exists():
         raise missing(run)
-    raise LookupError(f"run {run} has no node {node!r}")
+    raise LookupError(f"run {run} has no node {node!r}{number_advice(node)}")

@@ -209,8 +209,10 @@ class WorkflowHandle(Generic[T]):
         """
         operations.signal(self.workflow_id, name, data, key=key, actor=actor)
 
-    def approve(self, gate: str, *, user: Any = None, actor: str | None = None, reason: str | None = None) -> None:
-        """Approve the open gate of a name, or of a number if several have the name. It counts for this opening of the gate only.
+    def approve(
+        self, gate: str | int, *, user: Any = None, actor: str | None = None, reason: str | None = None
+    ) -> None:
+        """Approve the open gate of a name, or of a number, an int, if several have the name. It counts for this opening only.
 
         A Django ``user`` is the actor; they must be active and have the permission of the gate. Code that decides without a user
         names an ``actor``. Raises PermissionDenied, LookupError if there is no such gate, WorkflowError if it is not open: not
@@ -218,8 +220,8 @@ class WorkflowHandle(Generic[T]):
         """
         operations.decide(self.workflow_id, gate, approved=True, user=user, actor=actor, reason=reason)
 
-    def reject(self, gate: str, *, user: Any = None, actor: str | None = None, reason: str | None = None) -> None:
-        """Reject the open gate of a name, which fails with GATE_REJECTED; otherwise as ``approve``."""
+    def reject(self, gate: str | int, *, user: Any = None, actor: str | None = None, reason: str | None = None) -> None:
+        """Reject the open gate of a name or number, which fails with GATE_REJECTED; otherwise as ``approve``."""
         operations.decide(self.workflow_id, gate, approved=False, user=user, actor=actor, reason=reason)
 
     astatus = async_form(status)

@@ -33,6 +33,7 @@ from horsies_django.tasks.options import simulated_now, too_large
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
+    from typing_extensions import TypeIs
 
     from horsies_django.models import WorkflowNode
 
@@ -235,16 +236,24 @@ def encoded(name: str, data: Any) -> str:
 
 
 def decide(
-    run: uuid.UUID, gate: str, *, approved: bool, user: Any = None, actor: str | None = None, reason: str | None = None
+    run: uuid.UUID,
+    gate: str | int,
+    *,
+    approved: bool,
+    user: Any = None,
+    actor: str | None = None,
+    reason: str | None = None,
 ) -> None:
-    """Approve or reject the open gate of a name, or of a number, and note it in the audit. Of runs that continued one another,
-    the last has the gate.
+    """Approve or reject the open gate of a name, a str, or of a number, an int, and note it in the audit.
+
+    Of runs that continued one another, the last has the gate.
 
     Who decides is a Django ``user``, or the ``actor`` for code that decides by itself. Raises LookupError if there is no such run
     or gate, PermissionDenied, and WorkflowError if the gate is not open, or if several of this name are.
     """
-    if problem := text_problem("gate", gate, 200):
+    if not is_number(gate) and (problem := text_problem("gate", gate, 200)):
         raise WorkflowError(problem)
+
     with writing(simulated_now.get()) as store:
         found = find(last(store, run), gate)
         waiting = [one for one in found if one.status == "WAITING"]
@@ -281,18 +290,36 @@ def gates(run: uuid.UUID) -> QuerySet[WorkflowNode]:
     return rows("WorkflowNode", workflow_id=run, kind="gate", signal__isnull=False)
 
 
-def find(run: uuid.UUID, gate: str) -> list[WorkflowNode]:
-    """Return the gates of a name in a run, else the one of a number. Raises LookupError."""
-    found = list(gates(run).filter(signal=gate).order_by("number"))
-    if not found and gate.isdecimal() and len(gate) < 19:
-        found = list(gates(run).filter(number=int(gate)))
-    if found:
-        return found
-    if rows("WorkflowNode", workflow_id=run, signal=gate).exists():
+def find(run: uuid.UUID, gate: str | int) -> list[WorkflowNode]:
+    """Return the gates of a name in a run, or the one of a number. Raises LookupError."""
+    found = numbered(gates(run), gate) if is_number(gate) else gates(run).filter(signal=gate).order_by("number")
+    nodes = list(found)
+    if nodes:
+        return nodes
+
+    if not is_number(gate) and rows("WorkflowNode", workflow_id=run, signal=gate).exists():
         raise WorkflowError(f"{gate!r} of run {run} is not a gate but a signal")
+
     names = list(gates(run).order_by("signal").values_list("signal", flat=True).distinct()[:NAMED])
     there = f"its gates are {', '.join(map(repr, names))}" if names else "it has no gates"
-    raise LookupError(f"no node of run {run} waits for the gate {gate!r}; {there}")
+    raise LookupError(f"no node of run {run} waits for the gate {gate!r}; {there}{number_advice(gate)}")
+
+
+def is_number(node: object) -> TypeIs[int]:
+    """Return whether a node is given by its number. A text is always a name, because nodes may be named after orders."""
+    return isinstance(node, int) and not isinstance(node, bool)
+
+
+def numbered(nodes: QuerySet[Any], number: int) -> QuerySet[Any]:
+    """Return the node of a number, or none if no node can have it."""
+    return nodes.filter(number=number) if 0 <= number < 2**63 else nodes.none()
+
+
+def number_advice(node: object) -> str:
+    """Return how to give the number of a node, for the message about a name that does not exist but looks like a number."""
+    if not isinstance(node, str) or not node.isdecimal():
+        return ""
+    return ". A text is a name: give the number of a node as an int, or with --number in the shell"
 
 
 def decider(node: WorkflowNode, user: Any, actor: str | None) -> str:

@@ -16,7 +16,7 @@ from horsies_django.models import Task, WorkflowNode, WorkflowRun
 from horsies_django.monitoring.explain import explain
 from horsies_django.store.health import HealthStore
 from horsies_django.store.workers import WorkerStore
-from horsies_django.testing import drain
+from horsies_django.testing import drain, travel
 from horsies_django.workflows.advancer import Advancer
 from horsies_django.workflows.handle import WorkflowHandle
 from tests.apps.project import flows
@@ -286,6 +286,42 @@ def test_a_deadline_that_passes_during_a_pause_lets_nothing_run_after_it() -> No
     assert drain() == 0
     assert statuses(handle) == {"number": "EXPIRED"}
     assert handle.status() == "FAILED"
+
+
+@pytest.mark.parametrize("of", ["run", "node", "child"])
+def test_a_retried_run_has_no_good_until_any_more(of: str) -> None:
+    """Fails if a retry keeps the time that is over: what it sends expires again, however often it is retried."""
+    hour = dt.timedelta(hours=1)
+    flow = Workflow("late", good_until=hour if of == "run" else None)
+    pair = Workflow("pair", good_until=hour) if of == "child" else flow
+    first = pair.add(flows.number.with_options(good_until=hour if of == "node" else None), 1, name="first")
+    pair.add(flows.plus, first, name="second")
+    if of == "child":
+        flow.add(pair, name="pair")
+    handle = flow.send()
+    with travel(2 * hour):
+        drain(raise_errors=False)
+        ended = handle.status()
+
+        handle.retry()
+        drain()
+
+    assert (ended, handle.status()) == ("FAILED", "COMPLETED")
+    assert set(WorkflowRun.objects.values_list("good_until", flat=True)) == {None}
+    assert set(WorkflowNode.objects.values_list("good_until", flat=True)) == {None}
+
+
+def test_the_elements_of_a_map_run_after_a_retry_of_what_expired() -> None:
+    flow = Workflow("late", good_until=dt.timedelta(hours=1))
+    flow.map(flows.number, n=[1, 2, 3])
+    handle = flow.send()
+    with travel(dt.timedelta(hours=2)):
+        drain(raise_errors=False)
+
+        handle.retry()
+
+        assert drain() == 3
+    assert handle.status() == "COMPLETED"
 
 
 # tasks that the database sends for a workflow are like any others: limits, priorities and options hold

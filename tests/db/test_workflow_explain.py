@@ -184,7 +184,7 @@ def test_what_does_not_exist_is_named() -> None:
     flow = Workflow("named")
     flow.add(flows.number, 1)
     handle = flow.send()
-    for node in ("nothing", "7", 7, "a\x00b", 2**70, "9" * 5_000):
+    for node in ("nothing", "7", 7, "a\x00b", 2**70, "9" * 5_000, -1, True, None):
         refuses("no node", explain_node, handle.workflow_id, node, error=LookupError)
     refuses("no workflow run", explain_node, uuid.uuid4(), "number", error=LookupError)
     refuses("UUID", explain_node, "x", "number", error=ValueError)
@@ -192,7 +192,7 @@ def test_what_does_not_exist_is_named() -> None:
     twin = """'{"number": 9, "added_by": 6}'"""
     sql(f"INSERT INTO horsies_workflow_nodes SELECT (jsonb_populate_record(n, {twin})).* FROM horsies_workflow_nodes n")
     refuses("several nodes named 'number'", explain_node, handle.workflow_id, "number", error=LookupError)
-    assert explain_node(handle.workflow_id, "9").number == 9
+    assert explain_node(handle.workflow_id, 9).number == 9
 
 
 @pytest.mark.parametrize("analyzed", ["when empty", "when full"])

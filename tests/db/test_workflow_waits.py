@@ -253,6 +253,27 @@ def test_what_was_cancelled_rejected_or_timed_out_waits_anew_after_a_retry_and_w
     assert {statuses(handle)[name] for name in waits} == {"WAITING"}
 
 
+@pytest.mark.parametrize("verb", ["approve", "reject"])
+def test_a_text_of_digits_names_a_gate_and_is_not_its_number(verb: str) -> None:
+    """Fails if gates are named after orders, and order 1 is decided as node 1."""
+    flow = Workflow("orders")
+    flow.add(flows.number, 1)
+    flow.gate("refund all")
+    handle = flow.send()
+    drain()
+    number = node(handle, "refund all").number
+    decide = getattr(handle, verb)
+
+    refuses("give the number of a node as an int", decide, str(number), actor="ada", error=LookupError)
+    for other in (number + 1, -1, 2**70):
+        refuses("its gates are 'refund all'", decide, other, actor="ada", error=LookupError)
+    refuses("gate must be a str", decide, True, actor="ada")
+
+    assert node(handle, "refund all").status == "WAITING"
+    decide(number, actor="ada")
+    assert node(handle, "refund all").decided_by == "ada"
+
+
 # elsewhere in the graph
 
 

@@ -203,7 +203,7 @@ def given(boss: Client, pages: list[Page]) -> Given:
     """What a form of each page posts, by URL, as a superuser gets it."""
     found: dict[str, dict[str, Any]] = {page.url: {} for page in pages}
     more: dict[str, dict[str, Any]] = {
-        "override": {"max_concurrency": "1"}, "skip": {"node": "2"}, "approve": {"node": "1", "opening": "1"},
+        "override": {"max_concurrency": "1"}, "skip": {"number": "2"}, "approve": {"node": "1", "opening": "1"},
         "reject": {"node": "1", "opening": "1"}, "edit": {"priority": "7"},
         "add": {"name": "new", "task": tasks.noop.name, "pattern": "0 3 * * *", "kwargs": "{}"},
     }  # fmt: skip

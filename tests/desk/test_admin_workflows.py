@@ -271,13 +271,16 @@ def test_a_form_that_changes_nothing_says_so_and_one_that_cannot_says_why(boss: 
 
 def test_a_node_is_skipped_from_its_page(boss: Client) -> None:
     handle = sent()
-    (link,) = re.findall(r'href="([^"]+/skip/\?node=1)"', body(boss, node_url(handle, 1)))
+    (link,) = re.findall(r'href="([^"]+/skip/\?number=1)"', body(boss, node_url(handle, 1)))
     assert 'value="1"' in body(boss, link)
-    (message,) = messages(boss.post(link, {"node": "1", "reason": "not needed"}, follow=True))
+    says(boss.post(link, {"node": "1"}).content.decode(), "has no node", "A text is a name")
+    for given in ({}, {"node": "number", "number": "1"}):
+        says(boss.post(link, given).content.decode(), "Give the name of the node or its number.")
+    (message,) = messages(boss.post(link, {"number": "1", "reason": "not needed"}, follow=True))
     says(message, "Node skipped", "node: 1")
     assert WorkflowNode.objects.get(number=1).status == "SKIPPED"
     assert "/skip/" not in body(boss, node_url(handle, 1))
-    says(boss.post(link, {"node": "1"}).content.decode(), "has finished")
+    says(boss.post(link, {"number": "1"}).content.decode(), "has finished")
 
 
 @pytest.mark.parametrize("kind", ["task", "workflowrun"])

@@ -88,7 +88,7 @@ def test_pause_resume_skip_and_cancel_say_whether_anything_changed_and_are_audit
     id_ = handle.workflow_id
     printed = run("explain", id_, "plus")
     assert "WAITING_FOR_NODES: It waits for 1 of its 1 upstream nodes: 'number' is ENQUEUED." in printed
-    assert printed == run("explain", id_, 1)
+    assert printed == run("explain", id_, "--number=1")
     found = machine("explain", id_, "number")
     assert (found["workflow_id"], found["reasons"][0]["code"]) == (str(id_), "TASK")
     assert run("pause", id_, "--reason=look") == f"{id_} is paused.\n"
@@ -100,13 +100,32 @@ def test_pause_resume_skip_and_cancel_say_whether_anything_changed_and_are_audit
     assert run("skip", id_, "plus", "--reason=no") == f"{id_}: node 1 is skipped.\n"
     assert AuditEntry.objects.get(action="workflow.skip").reason == "no"
     for words, problem in [
-        (("skip", id_, 1), "has finished"),
+        (("skip", id_, "--number=1"), "has finished"),
         (("skip", id_, "nothing"), "no node 'nothing'"),
         (("retry", id_), "none of its nodes has failed"),
     ]:
         assert problem in refusal(*words)
     assert run("cancel", id_) == f"{id_} is cancelled.\n"
     assert handle.status() == "CANCELLED"
+
+
+def test_a_text_of_digits_is_a_name_and_the_number_an_option() -> None:
+    flow = Workflow("orders")
+    flow.gate("refund all")
+    flow.add(flows.number, 1)
+    handle = flow.send()
+    drain()
+    id_ = handle.workflow_id
+
+    assert "no node '0'. A text is a name" in refusal("skip", id_, "0")
+    assert "no node '0'. A text is a name" in refusal("explain", id_, "0")
+    assert "waits for the gate '0'" in refusal("approve", id_, "0")
+    for words in (("skip", id_), ("approve", id_)):
+        assert "with --number" in refusal(*words)
+        assert "is given twice" in refusal(*words, "refund all", "--number=0")
+
+    assert "refund all" in run("explain", id_, "--number=0")
+    assert run("approve", id_, "--number=0") == f"{id_}: the gate 0 is approved.\n"
 
 
 def test_a_run_that_does_not_exist_is_named() -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 import enum
 import math
+import re
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import horsies_django
 from horsies_django import Retry, RetryPolicy
 from horsies_django.core.counts import BOUNDS, NO_FAILURE, OTHER, Total, bucket, quantile, result_of
 from horsies_django.core.errors import (
@@ -27,6 +30,7 @@ from horsies_django.core.records import SNOOZED, Outcome
 from horsies_django.core.repeats import Repeats
 from horsies_django.core.results import TaskError, TaskFailed, TaskResult
 from horsies_django.core.retry import mapped_code, mapper_problems
+from horsies_django.core.status import FINAL, NODE_STATUSES, RUN_STATUSES, Status
 
 
 def test_no_code_stands_in_two_families_and_each_is_its_own_text() -> None:
@@ -34,6 +38,42 @@ def test_no_code_stands_in_two_families_and_each_is_its_own_text() -> None:
     assert len(codes) == len({code.value for code in codes}) == len(RESERVED)
     for code in codes:
         assert str(code) == f"{code}" == code.value == code.name
+
+
+STATUSES = {*FINAL, *RUN_STATUSES, *NODE_STATUSES, *Status, SNOOZED}
+PACKAGE = Path(horsies_django.__file__).parent
+# Other words of the SQL functions: verdicts, parts of texts, and names of settings.
+WORDS = """
+    BEGUN CHILD CONFLICT CONTINUED COPIED CREATE DELETED ENDED FINISHED FOUND GATE HASTENED IN_WORKFLOW KEPT LOCKED
+    MAX_PAYLOAD_BYTES MAX_SNOOZES NOTHING OPEN REDACTED REQUESTED RETRIED SENT STOPPING TYPED UNDOING UNDONE UNKNOWN
+    UNSUCCESSFUL WORKER_FAILURE
+"""
+
+
+def test_all_codes_that_the_database_writes_are_reserved() -> None:
+    """Fails if a project may raise an error with a code that has a meaning of ours, such as WAIT_TIMED_OUT."""
+    texts = [re.sub("--.*", "", path.read_text()) for path in (PACKAGE / "store" / "sql").rglob("*.sql")]
+
+    words = {word for text in texts for word in re.findall("'([A-Z][A-Z_]+)'", text)}
+
+    assert {"GATE_REJECTED", "POISON", "SKIPPED_BY_HAND"} <= words
+    assert words - STATUSES - set(WORDS.split()) - RESERVED == set()
+
+
+def test_all_codes_that_the_package_compares_are_reserved() -> None:
+    asked = r"""error_code["']?\]? (?:==|!=|in) \(?(?:"[A-Z_]+"(?:, )?)+"""
+    texts = [path.read_text() for path in PACKAGE.rglob("*.py")]
+
+    codes = {code for text in texts for found in re.findall(asked, text) for code in re.findall('"([A-Z_]+)"', found)}
+
+    assert "WAIT_TIMED_OUT" in codes
+    assert codes - RESERVED == set()
+
+
+def test_the_page_of_codes_has_all_that_are_reserved() -> None:
+    page = (PACKAGE.parent / "docs" / "reference" / "tasks.md").read_text()
+
+    assert {code for code in RESERVED if f"`{code}`" not in page} == set()
 
 
 OWN = enum.StrEnum("OWN", {"MAILBOX_FULL": "MAILBOX_FULL"})

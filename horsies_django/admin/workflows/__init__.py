@@ -256,7 +256,7 @@ class WorkflowAdminMixin(PicturePageMixin):
         skippable = node.finished_at is None and run.finished_at is None and self.may(request, "skip")
         context = {
             "picture_url": f"{self.url_of(run, 'picture')}#horsies-node-{node.number}",
-            "skip_url": f"{self.url_of(run, 'skip')}?node={node.number}" if skippable else "",
+            "skip_url": f"{self.url_of(run, 'skip')}?number={node.number}" if skippable else "",
             "gate": gate,  # what its form needs while it waits for a decision
             "reasons": reasons(self, request, run, node, visible),
             "tables": [

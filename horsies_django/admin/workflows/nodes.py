@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 from django import forms
 from django.contrib.admin.utils import unquote
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import PermissionDenied, ValidationError
 from django.db.models import Count
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
@@ -234,23 +234,38 @@ def node_links(
 
 
 class SkipForm(ChangeForm):
-    """Names the node to skip."""
+    """Names the node to skip, or gives its number."""
 
     node = forms.CharField(
-        label=gettext_lazy("Node"),
+        label=gettext_lazy("Name of the node"),
         max_length=LONGEST_NAME,
+        required=False,
         strip=False,
         widget=forms.TextInput(attrs={"class": "vTextField", "autocomplete": "off"}),
-        help_text=gettext_lazy("Its name or its number."),
     )
-    field_order = ("node", "reason")
+    number = forms.IntegerField(
+        label=gettext_lazy("Number"),
+        min_value=0,
+        max_value=LARGEST,
+        required=False,
+        widget=forms.TextInput(attrs={"autocomplete": "off"}),
+        help_text=gettext_lazy("In place of the name."),
+    )
+    field_order = ("node", "number", "reason")
 
     def __init__(self, *args: Any, **how: Any) -> None:
         super().__init__(*args, **how)
-        self.fields["node"].initial = self.request.GET.get("node")
+        self.fields["number"].initial = self.request.GET.get("number")
+
+    def clean(self) -> dict[str, Any]:
+        """Require the name or the number, and not both."""
+        cleaned: dict[str, Any] = super().clean() or self.cleaned_data
+        if not self.errors and bool(cleaned["node"]) == (cleaned["number"] is not None):
+            raise ValidationError(_("Give the name of the node or its number."))
+        return cleaned
 
     def apply(self) -> Any:
-        return super().apply(find_node(self.row.pk, self.cleaned_data["node"]))
+        return super().apply(find_node(self.row.pk, self.cleaned_data["node"] or self.cleaned_data["number"]))
 
 
 class DecisionForm(ChangeForm):

@@ -46,7 +46,7 @@ class Command(BaseCommand):
             if name not in ("list", "check"):
                 made.add_argument("run", metavar="ID", help="the UUID of the run")
             if node:
-                made.add_argument("node", metavar="NODE", help="the name of the node, or its number")
+                add_target(made, "node")
             return add_reason(made) if change else made
 
         made = verb("list", "list runs, the newest first")
@@ -81,7 +81,7 @@ class Command(BaseCommand):
         )
         made.add_argument("--key", metavar="KEY", help="its key, for nodes that wait for signals with this key")
         for name, (help_, _) in DECISIONS.items():
-            verb(name, help_, change=True).add_argument("gate", metavar="GATE", help="the name of the gate")
+            add_target(verb(name, help_, change=True), "gate")
 
     def handle(self, **options: Any) -> None:
         with refusing("horsies_workflow", HorsiesError, LookupError, ValueError):
@@ -130,7 +130,7 @@ class Command(BaseCommand):
         self.stdout.write(as_json({**found._asdict(), **lists}))
 
     def do_explain(self, **options: Any) -> None:
-        found = explain_node(options["run"], options["node"])
+        found = explain_node(options["run"], target(options, "node"))
         self.stdout.write(as_json(found) if options["json"] else visible(str(found), keep="\n"))
 
     def do_retry(self, **options: Any) -> None:
@@ -140,7 +140,7 @@ class Command(BaseCommand):
 
     def do_skip(self, **options: Any) -> None:
         run = get_workflow(options["run"]).workflow_id
-        number = find_node(run, options["node"])
+        number = find_node(run, target(options, "node"))
         operations.skip(run, number, actor=actor(), reason=options["reason"])
         self.tell(run, f"{run}: node {number} is skipped", True, options)
 
@@ -152,7 +152,8 @@ class Command(BaseCommand):
 
     def decide(self, verb: str, options: dict[str, Any]) -> None:
         """Approve or reject a gate."""
-        run, gate = get_workflow(options["run"]).workflow_id, options["gate"]
+        run = get_workflow(options["run"]).workflow_id
+        gate = target(options, "gate")
         operations.decide(run, gate, approved=verb == "approve", actor=actor(), reason=options["reason"])
         self.tell(run, f"{run}: the gate {gate} is {DECISIONS[verb][1]}", True, options)
 
@@ -169,6 +170,25 @@ class Command(BaseCommand):
             self.stdout.write(as_json({"id": run, "status": get_workflow(run).status(), "changed": changed}))
         else:
             self.stdout.write(f"{text}.")
+
+
+def add_target(parser: ArgumentParser, kind: str) -> None:
+    """Add the arguments that name a node, or a gate: its name, or else its number."""
+    parser.add_argument(kind, metavar=kind.upper(), nargs="?", help=f"the name of the {kind}")
+    parser.add_argument("--number", metavar="N", type=whole(0), help=f"the number of the {kind}, in place of its name")
+
+
+def target(options: dict[str, Any], kind: str) -> str | int:
+    """Return the name of a node or gate, or its number. Raises ValueError unless there is one of them."""
+    name: str | None = options[kind]
+    number: int | None = options["number"]
+    if name is not None and number is not None:
+        raise ValueError(f"the {kind} is given twice, as {name!r} and as --number={number}: remove one")
+    if name is not None:
+        return name
+    if number is not None:
+        return number
+    raise ValueError(f"give the name of the {kind}, or its number with --number")
 
 
 def run_table(runs: Sequence[RunOverview]) -> str:

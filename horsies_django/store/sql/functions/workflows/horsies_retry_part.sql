@@ -3,7 +3,7 @@
 -- which on failed ones are still to be looked for; NULL: all is done.
 -- One that was reached is ADDED, and keeps its finished_at until its tasks are replaced and all that was skipped because of it was reached.
 -- Tasks are taken from it from the last element of a map on: expanded is how many are left. Maps and undos keep their completed elements.
--- Tasks that had begun are noted in undo, and none stops its partition any more. When it joins, nodes downstream that do not run again are
+-- A node that runs again has no good_until any more. Tasks that had begun are noted in undo, and none stops its partition any more. When it joins, nodes downstream that do not run again are
 -- told so.
 -- p_moved: nodes that ended meanwhile. Those that failed run again, too; horsies_propagate will decide about nodes that wait for one of
 -- them, when it admits them. begun: child runs are retried, as the last of all; a node that waits for others that run again gets a new run
@@ -85,7 +85,7 @@ BEGIN
     FROM had h GROUP BY h.ctid, h.number, h.since
   ), joined AS (
     UPDATE horsies_workflow_nodes n
-    SET status = 'ADDED', finished_at = CASE WHEN NOT h.joins THEN n.finished_at END, error_code = NULL, error = NULL,
+    SET status = 'ADDED', finished_at = CASE WHEN NOT h.joins THEN n.finished_at END, error_code = NULL, error = NULL, good_until = NULL,
         due_at = CASE WHEN n.delay IS NULL THEN n.due_at END, task_id = CASE WHEN n.kind = 'workflow' THEN n.task_id END,
         items_ok = CASE n.status WHEN 'ADDED' THEN n.items_ok ELSE 0 END + h.ok, items_bad = 0, in_flight = 0, expanded = h.since,
         total = CASE n.kind WHEN 'undo' THEN greatest(n.total, n.expanded) ELSE n.total END,  -- see horsies_close_maps

@@ -104,6 +104,14 @@ class WorkerStore(Store):
         """Record for horsies_status that a snapshot could not be inserted, and why."""
         self.run("horsies_lost", kind="snapshot", what=str(worker), error=error)
 
+    def judge(self, worker: uuid.UUID, threshold: timedelta, fresh: timedelta) -> list[uuid.UUID]:
+        """Declare workers dead that sent no heartbeat for ``threshold``, and return them.
+
+        Nobody dies unless the last heartbeat of ``worker``, which asks, is younger than ``fresh``.
+        """
+        rows = self.run("horsies_judge", worker=worker, threshold=threshold, fresh=fresh)
+        return [id_ for (id_,) in rows]
+
     def reap(self, threshold: timedelta, *, judge: bool, many: int, max_crashes: int = 0) -> list[Happened]:
         """Declare workers dead that sent no heartbeat for ``threshold`` (if ``judge``), and rescue up to ``many`` tasks.
 

@@ -106,12 +106,13 @@ class Supervisor:
         )
         forgotten = config.forget_overrides_after_ms
         forget_after = timedelta(milliseconds=forgotten) if forgotten else None
+        counts = self.outbox.counts
         rescued = self.outbox.receivers.rescued
         reaper = Reaper(
-            config.recovery, forget_after, self.served.queues, heartbeat.unbroken_for, rescued, self.outbox.counts
+            config.recovery, forget_after, self.served.queues, worker, heartbeat.unbroken_for, rescued, counts
         )
         pruner = Pruner(config.retention, self.outbox.own_retentions.copy)
-        history = HistoryWriter(worker, self.outbox.counts)
+        history = HistoryWriter(worker, counts)
         overdue = OverdueWorkflows(advancer.twin(self.engine.take_over))
         self.maintenance = MaintenanceThread(
             direct, heartbeat, reaper, config.recovery.check_interval_ms / 1000, pruner, overdue, history

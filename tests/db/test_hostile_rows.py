@@ -146,7 +146,7 @@ def test_a_pause_beyond_all_bounds_is_brought_within_ours(claimer: Claimers, mos
 @pytest.fixture
 def rescue(connect: Connect) -> Callable[[], None]:
     """Give a function that is one round of a reaper."""
-    reaper, conn = Reaper(Recovery(), None, ["default"], may_judge=lambda seconds: False), connect()
+    reaper, conn = Reaper(Recovery(), None, ["default"], uuid.uuid4(), may_judge=lambda seconds: False), connect()
     return lambda: reaper.rescue(conn)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import uuid
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -258,7 +259,7 @@ def test_an_override_ends_with_its_time_or_when_nobody_served_its_queue_for_long
     sql("UPDATE horsies_queues SET override_at = now() - interval '8 days' WHERE override IS NOT NULL")
     sql("UPDATE horsies_queues SET override_until = now() WHERE name = 'mail'")
     for forget_after in (None, dt.timedelta(days=7)):
-        Reaper(Recovery(), forget_after, ("twin",), may_judge=lambda seconds: False).tick(connect())
+        Reaper(Recovery(), forget_after, ("twin",), uuid.uuid4(), may_judge=lambda seconds: False).tick(connect())
         assert (in_force("mail"), in_force("bulk")) == (None, None if forget_after else 3)
     first, second = AuditEntry.objects.filter(action="queue.expire").order_by("id")
     assert (first.actor, first.subject, first.reason) == ("reaper", "mail", "its time was over")

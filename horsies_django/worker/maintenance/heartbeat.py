@@ -30,10 +30,12 @@ import psutil
 import psycopg
 
 from horsies_django.core.repeats import Repeats
+from horsies_django.store.base import now as database_time
 from horsies_django.store.base import said
 from horsies_django.store.tasks import TaskStore
 from horsies_django.store.workers import Load, Process, WorkerStore
 from horsies_django.worker.engine.engine import Engine
+from horsies_django.worker.maintenance.clock import ClockComparison
 from horsies_django.worker.pool.process import Child, PoolProcess
 from horsies_django.worker.pool.timeouts import StuckWatch
 from horsies_django.worker.process.kill_timer import KillTimer
@@ -118,15 +120,17 @@ class HeartbeatSender:
         self.written: tuple[list[Process], int, int] | None = None  # the children and tasks that the database knows
         self.on_duty = False  # whether this worker looks after dead ones for all, as its last heartbeat told
         self.snapshots = Snapshots(self.worker, self.pid, self.snapshot_seconds)
-        # since when the heartbeats were fresh, and the last one: by time.time(), which goes on while a machine is suspended
-        self.unbroken_since, self.written_at = math.inf, -math.inf
+        self.clock = ClockComparison(self.interval_seconds / 2)
+        self.unbroken_since = math.inf  # since when the heartbeats were fresh, by the monotonic clock
+        self.written_at = -math.inf  # the last one, by the monotonic clock
 
     def tick(self, connection: Any) -> bool:
         """Send one heartbeat. Returns False, without sending it, while the engine is stuck or if it was declared dead.
 
         Raises psycopg.Error.
         """
-        now, at, status = time.monotonic(), time.time(), self.engine.status
+        now = time.monotonic()
+        status = self.engine.status
         if status.busy_since is not None and now - status.busy_since > STUCK_SECONDS:
             logger.error("the engine has been stuck for %.0f s; sending no heartbeat", now - status.busy_since)
             return False
@@ -148,20 +152,38 @@ class HeartbeatSender:
             TaskStore(connection).renew(self.worker, status.prefetched, self.engine.capacity.lease or timedelta())
         self.kill_timer.rearm(now)
         self.engine.trust(now + self.kill_timer.seconds)  # no other worker can declare this one dead until then
-        if at - self.written_at > self.fresh.total_seconds():
-            self.unbroken_since = at
-        self.written_at = at
+        self.note_written(connection, now)
         self.engine.outage.hasten()  # none need have been missed: an outage may be shorter than the time between two
         self.snapshots.tick(connection, children, memories, load, len(status.prefetched))
         return True
 
+    def note_written(self, connection: Any, now: float) -> None:
+        """Record that a heartbeat was written just now, and begin anew after a gap. Raises psycopg.Error.
+
+        A jump of the database's clock is a gap: it makes the heartbeats of all workers old.
+        """
+        if now - self.written_at > self.fresh.total_seconds():
+            self.unbroken_since = now
+        self.written_at = now
+
+        asked = time.monotonic()
+        moment = database_time(connection).timestamp()
+        answered = time.monotonic()
+        if jump := self.clock.jump(moment, asked, answered):
+            self.unbroken_since = answered
+            logger.warning(
+                "the database's clock jumped by %+.1f s, by the monotonic clock of this machine, which stops while the machine "
+                "is suspended; this worker declares no other dead until all had time to send heartbeats", jump,
+            )  # fmt: skip
+
     def reconnected(self) -> None:
         """Begin anew: the server was away, or is another one, and no worker could send it heartbeats."""
         self.written_at = -math.inf
+        self.clock.forget()
 
     def unbroken_for(self, seconds: float) -> bool:
         """Whether fresh heartbeats were written for ``seconds`` up to now: only then may this worker declare others dead."""
-        now = time.time()
+        now = time.monotonic()
         return now - self.written_at <= self.fresh.total_seconds() and now - self.unbroken_since >= seconds
 
 

@@ -1,8 +1,8 @@
 """The reaper: rescues the tasks of dead workers, ends overrides, and brings waiting tasks in line with changed limits.
 
 Those of the workers on duty run (see ``heartbeat.py``). Only one at a time can rescue; the other statements may run in parallel.
-A reaper declares workers dead only while its own heartbeats are sent in time: after an outage of the database every heartbeat is
-old, and no worker has died.
+A reaper declares workers dead only while its own heartbeats are sent in time and the database's clock does not jump: after an
+outage of the database, or such a jump, every heartbeat is old, and no worker has died.
 
 Advances workflows that no engine advances: after a cancel, an expiry or a rescue, or when the worker that should have died.
 
@@ -45,12 +45,15 @@ class Reaper:
     recovery: Recovery
     forget_overrides_after: timedelta | None
     queues: Sequence[str]
+    worker: uuid.UUID
     may_judge: Callable[[float], bool]
     tell: Callable[[Sequence[Happened]], None] = lambda happened: None  # sends the signals
     counts: Counts = field(default_factory=Counts)
 
     def __post_init__(self) -> None:
         self.threshold = timedelta(milliseconds=self.recovery.running_stale_threshold_ms)
+        # how old the own heartbeat may be: those of other workers are at most one interval older
+        self.fresh = self.threshold - timedelta(milliseconds=self.recovery.claimer_heartbeat_interval_ms)
         self.request_sweep_at = time.monotonic() + REQUEST_SWEEP_SECONDS
         self.refused: set[uuid.UUID] = set()  # tasks that were reported as refused
 
@@ -71,20 +74,24 @@ class Reaper:
     def rescue(self, connection: Any) -> None:
         """Declare workers dead and rescue their tasks, until a batch is not full."""
         workers = WorkerStore(connection)
+        self.judge(workers)
         more = True
         while more:
-            judge = self.may_judge(self.threshold.total_seconds())
-            happened = workers.reap(self.threshold, judge=judge, many=MANY, max_crashes=self.recovery.max_crashes)
+            happened = workers.reap(self.threshold, judge=False, many=MANY, max_crashes=self.recovery.max_crashes)
             self.tell(happened)
             self.count(happened)
             by_kind: defaultdict[str, list[Happened]] = defaultdict(list)
             for each in happened:
                 by_kind[each.kind].append(each)
-            for died in by_kind["died"]:
-                logger.error("worker %s sent no heartbeat for %s; declaring it dead", died.id, self.threshold)
             self.report_refused(by_kind["refused"])
             more = max(self.report_rescue(by_kind), len(by_kind["expired"])) >= MANY
             tell_expired(by_kind["expired"])
+
+    def judge(self, workers: WorkerStore) -> None:
+        """Declare workers dead, if this one may."""
+        if self.may_judge(self.threshold.total_seconds()):
+            for id_ in workers.judge(self.worker, self.threshold, self.fresh):
+                logger.error("worker %s sent no heartbeat for %s; declaring it dead", id_, self.threshold)
 
     def count(self, happened: Iterable[Happened]) -> None:
         """Count the attempts that ended with their worker, and the tasks that expired."""

@@ -1,6 +1,7 @@
 -- Writes the heartbeat of a worker. With p_ids (not NULL) also its load and the rows of its processes; those that are gone are deleted.
 -- alive: false if it was declared dead or its row is gone; it stays dead, and nothing is written. on_duty: it is one of the three oldest
--- workers with a heartbeat younger than p_fresh; ids of workers ascend with time. These look after dead workers for all. place: 0 and 1 for
+-- workers with a heartbeat younger than p_fresh; ids of workers ascend with time. These look after dead workers for all. Heartbeats of the
+-- future, which stay when the clock was set back, count as old. place: 0 and 1 for
 -- the two oldest such workers of its team that listen, 2 for the youngest, which are elected to be told of new tasks; p_listens: whether this
 -- one does. Workers that were started together, on one machine, are of the same age, and may die together.
 -- The commit does not wait for the disk: after a crash of the server nobody judges until new heartbeats have been written.
@@ -34,16 +35,17 @@ BEGIN
   END IF;
   on_duty := p_worker IN (
     SELECT b.id FROM horsies_heartbeats b
-    WHERE b.role = 'claimer' AND b.died_at IS NULL AND b.sent_at > v_now - p_fresh ORDER BY b.died_at, b.id LIMIT 3);
+    WHERE b.role = 'claimer' AND b.died_at IS NULL AND b.sent_at > v_now - p_fresh AND b.sent_at < v_now + p_fresh
+    ORDER BY b.died_at, b.id LIMIT 3);
   IF p_listens THEN
     place := (SELECT count(*) FROM (
       SELECT FROM horsies_heartbeats b
       WHERE b.role = 'claimer' AND b.died_at IS NULL AND b.id < p_worker AND b.team = v_team AND b.listens
-        AND b.sent_at > v_now - p_fresh LIMIT 2) AS older);
+        AND b.sent_at > v_now - p_fresh AND b.sent_at < v_now + p_fresh LIMIT 2) AS older);
     IF place = 2 AND EXISTS (
       SELECT FROM horsies_heartbeats b
       WHERE b.role = 'claimer' AND b.died_at IS NULL AND b.id > p_worker AND b.team = v_team AND b.listens
-        AND b.sent_at > v_now - p_fresh)
+        AND b.sent_at > v_now - p_fresh AND b.sent_at < v_now + p_fresh)
     THEN
       place := NULL;
     END IF;

@@ -1,6 +1,6 @@
--- The reaper: declares workers dead whose parent process sent no heartbeat for p_threshold, rescues tasks of dead or missing workers, and
--- expires waiting tasks. One reaper at a time, at most p_many rows of a kind. Without a heartbeat row, a worker is missing once its claim
--- is older than the threshold. p_judge: the caller may declare deaths; nobody may shortly after the server started.
+-- The reaper: rescues tasks of dead or missing workers, and expires waiting tasks. One reaper at a time, at most p_many rows of a kind.
+-- Without a heartbeat row, a worker is missing once its claim is older than the threshold. p_judge: also declare workers dead, for reapers
+-- of release 0.1; those of this one call horsies_judge before.
 -- Moves RUNNING -> FAILED, PENDING: running tasks are retried if their policy lists WORKER_CRASHED, else failed; tasks that ended
 -- p_max_crashes processes fail as poison. Claims that had not started become pending again.
 -- Tasks that cannot be settled together are settled one by one, then failed without an attempt; one that refuses this too stays
@@ -33,11 +33,8 @@ BEGIN
   IF NOT pg_try_advisory_xact_lock(hashtextextended('reaper', 'horsies_tasks'::regclass::oid::bigint)) THEN
     RETURN;
   END IF;
-  IF p_judge AND pg_postmaster_start_time() < v_now - p_threshold THEN
-    RETURN QUERY
-    UPDATE horsies_heartbeats b SET died_at = v_now
-    WHERE b.role = 'claimer' AND b.died_at IS NULL AND b.sent_at < v_now - p_threshold
-    RETURNING 'died', b.id, NULL, NULL::int, NULL, NULL;
+  IF p_judge THEN
+    RETURN QUERY SELECT 'died', j.id, NULL, NULL::int, NULL, NULL FROM horsies_judge(NULL, p_threshold, NULL) AS j (id);
   END IF;
 
   DELETE FROM horsies_heartbeats b USING horsies_heartbeats parent

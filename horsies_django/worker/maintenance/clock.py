@@ -1,0 +1,42 @@
+"""Compares the database's clock with the monotonic clock of this machine, which nobody sets.
+
+The database's clock may jump: an administrator or NTP sets it, a virtual machine is resumed, or a
+replica on another machine takes over. The monotonic clock may stop while this machine is suspended.
+Either way heartbeats seem to be older or younger than they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass
+class ClockComparison:
+    """Notices when the two clocks moved apart by more than ``tolerance`` seconds between two readings."""
+
+    tolerance: float
+    last: tuple[float, float, float] | None = None
+
+    def jump(self, moment: float, asked: float, answered: float) -> float:
+        """Return by how many seconds the database's clock jumped since the last reading, 0.0 if it did not.
+
+        ``moment`` is the reading in seconds; it was taken between ``asked`` and ``answered`` by the
+        monotonic clock. A slow answer is no jump.
+        """
+        last = self.last
+        self.last = (moment, asked, answered)
+        if last is None:
+            return 0.0
+
+        passed = moment - last[0]
+        least = asked - last[2]
+        most = answered - last[1]
+        if passed > most + self.tolerance:
+            return passed - most
+        if passed < least - self.tolerance:
+            return passed - least
+        return 0.0
+
+    def forget(self) -> None:
+        """Begin anew, with the clock of another server."""
+        self.last = None

@@ -13,6 +13,8 @@ from horsies_django.core.options import SHORTEST_KEEP
 from horsies_django.store.audit import tell_lost
 from horsies_django.store.base import Store
 
+KEPT = "HK001"  # SQLSTATE of a notice: rows stay, because rows of the project refer to them
+
 
 class Kept(NamedTuple):
     """Queues whose finished tasks are kept for ``age``: ``queues``, or, with ``others``, all except ``queues``."""

@@ -415,3 +415,43 @@ def test_a_snapshot_tells_memory_and_cpu_of_the_parent_and_its_children_and_come
     assert WorkerState.objects.latest("pk").cpu_percent > 0
     beats = Heartbeat.objects.values_list("pid", "memory_mb")
     assert set(beats) == {(1, None), (7, None), (os.getppid(), 91.0)}
+
+
+def test_rows_that_the_project_refers_to_are_named_in_the_log(connect: Connect, log: pytest.LogCaptureFixture) -> None:
+    conn, pruner = connect(), Pruner(Retention())
+    old = finished(40 * DAY, 5)
+    sql("CREATE TABLE shop_export (task_id uuid REFERENCES horsies_tasks (id) DEFERRABLE INITIALLY DEFERRED)")
+
+    try:
+        sql("INSERT INTO shop_export VALUES (%s)", [old[2]])
+        wait_until(lambda: over(pruner, conn), "a round is over")
+        wait_until(lambda: over(pruner, conn), "another round is over")
+    finally:
+        sql("DROP TABLE shop_export")
+
+    assert [task.pk for task in Task.objects.all()] == [old[2]]
+    said = [record.getMessage() for record in log.records if record.levelname == "WARNING"]
+    assert said == [
+        f"retention: 1 row(s) of horsies_tasks stay, because rows of shop_export (task_id) refer to them: {old[2]}"
+    ]
+
+
+def test_a_trigger_that_refuses_a_deletion_ends_one_step_only(connect: Connect, log: pytest.LogCaptureFixture) -> None:
+    """Fails if an error of another class than a missing right ends the round, or the thread."""
+    conn, pruner = connect(), Pruner(Retention())
+    finished(40 * DAY, 5)
+    long_ago = WorkerFactory().started_at - 400 * DAY
+    WorkerStateFactory(snapshot_at=long_ago)
+    sql(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE EXCEPTION 'the auditors want it'; END $$"
+    )
+    sql("CREATE TRIGGER refuse BEFORE DELETE ON horsies_tasks FOR EACH ROW EXECUTE FUNCTION refuse()")
+
+    try:
+        wait_until(lambda: over(pruner, conn), "a round is over")
+    finally:
+        sql("DROP FUNCTION refuse CASCADE")
+
+    assert not WorkerState.objects.exists()
+    assert "retention: rows cannot be deleted: the auditors want it" in log.text

@@ -11,7 +11,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -19,9 +20,10 @@ from typing import Any
 import psycopg
 
 from horsies_django.conf import Retention
+from horsies_django.core.repeats import Repeats
 from horsies_django.store.base import said
 from horsies_django.store.history import HOUR, MINUTE, HistoryStore
-from horsies_django.store.retention import Kept, OwnRetention, RetentionStore, kept_by
+from horsies_django.store.retention import KEPT, Kept, OwnRetention, RetentionStore, kept_by
 from horsies_django.worker.maintenance import TURN_SECONDS
 
 logger = logging.getLogger("horsies.worker")
@@ -45,6 +47,7 @@ class Pruner:
         self.steps: list[Step] = [*steps(retention), partial(prune_own, [])]
         self.left = list(self.steps)  # of the current round
         self.counts: Counter[str] = Counter()
+        self.repeats = Repeats()
 
     @property
     def owes_note(self) -> bool:
@@ -67,13 +70,18 @@ class Pruner:
         store, until = RetentionStore(connection), time.monotonic() + TURN_SECONDS
         while self.left:
             try:
-                if not self.delete(store, self.left[0]):
+                with self.telling_kept(connection):
+                    more = self.delete(store, self.left[0])
+                if not more:
                     self.left.pop(0)
             except psycopg.errors.QueryCanceled:
                 logger.warning("retention: a batch of %s rows took too long, the next one is smaller", self.batch)
                 self.batch = max(1, self.batch // 10)
                 return None
-            except psycopg.ProgrammingError as error:  # a privilege is missing: the heartbeat must continue
+            except psycopg.Error as error:
+                if connection.closed:
+                    raise
+                # A privilege is missing, or a trigger of the project refuses: other rows go, and so does the heartbeat.
                 logger.error("retention: rows cannot be deleted: %s", said(error))
                 self.left.pop(0)
             if self.left and time.monotonic() >= until:
@@ -83,6 +91,24 @@ class Pruner:
         self.counts.clear()
         self.left = list(self.steps)
         return self.interval_seconds
+
+    @contextmanager
+    def telling_kept(self, connection: psycopg.Connection[Any]) -> Iterator[None]:
+        """Log the rows that a statement in this block leaves, because rows of the project refer to them."""
+
+        def tell(notice: psycopg.errors.Diagnostic) -> None:
+            if notice.sqlstate != KEPT:
+                return
+            message = notice.message_primary or ""
+            kind = message.partition(" ")[2].partition(":")[0]
+            if (more := self.repeats.due(kind, time.monotonic())) is not None:
+                logger.warning("retention: %s%s", message, more)
+
+        connection.add_notice_handler(tell)
+        try:
+            yield
+        finally:
+            connection.remove_notice_handler(tell)
 
     def delete(self, store: RetentionStore, step: Step) -> bool:
         """Delete one batch, adjust the size of the next by its duration, and return whether there may be more."""

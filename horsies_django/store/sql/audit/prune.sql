@@ -6,4 +6,7 @@ WITH old AS MATERIALIZED (
 ), held AS MATERIALIZED (
   SELECT kept.id FROM horsies_audit kept WHERE kept.id = ANY (ARRAY(SELECT old.id FROM old)) FOR UPDATE SKIP LOCKED
 )
-DELETE FROM horsies_audit kept WHERE kept.id = ANY (ARRAY(SELECT held.id FROM held))
+DELETE FROM horsies_audit kept
+WHERE kept.id = ANY (ARRAY(SELECT held.id FROM held))
+  AND kept.id <> ALL (ARRAY(
+    SELECT unnest(horsies_referenced('horsies_audit', ARRAY(SELECT held.id FROM held)))))

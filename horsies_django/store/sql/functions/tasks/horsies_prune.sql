@@ -6,7 +6,8 @@
 -- It reads the index of finished tasks by time. horsies_prunings stores under p_key how far it came, so rows that are kept longer are read
 -- once, not in every round. A batch reads a window of p_many entries, and all that finished at the same time as the last one. A full batch
 -- may leave some of that time, where the next one begins then; none reads what the batches before it deleted, which stays in the index until
--- it is vacuumed. If rows of the window are locked, the next round starts there again.
+-- it is vacuumed. If rows of the window are locked, or rows of the project refer to them, the next round starts there
+-- again.
 -- Once a week a round starts at the beginning, for rows that appeared before that point (a long transaction, a restored table, a clock set
 -- back).
 -- Returns how many tasks and attempts were deleted, and whether there may be more.
@@ -21,6 +22,7 @@ DECLARE
   v_after timestamptz;
   v_until timestamptz;
   v_ids uuid[];
+  v_kept uuid[] := '{}';  -- referred to by rows of the project
   v_left timestamptz;
   v_own jsonb := CASE WHEN p_keep IS NOT NULL THEN jsonb_build_object('keep_result', p_keep) END;
 BEGIN
@@ -56,10 +58,17 @@ BEGIN
     RETURN;
   END IF;
 
+  IF horsies_may_be_referenced('horsies_tasks') THEN
+    v_kept := horsies_referenced('horsies_tasks', ARRAY(
+      SELECT t.id FROM horsies_tasks t
+      WHERE t.finished_at > v_after AND t.finished_at <= v_until AND t.workflow_id IS NULL AND t.order_stop IS NULL
+        AND horsies_prunable(t.queue_name, t.status, t.options, p_queues, p_others, p_age, v_own)));
+  END IF;
   v_ids := ARRAY(
     SELECT t.id FROM horsies_tasks t
     WHERE t.finished_at > v_after AND t.finished_at <= v_until AND t.workflow_id IS NULL AND t.order_stop IS NULL
       AND horsies_prunable(t.queue_name, t.status, t.options, p_queues, p_others, p_age, v_own)
+      AND t.id <> ALL (v_kept)
     ORDER BY t.finished_at LIMIT p_many FOR UPDATE SKIP LOCKED);
   tasks := cardinality(v_ids);
   attempts := horsies_delete_tasks(v_ids);

@@ -1,7 +1,8 @@
 -- Deletes finished runs that are older than p_age, with their child runs, nodes, edges, signals, tasks, attempts and steps: at most p_many
 -- rows of tasks, nodes, edges and signals. The row of a run goes last, so a large run takes several calls. Runs with tasks that still run, also
 -- in child runs, stay: their nodes are open, of which there is an index, while the tasks would be read in each call. So do those with a task
--- that stops its partition. A call looks for each run where it found the one before: what it deleted or skipped remains in the index.
+-- that stops its partition, and those to which, or to whose tasks, rows of the project refer; if there may be such rows,
+-- horsies_prunings stores under 'runs' how far a round came. A call looks for each run where it found the one before: what it deleted or skipped remains in the index.
 -- Returns how many runs, tasks and attempts were deleted, and whether there may be more.
 -- Locks: an advisory lock, without waiting; rows of runs, skipping locked ones. Index: horsies_workflows_finished, horsies_workflows_parent,
 -- horsies_workflow_nodes_open, horsies_tasks_node, horsies_tasks_stopped, horsies_signals_run.
@@ -14,6 +15,9 @@ DECLARE
   v_finished timestamptz := '-infinity';
   v_tree uuid[];
   v_ids uuid[];
+  v_guarded CONSTANT boolean := horsies_may_be_referenced('horsies_tasks')
+                                OR horsies_may_be_referenced('horsies_workflows');
+  v_start timestamptz := '-infinity';
   v_held uuid[] := ARRAY(SELECT t.workflow_id FROM horsies_tasks t WHERE t.order_stop IS NOT NULL AND t.workflow_id IS NOT NULL);
 BEGIN
   runs := 0;
@@ -23,6 +27,11 @@ BEGIN
   IF NOT pg_try_advisory_xact_lock(hashtextextended('prune', 'horsies_workflows'::regclass::oid::bigint)) THEN
     RETURN;
   END IF;
+  IF v_guarded THEN
+    v_start := coalesce((SELECT p.reached_at FROM horsies_prunings p WHERE p.key = 'runs'), v_start);
+    v_finished := v_start;
+  END IF;
+
   WHILE v_left > 0 LOOP
     SELECT w.finished_at, t.ids INTO v_finished, v_tree
     FROM horsies_workflows w CROSS JOIN LATERAL (
@@ -36,6 +45,18 @@ BEGIN
       AND NOT EXISTS (SELECT FROM horsies_workflow_nodes n WHERE n.workflow_id = ANY (t.ids) AND n.finished_at IS NULL OFFSET 0)
     ORDER BY w.finished_at LIMIT 1 FOR UPDATE OF w SKIP LOCKED;
     EXIT WHEN NOT FOUND;
+
+    IF v_guarded AND (
+      horsies_referenced('horsies_workflows', v_tree) <> '{}'
+      OR horsies_referenced('horsies_tasks', ARRAY(
+           SELECT t.id FROM horsies_tasks t WHERE t.workflow_id = ANY (v_tree))) <> '{}'
+    ) THEN
+      v_held := v_held || v_tree;
+      -- The next call starts at the time of the last one, whose runs it looks at again.
+      v_left := v_left - (v_finished > v_start)::int;
+      CONTINUE;
+    END IF;
+
     v_ids := ARRAY(SELECT t.id FROM horsies_tasks t WHERE t.workflow_id = ANY (v_tree) LIMIT v_left);
     attempts := attempts + horsies_delete_tasks(v_ids);
     tasks := tasks + cardinality(v_ids);
@@ -58,5 +79,11 @@ BEGIN
     END IF;
   END LOOP;
   more := v_left <= 0;
+
+  IF v_guarded THEN
+    INSERT INTO horsies_prunings AS p (key, began_at, pruned_at, reached_at)
+    VALUES ('runs', v_now, v_now, CASE WHEN more THEN v_finished END)
+    ON CONFLICT (key) DO UPDATE SET pruned_at = v_now, reached_at = excluded.reached_at;
+  END IF;
 END
 $$;

@@ -1,24 +1,34 @@
 -- Withdraws the tasks of a run that no worker has tried yet: their rows are deleted, and their nodes wait to be sent again. p_number: of this
 -- node only; NULL: of all, because of a pause. Then those that wait for a retry are due in the year 9999, so that scans do not read them
 -- during the pause; see horsies_unhold. p_many: at most so many; NULL: all. Returns how many it withdrew or put off.
+-- A task to which rows of the project refer stays as it is, and does not start during the pause; see horsies_forbidding.
 -- Moves tasks PENDING -> (none); nodes ENQUEUED -> READY.
 -- Locks: task rows, skipping locked ones (they have started, or the claim asks horsies_forbidding); the caller holds the lock of the run.
 -- Index: horsies_tasks_node, primary keys.
 CREATE OR REPLACE FUNCTION horsies_withdraw(p_workflow uuid, p_number bigint, p_many int) RETURNS int LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   c_held CONSTANT timestamptz := '9999-01-01 00:00+00';
+  v_ids uuid[];
+  v_kept uuid[];
   v_many int;
   v_held int;
   v_queues text[];
   v_keys text[];
 BEGIN
+  v_ids := ARRAY(
+    SELECT w.id FROM horsies_tasks w
+    WHERE w.workflow_id = p_workflow
+      AND w.node IS NOT NULL
+      AND (p_number IS NULL OR w.node = p_number)
+      AND w.status = 'PENDING'
+      AND w.retry_count = 0
+      AND coalesce(w.snooze_count, 0) = 0
+    LIMIT p_many
+    FOR UPDATE SKIP LOCKED);
+  v_kept := horsies_referenced('horsies_tasks', v_ids);
+
   WITH withdrawn AS (
-    DELETE FROM horsies_tasks t
-    WHERE t.id = ANY (ARRAY(
-      SELECT w.id FROM horsies_tasks w
-      WHERE w.workflow_id = p_workflow AND w.node IS NOT NULL AND (p_number IS NULL OR w.node = p_number)
-        AND w.status = 'PENDING' AND w.retry_count = 0 AND coalesce(w.snooze_count, 0) = 0
-      LIMIT p_many FOR UPDATE SKIP LOCKED))
+    DELETE FROM horsies_tasks t WHERE t.id = ANY (v_ids) AND t.id <> ALL (v_kept)
     RETURNING t.node, t.node_index, t.queue_name, t.partition_key
   ), counted AS (
     SELECT w.node, min(w.node_index) AS first, count(*)::int AS many FROM withdrawn w GROUP BY w.node

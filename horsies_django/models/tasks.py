@@ -2,7 +2,7 @@
 
 Two conditions define the protocol. A row is *claimable* while no worker owns it and it has not finished, and *in flight* while a
 worker owns it and it has not finished. Each condition has a partial index of only those rows, so neither history nor backlog
-slows a claim or a count. The trigger ``horsies_tasks_fits``, which checks what no pass has written, ties ``status`` to the same
+slows a claim or a count. Two triggers, which check each new row and what no pass has written, tie ``status`` to the same
 columns, so the indexes always agree with it.
 """
 

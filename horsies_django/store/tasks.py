@@ -223,7 +223,7 @@ class TaskStore(Store):
         """Return the tasks among ``ids`` that this connection can see."""
         rows = self.run("tasks/find", ids=list(ids))
         if merged := [id_ for id_, *_, merged in rows if merged]:
-            rows = [row[:3] for row in rows if not row[3]] + self.run("tasks/find_merged", ids=merged)
+            rows = [row[:3] for row in rows] + self.run("tasks/find_merged", ids=merged)
         return {row[0]: Found(row[1], row[2]) for row in rows}
 
     def with_attempts(self, id_: uuid.UUID) -> StoredTask | None:

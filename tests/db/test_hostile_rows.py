@@ -26,6 +26,7 @@ from horsies_django.conf import Recovery
 from horsies_django.core.records import Wanted
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.store.base import run
+from horsies_django.store.tasks import TaskStore
 from horsies_django.testing import captured_tasks, drain
 from horsies_django.worker.maintenance.reaper import Reaper
 from tests.apps.project import flows
@@ -47,6 +48,8 @@ def change(id_: uuid.UUID, **columns: Any) -> None:
 
 
 END = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
+MERGED = {"status": "CANCELLED", "finished_at": END, "error_code": "MERGED"}
+FAILED = {"status": "FAILED", "finished_at": END, "error_code": "X"}
 REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("options", {"options": "[]"}),
     ("options", {"options": "5"}),
@@ -54,11 +57,17 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("kwargs", {"kwargs": "null"}),
     ("partition_key", {"partition_key": "x" * 201}),
     ("numbers", {"claim_generation": -1}),
-    *(("numbers", {name: number}) for name in ("retry_count", "max_retries") for number in (32_767, -1)),
+    *(
+        ("numbers", {name: number})
+        for name in ("retry_count", "max_retries", "snooze_count", "attempts_before")
+        for number in (32_767, -1)
+    ),
     *(("moments", {name: "infinity"}) for name in ("enqueued_at", "good_until", "claimed_at")),
     *(("moments", {name: "-infinity"}) for name in ("enqueued_at", "good_until", "claimed_at")),
     ("moments", {"redacted_at": "10000-01-01"}),
     ("moments", {"sent_at": "0001-06-01"}),
+    ("moments", {"advanced_at": "infinity"}),
+    ("sent_at", {"sent_at": "2200-01-01"}),
     *(("priority", {"priority": priority}) for priority in (0, 202, -1)),
     ("lane", {"lane": "slow"}),
     ("status", {"status": "RUNNING"}),
@@ -67,6 +76,12 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("status", {"status": "RESTING", "error_code": "X"}),
     ("error_code", {"status": "FAILED", "finished_at": END}),
     ("error_code", {"status": "COMPLETED", "error_code": "X", "finished_at": END}),
+    ("merged_into", {"merged_into": uuid.uuid4()}),
+    ("merged_into", {**MERGED, "error_code": "X", "merged_into": uuid.uuid4()}),
+    ("order_stop", {"order_stop": "stop"}),
+    ("order_stop", {**FAILED, "order_stop": "stop"}),
+    ("order_stop", {**FAILED, "ordered": True, "order_stop": "coalesce"}),
+    ("order_stop", {**MERGED, "ordered": True, "order_stop": "cancel"}),
 ]
 
 
@@ -75,6 +90,77 @@ def test_a_row_that_no_statement_could_bear_or_contradicts_itself_fails(rule: st
     (id_,) = put()
     with pytest.raises(IntegrityError, match=f'violates "horsies_tasks_{rule}": '), transaction.atomic():
         change(id_, **columns)
+
+
+@pytest.mark.parametrize(("rule", "columns"), REFUSED)
+def test_no_setting_turns_the_check_of_an_insert_off(rule: str, columns: dict[str, Any]) -> None:
+    """Fails if: the trigger heeds for an INSERT the setting by which a pass turns it off."""
+    put()
+    sql("CREATE TEMP TABLE another AS SELECT * FROM horsies_tasks")
+    changes = ", ".join(f"{name} = %s" for name in columns)
+
+    with pytest.raises(IntegrityError, match=f'violates "horsies_tasks_{rule}": '), transaction.atomic():
+        sql("SET LOCAL horsies.pass = 'on'")
+        sql(f"UPDATE another SET id = gen_random_uuid(), {changes}", [*columns.values()])
+        sql("INSERT INTO horsies_tasks SELECT * FROM another")
+    sql("DROP TABLE another")
+
+
+UNWRITTEN = ("options", "kwargs", "partition_key", "priority", "lane", "sent_at", "merged_into")
+
+
+@pytest.mark.parametrize(("rule", "columns"), [one for one in REFUSED if one[0] in UNWRITTEN])
+def test_no_setting_turns_off_the_check_of_what_no_pass_writes(rule: str, columns: dict[str, Any]) -> None:
+    (id_,) = put()
+
+    with pytest.raises(IntegrityError, match=f'violates "horsies_tasks_{rule}": '), transaction.atomic():
+        sql("SET LOCAL horsies.pass = 'on'")
+        change(id_, **columns)
+
+
+def test_the_outcome_of_a_task_with_the_most_attempts_is_stored(claimer: Claimers) -> None:
+    """Fails if: the number of its attempt is more than the column takes."""
+    put(2, max_retries=32_766, options='{"retry": {"codes": ["C"], "intervals": [0]}}')
+    Task.objects.update(attempts_before=32_766, retry_count=32_765, snooze_count=32_766)
+    worker = claimer()
+
+    for _ in range(2):
+        claims = worker.run_pass(sync=2).claims
+        outcomes = [done(claim, "FAILED", error_code="C", error_message="m") for claim in claims]
+        assert len(worker.run_pass(outcomes=outcomes).landed) == 2
+
+    assert set(Task.objects.values_list("status", flat=True)) == {"FAILED"}
+    assert set(TaskAttempt.objects.values_list("attempt", flat=True)) == {32_767}
+
+
+@pytest.mark.parametrize("codec", [None, "plain"])
+def test_tasks_that_are_merged_in_a_circle_keep_nobody_waiting(codec: str | None) -> None:
+    """Fails if: the search for the task that ran for them goes round for ever."""
+    first, second = put(2)
+    change(first, **MERGED, merged_into=second, result='{"err": {}}', codec=codec)
+    change(second, **MERGED, merged_into=first, result='{"err": {}}', codec=codec)
+    store = TaskStore(connection)
+    sql("SET statement_timeout = '5s'")
+
+    assert store.find([first])[first].status == "CANCELLED"
+    assert (store.with_attempts(first) is None) == (codec is None)
+    sql("RESET statement_timeout")
+
+
+def test_a_task_sent_in_the_far_future_stops_no_key(claimer: Claimers) -> None:
+    """Fails if: later ones get their place after it, at a time that is none."""
+    limit("default", partition_by_task=True, partition_policy="stop")
+    (odd,) = put()
+    change(odd, sent_at=sql("SELECT now() + interval '99 years'")[0][0])
+
+    first, second = put(), put()
+    sent = Task.objects.in_bulk([*first, *second, odd])
+    assert sent[first[0]].sent_at < sent[second[0]].sent_at < sent[odd].sent_at
+    worker = claimer()
+    for id_ in (*first, *second, odd):
+        (claim,) = worker.run_pass(sync=1).claims
+        assert claim.id == id_
+        worker.run_pass(outcomes=[done(claim)])
 
 
 def test_the_longest_key_of_a_partition_fits_into_its_indexes(claimer: Claimers) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import re
 import signal
@@ -13,12 +14,14 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 import pytest
 from django.contrib.auth.models import User
-from django.db import connection, transaction
+from django.db import ProgrammingError, connection, transaction
 from django.test import Client
 from django.urls import reverse
 
 from horsies_django import Workflow, get_handle, queues, schedules
 from horsies_django.models import AuditEntry, ScheduleTick, Task, Worker, WorkerState
+from horsies_django.store.tasks import TaskStore
+from horsies_django.tasks.ids import uuid7
 from horsies_django.tasks.redaction import redact
 from horsies_django.tasks.selection import act_on_all, matching
 from tests.apps.project import flows, tasks
@@ -181,6 +184,42 @@ def test_the_site_acts_under_its_grants_and_not_without_them(
     as_role("site")
     action(old)
     assert set(audited) <= set(AuditEntry.objects.values_list("action", flat=True))
+
+
+def everything_sent() -> None:
+    """Send in every way that there is, also a workflow with a map of values."""
+    tasks.noop.send()
+    tasks.noop.schedule(dt.timedelta(hours=1))
+    tasks.noop.with_options(priority=7, good_until=dt.timedelta(hours=1)).send()
+    tasks.noop.with_options(key="a key").send()
+    tasks.mail.send("ada@example.com")
+    tasks.mail.send_many([{"to": "b@example.com"}, {"to": "c@example.com"}])
+    (old,) = Task.objects.filter(status="COMPLETED").values_list("pk", flat=True)
+    TaskStore(connection).copy(old, uuid7())
+    flow = Workflow("flow")
+    flow.map(flows.plus, a=[1, 2], b=flow.add(flows.number, 2))
+    flow.map(flows.plus, a=[1, 2], b=1)
+    flow.send()
+
+
+STATES = (
+    "status", "ordered", "order_stop", "merged_into", "attempts_before", "claimed_by", "retry_count", "finished_at",
+    "result", "error_code", "advanced_at", "parked", "cancel_requested_at", "terminate", "claim_generation",
+)  # fmt: skip
+
+
+def test_the_site_sends_in_every_way_but_inserts_no_state(roles: None) -> None:
+    """Fails if: the page grants more columns than a send writes, or fewer."""
+    limit("mail", partition_by_args=["to"], partition_policy="coalesce")
+    finished(DAY)
+    grant(SENDING, FLOWING)
+
+    as_role("site")
+    everything_sent()
+    assert Task.objects.filter(workflow_id__isnull=False).count() == 3
+    for column in STATES:
+        with pytest.raises(ProgrammingError, match="permission denied for table horsies_tasks"), transaction.atomic():
+            sql(f"INSERT INTO horsies_tasks (id, {column}) SELECT id, {column} FROM horsies_tasks LIMIT 1")
 
 
 def test_the_site_edits_schedules_and_a_worker_sends_them_under_their_grants(roles: None, worker: Start) -> None:

@@ -6,9 +6,11 @@ SELECT task.task_name, task.queue_name, task.priority, task.kwargs::text, task.o
        attempt.outcome, attempt.started_at, attempt.worker_id, attempt.error_code, attempt.error_message, attempt.exception_class,
        attempt.traceback
 FROM horsies_tasks task LEFT JOIN horsies_task_attempts attempt ON attempt.task_id = task.id AND attempt.outcome <> 'SNOOZED'
-WHERE task.codec = 'plain' AND task.id = (
+WHERE task.codec = 'plain' AND task.id = coalesce((
   WITH RECURSIVE merged AS (
-    SELECT %(id)s::uuid AS id UNION ALL SELECT one.merged_into FROM merged JOIN horsies_tasks one ON one.id = merged.id
+    SELECT %(id)s::uuid AS id
+    UNION  -- a circle, which only others can write, ends
+    SELECT one.merged_into FROM merged JOIN horsies_tasks one ON one.id = merged.id
   )
-  SELECT merged.id FROM merged JOIN horsies_tasks one ON one.id = merged.id WHERE one.merged_into IS NULL)
+  SELECT merged.id FROM merged JOIN horsies_tasks one ON one.id = merged.id WHERE one.merged_into IS NULL), %(id)s::uuid)
 ORDER BY attempt.attempt, attempt.claim_generation

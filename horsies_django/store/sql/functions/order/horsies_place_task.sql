@@ -1,11 +1,13 @@
 -- Gives a new task its place in the order of its partition, if its queue has a policy for partitions; whoever inserts it. It comes after all
 -- tasks of its partition that are visible, whatever the clock says. A row that was inserted without a version of the rule gets its partition
 -- first. A delay or a priority of its own is refused in an ordered queue, because the order is that of sending.
+-- It does not come after a task that was sent more than a day from now: nobody sends such a one, and the time after it may be none.
 -- Index: primary key of horsies_queues, horsies_tasks_order.
 CREATE OR REPLACE FUNCTION horsies_place_task() RETURNS trigger LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
   v_queue record;
+  v_last timestamptz := greatest(NEW.sent_at, clock_timestamp()) + interval '1 day';
 BEGIN
   SELECT q.partition_policy, q.partition_version, q.partition_by_args, q.partition_by_task INTO v_queue
   FROM horsies_queues q WHERE q.name = NEW.queue_name;
@@ -25,11 +27,11 @@ BEGIN
     NEW.sent_at := greatest(NEW.sent_at, (
       SELECT t.sent_at + interval '1 microsecond' FROM horsies_tasks t
       WHERE t.queue_name = NEW.queue_name AND t.partition_key = NEW.partition_key AND t.ordered
-        AND (t.finished_at IS NULL OR t.order_stop IS NOT NULL) AND least(t.claim_generation, 1) = 0
+        AND (t.finished_at IS NULL OR t.order_stop IS NOT NULL) AND least(t.claim_generation, 1) = 0 AND t.sent_at <= v_last
       ORDER BY t.sent_at DESC LIMIT 1), (
       SELECT t.sent_at + interval '1 microsecond' FROM horsies_tasks t
       WHERE t.queue_name = NEW.queue_name AND t.partition_key = NEW.partition_key AND t.ordered
-        AND (t.finished_at IS NULL OR t.order_stop IS NOT NULL) AND least(t.claim_generation, 1) = 1
+        AND (t.finished_at IS NULL OR t.order_stop IS NOT NULL) AND least(t.claim_generation, 1) = 1 AND t.sent_at <= v_last
       ORDER BY t.sent_at DESC LIMIT 1));
   END IF;
   RETURN NEW;

@@ -73,7 +73,7 @@ BEGIN
     SELECT (o.value ->> 'id')::uuid AS id, (o.value ->> 'generation')::int AS generation, o.value AS told FROM jsonb_array_elements(p_outcomes) AS o
   ), ended AS MATERIALIZED (
     SELECT t.id, t.claim_generation AS generation, t.queue_name, t.partition_key, t.started_at, t.workflow_id, t.ordered,
-           coalesce(t.attempts_before, 0) + t.retry_count + 1 AS attempt,
+           least(coalesce(t.attempts_before, 0) + t.retry_count + 1, 32767) AS attempt,
            o.told ->> 'status' AS status, o.told ->> 'final_code' AS final_code, (o.told ->> 'due_at')::timestamptz AS due_at, o.told
     FROM horsies_tasks t JOIN outcome o ON o.id = t.id AND o.generation = t.claim_generation
     WHERE t.id = ANY (ARRAY(SELECT outcome.id FROM outcome)) AND t.claimed_by = p_worker AND t.status = 'RUNNING'
@@ -137,8 +137,10 @@ BEGIN
       WITH retried AS (
         UPDATE horsies_tasks t
         SET status = 'PENDING', next_retry_at = o.due_at, enqueued_at = o.due_at, claimed_by = NULL, claimed_at = NULL, started_at = NULL,
-            retry_count = t.retry_count + (o.status = 'FAILED')::int,
-            snooze_count = CASE o.status WHEN 'SNOOZED' THEN coalesce(t.snooze_count, 0) + 1 ELSE t.snooze_count END
+            retry_count = least(t.retry_count + (o.status = 'FAILED')::int, 32766),
+            snooze_count = CASE o.status
+              WHEN 'SNOOZED' THEN least(coalesce(t.snooze_count, 0) + 1, 32766)
+              ELSE t.snooze_count END
         FROM jsonb_to_recordset(p_outcomes) AS o (id uuid, generation int, status text, due_at timestamptz)
         WHERE t.id = ANY (v_ids) AND o.id = t.id AND o.due_at IS NOT NULL
           AND t.claim_generation = o.generation AND t.claimed_by = p_worker AND t.status = 'RUNNING'

@@ -2,8 +2,9 @@
 -- or a pause, a node is expanded again. A delay counts from the first element that was sent, for all.
 -- A map has a task per element of its list. Raises HW001 if there is none, or if an element was redacted.
 -- An undo has one for each task of the undone node that has begun, with its arguments that the undo takes, and "result": its value, null if
--- it did not complete. Where these were redacted or are too large, the task of the undo is inserted as FAILED.
--- Moves its node READY -> ENQUEUED once every element has its task, READY -> COMPLETED, FAILED if none is left; tasks (none) -> PENDING, FAILED.
+-- it did not complete. Where these were redacted or are too large, the task of the undo fails at once, by a statement of its own: a role
+-- that only sends needs no right to insert a task that has failed.
+-- Moves its node READY -> ENQUEUED once every element has its task, READY -> COMPLETED, FAILED if none is left; tasks (none) -> PENDING, PENDING -> FAILED.
 -- many: tasks sent. moved: whether the node is final.
 -- Locks: none but the new rows; the caller holds the lock of the run. Index: primary keys, horsies_tasks_node.
 CREATE OR REPLACE FUNCTION horsies_expand(p_run horsies_workflows, p_node horsies_workflow_nodes, p_many int, p_max_bytes int, p_now timestamptz,
@@ -20,7 +21,8 @@ DECLARE
   v_total int;
   v_due timestamptz;
   v_until int;
-  v_refused int;
+  v_errors jsonb;  -- of elements that cannot be sent, by their place
+  v_refused uuid[];
   v_task uuid;
 BEGIN
   IF p_node.kind = 'undo' THEN
@@ -71,33 +73,52 @@ BEGIN
      ORDER BY b.place LIMIT p_many)
   ), sent AS (
     INSERT INTO horsies_tasks (id, task_name, queue_name, lane, priority, kwargs, sent_at, enqueued_at, good_until,
-                               partition_key, partition_version, max_retries, options, codec, workflow_id, node, node_index,
-                               status, finished_at, advanced_at, error_code, result)
+                               partition_key, partition_version, max_retries, options, codec, workflow_id, node, node_index)
     SELECT horsies_uuid7(e.place), p_node.task_name, p_node.queue_name, p_node.lane, p_node.priority,
            horsies_stored_arguments(a.kwargs, p_node.codec), v_now, greatest(v_start, v_due),
            CASE p_node.kind WHEN 'map' THEN least(p_node.good_until, p_run.good_until) END,
            CASE WHEN q.partition_by_args IS NOT NULL OR q.partition_by_task
                 THEN horsies_partition_key(q.partition_by_args, q.partition_by_task, a.kwargs::json, p_node.task_name, NULL) END,
-           q.partition_version, p_node.max_retries, p_node.options, p_node.codec, p_run.id, p_node.number, e.place,
-           r.status, r.at, r.at, e.refused,
-           CASE e.refused WHEN 'RESULT_REDACTED' THEN horsies_error_result(e.refused, 'the arguments and the value to undo were redacted')
-                          WHEN 'PAYLOAD_TOO_LARGE' THEN horsies_error_result(e.refused, format(
-                            'the arguments take %s bytes of JSON; HORSIES[''MAX_PAYLOAD_BYTES''] allows %s', octet_length(e.kwargs::text), p_max_bytes)) END
+           q.partition_version, p_node.max_retries, p_node.options, p_node.codec, p_run.id, p_node.number, e.place
     FROM element e
     CROSS JOIN LATERAL (SELECT CASE WHEN e.refused IS NULL THEN e.kwargs ELSE '{}' END AS kwargs) AS a
-    CROSS JOIN LATERAL (SELECT CASE WHEN e.refused IS NULL THEN 'PENDING' ELSE 'FAILED' END AS status, CASE WHEN e.refused IS NOT NULL THEN v_now END AS at) AS r
     LEFT JOIN horsies_queues q ON q.name = p_node.queue_name
     ON CONFLICT (workflow_id, node, node_index) WHERE workflow_id IS NOT NULL DO NOTHING
-    RETURNING id, status, node_index
+    RETURNING id, node_index
   )
-  SELECT count(*) FILTER (WHERE s.status = 'PENDING'), count(*) FILTER (WHERE s.status = 'FAILED'), (array_agg(s.id))[1],
-         CASE WHEN p_node.kind = 'undo' AND count(*) = p_many THEN max(s.node_index) + 1 ELSE v_until END
-  INTO many, v_refused, v_task, v_until FROM sent s;
-  IF v_refused > 0 AND p_node.kind = 'map' THEN
-    RAISE EXCEPTION USING ERRCODE = 'HW001', DETAIL = 'RESULT_REDACTED', MESSAGE = format('a result for %s was redacted', p_node.over);
+  SELECT
+    count(s.id), array_agg(s.id) FILTER (WHERE s.node_index = ANY (r.places)), (array_agg(s.id))[1],
+    CASE
+      WHEN p_node.kind = 'undo' AND count(s.id) = p_many THEN max(s.node_index) + 1
+      ELSE v_until END,
+    (SELECT jsonb_object_agg(e.place, horsies_error_result(e.refused, CASE e.refused
+              WHEN 'RESULT_REDACTED' THEN 'the arguments and the value to undo were redacted'
+              ELSE format(
+                'the arguments take %s bytes of JSON; HORSIES[''MAX_PAYLOAD_BYTES''] allows %s',
+                octet_length(e.kwargs::text), p_max_bytes) END))
+     FROM element e WHERE e.refused IS NOT NULL)
+  INTO many, v_refused, v_task, v_until, v_errors
+  FROM (SELECT array_agg(e.place) AS places FROM element e WHERE e.refused IS NOT NULL) AS r
+  LEFT JOIN sent s ON true;
+
+  IF v_refused IS NOT NULL THEN
+    IF p_node.kind = 'map' THEN
+      RAISE EXCEPTION USING
+        ERRCODE = 'HW001', DETAIL = 'RESULT_REDACTED',
+        MESSAGE = format('a result for %s was redacted', p_node.over);
+    END IF;
+
+    UPDATE horsies_tasks t
+    SET status = 'FAILED', finished_at = v_now, advanced_at = v_now,
+        error_code = v_errors -> t.node_index::text #>> '{err,error_code}',
+        result = v_errors -> t.node_index::text
+    WHERE t.id = ANY (v_refused) AND t.status = 'PENDING';
+    many := many - cardinality(v_refused);
   END IF;
+
   UPDATE horsies_workflow_nodes n
-  SET total = v_total, due_at = v_due, expanded = v_until, in_flight = n.in_flight + many, items_bad = n.items_bad + v_refused,
+  SET total = v_total, due_at = v_due, expanded = v_until, in_flight = n.in_flight + many,
+      items_bad = n.items_bad + coalesce(cardinality(v_refused), 0),
       task_id = CASE WHEN v_undone.kind = 'task' THEN coalesce(v_task, n.task_id) END
   WHERE n.workflow_id = p_run.id AND n.number = p_node.number;
   moved := horsies_close_maps(p_run.id, ARRAY[p_node.number], v_now) <> '{}';

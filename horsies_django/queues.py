@@ -21,7 +21,7 @@ from horsies_django.core.queues import CLUSTER, POLICIES
 from horsies_django.core.texts import refuse_who, text_problem
 from horsies_django.models import Queue
 from horsies_django.models.fields import aware
-from horsies_django.store.base import migrated
+from horsies_django.store.base import LOCK_NOT_AVAILABLE, migrated
 from horsies_django.store.queues import DECLARED, NO_OVERRIDE, QueueStore
 from horsies_django.store.schema import has_function
 
@@ -29,7 +29,6 @@ LIMITS = ("max_concurrency", "local_limit", "partition_max_concurrency", "partit
 RULE = tuple(column for column in DECLARED if column.startswith("partition_"))
 ONE_AT_A_TIME = "the tasks of one partition run one at a time here; limit the queue instead"
 TRIES = 6
-LOCK_NOT_AVAILABLE = "55P03"
 
 
 def declare_queues(*, using: str = DEFAULT_DB_ALIAS, **kwargs: Any) -> None:

@@ -201,9 +201,13 @@ class TaskStore(Store):
         """Let the leases of prefetched tasks end ``lease`` from now; return how many still belong to this worker."""
         return self.execute("tasks/renew", worker=worker, claims=claims_json(claims), lease=lease)
 
-    def retry(self, id_: uuid.UUID, channel: str) -> tuple[str | None, uuid.UUID | None]:
-        """Let a task run again; return a verdict, None without such a task, and the id of its run or of what it duplicates."""
-        ((verdict, other),) = self.run("horsies_retry", id=id_, channel=channel)
+    def retry(self, id_: uuid.UUID, channel: str, patience: str) -> tuple[str | None, uuid.UUID | None]:
+        """Let a task run again; return a verdict, None without such a task, and the id of its run or of what it duplicates.
+
+        Waits for open transactions for ``patience``, a time with its unit. Raises the driver's OperationalError (SQLSTATE 55P03)
+        if one keeps the row of the task locked for longer.
+        """
+        ((verdict, other),) = self.run("horsies_retry", id=id_, channel=channel, patience=patience)
         return verdict, other
 
     def copy(self, id_: uuid.UUID, new: uuid.UUID) -> Copied | None:

@@ -8,11 +8,12 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from django.db import connections, transaction
+from django.db import OperationalError, connections, transaction
 
 from horsies_django.conf import config
 from horsies_django.core.errors import TaskNotRetryable
 from horsies_django.core.texts import refuse_who
+from horsies_django.store.base import LOCK_NOT_AVAILABLE
 from horsies_django.store.notify import channel_prefix
 from horsies_django.store.queues import QueueStore
 from horsies_django.store.tasks import TaskStore
@@ -48,15 +49,22 @@ def retry(task_id: uuid.UUID, *, actor: str | None = None, reason: str | None = 
     It is due now and has no ``good_until`` any more. Its attempts are kept and counted on; its retry policy begins anew. A task
     that waits for a retry is due now. With an ``actor``, the operation is audited with ``reason``. Raises LookupError if there is
     no such task, TaskNotRetryable for one that completed, has not finished, was redacted or merged into another one, belongs to a
-    workflow run, or is unique while another one is the same work, and ValueError for an actor or a reason that cannot be stored.
+    workflow run, is unique while another one is the same work, or is held by an open transaction for longer than
+    ``UNIQUE_LOCK_TIMEOUT_MS``, and ValueError for an actor or a reason that cannot be stored.
     """
     if actor is not None:
         refuse_who(ValueError, f"task {task_id} was not retried", actor, reason)
     alias = config().database
     connection = connections[alias]
     store = TaskStore(connection)
+    patience = f"{config().unique_lock_timeout_ms}ms"
     with transaction.atomic(using=alias):
-        verdict, other = store.retry(task_id, channel_prefix(connection))
+        try:
+            verdict, other = store.retry(task_id, channel_prefix(connection), patience)
+        except OperationalError as error:
+            if getattr(error.__cause__, "sqlstate", None) != LOCK_NOT_AVAILABLE:
+                raise
+            raise TaskNotRetryable(f"task {task_id} {REFUSALS['LOCKED']}") from error
         if verdict is None:
             raise LookupError(f"there is no task {task_id} in the database {alias!r}")
         if verdict not in ("RETRIED", "HASTENED"):
@@ -139,4 +147,5 @@ REFUSALS = {
     "IN_WORKFLOW": "belongs to the workflow run {other}: retry the run",
     "MERGED": "was merged into task {other}, which ran for it: retry that one",
     "DUPLICATE": "is unique, and task {other} is the same work: see whether that completes",
+    "LOCKED": "is held by another transaction, which is still open, or that has sent the same work: try again when it has ended",
 }

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import threading
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import connection, transaction
+from django.db import OperationalError, connection, transaction
 from django.db.models.functions import Now
 
 from horsies_django import (
@@ -25,9 +26,10 @@ from horsies_django import (
 )
 from horsies_django.checks import check_tasks
 from horsies_django.core.errors import TaskNotRetryable
+from horsies_django.core.records import Wanted
 from horsies_django.models import SendKey, Task
 from horsies_django.store.retention import Kept, RetentionStore
-from horsies_django.tasks import redaction, registry
+from horsies_django.tasks import redaction, registry, selection
 from horsies_django.testing import drain, fail_next
 from tests.apps.project import tasks
 from tests.conftest import Claimers, Connect, put, sql, wait_until
@@ -117,6 +119,179 @@ def test_a_retry_holds_again_and_is_refused_beside_the_same_work_and_a_duplicate
     with pytest.raises(TaskSendError, match=f"DUPLICATE.*task {first.task_id} is the same work"):
         refusing.send(1, 2)
     assert refusing.send(2, 2).is_new
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_retry_waits_for_an_open_send_of_the_same_work(aside: Aside, connect: Connect, commits: bool) -> None:
+    """Fails if: it reads with the snapshot from before its wait, and both run."""
+    first = whole.send(1, 2)
+    first.cancel()
+
+    with transaction.atomic():
+        second = whole.send(1, 2)
+        retried = aside(first.retry)
+        wait_for_anybody(connect())
+        transaction.set_rollback(not commits)
+
+    if commits:
+        with pytest.raises(TaskNotRetryable, match=f"task {second.task_id} is the same work"):
+            retried.result(30)
+    else:
+        retried.result(30)
+    assert Task.objects.filter(status="PENDING").count() == 1
+
+
+def test_a_retry_waits_for_an_open_send_no_longer_than_a_send(aside: Aside, settings: Any) -> None:
+    settings.HORSIES = {**settings.HORSIES, "UNIQUE_LOCK_TIMEOUT_MS": 50}
+    first = whole.send(1, 2)
+    first.cancel()
+
+    with transaction.atomic():
+        second = whole.send(1, 2)
+        with pytest.raises(TaskNotRetryable, match="another transaction, which is still open"):
+            aside(first.retry).result(30)
+
+    assert set(Task.objects.filter(status="PENDING").values_list("pk", flat=True)) == {second.task_id}
+    assert sql("SHOW lock_timeout") == [("0",)]
+
+
+def test_a_retry_waits_for_the_row_of_its_task_no_longer(aside: Aside, settings: Any) -> None:
+    settings.HORSIES = {**settings.HORSIES, "UNIQUE_LOCK_TIMEOUT_MS": 50}
+    first = whole.send(1, 2)
+    first.cancel()
+
+    with transaction.atomic():
+        first.retry()
+        with pytest.raises(TaskNotRetryable, match="another transaction, which is still open"):
+            aside(first.retry).result(30)
+
+
+def test_a_retry_of_many_leaves_those_that_an_open_transaction_sends(aside: Aside) -> None:
+    """Fails if: it waits for each, or one that is locked undoes the retries of the others."""
+    handles = [whole.send(number) for number in range(3)]
+    for handle in handles:
+        handle.cancel()
+    ids = [handle.task_id for handle in handles]
+
+    with transaction.atomic():
+        whole.send(1)
+        verdicts = aside(selection.act_on, ids, "retry", actor="ada").result(30)
+
+    assert verdicts == {"RETRIED": 2, "LOCKED": 1}
+    assert Task.objects.filter(status="PENDING").count() == 3
+
+
+@pytest.mark.parametrize("first_is", ["send", "retry"])
+def test_of_a_send_and_a_retry_in_repeatable_read_one_remains(aside: Aside, connect: Connect, first_is: str) -> None:
+    """Fails if: the second one reads what was when its transaction began."""
+    failed = whole.send(1, 2)
+    failed.cancel()
+
+    def second() -> None:
+        with transaction.atomic():
+            sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            sql("SELECT FROM horsies_tasks")
+            began.set()
+            assert go.wait(30)
+            assert failed.retry() is None if first_is == "send" else whole.send(1, 2).is_new is False
+
+    began, go = threading.Event(), threading.Event()
+    waiting_for = aside(second)
+    assert began.wait(30)
+    if first_is == "send":
+        whole.send(1, 2)
+    else:
+        failed.retry()
+    go.set()
+
+    with pytest.raises((OperationalError, TaskSendError, TaskNotRetryable), match="could not serialize"):
+        waiting_for.result(30)
+    assert Task.objects.filter(status="PENDING").count() == 1
+
+
+late = [
+    pytest.param("PENDING", id="it waits"),
+    pytest.param("CLAIMED", id="a worker has prefetched it"),
+    pytest.param("RETRY", id="it waits for its next attempt"),
+]
+
+
+@pytest.mark.parametrize("how", late)
+def test_what_is_past_its_good_until_holds_nothing(how: str, claimer: Claimers) -> None:
+    """Fails if: it holds its work until a worker finds it, and the second send is lost in silence."""
+    first = whole.send(1, 2)
+    if how == "CLAIMED":
+        claimer().run_pass(wanted=Wanted(prefetch=1, lease=timedelta(minutes=5)))
+    elif how == "RETRY":
+        Task.objects.update(claim_generation=1, retry_count=1, max_retries=3)
+    Task.objects.update(good_until=Now() - timedelta(seconds=1))
+
+    second = whole.send(1, 2)
+
+    assert not same(first, second)
+    assert first.info().status == "EXPIRED", "so no pass that began before can start it"
+    assert same(second, whole.send(1, 2))
+    drain()
+    assert (first.get(0).err_value.error_code, second.get(0).ok_value) == ("TASK_EXPIRED", 3)
+
+
+def test_what_is_past_its_good_until_is_held_by_what_runs(claimer: Claimers) -> None:
+    first = whole.send(1, 2)
+    claimer().run_pass(sync=1)
+    Task.objects.update(good_until=Now() - timedelta(seconds=1))
+
+    assert same(first, whole.send(1, 2))
+
+
+def test_what_is_past_its_good_until_does_not_refuse_a_retry() -> None:
+    first = whole.send(1, 2)
+    first.cancel()
+    second = whole.send(1, 2)
+    Task.objects.filter(pk=second.task_id).update(good_until=Now() - timedelta(seconds=1))
+
+    first.retry()
+
+    assert (first.info().status, second.info().status) == ("PENDING", "EXPIRED")
+    with pytest.raises(TaskNotRetryable, match="is unique"):
+        second.retry()
+
+
+def test_a_send_waits_for_the_pass_that_holds_what_is_late(aside: Aside, claimer: Claimers, connect: Connect) -> None:
+    """Fails if: a pass has claimed it in time, has not committed, and the same work is sent beside it."""
+    first = whole.send(1, 2)
+    worker = claimer()
+    Task.objects.update(good_until=Now() + timedelta(milliseconds=300))
+
+    with worker.conn.transaction():
+        (one,) = worker.run_pass(sync=1).claims
+        wait_until(lambda: sql("SELECT 1 FROM horsies_tasks WHERE good_until < clock_timestamp()"), "it is late")
+        second = aside(whole.send, 1, 2)
+        wait_for_anybody(connect())
+
+    assert one.id == first.task_id
+    assert same(first, second.result(30))
+
+
+def test_a_role_that_only_inserts_sends_beside_what_is_late(connect: Connect) -> None:
+    """Fails if: to take the work over it has to lock or change a task, for which it has no grant."""
+    first = whole.send(1, 2)
+    Task.objects.update(good_until=Now() - timedelta(seconds=1))
+    sql("DROP ROLE IF EXISTS inserts_only")
+    sql("CREATE ROLE inserts_only")
+    try:
+        sql("GRANT SELECT ON horsies_tasks, horsies_queues TO inserts_only")
+        sql("GRANT INSERT ON horsies_tasks TO inserts_only")
+        sql("GRANT SELECT, INSERT, UPDATE ON horsies_send_keys TO inserts_only")
+        with transaction.atomic():
+            sql("SET LOCAL ROLE inserts_only")
+            second = whole.send(1, 2)
+    finally:
+        sql("DROP OWNED BY inserts_only")
+        sql("DROP ROLE inserts_only")
+
+    assert not same(first, second)
+    drain()
+    assert (first.info().status, second.info().status) == ("EXPIRED", "COMPLETED")
 
 
 def test_send_many_sends_each_once_and_two_senders_do_not_wait_for_each_other(aside: Aside) -> None:

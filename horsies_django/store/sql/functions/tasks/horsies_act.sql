@@ -1,20 +1,23 @@
 -- Does something to tasks, each of which stays as it is if it does not allow that: p_verb is 'retry', 'cancel', 'terminate', 'redact', 'copy' or
 -- 'purge', which deletes. A retry is due within p_spread from now, at random (NULL: now). Returns how many there are of each verdict of
 -- horsies_retry, horsies_cancel, horsies_redact or horsies_copy; 'DELETED', and 'KEPT' what a purge leaves; and as 'LOCKED' how many are left to
--- others, which held them, or changed them from p_statuses (NULL: any) to another one.
+-- others, which held them or send the same work, or changed them from p_statuses (NULL: any) to another one.
 -- Moves what these functions move.
 -- Locks: the task rows, in the order of their ids, skipping locked ones; see these functions.
 CREATE OR REPLACE FUNCTION horsies_act(p_verb text, p_ids uuid[], p_statuses text[], p_channel text, p_spread interval, p_actor text, p_reason text)
 RETURNS TABLE (verdict text, many bigint) LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
+  c_patience CONSTANT text := '1ms';  -- as good as none, but 0 would be for ever
   v_ids uuid[];
+  v_verdicts text[];
   v_deleted int;
 BEGIN
   v_ids := ARRAY(SELECT t.id FROM horsies_tasks t WHERE t.id = ANY (p_ids) AND (p_statuses IS NULL OR t.status = ANY (p_statuses))
                  ORDER BY t.id FOR NO KEY UPDATE SKIP LOCKED);
   IF p_verb = 'retry' THEN
-    RETURN QUERY SELECT r.verdict, count(*) FROM unnest(v_ids) AS one (id) CROSS JOIN LATERAL horsies_retry(one.id, NULL, p_spread) AS r GROUP BY 1;
+    v_verdicts := ARRAY(
+      SELECT r.verdict FROM unnest(v_ids) AS one (id) CROSS JOIN LATERAL horsies_retry(one.id, NULL, c_patience, p_spread) AS r);
     PERFORM pg_notify(p_channel || '_new', extract(epoch FROM min(t.enqueued_at)) || ' ' || t.queue_name)
     FROM horsies_tasks t WHERE t.id = ANY (v_ids) AND t.status = 'PENDING' GROUP BY t.queue_name;
   ELSIF p_verb = 'redact' THEN
@@ -29,6 +32,7 @@ BEGIN
   ELSE
     RETURN QUERY SELECT c.verdict, count(*) FROM horsies_cancel(v_ids, p_verb = 'terminate', p_channel) AS c GROUP BY 1;
   END IF;
-  RETURN QUERY SELECT 'LOCKED', (cardinality(p_ids) - cardinality(v_ids))::bigint WHERE cardinality(p_ids) > cardinality(v_ids);
+  v_verdicts := v_verdicts || array_fill('LOCKED'::text, ARRAY[cardinality(p_ids) - cardinality(v_ids)]);
+  RETURN QUERY SELECT v.verdict, count(*) FROM unnest(v_verdicts) AS v (verdict) GROUP BY 1;
 END
 $$;

@@ -3,16 +3,22 @@
 -- p_spread, it is due within that time from now, at random.
 -- It takes the place in the order of its partition that it had.
 -- verdict: 'RETRIED', 'HASTENED'; 'REDACTED'; 'MERGED' (into "other"); 'IN_WORKFLOW' (of the run "other"); 'DUPLICATE' (of the unique task
--- "other"); else its status; NULL: there is no such task.
+-- "other"); 'LOCKED' (an open transaction sends or retries the same work); else its status; NULL: there is no such task.
 -- Moves FAILED, CANCELLED, EXPIRED -> PENDING.
--- Locks: the task row, and that of its digest; waits for their holders.
-CREATE OR REPLACE FUNCTION horsies_retry(p_id uuid, p_channel text, p_spread interval DEFAULT NULL, OUT verdict text, OUT other uuid) LANGUAGE plpgsql VOLATILE AS $$
+-- Locks: the task row, and that of its digest; waits for their holders, p_patience at most for each, and then raises lock_not_available
+-- for the task row. Each wait is a statement of its own: what follows reads what the holder did.
+CREATE OR REPLACE FUNCTION horsies_retry(p_id uuid, p_channel text, p_patience text, p_spread interval DEFAULT NULL,
+                              OUT verdict text, OUT other uuid) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
+  v_patience text := current_setting('lock_timeout');
   v_task horsies_tasks;
   v_now timestamptz;
+  v_digest bytea;
 BEGIN
+  PERFORM set_config('lock_timeout', p_patience, true);
   SELECT t.* INTO v_task FROM horsies_tasks t WHERE t.id = p_id FOR NO KEY UPDATE;
-  IF NOT FOUND THEN
+  PERFORM set_config('lock_timeout', v_patience, true);
+  IF v_task.id IS NULL THEN
     RETURN;
   END IF;
   v_now := clock_timestamp() + coalesce(p_spread, '0') * random();
@@ -28,15 +34,21 @@ BEGIN
     other := coalesce(v_task.merged_into, v_task.workflow_id);
     RETURN;
   ELSE
-    IF horsies_unique_digest(v_task.options) IS NOT NULL THEN
-      INSERT INTO horsies_send_keys AS k (digest, task_id, sent_at) VALUES (horsies_unique_digest(v_task.options), p_id, v_now)
-      ON CONFLICT (digest) DO UPDATE SET task_id = p_id, sent_at = v_now
-      WHERE k.task_id = p_id OR NOT horsies_is_unique(k.task_id, v_task.options #>> '{unique,until}');
-      IF NOT FOUND THEN
+    v_digest := horsies_unique_digest(v_task.options);
+    IF v_digest IS NOT NULL THEN
+      BEGIN
+        other := (horsies_take_digest(
+          v_digest, p_id, NULL, v_task.options #>> '{unique,until}', NULL, p_patience,
+          clock_timestamp())).holder;
+      EXCEPTION WHEN lock_not_available THEN
+        verdict := 'LOCKED';
+        RETURN;
+      END;
+      IF other <> p_id THEN
         verdict := 'DUPLICATE';
-        SELECT k.task_id INTO other FROM horsies_send_keys k WHERE k.digest = horsies_unique_digest(v_task.options);
         RETURN;
       END IF;
+      other := NULL;
     END IF;
     verdict := 'RETRIED';
     UPDATE horsies_tasks t

@@ -97,7 +97,8 @@ class ScheduleStore(Store):
 
         With ``skip``, for one fire time only: skip it if the last task that was sent has not finished, and also return that task.
         """
-        rows = self.run("schedules/tick", name=name, fire_times=list(fire_times), task_ids=list(task_ids), skip=skip)
+        given = {"fire_times": list(fire_times), "task_ids": list(task_ids), "skip": skip}
+        rows = self.run("schedules/tick", name=name, now=self.now, **given)
         return {sent for sent, _ in rows if sent}, next((unfinished for _, unfinished in rows), None)
 
     def advance(

@@ -148,8 +148,9 @@ class Scheduler:
             task = task_of(schedule, found.fire_times[0])
             fire_times = dict(zip(uuid7s(len(found.fire_times)), found.fire_times, strict=True))
             skip = schedule.overlap == "skip"
+            store = ScheduleStore(connection, self.now)
             for some in [{id_: fire_time} for id_, fire_time in fire_times.items()] if skip else [fire_times]:
-                noted, unfinished = ScheduleStore(connection).tick(taken.name, list(some.values()), list(some), skip)
+                noted, unfinished = store.tick(taken.name, list(some.values()), list(some), skip)
                 unsent = {id_: fire_time for id_, fire_time in some.items() if id_ in noted}
                 for batch in copies(task, found.fire_times[0], unsent):
                     TaskStore(connection).send(batch)

@@ -156,7 +156,13 @@ def test_whether_the_last_task_has_finished_is_read_through_primary_keys(connect
         [ids[0]],
     )
     conn.execute("ANALYZE horsies_tasks, horsies_schedule_ticks")
-    params = {"name": "nightly", "fire_times": [datetime.now(UTC)], "task_ids": [uuid.uuid4()], "skip": True}
+    params = {
+        "name": "nightly",
+        "fire_times": [datetime.now(UTC)],
+        "task_ids": [uuid.uuid4()],
+        "skip": True,
+        "now": None,
+    }
     plan = "\n".join(line for (line,) in conn.execute(f"EXPLAIN {load('schedules/tick')}".encode(), params))
     assert "Index Scan Backward using horsies_schedule_ticks_pkey" in plan
     assert "using horsies_tasks_pkey" in plan

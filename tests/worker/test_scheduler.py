@@ -149,6 +149,20 @@ def test_fire_times_that_must_not_overlap_are_skipped_until_the_last_task_has_fi
     assert f"skipped its fire time 2027-03-01T12:02:00+00:00, because task {first} has not finished" in caplog.text
 
 
+@pytest.mark.parametrize("locked", [False, True])
+def test_a_task_that_is_late_is_no_overlap(clockwork: Clockwork, connect: Connect, locked: bool) -> None:
+    """Fails if: no worker has expired it yet, or one is just claiming it, and it counts the other way round."""
+    make(overlap="skip", good_for_ms=30_000)
+    clockwork.at(NOON + 60 * SECOND)
+
+    with connect().transaction() as claiming:
+        if locked:
+            claiming.connection.execute("SELECT FROM horsies_tasks FOR NO KEY UPDATE")
+        clockwork.at(NOON + 120 * SECOND)
+
+    assert sent() == [(60, True), (120, not locked)]
+
+
 def test_of_missed_fire_times_that_must_not_overlap_the_oldest_is_sent(clockwork: Clockwork) -> None:
     make(overlap="skip", catch_up="all", good_for_ms=600_000)
     clockwork.at(NOON + 180 * SECOND)

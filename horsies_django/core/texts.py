@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Any
 
 LONGEST = 255  # characters of names, keys and actors
 LONGEST_REASON = 10_000
@@ -42,6 +43,22 @@ def refuse_who(error: type[Exception], refused: str, actor: object, reason: obje
     problem = None if reason is None or reason == "" else text_problem("reason", reason, LONGEST_REASON)
     if problem := text_problem("actor", actor) or problem:
         raise error(f"{refused}: {problem}")
+
+
+def name_of(user: Any) -> str:
+    """Return the name of a Django user as the audit stores it.
+
+    A project's own user model may have names that are no texts, that are empty, or that are too long for a
+    column. The primary key stands for an empty name, and tells apart long ones that begin alike.
+    """
+    name = user.get_username()
+    text = "" if name is None else str(name)
+    if not text.strip():
+        return f"user {user.pk}"[:LONGEST]
+    if len(text) <= LONGEST:
+        return text
+    end = f"… (user {user.pk})"[:100]
+    return text[: LONGEST - len(end)] + end
 
 
 def amount(count: int, noun: str, more: bool = False) -> str:

@@ -25,7 +25,7 @@ from horsies_django.core.codec.jsondata import write_json
 from horsies_django.core.codec.type_texts import problem
 from horsies_django.core.errors import TaskDefinitionError, WorkflowError
 from horsies_django.core.explanations import clock_time
-from horsies_django.core.texts import LONGEST, refuse_who, text_problem
+from horsies_django.core.texts import LONGEST, name_of, refuse_who, text_problem
 from horsies_django.store.notify import channel_prefix
 from horsies_django.store.tasks import TaskStore
 from horsies_django.store.workflows import WorkflowStore
@@ -334,9 +334,9 @@ def decider(node: WorkflowNode, user: Any, actor: str | None) -> str:
         raise PermissionDenied(f"only an active user who is logged in decides about the gate {node.signal!r}")
     if node.permission is not None and not user.has_perm(node.permission):
         raise PermissionDenied(
-            f"{user.get_username()} does not have the permission {node.permission} of the gate {node.signal!r}"
+            f"{name_of(user)} does not have the permission {node.permission} of the gate {node.signal!r}"
         )
-    return str(user.get_username())
+    return name_of(user)
 
 
 def refusal(node: WorkflowNode, opening: int) -> str:

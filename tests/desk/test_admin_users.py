@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any, NamedTuple
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 from django.contrib import admin
 from django.contrib.admin.utils import quote
+from django.contrib.auth.models import User
 from django.db import connection, transaction
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -150,7 +152,11 @@ def runs_with_payload() -> dict[str, Any]:
 
 @pytest.fixture
 def pages() -> list[Page]:
-    """All pages of the app with rows for each of them, as the site has them: a new one is here, too."""
+    return pages_of(admin.site)
+
+
+def pages_of(site: admin.AdminSite) -> list[Page]:
+    """Return all pages of the app with rows for each of them, as the site has them: a new one is here, too."""
     rows: dict[str, dict[str, Any]] = {
         "workflowrun": runs_with_payload(), "task": tasks_with_payload(), "schedule": schedules_with_payload(),
         "queue": {"": ["mail", "bulk", "*"], "clear": "bulk", "resume": "bulk"},
@@ -162,13 +168,13 @@ def pages() -> list[Page]:
     rows["worker"] = {"": [rows["task"]["worker"]]}
     entries = AuditEntry.objects.exclude(action="queue.declare")
     rows["auditentry"] = {"": list(entries.values_list("pk", flat=True))}
-    return [*made(rows)]
+    return [*made(site, rows)]
 
 
-def made(rows: dict[str, dict[str, Any]]) -> Iterator[Page]:
+def made(site: admin.AdminSite, rows: dict[str, dict[str, Any]]) -> Iterator[Page]:
     index = reverse("admin:index")
     seen = set()
-    for route in routes(admin.site.get_urls()):
+    for route in routes(site.get_urls()):
         if not route.startswith("horsies/") or route in seen:
             continue
         seen.add(route)
@@ -347,3 +353,43 @@ def test_the_overview_and_monitoring_answer_each_kind_of_user(pages: list[Page])
             assert not changed, (kind, address)
             assert PAYLOAD not in response.content.decode(), (kind, address)
             assert ask(client, "post", address, {}, before)[0].status_code == 405, (kind, address)
+
+
+NAMES = {  # what a user model of a project's own calls its users, and what the audit calls them
+    "a number": (905551234567, "905551234567"),
+    "a UUID": (uuid.UUID(int=7), str(uuid.UUID(int=7))),
+    "empty": ("", "user {pk}"),
+    "null": (None, "user {pk}"),
+    "spaces": ("  ", "user {pk}"),
+    "long": ("x" * 300, "{cut}… (user {pk})"),
+}
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_users_of_any_name_act(kind: str, boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    user = User.objects.get()
+    name, expected = NAMES[kind]
+    expected = expected.format(pk=user.pk, cut="x" * (255 - len(f"… (user {user.pk})")))
+    monkeypatch.setattr(User, "get_username", lambda self: name)
+    task, other = TaskFactory(status="FAILED"), TaskFactory(status="FAILED")
+    flow = Workflow("asks")
+    flow.gate("go")
+    run = flow.send().workflow_id
+    drain()
+
+    for model, pk, verb in (("queue", "mail", "pause"), ("task", task.pk, "retry")):
+        address = f"/admin/horsies/{model}/{quote(pk)}/{verb}/"
+        boss.post(address, {**opened(boss, address), "reason": "why"})
+    page = boss.get("/admin/horsies/task/all/", {"status": "FAILED"})
+    boss.post("/admin/horsies/task/all/", {"act": page.context["progress"].signed(), "verb": "retry"})
+    boss.post(f"/admin/horsies/workflowrun/{run}/approve/", {"node": 0, "opening": 1, "reason": "why"})
+
+    other.refresh_from_db()
+    assert other.status == "PENDING"
+    done = AuditEntry.objects.filter(actor=expected).order_by("pk")
+    assert list(done.values_list("action", flat=True)) == [
+        "queue.pause",
+        "task.retry",
+        "task.retry",
+        "workflow.approve",
+    ]

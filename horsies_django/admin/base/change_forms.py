@@ -43,7 +43,7 @@ from horsies_django.admin.base.readonly import ReadOnlyAdminMixin, refusal
 from horsies_django.conf import config
 from horsies_django.core.errors import HorsiesError
 from horsies_django.core.status import Status
-from horsies_django.core.texts import LONGEST_REASON
+from horsies_django.core.texts import LONGEST_REASON, name_of
 from horsies_django.models import AuditEntry, Schedule, Task, WorkflowRun
 from horsies_django.monitoring.overview import as_object, changed_keys
 from horsies_django.tasks import operations as tasks
@@ -245,7 +245,7 @@ class ChangeForm(forms.Form):
 
     def apply(self, *given: Any, **how: Any) -> Any:
         """Make the change; return what the function of the verb returns. Raises HorsiesError, LookupError, OvertakenError."""
-        who = {} if "user" in how else {"actor": self.request.user.get_username()}
+        who = {} if "user" in how else {"actor": name_of(self.request.user)}
         return self.verb.run(self.row.pk, *given, **who, **how, reason=self.cleaned_data["reason"] or None)
 
 
@@ -317,7 +317,7 @@ class ChangeMixin(ReadOnlyAdminMixin):
         try:
             with self.guard():
                 found = form.apply()
-        except (HorsiesError, LookupError) as error:
+        except (HorsiesError, LookupError, ValueError) as error:
             form.add_error(None, str(error))
         except OvertakenError as error:
             self.message_user(request, str(error), messages.WARNING)
@@ -342,7 +342,7 @@ class ChangeMixin(ReadOnlyAdminMixin):
             self.message_user(request, text, messages.SUCCESS)
             return
         since = list(self._entries(form.row).filter(pk__gt=seen).order_by("-pk")[:LAST])
-        me, action = request.user.get_username(), form.verb.action
+        me, action = name_of(request.user), form.verb.action
         mine = next((entry for entry in since if (entry.actor, entry.action) == (me, action)), None)
         done = gettext("%(Kind)s %(name)s: %(did)s.")
         meanwhile = gettext(
@@ -357,17 +357,24 @@ class ChangeMixin(ReadOnlyAdminMixin):
             self.message_user(request, done % {**name, "did": did}, messages.WARNING)
 
     def _form_page(self, request: Any, form: ChangeForm, seen: uuid.UUID, adds: bool) -> HttpResponse:
-        title = form.verb.label if adds else f"{form.verb.label}: {form.row}"
+        """Return the page of a form, with all that the change form of Django, or of a theme, has in its context."""
         context = {
-            "add": adds,
+            **self.admin_site.each_context(request),
+            "title": form.verb.label if adds else f"{form.verb.label}: {form.row}",
             "original": None if adds else form.row,
-            "has_view_permission": True,
+            "media": self.media + form.media,
             "form": form,
-            "adminform": AdminForm(form, form.fieldsets, {}),  # type: ignore[arg-type]
+            "adminform": AdminForm(form, form.fieldsets, {}, model_admin=self),  # type: ignore[arg-type]
+            "errors": form.errors,
+            "inline_admin_formsets": [],
+            "is_popup": False,
+            "to_field": None,
             "seen": seen,
             "back_url": self.list_url() if adds else self.url_of(form.row),
         }
-        return self.shown(request, "configure", title, context)
+        page: Any = self.render_change_form(request, context, add=adds, change=not adds)
+        page.template_name = "admin/horsies/configure.html"
+        return page  # type: ignore[no-any-return]
 
     def _entries(self, row: Model) -> QuerySet[AuditEntry]:
         return entries_of(config().database, row.pk, self.subjects)

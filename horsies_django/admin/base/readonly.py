@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+import django
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.options import IncorrectLookupParameters
@@ -27,6 +28,7 @@ from django.urls import reverse
 from django.utils.functional import Promise
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -246,9 +248,26 @@ class ReadOnlyAdminMixin(Base):
     ) -> HttpResponse:
         """Return a page that is neither a list nor that of a row."""
         request.current_app = self.admin_site.name
-        about = {"title": title, "opts": self.opts, "media": self.media}
+        about = {
+            "title": title,
+            "opts": self.opts,
+            "media": self.media,
+            "crumbs": self.crumbs(("", title)),
+            "crumbs_are_a_list": django.VERSION >= (6, 1),
+        }
         context = {**self.admin_site.each_context(request), **about, **context}
         return TemplateResponse(request, f"admin/horsies/{template}.html", context, status=status)
+
+    def crumbs(self, *below: tuple[str, str | Promise]) -> list[tuple[str, str | Promise]]:
+        """Return the way to a page below the list: addresses and texts. The page itself, which is the last, has no address."""
+        site, app = self.admin_site.name, self.opts.app_config
+        listed = reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist", current_app=site)
+        return [
+            (reverse("admin:index", current_app=site), _("Home")),
+            (reverse("admin:app_list", args=(app.label,), current_app=site), app.verbose_name),
+            (listed, capfirst(str(self.opts.verbose_name_plural))),
+            *below,
+        ]
 
     def home(self, request: HttpRequest, text: str) -> HttpResponse:
         """Return to the index of the admin, and say there why."""

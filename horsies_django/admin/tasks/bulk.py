@@ -32,7 +32,7 @@ from horsies_django.admin.base.readonly import ReadOnlyAdminMixin, patiently, re
 from horsies_django.admin.tasks.listing import SelectionForm, address
 from horsies_django.conf import config
 from horsies_django.core.counts import OTHER
-from horsies_django.core.texts import LONGEST_REASON
+from horsies_django.core.texts import LONGEST_REASON, name_of
 from horsies_django.models.fields import aware
 from horsies_django.monitoring import history
 from horsies_django.store import base
@@ -137,7 +137,7 @@ class BulkMixin(ReadOnlyAdminMixin):
         if not (self.has_view_permission(request) and request.user.has_perm("horsies.operate_task")):
             raise PermissionDenied
         if request.method == "POST" and "act" in request.POST:
-            return self._acted(request, Progress.read(request.POST["act"], request.user.get_username()))
+            return self._acted(request, Progress.read(request.POST["act"], name_of(request.user)))
         form = SelectionForm(request, acting=True)
         if not form.is_bound or not form.is_valid():
             return self._answer(request, form=form)
@@ -146,7 +146,7 @@ class BulkMixin(ReadOnlyAdminMixin):
         if found is None:
             form.add_error(None, _("Counting them took longer than three seconds. Describe fewer."))
             return self._answer(request, form=form)
-        progress = Progress(request.user.get_username(), chosen, found.many, found.more)
+        progress = Progress(name_of(request.user), chosen, found.many, found.more)
         verbs = {verb: label for verb, (label, _one) in ACTS.items() if self._allows(request, verb, chosen.status)}
         return self._answer(request, form=form, why=WhyForm(), found=found, progress=progress, verbs=verbs)
 

@@ -29,6 +29,7 @@ from horsies_django.admin.base.html import STATUSES, parse_id, with_workers
 from horsies_django.admin.base.readonly import NextPageMixin, patiently, refusal
 from horsies_django.conf import config
 from horsies_django.core.queues import CLUSTER
+from horsies_django.core.texts import name_of
 from horsies_django.management.shared import ago
 from horsies_django.models import Queue, Task
 from horsies_django.tasks import registry, selection
@@ -153,7 +154,7 @@ def action(verb: str, label: Any) -> Callable[..., None]:
         ids = list(queryset.order_by("pk").values_list("pk", flat=True))
         try:
             with patiently():
-                verdicts = selection.act_on(ids, verb, actor=request.user.get_username())
+                verdicts = selection.act_on(ids, verb, actor=name_of(request.user))
         except DatabaseError as error:
             self.message_user(request, refusal(error), messages.ERROR)
         else:

@@ -160,7 +160,7 @@ class SectionsMixin(ReadOnlyAdminMixin):
 
     linked_run = field("linked_run", gettext_lazy("run"))
     linked_node = field("linked_node", gettext_lazy("node"))
-    shown_element = field("node_index", gettext_lazy("element of the map"))  # from 0
+    shown_element = field("node_index", gettext_lazy("element of the map"), str)  # from 0
 
 
 def _error(obj: Task) -> dict[str, Any]:

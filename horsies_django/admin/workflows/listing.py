@@ -29,7 +29,7 @@ from horsies_django.conf import config
 from horsies_django.core.errors import WorkflowError
 from horsies_django.core.kinds import kind_of
 from horsies_django.core.status import RUN_STATUSES
-from horsies_django.core.texts import LONGEST_REASON
+from horsies_django.core.texts import LONGEST_REASON, name_of
 from horsies_django.models import WorkflowNode, WorkflowRun
 from horsies_django.monitoring import workflows
 from horsies_django.store.workflows import Progress
@@ -179,7 +179,7 @@ def action_of(verb: str) -> Callable[..., None]:
     def act(self: Any, request: HttpRequest, queryset: QuerySet[WorkflowRun]) -> None:
         """Change the selected runs one by one, and say how many of them changed."""
         who = {
-            "actor": request.user.get_username(),
+            "actor": name_of(request.user),
             "reason": request.POST.get("reason", "").strip()[:LONGEST_REASON] or None,
         }
         done = same = 0

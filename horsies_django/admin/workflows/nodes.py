@@ -294,7 +294,9 @@ class RunPagesMixin(ChangeMixin):
 
     def page_of_run(self, request: Any, run: Any, template: str, title: str, context: dict[str, Any]) -> HttpResponse:
         """Return a page below that of a run."""
-        context = {"run": run, "run_url": self.url_of(run), **context}
+        url = self.url_of(run)
+        crumbs = self.crumbs((url, str(run)), ("", title))
+        context = {"run": run, "run_url": url, "crumbs": crumbs, **context}
         return self.shown(request, f"workflowrun/{template}", title, context)
 
     def find_run(self, request: HttpRequest, object_id: str) -> Any:

@@ -31,6 +31,11 @@ def numbers(n: int) -> list[int]:
 
 
 @task
+def adds_a_gate(name: str) -> None:
+    current_task().workflow.gate(name)
+
+
+@task
 def plus(a: int, b: int = 1) -> int:
     return a + b
 

@@ -94,7 +94,8 @@ class Resilience:
 class Recovery:
     """Intervals of heartbeats and snapshots, and what happens to the tasks of a worker that is lost.
 
-    ``max_crashes``: a task that has crashed this many processes or workers is not run again; 0 means no limit. ``on_cut_off``:
+    ``max_crashes``: a task that has crashed this many processes or workers is not run again; 0 means no limit.
+    ``child_ready_timeout_ms``: a child that is not ready by then is killed, and another one is started. ``on_cut_off``:
     whether tasks of a worker that cannot reach the database continue ("wait") or are ended before others may run them ("kill").
     """
 
@@ -103,6 +104,7 @@ class Recovery:
     check_interval_ms: int = whole(1_000, 1_000, 600_000)
     worker_state_snapshot_interval_ms: int = whole(30_000, 1_000, 300_000)
     max_crashes: int = whole(5, 0, 1_000)
+    child_ready_timeout_ms: int = whole(60_000, 1_000, 7_200_000)
     on_cut_off: str = "wait"
 
 

@@ -79,8 +79,9 @@ class Supervisor:
         threshold = config.recovery.running_stale_threshold_ms / 1000
         # the children of a stopped worker are killed before others declare it dead
         self.kill_timer = KillTimer(threshold * 0.8, self.forker.arm if self.options.forks else None)
-        limits = TimeLimits(seconds(config.task_timeout_ms), config.kill_grace_ms / 1000)
-        self.pool = Pool(self.options, self.selector, self.forker, limits, self.capacity.prefetch, str(worker))
+        self.pool = Pool(
+            self.options, self.selector, self.forker, time_limits(config), self.capacity.prefetch, str(worker)
+        )
         self.outbox = Outbox(
             config.database,
             worker,
@@ -286,6 +287,12 @@ class Supervisor:
 
 def actor_name() -> str:
     return f"worker on {socket.gethostname()}"
+
+
+def time_limits(config: Config) -> TimeLimits:
+    """Return how long tasks may run, and how long children may take to become ready."""
+    ready_seconds = config.recovery.child_ready_timeout_ms / 1000
+    return TimeLimits(seconds(config.task_timeout_ms), config.kill_grace_ms / 1000, ready_seconds)
 
 
 def seconds(count: int | None) -> float | None:

@@ -31,6 +31,7 @@ from horsies_django.worker.engine.capacity import Capacity, Prefetched, capacity
 from horsies_django.worker.engine.outage import UNFIT, UNFIT_TRIES, DatabaseGaveUp, Outage
 from horsies_django.worker.pool.process import STANDING_SECONDS, PoolProcess, RunAhead
 from horsies_django.worker.pool.recycling import Recycling
+from horsies_django.worker.pool.starts import LATE_SECONDS, MOST_RETRY_SECONDS, RETRY_SECONDS, Starts
 from horsies_django.worker.pool.timeouts import TimeLimits, Timeouts
 from horsies_django.worker.process.backoff import Backoff
 from horsies_django.worker.process.memory import Gauge
@@ -350,3 +351,32 @@ def test_values_that_the_command_line_refuses_are_refused_from_code(wrong: dict[
     with pytest.raises(WorkerStartError) as caught:
         refuse_impossible(WorkerOptions(**{"queues": ("default",), "processes": 1, **wrong}))
     assert words in str(caught.value)
+
+
+def test_children_that_end_again_and_again_are_started_later() -> None:
+    """Fails if: a project that cannot run tasks any more keeps a CPU busy with starts."""
+    starts, waits = Starts(60.0), []
+
+    for _ in range(5):
+        starts.fail(START)
+        starts.fail(START)  # another one of those that were started together
+        waits.append(starts.retry_at - START)
+        starts.retry_at = math.inf
+
+    assert waits[0] == RETRY_SECONDS
+    assert waits == sorted(waits)
+    assert waits[-1] == MOST_RETRY_SECONDS
+
+
+def test_no_child_is_replaced_for_its_tasks_while_a_start_is_late() -> None:
+    """Fails if: one child after another ends, and nothing takes their places."""
+    recycling, (one, other) = pool(2, 10)
+    one.taken = one.lifetime = 10
+    starts = Starts(60.0)
+    starts.begin(other, START)
+
+    recycling.late = starts.late(START + LATE_SECONDS + 1)
+    replaced = recycling.due([one], START)
+
+    assert replaced == []
+    assert one.lifetime == 20

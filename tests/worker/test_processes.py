@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import resource
 import selectors
 import signal
 import socket
@@ -28,10 +30,12 @@ from horsies_django.worker.child.executor import AsyncLane
 from horsies_django.worker.child.interrupts import Control
 from horsies_django.worker.child.run_task import project_path, site_of
 from horsies_django.worker.ipc import HEADER, send_all, wait_receive
+from horsies_django.worker.maintenance.heartbeat import cpu_seconds
 from horsies_django.worker.pool.pool import Pool
 from horsies_django.worker.pool.process import InProcess
+from horsies_django.worker.pool.timeouts import is_stopped
 from horsies_django.worker.process import shutdown
-from horsies_django.worker.process.memory import Gauge
+from horsies_django.worker.process.memory import Gauge, memory_bytes
 from horsies_django.worker.process.options import WorkerOptions
 from horsies_django.worker.process.shutdown import Shutdown, heard
 from tests.apps.project import tasks
@@ -129,6 +133,20 @@ def test_a_loop_whose_worker_was_gone_before_it_ran_does_not_end_as_if_all_were_
     ours.close()
     with pytest.raises(EOFError):
         lane.serve()
+
+
+def test_processes_are_not_read_while_no_file_can_be_opened() -> None:
+    """Fails if: the heartbeat, or a task, ends with an error of the system."""
+    gauge = Gauge(1)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        read = memory_bytes(os.getpid()), cpu_seconds(os.getpid()), is_stopped(os.getpid()), gauge.full()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    assert read == (0, 0.0, False, None)
 
 
 HERE = "tests/worker/test_processes.py in "

@@ -271,3 +271,19 @@ def test_what_receivers_get_about_each_event(receivers: Receivers) -> None:
     assert got[2][1] == {**ended, "retry_at": None}
     assert got[3][1] == {**ended, "error_code": "POISON", "status": "FAILED"}
     assert got[5][1] == {**about, "outcome": "returned"}
+
+
+def test_events_wait_if_the_thread_cannot_be_started(receivers: Receivers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if: a limit of threads that is reached for a moment ends the engine, or all signals."""
+    got = noted(signals.task_started)
+
+    with monkeypatch.context() as limited:
+        limited.setattr(threading.Thread, "start", refuse_to_start)
+        receivers.started(claims(1))
+    receivers.started(claims(1))
+
+    wait_until(lambda: len(got) == 2, "both are delivered")
+
+
+def refuse_to_start(thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")

@@ -34,7 +34,9 @@ from horsies_django.worker.process.options import WorkerOptions
 
 REQUEST = struct.Struct("=cId")  # FORK with the slot and the descriptors of a child, or DEADLINE of the kill timer
 FORK, DEADLINE = b"f", b"d"
-NUMBER = struct.Struct("=i")  # the pid of a child or, negative, an errno; and through the last descriptor, an exit code
+NUMBER = struct.Struct("=i")  # a pid or, negative, an errno; and through the last descriptor of a child, an exit code
+DESCRIPTORS = len(LANES) + 2  # of a child: the sockets of its lanes and of control, and the pipe for its exit code
+PIPE_ENDS = 4  # that multiprocessing opens for each child
 LOADED = b"\0"  # what a fresh template says, or the reason why it ends
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -78,7 +80,10 @@ def fresh_template(
 
 
 def be_template(link: socket.socket, options: WorkerOptions, memory: Any, worker_pid: int) -> NoReturn:
-    """Fork a fork server for each socket that the worker sends, until the worker is gone."""
+    """Fork a fork server for each socket that the worker sends, until the worker is gone.
+
+    The answer is its pid or, negative, an errno.
+    """
     try:
         die_with_parent(worker_pid)
         keep_out_of_the_way()
@@ -92,12 +97,24 @@ def be_template(link: socket.socket, options: WorkerOptions, memory: Any, worker
             message, descriptors, _, _ = socket.recv_fds(link, 1, 1)
             if not message:
                 break
-            if os.fork() == 0:
+            if not descriptors:  # this process could not hold another one
+                number = -errno.EMFILE
+            elif (number := fork()) == 0:
                 link.close()
                 ForkServer(socket.socket(fileno=descriptors[0]), options, memory, worker_pid).run(own)
-            os.close(descriptors[0])
+            for descriptor in descriptors:
+                os.close(descriptor)
+            link.sendall(NUMBER.pack(number))
     finally:
         os._exit(0)
+
+
+def fork() -> int:
+    """Fork this process; return the pid of the copy, 0 in the copy or, negative, the errno."""
+    try:
+        return os.fork()
+    except OSError as error:
+        return -(error.errno or errno.EAGAIN)
 
 
 class ForkServer:
@@ -134,7 +151,7 @@ class ForkServer:
             self.wakeup.recv(1_000)
             self._reap()
         if self.link.fileno() in ready:
-            request, descriptors, _, _ = socket.recv_fds(self.link, REQUEST.size, len(LANES) + 2, socket.MSG_WAITALL)
+            request, descriptors, _, _ = socket.recv_fds(self.link, REQUEST.size, DESCRIPTORS, socket.MSG_WAITALL)
             if not request:
                 return False
             kind, slot, deadline = REQUEST.unpack(request)
@@ -145,19 +162,45 @@ class ForkServer:
         return True
 
     def _fork(self, slot: int, descriptors: list[int]) -> None:
-        *sockets, ended = descriptors
+        """Fork a child that gets ``descriptors``, and answer with its pid or, negative, an errno."""
+        done_with = list(descriptors)
+        try:
+            child = self._start(slot, descriptors)
+        except OSError as error:
+            number = -(error.errno or errno.EAGAIN)
+        else:
+            self.children[child] = done_with.pop()
+            number = child.pid
+        for descriptor in done_with:
+            os.close(descriptor)
+        self.link.sendall(NUMBER.pack(number))
+
+    def _start(self, slot: int, descriptors: list[int]) -> Any:
+        """Return a new child. Raises OSError if the system has no room for it, and leaves nothing open then."""
+        if len(descriptors) < DESCRIPTORS:
+            raise OSError(errno.EMFILE, "this process cannot hold the descriptors of another child")
+        ends = self._next_descriptors()
         arguments = (counters(self.memory, slot), descriptors, os.getpid())
         child: Any = get_context("fork").Process(target=self._be_child, args=arguments, name="horsies-child")
         try:
             child.start()
-        except OSError as error:
-            sockets.append(ended)
-            number = -(error.errno or errno.EAGAIN)
-        else:
-            self.children[child], number = ended, child.pid
-        for descriptor in sockets:
-            os.close(descriptor)
-        self.link.sendall(NUMBER.pack(number))
+        except OSError:
+            for end in ends:  # multiprocessing does not close its pipes if the fork fails
+                with suppress(OSError):
+                    os.close(end)
+            raise
+        return child
+
+    def _next_descriptors(self) -> list[int]:
+        """Return the numbers of the pipes that are opened next. Raises OSError if there is no room for them."""
+        copies: list[int] = []
+        try:
+            while len(copies) < PIPE_ENDS:
+                copies.append(os.dup(self.link.fileno()))
+        finally:
+            for copy in copies:
+                os.close(copy)
+        return copies
 
     def _be_child(self, started: MutableSequence[int], descriptors: list[int], server_pid: int) -> None:
         signal.set_wakeup_fd(-1)

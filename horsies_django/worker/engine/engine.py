@@ -123,6 +123,8 @@ class Engine:
             action(*arguments)
         self.pool.timeouts.enforce(now)
         self.pool.call_back(now)
+        if now >= self.pool.starts.next_at:
+            self.pool.tend(now)
         self._collect()
         if self.pool.ready:
             self._announce(STARTED)
@@ -174,6 +176,7 @@ class Engine:
         """Return for how many seconds the selector may wait."""
         connected = self.outbox.connection is not None
         moments = [self.notifications.next_try(connected=connected), self.pool.timeouts.next, self.pool.stuck_at]
+        moments.append(self.pool.starts.next_at)
         moments += [self.outbox.task_log.summary_at, math.inf if limit is None else limit]
         if not connected:
             moments += [self.outage.retry_at, now + 1.0]  # another thread may hasten it

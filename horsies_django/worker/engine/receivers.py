@@ -168,10 +168,16 @@ class Receivers:
             self.report(self.dropped - before)
 
     def start(self) -> None:
-        """Start the thread, unless it was started."""
-        if self.thread is None:
-            self.thread = threading.Thread(target=self.run, name="horsies-receivers", daemon=True)
-            self.thread.start()
+        """Start the thread, unless it was started. If the system has no room for it, the events wait for the next try."""
+        if self.thread is not None:
+            return
+        thread = threading.Thread(target=self.run, name="horsies-receivers", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            logger.warning("no signals are sent now: %s; trying again with the next one", error)
+            return
+        self.thread = thread
 
     def report(self, dropped: int) -> None:
         """Log that events are dropped, or that a receiver does not return; not too often."""

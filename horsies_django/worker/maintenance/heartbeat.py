@@ -39,7 +39,7 @@ from horsies_django.worker.maintenance.clock import ClockComparison
 from horsies_django.worker.pool.process import Child, PoolProcess
 from horsies_django.worker.pool.timeouts import StuckWatch
 from horsies_django.worker.process.kill_timer import KillTimer
-from horsies_django.worker.process.memory import memory_mb
+from horsies_django.worker.process.memory import UNREADABLE, memory_mb
 
 logger = logging.getLogger("horsies.worker")
 
@@ -95,10 +95,10 @@ class Snapshots:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return the CPU time that a process has used, 0 if it has ended."""
+    """Return the CPU time that a process has used, 0 if it cannot be read."""
     try:
         times = psutil.Process(pid).cpu_times()
-    except psutil.Error:
+    except UNREADABLE:
         return 0.0
     return float(times.user + times.system)
 

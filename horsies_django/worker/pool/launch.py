@@ -7,6 +7,7 @@ would start a worker of its own. Our children need nothing of the main module, s
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import signal
@@ -14,7 +15,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
@@ -79,7 +80,11 @@ class Forker:
     def _fork_template(self, ours: socket.socket, theirs: socket.socket, forget: Callable[[], None]) -> None:
         flush_output()
         worker_pid = os.getpid()
-        if (pid := os.fork()) == 0:
+        try:
+            pid = os.fork()
+        except OSError as error:
+            raise WorkerStartError(f"this process cannot be forked: {error.strerror}") from error
+        if pid == 0:
             try:
                 ours.close()
                 forget()
@@ -101,7 +106,7 @@ class Forker:
     def start(self, slot: int, descriptors: list[int]) -> int:
         """Return the pid of a new child that gets ``descriptors``, from another fork server if one ends meanwhile.
 
-        The last one is for the exit code. Raises WorkerStartError if that cannot be, TemplateKilled.
+        The last one is for the exit code. Raises OSError if the system has no room for a child, TemplateKilled.
         """
         for _ in range(TRIES):
             with suppress(EOFError, ConnectionError):
@@ -112,10 +117,10 @@ class Forker:
                     raise EOFError
                 (pid,) = NUMBER.unpack(reply)
                 if pid < 0:
-                    raise WorkerStartError(f"its fork server cannot fork: {os.strerror(-pid)}")
+                    raise OSError(-pid, os.strerror(-pid))
                 return int(pid)
             self._lose_server()
-        raise WorkerStartError(f"{TRIES} fork servers in a row ended before they could start a child")
+        raise OSError(errno.ECHILD, f"{TRIES} fork servers in a row ended before they could start a child")
 
     def arm(self, deadline: float) -> None:
         """Set the deadline of the kill timer in this fork server and the next ones, by ``time.monotonic()``."""
@@ -135,17 +140,30 @@ class Forker:
 
     def _start_server(self) -> socket.socket:
         assert self.template is not None
-        ours, theirs = socket.socketpair()
-        with theirs:
-            try:
-                socket.send_fds(self.template, [b"s"], [theirs.fileno()])
-            except OSError as error:
-                ours.close()
-                raise TemplateKilled("the template of its children was killed") from error
+        with ExitStack() as failing:
+            ours, theirs = socket.socketpair()
+            failing.enter_context(ours)
+            with theirs:
+                self._ask_template(theirs)
+            failing.pop_all()
         with self._lock:
             self.link = ours
         self.arm(self.deadline)
         return ours
+
+    def _ask_template(self, theirs: socket.socket) -> None:
+        """Let the template fork a fork server with this socket. Raises OSError if it cannot, TemplateKilled."""
+        assert self.template is not None
+        try:
+            socket.send_fds(self.template, [b"s"], [theirs.fileno()])
+            reply = self.template.recv(NUMBER.size, socket.MSG_WAITALL)
+        except ConnectionError:
+            reply = b""
+        if not reply:
+            raise TemplateKilled("the template of its children was killed")
+        (pid,) = NUMBER.unpack(reply)
+        if pid < 0:
+            raise OSError(-pid, os.strerror(-pid))
 
     def _lose_server(self) -> None:
         with self._lock:
@@ -161,15 +179,19 @@ class ForkedProcess:
         self.forker = forker
         self.exitcode: int | None = None
         forker.prepare()
-        self.slot = forker.slots.pop()
-        self.started = fork_server.counters(forker.memory, self.slot)
-        for lane in range(len(LANES)):
-            self.started[lane] = 0
-        self.sentinel, ended = os.pipe()
-        try:
-            self.pid = forker.start(self.slot, [*(each.fileno() for each in sockets), ended])
-        finally:
-            os.close(ended)
+        with ExitStack() as failing:
+            self.slot = forker.slots.pop()
+            failing.callback(forker.slots.append, self.slot)
+            self.started = fork_server.counters(forker.memory, self.slot)
+            for lane in range(len(LANES)):
+                self.started[lane] = 0
+            self.sentinel, ended = os.pipe()
+            failing.callback(os.close, self.sentinel)
+            try:
+                self.pid = forker.start(self.slot, [*(each.fileno() for each in sockets), ended])
+            finally:
+                os.close(ended)
+            failing.pop_all()
 
     def join(self) -> None:
         """Learn how the process ended, which it has: from its fork server, if that has not ended."""

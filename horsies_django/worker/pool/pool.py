@@ -19,9 +19,11 @@ from typing import Any
 from horsies_django.core.errors import WorkerStartError
 from horsies_django.core.queues import LANES
 from horsies_django.core.records import Claim, Outcome
+from horsies_django.core.repeats import Repeats
 from horsies_django.worker.pool.launch import Forker
 from horsies_django.worker.pool.process import END_REASONS, Child, InProcess, PoolProcess, RunAhead
 from horsies_django.worker.pool.recycling import Recycling
+from horsies_django.worker.pool.starts import RETRY_SECONDS, Starts
 from horsies_django.worker.pool.timeouts import NO_LIMITS, TimeLimits, Timeouts
 from horsies_django.worker.process.options import WorkerOptions
 from horsies_django.worker.process.shutdown import STOP_SECONDS
@@ -29,7 +31,7 @@ from horsies_django.worker.process.task_log import about_first, named
 
 logger = logging.getLogger("horsies.worker")
 
-DEATHS_BEFORE_READY = 3  # children in a row: the project is the likely cause, and the worker ends
+FAILED_STARTS = 3  # children in a row while the worker starts: the project is the likely cause, and the worker ends
 
 
 @dataclass(eq=False)
@@ -49,11 +51,12 @@ class Pool:
         self.run_ahead = RunAhead(self.prefetch, self.options.sync_slots)
         self.outcomes: list[Outcome] = []
         self.releases: list[Claim] = []
-        self.deaths_before_ready = 0
         self.stopping = False  # no more tasks are claimed, so children that end are not replaced
         self.ending = False
         self.ready = False  # whether all processes were ready once
         self.recycling = Recycling(self.options)
+        self.starts = Starts(self.limits.ready)
+        self.repeats = Repeats()
         self.timeouts = Timeouts(self.members, self.limits)
         self.ended = dict.fromkeys(END_REASONS, 0)  # children, by why they ended
 
@@ -61,8 +64,37 @@ class Pool:
         """Start all processes; each takes tasks once it is ready. Raises WorkerStartError."""
         if self.options.processes == 0:
             self._add(InProcess(self.options))
-        while len(self.members) < self.options.processes:
-            self._add_child()
+        self._fill()
+
+    @property
+    def missing(self) -> int:
+        """How many children are to be started: one for each that ended, or that ends after its present tasks."""
+        if self.stopping or self.ending:
+            return 0
+        return self.options.processes - sum(not member.retired_for for member in self.members)
+
+    def _fill(self) -> None:
+        """Start the children that are missing, as far as the system has room for them; the rest a moment later.
+
+        Raises WorkerStartError if there is no room while the worker starts.
+        """
+        self.starts.retry_at = math.inf
+        while self.missing > 0:
+            try:
+                self._add_child()
+            except OSError as error:
+                reason = error.strerror or str(error)
+                if not self.ready:
+                    raise WorkerStartError(f"a child process cannot be started: {reason}") from error
+                now = time.monotonic()
+                self.starts.postpone(RETRY_SECONDS, now)
+                if (more := self.repeats.due("start", now)) is not None:
+                    logger.error(
+                        "a child cannot be started now: %s; trying again each second, the others go on%s", reason, more
+                    )
+                break
+        for member in self.starts.take_relieved(self.missing):
+            member.end_lanes()
 
     def _add_child(self) -> None:
         self._add(Child(self.options, self.forker if self.options.forks else None, self.recycling.lifetime()))
@@ -70,11 +102,50 @@ class Pool:
     def _add(self, member: PoolProcess) -> None:
         member.run_ahead = self.run_ahead
         member.owner = self.owner
+        try:
+            for lane in LANES:
+                data = (self._talk, member, lane)
+                self.selector.register(member.channels[lane].fileno(), selectors.EVENT_READ, data)
+            if isinstance(member, Child):
+                self.selector.register(member.death, selectors.EVENT_READ, (self._reap, member))
+        except BaseException:
+            self._unregister(member)
+            member.end(0.0)
+            member.close()
+            raise
         self.members.append(member)
-        for lane in LANES:
-            self.selector.register(member.channels[lane].fileno(), selectors.EVENT_READ, (self._talk, member, lane))
+        self.starts.begin(member, time.monotonic())
+
+    def _unregister(self, member: PoolProcess) -> None:
+        descriptors = [member.channels[lane].fileno() for lane in LANES]
         if isinstance(member, Child):
-            self.selector.register(member.death, selectors.EVENT_READ, (self._reap, member))
+            descriptors.append(member.death)
+        for descriptor in descriptors:
+            with suppress(KeyError):  # not registered
+                self.selector.unregister(descriptor)
+
+    def tend(self, now: float) -> None:
+        """Do what is due for the starts of children, at ``starts.next_at`` by the monotonic clock. Raises WorkerStartError."""
+        for member in self.starts.take_stalled(now):
+            self._end_stalled(member)
+        for member in self.starts.take_waiting(now):
+            logger.warning("child %s goes on, because its successor is not ready yet", member.pid)
+            member.dismissed, member.retired_for = False, ""
+            self.recycling.extend(member)
+        if now >= self.starts.retry_at:
+            self._fill()
+
+    def _end_stalled(self, member: PoolProcess) -> None:
+        """Kill a child that did not become ready in time; another one is started when it has ended."""
+        seconds, hint = self.limits.ready, "HORSIES['RECOVERY']['CHILD_READY_TIMEOUT_MS']"
+        obstacle = "an import, middleware or a receiver of child_started takes long or hangs"
+        if isinstance(member, Child):
+            logger.error("child %s is not ready after %.0f s (%s): %s; killing it", member.pid, seconds, hint, obstacle)
+            member.stalled = True
+            member.kill()
+        else:
+            line = "the worker is not ready after %.0f s (%s): %s. It cannot be killed: it runs in the worker's own process"
+            logger.error(line, seconds, hint, obstacle)
 
     # Called by the engine
 
@@ -133,18 +204,26 @@ class Pool:
                     member.call_back()
 
     def _recycle(self) -> None:
-        for member in self.recycling.due(self.members, time.monotonic()):
+        now = time.monotonic()
+        self.recycling.late = self.starts.late(now)
+        for member in self.recycling.due(self.members, now):
             if member.full_mb is not None:
                 logger.info("child %s has reached %.0f MB; replacing it", member.pid, member.full_mb)
             self._retire(member, "tasks" if member.full_mb is None else "memory")
 
     def _retire(self, member: PoolProcess, why: str) -> None:
-        """Let a child end after its present tasks, for a reason of ``END_REASONS``, and start its successor at once."""
+        """Let a child take no more tasks, for a reason of ``END_REASONS``, and start its successor at once.
+
+        The child ends after its present tasks, when a successor is ready. One that has reached its memory limit does not wait.
+        """
         if not self._stays(member):
             return
         member.dismissed, member.retired_for = True, why
-        member.end_lanes()
-        self._add_child()
+        if why == "memory":
+            member.end_lanes()
+        else:
+            self.starts.leaving[member] = time.monotonic()
+        self._fill()
 
     def _stays(self, member: PoolProcess) -> bool:
         """Whether a process is a child that would go on taking tasks."""
@@ -180,12 +259,20 @@ class Pool:
                     logger.info("a task changed the state of child %s; replacing it", member.pid)
                     self._retire(member, "state")
             elif kind == "ready":
-                member.ready, member.ready_at = True, time.monotonic()
-                self.deaths_before_ready = 0
-                self.ready = self.ready or all(one.ready for one in self.members)
-                self.recycling.compare(float(payload or 0))
+                self._welcome(member, float(payload or 0))
             elif kind == "failed":
-                raise WorkerStartError(f"a process of the pool cannot run tasks:\n{payload.rstrip()}")
+                if not (self.ready and isinstance(member, Child)):
+                    raise WorkerStartError(f"a process of the pool cannot run tasks:\n{payload.rstrip()}")
+                logger.error("child %s cannot run tasks:\n%s", member.pid, payload.rstrip())
+
+    def _welcome(self, member: PoolProcess, memory_mb: float) -> None:
+        """Give tasks to a process, which is ready and takes so much memory. Raises WorkerStartError."""
+        member.ready, member.ready_at = True, time.monotonic()
+        self.starts.ready(member)
+        for relieved in self.starts.take_relieved(self.missing):
+            relieved.end_lanes()
+        self.recycling.compare(memory_mb, refuse=not self.ready)
+        self.ready = self.ready or all(one.ready for one in self.members)
 
     def _reap(self, member: Child) -> None:
         if member not in self.members:
@@ -197,19 +284,30 @@ class Pool:
             return
         if outcomes or releases or not member.dismissed:
             self._report(member, how, outcomes, releases)
-        if not member.retired_for and not self.stopping:
-            self._add_child()
+        if self.starts.retry_at == math.inf:
+            self._fill()
 
     def _report(self, member: Child, how: str, outcomes: list[Outcome], released: list[Claim]) -> None:
         crashed, then = [each for each in outcomes if each.crashed], "" if self.stopping else "; starting another"
         what = f"{len(crashed)} task(s) crashed{named(crashed)}, {len(released)} given back{named(released)}"
         logger.error("child %s %s: %s%s", member.pid, how, what, then, extra=about_first(outcomes))
-        if not member.ready and not self.stopping and not member.was_killed(self.ready):
-            self.deaths_before_ready += 1
-            if self.deaths_before_ready == DEATHS_BEFORE_READY:
-                raise WorkerStartError(
-                    f"{DEATHS_BEFORE_READY} children in a row ended before they were ready; the last one {how}"
-                )
+        if not member.taken and not self.stopping:
+            self._fail_start(member, how)
+
+    def _fail_start(self, member: Child, how: str) -> None:
+        """Start the successor of a child that ended before its first task a moment later.
+
+        Raises WorkerStartError if several such children end by themselves while the worker starts.
+        """
+        now = time.monotonic()
+        if not member.was_killed(self.ready):
+            self.starts.fail(now)
+        elif not member.ready:
+            self.starts.postpone(RETRY_SECONDS, now)
+        if not self.ready and self.starts.failed == FAILED_STARTS:
+            raise WorkerStartError(
+                f"{FAILED_STARTS} children in a row ended before they were ready; the last one {how}"
+            )
 
     def _bury(self, member: PoolProcess, how: str) -> tuple[list[Outcome], list[Claim]]:
         """Read the last messages of a process that ended, forget it, and return what became of the tasks that it held."""
@@ -217,10 +315,9 @@ class Pool:
             for lane in LANES:
                 with suppress(KeyError, ValueError):  # the channel is closed and no longer registered
                     self._talk(member, lane)
-            for descriptor in (*(member.channels[lane].fileno() for lane in LANES), member.death):
-                with suppress(KeyError):  # no longer registered
-                    self.selector.unregister(descriptor)
+            self._unregister(member)
         self.members.remove(member)
+        self.starts.forget(member)
         outcomes, releases = member.leftovers(how)
         self.outcomes += outcomes
         self.releases += releases

@@ -21,7 +21,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterable, MutableSequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from multiprocessing import get_context
 from typing import Any
 from uuid import uuid4
@@ -93,7 +93,13 @@ class PoolProcess:
 
     def connect(self) -> list[socket.socket]:
         """Open the channels to the process, and return its ends: one for each lane, and that for control."""
-        pairs = [socket.socketpair() for _ in (*LANES, "control")]
+        pairs: list[tuple[socket.socket, socket.socket]] = []
+        with ExitStack() as failing:
+            for _ in (*LANES, "control"):
+                pairs.append(socket.socketpair())
+                for end in pairs[-1]:
+                    failing.enter_context(end)
+            failing.pop_all()
         *lanes, self.control = (Channel(ours) for ours, _ in pairs)
         self.channels = dict(zip(LANES, lanes, strict=True))
         return [theirs for _, theirs in pairs]
@@ -203,19 +209,28 @@ class PoolProcess:
 
 
 class Child(PoolProcess):
-    """A child process, forked by the fork server or started as a fresh interpreter; ``lifetime``: how many tasks it may take."""
+    """A child process, forked by the fork server or started as a fresh interpreter; ``lifetime``: how many tasks it may take.
+
+    Raises OSError if the system has no room for it.
+    """
 
     def __init__(self, options: WorkerOptions, forker: Forker | None, lifetime: float = math.inf) -> None:
         super().__init__(options)
         self.lifetime = lifetime
         theirs = self.connect()
-        self.process: Any = spawned(options, theirs) if forker is None else ForkedProcess(forker, theirs)
-        for end in theirs:
-            end.close()
+        try:
+            self.process: Any = spawned(options, theirs) if forker is None else ForkedProcess(forker, theirs)
+        except BaseException:
+            super().close()
+            raise
+        finally:
+            for end in theirs:
+                end.close()
         self.pid = self.process.pid
         self.started = self.process.started
         self.death = self._watch()
         self.exit_code: int | None = None
+        self.stalled = False  # killed because it did not become ready
 
     def _watch(self) -> int:
         """Return a descriptor that becomes readable when the child dies, even if another process holds its pipes open."""
@@ -229,6 +244,8 @@ class Child(PoolProcess):
         """Return how the dead child ended: "exited with code 3", "was killed by SIGKILL"."""
         self.process.join()
         code = self.exit_code = self.process.exitcode
+        if self.stalled:
+            return "was killed, because it did not become ready"
         if code is None:
             return "ended with its fork server, which was killed (by the kernel, if the worker had been stopped)"
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"

@@ -32,6 +32,9 @@ class Recycling:
         self.born = 0
         self.next_at = -math.inf  # when another may be replaced, unless a count is configured
         self.warned = False
+        self.late = (
+            False  # whether a child cannot be started or takes long: then others are not replaced for their tasks
+        )
         self.altered_next_at = -math.inf  # when a child may be replaced again because of what a task did to it
 
     def lifetime(self) -> float:
@@ -53,13 +56,17 @@ class Recycling:
         for member in members:
             if member.retired_for or not (member.full_mb is not None or self._has_had_its_tasks(member, now)):
                 continue
-            if self._crowded(members, len(found)):
-                if member.taken >= member.lifetime:
-                    member.lifetime += self.most
+            if self._crowded(members, len(found)) or (self.late and member.full_mb is None):
+                self.extend(member)
                 continue
             found.append(member)
             self.next_at = now + LEAST_SECONDS / self.processes
         return found
+
+    def extend(self, member: PoolProcess) -> None:
+        """Let a child that has had its tasks take as many again."""
+        if member.taken >= member.lifetime:
+            member.lifetime += self.most
 
     def _crowded(self, members: Sequence[PoolProcess], more: int = 0) -> bool:
         """Whether so many replaced children still run their last tasks that no other child is replaced."""
@@ -72,20 +79,20 @@ class Recycling:
 
     def replaces_altered(self, members: Sequence[PoolProcess], now: float) -> bool:
         """Whether a child of which a task changed the state is replaced, by the monotonic clock: one a minute at most."""
-        if now < self.altered_next_at or self._crowded(members):
+        if now < self.altered_next_at or self.late or self._crowded(members):
             return False
         self.altered_next_at = now + LEAST_SECONDS
         return True
 
-    def compare(self, memory_mb: float) -> None:
+    def compare(self, memory_mb: float, *, refuse: bool = True) -> None:
         """Compare the memory limit with the memory of a child before its first task, in MB; warn if it is near.
 
-        Raises WorkerStartError if the limit is not higher.
+        Raises WorkerStartError if the limit is not higher, and ``refuse`` is set.
         """
         limit = self.max_memory_mb
         if limit is None:
             return
-        if memory_mb >= limit:
+        if memory_mb >= limit and refuse:
             raise WorkerStartError(
                 f"--max-memory-per-child-mb={limit:g} is not above the {memory_mb:.0f} MB that a child takes before its first "
                 "task: it would be replaced after each one"

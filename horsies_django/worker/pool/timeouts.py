@@ -27,16 +27,21 @@ from horsies_django.core.records import Claim
 from horsies_django.worker.child.interrupts import CANCEL, TIMEOUT
 from horsies_django.worker.pool.process import Child, PoolProcess
 from horsies_django.worker.process.logs import shown_name
+from horsies_django.worker.process.memory import UNREADABLE
 from horsies_django.worker.process.task_log import about, label
 
 logger = logging.getLogger("horsies.worker")
 
 
 class TimeLimits(NamedTuple):
-    """The default timeout of tasks in seconds (None: no limit), and the grace in seconds before the process is killed."""
+    """The default timeout of tasks in seconds (None: no limit), and the grace in seconds before the process is killed.
+
+    ``ready``: after how many seconds a child is killed that is not ready.
+    """
 
     default: float | None = None
     grace: float = 5.0
+    ready: float = 60.0
 
     def timeout(self, options: str | None) -> float | None:
         if options is not None and (found := read_options(options).timeout_ms) is not None:
@@ -176,5 +181,5 @@ def is_stopped(pid: int) -> bool:
     """Whether a process was stopped by a signal or a debugger."""
     try:
         return bool(psutil.Process(pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP))
-    except psutil.Error:
+    except UNREADABLE:
         return False

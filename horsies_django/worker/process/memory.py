@@ -5,13 +5,14 @@ from __future__ import annotations
 import psutil
 
 MEGABYTE = 1_048_576
+UNREADABLE = (psutil.Error, OSError)  # the process has ended, or this one cannot open another file now
 
 
 def memory_bytes(pid: int) -> int:
-    """Return the resident memory of a process, 0 if it does not exist."""
+    """Return the resident memory of a process, 0 if it cannot be read."""
     try:
         return int(psutil.Process(pid).memory_info().rss)
-    except psutil.Error:
+    except UNREADABLE:
         return 0
 
 
@@ -29,7 +30,13 @@ class Gauge:
 
     def full(self) -> float | None:
         """Return the memory in megabytes the first time that it reaches the limit, else None."""
-        if self.limit is None or (memory := self.process.memory_info().rss / MEGABYTE) < self.limit:
+        if self.limit is None:
+            return None
+        try:
+            memory = self.process.memory_info().rss / MEGABYTE
+        except UNREADABLE:
+            return None
+        if memory < self.limit:
             return None
         self.limit = None
         return float(memory)

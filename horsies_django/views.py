@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from importlib.util import find_spec
+from typing import NamedTuple
 
 import psycopg
 from django.contrib.auth.decorators import login_not_required
@@ -19,9 +20,30 @@ from horsies_django.conf import config
 from horsies_django.management.reports import as_json, as_record, is_healthy
 from horsies_django.monitoring import METRICS_TYPE, NO_METRICS
 from horsies_django.monitoring.health import examine, problems
-from horsies_django.monitoring.reading import connected
+from horsies_django.monitoring.reading import (
+    MOST_WAITING,
+    SCRAPED_SECONDS,
+    BusyError,
+    Cached,
+    connected,
+)
 
 UNREACHABLE = {"healthy": False, "error": "The database cannot be read: 'manage.py horsies_status' says why."}
+
+BUSY = {
+    "healthy": False,
+    "error": "Too many requests wait for the answer. Ask again in a second.",
+}
+
+
+class State(NamedTuple):
+    """What ``status`` answers."""
+
+    healthy: bool
+    text: str
+
+
+states: Cached[State | psycopg.Error] = Cached(MOST_WAITING)
 
 
 def bears_token(request: HttpRequest) -> bool:
@@ -44,6 +66,8 @@ def for_monitoring(view: Callable[[HttpRequest], HttpResponse]) -> Callable[[Htt
                 return JsonResponse({"error": "This needs the permission horsies.view_queue."}, status=403)
         except (psycopg.Error, Error):
             return unavailable(request, JsonResponse(UNREACHABLE))
+        except BusyError:
+            return unavailable(request, JsonResponse(BUSY))
         said = {"error": "This needs a token, or a user with the permission horsies.view_queue."}
         return JsonResponse(said, status=401, headers={"WWW-Authenticate": "Bearer"})
 
@@ -60,12 +84,29 @@ def unavailable(request: HttpRequest, response: HttpResponse) -> HttpResponse:
 
 @for_monitoring
 def status(request: HttpRequest) -> HttpResponse:
-    """Return what ``horsies_status --json`` prints: 200, or 503 if a problem is critical or the database is away."""
-    with connected() as connection:
-        found = examine(connection)
+    """Return what ``horsies_status --json`` prints, at most a second old.
+
+    200, or 503 if a problem is critical or the database is away.
+    """
+    found = states.read("", read_state, SCRAPED_SECONDS)
+    if isinstance(found, psycopg.Error):
+        raise found
+    response = HttpResponse(found.text, content_type="application/json")
+    return response if found.healthy else unavailable(request, response)
+
+
+def read_state() -> State | psycopg.Error:
+    """Read the state.
+
+    An error is kept like one: else all who waited for it would try again, one after another.
+    """
+    try:
+        with connected() as connection:
+            found = examine(connection)
+    except psycopg.Error as error:
+        return error
     wrong = problems(found)
-    response = HttpResponse(as_json(as_record(found, wrong)), content_type="application/json")
-    return response if is_healthy(wrong) else unavailable(request, response)
+    return State(is_healthy(wrong), as_json(as_record(found, wrong)))
 
 
 @for_monitoring

@@ -21,7 +21,7 @@ from horsies_django.core.counts import BOUNDS
 from horsies_django.core.queues import CLUSTER
 from horsies_django.core.status import UNFINISHED_RUNS
 from horsies_django.monitoring.health import Health, ProblemCode, examine, problems
-from horsies_django.monitoring.reading import Cached
+from horsies_django.monitoring.reading import MOST_WAITING, Cached
 from horsies_django.store.base import Connection
 from horsies_django.store.health import HealthStore
 
@@ -116,11 +116,11 @@ def of_queues(health: Health) -> Iterator[Metric]:
     yield gauge("horsies_queue_paused", "1: the queue is paused.", labels, paused)
 
 
-texts: Cached[bytes | psycopg.Error] = Cached()
+texts: Cached[bytes | psycopg.Error] = Cached(MOST_WAITING)
 
 
 def rendered(connect: Callable[[], AbstractContextManager[Connection]]) -> bytes:
-    """Return the metrics as text, read on a new connection if need be. Raises the errors of the driver.
+    """Return the metrics as text, read on a new connection if need be. Raises the errors of the driver, and BusyError.
 
     An error is kept like a text: else those who waited for it would all try again, one after another.
     """

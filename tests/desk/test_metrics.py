@@ -26,8 +26,8 @@ from horsies_django.conf import parse
 from horsies_django.models import Schedule
 from horsies_django.monitoring import metrics
 from horsies_django.monitoring.health import ProblemCode
-from horsies_django.monitoring.reading import CACHED_SECONDS
-from horsies_django.views import for_monitoring, status
+from horsies_django.monitoring.reading import CACHED_SECONDS, MOST_WAITING
+from horsies_django.views import State, for_monitoring, states, status
 from tests.apps.project import tasks
 from tests.conftest import Claimers, Connect, limit, put, wait_until
 from tests.support.factories import TaskFactory, WorkerFactory, living_worker, now
@@ -45,8 +45,10 @@ def token(settings: Any) -> Iterator[None]:
     """Let the token in, and keep no metrics of another test."""
     settings.HORSIES = {**project.HORSIES, "MONITORING_TOKEN": TOKEN}
     metrics.texts.kept.clear()
+    states.kept.clear()
     yield
     metrics.texts.kept.clear()
+    states.kept.clear()
 
 
 def scrape(client: Client) -> Any:
@@ -191,7 +193,8 @@ def nothing(request: HttpRequest) -> HttpResponse:
 
 
 def ask(client: Client, **headers: str) -> tuple[int, dict[str, Any]]:
-    """Ask for the status, and return the HTTP status and the JSON of the answer."""
+    """Ask for the status as of now, and return the HTTP status and the JSON of the answer."""
+    states.kept.clear()
     response = client.get(reverse("horsies:status"), headers=headers)
     assert response["Content-Type"] == "application/json"
     assert "no-store" in response["Cache-Control"]
@@ -249,10 +252,48 @@ def test_without_the_database_status_and_metrics_are_503_and_nothing_is_told_of_
         assert ask(client, **BEARER) == (503, unread)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert mail.outbox == [], "each poll would send one"
+    states.kept.clear()
     request = RequestFactory().get("/")
     request.user = User(pk=1, username="somebody")  # whose permissions are still to be read
     response = status(request)
     assert (response.status_code, json.loads(response.content)["healthy"]) == (503, False)
+
+
+def test_the_status_is_read_once_in_a_second(client: Client) -> None:
+    first = client.get(reverse("horsies:status"), headers=BEARER)
+    put(3)
+
+    again = client.get(reverse("horsies:status"), headers=BEARER)
+    later = ask(client, **BEARER)
+
+    assert again.content == first.content
+    assert later[1] != json.loads(first.content)
+
+
+def test_many_who_wait_for_the_status_are_refused(client: Client) -> None:
+    """Fails if: each request takes a thread of the site for as long as the database needs."""
+    reading, go_on = threading.Event(), threading.Event()
+
+    def slowly() -> State:
+        reading.set()
+        assert go_on.wait(30)
+        return State(healthy=True, text="{}")
+
+    reads = [threading.Thread(target=states.read, args=("", slowly)) for _ in range(MOST_WAITING + 1)]
+    for one in reads:
+        one.start()
+        assert reading.wait(30)
+    assert states.waiting is not None
+    wait_until(lambda: states.waiting is not None and states.waiting._value == 0, "all others wait")
+
+    refused = client.get(reverse("horsies:status"), headers=BEARER)
+
+    go_on.set()
+    for one in reads:
+        one.join(30)
+    assert (refused.status_code, refused.json()["healthy"]) == (503, False)
+    assert "Too many requests wait" in refused.json()["error"]
+    assert client.get(reverse("horsies:status"), headers=BEARER).status_code == 200
 
 
 def test_the_token_is_in_no_repr_and_in_no_message() -> None:

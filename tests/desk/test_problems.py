@@ -24,6 +24,7 @@ from horsies_django.monitoring.health import ProblemCode, examine, problems
 from horsies_django.store.health import HealthStore
 from horsies_django.tasks import registry
 from horsies_django.testing import drain, travel
+from horsies_django.views import states
 from horsies_django.worker.scheduler import Scheduler
 from tests.apps.project import flows
 from tests.conftest import Claimers, Connect, limit, put, sql, wait_until
@@ -43,6 +44,7 @@ def told(boss: Client) -> Told:
     """Give a function that asks both doors and returns the problems that they tell."""
 
     def both(*words: str, failing: bool | None = None) -> list[dict[str, Any]]:
+        states.kept.clear()
         code, out, _ = ran("horsies_status", "--json", *words)
         printed, answer = json.loads(out), boss.get(reverse("horsies:status"))
         found: list[dict[str, Any]] = printed["problems"]

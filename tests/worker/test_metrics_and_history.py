@@ -7,13 +7,14 @@ import http.client
 import json
 import math
 import os
+import socket
 import subprocess
 import sys
 import threading
 import uuid
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,6 +32,7 @@ from horsies_django.models import History, Task, Worker
 from horsies_django.store.history import HistoryStore
 from horsies_django.tasks.ids import uuid7
 from horsies_django.worker.maintenance import metrics
+from horsies_django.worker.maintenance.health_server import MOST_THREADS
 from horsies_django.worker.maintenance.pruner import Pruner
 from horsies_django.worker.process.counts import MOST_CODES, MOST_TASKS, Counts, HistoryWriter
 from horsies_django.worker.supervisor import Supervisor
@@ -44,7 +46,15 @@ from tests.worker.conftest import Build, ask, turns_until
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
+@pytest.fixture(autouse=True)
+def nothing_kept() -> Iterator[None]:
+    metrics.texts.kept.clear()
+    yield
+    metrics.texts.kept.clear()
+
+
 def scraped(parts: Supervisor) -> Metrics:
+    metrics.texts.kept.clear()
     status, text = ask(parts, "/metrics")
     assert status == 200
     return Metrics(text)
@@ -165,6 +175,40 @@ def test_who_renders_hands_over_the_interpreter_at_once(parts: Supervisor, monke
         assert (*seen, sys.getswitchinterval()) == pytest.approx((metrics.SWITCH_SECONDS, 0.004))
     finally:
         sys.setswitchinterval(before)
+
+
+def test_metrics_are_kept_for_a_second(parts: Supervisor) -> None:
+    first = ask(parts, "/metrics")
+    parts.outbox.counts.settled([outcome()], {})
+
+    again = ask(parts, "/metrics")
+
+    assert again == first
+    ((until, text),) = metrics.texts.kept.values()
+    metrics.texts.kept[""] = until - 1.0, text
+    assert ask(parts, "/metrics") != first
+
+
+def test_a_crowd_for_metrics_takes_few_threads(parts: Supervisor) -> None:
+    """Fails if: each request waits, on a thread of its own, until those before it were rendered."""
+
+    def threads() -> int:
+        return sum("process_request_thread" in thread.name for thread in threading.enumerate())
+
+    port, most = parts.options.health_port, 0
+    assert port
+    with ExitStack() as stack, parts.outbox.counts.lock:
+        for _ in range(120):
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+            most = max(most, threads())
+        refused = ask(parts, "/metrics")
+        lives = ask(parts, "/live")
+
+    assert most <= MOST_THREADS
+    assert refused == (503, "Too many requests wait for the metrics. Ask again in a second.\n")
+    assert lives[0] == 200
+    wait_until(lambda: ask(parts, "/metrics")[0] == 200, "it is rendered")
 
 
 def test_without_prometheus_client_the_answer_says_what_to_install(

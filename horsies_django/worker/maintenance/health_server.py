@@ -3,8 +3,8 @@
 /live: the engine's loop is not stuck; if it is, a restart helps. /ready: tasks sent now would be claimed and run here. /metrics:
 what the worker has counted, in the format of Prometheus. Answers come from the worker's memory: they need no database and wait
 for no lock of the engine. A slow or broken client uses a thread for a few seconds at most. If there are too many clients, the
-oldest one is disconnected, so that health requests are always answered. The server outlives the engine: a worker that was
-declared dead starts again on the same port.
+oldest one is disconnected, so that health requests are always answered, and there are only so many threads. The server outlives
+the engine: a worker that was declared dead starts again on the same port.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from typing import Any
 from horsies_django import __version__
 from horsies_django.core.errors import WorkerStartError
 from horsies_django.monitoring import METRICS_TYPE, NO_METRICS
+from horsies_django.monitoring.reading import BusyError
 from horsies_django.worker.engine.engine import Engine
 from horsies_django.worker.maintenance.heartbeat import STUCK_SECONDS
 from horsies_django.worker.process.options import WorkerOptions
@@ -34,6 +35,9 @@ logger = logging.getLogger("horsies.worker")
 
 REQUEST_SECONDS = 5.0  # for a whole request, from the connection to its last byte
 REQUEST_BYTES = 8_192
+MOST_CLIENTS = 16  # at once
+MOST_THREADS = 32  # some of clients that are disconnected have not ended yet
+BUSY = "Too many requests wait for the metrics. Ask again in a second.\n"
 
 
 def sick(engine: Engine) -> list[str]:
@@ -79,6 +83,7 @@ class HealthServer(ThreadingHTTPServer):
         self.engine = engine
         self.clients: dict[Any, None] = {}  # their sockets, oldest first
         self.lock = threading.Lock()
+        self.threads = threading.BoundedSemaphore(MOST_THREADS)
         super().__init__((host, port), HealthRequestHandler)
 
     def server_bind(self) -> None:
@@ -89,12 +94,25 @@ class HealthServer(ThreadingHTTPServer):
         """Answer a client on a thread of its own; if there are too many, disconnect the oldest."""
         with self.lock:
             self.clients[request] = None
-            oldest = next(iter(self.clients)) if len(self.clients) > 16 else None  # at once
+            oldest = next(iter(self.clients)) if len(self.clients) > MOST_CLIENTS else None
             self.clients.pop(oldest, None)
         if oldest is not None:
             with suppress(OSError):  # it has disconnected itself
                 oldest.shutdown(socket.SHUT_RDWR)  # its thread reads the end of the input
-        super().process_request(request, client_address)
+
+        if not self.threads.acquire(timeout=REQUEST_SECONDS):
+            raise ConnectionAbortedError("no thread became free")
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread could be started
+            self.threads.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.threads.release()
 
     def shutdown_request(self, request: Any) -> None:
         """Remove a client that was answered."""
@@ -108,7 +126,10 @@ class HealthServer(ThreadingHTTPServer):
 
 
 class HealthRequestHandler(BaseHTTPRequestHandler):
-    """One request: 200, 503 with the reasons, 404, or 501 for metrics without prometheus-client."""
+    """One request: 200, 503 with the reasons, 404, or 501 for metrics without prometheus-client.
+
+    Of those who ask for metrics while they are made, only some wait; the others get 503.
+    """
 
     server: HealthServer
 
@@ -142,7 +163,12 @@ class HealthRequestHandler(BaseHTTPRequestHandler):
         else:
             from horsies_django.worker.maintenance.metrics import rendered
 
-            self.reply(200, rendered(engine), METRICS_TYPE)
+            try:
+                text = rendered(engine)
+            except BusyError:
+                self.reply(503, BUSY.encode(), "text/plain; charset=utf-8")
+            else:
+                self.reply(200, text, METRICS_TYPE)
 
     do_HEAD = do_GET
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from collections.abc import Iterator
 
 from prometheus_client import generate_latest
@@ -14,24 +13,32 @@ from horsies_django import __version__
 from horsies_django.core.counts import CLAIMED, Total
 from horsies_django.core.queues import LANES
 from horsies_django.monitoring.metrics import Families, gauge, histogram
+from horsies_django.monitoring.reading import SCRAPED_SECONDS, Cached
 from horsies_django.worker.engine.engine import Engine
 from horsies_django.worker.pool.process import Child
 from horsies_django.worker.process.memory import memory_bytes
 
-rendering = threading.Lock()
+MOST_WAITING = 4  # clients, each of whom takes a thread
 SWITCH_SECONDS = 0.0001  # while metrics are rendered, instead of 5 ms: a pass asks for the interpreter several times
 
 
+texts: Cached[bytes] = Cached(MOST_WAITING)
+
+
 def rendered(engine: Engine) -> bytes:
-    """Return the metrics as text. One thread at a time renders, and hands over the interpreter when the engine needs it."""
-    with rendering:
-        before = sys.getswitchinterval()
-        sys.setswitchinterval(SWITCH_SECONDS)
-        try:
-            totals = engine.outbox.counts.read()
-            return generate_latest(Families(of_worker(engine, totals))) + histograms(engine, totals).encode()
-        finally:
-            sys.setswitchinterval(before)
+    """Return the metrics as text, at most a second old. One thread at a time renders them. Raises BusyError."""
+    return texts.read("", lambda: _rendered(engine), SCRAPED_SECONDS)
+
+
+def _rendered(engine: Engine) -> bytes:
+    """Return the metrics as text; hand over the interpreter whenever the engine needs it."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_SECONDS)
+    try:
+        totals = engine.outbox.counts.read()
+        return generate_latest(Families(of_worker(engine, totals))) + histograms(engine, totals).encode()
+    finally:
+        sys.setswitchinterval(before)
 
 
 def of_worker(engine: Engine, totals: list[Total]) -> Iterator[Metric]:

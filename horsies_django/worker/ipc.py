@@ -12,6 +12,7 @@ from typing import Any
 
 HEADER = struct.Struct("!I")
 READ_BYTES = 1 << 18
+CONGESTED_BYTES = 1 << 24
 
 
 class Channel:
@@ -25,6 +26,11 @@ class Channel:
 
     def fileno(self) -> int:
         return self.end.fileno()
+
+    @property
+    def congested(self) -> bool:
+        """Whether much of what was sent waits here, because the peer has not read what came before."""
+        return bool(self.unsent) and sum(map(len, self.unsent)) > CONGESTED_BYTES
 
     def send(self, message: Any) -> None:
         """Send what the socket accepts now, and keep the rest for ``flush``."""

@@ -105,15 +105,9 @@ class Supervisor:
         heartbeat = HeartbeatSender(
             worker, os.getpid(), self.engine, beat_seconds, self.kill_timer, watch, snapshot_seconds
         )
-        forgotten = config.forget_overrides_after_ms
-        forget_after = timedelta(milliseconds=forgotten) if forgotten else None
-        counts = self.outbox.counts
-        rescued = self.outbox.receivers.rescued
-        reaper = Reaper(
-            config.recovery, forget_after, self.served.queues, worker, heartbeat.unbroken_for, rescued, counts
-        )
+        reaper = self.build_reaper(heartbeat)
         pruner = Pruner(config.retention, self.outbox.own_retentions.copy)
-        history = HistoryWriter(worker, counts)
+        history = HistoryWriter(worker, self.outbox.counts)
         overdue = OverdueWorkflows(advancer.twin(self.engine.take_over))
         self.maintenance = MaintenanceThread(
             direct, heartbeat, reaper, config.recovery.check_interval_ms / 1000, pruner, overdue, history
@@ -123,6 +117,19 @@ class Supervisor:
         if kill:
             self.engine.outage.kill_after = self.kill_timer.seconds
         self.scheduler_loop = SchedulerLoop(config, actor_name()) if self.options.with_scheduler else None
+
+    def build_reaper(self, heartbeat: HeartbeatSender) -> Reaper:
+        """Create the reaper, which declares workers dead only while the heartbeats of this one are fresh."""
+        forgotten = self.config.forget_overrides_after_ms
+        return Reaper(
+            self.config.recovery,
+            timedelta(milliseconds=forgotten) if forgotten else None,
+            self.served.queues,
+            self.worker,
+            heartbeat.unbroken_for,
+            self.outbox.receivers.rescued,
+            self.outbox.counts,
+        )
 
     def stop(self) -> None:
         """Stop starting tasks; called in a signal handler."""

@@ -29,6 +29,7 @@ from horsies_django.worker.child.executor import AsyncLane, SyncLane
 from horsies_django.worker.child.interrupts import CANCEL, LONG_OVER, Control, SyncRun
 from horsies_django.worker.engine.capacity import Capacity, Prefetched, capacity
 from horsies_django.worker.engine.outage import UNFIT, UNFIT_TRIES, DatabaseGaveUp, Outage
+from horsies_django.worker.ipc import Channel
 from horsies_django.worker.pool.process import STANDING_SECONDS, PoolProcess, RunAhead
 from horsies_django.worker.pool.recycling import Recycling
 from horsies_django.worker.pool.starts import LATE_SECONDS, MOST_RETRY_SECONDS, RETRY_SECONDS, Starts
@@ -36,6 +37,7 @@ from horsies_django.worker.pool.timeouts import TimeLimits, Timeouts
 from horsies_django.worker.process.backoff import Backoff
 from horsies_django.worker.process.memory import Gauge
 from horsies_django.worker.process.options import WorkerOptions, refuse_impossible
+from tests.conftest import wait_until
 from tests.worker.conftest import channel_pair, claims
 
 SOFT = Config(prefetch_buffer=4, claim_lease_ms=5_000)
@@ -134,6 +136,62 @@ def test_the_time_of_a_task_runs_everywhere_but_in_line(lane: str, count: int, t
     timeouts.enforce(time.monotonic() + 11)
     assert bool(heard.receive()) == told
     assert timeouts.next > time.monotonic() + 11  # they are told later, or killed after the grace
+
+
+def connected() -> tuple[PoolProcess, Channel]:
+    """Return a process with one sync and five async slots, and the other end of its async lane."""
+    member = PoolProcess(WorkerOptions(queues=(), processes=1, async_concurrency=5))
+    ours, theirs = channel_pair()
+    member.channels = {"sync": channel_pair()[0], "async": ours}
+    member.ready = True
+    return member, theirs
+
+
+def large(count: int) -> list[Claim]:
+    """Return claims of async tasks with 10 MB of arguments each."""
+    return [claim._replace(kwargs="x" * 10_000_000) for claim in claims(count, "async")]
+
+
+def test_a_process_that_reads_slowly_has_no_free_slot() -> None:
+    """Fails if: the worker goes on claiming, and keeps a hundred large tasks in its memory until the child has read them."""
+    member, theirs = connected()
+
+    member.dispatch("async", large(2))
+
+    assert member.free("async") == 0
+    assert member.free("sync") == 1
+
+
+def test_a_process_that_has_read_its_tasks_has_free_slots() -> None:
+    member, theirs = connected()
+    member.dispatch("async", large(2))
+
+    wait_until(lambda: theirs.receive() or member.channels["async"].flush(), "all is sent")
+
+    assert member.free("async") == 3
+
+
+def test_large_arguments_are_not_kept_after_the_dispatch() -> None:
+    member, theirs = connected()
+    (heavy,) = large(1)
+    (light,) = claims(1, "async")
+
+    member.dispatch("async", [heavy, light])
+
+    assert [claim.id for claim in member.claims()] == [heavy.id, light.id]
+    assert [claim.kwargs for claim in member.claims()] == ["", "{}"]
+
+
+def test_a_buffer_with_large_arguments_gets_no_more() -> None:
+    buffer = Prefetched()
+    heavy = large(7)
+
+    buffer.put(heavy)
+
+    assert buffer.full
+    assert wanted(Capacity(100, prefetch=50, lease=LEASE), 1, full=True).prefetch == 0
+    assert buffer.take([claim.id for claim in heavy]) == heavy
+    assert not buffer.full
 
 
 def a_run() -> SyncRun:

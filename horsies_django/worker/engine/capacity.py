@@ -17,6 +17,7 @@ from horsies_django.conf import Config
 from horsies_django.core.records import Claim, Wanted
 from horsies_django.worker.process.options import WorkerOptions
 
+MOST_CHARACTERS = 64 * 2**20  # of arguments in the buffer, and those of one more pass
 FIELDS = {"sync": "sync", "async": "async_"}  # lane -> its field of Wanted
 
 
@@ -34,15 +35,24 @@ class Capacity:
     lease: timedelta | None = None
     durable: bool = True
 
-    def wanted(self, free: Mapping[str, int], *, standing: int, ahead: int, prefetched: int, starting: int) -> Wanted:
+    def wanted(
+        self,
+        free: Mapping[str, int],
+        *,
+        standing: int,
+        ahead: int,
+        prefetched: int,
+        starting: int,
+        full: bool = False,
+    ) -> Wanted:
         """Return what the next pass may claim.
 
         ``free`` slots are left after ``starting`` of the ``prefetched`` tasks have started. They include ``ahead`` places for
         run-ahead, which count against the buffer; ``standing`` tasks run ahead now. Only a pass that claims or starts tasks
-        anyway fills the buffer.
+        anyway fills the buffer. ``full``: its arguments need much memory, so it gets no more.
         """
         looking = any(free.values()) or starting
-        room = self.prefetch - ahead - (prefetched - starting) if looking else 0
+        room = self.prefetch - ahead - (prefetched - starting) if looking and not full else 0
         total = self.max_claim_per_worker - standing - (prefetched - starting)
         room, total = max(0, room), max(0, total)
         return Wanted(free["sync"], free["async"], room, total, self.max_claim_batch, self.lease, self.durable)
@@ -60,7 +70,19 @@ def capacity(config: Config, options: WorkerOptions) -> Capacity:
 
 
 class Prefetched(dict[uuid.UUID, Claim]):
-    """The waiting claims by id, in the order of their arrival."""
+    """The waiting claims by id, in the order of their arrival; ``characters`` are those of their arguments."""
+
+    characters = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether the arguments of the claims need so much memory that no more are prefetched."""
+        return self.characters >= MOST_CHARACTERS
+
+    def put(self, claims: Iterable[Claim]) -> None:
+        for claim in claims:
+            self[claim.id] = claim
+            self.characters += len(claim.kwargs)
 
     def first(self, slots: dict[str, int]) -> list[Claim]:
         """Return the claims that would fill the free slots of each lane, without removing them."""
@@ -73,4 +95,7 @@ class Prefetched(dict[uuid.UUID, Claim]):
         return found
 
     def take(self, ids: Iterable[uuid.UUID]) -> list[Claim]:
-        return [self.pop(id_) for id_ in ids if id_ in self]
+        """Remove and return those of these claims that wait."""
+        taken = [self.pop(id_) for id_ in ids if id_ in self]
+        self.characters -= sum(len(claim.kwargs) for claim in taken)
+        return taken

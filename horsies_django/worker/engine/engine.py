@@ -234,8 +234,9 @@ class Engine:
             free[claim.lane] = max(0, free[claim.lane] - 1)
         standing = max(0, self.pool.running("sync") - self.pool.options.sync_slots)
         wanted = self.capacity.wanted(
-            free, standing=standing, ahead=self.pool.ahead, prefetched=len(self.prefetched), starting=len(starts)
-        )
+            free, standing=standing, ahead=self.pool.ahead, prefetched=len(self.prefetched), starting=len(starts),
+            full=self.prefetched.full,
+        )  # fmt: skip
         leases = now >= self.leases_at
         # whether those of workflows are completed elements of maps
         elements = not any(outcome.in_run or outcome.error_code for outcome in self.outbox.outcomes)
@@ -257,7 +258,7 @@ class Engine:
         self.pool.dispatch(self.outbox.started(self.prefetched.take(passed.started) + passed.claims))
         if any(claim.id in self.prefetched for claim in starts):
             self.start_at = now + LOCKED_RETRY_SECONDS
-        self.prefetched.update((claim.id, claim) for claim in passed.prefetched)
+        self.prefetched.put(passed.prefetched)
         self.pool.run_ahead.limited = self.wakeups.limited
         self.advancer.owe(passed.in_runs, gather=elements and not self.pool.idle)
 

@@ -40,6 +40,7 @@ from horsies_django.worker.process.shutdown import LAST_RESORT_SECONDS, end_hang
 
 STANDING_SECONDS = 0.01
 STUCK_SECONDS = 0.05
+LARGE = 65_536  # characters of arguments: the worker does not keep them once they are sent
 # Why children end: replaced after a number of tasks, for its memory, or for what a task did to its state; killed because a task
 # did not stop after its timeout or when it was cancelled; killed by anything else; or it ended by itself.
 END_REASONS = ("tasks", "memory", "state", TIMEOUT, CANCEL, "killed", "exited")
@@ -84,6 +85,7 @@ class PoolProcess:
         self.since: dict[str, dict[int, float]] = {lane: {} for lane in LANES}  # when each was dispatched
         self.numbers = dict.fromkeys(LANES, 0)
         self.run_ahead = RunAhead()
+        self.channels: dict[str, Channel] = {}  # to its lanes
         self.owner = ""  # the worker that holds the claims, as its id
         self.moved_at = 0.0  # when a sync task last finished, or was dispatched to an idle lane
         self.stuck = False  # the run-ahead was called back since then: dispatch no more ahead until it moves
@@ -106,7 +108,7 @@ class PoolProcess:
 
     def free(self, lane: str) -> int:
         """Return how many more tasks of ``lane`` this process can take now."""
-        if not self.ready or self.dismissed:
+        if not self.ready or self.dismissed or (self.channels and self.channels[lane].congested):
             return 0
         room = self.slots[lane]
         if lane == "sync" and not self.stuck:
@@ -146,7 +148,8 @@ class PoolProcess:
             self.moved_at = now
         held, since = self.held[lane], self.since[lane]
         for number, claim in enumerate(claims, self.numbers[lane] + 1):
-            held[number], since[number] = claim, now
+            held[number] = claim if len(claim.kwargs) < LARGE else claim._replace(kwargs="")
+            since[number] = now
             jobs.append((number, claim.packed(), self.owner))
         self.numbers[lane] += len(jobs)
         self.taken += len(jobs)

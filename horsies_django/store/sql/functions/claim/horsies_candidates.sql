@@ -4,13 +4,14 @@
 -- Tasks of the partitions in p_but, by the index of their queue, are left out; so are tasks that their run does not let start, and, with
 -- p_wanted.grace, tasks that p_wanted.taker does not know and that have been due for less. A scan goes from priority to priority, so tasks
 -- that are due in the future cost one probe per priority.
+-- size: about the most bytes that the arguments of all candidates can have, see horsies_most_bytes.
 -- cuts: queue and lane of each scan that may not have reached the end. stale: whether a candidate is. due: when the next task becomes due, if
 -- its scan found too few. firsts: by queue and lane, for queues in p_wanted.cursors, the time of the first task of each priority that was
 -- reached (at most now), and "end" if the scan reached the end; tasks that another pass is claiming count, because they may come back.
 -- Locks: the candidates' rows, skipping locked ones. Index: horsies_tasks_claim, in its order, no sort.
 CREATE OR REPLACE FUNCTION horsies_candidates(p_wanted horsies_wanted, p_limits horsies_limits[], p_rooms int[], p_first int, p_last int, p_but jsonb,
                                    p_extra int, OUT candidates horsies_candidate[], OUT cuts text[], OUT stale boolean, OUT due timestamptz,
-                                   OUT firsts jsonb)
+                                   OUT firsts jsonb, OUT size bigint)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_limits horsies_limits;
@@ -26,6 +27,7 @@ DECLARE
 BEGIN
   stale := false;
   firsts := '{}';
+  size := 0;
   FOR v_queue IN p_first .. p_last LOOP
     CONTINUE WHEN p_rooms[v_queue] <= 0;
     v_limits := p_limits[v_queue];
@@ -49,10 +51,11 @@ BEGIN
           SELECT array_agg(ROW(c.id, v_queue, v_lane, v_first.priority, c.enqueued_at, CASE WHEN c.stale
                    THEN horsies_partition_key(v_limits.partition_by_args, v_limits.partition_by_task, c.kwargs, c.task_name, c.codec)
                    ELSE c.partition_key END, c.stale, c.late, '')::horsies_candidate) AS rows, count(*)::int AS many,
-                 coalesce(bool_or(c.stale), false) AS stale
+                 coalesce(bool_or(c.stale), false) AS stale, coalesce(sum(c.size), 0) AS size
           INTO v_some
           FROM (
             SELECT t.id, t.enqueued_at, t.partition_key, t.kwargs, t.codec, t.task_name,
+                   horsies_most_bytes(t.kwargs) AS size,
                    t.partition_version IS DISTINCT FROM v_limits.partition_version AS stale, coalesce(t.good_until <= p_wanted.now, false) AS late
             FROM horsies_tasks t
             WHERE t.queue_name = v_limits.queue_name AND t.lane = v_lane AND t.priority = v_first.priority
@@ -66,6 +69,7 @@ BEGIN
           ) AS c;
           candidates := candidates || v_some.rows;
           stale := stale OR v_some.stale;
+          size := size + v_some.size;
           v_left := v_left - v_some.many;
           EXIT WHEN v_left <= 0;
           SELECT t.enqueued_at INTO v_next FROM horsies_tasks t

@@ -4,7 +4,8 @@
 -- Queues come in order of their priority; the tasks of queues with the same priority share one order. Each priority is read in rounds,
 -- because refused candidates may hide others beyond the end of a scan.
 -- p_rooms: the room of each queue in p_limits. claims: of the kinds 'start', 'prefetch' and 'late'; late: whether there are any of these. due:
--- when the next task becomes due. limited: a cap or the total left tasks behind. again: the pass became long, another one should follow.
+-- when the next task becomes due. limited: a cap or the total left tasks behind. again: the pass became long, another one should follow;
+-- or the arguments of what it claimed have more characters than a pass takes.
 -- firsts: see horsies_candidates.
 -- Locks: the task rows, skipping locked ones; the caller holds the advisory locks. Index: horsies_tasks_claim, then the primary key.
 CREATE OR REPLACE FUNCTION horsies_claim(p_wanted horsies_wanted, p_limits horsies_limits[], p_rooms int[],
@@ -27,6 +28,8 @@ DECLARE
   v_ahead uuid[] := '{}';  -- what it prefetched
   v_unparked int;
   v_folded int := 0;
+  v_taken uuid[];
+  v_room bigint := 8388608;  -- characters of arguments, as in horsies_pass
 BEGIN
   late := false;
   limited := false;
@@ -64,6 +67,21 @@ BEGIN
       p_wanted := v_allotted.p_wanted;
       p_rooms := v_allotted.p_rooms;
 
+      v_taken := ARRAY(SELECT c.id FROM unnest(v_candidates) AS c WHERE c.verdict IN ('start', 'prefetch'));
+      IF v_found.size <= v_room THEN
+        v_room := v_room - v_found.size;
+      ELSIF v_taken <> '{}' THEN
+        SELECT w.ids, w.room INTO v_ids, v_room FROM horsies_within(v_taken, v_room) AS w;
+        again := v_ids <> v_taken OR v_room <= 0;
+        v_taken := v_ids;
+      END IF;
+      IF again THEN
+        v_candidates := ARRAY(
+          SELECT ROW(c.id, c.queue, c.lane, c.priority, c.enqueued_at, c.key, c.stale, c.late,
+                     CASE WHEN c.id = ANY (v_taken) OR c.verdict NOT IN ('start', 'prefetch')
+                       THEN c.verdict ELSE '' END)::horsies_candidate
+          FROM unnest(v_candidates) WITH ORDINALITY AS c ORDER BY c.ordinality);
+      END IF;
       IF p_wanted.lease IS NOT NULL THEN
         v_ahead := ARRAY(SELECT c.id FROM unnest(v_candidates) AS c WHERE c.verdict = 'prefetch');
       END IF;
@@ -73,7 +91,7 @@ BEGIN
             started_at = CASE WHEN t.id <> ALL (v_ahead) THEN p_wanted.now END,
             claim_expires_at = CASE WHEN t.id = ANY (v_ahead) THEN p_wanted.now + p_wanted.lease END,
             claim_generation = t.claim_generation % 2147483647 + 1
-        WHERE t.id = ANY (ARRAY(SELECT c.id FROM unnest(v_candidates) AS c WHERE c.verdict IN ('start', 'prefetch'))) AND t.status = 'PENDING'
+        WHERE t.id = ANY (v_taken) AND t.status = 'PENDING'
         RETURNING t.priority, t.enqueued_at, horsies_claimed(CASE t.status WHEN 'RUNNING' THEN 'start' ELSE 'prefetch' END, t) AS claim
       )
       SELECT claims || array_agg(c.claim ORDER BY c.priority, c.enqueued_at, (c.claim).id) INTO claims FROM taken c;
@@ -98,6 +116,10 @@ BEGIN
         SELECT coalesce(v_but || jsonb_object_agg(h.queue, coalesce(v_but -> h.queue::text, '[]') || h.keys), v_but), limited OR count(*) > 0
         INTO v_but, limited
         FROM (SELECT c.queue, jsonb_agg(DISTINCT c.key) AS keys FROM unnest(v_candidates) AS c WHERE c.verdict = 'here' GROUP BY c.queue) AS h;
+      END IF;
+      IF again THEN
+        p_wanted.total := 0;
+        EXIT;
       END IF;
       EXIT WHEN NOT v_allotted.stopped OR p_wanted.total <= 0;
       IF v_met >= 2000 THEN  -- keeps the pass short; the engine runs another one

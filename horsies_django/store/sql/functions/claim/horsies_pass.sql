@@ -9,6 +9,7 @@ CREATE OR REPLACE FUNCTION horsies_pass(p_wanted horsies_wanted, p_outcomes json
 RETURNS SETOF horsies_passed LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
+  c_room CONSTANT int := 8388608;  -- characters of arguments that a pass claims
   v_settled record;
   v_plain boolean;
   v_freed text[];
@@ -45,8 +46,9 @@ BEGIN
       v_pages := pg_stat_get_xact_blocks_fetched('horsies_tasks_claim'::regclass);
       RETURN QUERY
         WITH found AS MATERIALIZED (
-          SELECT f.id FROM (VALUES ('sync', p_wanted.sync), ('async', p_wanted.async)) AS l (lane, slots) CROSS JOIN LATERAL (
-            SELECT t.id FROM horsies_tasks t
+          SELECT f.id, f.size
+          FROM (VALUES ('sync', p_wanted.sync), ('async', p_wanted.async)) AS l (lane, slots) CROSS JOIN LATERAL (
+            SELECT t.id, horsies_most_bytes(t.kwargs) AS size FROM horsies_tasks t
             WHERE t.queue_name = p_wanted.news AND t.lane = l.lane AND t.enqueued_at <= v_now
               AND t.claimed_by IS NULL AND t.finished_at IS NULL AND NOT t.parked AND (t.good_until IS NULL OR t.good_until > v_now)
               AND (t.workflow_id IS NULL OR NOT EXISTS (SELECT FROM horsies_forbidding(t.workflow_id, t.node)))
@@ -56,11 +58,18 @@ BEGIN
           UPDATE horsies_tasks t
           SET status = 'RUNNING', claimed_by = p_wanted.worker, claimed_at = v_now, started_at = v_now,
               claim_generation = t.claim_generation % 2147483647 + 1
-          WHERE t.id = ANY (ARRAY(SELECT found.id FROM found)) AND t.status = 'PENDING'
+          WHERE t.status = 'PENDING' AND t.id = ANY ((  -- a volatile call is no index condition, but a sub-select is
+            SELECT CASE WHEN sum(found.size) > c_room
+              THEN (horsies_within(array_agg(found.id), c_room)).ids ELSE array_agg(found.id) END
+            FROM found)::uuid[])
           RETURNING t.priority, t.enqueued_at, horsies_claimed('start', t) AS claim
         )
         SELECT (c.claim).* FROM (SELECT c.claim FROM claimed c ORDER BY c.priority, c.enqueued_at, (c.claim).id) AS c;
       GET DIAGNOSTICS v_count = ROW_COUNT;
+      IF current_setting('horsies.cut', true) = 'on' THEN
+        v_row.again := true;
+        PERFORM set_config('horsies.cut', '', true);
+      END IF;
       IF pg_stat_get_xact_blocks_fetched('horsies_tasks_claim'::regclass) - v_pages > 64 THEN
         v_row.report := coalesce(v_row.report::jsonb, '{}') || '{"far": true}';
       END IF;

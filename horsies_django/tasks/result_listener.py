@@ -22,6 +22,7 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 
 import psycopg
+from django.db import Error
 
 from horsies_django.conf import Config, config
 from horsies_django.core.notifications import read_ids
@@ -47,7 +48,8 @@ class ResultListener:
         self.alias = conf.listen_database or conf.database
         self.poll_seconds = conf.resilience.notify_poll_interval_ms / 1000
         self.id = uuid.uuid4()
-        self.lock = threading.Lock()
+        # An abandoned coroutine leaves ``expecting`` wherever it is collected as garbage, also under this lock.
+        self.lock = threading.RLock()
         self.thread: threading.Thread | None = None
         self.callers: dict[uuid.UUID, list[Deliver]] = defaultdict(list)
         self.arrived: set[uuid.UUID] = set()
@@ -55,26 +57,45 @@ class ResultListener:
 
     @contextmanager
     def expecting(self, task_id: uuid.UUID, deliver: Deliver) -> Iterator[None]:
-        """During the block, call ``deliver`` in the listener's thread with the task now and after each notification."""
+        """During the block, call ``deliver`` in the listener's thread with the task now and after each notification.
+
+        If no thread can be started, ``deliver`` is called with the error at once.
+        """
         with self.lock:
             self.callers[task_id].append(deliver)
             self.arrived.add(task_id)
-            if self.thread is None:
-                self.thread = threading.Thread(target=self._serve, name="horsies-waiting", daemon=True)
-                self.thread.start()
+            try:
+                self._start()
+            except RuntimeError as error:
+                logger.warning("no thread can be started to wait for results; callers poll instead: %s", error)
+                deliver(error)
             self._wake()
         try:
             yield
         finally:
             with self.lock:
-                self.callers[task_id].remove(deliver)
-                if not self.callers[task_id]:
-                    del self.callers[task_id]
+                self._forget(task_id, deliver)
                 thread = self.thread
                 if linger_seconds() == 0:
                     self._wake()
-            if thread is not None and linger_seconds() == 0 and not self.callers:
+            ends = linger_seconds() == 0 and not self.callers
+            if ends and thread is not None and thread is not threading.current_thread():
                 thread.join(5)
+
+    def _start(self) -> None:
+        """Start the thread, if there is none. Raises RuntimeError if the process has too many."""
+        if self.thread is None:
+            thread = threading.Thread(target=self._serve, name="horsies-waiting", daemon=True)
+            thread.start()
+            self.thread = thread
+
+    def _forget(self, task_id: uuid.UUID, deliver: Deliver) -> None:
+        """Remove a caller, who may have been removed already."""
+        if task_id in self.callers:
+            with suppress(ValueError):
+                self.callers[task_id].remove(deliver)
+            if not self.callers[task_id]:
+                del self.callers[task_id]
 
     def _wake(self) -> None:
         if self.waker is not None:
@@ -82,39 +103,58 @@ class ResultListener:
                 self.waker.send(b".")
 
     def _serve(self) -> None:
+        """Wait until nobody has called for a minute, or until an error; then callers poll, and the next one starts anew."""
         listener = Listener(self.alias, "_done", application_name="horsies waiting")
-        wakeup, waker = socket.socketpair()
-        wakeup.setblocking(False)
-        waker.setblocking(False)
-        with self.lock:
-            self.waker = waker
         try:
-            listener.open()
-            with selectors.DefaultSelector() as selector:
+            with self._woken() as wakeup, selectors.DefaultSelector() as selector:
+                listener.open()
                 for end in (listener, wakeup):
                     selector.register(end, selectors.EVENT_READ)
                 self._wait(listener, wakeup, selector)
-        except psycopg.Error as error:
-            logger.warning("the connection that waits for results was lost; callers poll instead: %s", said(error))
+        except Exception as error:
+            foreseen = isinstance(error, psycopg.Error | Error | OSError)
+            logger.warning(
+                "the connection that waits for results was lost; callers poll instead: %s",
+                said(error),
+                exc_info=not foreseen,
+            )
             self._leave(error)
-        except BaseException as error:
-            self._leave(RuntimeError(f"the result listener stopped: {error!r}"))
-            raise
         finally:
             listener.close()
-            wakeup.close()
-            waker.close()
+
+    @contextmanager
+    def _woken(self) -> Iterator[socket.socket]:
+        """Give a socket that becomes readable when a caller arrives. Raises OSError without a free descriptor."""
+        wakeup, waker = socket.socketpair()
+        with wakeup, waker:
+            wakeup.setblocking(False)
+            waker.setblocking(False)
+            with self.lock:
+                self.waker = waker
+            try:
+                yield wakeup
+            finally:
+                with self.lock:
+                    if self.waker is waker:  # not that of the next thread
+                        self.waker = None
 
     def _leave(self, error: Exception | None) -> bool:
         """Stop the listener, if there is an error or no caller; the next caller starts another. Return whether it stopped."""
         with self.lock:
             if error is None and self.callers:
                 return False
-            for delivers in self.callers.values():
-                for deliver in delivers:
-                    deliver(error)
             self.thread = self.waker = None
+            for id_ in list(self.callers):
+                self._deliver(id_, error)
             return True
+
+    def _deliver(self, task_id: uuid.UUID, item: Update) -> None:
+        """Call the callers of a task. One whose event loop was closed is gone, and is removed."""
+        for deliver in list(self.callers.get(task_id, ())):
+            try:
+                deliver(item)
+            except RuntimeError:
+                self._forget(task_id, deliver)
 
     def _wait(self, listener: Listener, wakeup: socket.socket, selector: selectors.BaseSelector) -> None:
         connection = listener.connection
@@ -158,8 +198,7 @@ class ResultListener:
         found = tasks.find(ids)
         with self.lock:
             for id_ in ids:
-                for deliver in self.callers.get(id_, ()):
-                    deliver(found.get(id_))
+                self._deliver(id_, found.get(id_))
 
 
 def linger_seconds() -> float:

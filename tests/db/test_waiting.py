@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import os
+import selectors
+import socket
+import threading
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -279,3 +282,52 @@ def test_whatever_is_said_of_finished_tasks_true_words_are_heard(claimer: Claime
             worker.conn.execute("SELECT pg_notify(%s, %s)", [worker.channel + "_done", payload])
         finish(worker)
     worker.conn.close()
+
+
+def one_wait(aside: Aside, claimer: Claimers) -> TaskResult[Any]:
+    """Wait for a task that finishes once its process says that it waits, and return the result."""
+    made = aside(tasks.add.send(1).get, 60_000)
+    wait_until(Waiter.objects.exists, "the process says that it waits")
+    finish(claimer())
+    return made.result(30)
+
+
+@pytest.mark.parametrize("part", ["socketpair", "selector", "thread"])
+def test_a_process_out_of_descriptors_or_threads_waits_again(
+    claimer: Claimers, aside: Aside, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    """Fails if the thread ends where nobody notices: each later wait times out."""
+
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise RuntimeError("can't start new thread") if part == "thread" else OSError(24, "Too many open files")
+
+    handle = tasks.add.send(1)
+    with monkeypatch.context() as patched:
+        owner, name = {
+            "socketpair": (socket, "socketpair"),
+            "selector": (selectors, "DefaultSelector"),
+            "thread": (threading.Thread, "start"),
+        }[part]
+        patched.setattr(owner, name, refuse)
+        assert handle.get(300).err_value.error_code == "WAIT_TIMEOUT"
+
+    finish(claimer())
+    assert one_wait(aside, claimer) == TaskResult(ok=3)
+
+
+def test_a_loop_closed_under_a_wait_ends_no_other_wait(claimer: Claimers) -> None:
+    """Fails if the thread ends because it cannot tell a caller whose loop is closed, or if that one stays for ever."""
+    (abandoned,), (other,), news = put(), put(), list[Update]()
+    listener, loop = ResultListener(config()), asyncio.new_event_loop()
+    loop.close()
+
+    def tell(item: Update) -> None:
+        loop.call_soon_threadsafe(news.append, item)
+
+    with listener.expecting(other, news.append), listener.expecting(abandoned, tell):
+        wait_until(lambda: abandoned not in listener.callers, "the caller is removed")
+        thread = listener.thread
+        finish(claimer())
+        wait_until(lambda: isinstance(news[-1], Found) and news[-1].status == "COMPLETED", "the other one is told")
+
+    assert listener.thread in (thread, None)

@@ -79,8 +79,10 @@ def _opened(
                 _refuse_unfit_session(connection, alias)
             else:
                 connection.prepare_threshold = 0 if prepare else None
-                timeout = {} if statement_timeout_ms is None else {"statement_timeout": str(statement_timeout_ms)}
-                _set_up(connection, SESSION | timeout)
+                own = {"application_name": str(options["application_name"])}  # a pool does not know it
+                if statement_timeout_ms is not None:
+                    own["statement_timeout"] = str(statement_timeout_ms)
+                _set_up(connection, SESSION | own)
         except BaseException:
             if wrapper.connection is not None:
                 wrapper.connection.close()

@@ -14,12 +14,20 @@ from typing import Any
 
 import psycopg
 from django.core.exceptions import ImproperlyConfigured
-from django.db import Error, connections
+from django.db import Error, InterfaceError, InternalError, OperationalError, connections
 from django.db.backends.signals import connection_created
 from psycopg.pq import Format, TransactionStatus
 from psycopg.rows import tuple_row
 
-AWAY_ERRORS = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError)  # errors that may pass
+# Errors that may pass: psycopg's, and Django's, which a backend may raise without one of psycopg's as the cause
+AWAY_ERRORS = (
+    psycopg.OperationalError,
+    psycopg.InterfaceError,
+    psycopg.InternalError,
+    OperationalError,
+    InterfaceError,
+    InternalError,
+)
 NOT_OURS = ("pool", "isolation_level")  # of OPTIONS
 DJANGO_READS = ("jsonb", "timestamptz")  # types of which Django has loaders of its own
 
@@ -44,7 +52,7 @@ def opened(wrapper: Any) -> psycopg.Connection[Any]:
             wrapper.connect()
     finally:
         connections[alias] = own
-    connection: psycopg.Connection[Any] = wrapper.connection
+    connection = wrapper.connection = unwrapped(wrapper.connection, alias)
     if connection.info.transaction_status != TransactionStatus.IDLE:
         raise psycopg.ProgrammingError(
             f"a receiver of connection_created left a transaction open on a connection to the database {alias!r}"
@@ -57,27 +65,54 @@ def opened(wrapper: Any) -> psycopg.Connection[Any]:
     return connection
 
 
+def drivers(connection: Any) -> Any:
+    """Return the driver's connection behind that of a pool of SQLAlchemy, or else the connection itself."""
+    return getattr(connection, "driver_connection", connection)
+
+
+def unwrapped(connection: Any, alias: str) -> psycopg.Connection[Any]:
+    """Return psycopg's connection, and take it away from its pool, which would give it to others.
+
+    Raises psycopg.NotSupportedError if the backend uses another driver, or hides its connection.
+    """
+    found: psycopg.Connection[Any] = drivers(connection)
+    if found is not connection and hasattr(connection, "detach"):
+        vars(connection).pop("info", None)  # django-db-connection-pool puts the driver's in its place
+        connection.detach()
+    elif found is not connection or not isinstance(found, psycopg.Connection):
+        kind = type(connection)
+        raise psycopg.NotSupportedError(
+            f"the ENGINE of the database {alias!r} opens a {kind.__module__}.{kind.__qualname__}, and horsies_django needs a "
+            "connection of psycopg 3: use another backend, or name an alias with one in HORSIES['DATABASE'] and 'LISTEN_DATABASE'"
+        )
+    return found
+
+
 @contextmanager
 def naming_receivers(alias: str) -> Iterator[None]:
     """Let the block, in which Django opens a connection, raise psycopg's errors only, and name the receiver that raised.
 
-    ImproperlyConfigured and Django's own errors about the database remain. What else a backend raises is an OperationalError: it
-    may pass.
+    An OperationalError may pass; errors that are neither psycopg's nor Django's become one. A ProgrammingError stays.
     """
     try:
         yield
     except Exception as error:
-        found = error.__cause__ if isinstance(error, Error) and isinstance(error.__cause__, psycopg.Error) else error
-        what = f"{type(error).__name__}: {error}".strip()
-        if (receiver := receiver_in(error)) is not None:
-            raise (psycopg.OperationalError if isinstance(found, AWAY_ERRORS) else psycopg.ProgrammingError)(
-                f"the receiver {receiver} of connection_created raised {what}. It is called for the connections of the queue to "
-                f"the database {alias!r}, too, whose OPTIONS have an application_name that begins with 'horsies': correct it, "
-                "or let it leave these out"
-            ) from error
-        if isinstance(found, Error | psycopg.Error | ImproperlyConfigured):
+        receiver = receiver_in(error)
+        found = error.__cause__ if isinstance(error, Error) else error
+        if receiver is None and isinstance(found, psycopg.Error):
             raise found from found.__cause__
-        raise psycopg.OperationalError(f"the database backend of {alias!r} raised {what}") from error
+
+        stays = isinstance(error, Error | ImproperlyConfigured) or receiver is not None
+        away = isinstance(found, AWAY_ERRORS) or isinstance(error, AWAY_ERRORS) or not stays
+        kind = psycopg.OperationalError if away else psycopg.ProgrammingError
+        what = f"{type(error).__name__}: {error}".strip()
+        if receiver is None:
+            raise kind(f"the database backend of {alias!r} raised {what}") from error
+        raise kind(
+            f"the receiver {receiver} of connection_created raised {what}. It is called for the connections of the queue to "
+            f"the database {alias!r}, too, whose OPTIONS have an application_name that begins with 'horsies': correct it, "
+            "or let it leave these out"
+        ) from error
 
 
 def receiver_in(error: BaseException) -> str | None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import psycopg
-from django.db import DatabaseError, InterfaceError, OperationalError, connections
+from django.db import DatabaseError, connections
 from django.db.migrations.executor import MigrationExecutor
 
 from horsies_django.conf import Config, Resilience
@@ -21,7 +21,7 @@ from horsies_django.core.queues import CLUSTER
 from horsies_django.queues import declared
 from horsies_django.store.base import said
 from horsies_django.store.notify import through_pooler
-from horsies_django.store.opening import AWAY_ERRORS, naming_receivers
+from horsies_django.store.opening import AWAY_ERRORS, drivers, naming_receivers
 from horsies_django.store.queues import QueueStore
 from horsies_django.tasks import registry
 from horsies_django.worker.engine.engine import Engine
@@ -32,8 +32,6 @@ from horsies_django.worker.process.logs import shown_name
 from horsies_django.worker.process.shutdown import Shutdown
 
 logger = logging.getLogger("horsies.worker")
-
-AWAY = (*AWAY_ERRORS, OperationalError, InterfaceError)
 
 
 class Start:
@@ -55,7 +53,7 @@ class Start:
                 if connected and self.link.connection is None:
                     self.link.connect()
                 return action()
-            except AWAY as error:
+            except AWAY_ERRORS as error:
                 self.link.disconnect()
                 message = said(error)
                 if backoff.exhausted:
@@ -119,7 +117,7 @@ def refuse_unready_database(config: Config) -> None:
     try:
         with naming_receivers(config.database):
             connection.ensure_connection()
-        style = connection.connection.info.parameter_status("DateStyle") or ""
+        style = drivers(connection.connection).info.parameter_status("DateStyle") or ""
         if not style.startswith("ISO"):
             raise WorkerStartError(
                 f"the DateStyle of the database {config.database!r} is {style!r}, which Django cannot read. Set it to ISO with "
@@ -128,7 +126,7 @@ def refuse_unready_database(config: Config) -> None:
         executor = MigrationExecutor(connection)
         targets = [node for node in executor.loader.graph.leaf_nodes() if node[0] == "horsies"]
         missing = [migration.name for migration, _ in executor.migration_plan(targets)]
-    except (OperationalError, InterfaceError):
+    except AWAY_ERRORS:
         raise  # cannot be reached: the caller tries again
     except DatabaseError as error:
         raise WorkerStartError(f"the database {config.database!r} cannot be used: {said(error)}") from error

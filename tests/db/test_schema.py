@@ -6,6 +6,7 @@ Over leftovers, without migrations, printed, in a schema of a tenant; and where 
 from __future__ import annotations
 
 import datetime as dt
+import gc
 import io
 import re
 from collections.abc import Callable, Iterator
@@ -17,8 +18,18 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.apps import apps
 from django.core.checks import Tags, run_checks
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
-from django.db import InternalError, ProgrammingError, connection, connections, transaction
+from django.db import (
+    InterfaceError,
+    InternalError,
+    NotSupportedError,
+    OperationalError,
+    ProgrammingError,
+    connection,
+    connections,
+    transaction,
+)
 from django.db.backends.signals import connection_created
 from django.test.utils import CaptureQueriesContext
 from psycopg.rows import dict_row
@@ -330,6 +341,78 @@ def test_a_password_that_the_server_refuses_or_the_backend_does_not_get_is_a_dat
         direct_connection("own", application_name=NAME)
     monkeypatch.setattr(type(connections["own"]), "get_new_connection", no_token)
     with pytest.raises(psycopg.OperationalError, match="backend of 'own' raised TimeoutError: no token"):
+        direct_connection("own", application_name=NAME)
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind"),
+    [
+        (OperationalError("the connector is restarting"), psycopg.OperationalError),
+        (InterfaceError("the tunnel is closed"), psycopg.OperationalError),
+        (RuntimeError("can't start new thread"), psycopg.OperationalError),
+        (NotSupportedError("PostgreSQL 15 or later is required"), psycopg.ProgrammingError),
+        (ImproperlyConfigured("no region"), psycopg.ProgrammingError),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+def test_all_errors_of_a_backend_become_those_of_psycopg(
+    own: dict[str, Any], monkeypatch: pytest.MonkeyPatch, raised: Exception, kind: type[Exception]
+) -> None:
+    """Fails if the threads of a worker, which wait out errors of psycopg, end with one of Django's."""
+
+    def refuse(self: Any, parameters: Any) -> Any:
+        raise raised
+
+    monkeypatch.setattr(type(connections["own"]), "get_new_connection", refuse)
+
+    with pytest.raises(kind, match=f"the database backend of 'own' raised {type(raised).__name__}: {raised}"):
+        direct_connection("own", application_name=NAME)
+
+
+class Pooled:
+    """Stands for the connection of another one's pool, as that of SQLAlchemy, which returns to it when it is collected."""
+
+    def __init__(self, connection: Any) -> None:
+        vars(self).update(driver_connection=connection, detached=False)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.driver_connection, name)
+
+    def detach(self) -> None:
+        vars(self)["detached"] = True
+
+    def __del__(self) -> None:
+        if not self.detached:
+            self.driver_connection.close()
+
+
+def test_a_connection_of_a_pool_is_taken_out_of_it(own: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if settings of the connection reach the proxy only: each pass raises, and the worker runs nothing."""
+    kind = type(connections["own"])
+    get_new_connection = kind.get_new_connection
+    monkeypatch.setattr(kind, "get_new_connection", lambda self, given: Pooled(get_new_connection(self, given)))
+
+    with direct_connection("own", application_name=NAME, prepare=True) as conn:
+        gc.collect()
+        values = conn.cursor(binary=True).execute("SELECT 1::bigint, current_setting('application_name')").fetchone()
+
+    assert isinstance(conn, psycopg.Connection)
+    assert values == (1, NAME)
+
+
+def test_a_backend_of_another_driver_is_refused_by_name(own: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    class Foreign:
+        closed = False
+
+        def close(self) -> None:
+            pass
+
+    kind = type(connections["own"])
+    for name in ("init_connection_state", "set_autocommit"):
+        monkeypatch.setattr(kind, name, lambda self, *args: None)
+    monkeypatch.setattr(kind, "get_new_connection", lambda self, given: Foreign())
+
+    with pytest.raises(psycopg.NotSupportedError, match=r"ENGINE of the database 'own' .*\.Foreign.* psycopg 3"):
         direct_connection("own", application_name=NAME)
 
 

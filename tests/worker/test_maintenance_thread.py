@@ -13,8 +13,10 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import psutil
 import psycopg
 import pytest
+from django.db import OperationalError as DjangoError
 from django.db import connections
 
 from horsies_django.conf import Recovery, Retention, config
@@ -455,3 +457,61 @@ def test_a_trigger_that_refuses_a_deletion_ends_one_step_only(connect: Connect, 
 
     assert not WorkerState.objects.exists()
     assert "retention: rows cannot be deleted: the auditors want it" in log.text
+
+
+@pytest.mark.parametrize("error", [OSError(24, "Too many open files"), DjangoError("gone"), ZeroDivisionError()])
+def test_the_maintenance_thread_outlives_any_error(
+    parts: Supervisor, monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    """Fails if an error of another family than psycopg's ends the thread: no heartbeat is sent any more."""
+    maintenance, raised = parts.maintenance, [error] * 2
+
+    def act(connection: Any) -> None:
+        if raised:
+            raise raised.pop()
+
+    maintenance.jobs = [Job("the heartbeat", 0.01, act)]
+    maintenance.start()
+
+    try:
+        wait_until(lambda: "the heartbeat succeeds again" in log.text, "it succeeds")
+    finally:
+        maintenance.stop()
+    assert log.text.count("the heartbeat failed; trying again until it succeeds") == 1
+
+
+def test_a_process_without_descriptors_still_sends_heartbeats(
+    parts: Supervisor, conn: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fails if the memory of processes, which is read from files, keeps the heartbeat from being sent."""
+    before = Heartbeat.objects.get().sent_at
+
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(psutil, "Process", refuse)
+
+    assert parts.maintenance.heartbeat.tick(conn)
+    assert Heartbeat.objects.get().sent_at > before
+
+
+def test_the_watchdog_outlives_any_error(
+    parts: Supervisor, monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture
+) -> None:
+    watchdog, rearmed, raised = parts.watchdog, list[float](), [RuntimeError("odd")]
+
+    def rearm(now: float) -> None:
+        if raised:
+            raise raised.pop()
+        rearmed.append(now)
+
+    monkeypatch.setattr(watchdog.kill_timer, "rearm", rearm)
+    parts.maintenance.unanswered_since = time.monotonic() - 60
+    watchdog.kill_timer.deadline = 0.0
+    watchdog.start()
+
+    try:
+        wait_until(lambda: rearmed, "it rearms the timer")
+    finally:
+        watchdog.stop()
+    assert "the watchdog failed, and tries again" in log.text

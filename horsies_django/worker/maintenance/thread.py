@@ -100,9 +100,11 @@ class MaintenanceThread(threading.Thread, Link):
         try:
             if (seconds := job.act(self.connected())) is not None:
                 job.at = began + seconds
-        except psycopg.Error as error:
+        except Exception as error:  # of any kind: without this thread the worker is declared dead
             if job.name not in self.failing:
-                logger.warning("%s failed; trying again until it succeeds: %s", job.name, said(error))
+                unforeseen = not isinstance(error, psycopg.Error)
+                line = "%s failed; trying again until it succeeds: %s"
+                logger.warning(line, job.name, said(error), exc_info=unforeseen)
             self.failing.add(job.name)
             self.disconnect()
             return

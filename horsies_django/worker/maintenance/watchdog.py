@@ -13,6 +13,7 @@ import threading
 import time
 from typing import Any
 
+from horsies_django.core.repeats import Repeats
 from horsies_django.store.notify import shut_down
 from horsies_django.worker.engine.engine import Engine
 from horsies_django.worker.maintenance.thread import MaintenanceThread
@@ -40,20 +41,28 @@ class Watchdog(threading.Thread):
         self.kill_timer = kill_timer
         self.kill = kill
         self.ended = threading.Event()
+        self.repeats = Repeats()
         self.given_up: Any = None  # the connection that was closed last
 
     def run(self) -> None:
         """Check repeatedly until stopped."""
         look = min(self.kill_timer.seconds / 16, 1.0)
         while not self.ended.wait(look):
-            now = time.monotonic()
-            # the timer of a worker that is cut off is rearmed when only a quarter of its time is left
-            late = now > self.kill_timer.deadline - self.kill_timer.seconds / 4
-            cut_off = now - (self.maintenance.unanswered_since or now) >= look
-            status = self.engine.status
-            if late and cut_off and not (self.kill and (status.running_sync or status.running_async)):
-                self.kill_timer.rearm(now)
-            self.close_silent_connections(now)
+            try:
+                self.check(time.monotonic(), look)
+            except Exception:
+                if (more := self.repeats.due("check", time.monotonic())) is not None:
+                    logger.exception("the watchdog failed, and tries again%s", more)
+
+    def check(self, now: float, look: float) -> None:
+        """Rearm the kill timer if need be, and close silent connections; ``look`` is the time between two checks."""
+        # the timer of a worker that is cut off is rearmed when only a quarter of its time is left
+        late = now > self.kill_timer.deadline - self.kill_timer.seconds / 4
+        cut_off = now - (self.maintenance.unanswered_since or now) >= look
+        status = self.engine.status
+        if late and cut_off and not (self.kill and (status.running_sync or status.running_async)):
+            self.kill_timer.rearm(now)
+        self.close_silent_connections(now)
 
     def close_silent_connections(self, now: float) -> None:
         """Close connections on which a statement has waited too long."""

@@ -1,4 +1,8 @@
-"""Task ids: UUIDs of version 7 that increase within a process, so that tasks of one transaction keep their order."""
+"""Task ids: UUIDs of version 7 that increase within a process, so that tasks of one transaction keep their order.
+
+They also do after a clock was set back, unless by more than a minute: then they would stay in the future while the process
+lives.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ import time
 import uuid
 
 COUNTER_BITS = 42
+SET_BACK_MS = 60_000  # a clock that is so far behind the last id was wrong before, or was moved by a test
 
 
 class Clockwork:
@@ -26,7 +31,8 @@ class Clockwork:
         seed = int.from_bytes(random[:6], "big") & (1 << COUNTER_BITS - 1) - 1  # the top bit is left free for counting
         with self.lock:
             now = time.time_ns() // 1_000_000
-            first = now << COUNTER_BITS | seed if now > self.last >> COUNTER_BITS else self.last + 1
+            ahead = (self.last >> COUNTER_BITS) - now
+            first = self.last + 1 if 0 <= ahead < SET_BACK_MS else now << COUNTER_BITS | seed
             self.last = first + count - 1
         return [uuid_of(first + place, tail) for place, (tail,) in enumerate(struct.iter_unpack("=I", random[6:]))]
 

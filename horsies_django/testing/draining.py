@@ -35,7 +35,7 @@ from horsies_django.tasks.handle import decode
 from horsies_django.tasks.options import simulated_now
 from horsies_django.testing.contexts import AnyTask, Context, definition_of
 from horsies_django.worker.child import middleware
-from horsies_django.worker.child.interrupts import Run
+from horsies_django.worker.child.interrupts import CANCEL, AsyncRun, Run
 from horsies_django.worker.child.run_task import crashed, failed, failure, run_async, run_sync
 from horsies_django.worker.engine.receivers import end_events, start_events
 from horsies_django.worker.process.task_log import TaskLog
@@ -46,6 +46,8 @@ Error = str | TaskError | Exception
 CRASH, TIMEOUT = OperationalErrorCode.WORKER_CRASHED.value, OutcomeCode.TASK_TIMEOUT.value
 AS_RAISED = class_names(Exception())  # a retry policy treats a code like an exception that was mapped to it
 SLOTS = 100  # of each lane, per pass
+# The statements of the store that may cancel running tasks.
+MAY_CANCEL = frozenset({"horsies_act", "horsies_cancel", "horsies_control_run", "horsies_decide", "horsies_skip_node"})
 draining: ContextVar[bool] = ContextVar("horsies_draining", default=False)  # tasks are being run
 
 
@@ -119,12 +121,13 @@ def demanded_outcome(claim: Claim, run: Run) -> Outcome | None:
 def travel(to: dt.datetime | dt.timedelta) -> Context[dt.datetime]:
     """Let the time of the queue be ``to`` in the block.
 
-    ``to`` is an aware datetime, or a timedelta from the current time, which may be negative. What is sent in the block is sent at
-    that time, and ``drain()`` and ``immediate()`` run what is due by then, at that time: as if no worker had run since. Time
-    stands still in the block; ``drain(until=...)`` moves on from there. Only the queue's rows move in time: neither Python's
-    clock nor schedules do. Yields the time. Raises ValueError for a naive datetime, TypeError.
+    ``to`` is an aware datetime, or a timedelta from the current time of the database, which may be negative: a clock that the
+    test has moved does not count. What is sent in the block is sent at that time, and ``drain()`` and ``immediate()`` run what
+    is due by then, at that time: as if no worker had run since. Time stands still in the block; ``drain(until=...)`` moves on
+    from there. Only the queue's rows move in time: neither Python's clock nor schedules do. Yields the time. Raises ValueError
+    for a naive datetime, TypeError.
     """
-    return Context("travel", lambda: moved(to), connected=False)
+    return Context("travel", lambda: moved(to), connected=isinstance(to, dt.timedelta))
 
 
 @contextmanager
@@ -139,9 +142,11 @@ def moved(to: dt.datetime | dt.timedelta) -> Iterator[dt.datetime]:
 
 
 def moment_of(given: dt.datetime | dt.timedelta, name: str) -> dt.datetime:
-    """Return a datetime for a datetime or a timedelta from the current time. Raises ValueError, TypeError."""
+    """Return a datetime for a datetime or a timedelta from the database's time. Raises ValueError, TypeError."""
     if isinstance(given, dt.timedelta):
-        return (simulated_now.get() or dt.datetime.now(dt.UTC)) + given
+        now = simulated_now.get() or base.now(connections[config().database])
+        return now + given
+
     if not isinstance(given, dt.datetime):
         raise TypeError(f"{name} takes an aware datetime or a timedelta, not {type(given).__name__}")
     if given.utcoffset() is None:
@@ -159,11 +164,12 @@ def drain(
     Runs passes as with ``--processes=0`` on Django's connection: inside a ``TestCase`` the tasks see what the test wrote, and
     their writes are rolled back with it. ``queues`` restricts it to some queues (default: all).
 
-    With ``until``, an aware datetime or a timedelta from now, retries and tasks that become due until then also run, and timers
-    and timeouts of workflows end. Each runs at its simulated due time, without waiting. Later tasks stay PENDING.
+    With ``until``, an aware datetime or a timedelta from the database's time, retries and tasks that become due until then also
+    run, and timers and timeouts of workflows end. Each runs at its simulated due time, without waiting. Later tasks stay PENDING.
 
     After all tasks have run, raises an ExceptionGroup with a TaskFailed for each task that ended as FAILED; its notes contain the
-    name and id of the task and the traceback. ``raise_errors=False`` prevents that. Raises ValueError for a queue that is not
+    name and id of the task and the traceback. ``raise_errors=False`` prevents that. A task that code of the test, or a task,
+    cancels while it runs is asked to stop, as by a worker, only at once. Raises ValueError for a queue that is not
     declared, and for a naive or negative ``until``, RuntimeError on a running event loop, and WorkflowError if the database
     refuses to advance a run of a workflow, or if another transaction holds its lock for 10 s.
     """
@@ -302,26 +308,59 @@ def failure_of(claim: Claim, error: TaskError) -> TaskFailed:
 
 def run_here(connection: Any, worker: uuid.UUID, claims: list[Claim]) -> list[Outcome]:
     """Run claims in this thread: sync tasks one by one, async tasks together in an event loop."""
-    outcomes, together = list[Outcome](), list[tuple[Claim, Run]]()
+    runs = {claim.id: Run(CurrentTask(claim, str(worker))) for claim in claims}  # nothing interrupts the sync ones
+    outcomes = list[Outcome]()
+    together = list[Claim]()
 
     async def run_together() -> list[Reply]:
-        return await asyncio.gather(*(run_async(run, claim.kwargs) for claim, run in together))
+        return await asyncio.gather(*(run_alone(runs, claim) for claim in together))
 
-    for claim in claims:
-        run = Run(CurrentTask(claim, str(worker)))  # which nothing interrupts
-        if (demanded := demanded_outcome(claim, run)) is not None:
-            outcomes.append(demanded)
-        elif claim.lane == "sync":
+    with passing_on_cancels(worker, runs):
+        for claim in claims:
+            run = runs[claim.id]
+            if (demanded := demanded_outcome(claim, run)) is not None:
+                outcomes.append(demanded)
+            elif claim.lane == "sync":
+                with usable_transaction(connection):
+                    reply = contextvars.copy_context().run(run_sync, run, claim.kwargs)
+                outcomes.append(Outcome.of(claim, reply))
+            else:
+                together.append(claim)
+
+        if together:
             with usable_transaction(connection):
-                reply = contextvars.copy_context().run(run_sync, run, claim.kwargs)
-            outcomes.append(Outcome.of(claim, reply))
-        else:
-            together.append((claim, run))
-    if together:
-        with usable_transaction(connection):
-            replies = async_to_sync(run_together)()
-        outcomes += [Outcome.of(claim, reply) for (claim, _), reply in zip(together, replies, strict=True)]
+                replies = async_to_sync(run_together)()
+            outcomes += [Outcome.of(claim, reply) for claim, reply in zip(together, replies, strict=True)]
+
     return outcomes
+
+
+async def run_alone(runs: dict[uuid.UUID, Run], claim: Claim) -> Reply:
+    """Run an async task, which a cancel interrupts, also one that came before it began."""
+    early = runs[claim.id]
+    run = runs[claim.id] = AsyncRun(early.current, asyncio.get_running_loop())
+    if early.current.cancel_requested:
+        run.interrupt(CANCEL)
+
+    return await run_async(run, claim.kwargs)
+
+
+@contextmanager
+def passing_on_cancels(worker: uuid.UUID, runs: dict[uuid.UUID, Run]) -> Iterator[None]:
+    """Ask running tasks to stop once they are cancelled by code of this process, as a worker does."""
+
+    def executed(connection: base.Connection, name: str, _params: Any) -> None:
+        if name not in MAY_CANCEL:
+            return
+        for task in TaskStore(connection).held(worker):
+            if task.cancelled and task.id in runs:
+                runs[task.id].interrupt(CANCEL)
+
+    base.watchers.append(executed)
+    try:
+        yield
+    finally:
+        base.watchers.remove(executed)
 
 
 @contextmanager

@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import traceback
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
+import time_machine
 from django.contrib.auth.models import Group
 from django.db import connection
 from django.test import TestCase
 
-from horsies_django import Retry, RetryPolicy, Skip, TaskError, TaskFailed, Workflow, WorkflowError, queues, task
+from horsies_django import (
+    Retry,
+    RetryPolicy,
+    Skip,
+    TaskError,
+    TaskFailed,
+    Workflow,
+    WorkflowError,
+    cancel_many,
+    current_task,
+    get_handle,
+    get_workflow,
+    queues,
+    task,
+)
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.models.fields import aware
+from horsies_django.tasks.ids import uuid7
 from horsies_django.testing import adrain, drain, fail_next, travel
 from horsies_django.workflows import advancer
 from tests.apps.project import flows, tasks
@@ -288,3 +306,156 @@ def test_waits_of_workflows_end_there() -> None:
     with travel(dt.timedelta(days=31)):
         drain()
         assert handle.status() == "COMPLETED"
+
+
+# A clock that the test has moved
+
+
+@pytest.fixture(params=[2020, 2031])
+def moved_clock(request: pytest.FixtureRequest) -> Iterator[dt.datetime]:
+    """The time of Python's clock, which stands still in another year than that of the database."""
+    moment = dt.datetime(request.param, 1, 1, tzinfo=dt.UTC)
+    with time_machine.travel(moment, tick=False):
+        yield moment
+
+
+def test_a_timedelta_counts_from_the_clock_of_the_database(moved_clock: dt.datetime) -> None:
+    """Fails if travel() and drain() count from Python's clock: all tasks or none are due then."""
+    year = dt.timedelta(days=365)
+    soon = tasks.add.schedule(HOUR, 1)
+    late = tasks.add.schedule(year, 1)
+    expired = tasks.add.with_options(good_until=HOUR).send(1)
+
+    with travel(HOUR * 2):
+        there = tasks.add.send(2)
+        ran = drain()
+
+    assert (ran, expired.info().status) == (2, "EXPIRED")  # type: ignore[union-attr]
+    assert drain(until=HOUR * 3) == 0
+    assert drain(until=year + HOUR) == 1
+    assert [handle.get(0).ok_value for handle in (soon, there, late)] == [1, 2, 1]
+
+
+def test_retries_and_timers_end_under_a_moved_clock(moved_clock: dt.datetime) -> None:
+    policy = RetryPolicy.fixed([60], jitter=False)
+    retried = tasks.mails.with_options(retry_policy=policy).send(1)
+    flow = Workflow("patient")
+    flow.add(flows.number, 1, after=flow.sleep(HOUR))
+    flow.send()
+
+    counts = [drain(), drain(until=MINUTE * 5), drain(until=HOUR * 2)]
+
+    assert counts == [1, 1, 1]
+    assert retried.get(0).ok_value == 2
+
+
+def test_a_datetime_of_a_moved_clock_is_that_time(moved_clock: dt.datetime) -> None:
+    tasks.add.schedule(moved_clock + HOUR, 1)
+
+    assert drain(until=moved_clock + HOUR * 2) == 1
+
+
+def test_a_plain_with_that_needs_the_database_is_refused() -> None:
+    async def enter() -> None:
+        with travel(HOUR):
+            pass
+
+    with pytest.raises(RuntimeError, match=r"use 'async with travel\(\.\.\.\)'"):
+        asyncio.run(enter())
+
+
+def test_ids_do_not_stay_in_the_future_of_a_moved_clock() -> None:
+    with time_machine.travel(MOMENT):
+        there = uuid7()
+
+    after = [uuid7(), uuid7()]
+
+    assert after[0] < after[1] < there
+
+
+# Cancels
+
+
+@task
+def cancels_itself(checks: bool) -> str:
+    handle = get_handle(current_task().task_id)  # type: ignore[arg-type]
+    assert not current_task().cancel_requested
+    handle.cancel()
+    if checks:
+        current_task().raise_if_cancelled()
+    return "done"
+
+
+@task
+async def acancels_itself() -> str:
+    await get_handle(current_task().task_id).acancel()  # type: ignore[arg-type]
+    await asyncio.Event().wait()
+    return "done"
+
+
+@task
+async def acancels_another(other: str) -> str:
+    return await get_handle(other).acancel()
+
+
+@task
+async def awaits() -> str:
+    await asyncio.Event().wait()
+    return "done"
+
+
+@task
+def cancels_others(ids: list[str]) -> list[str]:
+    return sorted(cancel_many(map(uuid.UUID, ids)).values())
+
+
+@task
+def checks() -> None:
+    current_task().raise_if_cancelled()
+
+
+@task
+def cancels_run() -> None:
+    run = Task.objects.values_list("workflow_id", flat=True).get(pk=current_task().task_id)
+    get_workflow(run).cancel()
+    current_task().raise_if_cancelled()
+
+
+def test_a_task_that_is_cancelled_while_it_runs_ends_as_by_a_worker() -> None:
+    """Fails if nobody asks the task to stop: it completes, and its test says nothing about production."""
+    handles = [cancels_itself.send(True), cancels_itself.send(False), acancels_itself.send()]
+
+    assert drain() == 3
+
+    assert [handle.info().status for handle in handles] == ["CANCELLED", "COMPLETED", "CANCELLED"]  # type: ignore[union-attr]
+    assert handles[0].get(0).err_value.error_code == handles[2].get(0).err_value.error_code == "TASK_CANCELLED"
+
+
+def test_a_cancel_before_a_claimed_task_begins_is_passed_on() -> None:
+    sync, late = checks.send(), awaits.send()
+    first = cancels_others.with_options(priority=1).send([str(one.task_id) for one in (sync, late)])
+
+    drain()
+
+    assert first.get(0).ok_value == ["REQUESTED", "REQUESTED"]
+    assert [handle.info().status for handle in (sync, late)] == ["CANCELLED", "CANCELLED"]  # type: ignore[union-attr]
+
+
+def test_the_cancel_of_a_run_reaches_its_running_task() -> None:
+    flow = Workflow("cancels itself")
+    flow.add(cancels_run)
+    handle = flow.send()
+
+    drain()
+
+    assert handle.status() == "CANCELLED"
+    assert Task.objects.get().status == "CANCELLED"
+
+
+def test_async_tasks_that_run_together_cancel_one_another() -> None:
+    late = awaits.send()
+    other = acancels_another.send(str(late.task_id))
+
+    assert drain() == 2
+
+    assert [handle.info().status for handle in (late, other)] == ["CANCELLED", "COMPLETED"]  # type: ignore[union-attr]

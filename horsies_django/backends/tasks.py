@@ -12,7 +12,6 @@ import datetime as dt
 import functools
 import inspect
 import logging
-from asyncio import CancelledError
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from traceback import format_exception
@@ -245,12 +244,14 @@ class Attempt:
         retries = retries_of(self.task)
         if self.current.attempt >= retries.max_attempts or self.current.cancel_requested:
             return False
-        if isinstance(error, Skip | TaskCancelled):
+        if isinstance(error, Skip):
             return False
         if isinstance(error, Retry):
             return True
-        if isinstance(error, TaskTimeout) or (isinstance(error, CancelledError) and error.args[:1] == ("timeout",)):
+        if isinstance(error, TaskTimeout) or self.current.interrupted == "timeout":
             return OutcomeCode.TASK_TIMEOUT in retries.retry_on
+        if isinstance(error, TaskCancelled):
+            return False
         if not retries.includes(error):
             return False
         if not retries.asks:

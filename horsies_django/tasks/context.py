@@ -28,7 +28,7 @@ class CurrentTask:
     ``raise_if_cancelled``. Outside a worker, ``task_id`` and ``sent_at`` are None and ``cancel_requested`` stays False.
     """
 
-    __slots__ = ("_claim", "_metadata", "_steps", "_worker", "cancel_requested", "workflow_cache")
+    __slots__ = ("_claim", "_metadata", "_steps", "_worker", "cancel_requested", "interrupted", "workflow_cache")
 
     def __init__(self, claim: Claim | None = None, worker: str = "") -> None:
         self._claim = claim or NO_CLAIM
@@ -36,6 +36,7 @@ class CurrentTask:
         self._metadata: Mapping[str, Any] | None = None
         self._steps: Steps | None = None
         self.cancel_requested = False
+        self.interrupted: str | None = None  # "timeout" or "cancel" once its code was interrupted
         self.workflow_cache: Any = None
 
     @property

@@ -11,14 +11,15 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import psutil
+import psycopg
 import pytest
 from django.contrib.auth.models import Group
 
 from horsies_django import TaskHandle
 from horsies_django.models import AuditEntry, Task, TaskAttempt
 from tests.apps.project import tasks
-from tests.conftest import wait_until
-from tests.support.workers import Start, WorkerProcess, apps, gone, held_by, let_go
+from tests.conftest import sql, wait_until
+from tests.support.workers import Start, WorkerProcess, apps, database_url, gone, held_by, let_go
 
 SHORT = {"HORSIES_TEST_KILL_GRACE_MS": "500", "HORSIES_TEST_STALE_MS": "2500"}
 
@@ -51,6 +52,46 @@ def test_a_timeout_is_an_exception_in_another_thread_than_the_main_one_too(worke
     before = tasks.pid.send().get().ok_value
     assert code(tasks.loops_too_long.send()) == "TASK_TIMEOUT"
     assert tasks.pid.send().get(timeout_ms=30_000).ok_value == before
+
+
+@pytest.fixture
+def commit_gate() -> Iterator[psycopg.Connection[Any]]:
+    """Let commits of new groups wait for an advisory lock, and give the session that holds it."""
+    sql("""
+        CREATE FUNCTION wait_for_gate() RETURNS trigger LANGUAGE plpgsql
+        AS 'BEGIN PERFORM pg_advisory_xact_lock(4711); RETURN NULL; END';
+        CREATE CONSTRAINT TRIGGER wait_for_gate AFTER INSERT ON auth_group
+        DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION wait_for_gate()
+    """)
+    with psycopg.connect(database_url(), autocommit=True) as holder:
+        holder.execute("SELECT pg_advisory_lock(4711)")
+        yield holder
+    sql("DROP TRIGGER wait_for_gate ON auth_group; DROP FUNCTION wait_for_gate()")
+
+
+@pytest.mark.boundary
+def test_a_timeout_during_commit_is_a_timeout(worker: Start, commit_gate: psycopg.Connection[Any]) -> None:
+    """Fails if: the error that Django raises after the timeout counts, or the next task gets that session."""
+    worker("--processes=1").ready()
+    child, *_ = tasks.looks_at_its_session.send().get(timeout_ms=30_000).ok_value
+
+    late = tasks.commits_too_long.send("x").get(timeout_ms=30_000).err_value
+    commit_gate.execute("SELECT pg_advisory_unlock_all()")
+
+    assert late.error_code == "TASK_TIMEOUT"
+    assert "commits_too_long" in late.exception["traceback"]
+    assert tasks.looks_at_its_session.send().get(timeout_ms=30_000).ok_value == (child, True, False)
+
+
+def test_an_error_after_an_interrupt_is_a_timeout_or_cancel(shared_worker: WorkerProcess) -> None:
+    """Fails if: what a task raises while it cleans up is taken for its reason to end."""
+    cancelled = tasks.fails_after_its_cancel.send("cancelled")
+    held_by("cancelled")
+    cancelled.cancel()
+
+    assert code(cancelled) == "TASK_CANCELLED"
+    assert Task.objects.get(pk=cancelled.task_id).status == "CANCELLED"
+    assert code(tasks.fails_after_its_timeout.send()) == "TASK_TIMEOUT"
 
 
 @pytest.mark.boundary

@@ -51,6 +51,10 @@ class Run:
         """Record that user code has ended."""
         self.active = False
 
+    def note(self, reason: str) -> None:
+        """Record why user code is interrupted."""
+        self.reason = self.current.interrupted = reason
+
     def interrupt(self, reason: str) -> None:
         """Ask the task to stop, which may be about to begin. Thread-safe; does nothing if it has ended."""
         if reason == CANCEL:
@@ -88,7 +92,7 @@ class SyncRun(Run):
         with self.lock:
             if not self.active:
                 return
-            self.reason = reason
+            self.note(reason)
             if SyncRun.on_main is self:
                 signal.pthread_kill(self.thread, INTERRUPT)
             else:
@@ -110,7 +114,7 @@ class AsyncRun(Run):
 
     def _cancel(self, reason: str) -> None:
         if self.active and self.reason is None and self.task is not None:
-            self.reason = reason
+            self.note(reason)
             self.task.cancel(reason)
 
 

@@ -125,19 +125,24 @@ def resolve(current: CurrentTask, kwargs: str) -> tuple[TaskDefinition, list[Any
 
 
 def crashed(run: Run, task: TaskDefinition, error: BaseException) -> Reply:
+    """Return the reply for a task that raised.
+
+    Code that was interrupted may raise anything afterwards: a COMMIT that was broken off makes Django's ``atomic`` raise an error
+    of its own. So the reason of the interrupt counts, unless the task asks for what follows.
+    """
     described = describe(error)
     if isinstance(error, Retry):
         return asked_again(task, error, described)
     if isinstance(error, Snooze):
         how = {**error.stored, "most": config().max_snoozes}
         return Reply(SNOOZED, "{}", SNOOZED, described["message"] or None, retry=how)
-    if isinstance(error, TaskTimeout) or (isinstance(error, asyncio.CancelledError) and run.reason == TIMEOUT):
-        return failure(TaskError.built_in(OutcomeCode.TASK_TIMEOUT, TIMED_OUT, exception=described))
-    if isinstance(error, TaskCancelled) or (isinstance(error, asyncio.CancelledError) and run.reason == CANCEL):
-        return cancelled(STOPPED_ITSELF)
     if isinstance(error, Skip):
         message = described["message"] or "the task skipped itself"
         return failure(TaskError.built_in(OutcomeCode.TASK_SKIPPED, message))._replace(status="CANCELLED")
+    if isinstance(error, TaskTimeout) or run.reason == TIMEOUT:
+        return failure(TaskError.built_in(OutcomeCode.TASK_TIMEOUT, TIMED_OUT, exception=described))
+    if isinstance(error, TaskCancelled) or run.reason == CANCEL:
+        return cancelled(STOPPED_ITSELF)
     conf = config()
     code = mapped_code(error, task.exception_mapper, conf.exception_mapper) or conf.default_unhandled_error_code
     message = f"{described['type']}: {described['message']}" if described["message"] else described["type"]

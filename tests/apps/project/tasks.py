@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from asgiref.sync import sync_to_async
 from django.contrib.auth.models import Group
-from django.db import connection
+from django.db import connection, transaction
 
 from horsies_django import Retry, RetryPolicy, Snooze, TaskError, TaskResult, TaskTimeout, current_task, task
 from horsies_django.worker.process.memory import memory_mb
@@ -325,6 +325,37 @@ async def asleep_too_long() -> None:
 def loops_too_long() -> None:
     while True:
         pass
+
+
+@task(timeout_ms=300)
+def commits_too_long(name: str) -> None:
+    with transaction.atomic():
+        Group.objects.create(name=name)
+
+
+@task
+def looks_at_its_session() -> tuple[int, bool, bool]:
+    """Use the database, and return the process and how its connection is."""
+    Group.objects.count()
+    return os.getpid(), connection.get_autocommit(), connection.in_atomic_block
+
+
+async def fail_to_clean_up() -> None:
+    try:
+        await asyncio.sleep(3_600)
+    finally:
+        raise LookupError("nothing to clean up")
+
+
+@task(timeout_ms=300)
+async def fails_after_its_timeout() -> None:
+    await fail_to_clean_up()
+
+
+@task
+async def fails_after_its_cancel(name: str) -> None:
+    await Group.objects.acreate(name=f"{name}:{uuid.uuid4().hex}:{os.getpid()}")
+    await fail_to_clean_up()
 
 
 @task

@@ -47,7 +47,12 @@ WORDS = {"IN_WORKFLOW", "MAX_PAYLOAD_BYTES", "MAX_SNOOZES", "WORKER_FAILURE"}
 def test_all_codes_that_the_database_writes_are_reserved() -> None:
     """Fails if a project may raise an error with a code that has a meaning of ours, such as WAIT_TIMED_OUT."""
     texts = [re.sub("--.*", "", path.read_text()) for path in (PACKAGE / "store" / "sql").rglob("*.sql")]
-    forms = ["'([A-Z]+_[A-Z_]+)'", r"horsies_error_result\('(\w+)'", "error_code = '([A-Z_]+)'", "DETAIL = '([A-Z_]+)'"]
+    forms = [
+        "'([A-Z]+_[A-Z_]+)'",
+        r"horsies_error_result\(\s*'(\w+)'",
+        "error_code = '([A-Z_]+)'",
+        "DETAIL = '([A-Z_]+)'",
+    ]
 
     codes = {code for text in texts for form in forms for code in re.findall(form, text)} - WORDS
 

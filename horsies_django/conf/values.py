@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -29,6 +30,11 @@ def whole(default: T, least: int, most: int | None) -> T:
     """Return the field of a whole number with its default, its smallest and its largest value (None: no limit)."""
     made: T = field(default=default, metadata={"range": (least, most)})
     return made
+
+
+def span(hours: int | None) -> timedelta | None:
+    """Return a number of hours as a timedelta; None is for ever."""
+    return None if hours is None else timedelta(hours=hours)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +133,16 @@ class Retention:
     retention_delete_batch_size: int = whole(500, 50, 10_000)
     key_hours: int | None = whole(720, 1, 87_600)
     history_hours: int | None = whole(720, 1, 87_600)
+
+    @property
+    def terminal_age(self) -> timedelta | None:
+        """How long finished tasks are kept, None for ever."""
+        return span(self.terminal_record_retention_hours)
+
+    @property
+    def queue_ages(self) -> dict[str, timedelta | None]:
+        """How long those of single queues are kept instead."""
+        return {queue: span(hours) for queue, hours in self.queue_retention_hours.items()}
 
 
 @dataclass(frozen=True, slots=True)

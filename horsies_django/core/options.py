@@ -7,6 +7,7 @@ format, so that a worker recognizes tasks from a newer release.
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections.abc import Iterable
 from datetime import timedelta
 from typing import NamedTuple
@@ -20,6 +21,16 @@ MOST_BRACKETS = 500  # valid options have four; how deep a text may be nested de
 SHORTEST_KEEP = timedelta(minutes=1)  # whoever waits for the task has to see that it completed
 LONGEST_KEEP = timedelta(days=36_500)
 MILLISECOND = timedelta(milliseconds=1)
+# To which the durations of keep_result are rounded up, in milliseconds: minutes, hours, days, years
+KEEP_STEPS = tuple(
+    timedelta(minutes=minutes) // MILLISECOND
+    for minutes in (
+        *(1, 2, 5, 10, 15, 30),
+        *(60 * hours for hours in (1, 2, 3, 6, 12)),
+        *(24 * 60 * days for days in (1, 2, 3, 7, 14, 30, 60, 90, 180)),
+        *(365 * 24 * 60 * years for years in (1, 2, 3, 5, 10, 20, 50, 100)),
+    )
+)
 
 
 class TaskOptions(NamedTuple):
@@ -77,8 +88,25 @@ def own_retention(text: str | None) -> int | bool | None:
 
 
 def own_retentions(texts: Iterable[str | None]) -> set[int | bool]:
-    """Return the retentions of tasks, by their options, that differ from the settings."""
-    return {keep for keep in map(own_retention, texts) if keep is not None}
+    """Return the retentions of tasks, by their options, that differ from the settings, each rounded up to a step."""
+    return {keep_step(keep) for keep in map(own_retention, texts) if keep is not None}
+
+
+def keep_step(keep: int | bool) -> int | bool:
+    """Return the first of ``KEEP_STEPS`` that is not shorter, in milliseconds; False stays False.
+
+    Each step costs workers a scan of the finished tasks, so tasks may have any number of retentions.
+    """
+    if keep is False:
+        return False
+    place = min(bisect_left(KEEP_STEPS, keep), len(KEEP_STEPS) - 1)
+    return KEEP_STEPS[place]
+
+
+def step_before(step: int) -> int:
+    """Return the step before a step; the shortest one holds for its own length alone."""
+    place = KEEP_STEPS.index(step)
+    return KEEP_STEPS[place - 1] if place else step - 1
 
 
 def drops_result(text: str | None) -> bool:

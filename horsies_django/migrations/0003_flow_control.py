@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.db import migrations, models
+from django.db.models.functions import Now
 
 from horsies_django.models.fields import IntegerArray
 from horsies_django.store.schema import functions
@@ -99,5 +100,6 @@ class Migration(migrations.Migration):
         migrations.AddField(
             "schedule", "missed_at", models.DateTimeField(null=True, verbose_name="missed fire times at")
         ),
+        migrations.AddField("pruning", "done_at", models.DateTimeField(db_default=Now(), verbose_name="done")),
         migrations.RunSQL([*functions()], migrations.RunSQL.noop, hints={"model_name": "task"}),
     ]

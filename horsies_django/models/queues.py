@@ -86,7 +86,7 @@ class Pruning(models.Model):
     """How far the finished tasks of a set of queues were pruned; the next round continues there.
 
     ``key`` identifies the set of queues: a different set starts at the beginning. ``left_at`` is set if a task that finished then
-    was locked and is still to be deleted, so the next round starts just before it.
+    was locked and is still to be deleted, so the next round starts just before it. At ``done_at`` nothing was left to delete.
     """
 
     key = models.CharField(_("queues"), max_length=100, primary_key=True)
@@ -94,6 +94,7 @@ class Pruning(models.Model):
     left_at = models.DateTimeField(_("left behind"), null=True)
     began_at = models.DateTimeField(_("began"), db_default=Now())
     pruned_at = models.DateTimeField(_("last round"), db_default=Now())
+    done_at = models.DateTimeField(_("done"), db_default=Now())
 
     class Meta:
         db_table = "horsies_prunings"

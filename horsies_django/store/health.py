@@ -151,6 +151,13 @@ class LostRecord(NamedTuple):
     seconds_ago: float
 
 
+class LateRetention(NamedTuple):
+    """A kind of record, by its key in horsies_prunings, of which nothing was left to delete at ``done_at`` for the last time."""
+
+    key: str
+    done_at: dt.datetime
+
+
 class HealthStore(Store):
     """Runs the statements on the given connection."""
 
@@ -204,6 +211,11 @@ class HealthStore(Store):
     def lost(self) -> list[LostRecord]:
         """Return the audit entry and the snapshot that were lost last, if that was in the last hour."""
         return [LostRecord(*row) for row in self.run("monitoring/lost", recent=dt.timedelta(hours=1))]
+
+    def late_retentions(self, keys: Iterable[str], late: dt.timedelta) -> list[LateRetention]:
+        """Return the retentions, of these ``keys`` and of tasks, that have not come to an end for ``late``."""
+        rows = self.run("monitoring/retention", keys=list(keys), late=late, many=MOST)
+        return [LateRetention(*row) for row in rows]
 
     def stopped(self, queues: Iterable[str]) -> dict[str, tuple[int, float]]:
         """Return how many partitions of each queue failed tasks stop, up to 1,001, and for how many seconds the first."""

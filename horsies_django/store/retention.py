@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 from datetime import timedelta
 from typing import NamedTuple
 
-from horsies_django.core.options import SHORTEST_KEEP
+from horsies_django.core.options import SHORTEST_KEEP, keep_step, step_before
 from horsies_django.store.audit import tell_lost
 from horsies_django.store.base import Store
 
@@ -33,7 +33,7 @@ class Kept(NamedTuple):
 
 
 class OwnRetention(NamedTuple):
-    """Completed tasks with the ``keep_result`` ``keep``: milliseconds, or False."""
+    """Completed tasks whose ``keep_result`` is rounded up to the step ``keep``: milliseconds, or False."""
 
     keep: int | bool
 
@@ -44,7 +44,12 @@ class OwnRetention(NamedTuple):
 
     @property
     def key(self) -> str:
-        return f"own: {json.dumps(self.keep)}"
+        return f"keep: {json.dumps(self.keep)}"
+
+    @property
+    def values(self) -> str:
+        """The ``keep_result`` of these tasks as JSON: False, or a range of milliseconds without its first number."""
+        return json.dumps([step_before(self.keep), self.keep] if self.keep else False)
 
 
 class Pruned(NamedTuple):
@@ -62,7 +67,7 @@ class RetentionStore(Store):
         """Delete up to ``many`` old finished tasks with their attempts; nothing while another caller does so."""
         params = {"key": kept.key, "age": kept.age, "many": many, "queues": [], "others": True, "keep": None}
         if isinstance(kept, OwnRetention):
-            params["keep"] = json.dumps(kept.keep)
+            params["keep"] = kept.values
         else:
             params.update(queues=list(kept.queues), others=kept.others)
         return Pruned(*self.run("horsies_prune", **params)[0])
@@ -72,7 +77,8 @@ class RetentionStore(Store):
         self.execute("tasks/note_retentions", keys=sorted(one.key for one in own))
 
     def own_retentions(self) -> set[OwnRetention]:
-        return {OwnRetention(json.loads(text)) for (text,) in self.run("tasks/own_retentions")}
+        """Return the retentions that tasks brought along, as workers have met them."""
+        return {OwnRetention(keep_step(json.loads(text))) for (text,) in self.run("tasks/own_retentions")}
 
     def prune_runs(self, age: timedelta, many: int) -> tuple[int, int, int, bool]:
         """Delete old runs, up to ``many`` rows; return how many runs, tasks and attempts, and whether there may be more."""
@@ -104,6 +110,12 @@ class RetentionStore(Store):
         ((status, redacted, lost),) = self.run("horsies_redact", id=task_id, actor=actor, reason=reason)
         tell_lost(lost, "task.redact", actor, task_id, reason)
         return status, redacted
+
+
+def keys_of(default: timedelta | None, by_queue: dict[str, timedelta | None]) -> list[str]:
+    """Return the keys in horsies_prunings of what is deleted by the settings."""
+    runs = [] if default is None else ["runs"]
+    return [kept.key for kept in kept_by(default, by_queue)] + runs
 
 
 def kept_by(default: timedelta | None, by_queue: dict[str, timedelta | None]) -> list[Kept]:

@@ -19,6 +19,7 @@ from django.db import connection, transaction
 from django.db.models import F
 
 from horsies_django import Workflow, get_handle, schedules
+from horsies_django.core.options import KEEP_STEPS
 from horsies_django.models import (
     AuditEntry,
     Heartbeat,
@@ -288,6 +289,45 @@ def test_completed_tasks_with_a_retention_of_their_own_go_by_it_and_all_others_s
     Pruning.objects.update(pruned_at=now() - 40 * DAY)
     prune(conn)
     assert RetentionStore(conn).own_retentions() == own, "they outlive a month without workers"
+
+
+@pytest.mark.parametrize(
+    ("keep", "step"),
+    [(60_000, 60_000), (60_001, 120_000), (3_600_000, 3_600_000), (5_000_000, 7_200_000), (86_399_999, 86_400_000)],
+)
+def test_a_duration_is_rounded_up_to_a_step(connect: Connect, keep: int, step: int) -> None:
+    conn, due = connect(), OwnRetention(step)
+    old = keeping(keep, due.age + HOUR)
+    young = keeping(keep, due.age - dt.timedelta(seconds=30))
+
+    found = [one for one in map(OwnRetention, KEEP_STEPS) if prune(conn, one)]
+
+    assert found == [due]
+    assert left() == {young}
+    assert old != young
+
+
+def test_durations_that_the_last_release_recorded_are_rounded_up(connect: Connect) -> None:
+    for key in ("own: 60001", "own: 100000", "own: false", "keep: 3600000", "own: nothing"):
+        Pruning.objects.create(key=key)
+
+    found = RetentionStore(connect()).own_retentions()
+
+    assert found == {OwnRetention(120_000), OwnRetention(False), OwnRetention(3_600_000)}
+
+
+def test_a_round_that_left_nothing_is_recorded(connect: Connect) -> None:
+    conn = connect()
+    finished(2 * DAY, 3)
+    long_ago = now() - 9 * DAY
+    Pruning.objects.create(key=EVERYTHING.key, done_at=long_ago)
+    store = RetentionStore(conn)
+
+    store.prune_tasks(EVERYTHING, 2)
+    assert Pruning.objects.get().done_at == long_ago
+
+    prune(conn)
+    assert now() - Pruning.objects.get().done_at < HOUR
 
 
 WEEK = 7 * 86_400_000

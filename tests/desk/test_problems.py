@@ -19,9 +19,10 @@ from django.test import Client
 from django.urls import reverse
 
 from horsies_django import Workflow, queues, schedules
-from horsies_django.models import Schedule, Task, WorkflowNode, WorkflowRun
+from horsies_django.models import Pruning, Schedule, Task, WorkflowNode, WorkflowRun
 from horsies_django.monitoring.health import ProblemCode, examine, problems
 from horsies_django.store.health import HealthStore
+from horsies_django.store.retention import Kept
 from horsies_django.tasks import registry
 from horsies_django.testing import drain, travel
 from horsies_django.views import states
@@ -34,6 +35,7 @@ from tests.support.factories import ScheduleTickFactory, TaskFactory, WorkerFact
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
+EVERYTHING = Kept((), others=True, age=dt.timedelta(days=30))
 Told = Callable[..., list[dict[str, Any]]]
 SECOND, MINUTE, HOUR = dt.timedelta(seconds=1), dt.timedelta(minutes=1), dt.timedelta(hours=1)
 NOOP = "tests.apps.project.tasks.noop"
@@ -476,3 +478,43 @@ def test_a_gate_in_the_last_tenth_of_its_time_is_told_by_both(told: Told) -> Non
     said = "1 run of workflow contract has a gate that will soon time out, the next at"
     found = only(told(), "RUNS_STAND_STILL", "workflow contract", said)
     assert 55 * MINUTE <= age(found) < 56 * MINUTE
+
+
+def retention(key: str, done: dt.timedelta) -> None:
+    """Let nothing have been left to delete of a kind so long ago."""
+    Pruning.objects.create(key=key, done_at=now() - done)
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        (EVERYTHING.key, "finished tasks for 30.0 h"),
+        ("keep: 86400000", "the tasks kept for 24.0 h"),
+        ("keep: false", "the tasks with keep_result=False"),
+        ("runs", "workflow runs"),
+    ],
+    ids=["all", "a day", "dropped", "runs"],
+)
+def test_retention_that_does_not_come_to_its_end_is_told(told: Told, key: str, words: str) -> None:
+    living_worker("default")
+    retention(key, 30 * HOUR)
+
+    found = only(told(), "RETENTION_BEHIND", f"retention {key}", words)
+
+    assert found["severity"] == "warning"
+    assert 30 * HOUR <= age(found) < 31 * HOUR
+
+
+def test_retention_is_not_behind_if_it_ended_lately_or_is_in_no_setting(told: Told) -> None:
+    living_worker("default")
+    retention(EVERYTHING.key, 23 * HOUR)
+    retention("only: gone 0123", 300 * HOUR)
+    retention("own: 60000", 300 * HOUR)
+
+    assert told() == []
+
+
+def test_retention_without_living_workers_is_not_told(told: Told) -> None:
+    retention(EVERYTHING.key, 30 * HOUR)
+
+    assert told() == []

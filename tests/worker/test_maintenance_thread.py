@@ -20,6 +20,7 @@ from django.db import OperationalError as DjangoError
 from django.db import connections
 
 from horsies_django.conf import Recovery, Retention, config
+from horsies_django.core.options import own_retentions
 from horsies_django.core.records import Wanted
 from horsies_django.models import AuditEntry, Heartbeat, Task, TaskAttempt, WorkerState
 from horsies_django.store.base import PLANS_SECONDS
@@ -330,7 +331,7 @@ def test_a_round_deletes_all_kinds_of_rows_and_says_how_many(connect: Connect, l
     AuditEntry.objects.exclude(at=long_ago).delete()
     conn, pruner = connect(), Pruner(Retention(retention_delete_batch_size=70))
     wait_until(lambda: over(pruner, conn), "a round is over")
-    assert pruner.batch <= 70
+    assert max(step.batch for step in pruner.steps) == 70
     assert [record.getMessage() for record in log.records] == [
         "retention deleted tasks: 120, fire times of schedules: 1, snapshots of workers: 1, workers: 1, entries of the audit: 1"
     ]
@@ -366,16 +367,79 @@ def test_a_batch_that_takes_too_long_is_given_up_the_next_one_is_smaller_and_a_t
     conn.execute("SET statement_timeout = '100ms'")
     with other.transaction():
         other.execute("LOCK TABLE horsies_task_attempts IN ACCESS EXCLUSIVE MODE")
-        pruner.batch = 50
+        tasks = pruner.steps[0]
+        tasks.batch = 50
         assert pruner.tick(conn) is None
-        smaller = pruner.batch
+        smaller = tasks.batch
         assert smaller < 50
         assert "took too long" in log.text
     monkeypatch.setattr(pruner_module, "TURN_SECONDS", 0.0)
+    pruner.left.rotate(1)
     assert pruner.tick(conn) is None
     assert Task.objects.count() == 60 - smaller, "the rest is left to the next tick"
     wait_until(lambda: over(pruner, conn), "a round is over")
     assert not Task.objects.exists()
+
+
+def old_entry() -> AuditEntry:
+    """Write an entry of the audit that is to be deleted, as the first one."""
+    AuditEntry.objects.all().delete()
+    entry: AuditEntry = AuditEntryFactory(at=WorkerFactory().started_at - 400 * DAY)
+    return entry
+
+
+def left_of(entry: AuditEntry) -> bool:
+    return AuditEntry.objects.filter(pk=entry.pk).exists()
+
+
+def turns(pruner: Pruner, conn: Any, count: int) -> None:
+    """Let a pruner delete so many batches."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pruner_module, "TURN_SECONDS", 0.0)
+        for _ in range(count):
+            pruner.tick(conn)
+
+
+def test_no_kind_of_row_holds_up_another(connect: Connect) -> None:
+    """Fails if: a round goes on to the next kind only when nothing is left of the one before."""
+    conn, pruner = connect(), Pruner(Retention(retention_delete_batch_size=50))
+    finished(40 * DAY, 2_000)
+    entry = old_entry()
+
+    turns(pruner, conn, len(pruner.steps))
+
+    assert Task.objects.exists()
+    assert not left_of(entry)
+
+
+def test_a_round_that_is_long_is_followed_by_the_next(connect: Connect) -> None:
+    """Fails if: new rows of one kind wait until all of another are deleted, however long that takes."""
+    conn, pruner = connect(), Pruner(Retention(retention_delete_batch_size=50))
+    finished(40 * DAY, 2_000)
+    turns(pruner, conn, len(pruner.steps))
+    entry = old_entry()
+    pruner.began_at -= pruner.interval_seconds
+
+    turns(pruner, conn, len(pruner.steps) + 1)
+
+    assert Task.objects.exists()
+    assert not left_of(entry)
+
+
+def test_a_hundred_durations_take_few_steps(connect: Connect) -> None:
+    """Fails if: the finished tasks are read once for each duration, as of results that are kept until midnight."""
+    conn, durations = connect(), [60_000 + 863_000 * n for n in range(100)]
+    for keep in durations:
+        finished(2 * DAY, options={"wire": 1, "keep_result": keep})
+    pruner = Pruner(
+        Retention(), lambda: own_retentions([f'{{"wire": 1, "keep_result": {keep}}}' for keep in durations])
+    )
+    pruner.note(conn)
+
+    wait_until(lambda: over(pruner, conn), "a round is over")
+
+    assert not Task.objects.exists()
+    assert len(pruner.own_steps) <= 11
 
 
 def test_a_right_that_is_missing_is_logged_and_stops_neither_the_rest_of_the_round_nor_the_heartbeat(

@@ -55,6 +55,9 @@ ADVICE = {
         "see in the scheduler's log which; send what is needed with 'manage.py horsies_schedule run', or set 'catch_up'"
     ),
     "RUNS_STAND_STILL": "{}",
+    "RETENTION_BEHIND": (
+        "see in the workers' logs whether rows cannot be deleted; if there are too many, keep them for longer or send less"
+    ),
 }
 REMEDIES = {
     "transaction": "if its work may be lost, run SELECT pg_terminate_backend({})",
@@ -94,6 +97,7 @@ class ProblemCode(enum.StrEnum):
     SCHEDULED_TASKS_FAIL = "SCHEDULED_TASKS_FAIL"
     FIRE_TIMES_MISSED = "FIRE_TIMES_MISSED"
     RUNS_STAND_STILL = "RUNS_STAND_STILL"
+    RETENTION_BEHIND = "RETENTION_BEHIND"
 
     @property
     def severity(self) -> Severity:
@@ -123,7 +127,9 @@ def problems(health: Health, *, max_wait_seconds: float | None = MAX_WAIT_SECOND
 
     A due task that has been waiting longer than ``max_wait_seconds`` is a problem, unless its queue is paused; None: no limit.
     """
-    parts = (of_server, of_blockers, of_xmin, of_lost, of_workers, of_schedules, of_counts, of_unknown, of_workflows)
+    parts = (
+        of_server, of_blockers, of_xmin, of_lost, of_workers, of_schedules, of_counts, of_unknown, of_workflows, of_retention,
+    )  # fmt: skip
     found = [*of_queues(health, max_wait_seconds), *(one for part in parts for one in part(health))]
     return sorted(found, key=lambda one: (RANK[one.code], one.since.timestamp() if one.since else 0.0))
 
@@ -306,3 +312,28 @@ def of_workflows(health: Health) -> Iterator[Problem]:
             advice = "have somebody approve or reject in the admin"
         text = f"{amount(one.many, 'run')} of workflow {one.name} {told}, first {one.run}"
         yield problem(ProblemCode.RUNS_STAND_STILL, f"workflow {one.name}", text, one.since, advice)
+
+
+def of_retention(health: Health) -> Iterator[Problem]:
+    """Yield the records that living workers do not delete in time."""
+    if not any(one.state == "living" for one in health.workers):
+        return
+    for one in health.late_retentions:
+        late = (health.database.clock - one.done_at).total_seconds()
+        text = f"workers have not deleted all that is old enough of {retention_name(one.key)} for {span(late)}"
+        yield problem(ProblemCode.RETENTION_BEHIND, f"retention {one.key}", text, one.done_at)
+
+
+def retention_name(key: str) -> str:
+    """Return the records that a key of horsies_prunings stands for."""
+    kind, _, rest = key.partition(": ")
+    queues = rest.rpartition(" ")[0]
+    if kind == "keep":
+        return (
+            "the tasks with keep_result=False" if rest == "false" else f"the tasks kept for {span(int(rest) / 1_000)}"
+        )
+    if kind == "runs":
+        return "workflow runs"
+    if kind == "only":
+        return f"the tasks of {queues}"
+    return f"the tasks of all queues but {queues}" if queues else "finished tasks"

@@ -22,6 +22,7 @@ from horsies_django.store.health import (
     FailingSchedule,
     HaltedRuns,
     HealthStore,
+    LateRetention,
     LostRecord,
     ScheduleHealth,
     UnknownTask,
@@ -29,9 +30,11 @@ from horsies_django.store.health import (
 )
 from horsies_django.store.history import HistoryStore
 from horsies_django.store.overviews import OverviewStore, QueueOverview
+from horsies_django.store.retention import keys_of
 from horsies_django.tasks import registry
 
 LATE = dt.timedelta(minutes=1)  # a schedule that is due for longer has no scheduler
+RETENTION_LATE = dt.timedelta(days=1)  # rounds of retention begin every few minutes, and most end soon
 MISSED = dt.timedelta(hours=24)  # how long it is told that fire times were missed
 LATELY, DAY = dt.timedelta(minutes=15), dt.timedelta(hours=24)
 CANCELLED = "57014"  # the SQLSTATE of a statement that took too long
@@ -67,7 +70,8 @@ class Health(NamedTuple):
     ``clock_skew_seconds`` is how far the clock of this host is ahead of the database's. ``complete`` is False if only the
     database and the blockers could be read, because these kept the check from the tables. ``declared_schedules`` counts those of
     this code that are not disabled, and ``schedules_kept_at`` is when a scheduler last had one of them in its code. ``lately``
-    and ``day`` count results by task in the last 15 minutes and 24 hours.
+    and ``day`` count results by task in the last 15 minutes and 24 hours. ``late_retentions`` are the kinds of records of which
+    workers have not deleted all that is old enough, for a day.
     """
 
     complete: bool
@@ -85,6 +89,7 @@ class Health(NamedTuple):
     halted_runs: Sequence[HaltedRuns] = ()
     lately: Sequence[Total] = ()
     day: Sequence[Total] = ()
+    late_retentions: Sequence[LateRetention] = ()
 
     def ago(self, seconds: float | None) -> dt.datetime | None:
         """Return the time so long before the state was read."""
@@ -137,6 +142,9 @@ def _whole(store: HealthStore, database: DatabaseHealth, skew: float) -> Health:
         halted_runs=store.halted_runs(),
         lately=history.totals(LATELY),
         day=history.totals(DAY),
+        late_retentions=store.late_retentions(
+            keys_of(conf.retention.terminal_age, conf.retention.queue_ages), RETENTION_LATE
+        ),
     )
 
 

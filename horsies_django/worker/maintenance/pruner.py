@@ -2,17 +2,18 @@
 
 One runs in every worker, on the maintenance thread. A round consists of short ticks and ends when nothing is left to delete. Each
 batch is a statement and a transaction of its own. Rows differ in size by a factor of a million (a result may have megabytes), so
-batches start with one row and double only while they are fast: heartbeats are not delayed, and large rows are deleted, too. For
-why a round does not read all history, see ``store/sql/functions/tasks/horsies_prune.sql``.
+batches of each kind start with one row and double only while they are fast: heartbeats are not delayed, and large rows are
+deleted, too. For why a round does not read all history, see ``store/sql/functions/tasks/horsies_prune.sql``.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -20,6 +21,7 @@ from typing import Any
 import psycopg
 
 from horsies_django.conf import Retention
+from horsies_django.conf.values import span
 from horsies_django.core.repeats import Repeats
 from horsies_django.store.base import said
 from horsies_django.store.history import HOUR, MINUTE, HistoryStore
@@ -31,21 +33,34 @@ logger = logging.getLogger("horsies.worker")
 QUICK_SECONDS = 0.05  # the next batch is larger after one that took less, and smaller after one that took twice as long
 
 # Deletes a batch of at most so many rows; returns the number of deleted rows by name, and whether there may be more
-Step = Callable[[RetentionStore, int], tuple[dict[str, int], bool]]
+Delete = Callable[[RetentionStore, int], tuple[dict[str, int], bool]]
 Prune = Callable[[RetentionStore, timedelta, int], int]  # deletes so many rows of that age
 
 
+@dataclass(eq=False)
+class Step:
+    """One kind of record, of which a round deletes batches until none is left. ``batch``: the rows of the next one."""
+
+    delete: Delete
+    batch: int = 1
+
+
 class Pruner:
-    """``tick`` is a part of a round. ``own`` gives the ``keep_result`` of tasks of this worker, and ``note`` records them."""
+    """``tick`` is a part of a round. ``own`` gives the ``keep_result`` of tasks of this worker, and ``note`` records them.
+
+    The kinds of records take turns, a batch each, and a round that is not over after the time between two is followed by the
+    next one. So no kind holds up another, however much of it there is.
+    """
 
     def __init__(self, retention: Retention, own: Callable[[], Iterable[int | bool]] = tuple) -> None:
         self.interval_seconds = float(retention.retention_sweep_interval_s)
         self.largest_batch = retention.retention_delete_batch_size
-        self.batch = 1
         self.own = own
         self.noted: set[int | bool] = set()
-        self.steps: list[Step] = [*steps(retention), partial(prune_own, [])]
-        self.left = list(self.steps)  # of the current round
+        self.steps = steps(retention)
+        self.own_steps: dict[OwnRetention, Step] = {}
+        self.left: deque[Step] = deque()  # of the current round
+        self.began_at: float | None = None  # the current round, by the monotonic clock
         self.counts: Counter[str] = Counter()
         self.repeats = Repeats()
 
@@ -65,32 +80,65 @@ class Pruner:
             self.noted -= new
             raise
 
-    def tick(self, connection: Any) -> float | None:
+    def tick(self, connection: psycopg.Connection[Any]) -> float | None:
         """Delete for a short time; at the end of a round, return the seconds until the next. Raises psycopg.OperationalError."""
-        store, until = RetentionStore(connection), time.monotonic() + TURN_SECONDS
+        store = RetentionStore(connection)
+        until = time.monotonic() + TURN_SECONDS
+        self.begin_if_due(store)
         while self.left:
-            try:
-                with self.telling_kept(connection):
-                    more = self.delete(store, self.left[0])
-                if not more:
-                    self.left.pop(0)
-            except psycopg.errors.QueryCanceled:
-                logger.warning("retention: a batch of %s rows took too long, the next one is smaller", self.batch)
-                self.batch = max(1, self.batch // 10)
-                return None
-            except psycopg.Error as error:
-                if connection.closed:
-                    raise
-                # A privilege is missing, or a trigger of the project refuses: other rows go, and so does the heartbeat.
-                logger.error("retention: rows cannot be deleted: %s", said(error))
-                self.left.pop(0)
+            step = self.left.popleft()
+            if self.more_after(step, store):
+                self.left.append(step)
             if self.left and time.monotonic() >= until:
                 return None
+        self.report()
+        self.began_at = None
+        return self.interval_seconds
+
+    def begin_if_due(self, store: RetentionStore) -> None:
+        """Begin a round, if none goes on or it goes on for long; what is left of that takes its turn with the others."""
+        now = time.monotonic()
+        if self.began_at is not None and now - self.began_at < self.interval_seconds:
+            return
+
+        self.report()
+        self.began_at = now
+        own = self.own_retentions(store)
+        self.own_steps = {kept: self.own_steps.get(kept) or Step(partial(prune_tasks, kept)) for kept in own}
+        every = [*self.steps, *self.own_steps.values()]
+        unfinished = [step for step in self.left if step in every]
+        self.left = deque([*(step for step in every if step not in unfinished), *unfinished])
+
+    def own_retentions(self, store: RetentionStore) -> list[OwnRetention]:
+        """Return the retentions that tasks brought along, or none if the role of the worker may not read them."""
+        try:
+            return sorted(store.own_retentions())
+        except psycopg.ProgrammingError as error:
+            logger.error("retention: keep_result cannot be read: %s", said(error))
+            return []
+
+    def report(self) -> None:
+        """Log what was deleted since the last such line."""
         if told := ", ".join(f"{name}: {count:,}" for name, count in self.counts.items() if count):
             logger.info("retention deleted %s", told)
         self.counts.clear()
-        self.left = list(self.steps)
-        return self.interval_seconds
+
+    def more_after(self, step: Step, store: RetentionStore) -> bool:
+        """Delete a batch, and return whether there may be more. Raises psycopg.Error if the connection is lost."""
+        connection: Any = store.connection
+        try:
+            with self.telling_kept(connection):
+                return self.delete(store, step)
+        except psycopg.errors.QueryCanceled:
+            logger.warning("retention: a batch of %s rows took too long, the next one is smaller", step.batch)
+            step.batch = max(1, step.batch // 10)
+            return True
+        except psycopg.Error as error:
+            if connection.closed:
+                raise
+            # A privilege is missing, or a trigger of the project refuses: other rows go, and so does the heartbeat.
+            logger.error("retention: rows cannot be deleted: %s", said(error))
+            return False
 
     @contextmanager
     def telling_kept(self, connection: psycopg.Connection[Any]) -> Iterator[None]:
@@ -113,21 +161,21 @@ class Pruner:
     def delete(self, store: RetentionStore, step: Step) -> bool:
         """Delete one batch, adjust the size of the next by its duration, and return whether there may be more."""
         began = time.monotonic()
-        deleted, more = step(store, self.batch)
+        deleted, more = step.delete(store, step.batch)
         took = time.monotonic() - began
         self.counts.update(deleted)
         if took < QUICK_SECONDS:
-            self.batch = min(self.batch * 2, self.largest_batch)
+            step.batch = min(step.batch * 2, self.largest_batch)
         elif took > 2 * QUICK_SECONDS:
-            self.batch = max(self.batch // 2, 1)
+            step.batch = max(step.batch // 2, 1)
         return more
 
 
 def steps(retention: Retention) -> list[Step]:
     """Return the steps of a round: one for each kind of record that is not kept for ever."""
-    by_queue = {queue: span(hours) for queue, hours in retention.queue_retention_hours.items()}
-    terminal = span(retention.terminal_record_retention_hours)
-    found: list[Step] = [partial(prune_tasks, kept) for kept in kept_by(terminal, by_queue)]
+    by_queue = retention.queue_ages
+    terminal = retention.terminal_age
+    found: list[Delete] = [partial(prune_tasks, kept) for kept in kept_by(terminal, by_queue)]
     if terminal is not None:
         found.append(partial(prune_runs, terminal))
     for name, hours, prune in (
@@ -141,25 +189,13 @@ def steps(retention: Retention) -> list[Step]:
     ):
         if (age := span(hours)) is not None:
             found.append(partial(prune_rows, name, age, prune))
-    return found
+    return [Step(delete) for delete in found]
 
 
 def prune_tasks(kept: Kept | OwnRetention, store: RetentionStore, many: int) -> tuple[dict[str, int], bool]:
     """Delete the finished tasks of some queues, or with the same ``keep_result``."""
     pruned = store.prune_tasks(kept, many)
     return {"tasks": pruned.tasks, "attempts": pruned.attempts}, pruned.more
-
-
-def prune_own(left: list[OwnRetention], store: RetentionStore, many: int) -> tuple[dict[str, int], bool]:
-    """Delete tasks with a ``keep_result``, those of one after the other; ``left`` are those of this round."""
-    if not left:
-        left.extend(sorted(store.own_retentions()))
-    if not left:
-        return {}, False
-    deleted, more = prune_tasks(left[0], store, many)
-    if not more:
-        left.pop(0)
-    return deleted, bool(left)
 
 
 def prune_runs(age: timedelta, store: RetentionStore, many: int) -> tuple[dict[str, int], bool]:
@@ -179,8 +215,3 @@ def prune_rows(
 def prune_history(width: int) -> Prune:
     """Return the function that deletes old rows of the history of one width."""
     return lambda store, age, many: HistoryStore(store.connection).prune(width, age, many)
-
-
-def span(hours: int | None) -> timedelta | None:
-    """Return a number of hours as a timedelta; None is for ever."""
-    return None if hours is None else timedelta(hours=hours)

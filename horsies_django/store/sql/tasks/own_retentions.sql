@@ -1,2 +1,4 @@
--- Returns the keep_result of tasks that workers have met, each once, as JSON texts.
-SELECT substr(p.key, 6) FROM horsies_prunings p WHERE p.key ~ '^own: (false|[0-9]{1,13})$' ORDER BY p.key
+-- Returns the keep_result of tasks that workers have met, as JSON texts. Workers of release 0.1 add
+-- each value as it is, with "own: "; those of this one add the steps to which values are rounded up.
+SELECT DISTINCT substring(p.key FROM ': (.*)') FROM horsies_prunings p
+WHERE p.key ~ '^(own|keep): (false|[0-9]{1,13})$'

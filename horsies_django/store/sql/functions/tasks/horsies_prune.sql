@@ -1,8 +1,8 @@
 -- Deletes finished tasks of some queues that are older than p_age, with their attempts and steps: one batch of at most p_many tasks.
 -- p_others: all queues except p_queues. Tasks of workflows go with these; a task that stops its partition stays. One caller at a
 -- time; others do nothing.
--- p_keep: instead, completed tasks of all queues with this keep_result in their options. Those with a longer one than p_age are left by the
--- others.
+-- p_keep: instead, completed tasks of all queues with this keep_result in their options; or, of an array of two numbers, those whose
+-- keep_result is longer than the first, up to the second. Those with a longer one than p_age are left by the others.
 -- It reads the index of finished tasks by time. horsies_prunings stores under p_key how far it came, so rows that are kept longer are read
 -- once, not in every round. A batch reads a window of p_many entries, and all that finished at the same time as the last one. A full batch
 -- may leave some of that time, where the next one begins then; none reads what the batches before it deleted, which stays in the index until
@@ -35,7 +35,8 @@ BEGIN
   SELECT p.* INTO v_state FROM horsies_prunings p WHERE p.key = p_key;
   IF NOT FOUND THEN
     DELETE FROM horsies_prunings p  -- of settings that are no longer in use; tasks say that theirs are
-    WHERE p.pruned_at < v_now - interval '30 days' AND NOT starts_with(p.key, 'own: ');
+    WHERE p.pruned_at < v_now - interval '30 days' AND NOT starts_with(p.key, 'keep: ')
+      AND NOT starts_with(p.key, 'own: ');
     INSERT INTO horsies_prunings AS p (key, began_at, pruned_at) VALUES (p_key, v_now, v_now)
     RETURNING p.* INTO v_state;
   ELSIF v_state.began_at < v_now - interval '7 days' THEN
@@ -53,7 +54,7 @@ BEGIN
   IF v_until IS NULL THEN
     UPDATE horsies_prunings p
     SET reached_at = least(v_state.reached_at, v_state.left_at - interval '1 microsecond'), left_at = NULL,
-        began_at = v_state.began_at, pruned_at = v_now
+        began_at = v_state.began_at, pruned_at = v_now, done_at = v_now
     WHERE p.key = p_key;
     RETURN;
   END IF;

@@ -2,7 +2,7 @@
 -- rows of tasks, nodes, edges and signals. The row of a run goes last, so a large run takes several calls. Runs with tasks that still run, also
 -- in child runs, stay: their nodes are open, of which there is an index, while the tasks would be read in each call. So do those with a task
 -- that stops its partition, and those to which, or to whose tasks, rows of the project refer; if there may be such rows,
--- horsies_prunings stores under 'runs' how far a round came. A call looks for each run where it found the one before: what it deleted or skipped remains in the index.
+-- horsies_prunings stores under 'runs' how far a round came; in any case when one was done. A call looks for each run where it found the one before: what it deleted or skipped remains in the index.
 -- Returns how many runs, tasks and attempts were deleted, and whether there may be more.
 -- Locks: an advisory lock, without waiting; rows of runs, skipping locked ones. Index: horsies_workflows_finished, horsies_workflows_parent,
 -- horsies_workflow_nodes_open, horsies_tasks_node, horsies_tasks_stopped, horsies_signals_run.
@@ -80,10 +80,9 @@ BEGIN
   END LOOP;
   more := v_left <= 0;
 
-  IF v_guarded THEN
-    INSERT INTO horsies_prunings AS p (key, began_at, pruned_at, reached_at)
-    VALUES ('runs', v_now, v_now, CASE WHEN more THEN v_finished END)
-    ON CONFLICT (key) DO UPDATE SET pruned_at = v_now, reached_at = excluded.reached_at;
-  END IF;
+  INSERT INTO horsies_prunings AS p (key, began_at, pruned_at, reached_at)
+  VALUES ('runs', v_now, v_now, CASE WHEN more AND v_guarded THEN v_finished END)
+  ON CONFLICT (key) DO UPDATE
+  SET pruned_at = v_now, reached_at = excluded.reached_at, done_at = CASE WHEN more THEN p.done_at ELSE v_now END;
 END
 $$;

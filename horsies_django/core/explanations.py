@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from horsies_django.core.queues import CLUSTER
+from horsies_django.core.texts import visible
 
 Facts = Mapping[str, Any]
 
@@ -84,7 +85,7 @@ class Explanation(NamedTuple):
     reasons: tuple[Reason, ...]
 
     def __str__(self) -> str:
-        lines = (f"  {reason.code}: {reason.text}" for reason in self.reasons)
+        lines = (f"  {reason.code}: {visible(reason.text)}" for reason in self.reasons)
         return "\n".join([f"Task {self.task_id} is {self.status}.", *lines])
 
 
@@ -102,7 +103,7 @@ class NodeExplanation(NamedTuple):
     reasons: tuple[Reason, ...]
 
     def __str__(self) -> str:
-        lines = (f"  {reason.code}: {reason.text}" for reason in self.reasons)
+        lines = (f"  {reason.code}: {visible(reason.text)}" for reason in self.reasons)
         return "\n".join([f"Node {self.name!r} ({self.number}) of run {self.workflow_id} is {self.status}.", *lines])
 
 

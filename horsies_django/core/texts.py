@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
@@ -9,6 +10,22 @@ from typing import Any
 LONGEST = 255  # characters of names, keys and actors
 LONGEST_REASON = 10_000
 NEEDS_REASON = "a redaction needs a reason, which is recorded in the audit and must not contain personal data"
+# Characters that a terminal obeys, or that forge, hide or reorder what stands there: control
+# characters, separators of lines, marks of direction, invisible characters but for the joiners that
+# scripts and emoji need, and surrogates, which cannot be encoded.
+UNSAFE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\ud800-\udfff\U000e0000-\U000e0fff]"
+)
+
+
+def visible(text: object, *, keep: str = "") -> str:
+    """Return a text for a terminal or a log: its unsafe characters, but those to ``keep``, escaped."""
+
+    def escaped(found: re.Match[str]) -> str:
+        return found[0] if found[0] in keep else found[0].encode("unicode_escape").decode()
+
+    return UNSAFE.sub(escaped, str(text))
 
 
 def text_problem(what: str, value: object, most: int = LONGEST) -> str | None:

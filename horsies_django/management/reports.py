@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from django.core.serializers.json import DjangoJSONEncoder
 
 from horsies_django.core.queues import CLUSTER
+from horsies_django.core.texts import visible
 from horsies_django.models.fields import aware
 from horsies_django.monitoring.health import Health, Problem, QueueHealth, Severity, WorkerHealth, named
 
@@ -23,10 +23,7 @@ def as_json(value: Any, indent: int | None = 2) -> str:
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Return columns as wide as their longest cell, two spaces apart; a cell of None is shown as "-".
-
-    Control characters, which partition keys may contain, are shown as "?".
-    """
+    """Return columns as wide as their longest cell, two spaces apart; a cell of None is shown as "-"."""
     lines = [list(headings), *([visible("-" if cell is None else str(cell)) for cell in row] for row in rows)]
     widths = [max(len(line[place]) for line in lines) for place in range(len(headings))]
     return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
@@ -34,12 +31,7 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 def page(title: str, rows: Iterable[tuple[str, Any]]) -> str:
     """Return a title, and a line for each of its rows."""
-    return "\n".join([title, *(f"  {label:<16}{value}" for label, value in rows)])
-
-
-def visible(text: str, *, keep: str = "") -> str:
-    """Return a text with its control characters, but those to ``keep``, shown as "?"."""
-    return re.sub(rf"[^{keep}\x20-\x7e\xa0-\U0010ffff]", "?", text)
+    return "\n".join([title, *(f"  {label:<16}{visible(value)}" for label, value in rows)])
 
 
 def bounded(count: int, more: bool) -> str:
@@ -130,7 +122,7 @@ def database_page(health: Health) -> str:
     for one in database.xmin_holders:
         state = f" ({one.state})" if one.state else ""
         seen = "start time not visible" if one.seconds is None else f"for {span(one.seconds)}"
-        rows.append(("xmin held by", visible(f"{named(one)}{state}: {one.transactions:,} transactions old, {seen}")))
+        rows.append(("xmin held by", f"{named(one)}{state}: {one.transactions:,} transactions old, {seen}"))
     return page("DATABASE", rows if database.xmin_holders else [*rows, ("xmin held by", "nobody")])
 
 

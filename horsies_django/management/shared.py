@@ -13,10 +13,43 @@ from contextlib import contextmanager
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import CommandError
+from django.core.management.base import BaseCommand, CommandError, OutputWrapper
 from django.db import DatabaseError
 
+from horsies_django.core.texts import visible
+
 UNITS = {"w": "weeks", "d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
+
+
+class Terminal(OutputWrapper):
+    """A stream to which no text can send control sequences, whatever is in a row or in a message.
+
+    Text that Django passes with a style, as the results of system checks, is already coloured.
+    """
+
+    def write(self, msg: str = "", style_func: Any = None, ending: str | None = None) -> None:  # type: ignore[override]
+        text = visible(msg, keep="\n\t") if style_func is None else msg
+        super().write(text, style_func, ending)
+
+
+class Command(BaseCommand):
+    """The base of our commands: what they print, also their errors, is safe for a terminal."""
+
+    @property
+    def stdout(self) -> Any:
+        return self._stdout
+
+    @stdout.setter
+    def stdout(self, stream: Any) -> None:
+        self._stdout = Terminal(stream._out)
+
+    @property
+    def stderr(self) -> Any:
+        return self._stderr
+
+    @stderr.setter
+    def stderr(self, stream: Any) -> None:
+        self._stderr = Terminal(stream._out)
 
 
 def span(text: str) -> dt.timedelta | None:

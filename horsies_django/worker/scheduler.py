@@ -36,6 +36,7 @@ from horsies_django.core.patterns import RULES
 from horsies_django.core.records import NewTasks
 from horsies_django.core.repeats import Repeats
 from horsies_django.core.schedules import Due, ScheduleConfig, Timing, as_texts, due, read_definition
+from horsies_django.core.texts import visible
 from horsies_django.models import Schedule
 from horsies_django.schedules import task_of
 from horsies_django.store.base import said
@@ -46,7 +47,7 @@ from horsies_django.tasks.ids import uuid7s
 from horsies_django.worker.engine.outage import DatabaseGaveUp
 from horsies_django.worker.ipc import wait_readable
 from horsies_django.worker.process.backoff import Backoff, Link
-from horsies_django.worker.process.logs import one_line, shown_name
+from horsies_django.worker.process.logs import shown_name
 
 logger = logging.getLogger("horsies.scheduler")
 
@@ -103,7 +104,7 @@ class Scheduler:
             unforeseen = not isinstance(error, psycopg.Error)
             if (more := self.repeats.due(type(error).__name__, time.monotonic())) is not None:
                 line = "schedule %s: could not send its task, will try again: %s%s"
-                logger.warning(line, shown_name(name), one_line(why), more, exc_info=unforeseen)
+                logger.warning(line, shown_name(name), visible(why), more, exc_info=unforeseen)
             self.leave(name)
 
     def fire(self, connection: psycopg.Connection[Any], taken: Taken, problem: str | None) -> None:
@@ -115,7 +116,7 @@ class Scheduler:
         elif schedule is None:
             if not self.others_may(taken):
                 problem = "; ".join(as_texts(wrong))
-                logger.error("invalid schedule %s: %s", shown_name(taken.name), one_line(problem))
+                logger.error("invalid schedule %s: %s", shown_name(taken.name), visible(problem))
                 store.advance(
                     taken.name, last_fire_at=None, next_fire_at=None, next_at=None, rules=RULES, error=problem
                 )
@@ -131,7 +132,7 @@ class Scheduler:
                     problem = error.message if isinstance(error, TaskSendError) else str(error)
             if problem is not None:
                 logger.error(
-                    "schedule %s: could not send its task, skipping it: %s", shown_name(taken.name), one_line(problem)
+                    "schedule %s: could not send its task, skipping it: %s", shown_name(taken.name), visible(problem)
                 )
             elif found.missed and found.first is not None:
                 logger.warning(

@@ -14,11 +14,12 @@ import pytest
 
 from horsies_django import TaskContextFilter
 from horsies_django.core.records import Claim, Outcome
+from horsies_django.core.texts import visible
 from horsies_django.tasks.context import CurrentTask, running
 from horsies_django.worker.pool.process import PoolProcess
 from horsies_django.worker.pool.timeouts import StuckWatch
 from horsies_django.worker.process import logs
-from horsies_django.worker.process.logs import Formatter, choose_colors, one_line, palette_for, shown_name
+from horsies_django.worker.process.logs import Formatter, choose_colors, palette_for, shown_name
 from horsies_django.worker.process.options import WorkerOptions
 from horsies_django.worker.process.task_log import MANY, TaskLog, label, named, tell_expired
 from tests.conftest import wait_until
@@ -322,8 +323,8 @@ def test_the_filter_gives_a_record_its_task_and_every_attribute_also_outside_of_
 
 def test_what_could_end_or_hide_a_line_is_escaped() -> None:
     for sign in "\n\r\x1b\x00\x85\u2028\u2029\u202e\u2066\udcff\x9b":
-        assert one_line(f"a{sign}b") == f"a{sign.encode('unicode_escape').decode()}b"
-    assert one_line("Grüße, 東京 \u00a0 🐎\u200d!") == "Grüße, 東京 \u00a0 🐎\u200d!"
+        assert visible(f"a{sign}b") == f"a{sign.encode('unicode_escape').decode()}b"
+    assert visible("Grüße, 東京 \u00a0 🐎\u200d!") == "Grüße, 東京 \u00a0 🐎\u200d!"
 
 
 def test_the_record_of_a_failure_has_the_class_and_the_text_of_the_exception(caplog: pytest.LogCaptureFixture) -> None:

@@ -5,16 +5,15 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from typing import Any
 
-from django.core.management.base import BaseCommand
-
 from horsies_django.conf import config
-from horsies_django.management.reports import as_json, visible
+from horsies_django.management import shared
+from horsies_django.management.reports import as_json
 from horsies_django.management.shared import refusing
 from horsies_django.models import Task
 from horsies_django.monitoring.explain import explain
 
 
-class Command(BaseCommand):
+class Command(shared.Command):
     """Prints the current reasons."""
 
     help = "Explain why a task is not running, or report what it is doing. Changes nothing."
@@ -31,4 +30,4 @@ class Command(BaseCommand):
             if (task := options["task"] or last.first()) is None:
                 raise LookupError("no task has been sent yet")
             found = explain(task)
-        self.stdout.write(as_json(found) if options["json"] else visible(str(found), keep="\n"))
+        self.stdout.write(as_json(found) if options["json"] else str(found))

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 from django.db import transaction
 from django.utils import timezone
 from django.utils.module_loading import import_string
@@ -18,8 +18,10 @@ from horsies_django import schedules
 from horsies_django.conf import config
 from horsies_django.core.errors import ScheduleError
 from horsies_django.core.schedules import read_definition
+from horsies_django.core.texts import visible
+from horsies_django.management import shared
 from horsies_django.management.beat import Entry, Translation, entries, translate
-from horsies_django.management.reports import table, visible
+from horsies_django.management.reports import table
 from horsies_django.management.shared import actor, refusing
 from horsies_django.models import Schedule
 
@@ -35,7 +37,7 @@ class Done(NamedTuple):
     reasons: Sequence[str] = ()
 
 
-class Command(BaseCommand):
+class Command(shared.Command):
     """Imports the entries of a Celery beat schedule and the rows of django-celery-beat."""
 
     help = (

@@ -9,12 +9,11 @@ from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from django.core.management.base import BaseCommand
-
 from horsies_django import queues
 from horsies_django.conf import config
 from horsies_django.core.errors import QueueError
 from horsies_django.core.queues import CLUSTER, POLICIES
+from horsies_django.management import shared
 from horsies_django.management.reports import as_json, bounded, moment, page, table, title
 from horsies_django.management.shared import actor, add_reason, read_moment, refusing, verbs_of
 from horsies_django.models import Queue
@@ -38,7 +37,7 @@ HEADINGS = (
 )  # fmt: skip
 
 
-class Command(BaseCommand):
+class Command(shared.Command):
     """Lists queues with their limits and counts; sets, pauses and overrides them."""
 
     help = "List, inspect and change queues. A change takes effect at once in all running workers, and is audited."

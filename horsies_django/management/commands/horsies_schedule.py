@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from django.core.management.base import BaseCommand
-
 from horsies_django import schedules
 from horsies_django.core.errors import ScheduleError, TaskSendError
 from horsies_django.core.patterns import Pattern
+from horsies_django.core.texts import visible
+from horsies_django.management import shared
 from horsies_django.management.reports import as_json, table
 from horsies_django.management.shared import actor, add_reason, refusing, verbs_of, whole
 from horsies_django.models.fields import aware
@@ -22,7 +22,7 @@ from horsies_django.monitoring.overview import ScheduleOverview
 STATES = {"on": "on", "off": "off", "gone": "gone from the code", "error": "ERROR"}
 
 
-class Command(BaseCommand):
+class Command(shared.Command):
     """Lists schedules and their fire times, enables, disables and deletes them, sends a task now."""
 
     help = "List, enable, disable, delete and run schedules. Changes are audited and reach all schedulers at once."
@@ -106,7 +106,7 @@ def schedule_table(schedules: Sequence[ScheduleOverview]) -> str:
         )
         for one in schedules
     )  # fmt: skip
-    errors = [f"{one.name}: {one.error}" for one in schedules if one.error]
+    errors = [visible(f"{one.name}: {one.error}") for one in schedules if one.error]
     return "\n\n".join([table(headings, rows), *errors])
 
 

@@ -7,17 +7,18 @@ from argparse import ArgumentParser
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 from django.db import DatabaseError
 
 from horsies_django.core.errors import HorsiesError
+from horsies_django.management import shared
 from horsies_django.worker.api import under_signals_of_scheduler
 from horsies_django.worker.main import schedule
 from horsies_django.worker.process.options import LEVELS
 from horsies_django.worker.process.shutdown import Shutdown
 
 
-class Command(BaseCommand):
+class Command(shared.Command):
     """Runs a scheduler; any number of them may run, on any number of machines."""
 
     _called_from_command_line: bool  # Django sets it: whether the process ends with this command

@@ -8,9 +8,10 @@ from typing import Any
 
 import psycopg
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 from django.db import Error
 
+from horsies_django.management import shared
 from horsies_django.management.reports import as_json, as_record, as_text
 from horsies_django.management.shared import seconds
 from horsies_django.monitoring.health import MAX_WAIT_SECONDS, Severity, examine, problems
@@ -20,7 +21,7 @@ UNHEALTHY, UNKNOWN = 1, 2
 REFUSED = ". Check that 'migrate' has been run, that this role may read the tables, and that no table is locked"
 
 
-class Command(BaseCommand):
+class Command(shared.Command):
     """Reads the state once, on a connection of its own with a statement timeout."""
 
     help = (

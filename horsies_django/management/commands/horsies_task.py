@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 from django.utils import timezone
 
 from horsies_django.core.errors import HorsiesError
@@ -19,7 +19,8 @@ from horsies_django.core.queues import shown_priority
 from horsies_django.core.records import TaskInfo
 from horsies_django.core.results import TaskResult
 from horsies_django.core.status import Status
-from horsies_django.core.texts import amount, close_to
+from horsies_django.core.texts import amount, close_to, visible
+from horsies_django.management import shared
 from horsies_django.management.reports import as_json, moment, table
 from horsies_django.management.shared import actor, add_reason, ago, duration, read_json, refusing, seconds, whole
 from horsies_django.monitoring import overview
@@ -137,7 +138,8 @@ def purged(options: Mapping[str, Any]) -> str:
 def told(found: selection.Preview, status: str) -> str:
     """Return how many tasks there are, and of which names and codes."""
     lines = [amount(found.many, f"{status} task", found.more)]
-    lines += [f"{many:>9,}  {name}  {code or ''}".rstrip() for name, code, many in found.kinds[:20]]
+    kinds = [(many, visible(name), visible(code or "")) for name, code, many in found.kinds[:20]]
+    lines += [f"{many:>9,}  {name}  {code}".rstrip() for many, name, code in kinds]
     if found.kinds[20:]:
         lines.append(f"           and {len(found.kinds) - 20} more names and codes")
     return "\n".join(lines)
@@ -161,6 +163,12 @@ def find(name: str) -> TaskDefinition:
     raise LookupError(f"there is no task named {name!r}{close_to(name, registry.names())}{''.join(failed)}")
 
 
+def readable_json(value: Any) -> str:
+    """Return JSON with the letters of all languages, unless some characters are not safe for a terminal."""
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    return text if visible(text, keep="\n") == text else json.dumps(value, indent=2)
+
+
 def envelope(result: TaskResult[Any]) -> dict[str, Any]:
     if result.is_ok():
         return {"ok": result.ok}
@@ -168,7 +176,7 @@ def envelope(result: TaskResult[Any]) -> dict[str, Any]:
     return {"err": {"error_code": error.error_code, "message": error.message, "data": error.data}}
 
 
-class Command(BaseCommand):
+class Command(shared.Command):
     """Shows or changes tasks; each verb has a method ``do_<verb>``."""
 
     help = "List, inspect, send, change and purge tasks. Every change is audited."
@@ -273,7 +281,7 @@ class Command(BaseCommand):
         if options["json"]:
             self.stdout.write(as_json({"id": handle.task_id, **envelope(result)}))
         elif result.is_ok():
-            self.stdout.write(json.dumps(result.ok, indent=2, ensure_ascii=False))
+            self.stdout.write(readable_json(result.ok))
         if result.is_err():
             error = result.err_value
             raise CommandError(f"horsies_task: {error.error_code}: {error.message}")
@@ -335,19 +343,25 @@ def add_send(parser: ArgumentParser) -> None:
 def task_text(info: TaskInfo, payload: bool, copies: Sequence[uuid.UUID]) -> str:
     """Return a task line by line, followed by its copies and attempts; the payload only if ``payload``."""
     known = {**facts(info, payload), "priority": shown_priority(info.priority, info.codec)}
-    lines = [f"{LABELS.get(name, name):<14}{shown(value)}" for name, value in known.items() if value not in (None, "")]
+    given = {name: value for name, value in known.items() if value not in (None, "")}
+    lines = [f"{LABELS.get(name, name):<14}{visible(shown(value))}" for name, value in given.items()]
     lines += [f"{'run again as':<14}{copy}" for copy in copies]
     for attempt in info.attempts:
-        message = f": {attempt.error_message}" if payload and attempt.error_message else ""
-        end = f" {attempt.error_code}{message}" if attempt.error_code or message else ""
+        message = f": {indented(attempt.error_message)}" if payload and attempt.error_message else ""
+        end = f" {visible(attempt.error_code)}{message}" if attempt.error_code or message else ""
         again = ", retried" if attempt.will_retry else ""
         seconds = (attempt.finished_at - attempt.started_at).total_seconds()
         lines.append(
-            f"attempt {attempt.attempt}: {attempt.outcome}{end}{again}, {shown(attempt.started_at)}, "
+            f"attempt {attempt.attempt}: {visible(attempt.outcome)}{end}{again}, {shown(attempt.started_at)}, "
             f"{seconds:.3f} s, worker {attempt.worker_id}, process {attempt.child_pid or '-'}"
-            + (f", in {attempt.site}, line {attempt.site_line}" if attempt.site else "")
+            + (f", in {visible(attempt.site)}, line {attempt.site_line}" if attempt.site else "")
         )
     return "\n".join(lines)
+
+
+def indented(text: str) -> str:
+    """Return a message whose further lines cannot be taken for lines of the report."""
+    return "\n    ".join(visible(line, keep="\t") for line in text.split("\n"))
 
 
 def task_json(info: TaskInfo, payload: bool, copies: Sequence[uuid.UUID]) -> str:

@@ -28,10 +28,11 @@ from typing import Any
 from django.apps import apps
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 from django.utils.autoreload import StatReloader, autoreload_started, get_child_arguments
 
 from horsies_django.core.errors import HorsiesError
+from horsies_django.management import shared
 from horsies_django.management.shared import megabytes, port, seconds, whole
 from horsies_django.worker.api import under_signals
 from horsies_django.worker.child.bootstrap import die_with_parent, outlive_output
@@ -48,7 +49,7 @@ INNER = "HORSIES_RELOADED"  # the environment variable that tells the worker tha
 INSTALLED = {"site-packages", "dist-packages"}
 
 
-class Command(BaseCommand):
+class Command(shared.Command):
     """Runs a worker: a pool of processes that serves the queues."""
 
     _called_from_command_line: bool  # Django sets it: whether the process ends with this command

@@ -9,12 +9,11 @@ from argparse import ArgumentParser
 from collections.abc import Sequence
 from typing import Any
 
-from django.core.management.base import BaseCommand
-
 from horsies_django.core.errors import HorsiesError
 from horsies_django.core.status import RUN_STATUSES
-from horsies_django.core.texts import amount
-from horsies_django.management.reports import as_json, moment, table, visible
+from horsies_django.core.texts import amount, visible
+from horsies_django.management import shared
+from horsies_django.management.reports import as_json, moment, table
 from horsies_django.management.shared import actor, add_reason, read_json, refusing, verbs_of, whole
 from horsies_django.monitoring import workflows
 from horsies_django.monitoring.explain import explain_node, find_node
@@ -33,7 +32,7 @@ CONTROLS = {
 }
 
 
-class Command(BaseCommand):
+class Command(shared.Command):
     """Lists, shows, explains and changes runs; each verb that is in no table has a method ``do_<verb>``."""
 
     help = "List, inspect and change runs of workflows. Every change is audited."
@@ -131,7 +130,7 @@ class Command(BaseCommand):
 
     def do_explain(self, **options: Any) -> None:
         found = explain_node(options["run"], target(options, "node"))
-        self.stdout.write(as_json(found) if options["json"] else visible(str(found), keep="\n"))
+        self.stdout.write(as_json(found) if options["json"] else str(found))
 
     def do_retry(self, **options: Any) -> None:
         run = get_workflow(options["run"]).workflow_id
@@ -224,7 +223,7 @@ def run_text(
         "progress": counts(run.progress), "sent": moment(run.sent_at),
         "finished": run.finished_at and moment(run.finished_at), "good until": run.good_until and moment(run.good_until),
     }  # fmt: skip
-    blocks = ["\n".join(f"{label:<14}{value}" for label, value in facts.items() if value is not None)]
+    blocks = ["\n".join(f"{label:<14}{visible(value)}" for label, value in facts.items() if value is not None)]
     if nodes:
         blocks.append(node_table(nodes, payload=payload))
     if more:

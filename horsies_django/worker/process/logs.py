@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import queue
-import re
 import sys
 import threading
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from typing import Any, NoReturn, TextIO
 from django.conf import settings
 from django.core.management.color import make_style
 
+from horsies_django.core.texts import visible
 from horsies_django.tasks.context import TaskContextFilter
 
 LEVELS = {"WARNING": "WARNING", "ERROR": "ERROR", "CRITICAL": "ERROR"}
@@ -39,9 +39,6 @@ FORMAT = "[%(asctime)s] [%(component)s] [%(levelname)s] %(context)s%(message)s"
 MOST_WAITING = 10_000  # lines, or events, that wait for a thread; further ones are dropped and counted
 LAST_LINES_SECONDS = 2.0
 NAME_CHARACTERS = 200
-# Characters that could forge or hide log lines: control characters, line separators, direction marks, and surrogates, which
-# cannot be encoded.
-UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def paint(palette: Any, record: logging.LogRecord, text: str) -> str:
@@ -80,11 +77,6 @@ def choose_colors(*, no_color: bool, force_color: bool) -> None:
                 os.environ.pop(name, None)
 
 
-def one_line(text: object) -> str:
-    """Return a text with control characters escaped, so that it stays on one line."""
-    return UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode(), str(text))
-
-
 def shown_name(name: object) -> str:
     """Return a name or key of a row for a line of any handler: printable, and of 200 characters at most.
 
@@ -112,7 +104,7 @@ class Formatter(logging.Formatter):
         if component == record.name and getattr(record, "task_id", "-") != "-":
             context = "{task_name} {task_id} (attempt {attempt}): ".format(**record.__dict__)
         record.__dict__.update(component=component, context=context)
-        text = "\n    ".join(one_line(line.replace("\t", "    ")) for line in super().format(record).split("\n"))
+        text = "\n    ".join(visible(line.replace("\t", "    ")) for line in super().format(record).split("\n"))
         return text if self.palette is None else paint(self.palette, record, text)
 
 

@@ -19,8 +19,9 @@ from typing import Any
 
 from horsies_django.core.errors import OutcomeCode
 from horsies_django.core.records import SNOOZED, Claim, Outcome
+from horsies_django.core.texts import visible
 from horsies_django.store.workers import Happened
-from horsies_django.worker.process.logs import one_line, shown_name
+from horsies_django.worker.process.logs import shown_name
 
 logger = logging.getLogger("horsies.task")
 
@@ -104,7 +105,7 @@ def tell_failure(outcome: Outcome, decided: Mapping[str, Any]) -> None:
         logger.info(line, what, spent(outcome, "after"), extra=about(outcome))
         return
     code = shown_name(decided.get("code") or outcome.error_code)
-    why = f"{code}: {one_line(outcome.error_message)}" if outcome.error_message else code
+    why = f"{code}: {visible(outcome.error_message)}" if outcome.error_message else code
     if "retry" in decided:
         logger.info("%s failed%s: %s; %s", what, after, why, retry_text(decided), extra=about(outcome))
     elif outcome.returned:
@@ -145,8 +146,8 @@ def exc_info_of(outcome: Outcome) -> tuple[type[BaseException], BaseException, N
     if not isinstance(trace, str):
         return None
     kind = named_class(shown_name(exception.get("module")), shown_name(exception.get("type")))
-    found = kind(one_line(exception.get("message", "")))
-    found.add_note("\n".join(f"    {one_line(line)}" for line in trace.rstrip("\n").split("\n")))
+    found = kind(visible(exception.get("message", "")))
+    found.add_note("\n".join(f"    {visible(line)}" for line in trace.rstrip("\n").split("\n")))
     return kind, found, None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.db import connections
 from django.db.models import Model
 
 from horsies_django.conf import read
@@ -30,8 +31,15 @@ class HorsiesRouter:
         return True if {obj1._meta.app_label, obj2._meta.app_label} == {LABEL} else None
 
     def allow_migrate(self, db: str, app_label: str, model_name: str | None = None, **hints: Any) -> bool | None:
-        """Migrate the queue on its alias only; ``model_name`` is None for RunSQL and RunPython."""
-        return db == _alias() if app_label == LABEL else None
+        """Migrate the queue on its alias only; ``model_name`` is None for RunSQL and RunPython.
+
+        On an alias with schemas of tenants, the router of django-tenants decides for which of them.
+        """
+        if app_label != LABEL:
+            return None
+        if db != _alias():
+            return False
+        return None if hasattr(connections[db], "set_schema_to_public") else True
 
 
 def _alias() -> str:

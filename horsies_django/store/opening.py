@@ -50,6 +50,7 @@ def opened(wrapper: Any) -> psycopg.Connection[Any]:
     try:
         with naming_receivers(alias):
             wrapper.connect()
+            wrapper.cursor().close()  # when that of django-tenants sets the search_path
     finally:
         connections[alias] = own
     connection = wrapper.connection = unwrapped(wrapper.connection, alias)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.apps import apps
 from django.contrib.auth.models import Group, User
-from django.db import router
+from django.db import connections, router
 
 from horsies_django.models import Queue, Task
 from horsies_django.routers import HorsiesRouter
@@ -37,3 +37,11 @@ def test_other_apps_may_share_the_alias_and_decide_for_themselves() -> None:
     assert own.db_for_read(User) is own.db_for_write(User) is None
     assert own.allow_migrate("second", "auth", model_name="user") is own.allow_migrate("default", "auth") is None
     assert own.allow_relation(User(), Group()) is own.allow_relation(User(), Queue()) is None
+
+
+def test_on_an_alias_with_tenants_their_router_decides(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails if the tables of the queue are made in the schema of each tenant, where no worker looks for tasks."""
+    monkeypatch.setattr(connections["second"], "set_schema_to_public", lambda: None, raising=False)
+
+    assert HorsiesRouter().allow_migrate("second", "horsies", model_name="task") is None
+    assert HorsiesRouter().allow_migrate("default", "horsies", model_name="task") is False

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import Group
 from django.db import ConnectionHandler, connection, connections
+from django.db.backends.postgresql import base
 from django.db.transaction import TransactionManagementError
 
 from horsies_django.worker.child import db_sessions
@@ -159,3 +160,58 @@ def test_statements_that_the_driver_prepared_run_again_after_the_session_was_res
 
     note()
     assert len(elsewhere(run_tasks)) == 1, "the connection was kept, and nothing failed"
+
+
+class Tenants(base.DatabaseWrapper):
+    """A backend that keeps the tenant in its wrapper, as that of django-tenants."""
+
+    schema_name = "public"
+
+    def set_schema_to_public(self) -> None:
+        if self.schema_name == "broken":
+            raise LookupError("no such tenant")
+        self.schema_name = "public"
+
+
+def choose(name: str, query: bool = True) -> None:
+    connection.schema_name = name
+    if query:
+        connection.ensure_connection()
+
+
+def schema_here() -> str:
+    name: str = connection.schema_name
+    return name
+
+
+@pytest.fixture
+def tenants() -> Callable[[], None]:
+    """Give a function that lets the thread use such a backend."""
+
+    def use() -> None:
+        connections["default"] = Tenants(connections["default"].settings_dict, "default")
+
+    return use
+
+
+@pytest.mark.parametrize("name", ["acme", "broken"])
+@pytest.mark.parametrize("query", [True, False], ids=["with a query", "without"])
+def test_the_tenant_of_a_task_is_not_that_of_the_next_one(
+    elsewhere: Elsewhere, tenants: Callable[[], None], name: str, query: bool
+) -> None:
+    def two() -> str:
+        choose(name, query)
+        db_sessions.after_task()
+        return getattr(connection, "schema_name", "public")
+
+    elsewhere(tenants)
+
+    assert elsewhere(two) == "public"
+
+
+def test_the_tenant_of_a_call_is_not_that_of_the_next_one(orm: OneThread, tenants: Callable[[], None]) -> None:
+    orm.submit(tenants).result(30)
+
+    orm.submit(choose, "acme").result(30)
+
+    assert orm.submit(schema_here).result(30) == "public"

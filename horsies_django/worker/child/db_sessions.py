@@ -9,6 +9,7 @@ ends, Django checks a kept connection, but misses a ``BEGIN`` sent by hand, an `
   too, because projects set ``search_path`` or a tenant in its receivers. This takes one or two round trips, a hundredth of the
   time of a new connection. Looking for changes first would cost as much and miss some: PostgreSQL has no list of custom
   settings, which row-level security often uses.
+- A backend of django-tenants is set to the public schema. Its wrapper keeps the tenant, also without a connection.
 - With ``CONN_MAX_AGE`` 0 and ``CHILD_CONN_MAX_AGE`` 0, Django closes the connection.
 
 Children keep connections by default: Django's default is made for requests, and a new connection takes longer than many tasks.
@@ -24,6 +25,7 @@ open would include their writes, and a rollback would undo them although those t
 
 - A transaction that it left open is rolled back, and the call raises TransactionManagementError, unless it raised already.
 - A closed connection is dropped, and so is one that a failing call opened, because Django may not have set it up.
+- The schema of a tenant is left, because another task may make the next call.
 
 Other changes of the session last until an async task of the process ends.
 """
@@ -93,6 +95,8 @@ def keep_connections(seconds: int) -> None:
 
 def tidy_all(*, again: bool) -> None:
     """Close connections of this thread that are broken or past their age, or, ``again``, close or reset all. Never raises."""
+    if again:
+        leave_tenants()
     if may_be_open(wrappers_here().values()):
         for wrapper in connections.all(initialized_only=True):
             tidy(wrapper, again=again)
@@ -102,6 +106,18 @@ def tidy_all(*, again: bool) -> None:
 
 before_task = partial(tidy_all, again=False)  # as Django does before a request
 after_task = partial(tidy_all, again=True)
+
+
+def leave_tenants() -> None:
+    """Set the wrappers of this thread to the public schema, if they have schemas of tenants. Never raises."""
+    wrappers = wrappers_here()
+    for wrapper in connections.all(initialized_only=True) if wrappers is UNKNOWN else list(wrappers.values()):
+        if hasattr(wrapper, "set_schema_to_public"):
+            try:
+                wrapper.set_schema_to_public()
+            except BaseException as error:  # user code: EXTRA_SET_TENANT_METHOD_PATH
+                logger.info("discarding a connection to the database %r: %s", wrapper.alias, describe(error)["repr"])
+                drop(wrapper)
 
 
 def drop_unfit(opened_beside: Sequence[Any] | None = None) -> bool:
@@ -214,6 +230,7 @@ class OneThread(ThreadPoolExecutor):
         else:
             left_open = drop_unfit()
         finally:
+            leave_tenants()
             self.connected = may_be_open(wrappers_here().values())
         if left_open:
             raise TransactionManagementError(LEFT_OPEN)

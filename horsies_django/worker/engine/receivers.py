@@ -34,6 +34,7 @@ from horsies_django.signals import (
 )
 from horsies_django.store.workers import Happened
 from horsies_django.tasks import registry
+from horsies_django.worker.child.db_sessions import leave_tenants
 from horsies_django.worker.process.logs import MOST_WAITING, shown_name
 from horsies_django.worker.process.shutdown import STOP_SECONDS
 from horsies_django.worker.process.task_log import Known
@@ -199,6 +200,7 @@ class Receivers:
             try:
                 event.deliver()
                 close_old_connections()
+                leave_tenants()
             except BaseException:  # a receiver that ends its thread, or connections that cannot be closed
                 logger.exception("%s failed", describe(event))
             self.delivering = None

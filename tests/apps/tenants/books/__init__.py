@@ -1,0 +1,1 @@
+"""What each tenant has for itself."""

@@ -1,0 +1,1 @@
+"""The tenants; the table is in the schema of all."""

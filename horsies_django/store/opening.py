@@ -50,10 +50,11 @@ def opened(wrapper: Any) -> psycopg.Connection[Any]:
     try:
         with naming_receivers(alias):
             wrapper.connect()
+        connection = wrapper.connection = unwrapped(wrapper.connection, alias)
+        with naming_receivers(alias):
             wrapper.cursor().close()  # when that of django-tenants sets the search_path
     finally:
         connections[alias] = own
-    connection = wrapper.connection = unwrapped(wrapper.connection, alias)
     if connection.info.transaction_status != TransactionStatus.IDLE:
         raise psycopg.ProgrammingError(
             f"a receiver of connection_created left a transaction open on a connection to the database {alias!r}"

@@ -46,6 +46,7 @@ def work(stopping: Shutdown, *, processes: int | None, queues: Iterable[str] | N
         options = load(options, forker, stopping)
         stopping.end_if_it_hangs()
         worker = Supervisor(config(), options, stopping, forker)
+        configure_logging(options.loglevel)  # again: the project's code may have added a handler
         with relayed_logs():
             return worker.run()
     finally:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import json
 import logging
+import pickle
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,7 +23,7 @@ from horsies_django.worker.pool.timeouts import StuckWatch
 from horsies_django.worker.process import logs
 from horsies_django.worker.process.logs import Formatter, choose_colors, palette_for, shown_name
 from horsies_django.worker.process.options import WorkerOptions
-from horsies_django.worker.process.task_log import MANY, TaskLog, label, named, tell_expired
+from horsies_django.worker.process.task_log import MANY, TaskLog, label, named, named_class, tell_expired
 from tests.conftest import wait_until
 
 logger = logging.getLogger("horsies.worker")
@@ -339,3 +341,135 @@ def test_the_record_of_a_failure_has_the_class_and_the_text_of_the_exception(cap
     assert (kind.__module__, kind.__qualname__, kind.__name__) == ("shop.errors", "Tray.NoPaper", "NoPaper")
     text = logging.Formatter("%(message)s").format(caplog.records[0])
     assert text.endswith("\nshop.errors.Tray.NoPaper: tray 2\\nis empty\n    first\n      second")
+
+
+class Export(logging.Handler):
+    """What a tool adds to the root logger, to send records elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.seen.append(record.getMessage())
+
+
+Root = Callable[..., logging.Logger]
+
+
+@pytest.fixture
+def root(monkeypatch: pytest.MonkeyPatch) -> Root:
+    """Give a function that makes the root logger what it is in Python, with these handlers, and stderr a text.
+
+    To be called in the test itself: pytest adds handlers before that.
+    """
+
+    def bare(*handlers: logging.Handler) -> logging.Logger:
+        stream = io.StringIO()
+        monkeypatch.setattr(logging.root, "handlers", list(handlers))
+        monkeypatch.setattr(logging.root, "level", logging.WARNING)
+        monkeypatch.setattr(logging, "lastResort", None)
+        monkeypatch.setattr(logs.Level, "given", logging.WARNING)
+        monkeypatch.setattr(logging.getLogger("horsies"), "handlers", [])
+        monkeypatch.setattr(logging.getLogger("horsies"), "propagate", True)
+        monkeypatch.setattr(logging.getLogger("shop"), "handlers", [])
+        monkeypatch.setattr(logs, "stream_of_its_own", lambda: stream)
+        logging.root.manager._clear_cache()  # type: ignore[attr-defined]
+        return logging.root
+
+    return bare
+
+
+def shown() -> list[str]:
+    """Return the messages on stderr."""
+    text = logs.stream_of_its_own().getvalue()  # type: ignore[attr-defined]
+    return sorted(line.rpartition("] ")[2] for line in text.splitlines())
+
+
+def log_all() -> None:
+    """Log as a worker and its tasks do, in the worker's own process."""
+    logs.configure_logging("INFO")
+    logs.configure_logging("INFO")  # as in a child, which is forked
+    with logs.relayed_logs():
+        logger.info("of the worker")
+        logging.getLogger("shop").info("of a task")
+
+
+def test_a_handler_that_a_tool_added_gets_the_lines_in_addition(root: Root) -> None:
+    """Fails if any handler of the root logger silences the worker, and its tasks, on stderr."""
+    export = Export()
+    root(export)
+
+    log_all()
+
+    assert shown() == ["of a task", "of the worker"]
+    assert sorted(export.seen) == ["of a task", "of the worker"]
+
+
+def test_a_handler_that_is_added_after_the_start_silences_nothing(root: Root) -> None:
+    made = root()
+    logs.configure_logging("INFO")
+    made.addHandler(Export())
+
+    log_all()
+
+    assert shown() == ["of a task", "of the worker"]
+
+
+@pytest.mark.parametrize("how", ["level", "stream", "LOGGING"])
+def test_a_root_logger_that_the_project_configures_is_left_alone(root: Root, settings: Any, how: str) -> None:
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream) if how == "stream" else Export()
+    made = root(handler)
+    if how == "level":
+        made.setLevel(logging.INFO)
+    if how == "LOGGING":
+        settings.LOGGING = {"root": {"handlers": []}}
+
+    log_all()
+
+    assert shown() == []
+    assert made.handlers == [handler]
+
+
+def test_a_logger_with_a_handler_of_its_own_is_not_shown_twice(root: Root) -> None:
+    own = Export()
+    root(Export())
+    logging.getLogger("shop").handlers = [own]
+
+    log_all()
+
+    assert shown() == ["of the worker"]
+    assert own.seen == ["of a task"]
+
+
+def test_a_handler_that_raises_ends_the_log_of_nobody(
+    slow: Slow, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Fails if the thread that writes the log ends: the worker is silent from then on."""
+
+    class Broken(logging.Handler):
+        def handle(self, record: logging.LogRecord) -> bool:
+            raise LookupError("no such index")
+
+    slow.gate.set()
+    monkeypatch.setattr(logging.getLogger("horsies"), "handlers", [Broken(), slow])
+
+    with logs.relayed_logs():
+        logger.info("one")
+        logger.info("two")
+
+    assert slow.lines == ["one", "two"]
+    assert "LookupError: no such index" in capsys.readouterr().err
+
+
+def test_the_record_of_a_failure_can_be_pickled() -> None:
+    """Fails if handlers lose the record that pass it to another thread or process as bytes."""
+    kind = named_class("shop.errors", "Outer.Refused")
+    error = kind("no such order")
+    error.add_note("    Traceback")
+
+    again = pickle.loads(pickle.dumps((kind, error)))
+
+    assert again[0] is kind
+    assert (type(again[1]), again[1].args, again[1].__notes__) == (kind, ("no such order",), ["    Traceback"])

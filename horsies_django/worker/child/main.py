@@ -76,6 +76,7 @@ def prepare(options: WorkerOptions, modules: list[str] | None, worker_pid: int) 
     keep_connections(config().child_conn_max_age)
     middleware.load()
     lifecycle.started(worker_pid)
+    configure_logging(options.loglevel)  # again: a receiver may have added a handler
     if options.max_memory_per_child_mb is None:
         return "ready", ""
     gc.collect()

@@ -12,7 +12,7 @@ import os
 import queue
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from logging.handlers import QueueHandler, QueueListener
@@ -108,24 +108,59 @@ class Formatter(logging.Formatter):
         return text if self.palette is None else paint(self.palette, record, text)
 
 
+class Console(logging.StreamHandler[TextIO]):
+    """Writes to stderr the records that reach no handler but those that a tool has added to the root logger."""
+
+    def filter(self, record: logging.LogRecord) -> Any:
+        """Leave out a record if a logger below the root has a handler of its own for it."""
+        logger: logging.Logger | None = logging.getLogger(record.name)
+        while logger is not None and logger is not logging.root:
+            if any(not isinstance(handler, Relay) for handler in logger.handlers):
+                return False
+            logger = logger.parent
+        return super().filter(record)
+
+
+class Level:
+    """The level that ``configure_logging`` gave to the root logger, which says whether the project has set it since."""
+
+    given = logging.WARNING  # that of Python
+
+
 def configure_logging(level: str) -> None:
     """Set the level of the "horsies" loggers, and write records without a handler to stderr.
 
-    If ``LOGGING`` does not configure the root logger, it gets the same level, so that the log of tasks is visible.
+    If the project does not configure the root logger, it gets the same level, so that the log of tasks is visible, and handlers
+    that a tool has added to it, such as an export of logs, get the records in addition.
     """
     for name in ("horsies", *logging.root.manager.loggerDict):
         if name == "horsies" or name.startswith("horsies."):
             logging.getLogger(name).disabled = False  # "disable_existing_loggers" may have disabled it
     logging.getLogger("horsies").setLevel(level)
+
     stream = stream_of_its_own()
-    handler = logging.StreamHandler(stream)
+    handler = Console(stream)
     handler.setLevel(level)
     handler.setFormatter(Formatter(palette_for(stream)))
     handler.addFilter(TaskContextFilter())
     logging.lastResort = handler
+
+    added = [one for one in logging.root.handlers if not isinstance(one, Console)]
+    if root_is_configured(added):
+        return
+    logging.root.setLevel(level)
+    Level.given = logging.root.level
+    logging.root.handlers = [*added, handler] if added else []
+
+
+def root_is_configured(handlers: Iterable[logging.Handler]) -> bool:
+    """Return whether the project configures the root logger, in LOGGING or in code; ``handlers`` are its handlers."""
     chosen = settings.LOGGING or {}
-    if not (logging.root.handlers or "root" in chosen or "" in chosen.get("loggers", {})):
-        logging.root.setLevel(level)
+    if "root" in chosen or "" in chosen.get("loggers", {}):
+        return True
+    if logging.root.level not in (logging.WARNING, Level.given):
+        return any(handlers)
+    return any(isinstance(handler, logging.StreamHandler) for handler in handlers)
 
 
 def stream_of_its_own() -> TextIO:
@@ -140,6 +175,18 @@ def stream_of_its_own() -> TextIO:
         return sys.stderr
 
 
+class Writer(QueueListener):
+    """Writes the relayed records. A handler that raises keeps neither others nor later records from being written."""
+
+    def handle(self, record: logging.LogRecord) -> None:
+        for handler in self.handlers:
+            if record.levelno >= handler.level:
+                try:
+                    handler.handle(record)
+                except Exception:
+                    handler.handleError(record)
+
+
 class Relay(QueueHandler):
     """Passes records to a writer thread without waiting; drops and counts records if too many are waiting."""
 
@@ -150,7 +197,7 @@ class Relay(QueueHandler):
         self.waiting: queue.SimpleQueue[logging.LogRecord | None] = queue.SimpleQueue()
         super().__init__(self.waiting)
         self.addFilter(TaskContextFilter())  # here, because the writer thread runs no task
-        self.writer = QueueListener(self.waiting, *handlers, respect_handler_level=True)
+        self.writer = Writer(self.waiting, *handlers, respect_handler_level=True)
         self.writer.start()
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
@@ -174,7 +221,10 @@ def relayed_logs() -> Iterator[None]:
     """Relay the records of the "horsies" logger to its handlers during the block."""
     logger = logging.getLogger("horsies")
     own, propagate = logger.handlers, logger.propagate
-    handlers = [*own, *logging.root.handlers] if propagate else [*own]
+    others = logging.root.handlers if propagate else []
+    if own:
+        others = [handler for handler in others if not isinstance(handler, Console)]
+    handlers = [*own, *others]
     if not handlers and logging.lastResort is not None:
         handlers = [logging.lastResort]
     relay = Relay(*handlers)

@@ -7,6 +7,7 @@ cancelled tasks always have a line. Arguments and results are never logged, exce
 
 from __future__ import annotations
 
+import copyreg
 import json
 import logging
 import math
@@ -15,7 +16,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any
+from typing import Any, cast
 
 from horsies_django.core.errors import OutcomeCode
 from horsies_django.core.records import SNOOZED, Claim, Outcome
@@ -151,10 +152,23 @@ def exc_info_of(outcome: Outcome) -> tuple[type[BaseException], BaseException, N
     return kind, found, None
 
 
+class Named(type):
+    """The type of the classes below. These can be pickled, as handlers do that pass records to another thread or process."""
+
+
 @lru_cache(maxsize=1_000)
 def named_class(module: str, name: str) -> type[BaseException]:
     """Return an exception class of that name, the same one each time, by which services group errors."""
-    return type(name.rpartition(".")[2] or "?", (Exception,), {"__module__": module, "__qualname__": name})
+    made = Named(name.rpartition(".")[2] or "?", (Exception,), {"__module__": module, "__qualname__": name})
+    return cast("type[BaseException]", made)
+
+
+def reduced(kind: Named) -> tuple[Any, ...]:
+    """Return how to make a class of ``named_class`` again, for pickle, which would look for it in its module."""
+    return named_class, (kind.__module__, kind.__qualname__)
+
+
+copyreg.pickle(Named, reduced)
 
 
 def label(task: Known) -> str:

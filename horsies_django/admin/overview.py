@@ -178,7 +178,7 @@ class Overview:
             run = next((one.run for one in health.halted_runs if str(one.run) in problem.text), None)
             return self.link(WorkflowRun, run, _("The first run")) if run else ""
         if kind == "worker":
-            known = (one.id for one in health.workers if f"{one.hostname}:{one.pid}" == name and one.state != "living")
+            known = (one.id for one in health.workers if f"{one.hostname}:{one.pid}" == name and not one.up)
             return self.link(Worker, next(known, name), _("The worker"))
         if kind in ("queue", "schedule"):
             return self.link(Queue if kind == "queue" else Schedule, name, name)

@@ -35,6 +35,7 @@ from horsies_django.models.tasks import IN_FLIGHT
 # As horsies_status names them, with what a badge takes
 LIFE = {
     "living": ("up", "●", gettext_lazy("Living")),
+    "stopping": ("stopped", "◐", gettext_lazy("Stopping")),
     "stale": ("silent", "✕", gettext_lazy("Stale")),
     "dead": ("silent", "✕", gettext_lazy("Dead")),
     "stopped": ("stopped", "■", gettext_lazy("Stopped")),
@@ -64,14 +65,15 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
     fieldsets = (
         (None, {"fields": ("shown_worker", "shown_id", "shown_state", "version")}),
         (gettext_lazy("Work"), {"fields": ("shown_queues", "shown_slots", "shown_running", "shown_memory")}),
-        (gettext_lazy("Times"), {"fields": ("started", "seen", "stopped")}),
+        (gettext_lazy("Times"), {"fields": ("started", "seen", "stopping", "stopped")}),
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Worker]:
         """Read the heartbeat of each worker with it: its own row has a time that is written more rarely."""
         beats, stale = Heartbeat.objects.filter(id=OuterRef("pk")), config().recovery.running_stale_threshold_ms
-        given = [F("stopped_at"), F("beat_at"), F("died_at"), Value(dt.timedelta(milliseconds=stale), DurationField())]
-        state = Func(*given, function="horsies_worker_state", output_field=CharField())
+        times = [F(name) for name in ("stopping_at", "stopped_at", "beat_at", "died_at")]
+        threshold = Value(dt.timedelta(milliseconds=stale), DurationField())
+        state = Func(*times, threshold, function="horsies_worker_phase", output_field=CharField())
         rows: QuerySet[Worker] = super().get_queryset(request)
         rows = rows.annotate(beat_at=Subquery(beats.values("sent_at")), died_at=Subquery(beats.values("died_at")))
         return rows.annotate(state=state)
@@ -130,6 +132,7 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
     uptime = row_field(gettext_lazy("started"), lambda worker: age(worker.started_at, worker.read_at))
     started = moment_field(Worker, "started_at")
     seen = moment_field(Worker, "seen_at")
+    stopping = moment_field(Worker, "stopping_at")
     stopped = moment_field(Worker, "stopped_at")
 
 

@@ -186,7 +186,10 @@ class Case(Moment):
         queue = self.task["queue_name"]
         if self.workers and self.facts.get("queue"):
             return
-        former = [pick(one, "worker_id", "hostname", "pid", "seen_at", "stopped_at") for one in self.facts["former"]]
+        former = [
+            pick(one, "worker_id", "hostname", "pid", "seen_at", "stopping_at", "stopped_at")
+            for one in self.facts["former"]
+        ]
         details = {"queue": queue, "known": self.facts.get("queue") is not None, "former": former}
         if not details["known"]:
             text = (
@@ -195,11 +198,19 @@ class Case(Moment):
         elif former:
             text = (
                 f"No live worker serves the queue {queue!r}: the last one, {worker_name(former[0])}, "
-                f"{'stopped' if former[0]['stopped_at'] else 'was last seen'} at {self.at(former[0]['seen_at'])}."
+                f"{self.end_of(former[0])}."
             )
         else:
             text = f"No worker serves the queue {queue!r}, and none ever has: start one that does."
         yield Reason(ReasonCode.NO_LIVE_WORKER, text, details)
+
+    def end_of(self, worker: Facts) -> str:
+        """Return what is known of the end of a worker that is not living."""
+        if worker["stopped_at"]:
+            return f"stopped at {self.at(worker['seen_at'])}"
+        if worker["stopping_at"]:
+            return f"is stopping since {self.at(worker['stopping_at'])}"
+        return f"was last seen at {self.at(worker['seen_at'])}"
 
     def unknown_name(self) -> Iterator[Reason]:
         """No live worker knows the task: they leave it to others for a while, then the task fails."""

@@ -100,6 +100,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             "schedule", "missed_at", models.DateTimeField(null=True, verbose_name="missed fire times at")
         ),
+        migrations.AddField("worker", "stopping_at", models.DateTimeField(null=True, verbose_name="began to stop")),
         migrations.AddField("pruning", "done_at", models.DateTimeField(db_default=Now(), verbose_name="done")),
         migrations.RunSQL([*functions()], migrations.RunSQL.noop, hints={"model_name": "task"}),
     ]

@@ -26,6 +26,7 @@ class Worker(models.Model):
     async_concurrency = models.IntegerField(_("coroutines"))
     started_at = models.DateTimeField(_("started"), db_default=Now())
     seen_at = models.DateTimeField(_("last seen"), db_default=Now())
+    stopping_at = models.DateTimeField(_("began to stop"), null=True)
     stopped_at = models.DateTimeField(_("stopped"), null=True)
     running_sync = models.IntegerField(_("running, sync"), default=0, db_default=0)
     running_async = models.IntegerField(_("running, async"), default=0, db_default=0)

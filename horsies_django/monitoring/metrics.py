@@ -90,7 +90,7 @@ def of_site(connection: Connection) -> Iterator[Metric]:
         return
     yield from of_queues(health)
     states = Counter(worker.state for worker in health.workers)
-    workers = {state: states[state] for state in ("living", "stale", "dead", "stopped")}
+    workers = {state: states[state] for state in ("living", "stopping", "stale", "dead", "stopped")}
     yield gauge("horsies_workers", "Workers; those that ended, for ten minutes.", ("state",), workers)
     name, text = "horsies_schedule_next_fire_timestamp_seconds", "When schedules fire next."
     yield gauge(name, text, ("schedule",), store.fire_times())

@@ -57,12 +57,12 @@ def queues(names: Iterable[str] | None = None) -> list[QueueOverview]:
 
     The whole cluster, named ``*``, is first; without ``names`` only if it has a cap or an override. Then by priority and name.
     """
-    return _store().queues(names, claimed=_claims_hold_permits())
+    return _store().queues(names, claimed=_claims_hold_permits(), threshold=_threshold())
 
 
 def permits(queue: str, limit: int = 100) -> list[PermitHolder]:
     """Return the tasks that hold permits of a queue (``*``: of any queue), the longest-held first."""
-    return _store().permits(queue, limit)
+    return _store().permits(queue, limit, threshold=_threshold())
 
 
 def partitions(queue: str, limit: int = 20) -> list[PartitionLoad]:
@@ -133,6 +133,11 @@ def coming(name: str, count: int) -> tuple[Pattern, list[dt.datetime]] | None:
 
 def _store() -> OverviewStore:
     return OverviewStore(connections[config().database])
+
+
+def _threshold() -> dt.timedelta:
+    """Return after how long without a heartbeat a worker is stale."""
+    return dt.timedelta(milliseconds=config().recovery.running_stale_threshold_ms)
 
 
 def _claims_hold_permits() -> bool:

@@ -15,7 +15,7 @@ MOST_WORKERS = 500  # that are listed
 
 
 class WorkerHealth(NamedTuple):
-    """A worker. ``state``: living, stale (no recent heartbeat), dead (declared dead by another worker) or stopped.
+    """A worker. ``state``: living, stopping, stale (no recent heartbeat), dead (declared dead by another worker) or stopped.
 
     ``holds`` counts its tasks in flight in the table of tasks; running and memory are from its last heartbeat.
     """
@@ -34,6 +34,11 @@ class WorkerHealth(NamedTuple):
     memory_mb: float | None
     children_memory_mb: float | None
     holds: int
+
+    @property
+    def up(self) -> bool:
+        """Whether it runs: it is living, or ends its tasks before it stops."""
+        return self.state in ("living", "stopping")
 
 
 class XminHolder(NamedTuple):

@@ -47,7 +47,10 @@ class QueueOverview(NamedTuple):
 
 
 class PermitHolder(NamedTuple):
-    """A task that holds a permit; ``child_pid`` is from the last heartbeat, ``alive`` is False if its worker is dead or gone."""
+    """A task that holds a permit.
+
+    ``child_pid`` is from the last heartbeat; ``alive`` is False if its worker is stale, dead or gone.
+    """
 
     task_id: uuid.UUID
     task_name: str
@@ -88,9 +91,15 @@ class OrderedKey(NamedTuple):
 class OverviewStore(Store):
     """Runs the statements on the given connection. ``claimed``: claims hold permits of the caps as well (hard mode)."""
 
-    def queues(self, names: Iterable[str] | None, *, claimed: bool) -> list[QueueOverview]:
-        """Return the named queues, or all: the cluster first, then by effective priority and name."""
-        rows = self.run("monitoring/queues", names=None if names is None else list(names), claimed=claimed)
+    def queues(
+        self, names: Iterable[str] | None, *, claimed: bool, threshold: dt.timedelta | None = None
+    ) -> list[QueueOverview]:
+        """Return the named queues, or all: the cluster first, then by effective priority and name.
+
+        Workers without a heartbeat for ``threshold`` do not count; None: those that were declared dead do not.
+        """
+        given = None if names is None else list(names)
+        rows = self.run("monitoring/queues", names=given, claimed=claimed, threshold=threshold)
         present = [row[0] for row in rows]
         pending: dict[str, int] = dict(self.run("horsies_count_pending", names=present, bound=PENDING_BOUND))
         found = []
@@ -101,9 +110,10 @@ class OverviewStore(Store):
             found.append(QueueOverview._make((*told, *counts)))
         return found
 
-    def permits(self, queue: str, many: int) -> list[PermitHolder]:
+    def permits(self, queue: str, many: int, *, threshold: dt.timedelta | None = None) -> list[PermitHolder]:
         """Return up to ``many`` tasks that hold permits of a queue (``*``: of the cluster), oldest claim first."""
-        return [PermitHolder(*row) for row in self.run("monitoring/permits", queue=queue, many=many)]
+        rows = self.run("monitoring/permits", queue=queue, many=many, threshold=threshold)
+        return [PermitHolder(*row) for row in rows]
 
     def partitions(self, queue: str, many: int, *, claimed: bool) -> list[PartitionLoad]:
         """Return up to ``many`` partitions of a queue that hold permits, those with most tasks first."""
@@ -121,7 +131,9 @@ class OverviewStore(Store):
             for key, id_, name, status, since, behind in self.run("monitoring/keys", **params)
         ]
 
-    def facts(self, task_id: uuid.UUID, *, claimed: bool, threshold: dt.timedelta) -> dict[str, Any] | None:
+    def facts(
+        self, task_id: uuid.UUID, *, claimed: bool, threshold: dt.timedelta | None = None
+    ) -> dict[str, Any] | None:
         """Return the facts about a task, or None if there is no such task.
 
         ``claimed``: claims hold permits of the caps (hard mode). Workers without a heartbeat for ``threshold`` are left out.

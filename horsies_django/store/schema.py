@@ -19,7 +19,8 @@ FUNCTIONS = {  # by name: the directory of its text
 # Functions of release 0.1.0 that have gone, or take or return something else now. Its Python calls none of them
 # itself but three of which it casts to text what is text by now: those to explain, and the open calls.
 FORMER = (
-    "horsies_begin_waits", "horsies_begun_total", "horsies_candidates", "horsies_claimed", "horsies_explain",
+    "horsies_begin_waits", "horsies_begun_total", "horsies_candidates", "horsies_claimed",
+    "horsies_eligible_workers", "horsies_explain",
     "horsies_explain_node", "horsies_fits",
     "horsies_has_failed_upstream", "horsies_join_verdict", "horsies_open_calls", "horsies_part", "horsies_propagate",
     "horsies_replace_tasks", "horsies_retry_children", "horsies_retry_undo", "horsies_take_signal", "horsies_undo_result",

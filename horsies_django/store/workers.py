@@ -126,6 +126,10 @@ class WorkerStore(Store):
             happened = [one._replace(code=codes.get(one.id)) for one in happened]
         return happened
 
+    def begin_stop(self, worker: uuid.UUID) -> None:
+        """Record that a worker takes no more tasks."""
+        self.execute("workers/stopping", worker=worker)
+
     def stop(self, worker: uuid.UUID) -> None:
         """Record that a worker stopped, and tell those that take its place."""
         self.execute("workers/stop", worker=worker, channel=channel_prefix(self.connection))

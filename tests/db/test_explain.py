@@ -314,6 +314,17 @@ def test_a_queue_that_nobody_serves_who_was_heard_of_late_names_who_did_last() -
     assert "There is no queue 'nowhere' in the database" in text(id_, "NO_LIVE_WORKER")
 
 
+def test_a_worker_that_stops_is_not_said_to_take_a_task() -> None:
+    """Fails if: the task should start within seconds, while its only worker claims nothing more."""
+    (id_,) = put()
+    serving(stopping_at=now())
+
+    (reason,) = explain(id_).reasons
+
+    assert reason.code == "NO_LIVE_WORKER"
+    assert "is stopping since" in reason.text
+
+
 def test_a_name_or_a_form_that_no_worker_knows_is_told_as_soon_as_no_worker_knows_it() -> None:
     old = serving(task_names=["shop.tasks.old"], wire=1)
     (id_,) = put(name="shop.tasks.new", options='{"wire": 2}')

@@ -121,6 +121,19 @@ def test_due_tasks_whose_only_worker_is_silent_have_no_living_worker_even_if_nob
     assert codes(examine(connection)) == []
 
 
+def test_a_worker_that_stops_does_not_serve_its_queue() -> None:
+    """Fails if: it counts as living until its last task has ended."""
+    put(2)
+    stopping = serving("default", stopping_at=now())
+    TaskFactory(status="RUNNING", claimed_by=stopping.id)
+
+    health = examine(connection)
+
+    assert [one.state for one in health.workers] == ["stopping"]
+    assert queue("default").workers == 0
+    assert codes(health) == ["NO_LIVING_WORKER"]
+
+
 def test_a_queue_whose_workers_are_beyond_those_listed_has_them_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Naive: with more than 500 workers, queues of those whose host comes last by name seem to have none."""
     for module in ("store.health", "monitoring.health.state"):

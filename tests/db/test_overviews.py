@@ -14,7 +14,7 @@ from django.db import connection
 
 from horsies_django import Workflow
 from horsies_django.core.counts import BOUNDS, CLAIMED, COMPLETED, NO_FAILURE, RETURNED
-from horsies_django.models import Task, WorkflowRun
+from horsies_django.models import Task, Worker, WorkflowRun
 from horsies_django.monitoring.history import NONE, Step, series
 from horsies_django.store.base import now, text_of
 from horsies_django.store.health import HealthStore
@@ -25,11 +25,39 @@ from tests.conftest import Claimer, Claimers, Connect, limit, put, wait_until
 from tests.db.conftest import tenant
 from tests.db.test_statements import blocks, explained, plans, states
 from tests.support.factories import HeartbeatFactory, TaskFactory, serving
+from tests.support.factories import now as this_moment
 
 
 def overview(name: str, **options: Any) -> QueueOverview:
     (found,) = OverviewStore(connection).queues([name], **{"claimed": True, **options})
     return found
+
+
+def test_only_workers_that_are_living_are_counted() -> None:
+    """Fails if: one that stops counts, or one that was killed and that nobody declared dead."""
+    living = serving("default")
+    serving("default", silent=dt.timedelta(minutes=5))
+    serving("default", stopping_at=this_moment())
+
+    assert overview("default", threshold=dt.timedelta(seconds=10)).workers == 1
+
+    Worker.objects.filter(pk=living.pk).update(stopping_at=this_moment())
+    assert overview("default", threshold=dt.timedelta(seconds=10)).workers == 0
+
+
+@pytest.mark.parametrize(
+    ("silent", "column", "alive"),
+    [(0, None, True), (300, None, False), (0, "stopping_at", True), (0, "stopped_at", False)],
+    ids=["living", "stale", "stopping", "stopped"],
+)
+def test_a_holder_is_alive_while_its_worker_is(silent: float, column: str | None, alive: bool) -> None:
+    columns = {column: this_moment()} if column else {}
+    worker = serving("default", silent=dt.timedelta(seconds=silent), **columns)
+    TaskFactory(status="RUNNING", claimed_by=worker.pk)
+
+    (holder,) = OverviewStore(connection).permits("default", 10, threshold=dt.timedelta(seconds=10))
+
+    assert holder.alive == alive
 
 
 def key(name: str) -> str:

@@ -230,17 +230,31 @@ def test_a_row_that_is_not_there_is_said_to_be_missing_and_is_not_made(boss: Cli
 def test_an_idle_worker_is_living_as_the_status_says_although_its_row_is_old(boss: Client) -> None:
     """Naive: the time in its row, which an idle worker writes every 30 seconds, makes it red."""
     past = now() - dt.timedelta(minutes=2, seconds=5)
-    beats = {"up": {}, "stale": {"sent_at": past}, "dead": {"died_at": now()}, "stopped": {}}
+    beats = {"up": {}, "stale": {"sent_at": past}, "dead": {"died_at": now()}, "stopped": {}, "leaving": {}}
     for name, beat in beats.items():
-        worker = WorkerFactory(hostname=name, seen_at=past, stopped_at=now() if name == "stopped" else None)
+        times = {"stopped": {"stopped_at": now()}, "leaving": {"stopping_at": now()}}.get(name, {})
+        worker = WorkerFactory(hostname=name, seen_at=past, **times)
         HeartbeatFactory(id=worker.pk, worker_id=worker.pk, role="claimer", **beat)
     WorkerFactory(hostname="gone")
     rows = {row.hostname: row for row in boss.get(url(Worker)).context["cl"].result_list}
     told = {one.hostname: one.state for one in examine(connection).workers}
-    assert told == {"up": "living", "stale": "stale", "dead": "dead", "stopped": "stopped", "gone": "dead"}
+    assert told == {
+        "up": "living",
+        "stale": "stale",
+        "dead": "dead",
+        "stopped": "stopped",
+        "gone": "dead",
+        "leaving": "stopping",
+    }
     assert {name: row.state for name, row in rows.items()} == told
     html = body(boss, url(Worker))
-    assert [html.count(f"</span> {text}</span>") for text in ("Living", "Stale", "Dead", "Stopped")] == [1, 1, 2, 1]
+    assert [html.count(f"</span> {text}</span>") for text in ("Living", "Stopping", "Stale", "Dead", "Stopped")] == [
+        1,
+        1,
+        1,
+        2,
+        1,
+    ]
     assert "up:" not in body(boss, url(Worker), state="off")
     assert "stopped:" not in body(boss, url(Worker), state="on")
     assert "Stale" in body(boss, page_of(Worker.objects.get(hostname="stale")))

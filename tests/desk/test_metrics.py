@@ -111,7 +111,9 @@ def test_workers_and_unfinished_runs_count_by_state_and_schedules_show_when_they
         if verb:
             getattr(handle, verb)(actor="a test")
     found = scraped(client)
-    assert found.of("horsies_workers", "state") == {"living": 2, "stale": 1, "dead": 0, "stopped": 1}
+    assert found.of("horsies_workers", "state") == {
+        "living": 2, "stopping": 0, "stale": 1, "dead": 0, "stopped": 1,
+    }  # fmt: skip
     assert found.of("horsies_schedule_next_fire_timestamp_seconds", "schedule") == {"nightly": moment.timestamp()}
     assert found.of("horsies_workflow_runs", "status") == {"RUNNING": 2, "PAUSED": 1, "COMPENSATING": 0}
 

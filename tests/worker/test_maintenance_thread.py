@@ -22,7 +22,7 @@ from django.db import connections
 from horsies_django.conf import Recovery, Retention, config
 from horsies_django.core.options import own_retentions
 from horsies_django.core.records import Wanted
-from horsies_django.models import AuditEntry, Heartbeat, Task, TaskAttempt, WorkerState
+from horsies_django.models import AuditEntry, Heartbeat, Task, TaskAttempt, Worker, WorkerState
 from horsies_django.store.base import PLANS_SECONDS
 from horsies_django.store.workers import Load, Process, WorkerStore
 from horsies_django.tasks.ids import uuid7s
@@ -120,6 +120,21 @@ def test_a_worker_that_was_declared_dead_hears_of_it_and_stays_dead(parts: Super
     assert not parts.maintenance.heartbeat.tick(conn)
     assert parts.engine.disowned
     assert Heartbeat.objects.get().died_at is not None
+
+
+def test_a_worker_that_stops_says_so_once(parts: Supervisor, conn: Any) -> None:
+    """Fails if: it counts as living, and tasks are said to start on it."""
+    thread = parts.maintenance
+    (job,) = [one for one in thread.jobs if one.name == "recording that it stops"]
+    thread.attempt(job)
+    assert Worker.objects.get().stopping_at is None
+
+    parts.engine.stop()
+    thread.attempt(job)
+
+    assert Worker.objects.get().stopping_at is not None
+    assert not job.wanted()
+    thread.disconnect()
 
 
 def test_an_answered_beat_ends_the_wait_for_the_next_try(parts: Supervisor, conn: Any) -> None:

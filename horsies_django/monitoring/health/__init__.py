@@ -203,7 +203,7 @@ def of_lost(health: Health) -> Iterator[Problem]:
 
 def of_workers(health: Health) -> Iterator[Problem]:
     for one in health.workers:
-        if one.holds and one.state != "living":
+        if one.holds and not one.up:
             name, silent = f"worker {one.hostname}:{one.pid}", f"{one.silent_seconds:,.0f} s"
             text = f"{name} is {one.state}, was last seen {silent} ago, and holds {amount(one.holds, 'task')}"
             yield problem(ProblemCode.STALE_WORKER, name, text, one.seen_at)

@@ -121,7 +121,8 @@ def _whole(store: HealthStore, database: DatabaseHealth, skew: float) -> Health:
     blockers = store.blockers(dt.timedelta(seconds=5))  # a younger transaction that locks tables may be a migration
     threshold = dt.timedelta(milliseconds=conf.recovery.running_stale_threshold_ms)
     workers = store.workers(threshold)
-    queues = _queues(store, OverviewStore(store.connection).queues(None, claimed=not conf.prefetch_buffer), workers)
+    overviews = OverviewStore(store.connection).queues(None, claimed=not conf.prefetch_buffer, threshold=threshold)
+    queues = _queues(store, overviews, workers)
     names = [queue.name for queue in queues if queue.name != CLUSTER]
     registry.autodiscover()
     in_code = sorted(one.name for one in schedules.declared() if one.definition.get("enabled", True))

@@ -120,6 +120,7 @@ class HeartbeatSender:
         self.written: tuple[list[Process], int, int] | None = None  # the children and tasks that the database knows
         self.on_duty = False  # whether this worker looks after dead ones for all, as its last heartbeat told
         self.snapshots = Snapshots(self.worker, self.pid, self.snapshot_seconds)
+        self.told_stopping = False
         self.clock = ClockComparison(self.interval_seconds / 2)
         self.unbroken_since = math.inf  # since when the heartbeats were fresh, by the monotonic clock
         self.written_at = -math.inf  # the last one, by the monotonic clock
@@ -175,6 +176,16 @@ class HeartbeatSender:
                 "the database's clock jumped by %+.1f s, by the monotonic clock of this machine, which stops while the machine "
                 "is suspended; this worker declares no other dead until all had time to send heartbeats", jump,
             )  # fmt: skip
+
+    @property
+    def owes_stopping(self) -> bool:
+        """Whether the worker stops, and the database does not know."""
+        return self.engine.stopping and not self.told_stopping
+
+    def tell_stopping(self, connection: Any) -> None:
+        """Record that the worker takes no more tasks: it does not count as living. Raises psycopg.Error."""
+        WorkerStore(connection).begin_stop(self.worker)
+        self.told_stopping = True
 
     def reconnected(self) -> None:
         """Begin anew: the server was away, or is another one, and no worker could send it heartbeats."""

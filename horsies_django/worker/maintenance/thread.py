@@ -64,6 +64,7 @@ class MaintenanceThread(threading.Thread, Link):
             Job("the heartbeat", heartbeat.interval_seconds, self.beat),
             Job("the reaper's round", reap_seconds, reaper.tick, lambda: heartbeat.on_duty),
             Job("recording which queues are served", MINUTE_SECONDS, reaper.note_served),
+            Job("recording that it stops", OFTEN_SECONDS, heartbeat.tell_stopping, lambda: heartbeat.owes_stopping),
             Job("advancing workflows", OFTEN_SECONDS, overdue.tick, lambda: heartbeat.on_duty),
             Job("noting retentions", OFTEN_SECONDS, pruner.note, lambda: pruner.owes_note, at_the_end=True),
             Job("pruning", OFTEN_SECONDS, pruner.tick),

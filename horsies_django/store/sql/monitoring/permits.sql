@@ -3,11 +3,13 @@
 SELECT task.id, task.task_name, task.status,
        horsies_partition_key(queue.partition_by_args, queue.partition_by_task, task.kwargs, task.task_name, task.codec),
        task.claimed_by, worker.hostname, child.pid, coalesce(task.started_at, task.claimed_at),
-       NOT horsies_is_orphaned(task.claimed_by, task.claimed_at, moment.now)
+       coalesce(horsies_worker_phase(worker.stopping_at, worker.stopped_at, parent.sent_at, parent.died_at, %(threshold)s::interval)
+                IN ('living', 'stopping'), false)
 FROM (SELECT clock_timestamp() AS now OFFSET 0) AS moment
 CROSS JOIN LATERAL horsies_tasks_holding_permits(%(queue)s::text, %(many)s::int, moment.now) AS task
 LEFT JOIN horsies_queues queue ON queue.name = task.queue_name
 LEFT JOIN horsies_workers worker ON worker.id = task.claimed_by
+LEFT JOIN horsies_heartbeats parent ON parent.id = task.claimed_by
 LEFT JOIN LATERAL (
   SELECT beat.pid FROM horsies_heartbeats beat
   WHERE beat.worker_id = task.claimed_by AND beat.role = 'runner' AND beat.holding ? task.id::text

@@ -8,7 +8,7 @@ WITH moment AS MATERIALIZED (
 SELECT queue.name, to_jsonb(queue)::text, queue.override::text, queue.override_by, queue.override_reason, queue.override_at, queue.override_until,
        queue.paused_at, queue.paused_by, queue.paused_reason, to_jsonb(effective)::text,
        coalesce(held.running, 0), coalesce(held.permits - held.running, 0), coalesce(crowded.partitions, 0),
-       (SELECT count(*)::int FROM horsies_workers_serving(queue.name))
+       (SELECT count(*)::int FROM horsies_living_workers(queue.name, %(threshold)s::interval))
 FROM horsies_queues queue
 CROSS JOIN moment
 CROSS JOIN LATERAL horsies_effective_limits(queue) AS effective

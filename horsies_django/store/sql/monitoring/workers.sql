@@ -1,4 +1,4 @@
--- Reads the workers that are living, stale, or ended recently, and how many tasks they hold. Those come first that hold tasks and should
+-- Reads the workers that are living, stopping, stale, or ended recently, and how many tasks they hold. Those come first that hold tasks and should
 -- not.
 -- Index: see functions/monitoring/horsies_tasks_per_worker.sql; the other tables have a few rows per worker.
 SELECT worker.id, worker.hostname, worker.pid, worker.version, ARRAY(SELECT jsonb_array_elements_text(worker.queues)), seen.state, seen.at,
@@ -10,9 +10,9 @@ LEFT JOIN horsies_heartbeats beat ON beat.id = worker.id
 LEFT JOIN horsies_tasks_per_worker() AS burden ON burden.worker = worker.id
 CROSS JOIN LATERAL (
   SELECT coalesce(beat.sent_at, worker.stopped_at, worker.seen_at) AS at,
-         horsies_worker_state(worker.stopped_at, beat.sent_at, beat.died_at, %(threshold)s::interval) AS state
+         horsies_worker_phase(worker.stopping_at, worker.stopped_at, beat.sent_at, beat.died_at, %(threshold)s::interval) AS state
 ) AS seen
-WHERE seen.state IN ('living', 'stale') OR burden.tasks > 0 OR seen.at > moment.now - %(recent)s::interval
-ORDER BY seen.state <> 'living' AND coalesce(burden.tasks, 0) > 0 DESC,
-         array_position(ARRAY['living', 'stale', 'dead', 'stopped'], seen.state), worker.hostname, worker.pid, seen.at DESC
+WHERE seen.state IN ('living', 'stopping', 'stale') OR burden.tasks > 0 OR seen.at > moment.now - %(recent)s::interval
+ORDER BY seen.state NOT IN ('living', 'stopping') AND coalesce(burden.tasks, 0) > 0 DESC,
+         array_position(ARRAY['living', 'stopping', 'stale', 'dead', 'stopped'], seen.state), worker.hostname, worker.pid, seen.at DESC
 LIMIT %(many)s::int

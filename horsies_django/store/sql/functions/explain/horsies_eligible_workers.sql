@@ -3,7 +3,8 @@
 -- room (under the queue's limit per worker, NULL without one), partition_room (NULL without one), wire (the latest format that it reads),
 -- knows (it can run the task).
 -- Index: horsies_tasks_holding, primary keys.
-CREATE OR REPLACE FUNCTION horsies_eligible_workers(p_task horsies_tasks, p_limits horsies_limits, p_key text, p_claimed boolean, p_now timestamptz)
+CREATE OR REPLACE FUNCTION horsies_eligible_workers(p_task horsies_tasks, p_limits horsies_limits, p_key text, p_claimed boolean, p_now timestamptz,
+  p_threshold interval)
 RETURNS jsonb
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -26,6 +27,6 @@ BEGIN
         SELECT r.room FROM horsies_partition_rooms(p_limits, ARRAY[p_key], w.id, p_claimed, p_now) AS r) END,
       'wire', coalesce(w.wire, 1), 'knows', horsies_worker_knows(p_task.task_name, p_task.options, w)) ORDER BY w.started_at, w.id), '[]')
     FROM horsies_workers w JOIN horsies_heartbeats b ON b.id = w.id LEFT JOIN busy ON busy.worker = w.id
-    WHERE w.id IN (SELECT horsies_workers_serving(p_task.queue_name)) AND (p_task.claimed_by IS NULL OR w.id = p_task.claimed_by));
+    WHERE w.id IN (SELECT horsies_living_workers(p_task.queue_name, p_threshold)) AND (p_task.claimed_by IS NULL OR w.id = p_task.claimed_by));
 END
 $$;

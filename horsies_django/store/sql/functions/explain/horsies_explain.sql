@@ -42,7 +42,7 @@ BEGIN
       SELECT jsonb_build_object(
         'worker_id', v_task.claimed_by, 'hostname', w.hostname, 'pid', w.pid, 'beat_at', b.sent_at, 'died_at', b.died_at,
         'orphaned', horsies_is_orphaned(v_task.claimed_by, v_task.claimed_at, v_now - p_threshold),
-        'heard_at', (SELECT max(h.sent_at) FROM horsies_workers_serving('*') AS s (id) JOIN horsies_heartbeats h ON h.id = s.id),
+        'heard_at', (SELECT max(h.sent_at) FROM horsies_living_workers('*', p_threshold) AS s (id) JOIN horsies_heartbeats h ON h.id = s.id),
         'child_pid', (SELECT child.pid FROM horsies_heartbeats child
                       WHERE child.worker_id = v_task.claimed_by AND child.role = 'runner' AND child.holding ? p_id::text
                       ORDER BY child.sent_at DESC LIMIT 1))
@@ -94,9 +94,9 @@ BEGIN
     END IF;
   END IF;
 
-  v_facts := v_facts || jsonb_build_object('workers', horsies_eligible_workers(v_task, v_limits, v_key, p_claimed, v_now), 'former', (
+  v_facts := v_facts || jsonb_build_object('workers', horsies_eligible_workers(v_task, v_limits, v_key, p_claimed, v_now, p_threshold), 'former', (
     SELECT coalesce(jsonb_agg(to_jsonb(f) ORDER BY f.seen_at DESC), '[]')
-    FROM (SELECT w.id AS worker_id, w.hostname, w.pid, w.seen_at, w.stopped_at FROM horsies_workers w
+    FROM (SELECT w.id AS worker_id, w.hostname, w.pid, w.seen_at, w.stopping_at, w.stopped_at FROM horsies_workers w
           WHERE w.queues ? v_task.queue_name ORDER BY w.seen_at DESC LIMIT p_many) AS f));
   IF v_task.claimed_by IS NULL AND v_task.enqueued_at <= v_now AND v_queue.name IS NOT NULL THEN
     v_facts := v_facts || jsonb_build_object('before', horsies_tasks_before(v_task, v_now, p_bound + 1));

@@ -23,7 +23,7 @@ BEGIN
     'added_by', (SELECT a.name FROM horsies_workflow_nodes a WHERE a.workflow_id = p_workflow AND a.number = v_node.added_by),
     'when_node', (SELECT u.name FROM horsies_workflow_nodes u WHERE u.workflow_id = p_workflow AND u.number = v_node.when_node),
     'undoes', (SELECT u.name FROM horsies_workflow_nodes u WHERE u.workflow_id = p_workflow AND u.number = v_node.undoes),
-    'heard_at', (SELECT max(h.sent_at) FROM horsies_workers_serving('*') AS s (id) JOIN horsies_heartbeats h ON h.id = s.id),
+    'heard_at', (SELECT max(h.sent_at) FROM horsies_living_workers('*', NULL) AS s (id) JOIN horsies_heartbeats h ON h.id = s.id),
     'task', (SELECT t.id FROM horsies_tasks t
              WHERE t.workflow_id = p_workflow AND t.node = p_number AND t.finished_at IS NULL ORDER BY t.node_index LIMIT 1),
     'child', (SELECT jsonb_build_object('id', c.id, 'name', c.name, 'status', c.status, 'finished_at', c.finished_at, 'error_code', c.error_code)

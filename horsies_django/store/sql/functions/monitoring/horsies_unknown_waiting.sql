@@ -10,8 +10,8 @@ DECLARE
 BEGIN
   RETURN QUERY
   WITH living AS MATERIALIZED (
-    SELECT worker FROM horsies_workers worker LEFT JOIN horsies_heartbeats beat ON beat.id = worker.id
-    WHERE horsies_worker_state(worker.stopped_at, beat.sent_at, beat.died_at, p_threshold) = 'living'
+    SELECT worker FROM horsies_workers worker
+    WHERE worker.id IN (SELECT horsies_living_workers('*', p_threshold))
   ), step AS (
     SELECT q.name, p.lane, p.priority FROM unnest(p_names) AS q (name) CROSS JOIN LATERAL horsies_priorities(q.name) AS p
     WHERE EXISTS (SELECT FROM living WHERE (living.worker).queues ? q.name)

@@ -29,7 +29,7 @@ from horsies_django.admin.base.html import FEW, LAST, MANY, NODE_PAGE, absolute,
 from horsies_django.admin.base.readonly import refusal
 from horsies_django.admin.workers import LIFE
 from horsies_django.conf import config
-from horsies_django.core.counts import COMPLETED, RETURNED, quantile
+from horsies_django.core.counts import COMPLETED, RETURNED
 from horsies_django.core.queues import CLUSTER
 from horsies_django.models import AuditEntry, Queue, Schedule, Task, Worker, WorkflowRun
 from horsies_django.monitoring import history
@@ -199,8 +199,8 @@ class Overview:
             gauge(self.listed(f"{queue.running:,}", status="RUNNING", **of_queue), queue),
             f"{rate:,.{0 if rate >= 10 else 1}f}",
             self.listed(f"{whole.failed:,}", status="FAILED", **of_queue) if whole.failed else "0",
-            seconds(quantile(whole.waits, 0.95)),
-            seconds(quantile(whole.runs, 0.95)),
+            seconds(whole.wait(0.95)),
+            seconds(whole.run(0.95)),
             bars([step[:2] for step in steps], f"{queue.name}, {SPANS[self.chosen][0]}"),
         )
         paused = badge("paused", "■", _("Paused")) if queue.paused else ""

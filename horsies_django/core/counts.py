@@ -37,6 +37,7 @@ class Total(NamedTuple):
     n: int
     seconds: float
     buckets: tuple[int, ...]
+    longest: float | None = None  # seconds, of what a worker adds to the history
 
     def minus(self, earlier: Total | None) -> Total:
         """Return what was counted since ``earlier``, None for the beginning."""
@@ -56,16 +57,18 @@ def bucket(seconds: float) -> int:
     return bisect_left(BOUNDS, seconds)
 
 
-def quantile(buckets: Sequence[int], share: float) -> float | None:
+def quantile(buckets: Sequence[int], share: float, longest: float = 0.0) -> float | None:
     """Return the duration in seconds that ``share`` of the values do not exceed, interpolated in its bucket.
 
-    None without values; the last bound if it is in the bucket that has no end.
+    Its bucket ends with the ``longest`` value, if that is known and in it: no value is longer. None
+    without values; the last bound if it is in the bucket that has no end.
     """
     rank, sums = share * sum(buckets), list(accumulate(buckets))
     if not rank:
         return None
     place = bisect_left(sums, rank)
-    low, high = BOUNDS[place - 1] if place else 0.0, BOUNDS[place]
+    low = BOUNDS[place - 1] if place else 0.0
+    high = min(BOUNDS[place], longest) if longest > low else BOUNDS[place]
     return low if high == math.inf else high - (high - low) * (sums[place] - rank) / buckets[place]
 
 

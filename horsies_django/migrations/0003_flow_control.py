@@ -102,5 +102,6 @@ class Migration(migrations.Migration):
         ),
         migrations.AddField("worker", "stopping_at", models.DateTimeField(null=True, verbose_name="began to stop")),
         migrations.AddField("pruning", "done_at", models.DateTimeField(db_default=Now(), verbose_name="done")),
+        migrations.AddField("history", "longest", models.FloatField(null=True, verbose_name="longest, seconds")),
         migrations.RunSQL([*functions()], migrations.RunSQL.noop, hints={"model_name": "task"}),
     ]

@@ -135,6 +135,7 @@ class History(ReadOnlyRow):
     result = models.CharField(_("result"), max_length=100)
     n = models.IntegerField(_("number"))
     seconds = models.FloatField(_("seconds in all"))
+    longest = models.FloatField(_("longest, seconds"), null=True)
     buckets = IntegerArray(_("histogram"))
 
     class Meta(ReadOnlyRow.Meta):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from django.db import connections
 
 from horsies_django.conf import config
-from horsies_django.core.counts import BOUNDS
+from horsies_django.core.counts import BOUNDS, quantile
 from horsies_django.core.queues import CLUSTER
 from horsies_django.models import TaskAttempt
 from horsies_django.models.fields import aware
@@ -26,13 +26,24 @@ NEWEST = 1_000  # tasks of a group that are looked at
 class Step(NamedTuple):
     """What was counted of a queue in a step of time: the tasks that completed or returned an error, and those that failed.
 
-    ``waits`` and ``runs`` are histograms: how long due tasks had waited when they were claimed, and how long attempts ran.
+    ``waits`` and ``runs`` are histograms: how long due tasks had waited when they were claimed, and how long attempts ran. The
+    longest of each is in seconds, 0 if none is known.
     """
 
     completed: int = 0
     failed: int = 0
     waits: tuple[int, ...] = NONE
     runs: tuple[int, ...] = NONE
+    longest_wait: float = 0.0
+    longest_run: float = 0.0
+
+    def wait(self, share: float) -> float | None:
+        """Return the seconds that ``share`` of the waits do not exceed, None without waits."""
+        return quantile(self.waits, share, self.longest_wait)
+
+    def run(self, share: float) -> float | None:
+        """Return the seconds that ``share`` of the attempts do not exceed, None without attempts."""
+        return quantile(self.runs, share, self.longest_run)
 
 
 def series(connection: Connection, span: dt.timedelta, points: int) -> dict[str, list[Step]]:
@@ -42,11 +53,14 @@ def series(connection: Connection, span: dt.timedelta, points: int) -> dict[str,
     Raises the errors of the driver.
     """
     found: dict[str, list[Step]] = {}
-    for queue, place, kind, n, buckets in HistoryStore(connection).series(span, points):
+    for queue, place, kind, n, longest, buckets in HistoryStore(connection).series(span, points):
         steps = found.setdefault(queue, [Step()] * points)
         histogram = tuple(map(int, buckets))
-        waits, runs = (histogram, NONE) if kind == "claimed" else (NONE, histogram)
-        step = Step(n * (kind == "completed"), n * (kind == "failed"), waits, runs)
+        if kind == "claimed":
+            step = Step(waits=histogram, longest_wait=longest or 0.0)
+        else:
+            ended = n * (kind == "completed"), n * (kind == "failed")
+            step = Step(*ended, runs=histogram, longest_run=longest or 0.0)
         steps[place] = together((steps[place], step))
     return found
 
@@ -59,9 +73,9 @@ def of_queue(found: Mapping[str, Sequence[Step]], queue: str) -> list[Step]:
 
 def together(steps: Iterable[Step]) -> Step:
     """Return the sum of steps."""
-    completed, failed, *histograms = zip(Step(), *steps, strict=True)
+    completed, failed, *histograms, longest_wait, longest_run = zip(Step(), *steps, strict=True)
     waits, runs = (tuple(map(sum, zip(*each, strict=True))) for each in histograms)
-    return Step(sum(completed), sum(failed), waits, runs)
+    return Step(sum(completed), sum(failed), waits, runs, max(longest_wait), max(longest_run))
 
 
 class Place(NamedTuple):

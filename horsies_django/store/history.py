@@ -40,10 +40,13 @@ class HistoryStore(Store):
     def totals(self, span: timedelta, but: Collection[str] = ()) -> list[Total]:
         """Return how often each result of each task occurred in the last ``span``, except for results in ``but``."""
         rows = self.run("horsies_totals", width=width(span), span=span, but=sorted(but))
-        return [Total._make((*columns, tuple(map(int, buckets)))) for *columns, buckets in rows]
+        return [Total._make((*columns, tuple(map(int, buckets)), None)) for *columns, buckets in rows]
 
-    def series(self, span: timedelta, steps: int) -> list[tuple[str, int, str, int, list[int]]]:
-        """Return the sums of the last ``span`` by queue, step (the last is ``steps`` - 1) and kind, each with its histogram."""
+    def series(self, span: timedelta, steps: int) -> list[tuple[str, int, str, int, float | None, list[int]]]:
+        """Return the sums of the last ``span`` by queue, step (the last is ``steps`` - 1) and kind.
+
+        Each has its longest duration and its histogram.
+        """
         params = {"width": width(span), "span": span, "steps": steps, "completed": [COMPLETED, RETURNED]}
         return self.run("horsies_series", **params, no_failure=sorted(NO_FAILURE))
 

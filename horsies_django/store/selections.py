@@ -10,13 +10,16 @@ from typing import Any, NamedTuple
 
 from horsies_django.store.base import Store
 
+NO_SITE = "(none)"  # of attempts without a site, or without an exception
+
 
 class Selection(NamedTuple):
     """The tasks that have all of these attributes; None: any. Acts leave those of workflow runs, and need a status and ``until``.
 
     ``status`` is a status, "UNSUCCESSFUL" for FAILED, CANCELLED and EXPIRED, or "FINISHED" for any final one. Tasks that have
     finished are bounded by when they did, others by when they were sent. ``site`` is where the last attempt failed, see
-    ``TaskAttempt.site``; ``worker`` the one that runs or ran the task; ``partition`` its key as it is stored.
+    ``TaskAttempt.site``, and ``exception`` the class that it raised, as ``TaskAttempt.exception_class``; ``NO_SITE`` for both
+    means that there is none. ``worker`` is the one that runs or ran the task; ``partition`` its key as it is stored.
     """
 
     status: str | None = None
@@ -28,6 +31,7 @@ class Selection(NamedTuple):
     site: str | None = None
     worker: uuid.UUID | None = None
     partition: str | None = None
+    exception: str | None = None
 
 
 class Selected(NamedTuple):

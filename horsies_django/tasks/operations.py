@@ -122,11 +122,11 @@ def purge(
 ) -> dict[str, int]:
     """Delete the tasks that finished until then and match, and return how many are ``DELETED``, ``KEPT`` and ``LOCKED``.
 
-    ``status`` is a final one, "UNSUCCESSFUL" for all but COMPLETED, or "FINISHED" for all. ``attributes`` are ``queue``,
-    ``name`` (or a part of it), ``code``, ``site``, ``partition`` and ``worker``. Each 500 tasks are a transaction, or else part
-    of the open one, with an entry of the audit. Kept are those that stop their partition; those of workflow runs are left and not
-    counted. Raises ValueError for another status, attributes that do not go together, and an actor or a reason that cannot be
-    stored.
+    ``status`` is a final one, "UNSUCCESSFUL" for all but COMPLETED, or "FINISHED" for all. ``attributes`` are
+    ``queue``, ``name`` (or a part of it), ``code``, ``site``, ``exception``, ``partition`` and ``worker``. Each 500
+    tasks are a transaction, or else part of the open one, with an entry of the audit. Kept are those that stop their
+    partition; those of workflow runs are left and not counted. Raises ValueError for another status, attributes that
+    do not go together, and an actor or a reason that cannot be stored.
     """
     from horsies_django.models.fields import aware  # no model is imported before Django is set up
     from horsies_django.tasks.selection import ENDED, act_on_all, matching

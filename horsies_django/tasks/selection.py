@@ -29,7 +29,7 @@ from horsies_django.models.tasks import UNSUCCESSFUL as NOT_COMPLETED
 from horsies_django.store import base
 from horsies_django.store.history import HistoryStore
 from horsies_django.store.notify import channel_prefix
-from horsies_django.store.selections import Selected, Selection, SelectionStore
+from horsies_django.store.selections import NO_SITE, Selected, Selection, SelectionStore
 from horsies_django.store.tasks import TaskStore
 from horsies_django.tasks import registry
 from horsies_django.tasks.ids import uuid7
@@ -67,19 +67,32 @@ def described(
     code: str | None = None,
     site: str | None = None,
     partition: str | None = None,
+    exception: str | None = None,
     **times: Any,
 ) -> Selection:
     """Return the tasks that have all of these attributes: those of ``Selection``.
 
-    ``name`` is the name of a task, or a part of names that are known from the code or from the history. A code or a site without
-    a status means tasks that did not complete. Raises ValueError for attributes that tasks of that status do not have.
+    ``name`` is the name of a task, or a part of names that are known from the code or from the history. A code, a
+    site or an exception without a status means tasks that did not complete. Raises ValueError for attributes that
+    tasks of that status do not have.
     """
-    if (code or site) and (status := status or UNSUCCESSFUL) not in FAILED:
-        raise ValueError(f"only tasks that did not complete have an error code or a site, not those that are {status}")
+    if (code or site or exception) and (status := status or UNSUCCESSFUL) not in FAILED:
+        raise ValueError(
+            f"only tasks that did not complete have an error code, a site or an exception, not those that are {status}"
+        )
     if partition is not None and queue is None:
         raise ValueError("a partition is one of a queue: name the queue, too")
     names = None if name is None else names_with(name)
-    return Selection(status, queue=queue, names=names, code=code, site=site, partition=partition, **times)
+    return Selection(
+        status,
+        queue=queue,
+        names=names,
+        code=code,
+        site=site,
+        partition=partition,
+        exception=exception,
+        **times,
+    )
 
 
 def matching(status: str, *, until: dt.datetime | None = None, **attributes: Any) -> Selection:
@@ -114,10 +127,14 @@ def fitting(chosen: Selection, rows: QuerySet[Task]) -> QuerySet[Task]:
         f"{at}__gte": chosen.since, f"{at}__lte": chosen.until,
     }  # fmt: skip
     found = rows.filter(**{column: value for column, value in wanted.items() if value is not None})
-    if chosen.site is None:
+    of_last = {"site": chosen.site, "exception_class": chosen.exception}
+    given = {column: value for column, value in of_last.items() if value is not None}
+    if not given:
         return found
     last = TaskAttempt.objects.filter(task_id=OuterRef("pk"), finished_at=OuterRef("finished_at"))
-    return found.filter(Exists(last.filter(site=chosen.site)))
+    for column, value in given.items():
+        last = last.filter(**({f"{column}__isnull": True} if value == NO_SITE else {column: value}))
+    return found.filter(Exists(last))
 
 
 def newest(chosen: Selection, rows: QuerySet[Task] | None = None) -> tuple[QuerySet[Task], bool]:

@@ -274,7 +274,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "reason": (lambda: act(matching("FAILED"), "redact", actor="ada", reason=" "), "needs a reason"),
     "actor": (lambda: act(matching("FAILED"), "retry", actor=""), "no task was changed: actor"),
     "code": (lambda: matching("COMPLETED", code="OH_NO"), "have an error code"),
-    "site": (lambda: matching("RUNNING", site="x"), "have an error code or a site"),
+    "site": (lambda: matching("RUNNING", site="x"), "have an error code, a site or an exception"),
     "partition": (lambda: matching("FAILED", partition="x"), "name the queue"),
 }
 

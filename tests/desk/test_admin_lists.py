@@ -68,6 +68,7 @@ def test_each_field_of_the_list_is_exact(boss: Client) -> None:
         ({"queue": "mail", "partition": "x"}, Selection(None, queue="mail", partition="x")),
         ({"code": "OH_NO"}, Selection("UNSUCCESSFUL", code="OH_NO")),
         ({"status": "FAILED", "site": SITE}, Selection("FAILED", site=SITE)),
+        ({"status": "FAILED", "exception": "(none)"}, Selection("FAILED", exception="(none)")),
     ):
         assert set(listed(boss, **query)) == {row.pk for row in rows if fits(row, chosen, runs=True)}, query
 
@@ -173,9 +174,10 @@ def test_a_group_is_opened_by_class_and_site_with_links_to_just_these(boss: Clie
     """Naive: the first attempts are counted, or "Retry all" retries what failed elsewhere."""
     counted(("mail", "shop.pay", "OH_NO", 5))
     late = fail("ValueError", PAY, "the newest")
-    wanted = {late.pk, fail("ValueError", PAY, "older", HOUR / 4).pk, fail("KeyError", PAY, ago=HOUR / 3).pk}
+    wanted = {late.pk, fail("ValueError", PAY, "older", HOUR / 4).pk}
+    fail("KeyError", PAY, ago=HOUR / 3)
     fail("ValueError", SHIP)
-    fail(None, None)
+    nowhere = fail(None, None)
     fail("ValueError", PAY, error_code="OTHER")
     fail("ValueError", PAY, task_name="shop.ship")
     fail("ValueError", PAY, ago=300 * HOUR)
@@ -186,7 +188,10 @@ def test_a_group_is_opened_by_class_and_site_with_links_to_just_these(boss: Clie
     assert sorted(cells[:3] for cells in found[1:4]) == others
     show, retry = links(page, "Show")[0], links(page, "Retry all")[0]
     assert set(listed(boss, **dict(parse_qsl(urlsplit(show).query)))) == wanted
-    assert '<h2 id="horsies-found">3 tasks</h2>' in body(boss, retry)
+    assert '<h2 id="horsies-found">2 tasks</h2>' in body(boss, retry)
+    place = next(place for place, cells in enumerate(found) if cells[0].startswith("–"))
+    assert listed(boss, **dict(parse_qsl(urlsplit(links(page, "Show")[place]).query))) == [nowhere.pk]
+    assert '<h2 id="horsies-found">1 tasks</h2>' in body(boss, links(page, "Retry all")[place])
     assert parse_qsl(urlsplit(show).query) == parse_qsl(urlsplit(retry).query)
     monkeypatch.setattr(history, "NEWEST", 1)
     seen = [cells[2] for cells in rows(body(boss, PAGE, task="shop.pay", code="OH_NO"))]

@@ -297,6 +297,24 @@ def test_a_quantile_is_interpolated_in_its_bucket(counts: dict[int, int], share:
     assert quantile(buckets, share) == (seconds if seconds is None else pytest.approx(seconds))
 
 
+@pytest.mark.parametrize(
+    ("counts", "share", "longest", "seconds"),
+    [
+        ({12: 1}, 0.95, 75.0, 74.25),  # in the bucket from one minute to five
+        ({12: 1}, 1.0, 75.0, 75.0),
+        ({7: 95, 12: 5}, 0.95, 75.0, 1.0),
+        ({15: 3}, 1.0, 9_000.0, 9_000.0),
+        ({12: 1}, 1.0, 0.0, 300.0),  # nobody knows the longest
+    ],
+)
+def test_no_quantile_is_above_the_longest(counts: dict[int, int], share: float, longest: float, seconds: float) -> None:
+    buckets = [counts.get(place, 0) for place in range(len(BOUNDS))]
+
+    found = quantile(buckets, share, longest)
+
+    assert found == pytest.approx(seconds)
+
+
 def test_a_line_is_said_once_a_minute_for_each_kind_with_how_many_were_left_out() -> None:
     repeats = Repeats()
     assert [repeats.due("refused", now) for now in (5.0, 5.0, 64.9)] == ["", None, None]

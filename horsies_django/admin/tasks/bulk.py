@@ -36,6 +36,7 @@ from horsies_django.core.texts import LONGEST_REASON, name_of
 from horsies_django.models.fields import aware
 from horsies_django.monitoring import history
 from horsies_django.store import base
+from horsies_django.store.selections import NO_SITE
 from horsies_django.tasks import selection
 
 SALT = "horsies.act"
@@ -60,6 +61,11 @@ SPANS = {
     "day": (gettext_lazy("a day"), dt.timedelta(days=1)),
     "week": (gettext_lazy("a week"), dt.timedelta(days=7)),
 }
+
+
+def of_place(place: history.Place) -> dict[str, str]:
+    """Return the fields of the form that tell the tasks of a place from all others."""
+    return {"site": place.site or NO_SITE, "exception": place.exception or NO_SITE}
 
 
 class WhyForm(forms.Form):
@@ -211,14 +217,16 @@ class BulkMixin(ReadOnlyAdminMixin):
         found, places = read or ([], [])
         pages = ["changelist", *(["all"] if request.user.has_perm("horsies.operate_task") else [])]
 
-        def links(name: str, code: str, site: str = "") -> dict[str, str]:
-            fields = {"status": "FAILED", "name": name, "code": code, "site": site, "since": since.isoformat()}
+        def links(name: str, code: str, **where: str) -> dict[str, str]:
+            fields = {"status": "FAILED", "name": name, "code": code, "since": since.isoformat(), **where}
             return {} if OTHER in (name, code) else {page: address(self, page, **fields) for page in pages}
 
         context = {
             "spans": {key: text for key, (text, _length) in SPANS.items()}, "span": span, "since": absolute(since),
             "late": read is None, "many": f"{sum(one.n for one in found):,}", "task": task, "code": code,
             "groups": [(one.task, one.code, f"{one.n:,}", links(one.task, one.code)) for one in found[:SHOWN]],
-            "places": [(place, away(place.at, now), links(task, code, place.site)) for place in places[:SHOWN]],
+            "places": [
+                (place, away(place.at, now), links(task, code, **of_place(place))) for place in places[:SHOWN]
+            ],
         }  # fmt: skip
         return self.shown(request, "task/failures", _("Failures"), context)

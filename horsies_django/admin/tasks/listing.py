@@ -69,6 +69,7 @@ class SelectionForm(forms.Form):
     name = forms.CharField(label=gettext_lazy("Name, or a part of it"), required=False, max_length=255)
     code = forms.CharField(label=gettext_lazy("Error code"), required=False, max_length=100)
     site = forms.CharField(label=gettext_lazy("Failed in"), required=False, max_length=1_000)
+    exception = forms.CharField(label=gettext_lazy("Exception"), required=False, max_length=1_000)
     since = MomentField(label=gettext_lazy("Finished or sent since"), required=False, max_length=40)
     until = MomentField(label=gettext_lazy("Until"), required=False, max_length=40)
     worker = forms.UUIDField(label=gettext_lazy("Worker"), required=False)

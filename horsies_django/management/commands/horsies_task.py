@@ -32,7 +32,7 @@ from horsies_django.tasks.enqueue import send_call
 from horsies_django.tasks.handle import TaskHandle, get_handle
 from horsies_django.tasks.options import SendOptions
 
-GIVEN = ("queue", "name", "code", "site", "since", "until", "worker", "partition")
+GIVEN = ("queue", "name", "code", "site", "exception", "since", "until", "worker", "partition")
 OF_MANY = ("retry", "cancel", "redact")
 USUAL = {"retry": Status.FAILED.value, "cancel": Status.PENDING.value, "terminate": Status.RUNNING.value}
 
@@ -62,13 +62,14 @@ def add_selection(parser: ArgumentParser, verb: str) -> None:
         "name": ("TEXT", str, "tasks of this name, or whose name has this part"),
         "code": ("CODE", str, "tasks with this error code"),
         "site": ("SITE", str, "tasks that failed here: 'shop/tasks.py in charge'"),
+        "exception": ("CLASS", str, "tasks whose last attempt raised this class: 'builtins.ValueError'"),
         "since": ("WHEN", ago, f"tasks {when} since then: 30m, 2h, 7d, or a datetime"),
         "until": ("WHEN", ago, f"tasks {when} until then"),
         "worker": ("ID", worker_id, "tasks of this worker"),
         "partition": ("KEY", str, "tasks of this partition of the queue, as it is stored"),
     }
     for name, (metavar, type_, text) in texts.items():
-        if verb != "cancel" or name not in ("code", "site"):
+        if verb != "cancel" or name not in ("code", "site", "exception"):
             parser.add_argument(f"--{name}", metavar=metavar, type=type_, help=f"{which} {text}")
     parser.add_argument("--json", action="store_true", help="print JSON")
 

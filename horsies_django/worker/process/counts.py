@@ -69,16 +69,28 @@ class Counts:
     def read(self) -> list[Total]:
         """Return the counts so far."""
         with self.lock:
-            return [Total(*key, n, seconds, tuple(buckets)) for key, (n, seconds, *buckets) in self.entries.items()]
+            return [
+                Total(*key, n, seconds, tuple(buckets))
+                for key, (n, seconds, _longest, *buckets) in self.entries.items()
+            ]
+
+    def take_longest(self) -> dict[Key, float]:
+        """Return the longest duration of each key since this was called before."""
+        with self.lock:
+            found = {key: entry[2] for key, entry in self.entries.items() if entry[2]}
+            for key in found:
+                self.entries[key][2] = 0.0
+            return found
 
     def _add(self, key: Key, seconds: float | None) -> None:
         entry = self.entries.get(key)
         if entry is None:
-            entry = self.entries.setdefault(self._counted_as(key), [0, 0.0, *[0] * len(BOUNDS)])
+            entry = self.entries.setdefault(self._counted_as(key), [0, 0.0, 0.0, *[0] * len(BOUNDS)])
         entry[0] += 1
         if seconds is not None:
             entry[1] += seconds
-            entry[2 + bucket(seconds)] += 1
+            entry[2] = max(entry[2], seconds)
+            entry[3 + bucket(seconds)] += 1
 
     def _counted_as(self, key: Key) -> Key:
         """Return the key under which a new one is counted: what the project names without end would fill memory and table."""
@@ -108,7 +120,9 @@ class HistoryWriter:
         """Write what was counted since the last time. Raises psycopg.Error."""
         self.send(connection)
         now, counts = time.monotonic(), self.counts.read()
-        self.sent = [new for total in counts if (new := total.minus(self.known.get(total[:3]))).n]
+        longest = self.counts.take_longest()
+        new = [total.minus(self.known.get(total[:3])) for total in counts]
+        self.sent = [one._replace(longest=longest.get(one[:3])) for one in new if one.n]
         self.known = {total[:3]: total for total in counts}
         self.covers, self.since = timedelta(seconds=now - self.since), now
         self.number += 1

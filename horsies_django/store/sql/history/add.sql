@@ -7,11 +7,11 @@ WITH counted AS (
 ), new AS (
   SELECT span.width, to_timestamp(floor(extract(epoch FROM counted.middle) / span.width) * span.width) AS at, row.*
   FROM counted CROSS JOIN (VALUES (60), (3600)) AS span (width)
-  CROSS JOIN jsonb_to_recordset(%(rows)s::jsonb) AS row (queue text, task text, result text, n int, seconds float8, buckets int[])
+  CROSS JOIN jsonb_to_recordset(%(rows)s::jsonb) AS row (queue text, task text, result text, n int, seconds float8, longest float8, buckets int[])
 )
-INSERT INTO horsies_history AS kept (width, at, queue, task, result, n, seconds, buckets)
-SELECT new.width, new.at, new.queue, new.task, new.result, new.n, new.seconds, new.buckets FROM new
+INSERT INTO horsies_history AS kept (width, at, queue, task, result, n, seconds, longest, buckets)
+SELECT new.width, new.at, new.queue, new.task, new.result, new.n, new.seconds, new.longest, new.buckets FROM new
 ORDER BY new.width, new.at, new.queue, new.task, new.result
 ON CONFLICT (width, at, queue, task, result) DO UPDATE
-SET n = kept.n + excluded.n, seconds = kept.seconds + excluded.seconds,
+SET n = kept.n + excluded.n, seconds = kept.seconds + excluded.seconds, longest = greatest(kept.longest, excluded.longest),
     buckets = ARRAY(SELECT bucket.kept + bucket.new FROM unnest(kept.buckets, excluded.buckets) AS bucket (kept, new))

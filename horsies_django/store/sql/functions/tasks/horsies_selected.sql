@@ -1,5 +1,6 @@
 -- Returns tasks outside of workflow runs, in the order of the index that has the tasks of p_status, from p_after on (NULL: the beginning): at
--- most p_many of those that p_queue, p_names, p_code, p_site, p_worker and p_partition describe (NULL: any), among the next p_read entries.
+-- most p_many of those that p_queue, p_names, p_code, p_site, p_worker, p_partition and p_exception describe (NULL: any), among the next p_read
+-- entries. p_site and p_exception are those of the last attempt, '(none)' for one that has none.
 -- p_status: a status, 'UNSUCCESSFUL' for FAILED, CANCELLED and EXPIRED, or 'FINISHED' for any that is final. Tasks that have finished by then
 -- are bounded by when they did, others by when they were sent: from p_since to p_until.
 -- The last row has no id, but after: where the index goes on, behind the last one that was read; NULL if everything was read.
@@ -7,7 +8,7 @@
 -- Index: horsies_tasks_unsuccessful, horsies_tasks_finished, horsies_tasks_claim, horsies_tasks_parked, horsies_tasks_holding.
 CREATE OR REPLACE FUNCTION horsies_selected(
   p_status text, p_queue text, p_names text[], p_code text, p_site text, p_worker uuid, p_partition text, p_since timestamptz, p_until timestamptz,
-  p_after jsonb, p_many int, p_read int
+  p_exception text, p_after jsonb, p_many int, p_read int
 ) RETURNS TABLE (id uuid, task_name text, error_code text, after jsonb) LANGUAGE plpgsql STABLE
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_custom_plan AS $$
 DECLARE
@@ -56,8 +57,16 @@ BEGIN
       AND (p_names IS NULL OR e.task_name = ANY (p_names)) AND (p_code IS NULL OR e.error_code = p_code)
       AND (p_worker IS NULL OR e.claimed_by = p_worker) AND (p_partition IS NULL OR e.partition_key = p_partition)
       AND (p_since IS NULL OR e.at >= p_since) AND e.at <= p_until AND e.workflow_id IS NULL
-      AND (p_site IS NULL OR EXISTS (
-             SELECT FROM horsies_task_attempts a WHERE a.task_id = e.id AND a.site = p_site AND a.finished_at = e.at))
+      AND (
+        p_site IS NULL AND p_exception IS NULL
+        OR EXISTS (
+          SELECT FROM horsies_task_attempts a
+          WHERE a.task_id = e.id
+            AND a.finished_at = e.at
+            AND (p_site IS NULL OR a.site IS NOT DISTINCT FROM nullif(p_site, '(none)'))
+            AND (p_exception IS NULL OR a.exception_class IS NOT DISTINCT FROM nullif(p_exception, '(none)'))
+        )
+      )
     LIMIT p_many
   )
   SELECT f.id, f.task_name::text, f.error_code::text, NULL::jsonb FROM fitting f

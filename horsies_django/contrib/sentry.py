@@ -9,6 +9,8 @@ import os
 import re
 import sys
 import sysconfig
+from functools import lru_cache
+from types import ModuleType
 from typing import Any
 from uuid import uuid4
 
@@ -82,7 +84,43 @@ def report(**values: Any) -> None:
     listed = (*(client.options["in_app_include"] or ()), *(client.options["in_app_exclude"] or ()))
     with sentry_sdk.isolation_scope() as scope:
         scope.clear_breadcrumbs()  # of other tasks
-        sentry_sdk.capture_event(event_of(values, listed))
+        event = event_of(values, listed)
+        sentry_sdk.capture_event(event, hint_of(values["exception_class"], event["exception"]["values"][-1]["value"]))
+
+
+def hint_of(path: str | None, message: str) -> dict[str, Any]:
+    """Return the hint for an event, by which the options of Sentry decide, such as ``ignore_errors`` and ``before_send``."""
+    if path is None:
+        return {}
+    kind = class_of(path)
+    try:
+        error = kind.__new__(kind, message)  # not made by its own code, which may take other arguments
+    except Exception:
+        kind = stand_in(path)
+        error = kind(message)
+    return {"exc_info": (kind, error, None)}
+
+
+def class_of(path: str) -> type[BaseException]:
+    """Return the class of an exception by its dotted path. Imports nothing: one that is not loaded here has a stand-in."""
+    names = path.split(".")
+    for end in range(len(names) - 1, 0, -1):
+        if (module := sys.modules.get(".".join(names[:end]))) is None:
+            continue
+        found: Any = module
+        for name in names[end:]:
+            found = vars(found).get(name) if isinstance(found, ModuleType | type) else None
+        if isinstance(found, type) and issubclass(found, BaseException):
+            return found
+        break
+    return stand_in(path)
+
+
+@lru_cache(maxsize=1_000)
+def stand_in(path: str) -> type[BaseException]:
+    """Return a class with the name of one that is not loaded here, the same one each time."""
+    module, _, name = path.rpartition(".")
+    return type(name, (Exception,), {"__module__": module, "__qualname__": name})
 
 
 def event_of(values: dict[str, Any], listed: tuple[str, ...] = ()) -> Any:

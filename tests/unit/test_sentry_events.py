@@ -13,6 +13,7 @@ from uuid import uuid4
 
 import pytest
 import sentry_sdk
+from sentry_sdk.transport import Transport
 
 from horsies_django.contrib import sentry
 from horsies_django.core.metadata import encode_metadata
@@ -274,3 +275,73 @@ def test_without_its_package_an_integration_says_what_to_install(module: str, pa
     code = f"import sys; sys.modules[{package!r}] = None\nimport {name}"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert f"ImportError: {name} needs {distribution}: pip install 'horsies-django[{module}]'" in result.stderr
+
+
+class Picky(Exception):
+    """An exception with a constructor of its own."""
+
+    def __init__(self, order: int, *, amount: int) -> None:
+        raise AssertionError("it is called")
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        (f"{OWN}.Picky", Picky),
+        (f"{OWN}.Outer.Refused", Outer.Refused),
+        ("builtins.KeyError", KeyError),
+        ("builtins.OSError", OSError),
+    ],
+)
+def test_the_hint_has_the_class_of_the_exception(path: str, kind: type[BaseException]) -> None:
+    """Fails if ``ignore_errors`` and ``before_send`` cannot tell the failures that the project does not want."""
+    found, error, trace = sentry.hint_of(path, "no such order")["exc_info"]
+
+    assert (found, type(error), error.args, trace) == (kind, kind, ("no such order",), None)
+
+
+@pytest.mark.parametrize("path", ["shop.errors.Refused", "antigravity.Refused", f"{OWN}.refuse", f"{OWN}.pytest.fail"])
+def test_the_hint_of_a_class_that_is_not_loaded_has_its_name(path: str) -> None:
+    found, error, _ = sentry.hint_of(path, "no")["exc_info"]
+
+    assert f"{found.__module__}.{found.__qualname__}" == path
+    assert isinstance(error, Exception)
+    assert "antigravity" not in sys.modules
+
+
+def test_a_failure_without_an_exception_has_no_hint() -> None:
+    assert sentry.hint_of(None, "") == {}
+
+
+class Filtered(Exception):
+    """A failure that the project does not want to see."""
+
+
+@pytest.mark.parametrize(
+    ("error", "options"),
+    [
+        (Outer.Refused("no"), {"ignore_errors": [LookupError]}),
+        (Outer.Refused("no"), {"ignore_errors": ["Outer.Refused"]}),
+        (Filtered("no"), {"ignore_errors": [f"{OWN}.Filtered"]}),
+        (Filtered("no"), {"before_send": lambda event, hint: None if hint["exc_info"][0] is Filtered else event}),
+        (Filtered("no"), {"error_sampler": lambda event, hint: 1 - isinstance(hint["exc_info"][1], Filtered)}),
+    ],
+    ids=["base class", "name", "path", "before_send", "sampler"],
+)
+def test_the_options_of_sentry_decide_about_failures(error: Exception, options: dict[str, Any]) -> None:
+    sent: list[Any] = []
+
+    class Kept(Transport):
+        def capture_envelope(self, envelope: Any) -> None:
+            sent.append(envelope.get_event()["exception"]["values"][-1]["type"])
+
+    client = sentry_sdk.Client(
+        "http://key@127.0.0.1/1", transport=Kept, integrations=[sentry.HorsiesIntegration()], **options
+    )
+
+    with sentry_sdk.new_scope() as scope:
+        scope.set_client(client)
+        sentry.report(**told(error))
+        sentry.report(**told(ZeroDivisionError("wanted")))
+
+    assert sent == ["ZeroDivisionError"]

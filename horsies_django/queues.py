@@ -18,7 +18,7 @@ from horsies_django.core.codec import CodecError
 from horsies_django.core.codec.jsondata import plain, write_json
 from horsies_django.core.errors import QueueError
 from horsies_django.core.queues import CLUSTER, POLICIES
-from horsies_django.core.texts import refuse_who, text_problem
+from horsies_django.core.texts import storable_who, text_problem
 from horsies_django.models import Queue
 from horsies_django.models.fields import aware
 from horsies_django.store.base import LOCK_NOT_AVAILABLE, migrated
@@ -117,7 +117,7 @@ def override(
     """
     if not limits:
         raise QueueError(f"queue {name!r}: an override needs at least one of {', '.join(LIMITS)}")
-    refuse_who(QueueError, f"queue {name!r:.200} was not changed", actor, reason)
+    actor, reason = storable_who(QueueError, f"queue {name!r:.200} was not changed", actor, reason)
     if not reason.strip():
         raise QueueError(f"queue {name!r}: an override needs a reason")
     refuse_until(name, until)
@@ -150,7 +150,7 @@ def skip(name: str, key: Mapping[str, Any], *, actor: str, reason: str, task: st
     ``key``: the arguments of the partition rule by name, with values as JSON has them: a UUID or a date is a str. ``task``: the
     name of the task, if the rule is by task. Raises QueueError, also if no failed task stops the key.
     """
-    refuse_who(QueueError, f"no task of queue {name!r:.200} was skipped", actor, reason)
+    actor, reason = storable_who(QueueError, f"no task of queue {name!r:.200} was skipped", actor, reason)
     if not reason.strip():
         raise QueueError(f"queue {name!r}: a skip needs a reason")
     if (found := _find(name)) is None:
@@ -288,7 +288,7 @@ def _unknown(name: str) -> QueueError:
 
 
 def _change(name: str, columns: Mapping[str, Any], *, actor: str, reason: str | None = None, **how: Any) -> list[str]:
-    refuse_who(QueueError, f"queue {name!r:.200} was not changed", actor, reason)
+    actor, reason = storable_who(QueueError, f"queue {name!r:.200} was not changed", actor, reason)
     if text_problem("name", name, 100):
         raise _unknown(name)
     store = QueueStore(connections[config().database])

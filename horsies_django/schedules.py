@@ -19,7 +19,7 @@ from horsies_django.core.errors import ScheduleError, TaskSendError
 from horsies_django.core.patterns import Cron, Daily, Every, Hourly, Monthly, Pattern, PatternError, Weekly
 from horsies_django.core.records import NewTasks
 from horsies_django.core.schedules import ScheduleConfig, as_texts, read_definition
-from horsies_django.core.texts import LONGEST, is_name, refuse_who, text_problem
+from horsies_django.core.texts import LONGEST, is_name, storable_who, text_problem
 from horsies_django.models import Schedule
 from horsies_django.store.base import migrated
 from horsies_django.store.schedules import ScheduleStore
@@ -182,7 +182,7 @@ def delete(name: str, *, actor: str, reason: str | None = None) -> None:
 
     Raises ScheduleError, also for one that the code declares, because the next scheduler to start would write it again.
     """
-    refuse_who(ScheduleError, f"schedule {name!r:.200} was not deleted", actor, reason)
+    actor, reason = storable_who(ScheduleError, f"schedule {name!r:.200} was not deleted", actor, reason)
     with transaction.atomic(using=config().database):
         found = _find(name)
         if not ScheduleStore(connections[config().database]).delete(name, actor, reason):
@@ -197,7 +197,7 @@ def run_now(name: str, *, actor: str, reason: str | None = None) -> uuid.UUID:
     Raises ScheduleError if the schedule does not exist or its task cannot be sent, TaskSendError if the database refuses it.
     """
     found, wrong = read_definition(_find(name).definition)
-    refuse_who(ScheduleError, f"the task of the schedule {name!r} was not sent", actor, reason)
+    actor, reason = storable_who(ScheduleError, f"the task of the schedule {name!r} was not sent", actor, reason)
     if found is None:
         raise ScheduleError(f"invalid schedule {name!r}: {'; '.join(as_texts(wrong))}")
     try:
@@ -247,7 +247,7 @@ def _row(name: str) -> Schedule | None:
 
 
 def _change(name: str, *, actor: str, reason: str | None = None, **how: Any) -> list[str]:
-    refuse_who(ScheduleError, f"schedule {name!r:.200} was not changed", actor, reason)
+    actor, reason = storable_who(ScheduleError, f"schedule {name!r:.200} was not changed", actor, reason)
     changed = None
     if text_problem("name", name) is None:
         changed = ScheduleStore(connections[config().database]).change(name, actor=actor, reason=reason, **how)

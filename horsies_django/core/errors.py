@@ -99,14 +99,18 @@ def code_problem(code: object) -> str | None:
     return None
 
 
-class HorsiesError(Exception):
-    """Base of every exception that horsies_django raises on purpose."""
+class Restorable(BaseException):
+    """An exception that can be pickled and copied whatever its class takes: that of Exception calls it with the text alone."""
 
-    def __reduce__(self) -> tuple[Any, ...]:  # that of Exception calls the class with the text alone
+    def __reduce__(self) -> tuple[Any, ...]:
         return _restored, (type(self), self.args, self.__dict__)
 
 
-def _restored(kind: type[HorsiesError], args: tuple[Any, ...], attributes: dict[str, Any]) -> HorsiesError:
+class HorsiesError(Restorable, Exception):
+    """Base of every exception that horsies_django raises on purpose."""
+
+
+def _restored(kind: type[Restorable], args: tuple[Any, ...], attributes: dict[str, Any]) -> Restorable:
     error = kind.__new__(kind, *args)
     error.__dict__.update(attributes)
     return error

@@ -9,6 +9,7 @@ from typing import Any
 
 LONGEST = 255  # characters of names, keys and actors
 LONGEST_REASON = 10_000
+LAZY = "a lazy text, which means another one in each language: give str() of it"
 NEEDS_REASON = "a redaction needs a reason, which is recorded in the audit and must not contain personal data"
 # Characters that a terminal obeys, or that forge, hide or reorder what stands there: control
 # characters, separators of lines, marks of direction, invisible characters but for the joiners that
@@ -28,8 +29,21 @@ def visible(text: object, *, keep: str = "") -> str:
     return UNSAFE.sub(escaped, str(text))
 
 
+def is_lazy(value: object) -> bool:
+    """Return whether a value is one of Django's lazy texts, by the name of their class."""
+    name = type.__dict__["__name__"].__get__(type(value))  # without calling its metaclass
+    return bool(name == "__proxy__")
+
+
+def as_text(value: Any) -> Any:
+    """Return a lazy text in the language that is active now, and any other value as it is."""
+    return str(value) if is_lazy(value) else value
+
+
 def text_problem(what: str, value: object, most: int = LONGEST) -> str | None:
     """Return why a value is no text of 1 to ``most`` characters that PostgreSQL can store, None if it is one."""
+    if is_lazy(value):
+        return f"{what} is {LAZY}"
     if not isinstance(value, str) or not 1 <= len(value) <= most:
         return f"{what} must be a str of 1 to {most:,} characters, not {value!r:.80}"
     if "\x00" in value or (not value.isascii() and any("\ud800" <= each <= "\udfff" for each in value)):
@@ -46,6 +60,8 @@ def name_problem(what: str, value: object, most: int = LONGEST) -> str | None:
     """Return why a value is no name of 1 to ``most`` printable characters, None if it is one."""
     if is_name(value, most):
         return None
+    if is_lazy(value):
+        return f"{what} is {LAZY}"
     return f"{what} must be a str of 1 to {most} printable characters, not {shown(value, 80)}"
 
 
@@ -55,11 +71,18 @@ def shown(value: object, most: int = 100) -> str:
     return text if len(text) <= most else f"{text[: most - 20]}... ({len(text):,} characters)"
 
 
-def refuse_who(error: type[Exception], refused: str, actor: object, reason: object) -> None:
-    """Raise an error, which says what was ``refused``, for an actor or a reason that cannot be stored. There may be no reason."""
+def storable_who(error: type[Exception], refused: str, actor: Any, reason: Any) -> tuple[str, Any]:
+    """Return an actor and a reason as they are stored: lazy texts in the language that is active now.
+
+    Raises the error, which says what was ``refused``, for one that cannot be stored. There may be no reason.
+    """
+    actor = as_text(actor)
+    reason = as_text(reason)
     problem = None if reason is None or reason == "" else text_problem("reason", reason, LONGEST_REASON)
     if problem := text_problem("actor", actor) or problem:
         raise error(f"{refused}: {problem}")
+
+    return actor, reason
 
 
 def name_of(user: Any) -> str:

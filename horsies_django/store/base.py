@@ -13,13 +13,15 @@ from typing import Any, Protocol
 import psycopg
 from django.db import ProgrammingError
 
+from horsies_django.core.errors import Restorable
+
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 PLANS_SECONDS = 10.0  # for which a session that lives long keeps the plans of its statements
 UNDEFINED = ("42P01", "42883", "42703", "42704")  # SQLSTATEs: no such table, function, column, type
 LOCK_NOT_AVAILABLE = "55P03"  # SQLSTATE: a statement has waited for a lock for too long
 
 
-class NotMigrated(ProgrammingError):  # noqa: N818 - a state of the database
+class NotMigrated(Restorable, ProgrammingError):  # noqa: N818 - a state of the database
     """The tables or functions that this release needs are not there; the message says what to run."""
 
     def __init__(self, alias: str, said: str) -> None:

@@ -12,7 +12,7 @@ from django.db import OperationalError, connections, transaction
 
 from horsies_django.conf import config
 from horsies_django.core.errors import TaskNotRetryable
-from horsies_django.core.texts import refuse_who
+from horsies_django.core.texts import storable_who
 from horsies_django.store.base import LOCK_NOT_AVAILABLE
 from horsies_django.store.notify import channel_prefix
 from horsies_django.store.queues import QueueStore
@@ -31,7 +31,7 @@ def cancel(
     these cannot be stored.
     """
     if actor is not None:
-        refuse_who(ValueError, "no task was cancelled", actor, reason)
+        actor, reason = storable_who(ValueError, "no task was cancelled", actor, reason)
     alias = config().database
     connection = connections[alias]
     store = TaskStore(connection)
@@ -53,7 +53,7 @@ def retry(task_id: uuid.UUID, *, actor: str | None = None, reason: str | None = 
     ``UNIQUE_LOCK_TIMEOUT_MS``, and ValueError for an actor or a reason that cannot be stored.
     """
     if actor is not None:
-        refuse_who(ValueError, f"task {task_id} was not retried", actor, reason)
+        actor, reason = storable_who(ValueError, f"task {task_id} was not retried", actor, reason)
     alias = config().database
     connection = connections[alias]
     store = TaskStore(connection)
@@ -81,7 +81,7 @@ def copy(task_id: uuid.UUID, *, actor: str, reason: str | None = None) -> uuid.U
     The operation is audited. Raises LookupError if there is no such task, TaskNotRetryable for one that has not finished or was
     redacted, and ValueError for an actor or a reason that cannot be stored.
     """
-    refuse_who(ValueError, f"task {task_id} was not copied", actor, reason)
+    actor, reason = storable_who(ValueError, f"task {task_id} was not copied", actor, reason)
     alias = config().database
     store = TaskStore(connections[alias])
     with transaction.atomic(using=alias):
@@ -102,7 +102,7 @@ def skip(task_id: uuid.UUID, *, actor: str, reason: str) -> bool:
     Return whether it stopped one. The operation is audited, for the queue and for the task. Raises ValueError for an actor or a
     reason that cannot be stored.
     """
-    refuse_who(ValueError, f"task {task_id} was not skipped", actor, reason)
+    actor, reason = storable_who(ValueError, f"task {task_id} was not skipped", actor, reason)
     alias = config().database
     with transaction.atomic(using=alias):
         skipped = QueueStore(connections[alias]).skip(task_id, None, actor=actor, reason=reason)

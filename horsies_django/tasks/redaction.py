@@ -9,7 +9,7 @@ from django.db import connections
 from horsies_django.conf import config
 from horsies_django.core.errors import TaskNotFinished
 from horsies_django.core.status import FINAL
-from horsies_django.core.texts import NEEDS_REASON, refuse_who
+from horsies_django.core.texts import NEEDS_REASON, storable_who
 from horsies_django.store.retention import RetentionStore
 from horsies_django.tasks.handle import TaskHandle
 
@@ -25,7 +25,7 @@ def redact(task_id: uuid.UUID | str, *, actor: str, reason: str) -> bool:
     empty reason, or an actor or a reason that cannot be stored.
     """
     id_ = TaskHandle(task_id).task_id
-    refuse_who(ValueError, f"task {id_} was not redacted", actor, reason)
+    actor, reason = storable_who(ValueError, f"task {id_} was not redacted", actor, reason)
     if not reason.strip():
         raise ValueError(NEEDS_REASON)
     alias = config().database

@@ -21,7 +21,7 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 from horsies_django.conf import config
 from horsies_django.core.queues import CLUSTER
 from horsies_django.core.status import FINAL, Status
-from horsies_django.core.texts import NEEDS_REASON, refuse_who
+from horsies_django.core.texts import NEEDS_REASON, storable_who
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.models.tasks import FINISHED as ANY_FINISHED
 from horsies_django.models.tasks import IN_FLIGHT, PENDING
@@ -214,7 +214,7 @@ def act(
     counted as LOCKED. ``act_id`` is the same for all parts of an act. Raises ValueError for a verb that the status does not
     allow, and for an actor or a reason that cannot be stored; a redaction needs a reason.
     """
-    refuse(selection, verb, actor, reason)
+    actor, reason = refuse(selection, verb, actor, reason)
     connection = connections[config().database]
     with transaction.atomic(using=connection.alias):
         found, end = SelectionStore(connection).page(selection, after, many=BATCH, read=READ)
@@ -231,7 +231,7 @@ def act_on(ids: Sequence[uuid.UUID], verb: str, *, actor: str, reason: str | Non
     ``verb`` is "copy", or a key of ``VERBS``. Rows that others hold are left, and counted as LOCKED. Raises ValueError for an
     actor or a reason that cannot be stored.
     """
-    refuse_who(ValueError, f"{verb}: no task was changed", actor, reason)
+    actor, reason = storable_who(ValueError, f"{verb}: no task was changed", actor, reason)
     if not ids:
         return {}
     noted = {"act": str(uuid7()), "tasks": json.dumps(ids, default=str)}
@@ -273,15 +273,16 @@ def rest(seconds: float) -> None:
     time.sleep(2 * seconds)
 
 
-def refuse(selection: Selection, verb: str, actor: str, reason: str | None) -> None:
-    """Raise ValueError if a verb is not allowed for these tasks, or by whom and why cannot be stored."""
+def refuse(selection: Selection, verb: str, actor: str, reason: str | None) -> tuple[str, str | None]:
+    """Return who acts and why, as they are stored. Raises ValueError if a verb is not allowed for these tasks, or for them."""
     if (allowed := VERBS.get(verb)) is None:
         raise ValueError(f"{verb!r} is not one of {', '.join(VERBS)}")
     if selection.status not in allowed:
         raise ValueError(f"{verb} is for tasks that are {', '.join(sorted(allowed))}, not {selection.status}")
-    refuse_who(ValueError, f"{verb}: no task was changed", actor, reason)
+    actor, reason = storable_who(ValueError, f"{verb}: no task was changed", actor, reason)
     if verb == "redact" and not (reason or "").strip():
         raise ValueError(NEEDS_REASON)
+    return actor, reason
 
 
 def as_json(selection: Selection) -> str:

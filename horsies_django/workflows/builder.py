@@ -16,7 +16,7 @@ from asgiref.sync import sync_to_async
 from horsies_django.core import kinds
 from horsies_django.core.errors import WorkflowDefinitionError
 from horsies_django.core.kinds import Kind
-from horsies_django.core.texts import close_to, is_name
+from horsies_django.core.texts import close_to, name_problem
 from horsies_django.tasks import registry
 from horsies_django.tasks.decorator import Sender
 from horsies_django.tasks.definition import TaskDefinition
@@ -294,8 +294,8 @@ class Workflow(Graph[T]):
 
     def _name(self, given: Any, title: str) -> str:
         """Return the name of a node: the one that was given, else its title, with a number if that is taken."""
-        if given is not None and not is_name(given, 200):
-            self.problems.append(f"a node's name must be a str of 1 to 200 printable characters, not {given!r:.80}")
+        if given is not None and (problem := name_problem("a node's name", given, 200)):
+            self.problems.append(problem)
             given = None
         name: str | None = given
         while name is None or (given is None and name in self.taken):

@@ -18,7 +18,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any, Generic, Literal, NamedTuple
 
 from horsies_django.core.kinds import CONTINUE, GATE, INPUT, Kind
-from horsies_django.core.texts import is_name, text_problem
+from horsies_django.core.texts import name_problem, text_problem
 from horsies_django.tasks.definition import TaskDefinition
 
 if sys.version_info >= (3, 13):
@@ -242,8 +242,8 @@ class Graph(Generic[T]):
 
 def graph_problems(flow: Graph) -> Problems:
     """Yield what is wrong with a graph as a whole."""
-    if not is_name(flow.name):
-        yield f"a workflow's name must be a str of 1 to 255 printable characters, not {flow.name!r:.80}"
+    if problem := name_problem("a workflow's name", flow.name):
+        yield problem
     if flow.on_error not in ON_ERROR:
         yield f"on_error must be 'fail', 'stop' or 'pause', not {flow.on_error!r:.80}"
     if flow.key is not None and (problem := text_problem("key", flow.key)):

@@ -25,7 +25,7 @@ from horsies_django.core.codec.jsondata import write_json
 from horsies_django.core.codec.type_texts import problem
 from horsies_django.core.errors import TaskDefinitionError, WorkflowError
 from horsies_django.core.explanations import clock_time
-from horsies_django.core.texts import LONGEST, name_of, refuse_who, text_problem
+from horsies_django.core.texts import LONGEST, as_text, is_lazy, name_of, storable_who, text_problem
 from horsies_django.store.notify import channel_prefix
 from horsies_django.store.tasks import TaskStore
 from horsies_django.store.workflows import WorkflowStore
@@ -144,7 +144,7 @@ def note(
     """Write an audit entry about a run if there is an actor. Raises WorkflowError for one, or a reason, that cannot be stored."""
     if actor is None:
         return
-    refuse_who(WorkflowError, f"run {run} was not changed", actor, reason)
+    actor, reason = storable_who(WorkflowError, f"run {run} was not changed", actor, reason)
     TaskStore(store.connection).note(run, action, actor, reason, after)
 
 
@@ -167,6 +167,7 @@ def signal(run: uuid.UUID, name: str, data: Any = None, *, key: str | None = Non
     ``data`` is encoded by its own type, and has to fit the annotation of a node that can take it. Raises LookupError if there is
     no such run, or no node of it waits for the name, WorkflowError if the signal cannot be taken.
     """
+    actor = as_text(actor)
     given = [("name", name, 200), ("actor", actor, LONGEST), *([] if key is None else [("key", key, LONGEST)])]
     if problem := next(filter(None, (text_problem(*one) for one in given)), None):
         raise WorkflowError(problem)
@@ -227,7 +228,8 @@ def offer(
 def encoded(name: str, data: Any) -> str:
     """Return data as JSON. Raises WorkflowError for what cannot be encoded, or is too large."""
     try:
-        text = write_json(shape_of(type(data), "data").encode(data, "data"))
+        declared = str if is_lazy(data) else type(data)  # the error about a lazy text says what to do
+        text = write_json(shape_of(declared, "data").encode(data, "data"))
     except (CodecError, TaskDefinitionError) as error:
         raise WorkflowError(f"the signal {name!r} was not sent: {error}") from error
     if excess := too_large(text):
@@ -278,7 +280,7 @@ def decide_opening(
 def settle(store: WorkflowStore, node: WorkflowNode, opening: int, approved: bool, by: str, reason: str | None) -> None:
     """Decide about an opening of a gate, if it is still open."""
     run = node.workflow_id
-    refuse_who(WorkflowError, f"the gate {node.signal!r} of run {run} was not decided", by, reason)
+    by, reason = storable_who(WorkflowError, f"the gate {node.signal!r} of run {run} was not decided", by, reason)
     if not store.decide(run, node.number, opening, node.permission, approved, by, reason):
         raise WorkflowError(refusal(gates(run).get(number=node.number), opening))
     details = {"gate": str(node.signal), "node": str(node.number), "opening": str(opening)}

@@ -21,7 +21,7 @@ from horsies_django.core.errors import TaskDefinitionError, TaskSendError
 from horsies_django.core.kinds import CONTINUE, INPUT
 from horsies_django.core.metadata import without_metadata
 from horsies_django.core.records import NewTasks
-from horsies_django.core.texts import is_name, text_problem
+from horsies_django.core.texts import is_name, name_problem, text_problem
 from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.tasks.options import LONGEST_DELAY, SendOptions, prepare, too_large
 from horsies_django.workflows import arguments
@@ -203,8 +203,8 @@ def until(node: Node, moment: Any) -> Problems:
 
 
 def signal(node: Node, name: Any, key: Any, annotation: Any, timeout: object, on_timeout: object) -> Problems:
-    if not is_name(name, 200):
-        yield f"the name of a signal is a str of 1 to 200 printable characters, not {name!r:.80}"
+    if problem := name_problem("the name of a signal", name, 200):
+        yield problem
         name = None
     if key is not None and (problem := text_problem("key", key)):
         yield problem

@@ -139,7 +139,7 @@ def test_operations_reach_the_innermost_of_many_workflows() -> None:
 
 
 DELAY = "sleep: delay must be a timedelta or seconds, from 0 to 100 years, not"
-BAD_NAME = "the name of a signal is a str of 1 to 200"
+BAD_NAME = "the name of a signal must be a str of 1 to 200"
 NODES_INSIDE = "has nodes inside: a node is an argument by itself, or in one list of nodes"
 BAD_KWARGS = "kwargs= takes a dict of arguments by name, not"
 OPTIONAL = {"annotation": int, "timeout": 1, "on_timeout": "complete"}

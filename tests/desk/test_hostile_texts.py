@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection
+from django.utils import translation
+from django.utils.translation import gettext_lazy
 
-from horsies_django import Workflow, WorkflowDefinitionError, WorkflowError, explain_node, queues, schedules
+from horsies_django import (
+    TaskSendError,
+    Workflow,
+    WorkflowDefinitionError,
+    WorkflowError,
+    explain_node,
+    queues,
+    schedules,
+)
 from horsies_django.core.errors import QueueError, ScheduleError
 from horsies_django.models import AuditEntry, Task, WorkflowRun
 from horsies_django.monitoring import workflows
 from horsies_django.tasks import operations, redaction, selection
+from horsies_django.testing import drain
 from tests.apps.project import flows
 from tests.support.factories import TaskFactory
 from tests.support.runs import sent as sent_run
@@ -77,6 +89,50 @@ def test_an_actor_or_a_reason_that_cannot_be_stored_is_refused_before_anything_c
         assert not isinstance(raised.value, UnicodeError)
         assert connection.in_atomic_block  # and usable
         assert (state(), AuditEntry.objects.count()) == (before, 0)
+
+
+@pytest.mark.parametrize("change", sorted(set(CHANGES) - {"resume of a queue", "end of an override"}))
+def test_a_lazy_reason_is_stored_in_the_active_language(change: str) -> None:
+    """Fails if the reason of a view, which is marked for translation, has to be made a str before."""
+    begin, act, _error = CHANGES[change]
+    subject = begin()
+    AuditEntry.objects.all().delete()
+
+    with translation.override("de"):
+        act(subject, actor=gettext_lazy("No"), reason=gettext_lazy("Yes"))
+
+    assert AuditEntry.objects.values_list("actor", "reason").first() == ("Nein", "Ja")
+
+
+def test_a_gate_takes_a_lazy_reason() -> None:
+    flow = Workflow("asks")
+    flow.gate("approve")
+    handle = flow.send()
+    drain()
+
+    with translation.override("de"):
+        handle.approve("approve", actor="ada", reason=gettext_lazy("Yes"))
+
+    assert handle.results()["approve"].ok_value == {"by": "ada", "reason": "Ja"}  # type: ignore[union-attr]
+
+
+def test_lazy_names_keys_and_data_are_refused_with_what_to_do() -> None:
+    text: Any = gettext_lazy("Yes")
+    advice = "lazy text, which means another one in each language: give str() of it"
+    flow = Workflow(text, key=text)
+    flow.add(flows.number, 1, name=text)
+    flow.signal(text, key=text)
+    handle = sent_run()
+
+    with pytest.raises(WorkflowDefinitionError) as raised:
+        flow.send()
+    with pytest.raises(WorkflowError, match=re.escape(advice)):
+        handle.signal("paid", text)
+    with pytest.raises(TaskSendError, match=re.escape(advice)):
+        flows.number.with_options(key=text).send(1)
+
+    assert len(raised.value.problems) == 5
+    assert all(problem.endswith(advice) for problem in raised.value.problems)
 
 
 def state() -> list[Any]:

@@ -8,10 +8,11 @@ from typing import Any, TypeVar, get_args, get_origin
 
 from horsies_django.core.codec.annotations import UnsupportedType, shape_of
 from horsies_django.core.codec.errors import CodecError, misfit
-from horsies_django.core.codec.jsondata import read_json, write_json
+from horsies_django.core.codec.jsondata import MAX_DEPTH, read_json, write_json
 from horsies_django.core.codec.shapes import ANY, Shape, at
 from horsies_django.core.codec.signatures import Compiled, refuse_unannotated
 from horsies_django.core.results import TaskError, TaskResult
+from horsies_django.core.texts import as_text, is_lazy
 
 REPR_CHARACTERS = 10_000
 
@@ -89,7 +90,7 @@ def encode_error(error: TaskError) -> str:
     """Return the envelope of an error. Never raises: values that cannot be stored are replaced by their repr."""
     message, data = printable(error.message), None
     try:
-        data = write_json(ANY.dump(error.data))
+        data = write_json(ANY.dump(with_texts(error.data)))
     except BaseException as refusal:  # the methods of data are user code
         data = write_json(shown(error.data))
         why = str(refusal) if isinstance(refusal, CodecError) else type(refusal).__name__
@@ -103,10 +104,34 @@ def encode_error(error: TaskError) -> str:
     return f'{{"err":{write_json(rest)[:-1]},"data":{data}}}}}'
 
 
+def with_texts(data: Any, depth: int = 0) -> Any:
+    """Return the data of an error with its lazy texts in the language that is active now, as the message has it."""
+    if depth > MAX_DEPTH:  # it is refused for that
+        return data
+    if type(data) is dict:
+        return {as_text(key): with_texts(value, depth + 1) for key, value in data.items()}
+    if type(data) is list:
+        return [with_texts(value, depth + 1) for value in data]
+    return as_text(data)
+
+
 def printable(value: Any) -> str:
     """Return a text with NUL bytes and lone surrogates escaped, or the repr of any other value."""
-    text = str.__str__(value) if isinstance(value, str) else shown(value)
+    if isinstance(value, str):
+        text = str.__str__(value)
+    elif is_lazy(value):
+        text = lazy_text(value)
+    else:
+        text = shown(value)
     return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def lazy_text(value: Any) -> str:
+    """Return a lazy text as a str, or what is shown of it if its function fails."""
+    try:
+        return str.__str__(str(value))
+    except BaseException:
+        return shown(value)
 
 
 def shown(value: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from horsies_django.core.errors import HorsiesError
+from horsies_django.core.texts import LAZY, is_lazy
 
 
 class CodecError(HorsiesError):
@@ -52,8 +53,8 @@ def misfit(expected: str, value: Any) -> CodecError:
     if hasattr(value, "_meta") and hasattr(value, "pk"):
         return ModelRefused(cls.__name__)
     got = "None" if value is None else cls.__name__
-    if got == "__proxy__":  # the class of Django's lazy texts
-        got = "a lazy text, which means another one in each language: give str() of it"
+    if is_lazy(value):
+        got = LAZY
     if got == expected:
         got = f"another class of that name, {cls.__module__}.{cls.__qualname__}"
     return CodecError(f"expected {expected}, got {got}")

@@ -32,6 +32,8 @@ BEGINNING = dt.datetime(2000, 1, 1)  # a pattern that ever fires does so within 
 # Steps, and days such as fri#2 and L, in a list: cron_descriptor does not describe them well.
 SEVERAL = re.compile(r",\S*(#|/|\bl)|(#|/|\bl\b)\S*,", re.IGNORECASE)
 FIELD = re.compile(r"(?:[0-9*,/#-]|[a-z]{3}|l)+", re.IGNORECASE)
+RANGE = re.compile(r"([0-9]+|[a-z]{3})-([0-9]+|[a-z]{3})(?:/(0*[1-9][0-9]*))?")
+MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 TIME = r"(\d{1,2}:\d\d(?::\d\d)?)"
 FORMS: tuple[tuple[str, Callable[..., Pattern]], ...] = (
     (
@@ -128,6 +130,70 @@ class WallPattern(Pattern):
         return None
 
 
+@dataclass(frozen=True)
+class CronField:
+    """A field of a cron string: its least and its greatest number, and their names."""
+
+    least: int
+    most: int
+    names: tuple[str, ...] = ()
+
+    def number(self, text: str) -> int | None:
+        """Return the number of a text, None if the field has no such number."""
+        if text.isdecimal():
+            found = int(text)
+            return found if self.least <= found <= self.most else None
+        return self.names.index(text) + self.least if text in self.names else None
+
+    def plain(self, part: str) -> str:
+        """Return a member of a list in the field, in a form that croniter reads as cron does.
+
+        croniter takes 9-9 for every value. Of a range over the end, such as 22-2/3, it begins the steps anew at the least value.
+        """
+        match = RANGE.fullmatch(part)
+        if match is None:
+            return part
+        first = self.number(match[1])
+        last = self.number(match[2])
+        if first is None or last is None:
+            return part
+
+        if first == last:
+            return str(first)
+        if first < last or match[3] is None:
+            return part
+        size = self.most - self.least + 1
+        values = range(first, last + size + 1, int(match[3]))
+        return ",".join(str((value - self.least) % size + self.least) for value in values)
+
+
+@dataclass(frozen=True)
+class WeekdayField(CronField):
+    """The day of the week. Sunday is 0, and also 7: at the end of a range the day after Saturday, elsewhere the first day."""
+
+    def plain(self, part: str) -> str:
+        """Return a member of a list in the field, in a form that croniter reads as cron does."""
+        match = re.fullmatch(r"0*7([-/].*)", part)
+        if match is None:
+            return super().plain(part)
+        if re.fullmatch(r"-0*7(/0*[1-9][0-9]*)?|/0*[1-9][0-9]*", match[1]):
+            return "0"
+        return super().plain(f"0{match[1]}")
+
+    def number(self, text: str) -> int | None:
+        """Return the number of a text, 7 for the Sunday at the end of a range."""
+        return 7 if text.isdecimal() and int(text) == 7 else super().number(text)
+
+
+CRON_FIELDS = (
+    CronField(0, 59),
+    CronField(0, 23),
+    CronField(1, 31),
+    CronField(1, 12, MONTHS),
+    WeekdayField(0, 6, ("sun", *WEEKDAYS[:-1])),
+)
+
+
 def check_number(name: str, value: object, least: int, most: int, besides: str = "") -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise PatternError(f"{name} must be a whole number from {least} to {most}{besides}, not {value!r}")
@@ -198,7 +264,8 @@ class Cron(WallPattern):
     """A cron string of five fields: minute, hour, day of month, month, day of week. ``Cron("*/15 8-17 * * mon-fri")``.
 
     If both day fields are restricted, either may match; one that begins with a star, such as ``*/2``, is no restriction in this
-    sense, and then both have to match. ``L`` is the last day of a month, ``fri#2`` its second Friday.
+    sense, and then both have to match. ``L`` is the last day of a month, ``fri#2`` its second Friday. Unlike in cron, a range may
+    go over the end: ``22-2`` are the hours from 22 to 2, ``fri-mon`` four days.
     """
 
     expression: str
@@ -215,24 +282,36 @@ class Cron(WallPattern):
         from croniter import CroniterError, croniter  # slow to import, and most processes never need it
 
         try:
-            croniter.expand(self.expression)
+            croniter.expand(self.plain)
         except (CroniterError, ValueError) as error:
             raise PatternError(f"{self.expression!r} is not a cron expression: {error}") from error
         if self._follow(BEGINNING) is None:
             raise PatternError(f"{self.expression!r} never fires: no such day exists")
 
     @property
+    def plain(self) -> str:
+        """The cron string in a form that croniter reads as cron does."""
+        parts = self.expression.lower().split()
+        return " ".join(
+            ",".join(field.plain(part) for part in text.split(","))
+            for field, text in zip(CRON_FIELDS, parts, strict=True)
+        )
+
+    @property
     def both(self) -> bool:
         """Whether it repeats: its minute or hour begins with a star, or it lists all hours."""
         from croniter import croniter
 
-        minute, hour, *_ = self.expression.split()
-        return "*" in (minute[0], hour[0]) or len(set(croniter.expand(self.expression)[0][1])) == 24
+        minute, hour, *_ = self.plain.split()
+        if "*" in (minute[0], hour[0]):
+            return True
+        hours = croniter.expand(self.plain)[0][1]
+        return hours == ["*"] or len(set(hours)) == 24
 
     def _follow(self, local: dt.datetime) -> dt.datetime | None:
         from croniter import CroniterBadDateError, croniter
 
-        minute, hour, day_of_month, month, day_of_week = self.expression.split()
+        minute, hour, day_of_month, month, day_of_week = self.plain.split()
         # croniter has other rules for when both days must match, so it is asked for each day alone where either is enough
         days = [(day_of_month, day_of_week)] if self._needs_both_days else [(day_of_month, "*"), ("*", day_of_week)]
         found: list[dt.datetime] = []
@@ -252,12 +331,12 @@ class Cron(WallPattern):
     def in_words(self) -> str:
         from cron_descriptor import FormatException, Options, get_description
 
-        if SEVERAL.search(self.expression):
+        if SEVERAL.search(self.plain):
             return str(self)
         options = Options()  # that of version 1 takes no arguments; django-celery-beat refuses version 2
         options.use_24hour_time_format, options.locale_code = True, "en_US"
         try:
-            found: str = get_description(self.expression.upper(), options)  # it only knows L in upper case
+            found: str = get_description(self.plain.upper(), options)  # it only knows L in upper case
         except FormatException:
             return str(self)
         if self._needs_both_days:

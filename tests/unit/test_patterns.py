@@ -206,6 +206,54 @@ def test_the_latest_of_three_days_of_seconds_is_found_at_once() -> None:
     assert len(asked) < 30
 
 
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("0 9-9 * * *", "0 9 * * *"),
+        ("0 9-9/2 * * *", "0 9 * * *"),
+        ("0 09-9,9 * * *", "0 9 * * *"),
+        ("5-5,50 * * * *", "5,50 * * * *"),
+        ("0 0 5-5 * *", "0 0 5 * *"),
+        ("0 0 1 5-5 *", "0 0 1 5 *"),
+        ("0 0 1-1 jan-1 *", "0 0 1 1 *"),
+        ("0 0 * * MON-mon", "0 0 * * mon"),
+        ("0 0 * * 1,wed-3", "0 0 * * 1,3"),
+        ("0 0 * * sun-sun", "0 0 * * sun"),
+        ("0 0 * * 7-7/2", "0 0 * * sun"),
+        ("0 0 * * 7-0", "0 0 * * sun"),
+        ("0 0 * * 7-sun", "0 0 * * sun"),
+        ("0 0 * * 7/2", "0 0 * * sun"),
+        ("0 0 * * 0-7", "0 0 * * *"),
+        ("0 0 * * sun-7/3", "0 0 * * 0,3,6"),
+        ("0 0 * * 5-7", "0 0 * * fri,sat,sun"),
+        ("0 0 * * 7-3/2", "0 0 * * sun,tue"),
+        ("0 0 * * fri-mon", "0 0 * * 5,6,0,1"),
+        ("0 22-2/3 * * *", "0 1,22 * * *"),
+        ("50-10/7 * * * *", "50,57,4 * * * *"),
+        ("0 0 1 oct-feb/2 *", "0 0 1 10,12,2 *"),
+    ],
+)  # fmt: skip
+def test_a_range_of_a_cron_string_is_read_as_by_cron(text: str, same: str) -> None:
+    """Fails if croniter reads 9-9 as every hour, or begins the steps of a range over midnight anew."""
+    at = utc("2027-12-31T00:00")
+
+    assert parse(text).coming(at, 20, NOBODY_ASKS) == parse(same).coming(at, 20, NOBODY_ASKS)
+    assert parse(text).both == parse(same).both
+    assert str(parse(text)) == text.lower()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [("0 9-9 * * *", "At 09:00"), ("0 9 * * mon-mon", "At 09:00, only on Monday")]
+)
+def test_a_range_of_one_value_is_told_as_that_value(text: str, words: str) -> None:
+    assert parse(text).in_words == words
+
+
+@pytest.mark.parametrize("hours", ["0-23", "0-11,12-23", "*"])
+def test_a_cron_string_of_all_hours_fires_in_both_of_two_equal_hours(hours: str) -> None:
+    assert parse(f"5 {hours} * * *").both
+
+
 # What people write
 
 PATTERNS: list[Pattern] = [
@@ -235,6 +283,12 @@ def test_a_pattern_is_read_back_from_its_text(pattern: Pattern) -> None:
         ("* * * * * *", "for seconds use Every"),
         ("H * * * *", "is not a cron expression"),
         ("61 * * * *", "out of range"),
+        ("61-61 * * * *", "out of"),
+        ("0 0 * * 8-8", "out of"),
+        ("0 0 * * 7/0", "step '0'"),
+        ("0 9-9/0 * * *", "step '0'"),
+        ("*/0 * * * *", "step '0'"),
+        ("0 0 * foo-foo *", "is not a cron expression"),
         ("0 0 31 4 *", "never fires"),
         ("1," * 100_000 + "1 * * * *", "at most 500 characters, not 200_009"),  # croniter would sit over it for seconds
         ("every 3 parsecs", "is not a pattern; write it like one of: every 15 minutes"),

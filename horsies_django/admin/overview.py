@@ -172,7 +172,8 @@ class Overview:
         kind, _space, name = problem.subject.partition(" ")
         health = self.summary.health
         if kind == "task":
-            status = "PENDING" if problem.code == ProblemCode.UNKNOWN_TASK else "FAILED"
+            waits = problem.code == ProblemCode.UNKNOWN_TASK and name in {one.task_name for one in health.unknown_tasks}
+            status = "PENDING" if waits else "FAILED"
             return self.listed(_("These tasks"), status=status, name=name)
         if kind == "workflow":
             run = next((one.run for one in health.halted_runs if str(one.run) in problem.text), None)

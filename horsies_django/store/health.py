@@ -112,7 +112,7 @@ class FailingSchedule(NamedTuple):
 
 
 class UnknownTask(NamedTuple):
-    """Due tasks that no living worker of their queue knows, older than the grace period; the first is due since ``since``."""
+    """Due tasks that no living worker of their queue knows; the first is due since ``since``."""
 
     queue: str
     task_name: str

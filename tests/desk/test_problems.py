@@ -299,7 +299,7 @@ def test_tasks_that_no_living_worker_of_their_queue_knows_are_told_by_both(told:
     living_worker("mail", task_names=["shop.gone"])
     if reason == "silent":
         living_worker(task_names=["shop.gone"], beat={"sent_at": now() - HOUR})
-    sent_at = now() - (4 if reason == "young" else 6) * MINUTE
+    sent_at = now() - (2 if reason == "young" else 4) * MINUTE
     name = "shop.pay" if reason in ("known", "newer") else "shop.gone"
     options = {"wire": 99} if reason == "newer" else None
     queue = "mail" if reason == "elsewhere" else "default"
@@ -309,9 +309,25 @@ def test_tasks_that_no_living_worker_of_their_queue_knows_are_told_by_both(told:
     TaskFactory(task_name="shop.pay", sent_at=sent_at)
     if reason in ("unknown", "silent", "newer"):
         found = only(told(), "UNKNOWN_TASK", f"task {name}", f"3 due tasks {name} of queue default wait")
-        assert 6 * MINUTE <= age(found) < 7 * MINUTE
+        assert 4 * MINUTE <= age(found) < 5 * MINUTE
     else:
         assert told() == []
+
+
+def test_tasks_that_failed_because_no_worker_knew_them_are_told(told: Told) -> None:
+    """Fails if: idle workers fail them at the moment at which it would be told that they wait."""
+    count("shop.gone", WORKER_RESOLUTION_ERROR=2, COMPLETED=900)
+    count("shop.pay", UNHANDLED_ERROR=2, COMPLETED=900)
+
+    only(told(), "UNKNOWN_TASK", "task shop.gone", "2 tasks shop.gone failed in the last 15 minutes")
+
+
+def test_a_task_that_waits_and_failed_for_its_unknown_name_is_told_once(told: Told) -> None:
+    living_worker("default", task_names=["shop.pay"])
+    TaskFactory(task_name="shop.gone", sent_at=now() - 4 * MINUTE)
+    count("shop.gone", WORKER_RESOLUTION_ERROR=2, COMPLETED=900)
+
+    only(told(), "UNKNOWN_TASK", "task shop.gone", "1 due task shop.gone of queue default wait")
 
 
 # Schedules

@@ -49,7 +49,7 @@ ADVICE = {
     "PARTITION_WAITS": "raise the limit of partitions, or send less; 'manage.py horsies_queue show {}' lists full partitions",
     "FAILURES": "see their errors in the admin or with 'manage.py horsies_task list --status FAILED', and correct the task",
     "CRASHES": "see the worker's log for what killed them: memory, a C extension, or os._exit",
-    "UNKNOWN_TASK": "start a worker whose code has the task, or cancel them",
+    "UNKNOWN_TASK": "start a worker whose code has the task, or cancel them; then retry those that failed",
     "SCHEDULED_TASKS_FAIL": "see their errors in the admin or with 'manage.py horsies_task list', and correct the task",
     "FIRE_TIMES_MISSED": (
         "see in the scheduler's log which; send what is needed with 'manage.py horsies_schedule run', or set 'catch_up'"
@@ -295,6 +295,16 @@ def of_unknown(health: Health) -> Iterator[Problem]:
         waiting = f"{amount(one.many, 'due task')} {one.task_name} of queue {one.queue} wait"
         text = f"{waiting}, and no live worker of the queue knows them: they will fail with WORKER_RESOLUTION_ERROR"
         yield problem(ProblemCode.UNKNOWN_TASK, f"task {one.task_name}", text, one.since)
+
+    failed = Counter[str]()
+    for result in health.lately:
+        if result.result == OperationalErrorCode.WORKER_RESOLUTION_ERROR:
+            failed[result.task] += result.n
+    waiting_names = {one.task_name for one in health.unknown_tasks}
+    for task, n in failed.most_common(MOST):
+        if task not in waiting_names:
+            text = f"{amount(n, 'task')} {task} failed in the last 15 minutes, because no worker had their code"
+            yield problem(ProblemCode.UNKNOWN_TASK, f"task {task}", text)
 
 
 def of_workflows(health: Health) -> Iterator[Problem]:

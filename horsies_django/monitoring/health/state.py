@@ -139,7 +139,8 @@ def _whole(store: HealthStore, database: DatabaseHealth, skew: float) -> Health:
         declared_schedules=declared,
         schedules_kept_at=kept_at,
         failing_schedules=store.failing_schedules(),
-        unknown_tasks=store.unknown_tasks(names, dt.timedelta(milliseconds=conf.unknown_task_grace_ms), threshold),
+        # at the end of the grace period an idle worker fails them, so they are told before
+        unknown_tasks=store.unknown_tasks(names, dt.timedelta(milliseconds=conf.unknown_task_grace_ms / 2), threshold),
         halted_runs=store.halted_runs(),
         lately=history.totals(LATELY),
         day=history.totals(DAY),

@@ -69,3 +69,6 @@ order_stopped = HorsiesSignal("order_stopped")
 child_started = HorsiesSignal("child_started")
 child_stopping = HorsiesSignal("child_stopping")
 worker_stopping = HorsiesSignal("worker_stopping")
+
+# Dotted paths of middleware that integrations add inside that of HORSIES["MIDDLEWARE"]
+added_middleware: list[str] = []

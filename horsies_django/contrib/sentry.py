@@ -9,10 +9,14 @@ import os
 import re
 import sys
 import sysconfig
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from types import ModuleType
 from typing import Any
 from uuid import uuid4
+
+from asgiref.sync import iscoroutinefunction
 
 from horsies_django import signals
 
@@ -38,6 +42,10 @@ INSTALLED = re.compile(r"[\\/](?:site|dist)-packages[\\/]")
 NOT_IN_APP = ("<", os.path.join(os.path.dirname(signals.__file__), ""), os.path.join(sysconfig.get_path("stdlib"), ""))
 
 
+SCOPED = f"{__name__}.scoped"
+SET_BY_TASKS = ("tags", "user", "extras", "contexts")  # attributes of a scope that its events have
+
+
 class HorsiesIntegration(Integration):
     """For ``sentry_sdk.init(integrations=[HorsiesIntegration()])``."""
 
@@ -50,7 +58,41 @@ class HorsiesIntegration(Integration):
         signals.child_stopping.connect(flush, dispatch_uid=__name__)
         signals.worker_stopping.connect(flush, dispatch_uid=__name__)
         ignore_logger("horsies.task")
+        if SCOPED not in signals.added_middleware:
+            signals.added_middleware.append(SCOPED)
         add_global_event_processor(without_second_ones)
+
+
+def scoped(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Run each task in a scope of its own, whose tags, user, extras and contexts are on the event if it fails."""
+
+    def middleware(current: Any, args: Any, kwargs: Any) -> Any:
+        with attempt(current):
+            return call(current, args, kwargs)
+
+    async def async_middleware(current: Any, args: Any, kwargs: Any) -> Any:
+        with attempt(current):
+            return await call(current, args, kwargs)
+
+    return async_middleware if iscoroutinefunction(call) else middleware
+
+
+@contextmanager
+def attempt(current: Any) -> Iterator[None]:
+    with sentry_sdk.isolation_scope() as isolation, sentry_sdk.new_scope() as scope:
+        try:
+            yield
+        except BaseException:
+            found = {name: {**of_scope(isolation, name), **of_scope(scope, name)} for name in SET_BY_TASKS}
+            if found := {name: values for name, values in found.items() if values}:
+                current.failure_context["sentry"] = found
+            raise
+
+
+def of_scope(scope: Any, name: str) -> dict[str, Any]:
+    """Return what was set in a scope of one kind: the SDK has no other way to read it."""
+    found = getattr(scope, f"_{name}", None)
+    return dict(found) if isinstance(found, dict) else {}
 
 
 def trace() -> dict[str, str] | None:
@@ -127,17 +169,20 @@ def event_of(values: dict[str, Any], listed: tuple[str, ...] = ()) -> Any:
     """Return the event for the arguments of ``task_failed``; the SDK decides itself whether ``listed`` modules are in_app."""
     name, code = values["task_name"], values["error_code"]
     exceptions = exceptions_of(values, listed)
+    own = values.get("context", {}).get("sentry", {})
     event = {
         "level": "error",
         "transaction": name,
         "transaction_info": {"source": "task"},
-        "tags": {"queue": values["queue_name"], "code": code, "attempt": str(values["attempt"])},
+        "tags": {**own.get("tags", {}), "queue": values["queue_name"], "code": code, "attempt": str(values["attempt"])},
         "exception": {"values": exceptions},
         "contexts": {
+            **own.get("contexts", {}),
             "trace": context_of(values["metadata"]),
             "task": {key: str(values[key]) for key in ("task_id", "worker_id", "child_pid") if values[key]},
         },
     }
+    event.update({key: own[name] for key, name in (("user", "user"), ("extra", "extras")) if name in own})
     if "stacktrace" not in exceptions[-1]:
         event["fingerprint"] = [name, code]  # Sentry would put all tasks with this code into one group
     return event

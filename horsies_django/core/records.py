@@ -24,6 +24,7 @@ class Reply(NamedTuple):
     retry: float | bool | Mapping[str, Any] | None = None
     returned: bool = False
     classes: tuple[str, ...] = ()
+    context: str | None = None
 
 
 class NewTasks(NamedTuple):
@@ -113,7 +114,8 @@ class Outcome(NamedTuple):
     SNOOZED one, it is the ``stored`` of its Snooze, with the ``most`` snoozes that are allowed.
     ``returned``: the task returned the error. ``classes``: the names of the exception's class and its bases, to which a policy
     may refer. ``crashed``: the process of the attempt died. The remaining fields are for the log and for signals; ``seconds`` is
-    how long the task occupied its slot, ``options`` the JSON text of its options, ``in_run`` as in ``Claim``.
+    how long the task occupied its slot, ``options`` the JSON text of its options, ``in_run`` as in ``Claim``. ``context`` is the
+    JSON text of what the code of a failed attempt left for the signal ``task_failed``.
     """
 
     id: uuid.UUID
@@ -133,6 +135,7 @@ class Outcome(NamedTuple):
     seconds: float | None = None
     options: str | None = None
     in_run: bool = False
+    context: str | None = None
 
     def ended_as(self, decided: Mapping[str, Any]) -> str:
         """Return the status with which the task ended, SNOOZED if it runs again; ``decided``: see ``horsies_settle``."""
@@ -154,12 +157,14 @@ class Outcome(NamedTuple):
 
         A reply WORKER_CRASHED says that the process was interrupted.
         """
+        context = None
         if reply[0] != "COMPLETED":
+            context = reply[7] if len(reply) > 7 else None
             crashed = crashed or reply[2] == OperationalErrorCode.WORKER_CRASHED
         elif claim.options is not None and drops_result(claim.options):
             reply = Reply(reply[0], NOT_KEPT, *reply[2:])
         about = (claim.task_name, claim.queue_name, claim.attempt, seconds, claim.options, claim.in_run)
-        return cls._make((claim.id, claim.generation, *reply, child_pid, crashed, *about))
+        return cls._make((claim.id, claim.generation, *reply[:7], child_pid, crashed, *about, context))
 
 
 class TaskAttemptInfo(NamedTuple):

@@ -28,13 +28,23 @@ class CurrentTask:
     ``raise_if_cancelled``. Outside a worker, ``task_id`` and ``sent_at`` are None and ``cancel_requested`` stays False.
     """
 
-    __slots__ = ("_claim", "_metadata", "_steps", "_worker", "cancel_requested", "interrupted", "workflow_cache")
+    __slots__ = (
+        "_claim",
+        "_failure_context",
+        "_metadata",
+        "_steps",
+        "_worker",
+        "cancel_requested",
+        "interrupted",
+        "workflow_cache",
+    )
 
     def __init__(self, claim: Claim | None = None, worker: str = "") -> None:
         self._claim = claim or NO_CLAIM
         self._worker = worker
         self._metadata: Mapping[str, Any] | None = None
         self._steps: Steps | None = None
+        self._failure_context: dict[str, Any] | None = None
         self.cancel_requested = False
         self.interrupted: str | None = None  # "timeout" or "cancel" once its code was interrupted
         self.workflow_cache: Any = None
@@ -74,6 +84,13 @@ class CurrentTask:
     def worker_id(self) -> str:
         """The id of the worker that runs the task, "" outside a worker."""
         return self._worker
+
+    @property
+    def failure_context(self) -> dict[str, Any]:
+        """What the signal ``task_failed`` passes on as ``context`` if this attempt fails: JSON of 8,192 characters at most."""
+        if self._failure_context is None:
+            self._failure_context = {}
+        return self._failure_context
 
     def about(self) -> dict[str, str | int]:
         """Return the attributes for log records."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextvars
 import datetime as dt
 import re
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -35,13 +37,17 @@ from horsies_django import (
 from horsies_django.contrib import opentelemetry as contrib
 from horsies_django.core.errors import WorkerStartError
 from horsies_django.core.metadata import encode_metadata
+from horsies_django.core.records import Claim
 from horsies_django.models import Task, WorkflowNode
 from horsies_django.schedules import create, run_now
 from horsies_django.tasks import operations
+from horsies_django.tasks.context import CurrentTask
 from horsies_django.tasks.redaction import redact
 from horsies_django.testing import drain
 from horsies_django.worker import startup
 from horsies_django.worker.child import middleware
+from horsies_django.worker.child.interrupts import SyncRun
+from horsies_django.worker.child.run_task import run_sync
 from tests.apps.hooked import around
 from tests.apps.project import flows, tasks
 from tests.desk.test_admin import body
@@ -77,6 +83,38 @@ def test_each_may_change_the_arguments_and_the_result_of_a_task_the_first_one_ou
     ]  # fmt: skip
     assert handle.get().ok_value == 2 * (1 + 8 + 3)
     assert middleware.chain((f"{AROUND}.not_used",), "sync") is middleware.body, "a chain of nothing costs nothing"
+
+
+def test_middleware_of_integrations_is_inside_of_the_project_s(
+    seen: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(middleware, "added_middleware", [f"{AROUND}.doubling"])
+    tasks.noop.send()
+
+    with using("MIDDLEWARE", "Noting"):
+        drain()
+
+    assert [kind for kind, *_ in seen] == ["noting", "doubling"]
+
+
+@pytest.mark.parametrize(
+    ("left", "told"),
+    [({"cart": 3}, '{"cart": 3}'), ({}, None), ({"id": dt.date(2026, 1, 2)}, '{"id": "2026-01-02"}')]
+    + [({"text": "x" * 9_000}, None), ({(1, 2): 3}, None)],
+    ids=["some", "none", "other types", "too long", "no JSON"],
+)
+def test_what_a_task_leaves_for_its_failure_is_told_with_it(left: dict[Any, Any], told: str | None) -> None:
+    @task(name="tests.leaves")
+    def leaves() -> None:
+        current_task().failure_context.update(left)
+        raise LookupError("no")
+
+    claim = Claim(uuid.uuid4(), 1, "sync", "tests.leaves", "{}")
+    current = CurrentTask(Claim._make(claim.packed()), "")
+
+    reply = contextvars.copy_context().run(run_sync, SyncRun(current), claim.kwargs)
+
+    assert (reply.status, reply.context) == ("FAILED", told)
 
 
 @pytest.mark.parametrize("name", ["raising", "passes_something_else"])

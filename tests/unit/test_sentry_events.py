@@ -13,6 +13,7 @@ from uuid import uuid4
 
 import pytest
 import sentry_sdk
+from asgiref.sync import async_to_sync
 from sentry_sdk.transport import Transport
 
 from horsies_django.contrib import sentry
@@ -345,3 +346,49 @@ def test_the_options_of_sentry_decide_about_failures(error: Exception, options: 
         sentry.report(**told(ZeroDivisionError("wanted")))
 
     assert sent == ["ZeroDivisionError"]
+
+
+def test_what_a_task_set_in_its_scope_is_on_its_event() -> None:
+    left = {
+        "tags": {"tenant": "acme", "queue": "not so"},
+        "user": {"id": 7},
+        "extras": {"order": 12},
+        "contexts": {"cart": {"items": 3}, "task": {"task_id": "not so"}},
+    }
+
+    event = sentry.event_of(told(LookupError("no"), context={"sentry": left}))
+
+    assert (event["user"], event["extra"]) == ({"id": 7}, {"order": 12})
+    assert event["tags"] == {"tenant": "acme", "queue": "mail", "code": "UNHANDLED_ERROR", "attempt": "1"}
+    assert event["contexts"]["cart"] == {"items": 3}
+    assert event["contexts"]["task"]["task_id"] != "not so"
+
+
+class Current:
+    """What a middleware gets of the current task."""
+
+    def __init__(self) -> None:
+        self.failure_context: dict[str, Any] = {}
+
+
+def set_and_fail(current: Current, args: Any, kwargs: Any) -> None:
+    sentry_sdk.set_tag("tenant", "acme")
+    sentry_sdk.set_user({"id": 7})
+    raise LookupError("no")
+
+
+async def aset_and_fail(current: Current, args: Any, kwargs: Any) -> None:
+    set_and_fail(current, args, kwargs)
+
+
+@pytest.mark.parametrize("function", [set_and_fail, aset_and_fail], ids=["sync", "async"])
+def test_the_scope_of_a_task_is_its_own(function: Callable[..., Any]) -> None:
+    """Fails if the event of a task lacks its tags, or if the next task has them."""
+    current, call = Current(), sentry.scoped(function)
+    run = async_to_sync(call) if function is aset_and_fail else call
+
+    with pytest.raises(LookupError):
+        run(current, (), {})
+
+    assert current.failure_context == {"sentry": {"tags": {"tenant": "acme"}, "user": {"id": 7}}}
+    assert "tenant" not in sentry_sdk.get_isolation_scope()._tags

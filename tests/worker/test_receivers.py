@@ -184,7 +184,7 @@ def test_a_final_failure_is_told_with_its_exception_and_nothing_else_is(receiver
     exception = {"module": "shop.errors", "type": "Outer.Refused", "traceback": "x" * 20_000 + "the end"}
     envelope = json.dumps({"err": {"error_code": "OH_NO", "exception": exception}})
     ways: list[tuple[str, dict[str, Any], dict[str, Any], str | None]] = [
-        ("FAILED", {}, {"result": envelope, "error_message": "Outer.Refused: no"}, "OH_NO"),
+        ("FAILED", {}, {"result": envelope, "error_message": "Outer.Refused: no", "context": '{"cart": 3}'}, "OH_NO"),
         ("FAILED", AGAIN, {"result": envelope}, None),
         ("FAILED", {}, {"returned": True}, None),
         ("CANCELLED", {}, {}, None),
@@ -218,12 +218,13 @@ def test_a_final_failure_is_told_with_its_exception_and_nothing_else_is(receiver
     assert got[0] == {
         **about, "task_id": ended[0].id, "metadata": {"tenant": 7}, "error_code": "OH_NO", "error_message": "Outer.Refused: no",
         "seconds": 0.5, "child_pid": 77, "exception_class": "shop.errors.Outer.Refused",
-        "traceback": "x" * (16_384 - 7) + "the end",
+        "traceback": "x" * (16_384 - 7) + "the end", "context": {"cart": 3},
     }  # fmt: skip
     assert all(no_exception.items() <= each.items() for each in got[1:])
     assert got[3] == {
         **about, **no_exception, "task_id": rescued[0].id, "queue_name": "mail", "attempt": 2, "metadata": {}, "seconds": None,
         "error_code": "WORKER_CRASHED", "error_message": "the worker that ran the task is gone", "child_pid": None,
+        "context": {},
     }  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from django.dispatch import receiver
 from django.utils.module_loading import import_string
 
 from horsies_django.conf import config
+from horsies_django.signals import added_middleware
 from horsies_django.tasks import registry
 from horsies_django.tasks.context import CurrentTask
 from horsies_django.tasks.definition import TaskDefinition
@@ -42,7 +43,7 @@ def call(run: Run, task: TaskDefinition, args: Arguments, kwargs: Keywords) -> A
 
 def load() -> None:
     """Create the middleware of this process as the settings say. Raises ImproperlyConfigured, and what a factory raises."""
-    paths = config().middleware
+    paths = (*config().middleware, *added_middleware)
     for lane in {"sync", *(task.lane for task in registry.tasks())}:
         chain(paths, lane)
     State.paths = paths

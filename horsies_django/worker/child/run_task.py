@@ -6,6 +6,7 @@ Whatever user code does, the outcome is a Reply; exceptions do not reach the exe
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import sys
 import sysconfig
@@ -49,6 +50,7 @@ ELSEWHERE = tuple(
 
 TRACEBACK_CHARACTERS = 50_000
 MESSAGE_CHARACTERS = 2_000
+CONTEXT_CHARACTERS = 8_192  # of what the code of a task left for task_failed
 TIMED_OUT = "the task was still running when its timeout passed"
 STOPPED_ITSELF = "the task was cancelled while it ran"
 
@@ -72,7 +74,7 @@ def run_sync(run: Run, kwargs: str) -> Reply:
             finally:  # a timeout at this moment is caught below like any other
                 run.end()
         except BaseException as error:
-            return crashed(run, task, error)
+            return with_context(run, crashed(run, task, error))
         return returned(task, value)
     except BaseException as error:  # of user code that describes its errors
         return untold(error)
@@ -94,7 +96,7 @@ async def run_async(run: Run, kwargs: str) -> Reply:
             else:  # the function became sync after it was sent
                 value = await sync_to_async(call)(run, task, args, keywords)
         except BaseException as error:
-            return crashed(run, task, error)
+            return with_context(run, crashed(run, task, error))
         finally:
             run.end()
         return returned(task, value)
@@ -149,6 +151,21 @@ def crashed(run: Run, task: TaskDefinition, error: BaseException) -> Reply:
     reply = failure(TaskError.built_in(code, message, exception=described))
     retry = None if task.decide is None else task.decide(error, run.current.attempt)
     return reply._replace(retry=retry, classes=tuple(map(printable, class_names(error))))
+
+
+def with_context(run: Run, reply: Reply) -> Reply:
+    """Add to a reply what the code of the task left for ``task_failed``. What cannot be JSON, or is too long, is left out."""
+    context = run.current._failure_context
+    if not context or reply.status != "FAILED":
+        return reply
+    try:
+        text = json.dumps(context, default=str)
+    except Exception:
+        logger.warning(
+            "%s %s: its failure_context cannot be JSON", run.current.name, run.current.task_id, exc_info=True
+        )
+        return reply
+    return reply._replace(context=text) if len(text) <= CONTEXT_CHARACTERS else reply
 
 
 def untold(error: BaseException | None) -> Reply:

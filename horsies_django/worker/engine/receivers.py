@@ -78,7 +78,7 @@ def end_events(outcomes: Iterable[Outcome], decided: Mapping[str, Any], worker: 
             status = outcome.ended_as(how)
             yield event(task_finished, outcome, worker, **values, status=status)
             if status == "FAILED" and not outcome.returned and task_failed.receivers:
-                yield event(task_failed, outcome, worker, **values, **raised(outcome.result))
+                yield event(task_failed, outcome, worker, **values, **raised(outcome))
             if "stops" in how:
                 yield event(order_stopped, outcome, worker, partition=how["stops"])
         else:
@@ -92,21 +92,25 @@ def rescue_events(happened: Iterable[Happened], worker: uuid.UUID) -> Iterator[E
         if one.kind in ("failed", "retried", "returned"):
             yield event(task_rescued, one, worker, outcome=one.kind)
         if one.kind == "failed":
-            values = {
+            values: dict[str, Any] = {
                 "error_code": one.code or OperationalErrorCode.WORKER_CRASHED.value,
                 "error_message": "the worker that ran the task is gone",
                 **dict.fromkeys(("seconds", "child_pid", "exception_class", "traceback")),
+                "context": {},
             }
             yield event(task_failed, one, worker, **values)
 
 
-def raised(envelope: str) -> dict[str, str | None]:
-    """Return the dotted path of the exception's class and the end of its traceback, from the envelope of an error."""
-    exception = (json.loads(envelope).get("err") or {}).get("exception") or {}
+def raised(outcome: Outcome) -> dict[str, Any]:
+    """Return the dotted path of the exception's class, the end of its traceback, and what its code left, of a failure."""
+    exception = (json.loads(outcome.result).get("err") or {}).get("exception") or {}
     path = ".".join(filter(None, (exception.get("module"), exception.get("type"))))
     trace = exception.get("traceback")
-    # the end of a traceback names the exception and the place
-    return {"exception_class": path or None, "traceback": trace and trace[-16_384:]}
+    return {
+        "exception_class": path or None,
+        "traceback": trace and trace[-16_384:],  # the end of a traceback names the exception and the place
+        "context": json.loads(outcome.context) if outcome.context else {},
+    }
 
 
 def event(signal: HorsiesSignal, task: Known, worker: uuid.UUID, **more: Any) -> Event:

@@ -290,8 +290,11 @@ class Case(Moment):
             yield Reason(ReasonCode.WORKERS_AT_LOCAL_LIMIT, text, details)
         if none_can and busy:
             lane = self.task["lane"]
-            taken = f"{sum(one['busy'] for one in busy)} of {sum(one['slots'] for one in busy)}"
-            text = f"{self.share(busy)} without a free slot for {lane} tasks: {taken} are taken."
+            slots = sum(one["slots"] for one in busy)
+            text = f"{self.share(busy)} without a free slot for {lane} tasks: "
+            text += f"{sum(one['busy'] for one in busy)} of {slots} are taken." if slots else "no process is ready."
+            if idle := [f"{one['hostname']}:{one['pid']}" for one in busy if not one["slots"]]:
+                text += f" The log of {', '.join(idle[:3])} says why its processes are not ready."
             details = {"lane": lane, "workers": self.crew(busy, "slots", "busy")}
             yield Reason(ReasonCode.NO_FREE_SLOT, text, details)
 

@@ -97,12 +97,19 @@ def worker_table(workers: Sequence[WorkerHealth]) -> str:
     )  # fmt: skip
     rows = (
         (
-            f"{one.hostname}:{one.pid}", one.state, f"{span(max(0.0, one.silent_seconds))} ago", one.version, one.processes,
+            f"{one.hostname}:{one.pid}", one.state, f"{span(max(0.0, one.silent_seconds))} ago", one.version, processes(one),
             one.running_sync, one.running_async, one.holds, megabytes(one.memory_mb), megabytes(one.children_memory_mb),
         )
         for one in workers
     )  # fmt: skip
     return table(headings, rows)
+
+
+def processes(worker: WorkerHealth) -> str:
+    """Return how many processes a worker has, and how many are ready if that are fewer."""
+    if worker.state != "living" or worker.ready >= worker.processes:
+        return str(worker.processes)
+    return f"{worker.processes} ({worker.ready} ready)"
 
 
 def database_page(health: Health) -> str:

@@ -48,7 +48,8 @@ class Worker(models.Model):
 class Heartbeat(models.Model):
     """One process of a worker: the parent, which claims tasks, or a child, which runs them.
 
-    The parent sends the heartbeats of all. ``holding`` lists up to a hundred tasks that a child held at its last heartbeat.
+    The parent sends the heartbeats of all. ``holding`` lists up to a hundred tasks that a child held at its last heartbeat; it is
+    None while the child is not ready to run tasks.
     Parents of the same ``team`` can run the same tasks; those that receive notifications have ``listens`` set.
     """
 

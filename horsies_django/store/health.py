@@ -17,7 +17,8 @@ MOST_WORKERS = 500  # that are listed
 class WorkerHealth(NamedTuple):
     """A worker. ``state``: living, stopping, stale (no recent heartbeat), dead (declared dead by another worker) or stopped.
 
-    ``holds`` counts its tasks in flight in the table of tasks; running and memory are from its last heartbeat.
+    ``holds`` counts its tasks in flight in the table of tasks; running, memory and how many processes are ``ready`` are from its
+    last heartbeat.
     """
 
     id: uuid.UUID
@@ -34,6 +35,8 @@ class WorkerHealth(NamedTuple):
     memory_mb: float | None
     children_memory_mb: float | None
     holds: int
+    ready: int
+    age_seconds: float
 
     @property
     def up(self) -> bool:

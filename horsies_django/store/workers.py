@@ -13,11 +13,16 @@ from horsies_django.store.notify import channel_prefix
 
 
 class Process(NamedTuple):
-    """A child process; the parent sends its heartbeats."""
+    """A child process; the parent sends its heartbeats. ``holding``: its tasks, None while it is not ready to run any."""
 
     id: uuid.UUID
     pid: int
-    holding: Sequence[uuid.UUID] = ()
+    holding: Sequence[uuid.UUID] | None = ()
+
+    @property
+    def held(self) -> str | None:
+        """The ids of its tasks as JSON."""
+        return None if self.holding is None else json.dumps([str(id_) for id_ in self.holding])
 
 
 class Load(NamedTuple):
@@ -80,7 +85,7 @@ class WorkerStore(Store):
             listens=listens,
             ids=None if children is None else [child.id for child in children],
             pids=[child.pid for child in children or ()],
-            holding=[json.dumps([str(id_) for id_ in child.holding]) for child in children or ()],
+            holding=[child.held for child in children or ()],
             fresh=fresh,
             **load._asdict(),
         )

@@ -33,7 +33,7 @@ from horsies_django.worker.maintenance.heartbeat import Snapshots
 from tests.apps.project.tasks import noop
 from tests.conftest import limit, put, wait_until
 from tests.db.conftest import Aside, Connect
-from tests.support.factories import TaskFactory, WorkerFactory, now, serving
+from tests.support.factories import HeartbeatFactory, TaskFactory, WorkerFactory, now, serving
 from tests.support.refusing import refused
 
 THRESHOLD = dt.timedelta(seconds=10)
@@ -132,6 +132,25 @@ def test_a_worker_that_stops_does_not_serve_its_queue() -> None:
     assert [one.state for one in health.workers] == ["stopping"]
     assert queue("default").workers == 0
     assert codes(health) == ["NO_LIVING_WORKER"]
+
+
+def test_a_worker_without_a_ready_process_is_a_problem() -> None:
+    """Fails if: a worker whose children hang at their start looks healthy, or one that has just started does not."""
+    worker = serving("default", processes=2, started_at=now() - AGO, children_memory_mb=80.0)
+    child = HeartbeatFactory(worker_id=worker.pk, holding=None)
+
+    (problem,) = problems(examine(connection))
+    assert problem.code == "WORKER_NOT_READY"
+    assert "has no process that is ready" in problem.text
+
+    Worker.objects.filter(pk=worker.pk).update(started_at=now())
+    assert codes(examine(connection)) == []
+
+    Worker.objects.filter(pk=worker.pk).update(started_at=now() - AGO)
+    Heartbeat.objects.filter(pk=child.pk).update(holding=[])
+    health = examine(connection)
+    assert codes(health) == []
+    assert [one.ready for one in health.workers] == [1]
 
 
 def test_a_queue_whose_workers_are_beyond_those_listed_has_them_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

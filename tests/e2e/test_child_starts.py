@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from django.db import connection
 
+from horsies_django import explain
 from horsies_django.models import Heartbeat
 from tests.apps.project import tasks
 from tests.conftest import wait_until
@@ -144,6 +145,18 @@ def test_tasks_run_while_a_successor_does_not_become_ready(worker: Start, lacks:
     assert "was killed, because it did not become ready" in process.log
     lacks.unlink()
     assert process.stop() == 0
+
+
+def test_a_worker_whose_child_stalls_says_what_holds_its_tasks(worker: Start, lacks: Path) -> None:
+    """Fails if: slots count that no process has yet."""
+    worker("--processes=1", **project(lacks)).ready()
+    child = tasks.pid.send().get(timeout_ms=30_000).ok_value
+
+    lacks.write_text("answer")
+    os.kill(child, signal.SIGKILL)
+    waits = tasks.pid.send()
+
+    wait_until(lambda: "no process is ready" in str(explain(waits.task_id)), "it is explained")
 
 
 def test_a_worker_whose_children_stall_at_its_start_exits(worker: Start, lacks: Path) -> None:

@@ -94,6 +94,15 @@ def test_a_worker_that_does_not_know_a_task_has_no_slot_for_it() -> None:
     assert only("NEXT", told(YOUNG, workers=[STRANGER, TAKER])).details["workers"][0]["worker_id"] == WORKER
 
 
+def test_a_worker_whose_processes_are_not_ready_has_no_slot() -> None:
+    """Fails if: a task that waits for a child that hangs is said to start soon."""
+    idle = TAKER | {"worker_id": str(ID), "slots": 0, "busy": 0}
+    assert only("NO_FREE_SLOT", told(workers=[idle])).text == (
+        "The only live worker that serves its queue is without a free slot for sync tasks: no process is ready. "
+        f"The log of {idle['hostname']}:{idle['pid']} says why its processes are not ready."
+    )
+
+
 def test_a_cap_names_the_holder_of_the_longest_held_permit_if_there_is_one() -> None:
     holder = HELD_SINCE | {"since": "2030-01-31T11:02:11+00:00"}
     full = QUEUE | {"max_concurrency": 2, "room": 0, "taken": 2}

@@ -25,6 +25,7 @@ __all__ = [
 ]  # fmt: skip
 
 MAX_WAIT_SECONDS = 900.0
+START_SECONDS = 30.0  # in which a worker need not be ready
 MANY_FAILURES, SHARE = 20, 0.1  # in 15 minutes
 ENDED_CHILD = (CRASHED, OperationalErrorCode.WORKER_CRASHED, OperationalErrorCode.POISON)
 FINAL = (COMPLETED, RETURNED, CANCELLED, EXPIRED)
@@ -38,6 +39,7 @@ ADVICE = {
     "XMIN_HELD": "{}",
     "STALE_WORKER": "any live worker recovers them: start one, or see in its log why it does not",
     "NO_LIVING_WORKER": "start one that serves it, as in 'manage.py horsies_worker --queues={}'",
+    "WORKER_NOT_READY": "read in its log why; an import, middleware or a receiver of child_started may hang",
     "NO_SCHEDULER": START,
     "SCHEDULE_LATE": f"{START}, or read in its log why it does not send it",
     "SCHEDULE_FAILS": "correct it in the code or in the admin",
@@ -84,6 +86,7 @@ class ProblemCode(enum.StrEnum):
     XMIN_HELD = "XMIN_HELD"
     STALE_WORKER = "STALE_WORKER"
     NO_LIVING_WORKER = "NO_LIVING_WORKER"
+    WORKER_NOT_READY = "WORKER_NOT_READY"
     NO_SCHEDULER = "NO_SCHEDULER"
     SCHEDULE_LATE = "SCHEDULE_LATE"
     SCHEDULE_FAILS = "SCHEDULE_FAILS"
@@ -203,8 +206,12 @@ def of_lost(health: Health) -> Iterator[Problem]:
 
 def of_workers(health: Health) -> Iterator[Problem]:
     for one in health.workers:
+        name = f"worker {one.hostname}:{one.pid}"
+        if one.state == "living" and not one.ready and one.age_seconds > START_SECONDS:
+            text = f"{name} has no process that is ready to run tasks"
+            yield problem(ProblemCode.WORKER_NOT_READY, name, text)
         if one.holds and not one.up:
-            name, silent = f"worker {one.hostname}:{one.pid}", f"{one.silent_seconds:,.0f} s"
+            silent = f"{one.silent_seconds:,.0f} s"
             text = f"{name} is {one.state}, was last seen {silent} ago, and holds {amount(one.holds, 'task')}"
             yield problem(ProblemCode.STALE_WORKER, name, text, one.seen_at)
 

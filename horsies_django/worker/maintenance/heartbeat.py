@@ -44,6 +44,7 @@ from horsies_django.worker.process.memory import UNREADABLE, memory_mb
 logger = logging.getLogger("horsies.worker")
 
 STUCK_SECONDS = 10.0
+START_SECONDS = 10.0  # in which children may become ready before it is written that they are not
 
 
 class Snapshots:
@@ -118,6 +119,7 @@ class HeartbeatSender:
     def __post_init__(self) -> None:
         self.fresh = timedelta(seconds=2 * self.interval_seconds)
         self.written: tuple[list[Process], int, int] | None = None  # the children and tasks that the database knows
+        self.started_at: float | None = None  # when the first heartbeat was sent, by the monotonic clock
         self.on_duty = False  # whether this worker looks after dead ones for all, as its last heartbeat told
         self.snapshots = Snapshots(self.worker, self.pid, self.snapshot_seconds)
         self.told_stopping = False
@@ -140,11 +142,15 @@ class HeartbeatSender:
         memories = [memory_mb(child.pid) for child in children]
         load = Load(status.running_sync, status.running_async, memory_mb(self.pid), sum(memories))
         state = (children, load.running_sync, load.running_async)
-        changed = state != self.written or now >= self.snapshots.due_at
+        self.started_at = self.started_at or now
+        starting = not status.started and now < self.started_at + START_SECONDS
+        changed = not starting and (state != self.written or now >= self.snapshots.due_at)
         beaten = WorkerStore(connection).beat(
             self.worker, children if changed else None, load, self.fresh, listens=status.listens
         )
-        self.on_duty, self.written = beaten.on_duty, state
+        self.on_duty = beaten.on_duty
+        if changed:
+            self.written = state
         if not beaten.alive:
             self.engine.disown()
             return False
@@ -201,7 +207,7 @@ class HeartbeatSender:
 def processes(members: Iterable[PoolProcess]) -> list[Process]:
     """Return the children among the processes of a pool, for their heartbeats."""
     return [
-        Process(member.id, member.pid, [claim.id for claim in member.claims()[:100]])
+        Process(member.id, member.pid, [claim.id for claim in member.claims()[:100]] if member.ready else None)
         for member in members
         if isinstance(member, Child)
     ]

@@ -3,7 +3,8 @@
 -- Index: see functions/monitoring/horsies_tasks_per_worker.sql; the other tables have a few rows per worker.
 SELECT worker.id, worker.hostname, worker.pid, worker.version, ARRAY(SELECT jsonb_array_elements_text(worker.queues)), seen.state, seen.at,
        extract(epoch FROM moment.now - seen.at)::float8, worker.processes, worker.running_sync, worker.running_async,
-       worker.memory_usage_mb, worker.children_memory_mb, coalesce(burden.tasks, 0)
+       worker.memory_usage_mb, worker.children_memory_mb, coalesce(burden.tasks, 0), horsies_ready_processes(worker.*),
+       extract(epoch FROM moment.now - worker.started_at)::float8
 FROM (SELECT clock_timestamp() AS now OFFSET 0) AS moment
 CROSS JOIN horsies_workers worker
 LEFT JOIN horsies_heartbeats beat ON beat.id = worker.id

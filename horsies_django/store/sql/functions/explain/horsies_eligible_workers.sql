@@ -1,5 +1,5 @@
 -- Returns the living workers that could take a task, or only the one that has claimed it, as JSON objects.
--- Keys: worker_id, hostname, pid, beat_at; slots and busy (of the task's lane; busy counts rows, which are newer than the last heartbeat),
+-- Keys: worker_id, hostname, pid, beat_at; slots and busy (of the task's lane; slots of processes that are ready; busy counts rows, which are newer than the last heartbeat),
 -- room (under the queue's limit per worker, NULL without one), partition_room (NULL without one), wire (the latest format that it reads),
 -- knows (it can run the task).
 -- Index: horsies_tasks_holding, primary keys.
@@ -20,7 +20,7 @@ BEGIN
     )
     SELECT coalesce(jsonb_agg(jsonb_build_object(
       'worker_id', w.id, 'hostname', w.hostname, 'pid', w.pid, 'beat_at', b.sent_at,
-      'slots', greatest(w.processes, 1) * CASE p_task.lane WHEN 'sync' THEN w.threads ELSE w.async_concurrency END,
+      'slots', horsies_ready_processes(w) * CASE p_task.lane WHEN 'sync' THEN w.threads ELSE w.async_concurrency END,
       'busy', coalesce(busy.many, 0),
       'room', (horsies_remaining_capacity(ARRAY[v_local], w.id, p_claimed, p_now, NULL)).rooms[1],
       'partition_room', CASE WHEN p_key IS NOT NULL THEN (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import select
 import socket
@@ -10,19 +11,29 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-HEADER = struct.Struct("!I")
+HEADER = struct.Struct("!2sI")  # of a frame: the mark, and the length of its message
+MARK = b"h2"
 READ_BYTES = 1 << 18
 CONGESTED_BYTES = 1 << 24
+ODD = "odd"  # the kind of the last message of a channel through which something else has come, with the reason
+
+
+class PlainUnpickler(pickle.Unpickler):
+    """Reads values of Python's own types. It refuses classes and functions, by which a message could run code here."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"it names {module}.{name}")
 
 
 class Channel:
-    """Pickled messages in length-prefixed frames over one end of a socket pair. Sending never blocks."""
+    """Pickled plain values in frames over one end of a socket pair. Sending never blocks."""
 
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(False)
         self.end = end
         self.unread = bytearray()
         self.unsent: deque[memoryview] = deque()
+        self.odd = False  # something else than messages has come: nothing is read any more
 
     def fileno(self) -> int:
         return self.end.fileno()
@@ -35,7 +46,7 @@ class Channel:
     def send(self, message: Any) -> None:
         """Send what the socket accepts now, and keep the rest for ``flush``."""
         body = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
-        self.unsent.append(memoryview(HEADER.pack(len(body)) + body))
+        self.unsent.append(memoryview(HEADER.pack(MARK, len(body)) + body))
         self.flush()
 
     def flush(self) -> bool:
@@ -55,7 +66,10 @@ class Channel:
         return True
 
     def receive(self) -> list[Any]:
-        """Return the complete messages that have arrived. Raises EOFError if there is none and the other side is gone."""
+        """Return the complete messages that have arrived. Raises EOFError if there is none and the other side is gone.
+
+        If something else has arrived, the last one is (ODD, the reason), and there are no more.
+        """
         ended = False
         while True:
             try:
@@ -75,16 +89,31 @@ class Channel:
 
     def _unpack(self) -> list[Any]:
         messages, start = [], 0
+        if self.odd:
+            self.unread.clear()
         while len(self.unread) - start >= HEADER.size:
-            (size,) = HEADER.unpack_from(self.unread, start)
+            mark, size = HEADER.unpack_from(self.unread, start)
             end = start + HEADER.size + size
-            if len(self.unread) < end:
+            if mark == MARK and len(self.unread) < end:
                 break
-            messages.append(pickle.loads(memoryview(self.unread)[start + HEADER.size : end]))
+            try:
+                messages.append(self._message(mark, size, start + HEADER.size))
+            except Exception as error:  # whatever bytes make of the unpickler
+                messages.append((ODD, f"{type(error).__name__}: {error}"))
+                self.odd = True
+                self.unread.clear()
+                return messages
             start = end
         if start:
             del self.unread[:start]
         return messages
+
+    def _message(self, mark: bytes, size: int, start: int) -> Any:
+        if mark != MARK:
+            raise ValueError(f"no frame begins with {mark!r}")
+        with memoryview(self.unread) as unread:
+            body = io.BytesIO(unread[start : start + size])
+        return PlainUnpickler(body).load()
 
     def close(self) -> None:
         self.end.close()

@@ -267,3 +267,19 @@ def test_an_exception_that_cannot_be_shown_ends_only_its_own_task(worker: Start,
     assert sibling.get(timeout_ms=SECONDS_30).ok_value == pid
     assert asibling.get(timeout_ms=SECONDS_30).ok_value == pid
     assert process.stop() == 0
+
+
+@pytest.mark.parametrize("name", ["writes_to_its_worker", "claims_to_have_run_another"])
+def test_a_child_that_sends_an_odd_message_is_killed(worker: Start, name: str) -> None:
+    """Fails if: what a task writes into a channel of its process harms others than this process."""
+    process = worker("--processes=2").ready()
+    long = tasks.hold.send("long")
+    held_by("long")
+    odd = getattr(traps, name).send({"writes_to_its_worker": "Traceback", "claims_to_have_run_another": 4_711}[name])
+
+    assert odd.get(timeout_ms=30_000).err_value.error_code == "WORKER_CRASHED"
+    assert "has sent an odd message" in process.log
+    assert tasks.add.send(1).get(timeout_ms=30_000).is_ok()
+    let_go("long")
+    assert long.get(timeout_ms=30_000).is_ok()
+    assert process.stop() == 0

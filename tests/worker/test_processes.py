@@ -29,8 +29,9 @@ from horsies_django.core.records import Claim
 from horsies_django.worker.child.executor import AsyncLane
 from horsies_django.worker.child.interrupts import Control
 from horsies_django.worker.child.run_task import project_path, site_of
-from horsies_django.worker.ipc import HEADER, send_all, wait_receive
+from horsies_django.worker.ipc import HEADER, MARK, ODD, send_all, wait_receive
 from horsies_django.worker.maintenance.heartbeat import cpu_seconds
+from horsies_django.worker.pool.messages import OddMessage, checked
 from horsies_django.worker.pool.pool import Pool
 from horsies_django.worker.pool.process import InProcess
 from horsies_django.worker.pool.timeouts import is_stopped
@@ -79,6 +80,58 @@ def test_sending_to_a_peer_that_is_gone_raises_nothing() -> None:
     assert here.flush()
 
 
+class Runs:
+    """Runs code where it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, ("ran",)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        HEADER.pack(MARK, 4) + b"\x80\x05..",
+        HEADER.pack(MARK, 3) + b"abc",
+        b"Traceback (most recent call last)",
+        *(HEADER.pack(MARK, len(body)) + body for body in map(pickle.dumps, [Runs(), uuid.uuid4(), print])),
+    ],
+    ids=["nothing", "no pickle", "text", "code", "an object", "a function"],
+)
+def test_a_channel_reads_plain_values_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, frame: bytes) -> None:
+    """Fails if: a message can name a class or a function, or stops the reader."""
+    monkeypatch.chdir(tmp_path)
+    here, there = channel_pair()
+    here.send(("before", None))
+    here.end.send(frame)
+    here.send(("after", None))
+
+    before, (kind, _) = there.receive()
+
+    assert (before, kind) == (("before", None), ODD)
+    assert there.receive() == []
+    assert list(tmp_path.iterdir()) == []
+
+
+REPLY = ("COMPLETED", '{"ok": 1}', None, None, None, False, ())
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        None, 7, ("ran",), ("bad", 1), ([], []), ("ran", None), ("ran", (1, REPLY)), ("ran", ("1", REPLY, 0.1)),
+        ("ran", (1, REPLY[1:], 0.1)), ("ran", (1, ("RUNNING", *REPLY[1:]), 0.1)),
+        ("ran", (1, ("FAILED", b"{}", *REPLY[2:]), 0.1)), ("ran", (1, ("FAILED", "\0", *REPLY[2:]), 0.1)),
+        ("ran", (1, ("FAILED", "\ud800", *REPLY[2:]), 0.1)), ("ran", (1, ("FAILED", "{}", 5, *REPLY[3:]), 0.1)),
+        ("ran", (1, ("FAILED", "{}", "A", "b", {"most": {1}}, False, ()), 0.1)),
+        ("done", [(1, REPLY, 0.1), 5]), ("back", ["1"]), ("full", "much"), ("ready", "much"), ("failed", None),
+    ],
+)  # fmt: skip
+def test_a_message_of_another_shape_is_refused(message: Any) -> None:
+    """Fails if: what a child sends is an error of the worker's own process later."""
+    with pytest.raises(OddMessage):
+        checked(message)
+
+
 CHILD = """
 import socket, sys
 import django
@@ -105,7 +158,7 @@ def test_a_child_ends_in_the_middle_of_a_sync_task_when_its_pipes_do(tmp_path: P
         try:
             endless = Claim(uuid.uuid4(), 1, "sync", tasks.linger.name, json.dumps({"path": str(path)}))
             jobs = pickle.dumps([(1, endless.packed(), "")])
-            pairs[0][0].sendall(HEADER.pack(len(jobs)) + jobs)
+            pairs[0][0].sendall(HEADER.pack(MARK, len(jobs)) + jobs)
             wait_until(path.exists, "it runs")
             for here, _ in pairs:
                 here.close()

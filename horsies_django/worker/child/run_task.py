@@ -137,7 +137,7 @@ def crashed(run: Run, task: TaskDefinition, error: BaseException) -> Reply:
         return asked_again(task, error, described)
     if isinstance(error, Snooze):
         how = {**error.stored, "most": config().max_snoozes}
-        return Reply(SNOOZED, "{}", SNOOZED, described["message"] or None, retry=how)
+        return Reply(SNOOZED, "{}", SNOOZED, printable(described["message"]) or None, retry=how)
     if isinstance(error, Skip):
         message = described["message"] or "the task skipped itself"
         return failure(TaskError.built_in(OutcomeCode.TASK_SKIPPED, message))._replace(status="CANCELLED")
@@ -150,6 +150,8 @@ def crashed(run: Run, task: TaskDefinition, error: BaseException) -> Reply:
     message = f"{described['type']}: {described['message']}" if described["message"] else described["type"]
     reply = failure(TaskError.built_in(code, message, exception=described))
     retry = None if task.decide is None else task.decide(error, run.current.attempt)
+    if retry is not None and not isinstance(retry, bool):
+        retry = float(retry)  # a plain one: other numbers are no values of a message
     return reply._replace(retry=retry, classes=tuple(map(printable, class_names(error))))
 
 

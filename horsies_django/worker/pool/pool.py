@@ -21,6 +21,7 @@ from horsies_django.core.queues import LANES
 from horsies_django.core.records import Claim, Outcome
 from horsies_django.core.repeats import Repeats
 from horsies_django.worker.pool.launch import Forker
+from horsies_django.worker.pool.messages import OddMessage, checked
 from horsies_django.worker.pool.process import END_REASONS, Child, InProcess, PoolProcess, RunAhead
 from horsies_django.worker.pool.recycling import Recycling
 from horsies_django.worker.pool.starts import RETRY_SECONDS, Starts
@@ -244,26 +245,46 @@ class Pool:
         except EOFError:
             self.selector.unregister(member.channels[lane].fileno())  # its death follows
             return
-        for kind, payload in messages:
-            if kind == "ran":
-                self.outcomes.append(member.ran(*payload))
-            elif kind == "done":
-                self.outcomes += [member.outcome(lane, *done) for done in payload]
-            elif kind == "back":
-                self.releases += [member.take_off(lane, number) for number in payload]
-            elif kind == "full":
-                member.full_mb = payload
-                self._recycle()
-            elif kind == "altered":
-                if self._stays(member) and self.recycling.replaces_altered(self.members, time.monotonic()):
-                    logger.info("a task changed the state of child %s; replacing it", member.pid)
-                    self._retire(member, "state")
-            elif kind == "ready":
-                self._welcome(member, float(payload or 0))
-            elif kind == "failed":
-                if not (self.ready and isinstance(member, Child)):
-                    raise WorkerStartError(f"a process of the pool cannot run tasks:\n{payload.rstrip()}")
-                logger.error("child %s cannot run tasks:\n%s", member.pid, payload.rstrip())
+        for message in () if member.distrusted else messages:
+            try:
+                self._hear(member, lane, *checked(message))
+            except OddMessage as error:
+                self._end_distrusted(member, error)
+                break
+
+    def _hear(self, member: PoolProcess, lane: str, kind: str, payload: Any) -> None:
+        """Act on a message from a process. Raises OddMessage, and WorkerStartError."""
+        if kind == "ran":
+            self.outcomes.append(member.ran(*payload))
+        elif kind == "done":
+            for done in payload:
+                self.outcomes.append(member.outcome(lane, *done))
+        elif kind == "back":
+            for number in payload:
+                self.releases.append(member.take_off(lane, number))
+        elif kind == "full":
+            member.full_mb = payload
+            self._recycle()
+        elif kind == "altered":
+            if self._stays(member) and self.recycling.replaces_altered(self.members, time.monotonic()):
+                logger.info("a task changed the state of child %s; replacing it", member.pid)
+                self._retire(member, "state")
+        elif kind == "ready":
+            self._welcome(member, float(payload or 0))
+        elif kind == "failed":
+            if not (self.ready and isinstance(member, Child)):
+                raise WorkerStartError(f"a process of the pool cannot run tasks:\n{payload.rstrip()}")
+            logger.error("child %s cannot run tasks:\n%s", member.pid, payload.rstrip())
+
+    def _end_distrusted(self, member: PoolProcess, error: OddMessage) -> None:
+        """Kill a child that has sent what children do not send. Raises WorkerStartError if it is the worker itself."""
+        if not isinstance(member, Child):
+            raise WorkerStartError(f"the worker's own process has sent itself an odd message: {error}")
+        logger.error(
+            "child %s has sent an odd message, which a task must have written: %s; killing it", member.pid, error
+        )
+        member.distrusted = True
+        member.kill()
 
     def _welcome(self, member: PoolProcess, memory_mb: float) -> None:
         """Give tasks to a process, which is ready and takes so much memory. Raises WorkerStartError."""

@@ -35,6 +35,7 @@ from horsies_django.worker.child.interrupts import CALL_BACK, CANCEL, TIMEOUT
 from horsies_django.worker.child.run_task import STOPPED_ITSELF, TIMED_OUT, cancelled, failed
 from horsies_django.worker.ipc import Channel, wait_readable
 from horsies_django.worker.pool.launch import ForkedProcess, Forker, start_interpreter
+from horsies_django.worker.pool.messages import OddMessage
 from horsies_django.worker.process.options import WorkerOptions
 from horsies_django.worker.process.shutdown import LAST_RESORT_SECONDS, end_hanging
 
@@ -79,6 +80,7 @@ class PoolProcess:
         self.ready_at = math.inf  # by the monotonic clock
         self.dismissed = False  # told to end, so its end is expected
         self.full_mb: float | None = None  # its memory when it reached the limit
+        self.distrusted = False  # it has sent what children do not send
         self.retired_for = ""  # why it was replaced: a successor has been started already
         self.slots = {"sync": options.threads, "async": options.async_concurrency}
         self.held: dict[str, dict[int, Claim]] = {lane: {} for lane in LANES}
@@ -168,6 +170,9 @@ class PoolProcess:
         return self.outcome("sync", number, reply, seconds)
 
     def take_off(self, lane: str, number: int) -> Claim:
+        """Remove a task that the process holds, and return it. Raises OddMessage if it holds no such task."""
+        if number not in self.held[lane]:
+            raise OddMessage(f"it names the task number {number}, which it does not hold")
         del self.since[lane][number]
         return self.held[lane].pop(number)
 
@@ -249,6 +254,8 @@ class Child(PoolProcess):
         code = self.exit_code = self.process.exitcode
         if self.stalled:
             return "was killed, because it did not become ready"
+        if self.distrusted:
+            return "was killed, because it sent an odd message"
         if code is None:
             return "ended with its fork server, which was killed (by the kernel, if the worker had been stopped)"
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"

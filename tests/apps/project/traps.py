@@ -28,6 +28,7 @@ from django.utils import timezone, translation
 
 from horsies_django import task
 from horsies_django.store.notify import direct_connection
+from horsies_django.worker.child import fork_guard
 
 HERE: contextvars.ContextVar[str] = contextvars.ContextVar("here", default="nothing")
 LOCK = 4711
@@ -283,3 +284,20 @@ def runs_a_program() -> list[str]:
 async def awreck(kind: str) -> None:
     """Do harm, or only look, on the thread that coroutines use for the database."""
     await sync_to_async({**SIGHTS, **WRECKS}[kind])()
+
+
+@task
+def writes_to_its_worker(text: str) -> None:
+    """Send bytes through the channels of this process, and never end."""
+    for channel in fork_guard.State.channels:
+        channel.end.sendall(text.encode())
+    threading.Event().wait()
+
+
+@task
+def claims_to_have_run_another(number: int) -> None:
+    """Reply for a task that this process does not run, and never end."""
+    reply = ("COMPLETED", '{"ok": 1}', None, None, None, False, ())
+    for channel in fork_guard.State.channels:
+        channel.send(("ran", (number, reply, 0.1)))
+    threading.Event().wait()

@@ -1,0 +1,75 @@
+"""What a child may say to its worker. A message of any other shape, or with other values, is that child's failure.
+
+A task can write whatever it likes into the channels of its process, and must not choose what happens in the worker's own one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from horsies_django.core.errors import HorsiesError
+from horsies_django.core.records import SNOOZED
+from horsies_django.worker.ipc import ODD
+
+STATUSES = frozenset({"COMPLETED", "FAILED", "CANCELLED", SNOOZED})
+SCALARS = (str, int, float, bool, type(None))
+
+
+class OddMessage(HorsiesError):  # noqa: N818 - named for what it is about
+    """A child has sent something that children do not send."""
+
+
+def checked(message: Any) -> tuple[str, Any]:
+    """Return the kind and the payload of a message from a child. Raises OddMessage."""
+    try:
+        kind, payload = message
+        fits = FITS[kind](payload)
+    except (TypeError, ValueError, KeyError) as error:
+        raise OddMessage("it is no message of a child") from error
+    if not fits:
+        raise OddMessage(payload if kind == ODD else f"its {kind!r} message has other values")
+    return kind, payload
+
+
+def is_done(done: Any) -> bool:
+    """Whether this is the number of a task, its reply, and how long it ran. Raises TypeError and ValueError for other shapes."""
+    number, reply, seconds = done
+    status, result, code, message, retry, returned, classes = reply
+    if not (type(number) is int and type(seconds) is float and status in STATUSES and is_text(result)):
+        return False
+    if code is message is retry is None and not classes:
+        return type(returned) is bool
+    texts = [text for text in (code, message, *classes) if text is not None]
+    return type(returned) is bool and type(classes) is tuple and all(map(is_text, texts)) and is_retry(retry)
+
+
+def is_retry(retry: Any) -> bool:
+    if type(retry) is dict:
+        return all(type(key) is str and type(value) in SCALARS for key, value in retry.items())
+    return type(retry) in (int, float, bool, type(None))
+
+
+def is_text(text: Any) -> bool:
+    """Whether this is a text that the database can store."""
+    if type(text) is not str or "\0" in text:
+        return False
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+FITS: dict[Any, Callable[[Any], bool]] = {
+    "ran": is_done,
+    "done": lambda payload: type(payload) is list and all(map(is_done, payload)),
+    "back": lambda payload: type(payload) is list and all(type(number) is int for number in payload),
+    "full": lambda payload: type(payload) is float,
+    "altered": lambda payload: payload is None,
+    "ready": lambda payload: type(payload) is str and float(payload or 0) >= 0,
+    "failed": lambda payload: type(payload) is str,
+    ODD: lambda payload: False,
+}

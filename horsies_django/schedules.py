@@ -15,6 +15,7 @@ from django.db import connections, transaction
 
 from horsies_django.conf import DEFAULT_QUEUE, config
 from horsies_django.core.codec import CodecError
+from horsies_django.core.codec.jsondata import too_deep
 from horsies_django.core.errors import ScheduleError, TaskSendError
 from horsies_django.core.patterns import Cron, Daily, Every, Hourly, Monthly, Pattern, PatternError, Weekly
 from horsies_django.core.records import NewTasks
@@ -124,6 +125,8 @@ def arguments_text(task: TaskDefinition, kwargs: Mapping[str, Any], as_json: boo
         args, by_name = task.arguments.decode_values(json.dumps(dict(kwargs)))
     except (CodecError, TypeError, ValueError) as error:
         raise refuse(f"{task.name}: {error}") from error
+    except RecursionError:
+        raise refuse(f"{task.name}: {too_deep()}") from None
     return encode(task, tuple(args), by_name)
 
 

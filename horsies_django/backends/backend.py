@@ -100,7 +100,12 @@ class BackendMixin:
         refuse_suppressed(definition.name, [definition])
         registry.warn_once(definition)
         id_ = uuid7()
-        result = self._result(id_, task, {"status": self.api.status.READY, "args": args, "kwargs": kwargs})
+        try:
+            result = self._result(id_, task, {"status": self.api.status.READY, "args": args, "kwargs": kwargs})
+        except RecursionError:
+            encode(definition, args, kwargs)  # says which argument contains itself
+            raise
+
         new = prepare(definition, SendOptions(), aware(task.run_after))
         options = {**json.loads(new.options or "{}"), BACKEND: self.alias}
         text = encode(definition, result.args, result.kwargs)

@@ -35,7 +35,9 @@ NEXT = re.compile(
     r"|During handling of the above exception, another exception occurred:)\n\n", re.MULTILINE,
 )  # fmt: skip
 # A frame, and its line of source, if there is one. Those of an exception group itself have a bar before them.
-FRAME = re.compile(r'^(?P<bar>(?:  \| )?)  File "(.+)", line (\d+), in (.+)(?:\n(?P=bar) {4}(\S.*))?$', re.MULTILINE)
+FRAME = re.compile(
+    r'^(?P<bar>(?:  \| )?)  File "(.+)", line (\d{1,9}), in (.+)(?:\n(?P=bar) {4}(\S.*))?$', re.MULTILINE
+)
 LAST_LINE = re.compile(r"^(?:  \| )?([\w.<>]+)(?:: (.*))?$", re.MULTILINE)  # the class of an exception, and its text
 TRACE = re.compile(r"\b([0-9a-f]{32})-([0-9a-f]{16})\b")  # in "sentry-trace", and in the "traceparent" of OpenTelemetry
 INSTALLED = re.compile(r"[\\/](?:site|dist)-packages[\\/]")

@@ -146,6 +146,28 @@ def test_what_cannot_be_sent_breaks_no_transaction() -> None:
         assert Task.objects.count() == 0
 
 
+def test_an_argument_that_contains_itself_is_named() -> None:
+    """Fails if it ends as a RecursionError, whose traceback has a thousand lines and no argument."""
+    cycle: list[Any] = []
+    cycle.append({"again": cycle})
+    deep: list[Any] = []
+    for _ in range(10_000):
+        deep = [deep]
+
+    for send in (
+        lambda: tasks.note.enqueue(cycle),
+        lambda: tasks.note.enqueue(deep),
+        lambda: async_to_sync(tasks.note.aenqueue)(cycle),
+        lambda: tasks.note.enqueue(text=cycle),
+    ):
+        with pytest.raises(
+            TaskSendError, match=r"argument '(\*args|text)\[.{,300}nested more than 200 levels deep, or contains itself"
+        ):
+            send()
+
+    assert Task.objects.count() == 0
+
+
 def counts():  # type: ignore[no-untyped-def]
     yield 1
 

@@ -256,3 +256,13 @@ def test_a_schedule_that_does_not_exist_is_named_and_an_option_that_makes_no_sen
     for verb in ("next", "run-now", "enable", "disable", "delete"):
         assert "there is no schedule 'nowhere'" in refusal(verb, "nowhere")
     assert "whole number of at least 1" in refusal("next", "nightly", "--count=0")
+
+
+def test_arguments_that_are_nested_too_deeply_are_refused() -> None:
+    """Fails if the form of a schedule answers with a RecursionError."""
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+
+    with pytest.raises(ScheduleError, match="nested more than 200 levels deep, or contains itself"):
+        schedules.create("deep", {"task": tasks.echo.name, "pattern": "every hour", "kwargs": {"x": deep}}, actor="ann")

@@ -418,6 +418,17 @@ def test_an_error_has_the_text_of_lazy_ones(data: Any, stored: Any) -> None:
     assert (error.message.partition("\n")[0], error.data) == ("yes", stored)
 
 
+def test_an_error_with_data_that_contain_themselves_is_stored() -> None:
+    """Fails if all of the 2**200 ways through the data are gone."""
+    cycle: list[Any] = []
+    cycle += [cycle, cycle]
+
+    error = COUNT.decode(encode_error(TaskError("X", "no", data=cycle))).err_value
+
+    assert error.data == "[[...], [...]]"
+    assert "contains itself" in error.message
+
+
 def test_a_lazy_text_that_fails_does_not_hide_the_error() -> None:
     broken: Any = lazy(lambda: str(Broken()), str)()
 

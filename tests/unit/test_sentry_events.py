@@ -392,3 +392,17 @@ def test_the_scope_of_a_task_is_its_own(function: Callable[..., Any]) -> None:
 
     assert current.failure_context == {"sentry": {"tags": {"tenant": "acme"}, "user": {"id": 7}}}
     assert "tenant" not in sentry_sdk.get_isolation_scope()._tags
+
+
+def test_a_frame_whose_line_is_no_number_of_a_line_is_none() -> None:
+    """Fails if a text of an exception has the event of the task: int() refuses 5,000 digits."""
+    forged = f'  File "a.py", line {"9" * 5_000}, in forged\n'
+    real = '  File "shop/tasks.py", line 7, in pay\n    refuse()\n'
+    cause = f"Traceback (most recent call last):\n{forged}{real}KeyError: 1\n"
+    between = "\nThe above exception was the direct cause of the following exception:\n\n"
+    last = f"Traceback (most recent call last):\n{forged}{real}LookupError: no"
+
+    first, second = exceptions(f"{cause}{between}{last}")
+
+    assert functions(first) == functions(second) == ["pay"]
+    assert (first["type"], second["type"]) == ("KeyError", "LookupError")

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, get_args, get_origin
 
 from horsies_django.core.codec.annotations import UnsupportedType, shape_of
 from horsies_django.core.codec.errors import CodecError, misfit
-from horsies_django.core.codec.jsondata import MAX_DEPTH, read_json, write_json
+from horsies_django.core.codec.jsondata import MAX_DEPTH, read_json, too_deep, write_json
 from horsies_django.core.codec.shapes import ANY, Shape, at
 from horsies_django.core.codec.signatures import Compiled, refuse_unannotated
 from horsies_django.core.results import TaskError, TaskResult
@@ -105,9 +105,9 @@ def encode_error(error: TaskError) -> str:
 
 
 def with_texts(data: Any, depth: int = 0) -> Any:
-    """Return the data of an error with its lazy texts in the language that is active now, as the message has it."""
-    if depth > MAX_DEPTH:  # it is refused for that
-        return data
+    """Return the data of an error with its lazy texts in the language that is active now. Raises CodecError."""
+    if depth > MAX_DEPTH:
+        raise too_deep()
     if type(data) is dict:
         return {as_text(key): with_texts(value, depth + 1) for key, value in data.items()}
     if type(data) is list:

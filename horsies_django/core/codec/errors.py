@@ -7,6 +7,8 @@ from typing import Any
 from horsies_django.core.errors import HorsiesError
 from horsies_django.core.texts import LAZY, is_lazy
 
+LONGEST_PATH = 200  # characters that are shown
+
 
 class CodecError(HorsiesError):
     """A value cannot be encoded, or stored JSON cannot be decoded.
@@ -28,7 +30,10 @@ class CodecError(HorsiesError):
         return self
 
     def __str__(self) -> str:
-        return f"{self.subject} '{self.path}': {self.problem}" if self.path else f"{self.subject}: {self.problem}"
+        if not self.path:
+            return f"{self.subject}: {self.problem}"
+        path = self.path if len(self.path) <= LONGEST_PATH else f"{self.path[:LONGEST_PATH]}..."
+        return f"{self.subject} '{path}': {self.problem}"
 
 
 class ModelRefused(CodecError):

@@ -345,10 +345,11 @@ def retention_name(key: str) -> str:
     """Return the records that a key of horsies_prunings stands for."""
     kind, _, rest = key.partition(": ")
     queues = rest.rpartition(" ")[0]
+    if kind == "keep" and rest == "false":
+        return "the tasks with keep_result=False"
     if kind == "keep":
-        return (
-            "the tasks with keep_result=False" if rest == "false" else f"the tasks kept for {span(int(rest) / 1_000)}"
-        )
+        known = rest.isdecimal() and len(rest) < 16  # any role that writes the table may have written something else
+        return f"the tasks kept for {span(int(rest) / 1_000)}" if known else "tasks with a keep_result of their own"
     if kind == "runs":
         return "workflow runs"
     if kind == "only":

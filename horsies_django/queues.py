@@ -162,11 +162,16 @@ def skip(name: str, key: Mapping[str, Any], *, actor: str, reason: str, task: st
         raise QueueError(f"queue {name!r}: the key {dict(key)!r:.200} cannot be written as JSON: {error}") from error
     store = QueueStore(connections[config().database])
     skipped = store.skip(None, name, written, task=task, actor=actor, reason=reason)
-    if skipped is None:
+    if skipped.id is None:
+        first = "no task is waiting or has failed in it"
+        if skipped.first is not None:
+            first = f"task {skipped.first} comes first in it and is {skipped.status}"
+        if skipped.status == "FAILED":
+            first += ": those behind it are being cancelled"
         raise QueueError(
-            f"no failed task stops the key {written:.200} of queue {name!r}; see 'horsies_queue show {name}'"
+            f"no failed task stops the key {written:.200} of queue {name!r} now: {first}; see 'horsies_queue show {name}'"
         )
-    return skipped
+    return skipped.id
 
 
 def refuse_key(queue: Queue, key: Mapping[str, Any], task: str | None) -> None:

@@ -6,7 +6,7 @@ import json
 import uuid
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from horsies_django.store.audit import tell_lost
 from horsies_django.store.base import Store
@@ -17,6 +17,14 @@ DECLARED = (
     "partition_local_limit", "partition_policy",
 )  # fmt: skip
 NO_OVERRIDE = dict.fromkeys(("override", "override_by", "override_reason", "override_at", "override_until"))
+
+
+class Skipped(NamedTuple):
+    """The failed task that was given up; None: the task that comes ``first`` in the partition is none, and has this status."""
+
+    id: uuid.UUID | None
+    first: uuid.UUID | None
+    status: str | None
 
 
 class QueueStore(Store):
@@ -53,17 +61,13 @@ class QueueStore(Store):
         task: str | None = None,
         actor: str,
         reason: str,
-    ) -> uuid.UUID | None:
-        """Give up a failed task that stops its partition: by its id, or by its queue, arguments (JSON) and name.
-
-        Return its id, None if none stops it.
-        """
-        skipped: uuid.UUID | None
+    ) -> Skipped:
+        """Give up a failed task that stops its partition: by its id, or by its queue, arguments (JSON) and name."""
         found = {"queue": name, "id": id_, "arguments": arguments, "task": task}
         who = {"actor": actor, "reason": reason, "channel": channel_prefix(self.connection)}
-        ((skipped, lost),) = self.run("horsies_skip_stopped", **found, **who)
+        ((skipped, lost, first, status),) = self.run("horsies_skip_stopped", **found, **who)
         tell_lost(lost, "queue.skip", actor, name or str(id_), reason)
-        return skipped
+        return Skipped(skipped, first, status)
 
     def declared(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
         """Return the declared columns of the existing queues among ``names``."""

@@ -106,9 +106,9 @@ def skip(task_id: uuid.UUID, *, actor: str, reason: str) -> bool:
     alias = config().database
     with transaction.atomic(using=alias):
         skipped = QueueStore(connections[alias]).skip(task_id, None, actor=actor, reason=reason)
-        if skipped is not None:
+        if skipped.id is not None:
             TaskStore(connections[alias]).note(task_id, "task.skip", actor, reason, {})
-    return skipped is not None
+    return skipped.id is not None
 
 
 def purge(
@@ -147,5 +147,6 @@ REFUSALS = {
     "IN_WORKFLOW": "belongs to the workflow run {other}: retry the run",
     "MERGED": "was merged into task {other}, which ran for it: retry that one",
     "DUPLICATE": "is unique, and task {other} is the same work: see whether that completes",
-    "LOCKED": "is held by another transaction, which is still open, or that has sent the same work: try again when it has ended",
+    "LOCKED": "cannot be retried beside another transaction, which is still open and holds it or a task that it cancels, "
+    "or sends the same work: try again when that has ended",
 }

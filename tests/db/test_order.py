@@ -332,15 +332,73 @@ def test_a_survivor_that_was_cancelled_and_is_given_back_reopens_one(claimer: Cl
     assert [result.ok_value for result in results.values()] == [1] * 3
 
 
-def test_at_most_a_thousand_are_merged_in_a_pass_and_the_rest_by_the_next_run(claimer: Claimers) -> None:
+def fold_all(worker: Claimer) -> Claim:
+    """Run passes until one starts a task; return its claim."""
+    while True:
+        passed = worker.run_pass(sync=9, async_=9)
+        if passed.claims:
+            (one,) = passed.claims
+            return one
+        assert passed.again, "the engine runs another pass at once"
+
+
+def test_a_thousand_are_merged_in_a_pass_and_then_one_starts(claimer: Claimers) -> None:
+    """Fails if: it starts before the others are merged into it, and they need a run for each thousand."""
     coalescing()
     worker = claimer()
     equal(2_500)
-    for many in (1_000, 2_000, 2_497):
-        (one,) = claim(worker)
-        assert len(merged()) == many
-        worker.run_pass(outcomes=[done(one)])
+
     assert claim(worker) == []
+    assert len(merged()) == 1_000
+    one = fold_all(worker)
+
+    assert len(merged()) == 2_499
+    assert claim(worker, outcomes=[done(one)]) == []
+    results = TaskStore(connection).find(merged())
+    assert {found.status for found in results.values()} == {"COMPLETED"}
+
+
+@pytest.mark.parametrize("how", ["cancel", "expire", "claim late"])
+def test_what_ends_without_a_start_gives_back_what_was_merged_into_it(claimer: Claimers, how: str) -> None:
+    """Fails if: those that were merged ahead of its start never run."""
+    coalescing()
+    worker = claimer()
+    ids = equal(1_500, good_until=now() + dt.timedelta(hours=1))
+    assert claim(worker) == []
+    (survivor,) = set(merged().values())
+    Task.objects.exclude(pk=survivor).update(good_until=None)
+    if how != "cancel":
+        Task.objects.filter(pk=survivor).update(good_until=now())
+
+    if how == "cancel":
+        cancel(survivor)
+    elif how == "expire":
+        worker.conn.execute("SELECT * FROM horsies_reap('1 hour', false, 100, 5, 'c')")
+    one = fold_all(worker)
+
+    assert one.id != survivor
+    assert Task.objects.get(pk=survivor).status in ("CANCELLED", "EXPIRED")
+    worker.run_pass(outcomes=[done(one)])
+    results = TaskStore(connection).find(set(ids) - {survivor})
+    assert [found.status for found in results.values()] == ["COMPLETED"] * 1_499
+
+
+def test_what_waits_for_its_retry_takes_no_others_ahead_of_its_start(claimer: Claimers) -> None:
+    """Fails if: it is cancelled then, and with it the runs of those that were sent after its first attempt."""
+    coalescing()
+    worker = claimer()
+    (first,) = equal(max_retries=1)
+    worker.run_pass(outcomes=[failed(one, retry=0) for one in claim(worker)])
+    equal(1_500)
+    assert claim(worker) == []
+    assert merged()
+    assert first not in merged().values()
+
+    cancel(first)
+    one = fold_all(worker)
+
+    assert one.id != first
+    assert Task.objects.filter(status="PENDING").count() == 0
 
 
 def test_what_is_not_due_is_late_or_is_a_node_is_not_merged(claimer: Claimers) -> None:
@@ -490,13 +548,18 @@ class World:
         """Cancel those behind a failed task that has come to be the first one; return the order that is left."""
         order = self.order(key)
         while order and order[0].stops == "cancel":
-            ended = Task.objects.get(pk=order[0].id).finished_at
-            for other in order[1:]:
-                if not other.finished and (order[0].at, order[0].id) < (other.at, other.id) and other.at <= ended:
-                    other.status = "CANCELLED"
-            order[0].stops = ""
+            self.cancel_others(order[0])
             order = self.order(key)
         return order
+
+    def cancel_others(self, bad: Life) -> None:
+        """Cancel those that were sent after a failed task, until it failed, unless they have begun and are being tried."""
+        ended = Task.objects.get(pk=bad.id).finished_at
+        assert ended is not None
+        for other in self.order(bad.key):
+            if other.status == "PENDING" and (bad.at, bad.id) < (other.at, other.id) and other.at <= ended:
+                other.status = "CANCELLED"
+        bad.stops = ""
 
     def run_pass(self) -> None:
         self.reopened: list[Life] = []
@@ -550,16 +613,18 @@ class World:
     def retry(self) -> None:
         life = self.some("FAILED", "CANCELLED")
         if life is not None and life.into is None:
+            if life.stops == "cancel":
+                self.cancel_others(life)
             operations.retry(life.id)
             life.status, life.stops, life.due = "PENDING", "", True
 
     def skip(self) -> None:
         key = self.random.choice(KEYS)
         if self.policy != "coalesce":
-            stopped = next((life for life in self.order(key)[:1] if life.stops), None)
+            stopped = next((life for life in self.order(key)[:1] if life.stops == "stop"), None)
             arguments, why = json.dumps({"customer_id": key}), {"actor": "me", "reason": "broken data"}
             found = QueueStore(connection).skip(None, "default", arguments, task=None, **why)
-            assert found == (stopped and stopped.id)
+            assert found.id == (stopped and stopped.id)
             if stopped:
                 stopped.stops = ""
                 self.cancel_behind(key)

@@ -96,7 +96,7 @@ def test_the_values_of_a_key_are_those_of_the_arguments_in_any_type(key: Any) ->
         ("mail", {"customer": 7, "day": 1}, {}, r"\(customer\), but these were given: customer, day"),
         ("mail", {"costumer": 7}, {}, r"\(customer\), but these were given: costumer"),
         ("mail", {"customer": 7}, {"task": "shop.add"}, "its rule is not by task, so a key has no task; leave out 'shop.add'"),
-        ("mail", {"customer": 7}, {}, "no failed task stops the key .*:7} of queue 'mail'; see 'horsies_queue show mail'"),
+        ("mail", {"customer": 7}, {}, "no failed task stops the key .*:7} of queue 'mail' now: no task is waiting"),
         ("mail", {"customer": uuid.UUID(int=7)}, {}, "cannot be written as JSON"),
         ("mail", {"customer": "a\x00"}, {}, "cannot be written as JSON"),
         ("default", {"customer": 7}, {}, r"for each argument of its rule \(none\), but these were given: customer"),
@@ -114,6 +114,22 @@ def test_a_skip_that_cannot_be_says_why(name: str, key: dict[str, Any], more: di
         queues.skip(name, key, **{**WHO, **more})
     assert Task.objects.get(pk=failed).order_stop == "stop"
     assert not AuditEntry.objects.filter(action="queue.skip").exists()
+
+
+def test_a_skip_says_which_task_comes_before_the_failed_one() -> None:
+    """Fails if: it denies that one has failed, while an earlier one that was retried runs before it."""
+    ordered()
+    (retried,) = put(queue="mail", kwargs=['{"customer": 7}'])
+    failed = stop(key=7)
+    Task.objects.filter(pk=retried).update(claim_generation=1)
+
+    with pytest.raises(QueueError, match=f"now: task {retried} comes first in it and is PENDING; see"):
+        queues.skip("mail", {"customer": 7}, **WHO)
+    Task.objects.filter(pk=retried).delete()
+
+    Task.objects.filter(pk=failed).update(order_stop="cancel")
+    with pytest.raises(QueueError, match=f"task {failed} comes first in it and is FAILED: those behind it are being"):
+        queues.skip("mail", {"customer": 7}, **WHO)
 
 
 def test_the_command_skips_by_the_task_and_any_arguments_in_json_or_else_texts() -> None:

@@ -19,7 +19,7 @@ from horsies_django.core.metadata import (
     with_metadata,
     without_metadata,
 )
-from horsies_django.core.notifications import LATEST, Told, read_ids, read_told
+from horsies_django.core.notifications import LATEST, Stalled, Told, read_ids, read_told
 from horsies_django.core.options import LONGEST_TIMEOUT_MS, NAMED_WIRE, WIRE, TaskOptions, options_text, read_options
 from horsies_django.core.retry import RetryPolicy
 from tests.support.payloads import HOSTILE, payloads
@@ -126,6 +126,8 @@ WORKER = str(uuid.UUID(int=7))
         ("now sync mail", Told("now sync mail")),
         ("place 2", Told("place 2")),
         (f"advance {WORKER}", Told("advance", run=uuid.UUID(WORKER))),
+        ('stalled soon mail {"a": "b\n c"}', Told("stalled", stalled=Stalled("mail", '{"a": "b\n c"}', False))),
+        ("stalled now mail {}", Told("stalled", stalled=Stalled("mail", "{}", True))),
         ("-62135596800.000000 mail", Told("mail", 0.0)),
         ("-Infinity mail", Told("mail", 0.0)),
         ("999999999999.5 mail", Told("mail", LATEST)),

@@ -30,10 +30,12 @@ from django.utils import timezone
 from horsies_django import Workflow
 from horsies_django.conf import Resilience, config
 from horsies_django.core.errors import WorkerStartError
+from horsies_django.core.notifications import Stalled
 from horsies_django.models import Task, WorkflowNode
 from horsies_django.store.notify import Listener, channel_prefix
 from horsies_django.worker.engine.listener import ANSWER_SECONDS, QUIET_SECONDS, NotificationListener
 from horsies_django.worker.engine.outage import ClaimsLost
+from horsies_django.worker.engine.stalled_partitions import StalledPartitions
 from horsies_django.worker.maintenance import health_server
 from horsies_django.worker.maintenance.health_server import HealthServer, serving_health
 from horsies_django.worker.maintenance.heartbeat import STUCK_SECONDS
@@ -41,7 +43,7 @@ from horsies_django.worker.process.options import WorkerOptions
 from horsies_django.worker.supervisor import Supervisor
 from horsies_django.workflows import advancer
 from tests.apps.project import tasks
-from tests.conftest import Connect, put, wait_until
+from tests.conftest import Connect, limit, put, wait_until
 from tests.support.factories import HeartbeatFactory, now
 from tests.worker.conftest import Build, ask, turns_until
 
@@ -497,3 +499,52 @@ def test_the_news_of_another_channel_on_the_same_connection_are_not_ours(listeni
     listening.hears()
     assert listening.woken == ["anew"]
     assert not listener.received, "it proves nothing about our own channels"
+
+
+def test_a_partition_that_a_lock_stalled_goes_on_soon(build: Build, connect: Connect) -> None:
+    """Fails if: the worker waits for the lock, or leaves the partition to the sweep, half a minute later."""
+    limit("default", partition_by_args=["n"], partition_policy="stop")
+    parts, other = build(), connect()
+    engine = parts.engine
+    engine.notifications.listen()
+    first, second = put(2, name=tasks.noop.name, kwargs=["{}"] * 2)
+    Task.objects.filter(pk=second).update(parked=True)
+
+    with other.transaction():
+        other.execute("SELECT FROM horsies_tasks WHERE id = %s FOR UPDATE", [second])
+        engine.wakeups.look_everywhere()
+        turns_until(parts, lambda: status(first) == "COMPLETED")
+        turns_until(parts, lambda: engine.stalled.tried)
+        assert status(second) == "PENDING"
+    engine.wakeups.poll_at = math.inf
+
+    turns_until(parts, lambda: status(second) == "COMPLETED")
+
+
+def test_a_partition_is_tried_less_often_while_its_lock_lasts() -> None:
+    stalled = StalledPartitions(["default"], clock=lambda: 0.0)
+    told = Stalled("default", "{}", at_once=False)
+    waits = []
+    for _ in range(7):
+        stalled.hear(told)
+        waits.append(stalled.at)
+        stalled.clock = partial(float, stalled.at)
+        assert stalled.take() == (["default"], ["{}"])
+        stalled.clock = lambda: 0.0
+
+    assert waits == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
+    stalled.hear(told._replace(key="other"))
+    assert stalled.at == 0.1
+    stalled.hear(told._replace(at_once=True))
+    assert stalled.at == 0.0
+
+
+def test_partitions_of_other_queues_and_a_flood_are_left() -> None:
+    """Fails if: a role that may only notify fills the memory of workers."""
+    stalled = StalledPartitions(["default"])
+    for number in range(2_000):
+        stalled.hear(Stalled("default", str(number), at_once=False))
+        stalled.hear(Stalled("other", str(number), at_once=False))
+
+    assert len(stalled.left) == 1_000
+    assert {queue for queue, _ in stalled.left} == {"default"}

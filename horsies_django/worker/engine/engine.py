@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import psycopg
 
 from horsies_django.conf import Resilience
+from horsies_django.core.notifications import Stalled
 from horsies_django.core.queues import LANES
 from horsies_django.core.records import Claim
 from horsies_django.store.notify import Listener
@@ -29,6 +30,7 @@ from horsies_django.worker.engine.outage import Outage, WorkerDisowned
 from horsies_django.worker.engine.outbox import LOCKED_RETRY_SECONDS, Outbox
 from horsies_django.worker.engine.pass_runner import PassRunner
 from horsies_django.worker.engine.scan_cursors import spacing
+from horsies_django.worker.engine.stalled_partitions import StalledPartitions
 from horsies_django.worker.engine.unknown_tasks import UnknownTasks
 from horsies_django.worker.pool.pool import Pool
 from horsies_django.worker.pool.process import PoolProcess
@@ -78,9 +80,16 @@ class Engine:
         self.passes = PassRunner(self.outbox, self.outbox.served.queues, self.poll_seconds, unknown_tasks)
         self.comparison = Comparison(self.outbox, self.pool, self.prefetched, self.advancer.owe)
         self.wakeups, self.cursors = self.passes.wakeups, self.passes.cursors
+        self.stalled = StalledPartitions(self.outbox.served.queues)
         handlers = {**self.cursors.handlers(), **self.wakeups.handlers(), "cancel": self.comparison.soon}
         self.notifications = NotificationListener(
-            listener, self.selector, resilience, handlers, self.passes.start_over, self.advancer.tell
+            listener,
+            self.selector,
+            resilience,
+            handlers,
+            self.passes.start_over,
+            self.advancer.tell,
+            self._hear_stalled,
         )
         self.outage = Outage(resilience)
         self.stopping = False
@@ -161,7 +170,11 @@ class Engine:
 
     def _done(self) -> bool:
         if self.stopping or (
-            self.until_empty and not self.wakeups.lanes_with_work and not self.wakeups.limited and self.pool.ready
+            self.until_empty
+            and not self.wakeups.lanes_with_work
+            and not self.wakeups.limited
+            and not self.stalled.left
+            and self.pool.ready
         ):
             return not self.owes
         return False
@@ -181,7 +194,7 @@ class Engine:
         if not connected:
             moments += [self.outage.retry_at, now + 1.0]  # another thread may hasten it
         else:
-            moments += [self.wakeups.next_at, self.advancer.next_at]
+            moments += [self.wakeups.next_at, self.advancer.next_at, self.stalled.at]
             if self.prefetched and self.start_at > now:
                 moments.append(self.start_at)
             if self.outbox.outcomes or self.outbox.releases or self.comparison.at <= now or self.can_claim():
@@ -263,13 +276,24 @@ class Engine:
         self.advancer.owe(passed.in_runs, gather=elements and not self.pool.idle)
 
     def _after_pass(self, now: float) -> None:
-        """Advance workflows whose tasks were settled; look again; wake others for tasks without a free slot here."""
+        """Advance workflows whose tasks were settled; look again; wake others for tasks without a free slot here.
+
+        Partitions that were stalled by a lock are tried again.
+        """
         if now >= self.advancer.next_at:
             sent = self.advancer.turn(self.advancer.store(self.outbox.connection_or_raise(), self.outbox.channel))
             if sent and (self.until_empty or self.wakeups.place != 0 or not self.notifications.healthy):
                 self.wakeups.look_everywhere()
         taking = not self.stopping and self._may_take(now)
         self.passes.follow_up(now, lambda lane: self.pool.free(lane) if taking else 0)
+        queues, keys = self.stalled.take()
+        if queues:
+            self.outbox.store.unpark_next(queues, keys, self.outbox.channel)
+
+    def _hear_stalled(self, told: Stalled) -> None:
+        """Look after a stalled partition, if this worker is the first of the elected."""
+        if self.wakeups.place == 0 and not self.stopping:
+            self.stalled.hear(told)
 
     def _cut_off(self, error: psycopg.Error) -> None:
         self.outbox.disconnect()

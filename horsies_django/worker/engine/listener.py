@@ -20,7 +20,7 @@ from typing import Any
 import psycopg
 
 from horsies_django.conf import Resilience
-from horsies_django.core.notifications import read_told
+from horsies_django.core.notifications import Stalled, read_told
 from horsies_django.store.base import said
 from horsies_django.store.notify import Listener
 from horsies_django.worker.process.backoff import Backoff
@@ -36,8 +36,8 @@ class NotificationListener:
     """Receives notifications and calls their ``handlers``, by the word in the notification (see ``core.notifications.Told``),
     with the time in it (an epoch; 0 or less means any time).
 
-    Calls ``advance`` with each workflow run that got a signal. Calls ``wake`` after each LISTEN, because earlier notifications
-    were missed.
+    Calls ``advance`` with each workflow run that got a signal, and ``stalled`` with each partition to look after. Calls ``wake``
+    after each LISTEN, because earlier notifications were missed.
     """
 
     listener: Listener
@@ -46,6 +46,7 @@ class NotificationListener:
     handlers: Mapping[str, Callable[[float], None]]
     wake: Callable[[], None]
     advance: Callable[[uuid.UUID], object] = lambda run: None
+    stalled: Callable[[Stalled], object] = lambda told: None
 
     def __post_init__(self) -> None:
         self.backoff = Backoff(self.resilience)
@@ -130,6 +131,8 @@ class NotificationListener:
         for told in filter(None, map(read_told, payloads)):
             if told.run is not None:
                 self.advance(told.run)
+            elif told.stalled is not None:
+                self.stalled(told.stalled)
             elif handler := self.handlers.get(told.word):
                 handler(told.since)
 

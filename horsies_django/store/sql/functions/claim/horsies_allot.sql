@@ -41,7 +41,9 @@ BEGIN
         OR NOT (v_slot OR (v_one.lane = 'sync' AND p_wanted.prefetch > 0 AND p_limits[v_one.queue].partition_policy IS NULL)) THEN ''
       WHEN v_one.late THEN 'late'
       WHEN v_everyone[v_part] <= 0 THEN 'park'
-      WHEN v_heads[v_part] <> v_one.id THEN CASE WHEN horsies_lock_head(v_heads[v_part]) THEN 'park' ELSE 'here' END
+      WHEN v_heads[v_part] <> v_one.id THEN CASE
+        WHEN horsies_lock_head(v_heads[v_part], p_limits[v_one.queue].queue_name || ' ' || v_one.key) THEN 'park'
+        ELSE 'here' END
       WHEN v_part_rooms[v_part] <= 0 THEN 'here'
       WHEN v_slot THEN 'start'
       ELSE 'prefetch' END;

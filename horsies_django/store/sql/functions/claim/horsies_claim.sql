@@ -5,7 +5,7 @@
 -- because refused candidates may hide others beyond the end of a scan.
 -- p_rooms: the room of each queue in p_limits. claims: of the kinds 'start', 'prefetch' and 'late'; late: whether there are any of these. due:
 -- when the next task becomes due. limited: a cap or the total left tasks behind. again: the pass became long, another one should follow;
--- or the arguments of what it claimed have more characters than a pass takes.
+-- or the arguments of what it claimed have more characters than a pass takes, or more equal tasks wait than it folds.
 -- firsts: see horsies_candidates.
 -- Locks: the task rows, skipping locked ones; the caller holds the advisory locks. Index: horsies_tasks_claim, then the primary key.
 CREATE OR REPLACE FUNCTION horsies_claim(p_wanted horsies_wanted, p_limits horsies_limits[], p_rooms int[],
@@ -27,6 +27,7 @@ DECLARE
   v_ids uuid[];
   v_ahead uuid[] := '{}';  -- what it prefetched
   v_unparked int;
+  v_fold record;
   v_folded int := 0;
   v_taken uuid[];
   v_room bigint := 8388608;  -- characters of arguments, as in horsies_pass
@@ -82,6 +83,15 @@ BEGIN
                        THEN c.verdict ELSE '' END)::horsies_candidate
           FROM unnest(v_candidates) WITH ORDINALITY AS c ORDER BY c.ordinality);
       END IF;
+      IF v_folding THEN
+        v_fold := horsies_fold(p_limits, p_wanted.now, c_folds - v_folded, p_wanted.channel, v_candidates);
+        v_folded := v_folded + v_fold.many;
+        IF v_fold.more THEN
+          again := true;
+          v_candidates := v_fold.p_candidates;
+          v_taken := ARRAY(SELECT c.id FROM unnest(v_candidates) AS c WHERE c.verdict IN ('start', 'prefetch'));
+        END IF;
+      END IF;
       IF p_wanted.lease IS NOT NULL THEN
         v_ahead := ARRAY(SELECT c.id FROM unnest(v_candidates) AS c WHERE c.verdict = 'prefetch');
       END IF;
@@ -96,9 +106,6 @@ BEGIN
       )
       SELECT claims || array_agg(c.claim ORDER BY c.priority, c.enqueued_at, (c.claim).id) INTO claims FROM taken c;
 
-      IF v_folding AND v_folded < c_folds THEN
-        v_folded := v_folded + horsies_fold(p_limits, v_candidates, p_wanted.now, c_folds - v_folded, p_wanted.channel);
-      END IF;
       IF v_allotted.refused THEN
         UPDATE horsies_tasks t SET parked = true
         WHERE t.id = ANY (ARRAY(SELECT c.id FROM unnest(v_candidates) AS c WHERE c.verdict = 'park')) AND t.status = 'PENDING';

@@ -28,7 +28,9 @@ BEGIN
       AND (t.finished_at IS NULL OR t.order_stop IS NOT NULL) AND t.finished_at IS NULL AND t.claimed_by IS NULL
       AND (t.sent_at, t.id) > (v_failed.sent_at, v_failed.id) AND t.sent_at <= v_failed.finished_at)
   THEN
-    UPDATE horsies_tasks t SET order_stop = NULL WHERE t.id = p_failed;
+    UPDATE horsies_tasks t
+    SET order_stop = NULL, partition_key = CASE WHEN t.redacted_at IS NULL THEN t.partition_key END
+    WHERE t.id = p_failed;
   END IF;
   RETURN cardinality(v_ids);
 END

@@ -1,10 +1,18 @@
--- Locks a task that alone may start in its partition, so that others of it can be parked: who ends it outside of a pass then sees them and
--- unparks the next one. Returns false if another transaction has locked it, which may be ending it.
+-- Locks a task that alone may start in its partition, so that others of it can be parked: the session
+-- that ends it outside of a pass then sees them and unparks the next one. Returns false if another
+-- transaction has locked it, which may be ending it; then workers are told to look again soon.
+-- p_partition: the queue and the key.
 -- Locks: the row, skipping a locked one.
-CREATE OR REPLACE FUNCTION horsies_lock_head(p_id uuid) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
+CREATE OR REPLACE FUNCTION horsies_lock_head(p_id uuid, p_partition text) RETURNS boolean
+LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
   PERFORM FROM horsies_tasks t
-  WHERE t.id = p_id AND (t.finished_at IS NULL OR t.order_stop IS NOT NULL) FOR NO KEY UPDATE SKIP LOCKED;
-  RETURN FOUND;
+  WHERE t.id = p_id AND (t.finished_at IS NULL OR t.order_stop IS NOT NULL)
+  FOR NO KEY UPDATE SKIP LOCKED;
+  IF FOUND THEN
+    RETURN true;
+  END IF;
+  PERFORM pg_notify(horsies_channel() || '_new', 'stalled soon ' || p_partition);
+  RETURN false;
 END
 $$;

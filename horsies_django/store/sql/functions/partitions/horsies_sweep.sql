@@ -18,6 +18,7 @@ DECLARE
   v_last record;
   v_rule boolean;
   v_left boolean;
+  v_more boolean := false;
 BEGIN
   SELECT l.* INTO v_limits FROM horsies_limits l WHERE l.queue_name = p_queue;  -- before the row, as a change of limits does
   SELECT l.max_concurrency INTO v_cluster FROM horsies_limits l WHERE l.queue_name = '*';
@@ -49,10 +50,12 @@ BEGIN
   ELSIF v_sweep ->> 'stage' = 'heads' THEN
     v_key := v_sweep ->> 'after';
     IF v_key IS NULL THEN  -- those whose tasks are to be cancelled: none may be parked
-      PERFORM horsies_unpark(ARRAY[v_limits], array_agg(p_queue), array_agg(t.partition_key)) FROM horsies_tasks t
+      SELECT horsies_unpark(ARRAY[v_limits], array_agg(p_queue), array_agg(t.partition_key)) INTO v_count
+      FROM horsies_tasks t
       WHERE t.queue_name = p_queue AND t.order_stop = 'cancel' HAVING count(*) > 0;
+      v_more := coalesce(v_count > 0, false);  -- there may be others
     END IF;
-    LOOP  -- one partition with parked tasks after the other
+    WHILE NOT v_more LOOP  -- one partition with parked tasks after the other
       SELECT p.partition_key INTO v_key FROM horsies_tasks p
       WHERE p.queue_name = p_queue AND p.partition_key > coalesce(v_key, '')
         AND p.claimed_by IS NULL AND p.finished_at IS NULL AND p.parked
@@ -65,7 +68,8 @@ BEGIN
       PERFORM horsies_unpark(ARRAY[v_limits], array_agg(p_queue), array_agg(r.key), array_agg(r.everyone))
       FROM horsies_partition_rooms(v_limits, v_keys, NULL, true, v_now) AS r WHERE r.everyone > 0;
     END IF;
-    v_sweep := CASE WHEN cardinality(v_keys) < p_many THEN '{"stage": "keys"}'
+    v_sweep := CASE WHEN v_more THEN '{"stage": "heads"}'
+                    WHEN cardinality(v_keys) < p_many THEN '{"stage": "keys"}'
                     ELSE jsonb_build_object('stage', 'heads', 'after', v_key) END;
 
   ELSE

@@ -3,8 +3,9 @@
 -- p_spread, it is due within that time from now, at random.
 -- It takes the place in the order of its partition that it had.
 -- verdict: 'RETRIED', 'HASTENED'; 'REDACTED'; 'MERGED' (into "other"); 'IN_WORKFLOW' (of the run "other"); 'DUPLICATE' (of the unique task
--- "other"); 'LOCKED' (an open transaction sends or retries the same work); else its status; NULL: there is no such task.
--- Moves FAILED, CANCELLED, EXPIRED -> PENDING.
+-- "other"); 'LOCKED' (an open transaction sends or retries the same work, or holds a task that this one is to cancel); else its status;
+-- NULL: there is no such task.
+-- Moves FAILED, CANCELLED, EXPIRED -> PENDING; and as horsies_cancel_behind.
 -- Locks: the task row, and that of its digest; waits for their holders, p_patience at most for each, and then raises lock_not_available
 -- for the task row. Each wait is a statement of its own: what follows reads what the holder did.
 CREATE OR REPLACE FUNCTION horsies_retry(p_id uuid, p_channel text, p_patience text, p_spread interval DEFAULT NULL,
@@ -34,6 +35,15 @@ BEGIN
     other := coalesce(v_task.merged_into, v_task.workflow_id);
     RETURN;
   ELSE
+    IF v_task.order_stop = 'cancel' THEN  -- the tasks behind it are still being cancelled
+      LOOP
+        EXIT WHEN horsies_cancel_behind(p_id, 1000, horsies_channel()) = 0;
+      END LOOP;
+      IF EXISTS (SELECT FROM horsies_tasks t WHERE t.id = p_id AND t.order_stop IS NOT NULL) THEN
+        verdict := 'LOCKED';
+        RETURN;
+      END IF;
+    END IF;
     v_digest := horsies_unique_digest(v_task.options);
     IF v_digest IS NOT NULL THEN
       BEGIN

@@ -1,0 +1,302 @@
+"""Partitions whose next task is locked when the first one ends, or whose tasks to cancel are too many for one statement.
+
+Who ends the first task skips what is locked, and workers are told to try again; ``horsies_unpark_next`` is what they call.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import connection
+from django.db.models.functions import Now
+
+from horsies_django import Workflow
+from horsies_django.core.errors import TaskNotRetryable
+from horsies_django.core.notifications import Stalled, read_told
+from horsies_django.models import Task, WorkflowRun
+from horsies_django.store.base import load
+from horsies_django.store.notify import channel_prefix
+from horsies_django.store.queues import QueueStore
+from horsies_django.store.tasks import TaskStore
+from horsies_django.tasks import operations
+from horsies_django.tasks.redaction import redact
+from tests.apps.project import flows
+from tests.conftest import sql
+from tests.db.conftest import Claimers, Connect, heard, impatient, sweep
+from tests.db.test_caps_partitions import by, of, parked, started
+from tests.db.test_order import cancel, claim, coalescing, end, equal, ordered
+from tests.db.test_pass import done, failed
+
+BROKEN = {"err": {"error_code": "BROKEN", "message": "it broke", "data": None, "exception": None}}
+KEY = '{"customer_id": "a"}'
+Listening = Callable[[], list[Stalled]]
+
+
+@pytest.fixture
+def told(connect: Connect) -> Listening:
+    """Give a function that returns the partitions of which workers were told since it was called before."""
+    listener = connect()
+    listener.execute(f'LISTEN "{channel_prefix(listener)}_new"'.encode(), prepare=False)
+    return lambda: [one.stalled for one in map(read_told, heard(listener)) if one and one.stalled]
+
+
+def lock(session: psycopg.Connection[Any], *ids: uuid.UUID) -> None:
+    session.execute("SELECT FROM horsies_tasks WHERE id = ANY (%s) FOR UPDATE", [list(ids)])
+
+
+def try_again(*partitions: Stalled) -> None:
+    """Do what a worker does that was told of partitions."""
+    queues = [partition.queue for partition in partitions]
+    keys = [partition.key for partition in partitions]
+    TaskStore(connection).unpark_next(queues, keys, channel_prefix(connection))
+
+
+@pytest.mark.parametrize("how", ["stop", "continue", "cancel", "cap"])
+def test_a_locked_next_task_is_told_of_and_tried_again(
+    claimer: Claimers, connect: Connect, told: Listening, how: str
+) -> None:
+    """Fails if: the pass waits for the lock, or the partition stands still until the sweep."""
+    by("customer_id") if how == "cap" else ordered(how)
+    worker, other = impatient(claimer()), connect()
+    _first, second, third = of(*"aaa")
+    (one,) = claim(worker, 1)
+    claim(worker)
+    assert parked() == 2
+
+    with other.transaction():
+        lock(other, second, third)
+        assert end(worker, done(one)) == []
+        (stalled,) = told()
+        assert stalled == Stalled("default", KEY, at_once=False)
+        try_again(stalled)
+        assert told() == [stalled], "it is still locked"
+    try_again(stalled)
+
+    assert told() == []
+    assert started(worker) == [second]
+
+
+def test_a_locked_task_that_waits_to_be_merged_is_tried_again(
+    claimer: Claimers, connect: Connect, told: Listening
+) -> None:
+    coalescing()
+    worker, other = impatient(claimer()), connect()
+    equal()
+    (one,) = claim(worker)
+    (later,) = equal()
+    claim(worker)
+    assert parked() == 1
+
+    with other.transaction():
+        lock(other, later)
+        assert end(worker, done(one)) == []
+        (stalled,) = told()
+    try_again(stalled)
+
+    assert started(worker) == [later]
+
+
+def test_another_task_of_a_cap_starts_though_one_is_locked(claimer: Claimers, connect: Connect) -> None:
+    by("customer_id")
+    worker, other = claimer(), connect()
+    _first, second, third = of(*"aaa")
+    (one,) = claim(worker, 1)
+    claim(worker)
+
+    with other.transaction():
+        lock(other, second)
+        assert end(worker, done(one)) == [third]
+
+
+def test_nobody_is_told_of_tasks_that_a_paused_run_keeps(claimer: Claimers, told: Listening) -> None:
+    """Fails if: workers try again and again, for as long as the pause lasts."""
+    by("customer_id")
+    worker = claimer()
+    of(*"aa")
+    (one,) = claim(worker, 1)
+    claim(worker)
+    run = Workflow("a run")
+    run.add(flows.act)
+    handle = run.send()
+    WorkflowRun.objects.update(status="PAUSED")
+    Task.objects.filter(workflow_id=handle.workflow_id).delete()
+    Task.objects.filter(parked=True).update(workflow_id=handle.workflow_id, node=1)
+
+    assert end(worker, done(one)) == []
+
+    assert told() == []
+
+
+def test_a_locked_task_behind_a_failed_one_is_cancelled_soon(
+    claimer: Claimers, connect: Connect, told: Listening
+) -> None:
+    ordered("cancel")
+    worker, other = claimer(), connect()
+    _bad, behind = of(*"aa")
+    (one,) = claim(worker, 1)
+
+    with other.transaction():
+        lock(other, behind)
+        assert end(worker, failed(one)) == []
+        (later,) = of("a")
+        (stalled,) = told()
+        assert not stalled.at_once
+    try_again(stalled)
+
+    assert Task.objects.get(pk=behind).error_code == "ORDER_CANCELLED"
+    assert started(worker) == [later]
+
+
+def test_a_locked_failed_task_cancels_soon(claimer: Claimers, connect: Connect, told: Listening) -> None:
+    """Fails if: who meets it takes it for one that has done its part."""
+    ordered("cancel")
+    worker, other = claimer(), connect()
+    bad, _behind = of(*"aa")
+    (one,) = claim(worker, 1)
+    Task.objects.filter(pk=bad).update(
+        order_stop="cancel", status="FAILED", error_code="BROKEN", finished_at=Now(), result=BROKEN
+    )
+
+    with other.transaction():
+        lock(other, bad)
+        try_again(Stalled("default", KEY, at_once=True))
+        (stalled,) = told()
+    try_again(stalled)
+
+    assert one.id == bad
+    assert set(Task.objects.values_list("error_code", flat=True)) == {"BROKEN", "ORDER_CANCELLED"}
+
+
+@pytest.fixture
+def few_cancels() -> Iterator[None]:
+    """Have a statement cancel at most 1,000 tasks."""
+    text = load("functions/partitions/horsies_unpark")
+    assert "c_cancels CONSTANT int := 10000;" in text
+    sql(text.replace("int := 10000;", "int := 1000;"))
+    yield
+    sql(text)
+
+
+@pytest.mark.usefixtures("few_cancels")
+@pytest.mark.parametrize("sweeps", [False, True])
+def test_many_behind_a_failed_task_are_cancelled_at_once(claimer: Claimers, told: Listening, sweeps: bool) -> None:
+    """Fails if: what one statement leaves waits for the next sweep, half a minute later."""
+    ordered("cancel")
+    worker = claimer()
+    of("a")
+    (one,) = claim(worker)
+    of(*["a"] * 2_500)
+    assert end(worker, failed(one)) == []
+    (later,) = of("a")
+
+    rounds = 1
+    if sweeps:
+        QueueStore(connection).request_sweep()
+        sweep()
+    else:
+        while stalled := told():
+            assert stalled == [Stalled("default", KEY, at_once=True)]
+            try_again(*stalled)
+            rounds += 1
+        assert rounds == 3, "a statement is bounded"
+
+    assert Task.objects.filter(error_code="ORDER_CANCELLED").count() == 2_500
+    assert started(worker) == [later]
+
+
+def test_a_failed_task_is_not_retried_before_it_has_cancelled(claimer: Claimers, connect: Connect) -> None:
+    """Fails if: what was locked then is never cancelled, and runs after the retry."""
+    ordered("cancel")
+    worker, other = claimer(), connect()
+    bad, locked = of(*"aa")
+    (one,) = claim(worker, 1)
+
+    with other.transaction():
+        lock(other, locked)
+        end(worker, failed(one))
+        with pytest.raises(TaskNotRetryable, match="another transaction, which is still open"):
+            operations.retry(bad)
+        assert Task.objects.get(pk=bad).order_stop == "cancel"
+    operations.retry(bad)
+
+    assert Task.objects.get(pk=locked).error_code == "ORDER_CANCELLED"
+    assert started(worker) == [bad]
+
+
+def test_a_failed_task_that_cancels_others_is_not_skipped(claimer: Claimers, connect: Connect) -> None:
+    """Fails if: those that it is to cancel run."""
+    ordered("cancel")
+    worker, other = claimer(), connect()
+    bad, locked = of(*"aa")
+    (one,) = claim(worker, 1)
+
+    with other.transaction():
+        lock(other, locked)
+        end(worker, failed(one))
+        assert not operations.skip(bad, actor="ann", reason="broken data")
+    sweep_all()
+
+    assert Task.objects.get(pk=locked).error_code == "ORDER_CANCELLED"
+
+
+def sweep_all() -> None:
+    QueueStore(connection).request_sweep()
+    sweep()
+
+
+def test_a_redacted_task_loses_its_key_when_it_has_cancelled(claimer: Claimers, connect: Connect) -> None:
+    ordered("cancel")
+    worker, other = claimer(), connect()
+    bad, locked = of(*"aa")
+    (one,) = claim(worker, 1)
+
+    with other.transaction():
+        lock(other, locked)
+        end(worker, failed(one))
+        redact(bad, actor="ann", reason="asked for")
+    assert Task.objects.get(pk=bad).partition_key == KEY
+    sweep_all()
+
+    assert Task.objects.get(pk=bad).partition_key is None
+    assert Task.objects.get(pk=locked).error_code == "ORDER_CANCELLED"
+
+
+@pytest.mark.parametrize("how", ["cancel", "skip"])
+def test_whoever_ends_the_first_task_tells_of_a_locked_one(
+    claimer: Claimers, connect: Connect, told: Listening, how: str
+) -> None:
+    ordered()
+    worker, other = claimer(), connect()
+    first, second = of(*"aa")
+    (one,) = claim(worker, 1)
+    claim(worker)
+    if how == "skip":
+        end(worker, failed(one))
+    else:
+        worker.run_pass(releases=[one])
+
+    with other.transaction():
+        lock(other, second)
+        cancel(first) if how == "cancel" else operations.skip(first, actor="ann", reason="broken data")
+        (stalled,) = told()
+    try_again(stalled)
+
+    assert started(worker) == [second]
+
+
+def test_a_first_task_that_is_locked_is_looked_at_again(claimer: Claimers, connect: Connect, told: Listening) -> None:
+    """Fails if: a pass finds another one behind it, leaves both, and nobody looks before the next poll."""
+    ordered()
+    worker, other = claimer(), connect()
+    first, _second = of(*"aa")
+
+    with other.transaction():
+        lock(other, first)
+        assert claim(worker) == []
+        assert told() == [Stalled("default", KEY, at_once=False)]
+
+    assert started(worker) == [first]

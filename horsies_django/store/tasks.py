@@ -228,11 +228,15 @@ class TaskStore(Store):
         tell_lost(lost, action, actor, subject, reason)
 
     def find(self, ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, Found]:
-        """Return the tasks among ``ids`` that this connection can see."""
+        """Return the tasks among ``ids`` that this connection can see.
+
+        One that was merged into another one has the outcome of that, or, if that was deleted, its own: that it was merged.
+        """
         rows = self.run("tasks/find", ids=list(ids))
+        found = {id_: Found(status, result) for id_, status, result, _ in rows}
         if merged := [id_ for id_, *_, merged in rows if merged]:
-            rows = [row[:3] for row in rows] + self.run("tasks/find_merged", ids=merged)
-        return {row[0]: Found(row[1], row[2]) for row in rows}
+            found |= {row[0]: Found(*row[1:]) for row in self.run("tasks/find_merged", ids=merged)}
+        return found
 
     def with_attempts(self, id_: uuid.UUID) -> StoredTask | None:
         """Return a task of ``django.tasks`` with its attempts, None if there is no such task."""

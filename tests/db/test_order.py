@@ -22,14 +22,14 @@ from horsies_django.core.records import Claim, Outcome
 from horsies_django.models import Task, WorkflowRun
 from horsies_django.store.notify import channel_prefix
 from horsies_django.store.queues import QueueStore
-from horsies_django.store.retention import Kept, RetentionStore
+from horsies_django.store.retention import Kept, OwnRetention, RetentionStore
 from horsies_django.store.tasks import TaskStore
 from horsies_django.store.workers import WaiterStore
 from horsies_django.tasks import operations, selection
 from horsies_django.tasks.handle import get_handle
 from horsies_django.tasks.redaction import redact
 from tests.apps.project import flows
-from tests.conftest import Claimer, limit, put
+from tests.conftest import Claimer, limit, put, sql
 from tests.db.conftest import Claimers, Connect, heard, sweep
 from tests.db.test_caps_partitions import of, parked, started
 from tests.db.test_pass import done, failed
@@ -378,9 +378,45 @@ def test_what_ends_without_a_start_gives_back_what_was_merged_into_it(claimer: C
 
     assert one.id != survivor
     assert Task.objects.get(pk=survivor).status in ("CANCELLED", "EXPIRED")
-    worker.run_pass(outcomes=[done(one)])
+    later = claim(worker, outcomes=[done(one)])  # one that the pass reopened after it had merged others
+    assert len(later) == (how == "claim late")
+    worker.run_pass(outcomes=[done(each) for each in later])
     results = TaskStore(connection).find(set(ids) - {survivor})
     assert [found.status for found in results.values()] == ["COMPLETED"] * 1_499
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_the_result_of_a_merged_task_stays_as_long_as_its_row(claimer: Claimers, own: bool) -> None:
+    """Fails if: retention deletes the other's row first, and the sender is told that there is no such task."""
+    coalescing()
+    worker = claimer()
+    ids = equal(3, options='{"wire": 1, "keep_result": 60000}')
+    (one,) = claim(worker)
+    worker.run_pass(outcomes=[done(one)])
+    Task.objects.filter(pk=one.id).update(finished_at=now() - dt.timedelta(days=3))
+    store = RetentionStore(connection)
+    kept = OwnRetention(60_000) if own else Kept((), True, dt.timedelta(days=1))
+
+    assert store.prune_tasks(kept, 10).tasks == 0
+    assert {found.status for found in TaskStore(connection).find(ids).values()} == {"COMPLETED"}
+
+    Task.objects.exclude(pk=one.id).delete()
+    sql("DELETE FROM horsies_prunings")
+    assert store.prune_tasks(kept, 10).tasks == 1
+
+
+def test_a_merged_task_says_so_when_the_other_row_is_gone(claimer: Claimers) -> None:
+    coalescing()
+    worker = claimer()
+    equal(2)
+    (one,) = claim(worker)
+    ((merged_one, _),) = merged().items()
+    worker.run_pass(outcomes=[done(one)])
+    sql("SELECT horsies_delete_finished(%s)", [[one.id]])
+
+    answer = get_handle(merged_one).get(0)
+
+    assert (answer.err_value.error_code, str(one.id) in answer.err_value.message) == ("MERGED", True)
 
 
 def test_what_waits_for_its_retry_takes_no_others_ahead_of_its_start(claimer: Claimers) -> None:

@@ -1,6 +1,6 @@
 -- Deletes finished tasks of some queues that are older than p_age, with their attempts and steps: one batch of at most p_many tasks.
--- p_others: all queues except p_queues. Tasks of workflows go with these; a task that stops its partition stays. One caller at a
--- time; others do nothing.
+-- p_others: all queues except p_queues. Tasks of workflows go with these; a task that stops its partition stays, and so
+-- does one into which others were merged, until these are gone. One caller at a time; others do nothing.
 -- p_keep: instead, completed tasks of all queues with this keep_result in their options; or, of an array of two numbers, those whose
 -- keep_result is longer than the first, up to the second. Those with a longer one than p_age are left by the others.
 -- It reads the index of finished tasks by time. horsies_prunings stores under p_key how far it came, so rows that are kept longer are read
@@ -70,6 +70,7 @@ BEGIN
     WHERE t.finished_at > v_after AND t.finished_at <= v_until AND t.workflow_id IS NULL AND t.order_stop IS NULL
       AND horsies_prunable(t.queue_name, t.status, t.options, p_queues, p_others, p_age, v_own)
       AND t.id <> ALL (v_kept)
+      AND (SELECT m.id FROM horsies_tasks m WHERE m.merged_into = t.id LIMIT 1) IS NULL
     ORDER BY t.finished_at LIMIT p_many FOR UPDATE SKIP LOCKED);
   tasks := cardinality(v_ids);
   attempts := horsies_delete_tasks(v_ids);
@@ -79,7 +80,8 @@ BEGIN
   END IF;
   SELECT min(t.finished_at) INTO v_left FROM horsies_tasks t
   WHERE t.finished_at > v_after AND t.finished_at <= v_until AND t.workflow_id IS NULL AND t.order_stop IS NULL
-    AND horsies_prunable(t.queue_name, t.status, t.options, p_queues, p_others, p_age, v_own);
+    AND horsies_prunable(t.queue_name, t.status, t.options, p_queues, p_others, p_age, v_own)
+    AND (SELECT m.id FROM horsies_tasks m WHERE m.merged_into = t.id LIMIT 1) IS NULL;
   UPDATE horsies_prunings p
   SET reached_at = v_until, left_at = least(v_state.left_at, v_left), began_at = v_state.began_at, pruned_at = v_now
   WHERE p.key = p_key;

@@ -172,22 +172,13 @@ def _unsure_modules() -> Iterator[CheckMessage]:
 
 
 def _unsound_tasks() -> Iterator[CheckMessage]:
-    """Resolve annotations whose names were not defined when the task was; all modules are imported by now. Check ``unique``."""
+    """Resolve annotations whose names were not defined when the task was; all modules are imported by now."""
     for task in registry.tasks():
         try:
             task.arguments.resolve()
             task.result.resolve()
         except TaskDefinitionError as error:
             yield _message("E012", f"{error}", f"Correct it in {task.origin}.", task.origin)
-        named = task.unique.args if task.unique else ()
-        if left := [name for name in named if name in task.arguments.optional]:
-            yield _message(
-                "W007",
-                f"{task.origin} is unique by {', '.join(map(repr, left))}, which has a default: all sends that leave it out are "
-                "one.",
-                "Remove the default, or leave the argument out of unique=.",
-                task.origin,
-            )
 
 
 def _wrapped_tasks() -> Iterator[CheckMessage]:

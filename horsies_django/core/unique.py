@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Iterator
+from decimal import Decimal
 from typing import Any, Literal, get_args
 
 Until = Literal["start", "end"]
@@ -49,16 +50,25 @@ class Unique:
             if value not in allowed:
                 yield f"{option} of Unique must be {' or '.join(map(repr, allowed))}, not {value!r:.80}"
 
-    def digest(self, task_name: str, kwargs: str) -> bytes:
-        """Return a digest of the arguments that count, of the JSON text of all of them. Equal numbers are equal: 1 and 1.0."""
-        found = DECODER.decode(kwargs)
+    def digest(self, task_name: str, kwargs: str, defaults: str) -> bytes:
+        """Return a digest of the arguments that count, see ``counted``."""
+        found = counted(kwargs, defaults)
         chosen = {name: found[name] for name in self.args if name in found} if self.args else found
         return digest_of("unique", task_name, chosen)
 
 
+def counted(kwargs: str, defaults: str) -> dict[str, Any]:
+    """Return arguments as they are compared, from the JSON texts of those that were given and of all defaults.
+
+    One that was left out counts as its default. Equal numbers are equal: 1 and 1.0.
+    """
+    found: dict[str, Any] = {**DECODER.decode(defaults), **DECODER.decode(kwargs)}
+    return found
+
+
 def integral(text: str) -> int | float:
     number = float(text)
-    return int(number) if number.is_integer() else number
+    return int(Decimal(text)) if number.is_integer() else number
 
 
 # json.loads and json.dumps would make them for each send, which takes as long as their work.
@@ -70,9 +80,9 @@ def key_digest(task_name: str, key: str) -> bytes:
     return digest_of("key", task_name, key)
 
 
-def arguments_digest(kwargs: str) -> bytes:
-    """Return a digest of the JSON text of arguments, whatever their order."""
-    return digest_of(json.loads(kwargs))
+def arguments_digest(kwargs: str, defaults: str) -> bytes:
+    """Return a digest of arguments, whatever their order, see ``counted``."""
+    return digest_of(counted(kwargs, defaults))
 
 
 def digest_of(*parts: Any) -> bytes:

@@ -8,6 +8,14 @@ from django.db.models.functions import Now
 from horsies_django.models.fields import IntegerArray
 from horsies_django.store.schema import functions
 
+# The keys of partitions are made in another way: equal numbers are equal. A new version of the rules, with a sweep, has the keys
+# of waiting tasks made anew.
+REKEYED = """
+UPDATE horsies_queues SET partition_version = partition_version + 1, sweep = '{}' WHERE partition_by_args IS NOT NULL;
+UPDATE horsies_limits l SET partition_version = q.partition_version
+FROM horsies_queues q WHERE q.name = l.queue_name AND q.partition_by_args IS NOT NULL;
+"""
+
 
 class Migration(migrations.Migration):
     dependencies = [("horsies", "0002_functions")]
@@ -103,5 +111,5 @@ class Migration(migrations.Migration):
         migrations.AddField("worker", "stopping_at", models.DateTimeField(null=True, verbose_name="began to stop")),
         migrations.AddField("pruning", "done_at", models.DateTimeField(db_default=Now(), verbose_name="done")),
         migrations.AddField("history", "longest", models.FloatField(null=True, verbose_name="longest, seconds")),
-        migrations.RunSQL([*functions()], migrations.RunSQL.noop, hints={"model_name": "task"}),
+        migrations.RunSQL([*functions(), REKEYED], migrations.RunSQL.noop, hints={"model_name": "task"}),
     ]

@@ -68,9 +68,9 @@ def write_once(task: TaskDefinition, new: NewTasks, key: str | None) -> tuple[uu
     if key is not None:
         hours = conf.retention.key_hours
         once["keep"] = None if hours is None else dt.timedelta(hours=hours)
-        once |= {"digest": key_digest(task.name, key), "arguments": arguments_digest(kwargs)}
+        once |= {"digest": key_digest(task.name, key), "arguments": arguments_digest(kwargs, task.arguments.defaults)}
     elif unique is not None:
-        once |= {"digest": unique.digest(task.name, kwargs), "until": unique.until}
+        once |= {"digest": unique.digest(task.name, kwargs, task.arguments.defaults), "until": unique.until}
         new = new._replace(options=with_unique(new.options, once["digest"], unique.until))
     id_, verdict, _ = insert_one(new, partial(TaskStore.send_once, once=once))
     if verdict == "CONFLICT":
@@ -118,9 +118,9 @@ def write_unique(task: TaskDefinition, chunks: list[NewTasks]) -> list[tuple[uui
         for chunk in chunks
         for id_, text in zip(chunk.ids, chunk.kwargs, strict=True)
     ]
-    digest = task.unique.digest
+    digest, defaults = task.unique.digest, task.arguments.defaults
     with transaction.atomic(using=config().database):
-        ordered = sorted(calls, key=lambda call: digest(task.name, call.kwargs[0]))
+        ordered = sorted(calls, key=lambda call: digest(task.name, call.kwargs[0], defaults))
         sent = {new.ids[0]: write_once(task, new, None) for new in ordered}
     return [sent[new.ids[0]] for new in calls]
 

@@ -161,6 +161,39 @@ def test_a_parked_task_that_expires_does_not_strand_those_behind_it(claimer: Cla
     assert started(other, 1) == [last]
 
 
+KEYS = [
+    ("1.0", "1"),
+    ("-10.500", "-10.5"),
+    ("0.05", "0.05"),
+    ("-0.0", "0"),
+    ("1e3", "1000"),
+    ("100.0", "100"),
+    ('"1.0"', '"1.0"'),
+    (r'"a \" 1.0, \\"', r'"a \" 1.0, \\"'),
+    ('["1.50", 1.50, {"2.0": 2.0}]', '["1.50", 1.5, {"2.0": 2}]'),
+    ("true", "true"),
+]
+
+
+@pytest.mark.parametrize(("value", "key"), KEYS)
+def test_equal_numbers_are_one_partition(value: str, key: str) -> None:
+    """Fails if: 1 and 1.0 are two, though they are one unique work; or what only looks like a number is changed."""
+    by("customer_id")
+    (id_,) = put(kwargs=[f'{{"customer_id": {value}}}'])
+
+    assert Task.objects.get(pk=id_).partition_key == f'{{"customer_id": {key}}}'
+
+
+def test_a_key_of_megabytes_is_made_in_no_time() -> None:
+    """Fails if: the numbers in a large value are looked for in steps that grow with its square."""
+    by("customer_id")
+    text = json.dumps(("1.0 \\" * 300_000) + '"1.0"')
+
+    (first, second) = put(2, kwargs=[f'{{"customer_id": [{text}, {one}]}}' for one in ("1", "1.0")])
+
+    assert Task.objects.get(pk=first).partition_key == Task.objects.get(pk=second).partition_key
+
+
 def args(a: int, b: int) -> str:
     return json.dumps({"a": a, "b": b})
 

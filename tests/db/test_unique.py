@@ -24,12 +24,11 @@ from horsies_django import (
     WorkflowDefinitionError,
     task,
 )
-from horsies_django.checks import check_tasks
 from horsies_django.core.errors import TaskNotRetryable
 from horsies_django.core.records import Wanted
 from horsies_django.models import SendKey, Task
 from horsies_django.store.retention import Kept, RetentionStore
-from horsies_django.tasks import redaction, registry, selection
+from horsies_django.tasks import redaction, selection
 from horsies_django.testing import drain, fail_next
 from tests.apps.project import tasks
 from tests.conftest import Claimers, Connect, put, sql, wait_until
@@ -40,6 +39,14 @@ once = tasks.add.with_options(key="evt_1")
 
 @task(name="tests.whole", unique=True)
 def whole(a: int, b: float = 0) -> float:
+    return a + b
+
+
+UNSENDABLE: Any = object()
+
+
+@task(name="tests.by_key")
+def by_key(a: int, b: float = 0) -> float:
     return a + b
 
 
@@ -352,16 +359,30 @@ def test_what_cannot_be_unique_is_refused_where_it_is_written(unique: Any, said:
         whole.with_options(key="evt_1").send(1)
 
 
-def test_a_check_warns_of_a_named_argument_that_may_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
+@task(name="tests.optional", unique=True)
+def optional(order: int, lang: str = "en", day: dt.date = dt.date(2026, 1, 1), mark: int = UNSENDABLE) -> None: ...
 
-    @task(name="tests.optional", unique=["order", "note"])
-    def optional(order: int, note: str = "") -> None: ...
 
-    (message,) = [one for one in check_tasks() if one.id == "horsies.W007"]
-    assert "is unique by 'note', which has a default" in message.msg
-    del registry._tasks["tests.optional"]
-    assert not [one for one in check_tasks() if one.id == "horsies.W007"]
+def test_an_argument_that_is_left_out_is_its_default() -> None:
+    """Fails if: two sends are two works, because one of them names what the other leaves to the default."""
+    first = optional.send(1)
+
+    assert same(first, optional.send(1, "en"))
+    assert same(first, optional.send(1, day=dt.date(2026, 1, 1)))
+    assert not same(first, optional.send(1, "de"))
+    assert Task.objects.get(pk=first.task_id).kwargs == {"order": 1}, "the default of the code that runs it counts"
+    many = optional.send_many([{"order": 1}, {"order": 1, "lang": "en"}])
+    assert [handle.is_new for handle in many] == [False] * 2
+
+
+def test_an_argument_that_is_left_out_is_no_conflict_of_a_key() -> None:
+    keyed = by_key.with_options(key="evt_9")
+    first = keyed.send(1)
+
+    assert same(first, keyed.send(1, 0))
+    assert same(first, keyed.send(1, 0.0))
+    with pytest.raises(TaskSendError, match="KEY_CONFLICT"):
+        keyed.send(1, 2)
 
 
 def test_the_same_key_gives_the_first_task_whatever_became_of_it() -> None:

@@ -114,6 +114,32 @@ def test_a_migrated_database_of_a_release_has_what_a_new_one_has(left: str) -> N
         assert made(left) - older == made(new)
 
 
+def test_partitions_of_a_release_are_keyed_anew(left: str) -> None:
+    """Fails if: a task that waits has the partition 1.0, and the next one, of the same value, the partition 1."""
+    ((name, (argument, *_)),) = rows(
+        left,
+        "SELECT name, partition_by_args FROM horsies_queues WHERE partition_by_args IS NOT NULL ORDER BY name LIMIT 1",
+    )
+    kwargs = f'{{"{argument}": 1.0}}'
+    send = f"""
+    INSERT INTO horsies_tasks (id, task_name, queue_name, lane, kwargs, partition_version, partition_key)
+    SELECT gen_random_uuid(), 'tests.rekeyed', q.name, 'sync', k.kwargs, q.partition_version, horsies_partition_key(
+             q.partition_by_args, q.partition_by_task, k.kwargs, 'tests.rekeyed', NULL)
+    FROM horsies_queues q, (SELECT '{kwargs}'::json AS kwargs) AS k WHERE q.name = '{name}' RETURNING partition_key
+    """
+    ((before,),) = rows(left, send)
+    assert "1.0" in before
+
+    run(left, "migrate")
+    ((now,),) = rows(left, send)
+    while rows(left, f"SELECT horsies_sweep('{name}', 1000, 'c')") == [(True,)]:
+        pass
+
+    assert now == before.replace("1.0", "1")
+    keys = rows(left, "SELECT DISTINCT partition_key FROM horsies_tasks WHERE task_name = 'tests.rekeyed'")
+    assert keys == [(now,)]
+
+
 def test_what_a_release_left_is_done_by_this_one(left: str, worker: Start) -> None:
     before = Counter(rows(left, "SELECT status FROM horsies_tasks"))
     assert {status for (status,) in before} == {"PENDING", "RUNNING", "COMPLETED", "FAILED", "CANCELLED"}

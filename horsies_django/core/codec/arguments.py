@@ -5,6 +5,7 @@ Defaults of omitted parameters are not stored, so that workers with older code c
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_args, get_origin
 
@@ -111,6 +112,17 @@ class ArgumentsCodec(CallCodec):
         if not (kwargs.keys() <= self._by_keyword and self._required <= given.keys()):
             self.refuse_misfit(args, kwargs)
         return given
+
+    @functools.cached_property
+    def defaults(self) -> str:
+        """The defaults of parameters as JSON text, as they are stored if they are given; without those that cannot be given."""
+        found = {name: self.signature.parameters[name].default for name in self.optional}
+        for name in self.optional:
+            try:
+                self.encode_values({name: found[name]})
+            except CodecError:
+                del found[name]
+        return self.encode_values(found)
 
     def encode_values(self, given: Mapping[str, Any]) -> str:
         """Return some arguments as JSON text, checked against their types. Raises CodecError."""

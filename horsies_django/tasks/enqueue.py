@@ -33,7 +33,7 @@ from horsies_django.tasks import registry
 from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.tasks.ids import uuid7, uuid7s
 from horsies_django.tasks.notify_throttle import throttle
-from horsies_django.tasks.options import SendOptions, When, prepare, refuse, too_large
+from horsies_django.tasks.options import SendOptions, When, prepare, refuse, refuse_late, too_large
 
 logger = logging.getLogger("horsies.send")
 
@@ -50,6 +50,7 @@ def send_call(
     """Send one call of ``task``; return its id, and whether it is new, which a key may prevent. Raises TaskSendError."""
     refuse_suppressed(task.name, [task])
     new = prepare(task, options, when)
+    refuse_late(new)
     new.ids.append(uuid7())
     new.kwargs.append(encode(task, args, kwargs))
     if options.key is not None or task.unique is not None:
@@ -91,6 +92,7 @@ def send_calls(
     """Send one task per mapping of arguments, all or none; return their ids, and whether each is new. Raises TaskSendError."""
     refuse_suppressed(task.name, [task])
     template = prepare(task, options, None)
+    refuse_late(template)
     if options.key is not None:
         raise refuse(f"{task.name}: a key is of one task, so send_many() does not take one; call send() for each")
     # The calls are consumed before anything is written: producing them may use the connection, which becomes a pipeline.

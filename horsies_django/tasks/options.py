@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from django.utils.module_loading import import_string
 
@@ -27,7 +27,9 @@ from horsies_django.tasks.definition import (
 )
 
 LONGEST_DELAY = dt.timedelta(days=36_500)
+NEVER_RUNS = "good_until={good_until!s} is not after the time at which the task is due, {due!s}: it could never run"
 When = float | dt.timedelta | dt.datetime
+T = TypeVar("T", dt.datetime, dt.timedelta)
 # The current time in a test that uses drain(until=...) or travel(); None: the database's clock.
 simulated_now: ContextVar[dt.datetime | None] = ContextVar("horsies_simulated_now", default=None)
 
@@ -120,6 +122,8 @@ def prepare(task: TaskDefinition, options: SendOptions, when: When | None) -> Ne
         raise refuse(f"{task.name}: {problem}")
     delay, due_at = due(task, "when", when) if options.delay is None else due(task, "delay", options.delay)
     good_until, good_for = deadline(task, options.good_until)
+    if never(delay, good_for) or never(due_at, good_until):
+        raise refuse(f"{task.name}: {NEVER_RUNS.format(good_until=good_until or good_for, due=due_at or delay)}")
     text = options_text(policy, milliseconds(timeout), keep_result=keep, plain=task.codec is not None)
     stored = with_metadata(text, metadata_of(task.name, options.metadata))
     return NewTasks(
@@ -162,6 +166,24 @@ def deadline(
             f"{task.name}: good_until={good_until!s} must be more than 0 seconds and at most 100 years from now"
         )
     return None, good_until
+
+
+def refuse_late(new: NewTasks) -> None:
+    """Raise TaskSendError for tasks that are sent now and could not run before their ``good_until``."""
+    if new.good_until is None and (new.good_for is None or new.due_at is None):
+        return
+    now = new.now or dt.datetime.now(dt.UTC)
+    end = new.good_until or now + (new.good_for or LONGEST_DELAY)
+    due_at = new.due_at or now + (new.delay or dt.timedelta(0))
+    if end <= now:
+        raise refuse(f"{new.task_name}: good_until={end.isoformat()} is in the past: the task could never run")
+    if end <= due_at:
+        raise refuse(f"{new.task_name}: {NEVER_RUNS.format(good_until=new.good_until or new.good_for, due=due_at)}")
+
+
+def never(due: T | None, end: T | None) -> bool:
+    """Return whether what is due then, and not later than at the end, could never run; False if either is not given."""
+    return due is not None and end is not None and end <= due
 
 
 def refuse_naive(task: TaskDefinition, name: str, value: object) -> None:

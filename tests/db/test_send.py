@@ -27,6 +27,7 @@ from horsies_django.store.tasks import TaskStore
 from horsies_django.tasks import enqueue, options, registry
 from horsies_django.tasks.handle import TaskHandle
 from horsies_django.tasks.ids import Clockwork, uuid7
+from horsies_django.testing import travel
 from tests.apps.project import tasks
 from tests.conftest import Connect, sql
 from tests.support import refusing
@@ -283,6 +284,8 @@ def test_a_task_defined_twice_under_one_name_is_refused(monkeypatch: pytest.Monk
 
 
 HOUR = dt.timedelta(hours=1)
+LATER = dt.datetime(2100, 1, 1, tzinfo=dt.UTC)
+SOON = dt.datetime.now(dt.UTC) + HOUR / 2
 
 
 def row(handle: TaskHandle[Any]) -> Task:
@@ -322,6 +325,32 @@ def test_a_delay_among_the_options_is_what_schedule_takes_for_every_verb(delay: 
         else:
             assert found.enqueued_at - found.sent_at == expected.enqueued_at - expected.sent_at == HOUR
     assert row(handles[0]).kwargs == {"a": 1, "b": 2}
+
+
+OVER = "is not after the time at which the task is due"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"good_until": dt.datetime(2020, 1, 1, tzinfo=dt.UTC)}, "good_until=2020-01-01T00:00:00.00:00 is in the past"),
+        ({"good_until": HOUR, "delay": HOUR}, f"good_until=1:00:00 {OVER}, 1:00:00: it could never run"),
+        ({"good_until": HOUR, "delay": LATER}, f"good_until=1:00:00 {OVER}, 2100-01-01"),
+        ({"good_until": LATER, "delay": LATER}, f"good_until=2100-01-01 00:00:00.00:00 {OVER}, 2100"),
+        ({"good_until": SOON, "delay": HOUR}, f"good_until=.* {OVER}"),
+    ],
+)
+def test_a_task_that_could_never_run_is_refused(options: dict[str, Any], words: str) -> None:
+    """Fails if: it is sent, and expires in silence."""
+    sender = tasks.add.with_options(**options)
+
+    for send in (lambda: sender.send(1), lambda: sender.send_many([{"a": 1}])):
+        with pytest.raises(TaskSendError, match=f"VALIDATION_FAILED.*tests.apps.project.tasks.add: {words}"):
+            send()
+
+    assert not Task.objects.exists()
+    with travel(dt.datetime(2019, 1, 1, tzinfo=dt.UTC)):
+        assert tasks.add.with_options(good_until=dt.datetime(2020, 1, 1, tzinfo=dt.UTC)).send(1)
 
 
 @pytest.mark.parametrize(

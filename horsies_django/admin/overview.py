@@ -172,6 +172,9 @@ class Overview:
         kind, _space, name = problem.subject.partition(" ")
         health = self.summary.health
         if kind == "task":
+            if problem.code == ProblemCode.CRASHES:
+                # What ended a child may have been retried since, and wait, run or be completed.
+                return self.listed(_("These tasks"), name=name)
             waits = problem.code == ProblemCode.UNKNOWN_TASK and name in {one.task_name for one in health.unknown_tasks}
             status = "PENDING" if waits else "FAILED"
             return self.listed(_("These tasks"), status=status, name=name)

@@ -115,6 +115,9 @@ class Case(Moment):
         child = self.facts["holder"]["child_pid"]
         where = "" if child is None else f", in process {child}"
         text = f"It has been running since {self.at(self.task['started_at'])} on {worker_name(self.facts['holder'])}{where}."
+        if asked := self.task["cancel_requested_at"]:
+            text += f" It was asked to stop at {self.at(asked)}"
+            text += ", and its process is killed if it does not." if self.task["terminate"] else "."
         return Reason(ReasonCode.RUNNING, text, {**self.holder(), "since": self.task["started_at"]})
 
     def buffered(self) -> Reason:

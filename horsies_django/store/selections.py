@@ -55,6 +55,12 @@ class SelectionStore(Store):
         found = [Selected(id_, name, code) for id_, name, code, _after in rows]
         return found, json.loads(end) if isinstance(end, str) else end
 
+    def key(self, arguments: str) -> str:
+        """Return the stored key of a partition by its arguments, a JSON object."""
+        given = {"by_args": "[]", "by_task": False, "kwargs": arguments, "task_name": "", "codec": None}
+        ((key,),) = self.run("horsies_partition_key", **given)
+        return str(key)
+
     def act(
         self,
         verb: str,

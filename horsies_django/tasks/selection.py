@@ -19,6 +19,8 @@ from django.db import connections, transaction
 from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from horsies_django.conf import config
+from horsies_django.core.codec import CodecError
+from horsies_django.core.codec.jsondata import plain, write_json
 from horsies_django.core.queues import CLUSTER
 from horsies_django.core.status import FINAL, Status
 from horsies_django.core.texts import NEEDS_REASON, storable_who
@@ -93,6 +95,31 @@ def described(
         exception=exception,
         **times,
     )
+
+
+def stored_key(text: str) -> str:
+    """Return the key of a partition, which a person has entered, as it is stored.
+
+    It is given as stored, as a JSON object of the arguments in its rule, or of one argument as
+    ``customer_id=7``, where a value that is not JSON is a text.
+    """
+    name, separator, value = text.partition("=")
+    if separator and name.isidentifier():
+        try:
+            found: Any = {name: json.loads(value)}
+        except (ValueError, RecursionError):
+            found = {name: value}
+    else:
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError):  # a long key is stored cut off, with a hash
+            found = None
+    if not isinstance(found, dict):
+        return text
+    try:
+        return SelectionStore(connections[config().database]).key(write_json(plain(found)))
+    except CodecError as error:
+        raise ValueError(f"the partition {text!r:.200} cannot be written as JSON: {error}") from None
 
 
 def matching(status: str, *, until: dt.datetime | None = None, **attributes: Any) -> Selection:

@@ -66,6 +66,7 @@ def test_each_field_of_the_list_is_exact(boss: Client) -> None:
         ({"until": aware.isoformat()}, Selection(None, until=when)),
         ({"since": f"{timezone.localtime(aware):%F %T}"}, Selection(None, since=when)),  # in the current time zone
         ({"queue": "mail", "partition": "x"}, Selection(None, queue="mail", partition="x")),
+        ({"queue": "mail", "partition": "a=7"}, Selection(None, queue="mail", partition='{"a": 7}')),
         ({"code": "OH_NO"}, Selection("UNSUCCESSFUL", code="OH_NO")),
         ({"status": "FAILED", "site": SITE}, Selection("FAILED", site=SITE)),
         ({"status": "FAILED", "exception": "(none)"}, Selection("FAILED", exception="(none)")),

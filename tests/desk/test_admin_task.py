@@ -131,6 +131,27 @@ def test_a_task_that_is_not_due_that_runs_or_was_merged_says_so(boss: Client) ->
     assert headline(boss, running).endswith(" on web-1:988, child 4711.")
 
 
+@pytest.mark.parametrize(
+    ("verb", "asked", "did"),
+    [
+        ("cancel", "asked to stop", "Asked to stop"),
+        ("kill", "asked to stop .* ago, else killed", "Asked to stop, else killed"),
+    ],
+)
+def test_a_running_task_that_is_cancelled_tells_one_story(verb: str, asked: str, did: str, boss: Client) -> None:
+    """Fails if: a message says that it is cancelled, while it runs and may be killed."""
+    task = TaskFactory(status="RUNNING", claimed_by=living_worker().pk)
+
+    page = act(boss, verb, task)
+
+    told = [str(message) for message in page.context["messages"]]
+    assert told == [f"Task {task}: {did}."]
+    html = page.content.decode()
+    assert re.search(rf"Running for [^<]*, {asked}[^<]*\.", html)
+    assert re.search(r"It has been running since [^<]*\. It was asked to stop at ", html)
+    assert [cells[2:4] for cells in table(html, "horsies-audit")] == [[did, ""]]
+
+
 # Attempts
 
 

@@ -256,6 +256,30 @@ def test_the_list_shows_the_newest_tasks_first_narrowed_by_each_option(monkeypat
     assert run("list", "--name=shop.FAILED", "--limit=1")[1] == ""
 
 
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        ("customer_id=7", {"customer_id": 7}),
+        ("customer_id=seven", {"customer_id": "seven"}),
+        ('customer_id="7"', {"customer_id": "7"}),
+        ('{"region":"eu","customer_id":7}', {"customer_id": 7, "region": "eu"}),
+        ("customer_id=" + "x" * 300, {"customer_id": "x" * 300}),
+    ],
+)
+def test_a_partition_is_named_by_its_arguments(text: str, arguments: dict[str, Any]) -> None:
+    """Fails if: what is not written exactly as it is stored finds nothing, in silence."""
+    with connection.cursor() as cursor:
+        call = "SELECT horsies_partition_key('[]', false, %s, '', NULL)"
+        cursor.execute(call, [json.dumps(arguments)])
+        ((key,),) = cursor.fetchall()
+    task = TaskFactory(queue_name="mail", partition_key=key, partition_version=1)
+    TaskFactory(queue_name="mail", partition_key='{"customer_id": 8}', partition_version=1)
+
+    found = ids("--queue=mail", f"--partition={text}")
+
+    assert found == [task.pk]
+
+
 def test_durations_are_written_as_elsewhere() -> None:
     second, hour = dt.timedelta(seconds=1), dt.timedelta(hours=1)
     assert [duration(text) for text in ("90", "90s", "1d12h", "2w")] == [90 * second, 90 * second, 36 * hour, 14 * DAY]

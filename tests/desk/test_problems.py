@@ -19,6 +19,7 @@ from django.test import Client
 from django.urls import reverse
 
 from horsies_django import Workflow, queues, schedules
+from horsies_django.admin.overview import summaries
 from horsies_django.models import Pruning, Schedule, Task, WorkflowNode, WorkflowRun
 from horsies_django.monitoring.health import ProblemCode, examine, problems
 from horsies_django.store.health import HealthStore
@@ -249,12 +250,18 @@ def test_failures_count_for_15_minutes_or_if_nothing_else_came_of_the_task_for_a
     ],
 )
 def test_a_task_that_ends_three_children_is_told_by_both_and_one_whose_worker_died_is_not(
-    told: Told, results: dict[str, int], more: dict[str, int], crashes: bool
+    told: Told, boss: Client, results: dict[str, int], more: dict[str, int], crashes: bool
 ) -> None:
     count("shop.resize", **results)
     count("shop.resize", timed=False, **more)  # as the reaper counts what a dead worker held
     if crashes:
         only(told(), "CRASHES", "task shop.resize", "ended 3 child processes")
+        retried = TaskFactory(task_name="shop.resize", retry_count=1)
+        summaries.kept.clear()
+        page = boss.get(reverse("admin:app_list", args=("horsies",))).content.decode()
+        (link,) = set(re.findall(r'href="([^"]*)">These tasks<', page))
+        assert str(retried.pk) in boss.get(link.replace("&amp;", "&")).content.decode(), "it waits for its retry"
+        Task.objects.all().delete()
         earlier(16 * MINUTE, 60)
     assert told() == []
 

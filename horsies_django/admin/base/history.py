@@ -124,6 +124,10 @@ ACTIONS = {
     "workflow.approve": gettext_lazy("Gate approved"),
     "workflow.reject": gettext_lazy("Gate rejected"),
 }
+ASKED = {
+    "task.cancel": gettext_lazy("Asked to stop"),
+    "task.terminate": gettext_lazy("Asked to stop, else killed"),
+}
 OF_QUEUES, OF_SCHEDULES, OF_TASKS, OF_WORKFLOWS = "queue.", "schedule.", "task.", "workflow."
 SUBJECTS: dict[str, type[Queue | Schedule | WorkflowRun]] = {
     OF_QUEUES: Queue,
@@ -267,7 +271,12 @@ def entries_of(alias: str, name: str, subjects: str) -> QuerySet[AuditEntry]:
 
 
 def shown_action(entry: AuditEntry) -> str:
-    """Return the name of the action, or its code if only a newer version knows it."""
+    """Return the name of the action, or its code if only a newer version knows it.
+
+    A running task that is cancelled has not ended yet.
+    """
+    if as_object(entry.after).get("verdict") == "REQUESTED":
+        return str(ASKED.get(entry.action, entry.action))
     return str(ACTIONS.get(entry.action, entry.action))
 
 
@@ -298,7 +307,7 @@ def _of_run(after: object) -> list[str]:
     return [
         f"{RUN_DETAILS.get(key, key)}: {_text(str(key), value)}"
         for key, value in found.items()
-        if (key, value) != ("children", "0")
+        if (key, value) not in (("children", "0"), ("verdict", "REQUESTED"), ("verdict", "CANCELLED"))
     ]
 
 

@@ -96,6 +96,8 @@ class SelectionForm(forms.Form):
             self.add_error("partition", _("The permission horsies.view_payload is required to see partitions."))
         if not self.errors:
             try:
+                if given.get("partition"):
+                    given["partition"] = selection.stored_key(given["partition"])
                 self.selected = selection.described(**{name: value or None for name, value in given.items()})
             except ValueError as error:
                 raise forms.ValidationError(str(error)) from None

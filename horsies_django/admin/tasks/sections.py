@@ -275,7 +275,15 @@ def running(task: Any, details: dict[str, Any]) -> str:
         if told["child"]
         else _("Running for %(span)s on %(host)s")
     )
-    return ", ".join(part for part in (text % told, which_attempt(task)) if part) + "."
+    return ", ".join(part for part in (text % told, which_attempt(task), stopping(task)) if part) + "."
+
+
+def stopping(task: Any) -> str:
+    """Return since when a task is asked to stop, and whether it is killed else; "" if it is not."""
+    if task.cancel_requested_at is None:
+        return ""
+    text = _("asked to stop %(ago)s ago") % {"ago": past(task, task.cancel_requested_at)}
+    return _("%(asked)s, else killed") % {"asked": text} if task.terminate else text
 
 
 def due(task: Any, details: dict[str, Any]) -> str:

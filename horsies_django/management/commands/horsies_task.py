@@ -66,7 +66,11 @@ def add_selection(parser: ArgumentParser, verb: str) -> None:
         "since": ("WHEN", ago, f"tasks {when} since then: 30m, 2h, 7d, or a datetime"),
         "until": ("WHEN", ago, f"tasks {when} until then"),
         "worker": ("ID", worker_id, "tasks of this worker"),
-        "partition": ("KEY", str, "tasks of this partition of the queue, as it is stored"),
+        "partition": (
+            "KEY",
+            str,
+            "tasks of this partition of the queue: customer_id=7, a JSON object of several arguments, or as stored",
+        ),
     }
     for name, (metavar, type_, text) in texts.items():
         if verb != "cancel" or name not in ("code", "site", "exception"):
@@ -122,7 +126,10 @@ def is_of_many(options: Mapping[str, Any]) -> bool:
 
 
 def described(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: options.get(name) for name in GIVEN}
+    given = {name: options.get(name) for name in GIVEN}
+    if given["partition"] is not None:
+        given["partition"] = selection.stored_key(given["partition"])
+    return given
 
 
 def purged(options: Mapping[str, Any]) -> str:

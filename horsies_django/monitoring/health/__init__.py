@@ -54,7 +54,7 @@ ADVICE = {
     "UNKNOWN_TASK": "start a worker whose code has the task, or cancel them; then retry those that failed",
     "SCHEDULED_TASKS_FAIL": "see their errors in the admin or with 'manage.py horsies_task list', and correct the task",
     "FIRE_TIMES_MISSED": (
-        "see in the scheduler's log which; send what is needed with 'manage.py horsies_schedule run', or set 'catch_up'"
+        "see in the scheduler's log which; send what is needed with 'manage.py horsies_schedule run-now', or set 'catch_up'"
     ),
     "RUNS_STAND_STILL": "{}",
     "RETENTION_BEHIND": (

@@ -26,7 +26,7 @@ def checked(message: Any) -> tuple[str, Any]:
         kind, payload = message
         fits = FITS[kind](payload)
     except (TypeError, ValueError, KeyError) as error:
-        raise OddMessage("it is no message of a child") from error
+        raise OddMessage(f"it is no message of a child: {message!r:.200}") from error
     if not fits:
         raise OddMessage(payload if kind == ODD else f"its {kind!r} message has other values")
     return kind, payload
@@ -35,12 +35,12 @@ def checked(message: Any) -> tuple[str, Any]:
 def is_done(done: Any) -> bool:
     """Whether this is the number of a task, its reply, and how long it ran. Raises TypeError and ValueError for other shapes."""
     number, reply, seconds = done
-    status, result, code, message, retry, returned, classes = reply
+    status, result, code, message, retry, returned, classes, context = reply
     if not (type(number) is int and type(seconds) is float and status in STATUSES and is_text(result)):
         return False
-    if code is message is retry is None and not classes:
+    if code is message is retry is context is None and not classes:
         return type(returned) is bool
-    texts = [text for text in (code, message, *classes) if text is not None]
+    texts = [text for text in (code, message, context, *classes) if text is not None]
     return type(returned) is bool and type(classes) is tuple and all(map(is_text, texts)) and is_retry(retry)
 
 

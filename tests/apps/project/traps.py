@@ -27,6 +27,7 @@ from django.db.backends.signals import connection_created
 from django.utils import timezone, translation
 
 from horsies_django import task
+from horsies_django.core.records import Reply
 from horsies_django.store.notify import direct_connection
 from horsies_django.worker.child import fork_guard
 
@@ -297,7 +298,7 @@ def writes_to_its_worker(text: str) -> None:
 @task
 def claims_to_have_run_another(number: int) -> None:
     """Reply for a task that this process does not run, and never end."""
-    reply = ("COMPLETED", '{"ok": 1}', None, None, None, False, ())
+    reply = tuple(Reply("COMPLETED", '{"ok": 1}'))
     for channel in fork_guard.State.channels:
         channel.send(("ran", (number, reply, 0.1)))
     threading.Event().wait()

@@ -122,7 +122,8 @@ REPLY = ("COMPLETED", '{"ok": 1}', None, None, None, False, ())
         ("ran", (1, REPLY[1:], 0.1)), ("ran", (1, ("RUNNING", *REPLY[1:]), 0.1)),
         ("ran", (1, ("FAILED", b"{}", *REPLY[2:]), 0.1)), ("ran", (1, ("FAILED", "\0", *REPLY[2:]), 0.1)),
         ("ran", (1, ("FAILED", "\ud800", *REPLY[2:]), 0.1)), ("ran", (1, ("FAILED", "{}", 5, *REPLY[3:]), 0.1)),
-        ("ran", (1, ("FAILED", "{}", "A", "b", {"most": {1}}, False, ()), 0.1)),
+        ("ran", (1, ("FAILED", "{}", "A", "b", {"most": {1}}, False, (), None), 0.1)),
+        ("ran", (1, ("FAILED", "{}", "A", "b", None, False, (), 5), 0.1)),
         ("done", [(1, REPLY, 0.1), 5]), ("back", ["1"]), ("full", "much"), ("ready", "much"), ("failed", None),
     ],
 )  # fmt: skip

@@ -288,3 +288,9 @@ def test_events_wait_if_the_thread_cannot_be_started(receivers: Receivers, monke
 
 def refuse_to_start(thread: threading.Thread) -> None:
     raise RuntimeError("can't start new thread")
+
+
+@pytest.mark.parametrize("text", [None, "", "{", "[1]", "7", "[" * 8_000])
+def test_a_context_that_is_no_object_is_none(text: str | None) -> None:
+    """Fails if the engine ends, or a receiver gets a list."""
+    assert receivers_module.read_context(text) == {}

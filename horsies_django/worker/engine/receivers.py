@@ -109,8 +109,17 @@ def raised(outcome: Outcome) -> dict[str, Any]:
     return {
         "exception_class": path or None,
         "traceback": trace and trace[-16_384:],  # the end of a traceback names the exception and the place
-        "context": json.loads(outcome.context) if outcome.context else {},
+        "context": read_context(outcome.context),
     }
+
+
+def read_context(text: str | None) -> dict[str, Any]:
+    """Return what the code of a failed attempt left; a task may write any text into the channel of its process."""
+    try:
+        found = json.loads(text) if text else {}
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def event(signal: HorsiesSignal, task: Known, worker: uuid.UUID, **more: Any) -> Event:

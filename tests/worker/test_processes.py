@@ -25,7 +25,7 @@ import pytest
 from django.utils.dateparse import parse_date
 
 from horsies_django.core.errors import StopRequested
-from horsies_django.core.records import Claim
+from horsies_django.core.records import Claim, Reply
 from horsies_django.worker.child.executor import AsyncLane
 from horsies_django.worker.child.interrupts import Control
 from horsies_django.worker.child.run_task import project_path, site_of
@@ -112,7 +112,15 @@ def test_a_channel_reads_plain_values_only(tmp_path: Path, monkeypatch: pytest.M
     assert list(tmp_path.iterdir()) == []
 
 
-REPLY = ("COMPLETED", '{"ok": 1}', None, None, None, False, ())
+REPLY = ("COMPLETED", '{"ok": 1}', None, None, None, False, (), None)
+
+
+def test_a_reply_of_a_child_is_an_ordinary_message() -> None:
+    """Fails if the check does not know a field of Reply: then each child is killed at its first reply."""
+    failed = Reply("FAILED", "{}", "OH_NO", "no", 1.5, False, ("LookupError",), '{"cart": 3}')
+
+    for reply in (REPLY, tuple(failed), tuple(Reply("COMPLETED", "{}"))):
+        assert checked(("ran", (1, reply, 0.1))) == ("ran", (1, reply, 0.1))
 
 
 @pytest.mark.parametrize(

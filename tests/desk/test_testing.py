@@ -391,7 +391,7 @@ def cancels_itself(checks: bool) -> str:
 @task
 async def acancels_itself() -> str:
     await get_handle(current_task().task_id).acancel()  # type: ignore[arg-type]
-    await asyncio.Event().wait()
+    await asyncio.get_running_loop().create_future()
     return "done"
 
 
@@ -402,7 +402,7 @@ async def acancels_another(other: str) -> str:
 
 @task
 async def awaits() -> str:
-    await asyncio.Event().wait()
+    await asyncio.get_running_loop().create_future()
     return "done"
 
 

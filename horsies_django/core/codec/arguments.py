@@ -43,6 +43,11 @@ class CallCodec(Compiled):
         self.optional = frozenset(p.name for p in parameters if p.default is not EMPTY)
         self.takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
 
+    @functools.cached_property
+    def defaults(self) -> str:
+        """The defaults of parameters as JSON text, as they are stored if they are given: none, unless they have types."""
+        return "{}"
+
     def refuse_misfit(self, args: Sequence[Any], kwargs: Mapping[str, Any], stored: bool = False) -> None:
         """Raise CodecError, worded like Python's TypeError, for a call that does not fit the signature.
 

@@ -103,7 +103,7 @@ class BackendMixin:
         try:
             result = self._result(id_, task, {"status": self.api.status.READY, "args": args, "kwargs": kwargs})
         except RecursionError:
-            encode(definition, args, kwargs)  # says which argument contains itself
+            encode(definition, tuple(args), dict(kwargs))  # says which argument contains itself
             raise
 
         new = prepare(definition, SendOptions(), aware(task.run_after))

@@ -193,13 +193,16 @@ class WorkflowHandle(Generic[T]):
         """
         operations.retry(self.workflow_id, actor=actor, reason=reason)
 
-    def skip(self, node: str, *, actor: str = "code", reason: str | None = None) -> None:
-        """Skip a node that has not begun, by its name. Raises WorkflowError if it has begun, LookupError if there is none."""
+    def skip(self, node: str, *, user: Any = None, actor: str = "code", reason: str | None = None) -> None:
+        """Skip a node that has not begun, by its name. Raises WorkflowError if it has begun, LookupError if there is none.
+
+        A Django ``user`` is the actor, and needs the permission of a gate to skip it. Raises PermissionDenied.
+        """
         named = rows("WorkflowNode", workflow_id=self.workflow_id, name=node).order_by("added_by")
         numbers = [] if text_problem("node", node, 200) else list(named.values_list("number", flat=True)[:2])
         if len(numbers) != 1:
             raise LookupError(f"run {self.workflow_id} has {'several nodes' if numbers else 'no node'} named {node!r}")
-        operations.skip(self.workflow_id, numbers[0], actor=actor, reason=reason)
+        operations.skip(self.workflow_id, numbers[0], user=user, actor=actor, reason=reason)
 
     def signal(self, name: str, data: Any = None, *, key: str | None = None, actor: str = "code") -> None:
         """Send a signal, which one node that waits for ``name`` takes, with ``data`` as its value; it is kept until then.

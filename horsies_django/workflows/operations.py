@@ -125,9 +125,17 @@ REFUSALS = {
 }
 
 
-def skip(run: uuid.UUID, number: int, *, actor: str | None = None, reason: str | None = None) -> None:
-    """Skip a node that has not begun. Raises LookupError if there is no such node, WorkflowError if it has begun or finished."""
+def skip(run: uuid.UUID, number: int, *, user: Any = None, actor: str | None = None, reason: str | None = None) -> None:
+    """Skip a node that has not begun.
+
+    Who skips is a Django ``user``, or the ``actor``. To skip a gate is to decide about it: a user needs its permission. Raises
+    LookupError if there is no such node, PermissionDenied, WorkflowError if the node has begun or finished.
+    """
     with writing() as store:
+        if user is not None:
+            gate = gates(run).filter(number=number).first()
+            actor = name_of(user) if gate is None else decider(gate, user, None)
+
         verdict = store.skip(run, number)
         if verdict is None:
             raise LookupError(f"there is no node {number} in the run {run}")

@@ -106,7 +106,7 @@ def test_no_setting_turns_the_check_of_an_insert_off(rule: str, columns: dict[st
     sql("DROP TABLE another")
 
 
-UNWRITTEN = ("options", "kwargs", "partition_key", "priority", "lane", "sent_at", "merged_into")
+UNWRITTEN = ("options", "kwargs", "priority", "lane", "sent_at")
 
 
 @pytest.mark.parametrize(("rule", "columns"), [one for one in REFUSED if one[0] in UNWRITTEN])

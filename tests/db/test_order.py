@@ -470,6 +470,26 @@ def test_a_merged_task_is_retried_with_the_one_that_ran_and_can_be_redacted(clai
     assert set(Task.objects.filter(status="CANCELLED").values_list("pk", flat=True)) == {first, second}
 
 
+def test_a_redaction_takes_along_what_was_merged_into_the_task(claimer: Claimers) -> None:
+    """Fails if: equal arguments stay in the rows of tasks for which it ran."""
+    coalescing()
+    worker = claimer()
+    equal(3)
+    (one,) = claim(worker)
+    (chained,) = equal(1, key="b")
+    first, second = merged()
+    ended = {"status": "CANCELLED", "error_code": "MERGED", "finished_at": dt.datetime.now(dt.UTC)}
+    Task.objects.filter(pk=chained).update(**ended, merged_into=first)
+    end(worker, done(one))
+
+    assert redact(one.id, actor="me", reason="asked")
+
+    rows = Task.objects.filter(pk__in=[one.id, first, second, chained])
+    assert {str(row.kwargs) for row in rows} == {"{}"}
+    assert not rows.filter(redacted_at=None).exists()
+    assert not rows.exclude(partition_key=None).exists()
+
+
 def test_rows_that_another_session_has_locked_are_left_for_the_next_run(claimer: Claimers, connect: Connect) -> None:
     coalescing()
     worker, other = claimer(), connect()

@@ -370,6 +370,20 @@ def test_a_user_needs_the_permission_of_a_gate_and_another_one_that_was_checked_
     assert gate(handle).value == {"by": "ada", "reason": None}
 
 
+def test_a_user_needs_the_permission_of_a_gate_to_skip_it() -> None:
+    """Fails if: a right to operate runs is enough to pass a gate that asks for another one."""
+    ada = User.objects.create_user("ada")
+    handle = gated(permission="horsies.operate_workflow")
+    node = gate(handle)
+
+    refuses(r"ada .* horsies\.operate_workflow .* 'legal'", handle.skip, node.name, user=ada, error=PermissionDenied)
+    assert (gate(handle).status, changes()) == ("WAITING", [])
+
+    ada.user_permissions.add(Permission.objects.get(codename="operate_workflow"))
+    handle.skip(node.name, user=User.objects.get(pk=ada.pk))
+    assert gate(handle).status == "SKIPPED"
+
+
 def test_without_a_permission_a_decider_is_at_least_an_active_user_or_named_by_code() -> None:
     handle = gated()
     gone = User.objects.create_user("gone", is_active=False)

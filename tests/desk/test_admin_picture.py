@@ -250,6 +250,21 @@ def test_gates_that_wait_are_listed_above_the_picture_for_those_who_may_decide(b
     assert "Waiting for a decision" not in body(boss, node_url(handle, 0))
 
 
+def test_a_gate_is_skipped_with_its_permission_only() -> None:
+    handle = gated("horsies.configure_queue")
+    may = ("view_workflowrun", "operate_workflow")
+    client, viewer = client_with(*may, "configure_queue"), client_with(*may)
+    values = {"number": "0", "reason": "not needed"}
+
+    assert f"{url(handle, 'skip')}?" not in body(viewer, node_url(handle, 0))
+    assert viewer.post(url(handle, "skip"), values).status_code == 403
+    assert WorkflowNode.objects.get(workflow_id=handle.workflow_id, number=0).status == "WAITING"
+
+    assert f"{url(handle, 'skip')}?" in body(client, node_url(handle, 0))
+    client.post(url(handle, "skip"), values)
+    assert WorkflowNode.objects.get(workflow_id=handle.workflow_id, number=0).status == "SKIPPED"
+
+
 @pytest.mark.parametrize(("verb", "after"), [("approve", "COMPLETED"), ("reject", "FAILED")])
 def test_the_form_of_a_gate_decides_with_the_user_and_the_reason_which_is_payload(verb: str, after: str) -> None:
     """Naive: the value of the gate is hidden, and the audit beside it tells the reason."""

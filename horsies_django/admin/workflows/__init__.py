@@ -254,6 +254,8 @@ class WorkflowAdminMixin(PicturePageMixin):
             urls = {verb: self.url_of(run, verb) for verb in ("approve", "reject")}
             gate = {**urls, "node": node, "lacked": lacked(request, node), "longest": LONGEST_REASON}
         skippable = node.finished_at is None and run.finished_at is None and self.may(request, "skip")
+        if node.kind == "gate" and lacked(request, node):
+            skippable = False
         context = {
             "picture_url": f"{self.url_of(run, 'picture')}#horsies-node-{node.number}",
             "skip_url": f"{self.url_of(run, 'skip')}?number={node.number}" if skippable else "",

@@ -265,7 +265,8 @@ class SkipForm(ChangeForm):
         return cleaned
 
     def apply(self) -> Any:
-        return super().apply(find_node(self.row.pk, self.cleaned_data["node"] or self.cleaned_data["number"]))
+        number = find_node(self.row.pk, self.cleaned_data["node"] or self.cleaned_data["number"])
+        return super().apply(number, user=self.request.user)
 
 
 class DecisionForm(ChangeForm):

@@ -77,8 +77,9 @@ $$;
 DO $triggers$
 DECLARE
   c_written CONSTANT text[] := '{
-    status, parked, partition_version, order_stop, claimed_at, claimed_by, claim_generation,
-    claim_expires_at, started_at, finished_at, next_retry_at, result, error_code, advanced_at}';
+    status, parked, partition_key, partition_version, ordered, order_stop, merged_into, enqueued_at,
+    claimed_at, claimed_by, claim_generation, claim_expires_at, started_at, finished_at, retry_count,
+    snooze_count, next_retry_at, result, error_code, advanced_at}';
   v_columns record;
 BEGIN
   SELECT

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from horsies_django import queues
 from horsies_django.conf import Config
 from horsies_django.core.records import Claim, Wanted
 from horsies_django.models import Task
@@ -328,3 +329,13 @@ def test_what_a_worker_claims_while_it_is_declared_dead_is_rescued(claimer: Clai
     assert other.run_pass(sync=1).claims == []
     assert reap(reaper) == {"failed": [claim.id]}
     assert len(other.run_pass(sync=1).claims) == 1
+
+
+def test_a_paused_cluster_is_no_limit_that_a_settled_task_could_lift(claimer: Claimers) -> None:
+    """Fails if: a worker with --until-empty waits for the end of the pause."""
+    put()
+    queues.pause("*", actor="ann", reason="a move")
+
+    passed = claimer().run_pass(sync=1)
+
+    assert (passed.claims, passed.limited) == ([], False)

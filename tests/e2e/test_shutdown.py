@@ -161,6 +161,21 @@ def test_what_no_child_has_begun_at_the_deadline_goes_back_untouched(worker: Sta
     assert set(Task.objects.filter(status="PENDING").values_list("claim_generation", flat=True)) == {1}
 
 
+def test_two_sigterm_at_once_are_one_stop(worker: Start) -> None:
+    """Fails if: a platform that signals each process, and a wrapper that passes its signal on, end running tasks."""
+    process = worker("--processes=1").ready()
+    handle = tasks.hold.send("long")
+    held_by("long")
+
+    process.signal(signal.SIGTERM)
+    wait_until(lambda: "Stopping" in process.log, "it stops")
+    process.signal(signal.SIGTERM)
+    let_go("long")
+
+    assert process.wait() == 0
+    assert handle.get(timeout_ms=30_000).is_ok()
+
+
 # At once
 
 

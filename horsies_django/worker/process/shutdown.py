@@ -12,13 +12,13 @@ transaction; other workers recover the remaining tasks, because the heartbeats h
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import reduce
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
@@ -31,8 +31,12 @@ logger = logging.getLogger("horsies.worker")
 ALWAYS = (signal.SIGTERM, signal.SIGINT)
 UNLESS_IGNORED = (signal.SIGHUP, signal.SIGQUIT)  # nohup and shells with background jobs ignore them on purpose
 WORKER_HANGS = "the worker hangs and is ended without its bookkeeping: other workers find its tasks and look after them"
+# SIGTERM within this time is one: a platform signals all processes of a container, and a wrapper passes its own one on.
+SAME_STOP_SECONDS = 1.0
 STOP_SECONDS = 5.0  # for a child, a thread, or the receivers of signals to end
 LAST_RESORT_SECONDS = 15.0  # longer than a shutdown takes, even if the database does not respond
+
+Signal = tuple[int, float]  # its number, and when it came by the monotonic clock
 
 
 class Shutdown:
@@ -49,7 +53,7 @@ class Shutdown:
         self.timeout = 0.0
         self.on_stop: Callable[[], None] = lambda: None
         # A handler may be interrupted by the next signal at any instruction, so that nothing in it may be read and then written
-        self.signals: list[int] = []  # of this process
+        self.signals: list[Signal] = []  # of this process; no repetitions
         self.deadlines: dict[int, float] = {}  # by urgency, when it was first asked for; by the monotonic clock
         self.interrupts = False
 
@@ -122,12 +126,14 @@ class Shutdown:
     def _note(self, number: int, frame: FrameType | None) -> None:
         """First signal: stop. Another one, or SIGQUIT: end now.
 
-        A further SIGHUP is ignored: a closing terminal sends one through the shell and one through the kernel. Once the process
+        SIGTERM within a second of the first is no other one, see ``SAME_STOP_SECONDS``. A further SIGHUP is ignored: a closing
+        terminal sends one through the shell and one through the kernel. Once the process
         shall end now, the kernel ignores all of them: many at once would otherwise keep the main thread in this handler.
         """
-        if number != signal.SIGHUP or not self.signals:
-            self.signals.append(number)
-        urgency = reduce(heard, self.signals, 0)
+        noted = (number, time.monotonic())
+        if not self.signals or heard([*self.signals, noted]) > 1:
+            self.signals.append(noted)
+        urgency = heard(self.signals)
         if urgency > 1:
             take(signal.SIG_IGN)
         self.deadlines.setdefault(urgency, time.monotonic() + (0.0 if urgency > 1 else self.timeout))
@@ -143,11 +149,18 @@ class Shutdown:
                 end_hanging(self.final_message)
 
 
-def heard(urgency: int, number: int) -> int:
-    """Return how urgent a signal makes a shutdown."""
-    if number == signal.SIGHUP:
-        return max(urgency, 1)
-    return 2 if urgency or number == signal.SIGQUIT else 1
+def heard(signals: Iterable[Signal]) -> int:
+    """Return how urgent these signals make a shutdown: 1 stop in order, 2 end now; 0 if there are none."""
+    terminated_at = -math.inf  # by the first SIGTERM
+    urgency = 0
+    for number, at in signals:
+        same = number == signal.SIGTERM and at - terminated_at < SAME_STOP_SECONDS
+        if number == signal.SIGQUIT or (urgency and number != signal.SIGHUP and not same):
+            return 2
+        if number == signal.SIGTERM and terminated_at == -math.inf:
+            terminated_at = at
+        urgency = 1
+    return urgency
 
 
 def take(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> dict[int, Any]:

@@ -114,7 +114,7 @@ BEGIN
     claims := v_claimed.claims;
     durable := durable OR v_claimed.late;
     passed.due_in := extract(epoch FROM v_claimed.due - clock_timestamp());
-    passed.limited := v_claimed.limited;
+    passed.limited := v_claimed.limited AND v_cluster.max_concurrency IS DISTINCT FROM 0;  -- a paused cluster frees no permit
     passed.again := v_claimed.again;
     IF pg_stat_get_xact_tuples_returned(v_index) - pg_stat_get_xact_tuples_fetched(v_index) - v_dead > 4000 THEN
       p_report := p_report || '{"far": true}';

@@ -209,7 +209,7 @@ def test_a_retry_of_all_lets_each_run_once_though_stopped_and_begun_again(monkey
 def test_what_others_hold_is_left_and_counted_and_what_refuses_is_counted_by_why(connect: Connect) -> None:
     """Naive: the act waits for a lock, or one task that refuses undoes the other 499 of its transaction."""
     plain, held = failures(2)
-    failures(1, merged_into=plain)
+    TaskFactory(status="CANCELLED", error_code="MERGED", merged_into=plain, finished_at=now())
     gone = failures(1)[0]
     redact(gone, actor="ada", reason="asked")
     done = tasks.noop.send()

@@ -225,13 +225,13 @@ def test_buttons_are_those_that_the_status_allows() -> None:
     run, later = uuid.uuid4(), now() + dt.timedelta(hours=1)
     expected: list[tuple[dict[str, Any], set[str]]] = [
         ({"status": "FAILED"}, {"retry", "copy", "redact"}),
-        ({"status": "FAILED", "order_stop": "stop"}, {"retry", "skip", "copy", "redact"}),
+        ({"status": "FAILED", "ordered": True, "order_stop": "stop"}, {"retry", "skip", "copy", "redact"}),
         ({"status": "CANCELLED"}, {"retry", "copy", "redact"}),
         ({"status": "EXPIRED"}, {"retry", "copy", "redact"}),
         ({"status": "COMPLETED"}, {"copy", "redact"}),
         ({"status": "FAILED", "workflow_id": run, "node": 0, "node_index": 0}, {"copy", "redact"}),
         ({"status": "FAILED", "redacted_at": now()}, set()),
-        ({"status": "CANCELLED", "merged_into": run}, {"copy", "redact"}),
+        ({"status": "CANCELLED", "error_code": "MERGED", "merged_into": run}, {"copy", "redact"}),
         ({}, {"cancel"}),
         ({"next_retry_at": later, "enqueued_at": later, "retry_count": 1, "max_retries": 2}, {"retry", "cancel"}),
         ({"next_retry_at": ago(hours=1), "retry_count": 1, "max_retries": 2}, {"cancel"}),

@@ -304,7 +304,7 @@ def test_code_purges_what_it_describes_in_transactions_of_five_hundred() -> None
     TaskFactory.create_batch(501, **ended)
     others: list[dict[str, Any]] = [
         {"error_code": "OTHER"}, {"queue_name": "bulk"}, {"status": "CANCELLED"}, {"finished_at": now() - 9 * DAY},
-        {"partition_key": "a", "order_stop": 1},
+        {"partition_key": "a", "ordered": True, "order_stop": "stop"},
     ]  # fmt: skip
     left = {TaskFactory(**ended | other).pk for other in others} | {TaskFactory(queue_name="mail").pk}
     given = {"queue": "mail", "code": "NO_ROOM", "since": now() - DAY, "actor": "ada", "reason": "a test"}

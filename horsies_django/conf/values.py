@@ -183,7 +183,7 @@ class Config:
     schedules: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: MappingProxyType({}))
     middleware: tuple[str, ...] = ()
     metadata: tuple[str, ...] = ()
-    max_payload_bytes: int = whole(16 * 2**20, 1_024, None)
+    max_payload_bytes: int = whole(16 * 2**20, 1_024, 64 * 2**20)
     max_snoozes: int = whole(1_000, 1, 32_000)
     unique_lock_timeout_ms: int = whole(5_000, 1, 3_600_000)
     monitoring_token: str = field(default="", repr=False)  # a secret

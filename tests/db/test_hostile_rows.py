@@ -55,6 +55,7 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("options", {"options": "5"}),
     ("kwargs", {"kwargs": "[1]"}),
     ("kwargs", {"kwargs": "null"}),
+    ("size", {"kwargs": f'{{"x": "{"z" * 2**26}"}}'}),
     ("partition_key", {"partition_key": "x" * 201}),
     ("numbers", {"claim_generation": -1}),
     *(
@@ -106,7 +107,7 @@ def test_no_setting_turns_the_check_of_an_insert_off(rule: str, columns: dict[st
     sql("DROP TABLE another")
 
 
-UNWRITTEN = ("options", "kwargs", "priority", "lane", "sent_at")
+UNWRITTEN = ("options", "kwargs", "size", "priority", "lane", "sent_at")
 
 
 @pytest.mark.parametrize(("rule", "columns"), [one for one in REFUSED if one[0] in UNWRITTEN])

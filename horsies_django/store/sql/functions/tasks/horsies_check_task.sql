@@ -22,6 +22,10 @@ DECLARE
     WHEN NEW.lane NOT IN ('sync', 'async') THEN 'lane: it is sync or async'
     WHEN json_typeof(NEW.kwargs) <> 'object' THEN
       'kwargs: they are an object of arguments by name'
+    WHEN pg_column_size(NEW.kwargs) > 262144  -- compression makes texts 255 times as small at most
+      AND octet_length(NEW.kwargs::text) > 67108864
+    THEN
+      'size: the arguments have 64 MiB at most'
     WHEN jsonb_typeof(NEW.options) <> 'object' THEN 'options: they are an object, or NULL'
     WHEN length(NEW.partition_key) > 200 THEN 'partition_key: it has 200 characters at most'
     WHEN NEW.claim_generation < 0

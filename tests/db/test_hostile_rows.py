@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import logging
+import math
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -117,6 +118,22 @@ def test_no_setting_turns_off_the_check_of_what_no_pass_writes(rule: str, column
     with pytest.raises(IntegrityError, match=f'violates "horsies_tasks_{rule}": '), transaction.atomic():
         sql("SET LOCAL horsies.pass = 'on'")
         change(id_, **columns)
+
+
+@pytest.mark.parametrize(("time", "due_in"), [("-infinity", -1e9), ("infinity", math.inf)])
+def test_a_claim_is_formed_of_an_infinite_time(time: str, due_in: float) -> None:
+    """Fails if: it subtracts timestamps, which raises for infinite ones on PostgreSQL 16 and earlier."""
+    put()
+    sql("CREATE TEMP TABLE odd AS SELECT * FROM horsies_tasks")
+    sql("UPDATE odd SET enqueued_at = %s, claimed_at = now()", [time])
+
+    (found,) = sql(
+        "SELECT (horsies_claimed('start', row)).due_in FROM odd, "
+        "jsonb_populate_record(NULL::horsies_tasks, to_jsonb(odd)) AS row"
+    )
+
+    assert found == (due_in,)
+    sql("DROP TABLE odd")
 
 
 def test_the_outcome_of_a_task_with_the_most_attempts_is_stored(claimer: Claimers) -> None:

@@ -113,7 +113,8 @@ BEGIN
     v_claimed := horsies_claim(p_wanted, v_live, v_rooms.rooms);
     claims := v_claimed.claims;
     durable := durable OR v_claimed.late;
-    passed.due_in := extract(epoch FROM v_claimed.due - clock_timestamp());
+    passed.due_in :=  -- an infinite time has no difference
+      date_part('epoch', v_claimed.due) - date_part('epoch', clock_timestamp());
     passed.limited := v_claimed.limited AND v_cluster.max_concurrency IS DISTINCT FROM 0;  -- a paused cluster frees no permit
     passed.again := v_claimed.again;
     IF pg_stat_get_xact_tuples_returned(v_index) - pg_stat_get_xact_tuples_fetched(v_index) - v_dead > 4000 THEN

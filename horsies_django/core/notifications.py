@@ -13,24 +13,27 @@ from typing import NamedTuple
 LATEST = 253_402_300_800.0  # the year 10000, in seconds since the epoch; scan cursors hold times from 0 to this one
 
 # To all workers: "1763748000.5 mail"; "1763748000.5!sync mail": only for that lane, all due; "1763748000.5 behind mail": a task
-# was returned; "0 *"; "advance <run>", of a workflow; "stalled soon mail <key>", "stalled now mail <key>": of a partition. To
-# one worker: "now sync mail", "now sync *": look at once; "cancel"; "place 0": it is the first of the elected. Names of queues
-# contain no spaces.
+# was returned; "0 *"; "advance <run>", of a workflow; "stalled soon <task>", "stalled now <task>": of the
+# partition of a task, whose key contains arguments, while any role may LISTEN. To one worker:
+# "now sync mail", "now sync *": look at once; "cancel"; "place 0": it is the first of the elected.
+# Names of queues contain no spaces.
 WAKEUP = re.compile(
     r"(?P<moment>-?[0-9]{1,12}(?:\.[0-9]{1,9})?|-?Infinity)(?:!(?P<lane>sync|async))? (?P<word>(?:behind )?[^\s,]{1,100})"
 )
 DIRECT = re.compile(r"now (?:sync|async) [^\s,]{1,100}|cancel|place [012]")
 ID = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 ADVANCE = re.compile(f"advance (?P<run>{ID})")
-STALLED = re.compile(r"stalled (?P<how>now|soon) (?P<queue>[^\s,]{1,100}) (?P<key>.{1,200})", re.DOTALL)
+STALLED = re.compile(f"stalled (?P<how>now|soon) (?P<task>{ID})")
 IDS = re.compile(f"{ID}(?: {ID})*")
 
 
 class Stalled(NamedTuple):
-    """A partition of a queue whose next task is to be let go; ``at_once``: it was not locked, there were too many to cancel."""
+    """A partition whose next task is to be let go.
 
-    queue: str
-    key: str
+    ``task``: one of its tasks. ``at_once``: none was locked, there were too many to cancel.
+    """
+
+    task: uuid.UUID
     at_once: bool
 
 
@@ -62,7 +65,7 @@ def read_told(payload: str) -> Told | None:
     if found := ADVANCE.fullmatch(payload):
         return Told("advance", run=uuid.UUID(found["run"]))
     if found := STALLED.fullmatch(payload):
-        return Told("stalled", stalled=Stalled(found["queue"], found["key"], found["how"] == "now"))
+        return Told("stalled", stalled=Stalled(uuid.UUID(found["task"]), found["how"] == "now"))
     return None
 
 

@@ -135,9 +135,9 @@ class TaskStore(Store):
         ((due,),) = self.run("horsies_count_due", queues=list(queues), lanes=[lane], most=1, cursors=None, behind=None)
         return bool(due)
 
-    def unpark_next(self, queues: Sequence[str], keys: Sequence[str], channel: str) -> None:
-        """Let the next tasks of partitions start: of a queue and a key for each."""
-        self.run("horsies_unpark_next", queues=list(queues), keys=list(keys), channel=channel)
+    def unpark_stalled(self, tasks: Sequence[uuid.UUID], queues: Sequence[str], channel: str) -> None:
+        """Let the next tasks start in the partitions of the given tasks, if these are of one of the queues."""
+        self.run("horsies_unpark_stalled", tasks=list(tasks), queues=list(queues), channel=channel)
 
     def announce(self, queue_name: str, table: int) -> None:
         """Wake the workers of a queue; ``table`` is the OID of its table of tasks."""

@@ -1,12 +1,13 @@
 """Partitions whose next task is locked when the first one ends, or whose tasks to cancel are too many for one statement.
 
-Who ends the first task skips what is locked, and workers are told to try again; ``horsies_unpark_next`` is what they call.
+Who ends the first task skips what is locked, and workers are told to try again; ``horsies_unpark_stalled`` is what they call.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -22,6 +23,7 @@ from horsies_django.store.base import load
 from horsies_django.store.notify import channel_prefix
 from horsies_django.store.queues import QueueStore
 from horsies_django.store.tasks import TaskStore
+from horsies_django.store.workers import WorkerStore
 from horsies_django.tasks import operations
 from horsies_django.tasks.redaction import redact
 from tests.apps.project import flows
@@ -50,9 +52,8 @@ def lock(session: psycopg.Connection[Any], *ids: uuid.UUID) -> None:
 
 def try_again(*partitions: Stalled) -> None:
     """Do what a worker does that was told of partitions."""
-    queues = [partition.queue for partition in partitions]
-    keys = [partition.key for partition in partitions]
-    TaskStore(connection).unpark_next(queues, keys, channel_prefix(connection))
+    tasks = [partition.task for partition in partitions]
+    TaskStore(connection).unpark_stalled(tasks, ["default"], channel_prefix(connection))
 
 
 @pytest.mark.parametrize("how", ["stop", "continue", "cancel", "cap"])
@@ -71,13 +72,80 @@ def test_a_locked_next_task_is_told_of_and_tried_again(
         lock(other, second, third)
         assert end(worker, done(one)) == []
         (stalled,) = told()
-        assert stalled == Stalled("default", KEY, at_once=False)
+        assert stalled == Stalled(second, at_once=False)
         try_again(stalled)
         assert told() == [stalled], "it is still locked"
     try_again(stalled)
 
     assert told() == []
     assert started(worker) == [second]
+
+
+@pytest.mark.parametrize("how", ["stop", "continue", "cancel", "cap", "first"])
+def test_no_notification_contains_a_partition_key(claimer: Claimers, connect: Connect, how: str) -> None:
+    """Fails if: a role without any grant can read values of arguments by LISTEN."""
+    by("customer_id") if how == "cap" else ordered("stop" if how == "first" else how)
+    worker, other, listener = impatient(claimer()), connect(), connect()
+    for kind in ("new", "done", worker.id):
+        listener.execute(f'LISTEN "{channel_prefix(listener)}_{kind}"'.encode(), prepare=False)
+    first, *rest = of(*["ann@example.com"] * 3)
+
+    with other.transaction():
+        if how == "first":
+            lock(other, first)
+            claim(worker)
+        else:
+            (one,) = claim(worker, 1)
+            claim(worker)
+            lock(other, *rest)
+            end(worker, failed(one) if how == "cancel" else done(one))
+    cancel(*rest)
+    payloads = "\n".join(heard(listener))
+
+    assert "stalled soon" in payloads
+    assert "ann" not in payloads
+
+
+def test_stalled_partitions_of_other_queues_are_left(claimer: Claimers, connect: Connect, told: Listening) -> None:
+    ordered()
+    worker, other = impatient(claimer()), connect()
+    _first, second = of(*"aa")
+    (one,) = claim(worker, 1)
+    claim(worker)
+    with other.transaction():
+        lock(other, second)
+        end(worker, done(one))
+    store, channel = TaskStore(connection), channel_prefix(connection)
+
+    store.unpark_stalled([second], ["mail"], channel)
+    store.unpark_stalled([uuid.uuid4()], ["default"], channel)
+    assert parked() == 1
+    store.unpark_stalled([second, second, uuid.uuid4()], ["mail", "default"], channel)
+
+    assert parked() == 0
+
+
+def test_a_notified_task_that_has_ended_names_its_partition(
+    claimer: Claimers, connect: Connect, told: Listening
+) -> None:
+    """Fails if: the others of the partition wait for the sweep, because the reaper unparks none."""
+    by("customer_id")
+    worker, other = claimer(), connect()
+    _first, second, third = of(*"aaa")
+    (one,) = claim(worker, 1)
+    claim(worker)
+    with other.transaction():
+        lock(other, second, third)
+        assert end(worker, done(one)) == []
+    (stalled,) = told()
+    assert stalled.task == second
+    Task.objects.filter(pk=second).update(good_until=Now())
+
+    WorkerStore(worker.conn).reap(timedelta(0), judge=True, many=100)
+    assert Task.objects.get(pk=second).status == "EXPIRED"
+    try_again(stalled)
+
+    assert started(worker) == [third]
 
 
 def test_a_locked_task_that_waits_to_be_merged_is_tried_again(
@@ -163,7 +231,7 @@ def test_a_locked_failed_task_cancels_soon(claimer: Claimers, connect: Connect, 
 
     with other.transaction():
         lock(other, bad)
-        try_again(Stalled("default", KEY, at_once=True))
+        try_again(Stalled(bad, at_once=True))
         (stalled,) = told()
     try_again(stalled)
 
@@ -187,7 +255,7 @@ def test_many_behind_a_failed_task_are_cancelled_at_once(claimer: Claimers, told
     """Fails if: what one statement leaves waits for the next sweep, half a minute later."""
     ordered("cancel")
     worker = claimer()
-    of("a")
+    (bad,) = of("a")
     (one,) = claim(worker)
     of(*["a"] * 2_500)
     assert end(worker, failed(one)) == []
@@ -199,7 +267,7 @@ def test_many_behind_a_failed_task_are_cancelled_at_once(claimer: Claimers, told
         sweep()
     else:
         while stalled := told():
-            assert stalled == [Stalled("default", KEY, at_once=True)]
+            assert stalled == [Stalled(bad, at_once=True)]
             try_again(*stalled)
             rounds += 1
         assert rounds == 3, "a statement is bounded"
@@ -297,6 +365,6 @@ def test_a_first_task_that_is_locked_is_looked_at_again(claimer: Claimers, conne
     with other.transaction():
         lock(other, first)
         assert claim(worker) == []
-        assert told() == [Stalled("default", KEY, at_once=False)]
+        assert told() == [Stalled(first, at_once=False)]
 
     assert started(worker) == [first]

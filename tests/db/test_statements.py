@@ -145,6 +145,18 @@ def test_caps_count_by_the_index_of_what_is_in_flight_and_unpark_by_that_of_the_
         worker.run_pass(outcomes=complete(worker.store.held(worker.id)))
 
 
+def test_tasks_of_stalled_partitions_are_read_by_their_ids(claimer: Any, connect: Connect) -> None:
+    ordered = {"queue": "mail", "kwargs": ['{"tenant": 1}'] * 20_000}
+    limit("mail", partition_by_args=["tenant"], partition_max_concurrency=1)
+    for state in states(connect(), **ordered):
+        worker = claimer(mail=1)
+        notices = explained(worker)
+        worker.store.unpark_stalled([uuid.uuid4() for _ in range(1_000)], ["mail"], "channel")
+
+        (plan,) = plans(notices, "AS stalled")
+        assert "using horsies_tasks_pkey" in plan, state
+
+
 def test_whether_the_last_task_has_finished_is_read_through_primary_keys(connect: Connect) -> None:
     """Naive: the last fire time with a task is searched among all that were skipped since, or the task among all of its name."""
     conn = connect()

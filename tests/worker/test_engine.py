@@ -522,29 +522,28 @@ def test_a_partition_that_a_lock_stalled_goes_on_soon(build: Build, connect: Con
 
 
 def test_a_partition_is_tried_less_often_while_its_lock_lasts() -> None:
-    stalled = StalledPartitions(["default"], clock=lambda: 0.0)
-    told = Stalled("default", "{}", at_once=False)
+    stalled = StalledPartitions(clock=lambda: 0.0)
+    told = Stalled(uuid.uuid4(), at_once=False)
     waits = []
     for _ in range(7):
         stalled.hear(told)
         waits.append(stalled.at)
         stalled.clock = partial(float, stalled.at)
-        assert stalled.take() == (["default"], ["{}"])
+        assert stalled.take() == [told.task]
         stalled.clock = lambda: 0.0
 
     assert waits == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
-    stalled.hear(told._replace(key="other"))
+    stalled.hear(told._replace(task=uuid.uuid4()))
     assert stalled.at == 0.1
     stalled.hear(told._replace(at_once=True))
     assert stalled.at == 0.0
 
 
-def test_partitions_of_other_queues_and_a_flood_are_left() -> None:
+def test_a_flood_of_stalled_partitions_is_left() -> None:
     """Fails if: a role that may only notify fills the memory of workers."""
-    stalled = StalledPartitions(["default"])
-    for number in range(2_000):
-        stalled.hear(Stalled("default", str(number), at_once=False))
-        stalled.hear(Stalled("other", str(number), at_once=False))
+    stalled = StalledPartitions()
+
+    for _ in range(2_000):
+        stalled.hear(Stalled(uuid.uuid4(), at_once=False))
 
     assert len(stalled.left) == 1_000
-    assert {queue for queue, _ in stalled.left} == {"default"}

@@ -80,7 +80,7 @@ class Engine:
         self.passes = PassRunner(self.outbox, self.outbox.served.queues, self.poll_seconds, unknown_tasks)
         self.comparison = Comparison(self.outbox, self.pool, self.prefetched, self.advancer.owe)
         self.wakeups, self.cursors = self.passes.wakeups, self.passes.cursors
-        self.stalled = StalledPartitions(self.outbox.served.queues)
+        self.stalled = StalledPartitions()
         handlers = {**self.cursors.handlers(), **self.wakeups.handlers(), "cancel": self.comparison.soon}
         self.notifications = NotificationListener(
             listener,
@@ -286,9 +286,8 @@ class Engine:
                 self.wakeups.look_everywhere()
         taking = not self.stopping and self._may_take(now)
         self.passes.follow_up(now, lambda lane: self.pool.free(lane) if taking else 0)
-        queues, keys = self.stalled.take()
-        if queues:
-            self.outbox.store.unpark_next(queues, keys, self.outbox.channel)
+        if stalled := self.stalled.take():
+            self.outbox.store.unpark_stalled(stalled, self.outbox.served.queues, self.outbox.channel)
 
     def _hear_stalled(self, told: Stalled) -> None:
         """Look after a stalled partition, if this worker is the first of the elected."""

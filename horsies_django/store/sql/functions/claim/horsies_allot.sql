@@ -42,7 +42,7 @@ BEGIN
       WHEN v_one.late THEN 'late'
       WHEN v_everyone[v_part] <= 0 THEN 'park'
       WHEN v_heads[v_part] <> v_one.id THEN CASE
-        WHEN horsies_lock_head(v_heads[v_part], p_limits[v_one.queue].queue_name || ' ' || v_one.key) THEN 'park'
+        WHEN horsies_lock_head(v_heads[v_part]) THEN 'park'
         ELSE 'here' END
       WHEN v_part_rooms[v_part] <= 0 THEN 'here'
       WHEN v_slot THEN 'start'

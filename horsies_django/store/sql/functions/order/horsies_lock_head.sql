@@ -1,9 +1,8 @@
 -- Locks a task that alone may start in its partition, so that others of it can be parked: the session
 -- that ends it outside of a pass then sees them and unparks the next one. Returns false if another
 -- transaction has locked it, which may be ending it; then workers are told to look again soon.
--- p_partition: the queue and the key.
 -- Locks: the row, skipping a locked one.
-CREATE OR REPLACE FUNCTION horsies_lock_head(p_id uuid, p_partition text) RETURNS boolean
+CREATE OR REPLACE FUNCTION horsies_lock_head(p_id uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
   PERFORM FROM horsies_tasks t
@@ -12,7 +11,7 @@ BEGIN
   IF FOUND THEN
     RETURN true;
   END IF;
-  PERFORM pg_notify(horsies_channel() || '_new', 'stalled soon ' || p_partition);
+  PERFORM pg_notify(horsies_channel() || '_new', 'stalled soon ' || p_id);
   RETURN false;
 END
 $$;

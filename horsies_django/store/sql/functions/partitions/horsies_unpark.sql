@@ -4,9 +4,10 @@
 -- are unparked, because either lane may have a slot. Tasks that their run does not let start would
 -- not use the permit. Where one task alone may start, this one is unparked; if it failed and cancels
 -- those behind it, this happens first, for 10,000 in all.
--- Returns how many tasks it has unparked and cancelled. Workers are told of partitions in which it
--- has left some, because they are locked or too many: one of them calls horsies_unpark_next, soon or
--- at once.
+-- Returns how many tasks it has unparked and cancelled. If it has left some in a partition, because
+-- they are locked or too many, it notifies the id of one of them: a worker calls
+-- horsies_unpark_stalled with it, soon or at once. The key is not sent: it contains arguments, and
+-- any role may LISTEN.
 -- Call it under the queues' advisory locks: tasks that another pass is parking are visible only then.
 -- Moves as horsies_cancel_behind.
 -- Locks: the rows that it unparks, skipping locked ones.
@@ -100,23 +101,25 @@ BEGIN
   SELECT coalesce(array_agg(u.id), '{}'), coalesce(array_agg(u.name), '{}') INTO v_done, v_lanes
   FROM unparked u;
 
-  PERFORM pg_notify(horsies_channel() || '_new', 'stalled ' || s.how || ' ' || s.name)
+  PERFORM pg_notify(horsies_channel() || '_new', 'stalled ' || s.how || ' ' || s.id)
   FROM (
     SELECT CASE WHEN c.id = ANY (v_cancels) AND v_cancelled >= c_cancels THEN 'now' ELSE 'soon' END
              AS how,
-           c.name
-    FROM unnest(v_heads, v_closed) AS c (id, name)
+           c.id
+    FROM unnest(v_heads) AS c (id)
     WHERE c.id = ANY (v_cancels) OR (c.id = ANY (v_parked) AND c.id <> ALL (v_done))
     UNION
-    SELECT 'soon', freed.queue || ' ' || freed.key
+    SELECT 'soon', missed.id
     FROM unnest(v_queues, v_keys, v_permits) AS freed (queue, key, permits)
     CROSS JOIN (VALUES ('sync'), ('async')) AS lanes (lane)
     CROSS JOIN LATERAL (
-      SELECT FROM horsies_tasks h
+      SELECT h.id
+      FROM horsies_tasks h
       WHERE h.queue_name = freed.queue AND h.partition_key = freed.key AND h.lane = lanes.lane
         AND h.claimed_by IS NULL AND h.finished_at IS NULL AND h.parked
         AND (h.workflow_id IS NULL
              OR NOT EXISTS (SELECT FROM horsies_forbidding(h.workflow_id, h.node)))
+      ORDER BY h.priority, h.enqueued_at, h.id
       LIMIT 1
     ) AS missed
     WHERE freed.permits > cardinality(array_positions(

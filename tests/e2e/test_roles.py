@@ -6,6 +6,7 @@ import datetime as dt
 import os
 import re
 import signal
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -107,7 +108,7 @@ def test_the_worker_runs_rescues_keeps_caps_deletes_what_is_old_and_notes_its_st
     finished(31 * DAY, 3)
     (young,) = finished(29 * DAY)
     long_ago = now() - 400 * DAY
-    AuditEntryFactory(at=long_ago)
+    AuditEntryFactory(pk=uuid.UUID(int=1), at=long_ago)  # ids ascend with time
     WorkerStateFactory(snapshot_at=long_ago)
     ScheduleTickFactory(sent_at=long_ago)
     WorkerFactory(started_at=long_ago, seen_at=long_ago, stopped_at=long_ago)

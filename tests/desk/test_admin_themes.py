@@ -41,7 +41,7 @@ NUMERIC = {
 NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?(rem|px|%)?")
 GIVEN = {  # what somebody enters
     "override": {"max_concurrency": "1"},
-    "skip": {"node": "2"},
+    "skip": {"number": "2"},
     "edit": {"priority": "7"},
     "add": {"name": "new", "task": tasks.noop.name, "pattern": "0 3 * * *", "kwargs": "{}"},
 }

@@ -67,7 +67,7 @@ BEGIN
         error_code = NULL, order_stop = NULL, ordered = CASE WHEN q.partition_policy IS NOT NULL THEN true END, partition_version = q.partition_version,
         partition_key = CASE WHEN t.partition_version = q.partition_version THEN t.partition_key
                              ELSE horsies_partition_key(q.partition_by_args, q.partition_by_task, t.kwargs, t.task_name, t.codec) END,
-        attempts_before = (SELECT least(max(a.attempt), 32766) FROM horsies_task_attempts a
+        attempts_before = (SELECT max(least(a.attempt, 32766)) FROM horsies_task_attempts a
                            WHERE a.task_id = p_id AND a.outcome <> 'SNOOZED')
     FROM (SELECT) AS one LEFT JOIN horsies_queues q ON q.name = v_task.queue_name
     WHERE t.id = p_id;

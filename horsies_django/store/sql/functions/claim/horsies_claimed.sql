@@ -7,7 +7,7 @@ CREATE OR REPLACE FUNCTION horsies_claimed(p_kind text, p_task horsies_tasks) RE
     CASE p_kind WHEN 'late' THEN '{}' ELSE p_task.kwargs::text END, coalesce(p_task.attempts_before, 0) + p_task.retry_count + 1, p_task.options::text,
     p_task.queue_name::text, extract(epoch FROM p_task.sent_at)::float8, p_task.workflow_id IS NOT NULL AND p_task.node_index = 0,
     coalesce(greatest(
-      date_part('epoch', p_task.enqueued_at) - date_part('epoch', p_task.claimed_at), -1e9), 0),
+      extract(epoch FROM p_task.enqueued_at) - extract(epoch FROM p_task.claimed_at), -1e9)::float8, 0),
     NULL::boolean, NULL::boolean, NULL::boolean, NULL::text
   )::horsies_passed
 $$;

@@ -111,5 +111,12 @@ class Migration(migrations.Migration):
         migrations.AddField("worker", "stopping_at", models.DateTimeField(null=True, verbose_name="began to stop")),
         migrations.AddField("pruning", "done_at", models.DateTimeField(db_default=Now(), verbose_name="done")),
         migrations.AddField("history", "longest", models.FloatField(null=True, verbose_name="longest, seconds")),
-        migrations.RunSQL([*functions(), REKEYED], migrations.RunSQL.noop, hints={"model_name": "task"}),
+        migrations.RunSQL(
+            [*functions(), REKEYED],
+            [  # they depend on columns that the operations above remove
+                "DROP TRIGGER IF EXISTS horsies_tasks_fits ON horsies_tasks",
+                "DROP TRIGGER IF EXISTS horsies_tasks_moves ON horsies_tasks",
+            ],
+            hints={"model_name": "task"},
+        ),
     ]

@@ -250,6 +250,21 @@ def test_what_is_past_its_good_until_is_held_by_what_runs(claimer: Claimers) -> 
     assert same(first, whole.send(1, 2))
 
 
+def test_what_is_past_its_good_until_may_have_an_odd_status() -> None:
+    """Fails if: the send looks for ever at a row that a session with the setting of a pass has written."""
+    first = whole.send(1, 2)
+    Task.objects.update(good_until=Now() - timedelta(seconds=1))
+    with transaction.atomic():
+        sql("SET LOCAL horsies.pass = 'on'")
+        sql("UPDATE horsies_tasks SET status = 'FAILED'")
+
+    with transaction.atomic():
+        sql("SET LOCAL statement_timeout = '5s'")
+        again = whole.send(1, 2)
+
+    assert same(first, again)
+
+
 def test_what_is_past_its_good_until_does_not_refuse_a_retry() -> None:
     first = whole.send(1, 2)
     first.cancel()

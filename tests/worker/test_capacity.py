@@ -186,7 +186,7 @@ def test_a_buffer_with_large_arguments_gets_no_more() -> None:
     buffer = Prefetched()
     heavy = large(7)
 
-    buffer.put(heavy)
+    buffer.update((claim.id, claim) for claim in heavy)
 
     assert buffer.full
     assert wanted(Capacity(100, prefetch=50, lease=LEASE), 1, full=True).prefetch == 0

@@ -70,19 +70,12 @@ def capacity(config: Config, options: WorkerOptions) -> Capacity:
 
 
 class Prefetched(dict[uuid.UUID, Claim]):
-    """The waiting claims by id, in the order of their arrival; ``characters`` are those of their arguments."""
-
-    characters = 0
+    """The waiting claims by id, in the order of their arrival."""
 
     @property
     def full(self) -> bool:
         """Whether the arguments of the claims need so much memory that no more are prefetched."""
-        return self.characters >= MOST_CHARACTERS
-
-    def put(self, claims: Iterable[Claim]) -> None:
-        for claim in claims:
-            self[claim.id] = claim
-            self.characters += len(claim.kwargs)
+        return sum(len(claim.kwargs) for claim in self.values()) >= MOST_CHARACTERS
 
     def first(self, slots: dict[str, int]) -> list[Claim]:
         """Return the claims that would fill the free slots of each lane, without removing them."""
@@ -96,6 +89,4 @@ class Prefetched(dict[uuid.UUID, Claim]):
 
     def take(self, ids: Iterable[uuid.UUID]) -> list[Claim]:
         """Remove and return those of these claims that wait."""
-        taken = [self.pop(id_) for id_ in ids if id_ in self]
-        self.characters -= sum(len(claim.kwargs) for claim in taken)
-        return taken
+        return [self.pop(id_) for id_ in ids if id_ in self]

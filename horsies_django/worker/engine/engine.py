@@ -271,7 +271,7 @@ class Engine:
         self.pool.dispatch(self.outbox.started(self.prefetched.take(passed.started) + passed.claims))
         if any(claim.id in self.prefetched for claim in starts):
             self.start_at = now + LOCKED_RETRY_SECONDS
-        self.prefetched.put(passed.prefetched)
+        self.prefetched.update((claim.id, claim) for claim in passed.prefetched)
         self.pool.run_ahead.limited = self.wakeups.limited
         self.advancer.owe(passed.in_runs, gather=elements and not self.pool.idle)
 

@@ -12,7 +12,7 @@ DECLARE
   v_task record;
 BEGIN
   LOOP
-    SELECT t.status <> 'RUNNING' AND coalesce(t.good_until <= p_now, false) INTO v_late
+    SELECT t.status IN ('PENDING', 'CLAIMED') AND coalesce(t.good_until <= p_now, false) INTO v_late
     FROM horsies_tasks t
     WHERE t.id = p_id AND t.finished_at IS NULL AND (p_until = 'end' OR t.claim_generation = 0);
     IF NOT FOUND THEN

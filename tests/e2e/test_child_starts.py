@@ -85,7 +85,10 @@ def test_a_worker_outlives_a_moment_without_descriptors(worker: Start, lacks: Pa
     os.kill(child, signal.SIGKILL)
     wait_until(lambda: "a child cannot be started now" in process.log, "it says so")
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'horsies %'")
+        cursor.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND application_name LIKE 'horsies %'"
+        )
     wait_until(lambda: process.log.count("the database is not available") >= 2, "it cannot connect")
     resource.prlimit(process.process.pid, resource.RLIMIT_NOFILE, before)
 

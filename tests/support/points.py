@@ -120,7 +120,10 @@ class Gate:
 
     def held(self) -> int:
         """Wait until a session stands at the gate, and return its process."""
-        query = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objid = %s AND NOT granted"
+        query = (
+            "SELECT l.pid FROM pg_locks l JOIN pg_database d ON d.oid = l.database "
+            "WHERE d.datname = current_database() AND l.locktype = 'advisory' AND l.objid = %s AND NOT l.granted"
+        )
         row = wait_until(lambda: self.connection.execute(query, [KEY]).fetchone(), "a transaction stands at the gate")
         return int(row[0])
 

@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 from django import forms
 from django.contrib import admin
 from django.db import connections
-from django.db.models import Case, Q, QuerySet, Value, When
+from django.db.models import Case, F, Q, QuerySet, Value, When
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils import timezone
@@ -237,7 +237,9 @@ class Shown:
 
     def read_waiting(self) -> list[tuple[str, dt.datetime]]:
         pending = Task.objects.using(self.alias).filter(PENDING, parked=False, queue_name=self.name)
-        first = pending.order_by("lane", "priority", "enqueued_at", "id").values_list("task_name", "enqueued_at")
+        first = pending.order_by("lane", "priority", "enqueued_at", "id").values_list(
+            "task_name", F("enqueued_at")
+        )  # see Moment
         return list(first[: overviews.PENDING_BOUND])
 
     def waiting(self, found: list[tuple[str, dt.datetime]] | None) -> Table:

@@ -111,8 +111,21 @@ def pick(facts: Facts, *names: str) -> dict[str, Any]:
     return {name: facts[name] for name in names}
 
 
+FIRST = dt.datetime(2, 1, 2, tzinfo=dt.UTC)
+LAST = dt.datetime(9999, 12, 30, tzinfo=dt.UTC)
+
+
 def moment(text: str | dt.datetime) -> dt.datetime:
-    return text if isinstance(text, dt.datetime) else dt.datetime.fromisoformat(text)
+    """Return a time as PostgreSQL writes it in JSON.
+
+    Of one that Python does not have, such as infinity, it is the first or the last that Python has.
+    """
+    if isinstance(text, dt.datetime):
+        return text
+    try:
+        return dt.datetime.fromisoformat(text)
+    except ValueError:
+        return FIRST if text.startswith("-") or text.endswith("BC") else LAST
 
 
 def at_limit(room: int | None) -> bool:

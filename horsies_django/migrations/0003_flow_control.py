@@ -6,7 +6,7 @@ from django.db import migrations, models
 from django.db.models.functions import Now
 
 from horsies_django.models.fields import IntegerArray
-from horsies_django.store.schema import functions
+from horsies_django.store.schema import dropping, functions
 
 # The keys of partitions are made in another way: equal numbers are equal. A new version of the rules, with a sweep, has the keys
 # of waiting tasks made anew.
@@ -113,10 +113,8 @@ class Migration(migrations.Migration):
         migrations.AddField("history", "longest", models.FloatField(null=True, verbose_name="longest, seconds")),
         migrations.RunSQL(
             [*functions(), REKEYED],
-            [  # they depend on columns that the operations above remove
-                "DROP TRIGGER IF EXISTS horsies_tasks_fits ON horsies_tasks",
-                "DROP TRIGGER IF EXISTS horsies_tasks_moves ON horsies_tasks",
-            ],
+            # their triggers depend on columns that the operations above remove
+            [dropping(["horsies_check_task", "horsies_check_row"])],
             hints={"model_name": "task"},
         ),
     ]

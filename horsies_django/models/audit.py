@@ -6,6 +6,8 @@ from django.db import models
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
+from horsies_django.models.fields import StoredJSON
+
 
 class AuditEntry(models.Model):
     """One change by a user, a command or the settings. Written in the transaction of the change, never updated."""
@@ -16,8 +18,8 @@ class AuditEntry(models.Model):
     action = models.CharField(_("action"), max_length=50)
     subject = models.TextField(_("subject"))
     reason = models.TextField(_("reason"), null=True)  # noqa: DJ001 - NULL: no reason was given
-    before = models.JSONField(_("before"), null=True)
-    after = models.JSONField(_("after"), null=True)
+    before = StoredJSON(_("before"), null=True)
+    after = StoredJSON(_("after"), null=True)
 
     class Meta:
         db_table = "horsies_audit"

@@ -13,8 +13,10 @@ from psycopg.types.json import Json, Jsonb
 
 if TYPE_CHECKING:
     AnyField = models.Field[Any, Any]
+    DateTimeField = models.DateTimeField[Any, Any]
 else:
     AnyField = models.Field
+    DateTimeField = models.DateTimeField
 
 
 class IntegerArray(AnyField):
@@ -86,6 +88,25 @@ class KeptCol(Col):
         """Return the column as text."""
         column, params = super().as_sql(compiler, compiler.connection)
         return f"{column}::text", params
+
+
+class Moment(DateTimeField):
+    """A time. One that Python does not have, such as infinity, is read as the nearest that it has.
+
+    It is for columns that workers write for each task: no trigger checks these. So one odd row
+    stops no list. Where ``values_list`` selects such a column by which the rows are ordered, it has
+    to select ``F(column)``: else Django orders by what is selected, for which there is no index.
+    """
+
+    def select_format(self, compiler: Any, sql: str, params: Any) -> Any:
+        """Return the column as it is selected; conditions and orders see it as it is."""
+        known = f"least(greatest({sql}, to_timestamp(-62100000000)), to_timestamp(253400000000))"
+        return f"CASE WHEN {sql} IS NOT NULL THEN {known} END", [*params, *params]
+
+    def deconstruct(self) -> Any:
+        """Appear as a plain DateTimeField in migrations."""
+        name, _path, args, kwargs = super().deconstruct()
+        return name, "django.db.models.DateTimeField", args, kwargs
 
 
 def aware(value: dt.datetime) -> dt.datetime:

@@ -8,6 +8,7 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from horsies_django.core.queues import CLUSTER
+from horsies_django.models.fields import StoredJSON
 
 
 class Limits(models.Model):
@@ -16,7 +17,7 @@ class Limits(models.Model):
     priority = models.SmallIntegerField(_("priority"), default=100, db_default=100)
     max_concurrency = models.IntegerField(_("concurrency"), null=True)
     local_limit = models.IntegerField(_("concurrency per worker"), null=True)
-    partition_by_args = models.JSONField(_("partition by arguments"), null=True)
+    partition_by_args = StoredJSON(_("partition by arguments"), null=True)
     partition_by_task = models.BooleanField(_("partition by task"), default=False, db_default=False)
     partition_version = models.IntegerField(_("version of the partition rule"), default=0, db_default=0)
     partition_max_concurrency = models.IntegerField(_("concurrency per partition"), null=True)
@@ -31,7 +32,7 @@ class Queue(Limits):
     """A queue with its declared limits, its override and its pause. The row named ``*`` is the whole cluster."""
 
     name = models.CharField(_("name"), max_length=100, primary_key=True)
-    override = models.JSONField(_("override"), null=True)
+    override = StoredJSON(_("override"), null=True)
     override_by = models.TextField(_("overridden by"), null=True)  # noqa: DJ001 - NULL: no override
     override_reason = models.TextField(_("reason"), null=True)  # noqa: DJ001 - NULL: no override
     override_at = models.DateTimeField(_("overridden"), null=True)
@@ -39,7 +40,7 @@ class Queue(Limits):
     paused_at = models.DateTimeField(_("paused"), null=True)
     paused_by = models.TextField(_("paused by"), null=True)  # noqa: DJ001 - NULL: not paused
     paused_reason = models.TextField(_("reason for the pause"), null=True)  # noqa: DJ001 - NULL: not paused
-    sweep = models.JSONField(_("sweep"), null=True)  # progress of applying changed limits to waiting tasks; NULL: done
+    sweep = StoredJSON(_("sweep"), null=True)  # progress of applying changed limits to waiting tasks; NULL: done
     served_at = models.DateTimeField(_("last served"), null=True)
     created_at = models.DateTimeField(_("created"), db_default=Now())
     updated_at = models.DateTimeField(_("updated"), db_default=Now())

@@ -9,6 +9,7 @@ from django.db.models import F, JSONField, Q, Value
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
+from horsies_django.models.fields import StoredJSON
 from horsies_django.models.tasks import ReadOnlyRow
 
 
@@ -19,11 +20,11 @@ class Schedule(ReadOnlyRow):
     """
 
     name = models.CharField(_("name"), max_length=255, primary_key=True)
-    declared = models.JSONField(_("declared"), db_default=Value({}, JSONField()))
+    declared = StoredJSON(_("declared"), db_default=Value({}, JSONField()))
     declared_in = models.TextField(_("declared in"), null=True)  # noqa: DJ001 - NULL: created in the admin
     declared_at = models.DateTimeField(_("last declared"), null=True)  # by any scheduler that has it in its code
     gone_at = models.DateTimeField(_("gone from the code"), null=True)
-    changes = models.JSONField(_("changes"), db_default=Value({}, JSONField()))
+    changes = StoredJSON(_("changes"), db_default=Value({}, JSONField()))
     since = models.DateTimeField(_("in force since"), db_default=Now())  # earlier fire times do not count
     last_fire_at = models.DateTimeField(_("last fire time"), null=True)
     next_fire_at = models.DateTimeField(_("next fire time"), null=True)

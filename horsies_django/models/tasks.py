@@ -16,7 +16,7 @@ from django.db.models.functions import Least, Now
 from django.utils.translation import gettext_lazy as _
 
 from horsies_django.core.status import Status
-from horsies_django.models.fields import KeptJSON, StoredJSON
+from horsies_django.models.fields import KeptJSON, Moment, StoredJSON
 
 PENDING = Q(claimed_by__isnull=True, finished_at__isnull=True)
 IN_FLIGHT = Q(claimed_by__isnull=False, finished_at__isnull=True)
@@ -65,21 +65,21 @@ class Task(ReadOnlyRow):
     ordered = models.BooleanField(_("in the order of its partition"), null=True)
     order_stop = models.CharField(_("stops its partition"), max_length=10, null=True)  # noqa: DJ001 - NULL: it does not
     sent_at = models.DateTimeField(_("sent"), db_default=Now())
-    enqueued_at = models.DateTimeField(_("eligible from"), db_default=Now())
+    enqueued_at = Moment(_("eligible from"), db_default=Now())
     good_until = models.DateTimeField(_("good until"), null=True)
-    claimed_at = models.DateTimeField(_("claimed"), null=True)
+    claimed_at = Moment(_("claimed"), null=True)
     claimed_by = models.UUIDField(_("worker"), null=True)
     claim_generation = models.IntegerField(_("claim generation"), default=0, db_default=0)
-    claim_expires_at = models.DateTimeField(_("lease ends"), null=True)
-    started_at = models.DateTimeField(_("started"), null=True)
-    finished_at = models.DateTimeField(_("finished"), null=True)
+    claim_expires_at = Moment(_("lease ends"), null=True)
+    started_at = Moment(_("started"), null=True)
+    finished_at = Moment(_("finished"), null=True)
     cancel_requested_at = models.DateTimeField(_("cancel requested"), null=True)
     terminate = models.BooleanField(_("to be terminated"), default=False, db_default=False)
     retry_count = models.SmallIntegerField(_("retries"), default=0, db_default=0)
     max_retries = models.SmallIntegerField(_("retries allowed"), default=0, db_default=0)
     snooze_count = models.SmallIntegerField(_("snoozes"), null=True)
     attempts_before = models.SmallIntegerField(_("attempts before somebody retried it"), null=True)
-    next_retry_at = models.DateTimeField(_("next retry"), null=True)
+    next_retry_at = Moment(_("next retry"), null=True)
     result = KeptJSON(_("result"), null=True)
     error_code = models.CharField(_("error code"), max_length=100, null=True)  # noqa: DJ001 - NULL: no error
     redacted_at = models.DateTimeField(_("redacted"), null=True)
@@ -88,7 +88,7 @@ class Task(ReadOnlyRow):
     workflow_id = models.UUIDField(_("workflow"), null=True)
     node = models.BigIntegerField(_("node"), null=True)
     node_index = models.IntegerField(_("element"), null=True)
-    advanced_at = models.DateTimeField(_("workflow advanced"), null=True)
+    advanced_at = Moment(_("workflow advanced"), null=True)
 
     class Meta:
         db_table = "horsies_tasks"
@@ -149,8 +149,8 @@ class TaskAttempt(ReadOnlyRow):
     claim_generation = models.IntegerField(_("claim generation"))
     outcome = models.CharField(_("outcome"), max_length=14)
     will_retry = models.BooleanField(_("will be retried"), default=False, db_default=False)
-    started_at = models.DateTimeField(_("started"))
-    finished_at = models.DateTimeField(_("finished"))
+    started_at = Moment(_("started"))
+    finished_at = Moment(_("finished"))
     error_code = models.CharField(_("error code"), max_length=100, null=True)  # noqa: DJ001 - NULL: no error
     error_message = models.TextField(_("error message"), null=True)  # noqa: DJ001 - NULL: no error
     exception_class = models.TextField(_("exception"), null=True)  # noqa: DJ001 - NULL: no exception

@@ -7,7 +7,7 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from horsies_django.models.fields import IntegerArray
+from horsies_django.models.fields import IntegerArray, StoredJSON
 from horsies_django.models.tasks import ReadOnlyRow
 
 
@@ -18,8 +18,8 @@ class Worker(models.Model):
     hostname = models.CharField(_("host"), max_length=255)
     pid = models.IntegerField(_("process"))
     version = models.CharField(_("version"), max_length=50)
-    queues = models.JSONField(_("queues"))
-    task_names = models.JSONField(_("tasks that it knows"), null=True)
+    queues = StoredJSON(_("queues"))
+    task_names = StoredJSON(_("tasks that it knows"), null=True)
     wire = models.SmallIntegerField(_("version of tasks that it reads"), null=True)
     processes = models.IntegerField(_("processes"))
     threads = models.IntegerField(_("threads"))
@@ -59,7 +59,7 @@ class Heartbeat(models.Model):
     pid = models.IntegerField(_("process"))
     sent_at = models.DateTimeField(_("sent"), db_default=Now())
     died_at = models.DateTimeField(_("died"), null=True)
-    holding = models.JSONField(_("tasks"), null=True)
+    holding = StoredJSON(_("tasks"), null=True)
     team = models.BigIntegerField(_("team"), null=True)
     listens = models.BooleanField(_("listens"), default=False, db_default=False)
     memory_mb = models.FloatField(_("memory, MB"), null=True)  # of a child, at the last snapshot

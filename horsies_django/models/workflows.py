@@ -11,7 +11,7 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from horsies_django.models.fields import StoredJSON
+from horsies_django.models.fields import Moment, StoredJSON
 from horsies_django.models.tasks import ReadOnlyRow
 
 
@@ -128,7 +128,7 @@ class WorkflowNode(ReadOnlyRow):
     when_node = models.BigIntegerField(_("condition on node"), null=True)
     when_path = models.TextField(_("condition"), null=True)  # noqa: DJ001 - NULL: no condition
     delay = models.DurationField(_("delay"), null=True)
-    good_until = models.DateTimeField(_("good until"), null=True)
+    good_until = Moment(_("good until"), null=True)
     branches = models.IntegerField(_("upstream nodes that count"), default=0, db_default=0)
     open = models.IntegerField(_("upstream nodes open"), default=0, db_default=0)
     ok = models.IntegerField(_("upstream nodes completed"), default=0, db_default=0)
@@ -141,7 +141,7 @@ class WorkflowNode(ReadOnlyRow):
     signal = models.CharField(_("signal"), max_length=200, null=True)  # noqa: DJ001 - NULL: waits for none
     signal_key = models.CharField(_("key of the signal"), max_length=255, null=True)  # noqa: DJ001 - NULL: no key
     signal_type = models.TextField(_("type of the data"), null=True)  # noqa: DJ001 - NULL: any
-    due_at = models.DateTimeField(_("waits until"), null=True)
+    due_at = Moment(_("waits until"), null=True)
     on_timeout = models.CharField(_("after the timeout"), max_length=8, null=True)  # noqa: DJ001 - NULL: not a wait
     permission = models.CharField(_("permission"), max_length=255, null=True)  # noqa: DJ001 - NULL: not a gate
     opening = models.IntegerField(_("times it began to wait"), default=0, db_default=0)
@@ -149,7 +149,7 @@ class WorkflowNode(ReadOnlyRow):
     undo = StoredJSON(_("undo"), null=True)
     undoes = models.BigIntegerField(_("undoes node"), null=True)
     task_id = models.UUIDField(_("task or run"), null=True)
-    finished_at = models.DateTimeField(_("finished"), null=True)
+    finished_at = Moment(_("finished"), null=True)
     error_code = models.CharField(_("error code"), max_length=100, null=True)  # noqa: DJ001 - NULL: no error
     error = models.TextField(_("error"), null=True)  # noqa: DJ001 - NULL: no error
 

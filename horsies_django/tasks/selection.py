@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from django.db import connections, transaction
-from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.db.models import Exists, F, OuterRef, Q, QuerySet
 
 from horsies_django.conf import config
 from horsies_django.core.codec import CodecError
@@ -189,7 +189,7 @@ def newest(chosen: Selection, rows: QuerySet[Task] | None = None) -> tuple[Query
     if chosen == Selection():  # whatever is read is shown
         return found, False
     column = order[0].removeprefix("-")
-    window = everything.filter(index).order_by(order[0]).values_list(column, flat=True)
+    window = everything.filter(index).order_by(order[0]).values_list(F(column), flat=True)  # see Moment
     last = next(iter(window[DEEPEST - 1 : DEEPEST]), None)
     return (found, False) if last is None else (found.filter(**{f"{column}__gte": last}), True)
 

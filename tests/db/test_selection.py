@@ -291,7 +291,10 @@ def test_a_part_of_a_name_stands_for_the_known_names_that_have_it() -> None:
     noop = tasks.noop.name
     assert matching("FAILED", name=noop).names == [noop]
     assert set(matching("FAILED", name="project.tasks.ra").names or ()) >= {tasks.raises.name}
-    sql("INSERT INTO horsies_history VALUES (3600, now(), 'default', 'gone.from_the_code', 'COMPLETED', 1, 0, '{}')")
+    sql(
+        "INSERT INTO horsies_history "
+        "VALUES (3600, now(), 'default', 'gone.from_the_code', 'COMPLETED', 1, 0, array_fill(0, '{16}'))"
+    )
     found = matching("FAILED", name="from_the").names
     assert found == ["from_the", "gone.from_the_code"], "the text may be a name, too"
     assert matching("FAILED", name="gone.from_the_code").names == ["gone.from_the_code"]

@@ -137,7 +137,7 @@ def test_search_finds_tasks_by_the_whole_id_or_a_part_of_a_known_name_and_by_no_
     mail, more, other = (TaskFactory(task_name=name) for name in ("shop.mail", "shop.mail_all", "x.shop.mail"))
     with connection.cursor() as cursor:
         cursor.execute(
-            "INSERT INTO horsies_history SELECT 3600, now(), 'default', name, 'COMPLETED', 1, 0, '{}'"
+            "INSERT INTO horsies_history SELECT 3600, now(), 'default', name, 'COMPLETED', 1, 0, array_fill(0, '{16}')"
             " FROM unnest(ARRAY['shop.mail_all', 'x.shop.mail']) AS name"
         )
     secret = {"kwargs": {"password": "s3cret"}, "partition_key": "s3cret", "result": error("A_CODE", "s3cret")}

@@ -50,7 +50,7 @@ def pages(boss: Client) -> dict[str, str]:
     written = {"actor": EVIL, "subject": short, "reason": EVIL, "before": {EVIL: EVIL}, "after": after}
     entry = AuditEntryFactory(action="queue.set", **written)
     shape = {"version": short[:50], "memory_usage_mb": 1}
-    worker = living_worker(EVIL, {EVIL: EVIL}, hostname=EVIL, beat={"sent_at": now() - dt.timedelta(hours=1)}, **shape)
+    worker = living_worker(EVIL, hostname=EVIL, beat={"sent_at": now() - dt.timedelta(hours=1)}, **shape)
     counted((short, EVIL, short, 30), (short, EVIL, COMPLETED, 1))
     summaries.kept.clear()
     exception = {"type": EVIL, "module": EVIL, "message": EVIL, "repr": EVIL, "traceback": f"Traceback\n{EVIL}"}

@@ -225,7 +225,9 @@ def parse_id(term: str) -> uuid.UUID | None:
 
 def node_link(page: Any, request: HttpRequest, run: uuid.UUID, number: int, text: str) -> SafeString | str:
     """Return ``text`` as a link to the page of a node, or as plain text if the site or user has no such page."""
-    if not page.admin_site.is_registered(WorkflowRun) or not request.user.has_perm("horsies.view_workflowrun"):
+    if number < 0 or not page.admin_site.is_registered(WorkflowRun):
+        return text
+    if not request.user.has_perm("horsies.view_workflowrun"):
         return text
     return format_html('<a href="{}">{}</a>', node_url(page, run, number), text)
 

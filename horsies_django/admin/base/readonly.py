@@ -359,7 +359,7 @@ class ReadOnlyAdminMixin(Base):
     def link(self, request: HttpRequest, model: type[Model], pk: uuid.UUID | str, text: str) -> SafeString | str:
         """Return ``text`` as a link to the page of a row, or as plain text if the site or user has no such page."""
         permission = f"{model._meta.app_label}.view_{model._meta.model_name}"
-        if not self.admin_site.is_registered(model) or not request.user.has_perm(permission):
+        if pk == "" or not self.admin_site.is_registered(model) or not request.user.has_perm(permission):
             return text
         name = f"admin:{model._meta.app_label}_{model._meta.model_name}_change"
         address = reverse(name, args=(quote(pk),), current_app=self.admin_site.name)

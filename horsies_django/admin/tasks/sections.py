@@ -223,8 +223,9 @@ def headline(page: Any, request: Any, task: Any, panel: Panel | None, site: str 
     return format_html("{}{}.", _("Waiting for %(span)s") % since, f": {waits}" if waits else "")
 
 
-def past(task: Any, at: dt.datetime) -> str:
-    return span(task.read_at - at)
+def past(task: Any, at: dt.datetime | None) -> str:
+    """Return how long ago a time was; a row that others wrote may have none."""
+    return NOTHING if at is None else span(task.read_at - at)
 
 
 def which_attempt(task: Any) -> str:

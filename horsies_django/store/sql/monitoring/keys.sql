@@ -28,7 +28,10 @@ WITH RECURSIVE first_of (number, key, id) AS (
     ORDER BY t.finished_at, t.id LIMIT %(many)s::int
   ) AS s
 )
-SELECT task.partition_key, task.id, task.task_name, task.status, coalesce(task.finished_at, task.started_at, task.sent_at), behind.many
+SELECT
+  task.partition_key, task.id, task.task_name, task.status,
+  horsies_known_time(coalesce(task.finished_at, task.started_at, task.sent_at)),
+  behind.many
 FROM head
 JOIN horsies_tasks task ON task.id = head.id
 CROSS JOIN LATERAL (

@@ -2,7 +2,7 @@
 -- Index: horsies_tasks_holding, primary keys, horsies_heartbeats_worker.
 SELECT task.id, task.task_name, task.status,
        horsies_partition_key(queue.partition_by_args, queue.partition_by_task, task.kwargs, task.task_name, task.codec),
-       task.claimed_by, worker.hostname, child.pid, coalesce(task.started_at, task.claimed_at),
+       task.claimed_by, worker.hostname, child.pid, horsies_known_time(coalesce(task.started_at, task.claimed_at)),
        coalesce(horsies_worker_phase(worker.stopping_at, worker.stopped_at, parent.sent_at, parent.died_at, %(threshold)s::interval)
                 IN ('living', 'stopping'), false)
 FROM (SELECT clock_timestamp() AS now OFFSET 0) AS moment

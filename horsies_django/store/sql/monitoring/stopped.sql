@@ -4,7 +4,9 @@
 SELECT asked.name, found.many, extract(epoch FROM clock_timestamp() - found.since)::float8
 FROM unnest(%(names)s::text[]) AS asked (name)
 CROSS JOIN LATERAL (
-  SELECT count(DISTINCT bounded.partition_key) AS many, min(bounded.finished_at) AS since
+  SELECT
+    count(DISTINCT bounded.partition_key) AS many,
+    horsies_known_time(min(bounded.finished_at)) AS since
   FROM (
     SELECT t.partition_key, t.finished_at FROM horsies_tasks t
     WHERE t.queue_name = asked.name AND t.order_stop = 'stop' ORDER BY t.finished_at LIMIT %(bound)s::int + 1

@@ -43,7 +43,8 @@ BEGIN
       v_first := horsies_first_waiting(v_limits.queue_name, v_lane, 0::smallint, p_wanted.cursors, p_wanted.behind);
       WHILE v_first.priority IS NOT NULL LOOP
         IF p_wanted.cursors ? v_limits.queue_name THEN
-          v_firsts := v_firsts || jsonb_build_object(v_first.priority, extract(epoch FROM least(v_first.moment, p_wanted.now)));
+          v_firsts := v_firsts || jsonb_build_object(
+            v_first.priority, extract(epoch FROM greatest(least(v_first.moment, p_wanted.now), to_timestamp(-62100000000))));
         END IF;
         IF v_first.moment > p_wanted.now THEN  -- none of this priority is due
           due := least(due, v_first.moment);

@@ -101,14 +101,15 @@ BEGIN
             started_at = CASE WHEN t.id <> ALL (v_ahead) THEN p_wanted.now END,
             claim_expires_at = CASE WHEN t.id = ANY (v_ahead) THEN p_wanted.now + p_wanted.lease END,
             claim_generation = t.claim_generation % 2147483647 + 1
-        WHERE t.id = ANY (v_taken) AND t.status = 'PENDING'
+        WHERE t.id = ANY (v_taken) AND t.claimed_by IS NULL AND t.finished_at IS NULL
         RETURNING t.priority, t.enqueued_at, horsies_claimed(CASE t.status WHEN 'RUNNING' THEN 'start' ELSE 'prefetch' END, t) AS claim
       )
       SELECT claims || array_agg(c.claim ORDER BY c.priority, c.enqueued_at, (c.claim).id) INTO claims FROM taken c;
 
       IF v_allotted.refused THEN
         UPDATE horsies_tasks t SET parked = true
-        WHERE t.id = ANY (ARRAY(SELECT c.id FROM unnest(v_candidates) AS c WHERE c.verdict = 'park')) AND t.status = 'PENDING';
+        WHERE t.id = ANY (ARRAY(SELECT c.id FROM unnest(v_candidates) AS c WHERE c.verdict = 'park'))
+          AND t.claimed_by IS NULL AND t.finished_at IS NULL;
         limited := limited OR FOUND;
         v_ids := ARRAY(SELECT c.id FROM unnest(v_candidates) AS c WHERE c.verdict = 'late');
         IF v_ids <> '{}' THEN

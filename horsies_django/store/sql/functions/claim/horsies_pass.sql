@@ -58,7 +58,7 @@ BEGIN
           UPDATE horsies_tasks t
           SET status = 'RUNNING', claimed_by = p_wanted.worker, claimed_at = v_now, started_at = v_now,
               claim_generation = t.claim_generation % 2147483647 + 1
-          WHERE t.status = 'PENDING' AND t.id = ANY ((  -- a volatile call is no index condition, but a sub-select is
+          WHERE t.claimed_by IS NULL AND t.finished_at IS NULL AND t.id = ANY ((  -- a volatile call is no index condition, but a sub-select is
             SELECT CASE WHEN sum(found.size) > c_room
               THEN (horsies_within(array_agg(found.id), c_room)).ids ELSE array_agg(found.id) END
             FROM found)::uuid[])

@@ -7,7 +7,7 @@ DECLARE
   v_now timestamptz := clock_timestamp();
 BEGIN
   RETURN QUERY
-  SELECT q.name, extract(epoch FROM v_now - oldest.moment)::float8
+  SELECT q.name, extract(epoch FROM v_now - greatest(oldest.moment, to_timestamp(0)))::float8
   FROM unnest(p_names) AS q (name)
   CROSS JOIN LATERAL (
     WITH RECURSIVE step (partition_key, lane, priority, moment) AS (

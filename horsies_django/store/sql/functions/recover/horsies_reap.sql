@@ -4,7 +4,7 @@
 -- Moves RUNNING -> FAILED, PENDING: running tasks are retried if their policy lists WORKER_CRASHED, else failed; tasks that ended
 -- p_max_crashes processes fail as poison. Claims that had not started become pending again.
 -- Tasks that cannot be settled together are settled one by one, then failed without an attempt; one that refuses this too stays
--- ('refused').
+-- ('refused'). Of a row that no statement of ours wrote, whatever it says besides, counts who holds it and that it has not finished.
 -- kind: 'died' for a worker; 'failed', 'retried', 'returned', 'refused', 'expired' for a task and its attempt.
 -- options: NULL without metadata.
 -- Locks: an advisory lock, without waiting; task rows, skipping locked ones; locks of caps, to unpark. Index: horsies_tasks_holding,
@@ -81,8 +81,8 @@ BEGIN
       END;
     END LOOP;
     UPDATE horsies_tasks t
-    SET status = 'PENDING', claimed_by = NULL, claimed_at = NULL, claim_expires_at = NULL
-    WHERE t.id = ANY (v_ids) AND t.status = 'CLAIMED';
+    SET status = 'PENDING', claimed_by = NULL, claimed_at = NULL, claim_expires_at = NULL, started_at = NULL
+    WHERE t.id = ANY (v_ids) AND t.claimed_by IS NOT NULL AND t.finished_at IS NULL AND t.status <> 'RUNNING';
     RETURN QUERY SELECT CASE WHEN r.id = ANY (v_refused) THEN 'refused' WHEN r.id = ANY (v_failed) THEN 'failed'
                              WHEN r.id = ANY (v_started) THEN 'retried' ELSE 'returned' END, r.id, r.name, r.attempt, r.queue, r.options
                  FROM unnest(v_ids, v_names, v_attempts, v_queues, v_options) AS r (id, name, attempt, queue, options);

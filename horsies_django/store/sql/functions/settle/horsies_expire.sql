@@ -11,7 +11,8 @@ BEGIN
     UPDATE horsies_tasks t
     SET status = 'EXPIRED', finished_at = p_now, error_code = 'TASK_EXPIRED', parked = false,
         result = horsies_error_result('TASK_EXPIRED', 'the task was not started before its good_until')
-    WHERE t.id = ANY (p_ids) AND t.status IN ('PENDING', 'CLAIMED')
+    WHERE t.id = ANY (p_ids) AND t.finished_at IS NULL
+      AND (t.claimed_by IS NULL OR t.status = 'CLAIMED')
     RETURNING t.id, t.ordered AND t.claim_generation = 0 AS folds
   )
   SELECT array_agg(e.id) FILTER (WHERE e.folds) INTO v_ordered FROM expired e;

@@ -44,7 +44,7 @@ BEGIN
     v_state.reached_at := NULL;
   END IF;
 
-  v_after := coalesce(v_state.reached_at, '-infinity');
+  v_after := CASE WHEN v_state.reached_at < v_now THEN v_state.reached_at ELSE '-infinity' END;
   SELECT max(w.finished_at) INTO v_until
   FROM (
     SELECT t.finished_at FROM horsies_tasks t

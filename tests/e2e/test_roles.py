@@ -223,6 +223,143 @@ def test_the_site_sends_in_every_way_but_inserts_no_state(roles: None) -> None:
             sql(f"INSERT INTO horsies_tasks (id, {column}) SELECT id, {column} FROM horsies_tasks LIMIT 1")
 
 
+# What SECURITY.md says of each grant: statements that it allows, and some that it does not. SENDING comes with each.
+SEND = (
+    "INSERT INTO horsies_tasks (id, task_name, queue_name, lane, kwargs) "
+    "VALUES (gen_random_uuid(), 'x', 'default', 'sync', '{}')"
+)
+STATUS = (
+    "UPDATE horsies_tasks SET status = 'COMPLETED', claimed_by = NULL, finished_at = now(), "
+    "result = '1', error_code = NULL"
+)
+PAUSE = "UPDATE horsies_queues SET paused_at = now() WHERE name = 'default'"
+DECIDE = "UPDATE horsies_workflow_nodes SET status = 'COMPLETED', decided_by = 'ada' WHERE signal IS NOT NULL"
+SIGN = "INSERT INTO horsies_audit (id, actor, action, subject) VALUES (gen_random_uuid(), 'somebody else', 'x', 'y')"
+ODD_TIME = "SET LOCAL horsies.pass = 'on'; UPDATE horsies_tasks SET finished_at = 'infinity' WHERE status = 'COMPLETED'"
+DELETE = "DELETE FROM horsies_tasks WHERE status = 'PENDING'"
+CREATE = "CREATE TABLE public.mine (id int)"
+BEAT = "UPDATE horsies_heartbeats SET sent_at = now()"
+TRIED: list[tuple[int, list[str], list[str]]] = [
+    (
+        SENDING,
+        [
+            SEND,
+            SEND.replace("'x'", f"'{tasks.noop.name}'"),
+            "UPDATE horsies_send_keys SET task_id = gen_random_uuid()",
+            "UPDATE horsies_waiters SET expires_at = now()",
+            "DELETE FROM horsies_waiters",
+            "UPDATE horsies_lost_records SET what = 'nothing'",
+        ],
+        [
+            STATUS, PAUSE, DECIDE, SIGN, DELETE, CREATE, BEAT,
+            "INSERT INTO horsies_tasks (id, status) VALUES (gen_random_uuid(), 'RUNNING')",
+            "UPDATE horsies_tasks SET priority = 1",
+            "UPDATE horsies_schedules SET changes = '{}'",
+            "DELETE FROM horsies_send_keys",
+            "INSERT INTO horsies_workflows (id) VALUES (gen_random_uuid())",
+            "INSERT INTO horsies_workflow_signals (id) VALUES (gen_random_uuid())",
+            "DELETE FROM horsies_lost_records",
+            "SELECT nextval('horsies_workflow_node_numbers')",
+        ],
+    ),
+    (
+        OPERATING,
+        [
+            STATUS, SIGN, ODD_TIME,
+            "UPDATE horsies_tasks SET kwargs = '{\"other\": 1}', task_name = 'y', redacted_at = now()",
+            "UPDATE horsies_tasks SET order_stop = 'stop', ordered = true WHERE status = 'FAILED'",
+        ],
+        [DELETE, PAUSE, DECIDE, "DELETE FROM horsies_audit", "UPDATE horsies_audit SET actor = 'nobody'"],
+    ),
+    (
+        CONFIGURING,
+        [STATUS, SIGN, PAUSE, "UPDATE horsies_limits SET max_concurrency = 0", "DELETE FROM horsies_limits"],
+        [DELETE, DECIDE, "DELETE FROM horsies_queues"],
+    ),
+    (
+        SCHEDULING,
+        [SIGN, "UPDATE horsies_schedules SET changes = '{\"paused\": true}'"],
+        [STATUS, PAUSE, DELETE, "DELETE FROM horsies_schedules", "UPDATE horsies_schedule_ticks SET task_id = NULL"],
+    ),
+    (
+        REDACTING,
+        [
+            STATUS, SIGN, "UPDATE horsies_task_attempts SET error_message = NULL", "DELETE FROM horsies_task_steps",
+            "DELETE FROM horsies_send_keys",
+        ],
+        [DELETE, PAUSE, "DELETE FROM horsies_task_attempts"],
+    ),
+    (
+        PURGING,
+        [STATUS, SIGN, DELETE, "DELETE FROM horsies_task_attempts", "DELETE FROM horsies_task_steps"],
+        [PAUSE, DECIDE, "UPDATE horsies_task_attempts SET error_message = NULL"],
+    ),
+    (
+        FLOWING,
+        [
+            DECIDE,
+            "UPDATE horsies_workflow_nodes SET kwargs = '{}', task_name = 'y'",
+            "UPDATE horsies_workflows SET status = 'FAILED', finished_at = now(), error_code = 'X'",
+            "INSERT INTO horsies_workflow_signals SELECT * FROM horsies_workflow_signals WHERE false",
+        ],
+        [
+            STATUS, PAUSE, DELETE, SIGN,
+            "DELETE FROM horsies_workflows",
+            "DELETE FROM horsies_workflow_nodes",
+            "UPDATE horsies_workflow_edges SET upstream = 1",
+            "UPDATE horsies_workflow_signals SET seen_at = now()",
+        ],
+    ),
+    (
+        CONTROLLING,
+        [STATUS, DELETE, SIGN, "UPDATE horsies_workflow_signals SET seen_at = now()"],
+        [PAUSE, DECIDE, "DELETE FROM horsies_workflow_signals"],
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("block", "allowed", "denied"), TRIED)
+def test_a_grant_allows_what_the_page_about_security_says_and_no_more(
+    roles: None, block: int, allowed: list[str], denied: list[str]
+) -> None:
+    """Fails if: a grant of the page gives a right that SECURITY.md does not tell of."""
+    limit("default", max_concurrency=1)
+    TaskFactory()
+    finished(DAY)
+    failed = TaskFactory(status="FAILED", queue_name="default")
+    TaskAttemptFactory(task_id=failed.pk)
+    flow = Workflow("flow")
+    flow.gate("approve", timeout=60, permission="auth.add_user")
+    flow.send()
+    grant(SENDING, block)
+
+    as_role("site")
+    for statement in allowed:
+        with transaction.atomic():
+            sql(statement)
+            transaction.set_rollback(True)
+    for statement in denied:
+        with pytest.raises(ProgrammingError, match="permission denied|must be owner"), transaction.atomic():
+            sql(statement)
+
+
+def test_the_grant_of_workers_neither_creates_nor_runs_what_is_no_task(roles: None) -> None:
+    """Fails if: a worker's role gets more than the tables of the queue."""
+    grant(WORKING)
+
+    as_role("worker")
+    for statement in (
+        CREATE,
+        "CREATE FUNCTION public.mine() RETURNS int LANGUAGE sql AS 'SELECT 1'",
+        "SELECT FROM auth_user",
+        "TRUNCATE horsies_tasks",
+        "ALTER TABLE horsies_tasks DISABLE TRIGGER ALL",
+        "SET session_replication_role = 'replica'",
+    ):
+        with pytest.raises(ProgrammingError, match="permission denied|must be owner"), transaction.atomic():
+            sql(statement)
+
+
 def test_the_site_edits_schedules_and_a_worker_sends_them_under_their_grants(roles: None, worker: Start) -> None:
     grant(SENDING, WORKING)
     definition = {"task": tasks.noop.name, "pattern": "every second"}

@@ -69,11 +69,16 @@ def control(run: uuid.UUID, verb: str, *, actor: str | None = None, reason: str 
     """
     with writing() as store:
         run = last(store, run)
-        runs, found = [run], []
+        runs = [run]
+        known = {run}  # a stranger may have put runs into one another
+        found = []
         for each in runs:  # grows by the runs inside
             children = store.children(each)
             found.append(store.control(each, verb))
-            runs += dict.fromkeys([*children, *store.children(each)])
+            new = [child for child in [*children, *store.children(each)] if child not in known]
+            runs += dict.fromkeys(new)
+            known.update(new)
+
         before, after = found[0]
         if before is None:
             raise missing(run)
@@ -91,7 +96,7 @@ def retry(run: uuid.UUID, *, actor: str | None = None, reason: str | None = None
     WorkflowError for the REFUSALS.
     """
     with writing() as store:
-        verdict = follow(store, run, nested=False)
+        verdict = follow(store, run, set())
         if verdict is None:
             raise missing(run)
         if verdict != "RETRIED":
@@ -99,16 +104,21 @@ def retry(run: uuid.UUID, *, actor: str | None = None, reason: str | None = None
         note(store, run, "workflow.retry", actor, reason, {})
 
 
-def follow(store: WorkflowStore, run: uuid.UUID, *, nested: bool) -> str | None:
+def follow(store: WorkflowStore, run: uuid.UUID, known: set[uuid.UUID]) -> str | None:
     """Retry a run, and the runs inside it that have not ended; return the verdict. Those of failed nodes are retried with these.
 
     A run without a failed node is retried if one inside it is. What is paused continues, also if nothing in it has failed.
+    ``known`` has the runs that were followed, to which it adds: a stranger may have put runs into one another.
     """
+    nested = bool(known)
+    known.add(run)
     children = store.children(run)
     verdict = store.retry(run, nested=nested)
     if verdict not in ("RETRIED", "NOTHING"):
         return verdict
-    if "RETRIED" in [follow(store, child, nested=True) for child in children]:
+
+    verdicts = [follow(store, child, known) for child in children if child not in known]
+    if "RETRIED" in verdicts:
         verdict = "RETRIED"
     if nested or verdict == "RETRIED":
         store.control(run, "resume")

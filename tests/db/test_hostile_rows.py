@@ -22,7 +22,7 @@ from django.db.models.functions import Cast
 from django.test import Client
 from django.urls import reverse
 
-from horsies_django import explain
+from horsies_django import WorkflowError, explain
 from horsies_django.conf import Recovery
 from horsies_django.core.records import Wanted
 from horsies_django.models import Task, TaskAttempt
@@ -34,6 +34,7 @@ from tests.apps.project import flows
 from tests.conftest import limit, put, sql
 from tests.db.conftest import Claimers, Connect
 from tests.db.test_pass import done
+from tests.support import runs
 from tests.support.factories import TaskAttemptFactory, TaskFactory
 from tests.support.refusing import refused
 
@@ -163,6 +164,58 @@ def test_tasks_that_are_merged_in_a_circle_keep_nobody_waiting(codec: str | None
     assert store.find([first])[first].status == "CANCELLED"
     assert (store.with_attempts(first) is None) == (codec is None)
     sql("RESET statement_timeout")
+
+
+def test_runs_that_continue_one_another_in_a_circle_keep_nobody_waiting() -> None:
+    """Fails if: the search for the last of them goes round for ever."""
+    first, second = runs.sent(), runs.sent()
+    for one, other in ((first, second), (second, first)):
+        sql(
+            "UPDATE horsies_workflows SET status = 'COMPLETED', finished_at = now(), continued_as = %s WHERE id = %s",
+            [other.workflow_id, one.workflow_id],
+        )
+    sql("SET statement_timeout = '5s'")
+
+    (last,) = {handle.latest().workflow_id for handle in (first, second)}
+    assert last in (first.workflow_id, second.workflow_id)
+    assert not first.cancel()
+    assert first.get(timeout_ms=5_000).is_err()
+    sql("RESET statement_timeout")
+
+
+def test_runs_inside_one_another_are_cancelled_and_retried_once() -> None:
+    """Fails if: who changes the runs inside a run goes round for ever."""
+    first, second = runs.sent(), runs.sent()
+    for one, other in ((first, second), (second, first)):
+        sql("UPDATE horsies_workflows SET parent_id = %s WHERE id = %s", [other.workflow_id, one.workflow_id])
+    sql("SET statement_timeout = '5s'")
+
+    assert first.cancel()
+    drain()
+    assert first.status() == second.status() == "CANCELLED"
+    with pytest.raises(WorkflowError, match="it is a node of another run"):
+        first.retry()
+    sql("RESET statement_timeout")
+
+
+@pytest.mark.parametrize("cap", [None, 1])
+def test_tasks_of_an_odd_status_at_the_head_of_a_queue_start_too(claimer: Claimers, cap: int | None) -> None:
+    """Fails if: a pass finds what it does not claim, again and again, and never what waits behind."""
+    limit("default", max_concurrency=cap)
+    odd = put(3)
+    put_odd = "SET LOCAL horsies.pass = 'on'; UPDATE horsies_tasks SET status = 'ODD' WHERE id = ANY ({ids})"
+    with transaction.atomic():
+        sql(put_odd.format(ids=f"ARRAY{list(map(str, odd))}::uuid[]"))
+    (good,) = put()
+    worker = claimer()
+
+    ran = []
+    for _ in range(4):
+        (claim,) = worker.run_pass(sync=1).claims
+        worker.run_pass(outcomes=[done(claim)])
+        ran.append(claim.id)
+
+    assert ran == [*odd, good]
 
 
 def test_a_task_sent_in_the_far_future_stops_no_key(claimer: Claimers) -> None:

@@ -1,9 +1,20 @@
--- Returns the run as which a run continued, NULL: it did not; or the last one of those that followed one another. No row: no such run.
-WITH RECURSIVE chain (id, next, place) AS (
-  SELECT w.id, w.continued_as, 0 FROM horsies_workflows w WHERE w.id = %(workflow)s::uuid
-  UNION ALL
-  SELECT w.id, w.continued_as, c.place + 1 FROM chain c CROSS JOIN LATERAL (
-    SELECT w.id, w.continued_as FROM horsies_workflows w WHERE w.id = c.next OFFSET 0) AS w  -- a join may read all runs
+-- Returns the run as which a run continued, NULL if it did not; or the last one of those that followed
+-- one another. No row: no such run. Of runs that continue one another in a circle, which only others
+-- can write, the last one is any: the same for all of them.
+-- Index: primary key.
+WITH RECURSIVE chain (id, next) AS (
+  SELECT run.id, run.continued_as
+  FROM horsies_workflows run
+  WHERE run.id = %(workflow)s::uuid
+  UNION  -- not ALL: this ends in a circle, too
+  SELECT run.id, run.continued_as
+  FROM chain
+  CROSS JOIN LATERAL (  -- a join may read all runs
+    SELECT w.id, w.continued_as FROM horsies_workflows w WHERE w.id = chain.next OFFSET 0
+  ) AS run
   WHERE %(last)s::boolean
 )
-SELECT CASE WHEN %(last)s::boolean THEN c.id ELSE c.next END FROM chain c ORDER BY c.place DESC LIMIT 1
+SELECT CASE WHEN %(last)s::boolean THEN chain.id ELSE chain.next END
+FROM chain
+ORDER BY EXISTS (SELECT FROM chain AS later WHERE later.id = chain.next), chain.id
+LIMIT 1

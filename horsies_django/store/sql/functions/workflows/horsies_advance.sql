@@ -18,7 +18,13 @@ DECLARE
   v_waits record;
 BEGIN
   PERFORM set_config('synchronous_commit', 'off', true);
-  SELECT w.status, w.parent_id, w.continued_as INTO v_own FROM horsies_workflows w WHERE w.id = p_workflow FOR NO KEY UPDATE SKIP LOCKED;
+  SELECT
+    w.status, w.parent_id, w.continued_as,
+    w.finished_at IS NOT NULL AND w.advanced_at IS NOT NULL AS told
+  INTO v_own
+  FROM horsies_workflows w
+  WHERE w.id = p_workflow
+  FOR NO KEY UPDATE SKIP LOCKED;
   IF NOT FOUND THEN
     busy := EXISTS (SELECT FROM horsies_workflows w WHERE w.id = p_workflow);
     IF NOT busy THEN  -- the run was deleted by hand
@@ -63,5 +69,8 @@ BEGIN
   SELECT m.many, m.more OR v_waits.more, m.finished, m.parent, CASE WHEN v_verb IS NULL THEN m.halted ELSE 'parent' END
   INTO many, more, finished, parent, halted
   FROM horsies_move_run(p_workflow, v_moved || v_waits.moved, p_limit, p_max_bytes, p_channel, p_now) AS m;
+  IF v_own.told THEN
+    parent := NULL;  -- or runs that a stranger put into one another would be advanced for ever
+  END IF;
 END
 $$;

@@ -55,7 +55,7 @@ BEGIN
   ELSIF verdict IS NULL AND (v_ending OR EXISTS (
     WITH RECURSIVE inside (id) AS (
       SELECT p_workflow
-      UNION ALL
+      UNION  -- not ALL: a circle, which others may write, ends
       SELECT w.id FROM inside i CROSS JOIN LATERAL (  -- see horsies_downstream
         SELECT w.id FROM horsies_workflows w WHERE w.parent_id = i.id AND w.status IN ('FAILED', 'CANCELLED') OFFSET 0) AS w
     )

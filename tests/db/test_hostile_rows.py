@@ -8,7 +8,6 @@ from __future__ import annotations
 import datetime as dt
 import json
 import logging
-import math
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -121,19 +120,21 @@ def test_no_setting_turns_off_the_check_of_what_no_pass_writes(rule: str, column
         change(id_, **columns)
 
 
-@pytest.mark.parametrize(("time", "due_in"), [("-infinity", -1e9), ("infinity", math.inf)])
-def test_a_claim_is_formed_of_an_infinite_time(time: str, due_in: float) -> None:
+@pytest.mark.parametrize("time", ["-infinity", "infinity"])
+@pytest.mark.parametrize("column", ["enqueued_at", "claimed_at"])
+def test_a_claim_is_formed_of_an_infinite_time(column: str, time: str) -> None:
     """Fails if: it subtracts timestamps, which raises for infinite ones on PostgreSQL 16 and earlier."""
     put()
     sql("CREATE TEMP TABLE odd AS SELECT * FROM horsies_tasks")
-    sql("UPDATE odd SET enqueued_at = %s, claimed_at = now()", [time])
+    sql("UPDATE odd SET claimed_at = now()")
+    sql(f"UPDATE odd SET {column} = %s", [time])
 
     (found,) = sql(
         "SELECT (horsies_claimed('start', row)).due_in FROM odd, "
         "jsonb_populate_record(NULL::horsies_tasks, to_jsonb(odd)) AS row"
     )
 
-    assert found == (due_in,)
+    assert found == (0,)
     sql("DROP TABLE odd")
 
 

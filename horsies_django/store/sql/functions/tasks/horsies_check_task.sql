@@ -11,21 +11,10 @@
 -- first time.
 CREATE OR REPLACE FUNCTION horsies_check_task() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
-  v_id uuid := NEW.id;
-  v_first timestamptz;
-  v_last timestamptz;
   v_rule text;  -- the rule that the row violates; NULL values violate none
   v_violated text;  -- by the new row; then a second round looks at the row as it was
 BEGIN
   LOOP
-    v_first := least(
-      NEW.sent_at, NEW.enqueued_at, NEW.good_until, NEW.claimed_at, NEW.claim_expires_at,
-      NEW.started_at, NEW.cancel_requested_at, NEW.next_retry_at, NEW.redacted_at, NEW.finished_at,
-      NEW.advanced_at);
-    v_last := greatest(
-      NEW.sent_at, NEW.enqueued_at, NEW.good_until, NEW.claimed_at, NEW.claim_expires_at,
-      NEW.started_at, NEW.cancel_requested_at, NEW.next_retry_at, NEW.redacted_at, NEW.finished_at,
-      NEW.advanced_at);
     v_rule := CASE
       WHEN NEW.priority NOT BETWEEN 1 AND 201 THEN 'priority: it is from 1 to 201'
       WHEN NEW.lane NOT IN ('sync', 'async') THEN 'lane: it is sync or async'
@@ -45,7 +34,17 @@ BEGIN
       THEN
         'numbers: claim_generation, retry_count, max_retries, snooze_count and attempts_before are '
           'not negative, all but the first below 32767'
-      WHEN v_first <= to_timestamp(-62100000000) OR v_last >= to_timestamp(253400000000) THEN
+      WHEN least(
+            NEW.sent_at, NEW.enqueued_at, NEW.good_until, NEW.claimed_at, NEW.claim_expires_at,
+            NEW.started_at, NEW.cancel_requested_at, NEW.next_retry_at, NEW.redacted_at,
+            NEW.finished_at, NEW.advanced_at
+          ) <= to_timestamp(-62100000000)
+        OR greatest(
+            NEW.sent_at, NEW.enqueued_at, NEW.good_until, NEW.claimed_at, NEW.claim_expires_at,
+            NEW.started_at, NEW.cancel_requested_at, NEW.next_retry_at, NEW.redacted_at,
+            NEW.finished_at, NEW.advanced_at
+          ) >= to_timestamp(253400000000)
+      THEN
         'moments: each lies between the years 2 and 9999'
       WHEN NEW.sent_at > clock_timestamp() + interval '100 years' THEN
         'sent_at: it is at most 100 years after the clock of the database'
@@ -94,7 +93,7 @@ BEGIN
     CONSTRAINT = 'horsies_tasks_' || split_part(v_violated, ':', 1),
     MESSAGE = 'a row of horsies_tasks violates "horsies_tasks_' || split_part(v_violated, ':', 1) || '"'
       || substr(v_violated, strpos(v_violated, ':')),
-    DETAIL = 'The row is id ' || v_id || '.';
+    DETAIL = 'The row is id ' || NEW.id || '.';
 END
 $$;
 

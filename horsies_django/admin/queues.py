@@ -237,10 +237,8 @@ class Shown:
 
     def read_waiting(self) -> list[tuple[str, dt.datetime]]:
         pending = Task.objects.using(self.alias).filter(PENDING, parked=False, queue_name=self.name)
-        first = pending.order_by("lane", "priority", "enqueued_at", "id").values_list(
-            "task_name", F("enqueued_at")
-        )  # see Moment
-        return list(first[: overviews.PENDING_BOUND])
+        first = pending.order_by("lane", "priority", "enqueued_at", "id")[: overviews.PENDING_BOUND]
+        return list(first.values_list("task_name", F("enqueued_at")))  # F: see Moment
 
     def waiting(self, found: list[tuple[str, dt.datetime]] | None) -> Table:
         """Return how many due tasks wait, and since when the oldest of them, by name, among the first ones of the queue."""

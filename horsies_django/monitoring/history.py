@@ -105,7 +105,7 @@ def places(task: str, code: str, since: dt.datetime, *, payload: bool) -> list[P
     """Return where the newest 1,000 tasks failed that did so since then, the most frequent first; the messages if ``payload``."""
     alias = config().database
     chosen = Selection("FAILED", names=[task], code=code, since=since)
-    ended = dict(newest(chosen)[0].values_list("pk", F("finished_at"))[:NEWEST])  # see Moment
+    ended = dict(newest(chosen)[0].values_list("pk", F("finished_at"))[:NEWEST])  # F: see Moment
     attempts: Any = TaskAttempt.objects.using(alias).filter(task_id__in=list(ended)).order_by("-finished_at")
     found: dict[tuple[str, str], list[TaskAttempt]] = {}
     for row in attempts.only("task_id", "claim_generation", "finished_at", "exception_class", "site"):

@@ -189,7 +189,7 @@ def newest(chosen: Selection, rows: QuerySet[Task] | None = None) -> tuple[Query
     if chosen == Selection():  # whatever is read is shown
         return found, False
     column = order[0].removeprefix("-")
-    window = everything.filter(index).order_by(order[0]).values_list(F(column), flat=True)  # see Moment
+    window = everything.filter(index).order_by(order[0]).values_list(F(column), flat=True)  # F: see Moment
     last = next(iter(window[DEEPEST - 1 : DEEPEST]), None)
     return (found, False) if last is None else (found.filter(**{f"{column}__gte": last}), True)
 

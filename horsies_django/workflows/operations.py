@@ -69,9 +69,9 @@ def control(run: uuid.UUID, verb: str, *, actor: str | None = None, reason: str 
     """
     with writing() as store:
         run = last(store, run)
+        found = []
         runs = [run]
         known = {run}  # a stranger may have put runs into one another
-        found = []
         for each in runs:  # grows by the runs inside
             children = store.children(each)
             found.append(store.control(each, verb))
@@ -110,7 +110,7 @@ def follow(store: WorkflowStore, run: uuid.UUID, known: set[uuid.UUID]) -> str |
     A run without a failed node is retried if one inside it is. What is paused continues, also if nothing in it has failed.
     ``known`` has the runs that were followed, to which it adds: a stranger may have put runs into one another.
     """
-    nested = bool(known)
+    nested = len(known) > 0
     known.add(run)
     children = store.children(run)
     verdict = store.retry(run, nested=nested)

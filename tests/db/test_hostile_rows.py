@@ -201,6 +201,21 @@ def test_runs_inside_one_another_are_cancelled_and_retried_once() -> None:
     sql("RESET statement_timeout")
 
 
+def test_the_retry_of_a_failed_run_inside_itself_ends() -> None:
+    """Fails if: the search for open runs inside it goes round for ever."""
+    first, second = runs.sent(), runs.sent()
+    for one, other in ((first, second), (second, first)):
+        sql(
+            "UPDATE horsies_workflows SET status = 'FAILED', parent_id = %s WHERE id = %s",
+            [other.workflow_id, one.workflow_id],
+        )
+    sql("SET statement_timeout = '5s'")
+
+    first.retry()
+    assert first.status() == "RUNNING"
+    sql("RESET statement_timeout")
+
+
 @pytest.mark.parametrize(("cap", "news"), [(None, "default"), (None, None), (1, None)])
 def test_tasks_of_an_odd_status_at_the_head_of_a_queue_start_too(
     claimer: Claimers, cap: int | None, news: str | None

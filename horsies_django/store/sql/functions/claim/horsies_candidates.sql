@@ -44,7 +44,8 @@ BEGIN
       WHILE v_first.priority IS NOT NULL LOOP
         IF p_wanted.cursors ? v_limits.queue_name THEN
           v_firsts := v_firsts || jsonb_build_object(
-            v_first.priority, extract(epoch FROM greatest(least(v_first.moment, p_wanted.now), to_timestamp(-62100000000))));
+            v_first.priority,
+            extract(epoch FROM horsies_known_time(least(v_first.moment, p_wanted.now))));
         END IF;
         IF v_first.moment > p_wanted.now THEN  -- none of this priority is due
           due := least(due, v_first.moment);

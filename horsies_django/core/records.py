@@ -15,7 +15,7 @@ NOT_KEPT = '{"ok":null,"kept":false}'  # the envelope of a task that completed a
 
 
 class Reply(NamedTuple):
-    """The outcome of a run; for the fields see ``Outcome``. Between processes, it is a plain tuple of them."""
+    """The outcome of a run; for the fields see ``Outcome``."""
 
     status: str
     result: str
@@ -25,6 +25,15 @@ class Reply(NamedTuple):
     returned: bool = False
     classes: tuple[str, ...] = ()
     context: str | None = None
+
+    def packed(self) -> str | tuple[Any, ...]:
+        """Return what is sent to the worker: of a task that completed its result alone, since most tasks do."""
+        return self.result if self.status == "COMPLETED" else tuple(self)
+
+    @classmethod
+    def unpacked(cls, sent: str | tuple[Any, ...]) -> Reply:
+        """Return the reply from what was sent to the worker."""
+        return cls("COMPLETED", sent) if isinstance(sent, str) else cls._make(sent)
 
 
 class NewTasks(NamedTuple):
@@ -127,6 +136,7 @@ class Outcome(NamedTuple):
     retry: float | bool | Mapping[str, Any] | None = None
     returned: bool = False
     classes: tuple[str, ...] = ()
+    context: str | None = None
     child_pid: int | None = None
     crashed: bool = False
     task_name: str = ""
@@ -135,7 +145,6 @@ class Outcome(NamedTuple):
     seconds: float | None = None
     options: str | None = None
     in_run: bool = False
-    context: str | None = None
 
     def ended_as(self, decided: Mapping[str, Any]) -> str:
         """Return the status with which the task ended, SNOOZED if it runs again; ``decided``: see ``horsies_settle``."""
@@ -157,14 +166,12 @@ class Outcome(NamedTuple):
 
         A reply WORKER_CRASHED says that the process was interrupted.
         """
-        context = None
-        if reply[0] != "COMPLETED":
-            context = reply[7] if len(reply) > 7 else None
-            crashed = crashed or reply[2] == OperationalErrorCode.WORKER_CRASHED
+        if reply.status != "COMPLETED":
+            crashed = crashed or reply.error_code == OperationalErrorCode.WORKER_CRASHED
         elif claim.options is not None and drops_result(claim.options):
-            reply = Reply(reply[0], NOT_KEPT, *reply[2:])
+            reply = reply._replace(result=NOT_KEPT)
         about = (claim.task_name, claim.queue_name, claim.attempt, seconds, claim.options, claim.in_run)
-        return cls._make((claim.id, claim.generation, *reply[:7], child_pid, crashed, *about, context))
+        return cls(claim.id, claim.generation, *reply, child_pid, crashed, *about)
 
 
 class TaskAttemptInfo(NamedTuple):

@@ -13,7 +13,7 @@ from typing import Any
 
 HEADER = struct.Struct("!2sI")  # of a frame: the mark, and the length of its message
 MARK = b"h2"
-READ_BYTES = 1 << 18
+READ_BYTES = 1 << 16  # glibc maps new memory for each larger buffer, which takes longer than most reads
 CONGESTED_BYTES = 1 << 24
 ODD = "odd"  # the kind of the last message of a channel through which something else has come, with the reason
 
@@ -33,15 +33,11 @@ class Channel:
         self.end = end
         self.unread = bytearray()
         self.unsent: deque[memoryview] = deque()
+        self.congested = False  # much of what was sent waits here, because the peer has not read what came before
         self.odd = False  # something else than messages has come: nothing is read any more
 
     def fileno(self) -> int:
         return self.end.fileno()
-
-    @property
-    def congested(self) -> bool:
-        """Whether much of what was sent waits here, because the peer has not read what came before."""
-        return bool(self.unsent) and sum(map(len, self.unsent)) > CONGESTED_BYTES
 
     def send(self, message: Any) -> None:
         """Send what the socket accepts now, and keep the rest for ``flush``."""
@@ -55,14 +51,16 @@ class Channel:
             try:
                 sent = self.end.send(self.unsent[0])
             except (BlockingIOError, InterruptedError):
+                self.congested = sum(map(len, self.unsent)) > CONGESTED_BYTES
                 return False
             except OSError:
                 self.unsent.clear()  # the death of the peer is handled elsewhere
-                return True
+                break
             if sent < len(self.unsent[0]):
                 self.unsent[0] = self.unsent[0][sent:]
             else:
                 self.unsent.popleft()
+        self.congested = False
         return True
 
     def receive(self) -> list[Any]:
@@ -111,9 +109,7 @@ class Channel:
     def _message(self, mark: bytes, size: int, start: int) -> Any:
         if mark != MARK:
             raise ValueError(f"no frame begins with {mark!r}")
-        with memoryview(self.unread) as unread:
-            body = io.BytesIO(unread[start : start + size])
-        return PlainUnpickler(body).load()
+        return PlainUnpickler(io.BytesIO(self.unread[start : start + size])).load()
 
     def close(self) -> None:
         self.end.close()

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from horsies_django import TaskContextFilter
-from horsies_django.core.records import Claim, Outcome
+from horsies_django.core.records import Claim, Outcome, Reply
 from horsies_django.core.texts import visible
 from horsies_django.tasks.context import CurrentTask, running
 from horsies_django.worker.pool.process import PoolProcess
@@ -176,7 +176,7 @@ def test_a_task_that_runs_long_is_reported_once_however_many_beats_follow(caplog
 def done(count: int, name: str = "shop.tasks.pack") -> list[Outcome]:
     """Return completed tasks."""
     claim = Claim(uuid.uuid4(), 1, "sync", name, "{}", 3, None, "mail")
-    return [Outcome.of(claim, ("COMPLETED", '{"ok":null}', None, None, None, False, ()), seconds=0.5)] * count
+    return [Outcome.of(claim, Reply("COMPLETED", '{"ok":null}'), seconds=0.5)] * count
 
 
 def failed(**reply: Any) -> Outcome:

@@ -17,7 +17,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from horsies_django.core.records import Claim, Outcome, Wanted
+from horsies_django.core.records import Claim, Outcome, Reply, Wanted
 from horsies_django.models import Task, TaskAttempt
 from horsies_django.store.base import PLANS_SECONDS
 from horsies_django.store.tasks import Served, TaskStore
@@ -56,8 +56,8 @@ def completed(claim: Claim, result: str = '{"ok": 1}') -> Outcome:
     return Outcome(claim.id, claim.generation, "COMPLETED", result)
 
 
-DONE = ("COMPLETED", '{"ok": 1}', None, None, None, False, ())
-FAILED = ("FAILED", '{"err": {"exception": null}}', "OH_NO", "it broke", None, False, ())
+DONE = Reply("COMPLETED", '{"ok": 1}')
+FAILED = Reply("FAILED", '{"err": {"exception": null}}', "OH_NO", "it broke")
 
 
 def statuses() -> list[str]:
@@ -107,7 +107,7 @@ def test_what_was_settled_by_a_pass_whose_answer_was_lost_is_not_written_twice_a
 def test_poison_is_logged_under_its_own_code(outbox: Outbox, caplog: pytest.LogCaptureFixture) -> None:
     outbox.max_crashes = 1
     (claim,) = running(outbox, 1)
-    crash = ("FAILED", '{"err": {}}', "WORKER_CRASHED", "it died", None, False, ())
+    crash = Reply("FAILED", '{"err": {}}', "WORKER_CRASHED", "it died")
     outbox.outcomes.append(Outcome.of(claim, crash, 7, crashed=True))
     outbox.run_pass()
     assert caplog.messages == [f"tests.nothing {claim.id} (attempt 1) failed: POISON: it died"]

@@ -112,22 +112,24 @@ def test_a_channel_reads_plain_values_only(tmp_path: Path, monkeypatch: pytest.M
     assert list(tmp_path.iterdir()) == []
 
 
-REPLY = ("COMPLETED", '{"ok": 1}', None, None, None, False, (), None)
+REPLY = ("CANCELLED", "{}", None, None, None, False, (), None)
 
 
 def test_a_reply_of_a_child_is_an_ordinary_message() -> None:
     """Fails if the check does not know a field of Reply: then each child is killed at its first reply."""
     failed = Reply("FAILED", "{}", "OH_NO", "no", 1.5, False, ("LookupError",), '{"cart": 3}')
 
-    for reply in (REPLY, tuple(failed), tuple(Reply("COMPLETED", "{}"))):
-        assert checked(("ran", (1, reply, 0.1))) == ("ran", (1, reply, 0.1))
+    for reply in (failed, Reply("COMPLETED", '{"ok":1}')):
+        assert checked(("ran", (1, reply.packed(), 0.1))) == ("ran", (1, reply.packed(), 0.1))
+        assert Reply.unpacked(reply.packed()) == reply
 
 
 @pytest.mark.parametrize(
     "message",
     [
         None, 7, ("ran",), ("bad", 1), ([], []), ("ran", None), ("ran", (1, REPLY)), ("ran", ("1", REPLY, 0.1)),
-        ("ran", (1, REPLY[1:], 0.1)), ("ran", (1, ("RUNNING", *REPLY[1:]), 0.1)),
+        ("ran", (1, REPLY[1:], 0.1)), ("ran", (1, "\0", 0.1)), ("ran", (1, b"{}", 0.1)),
+        ("ran", (1, ("RUNNING", *REPLY[1:]), 0.1)),
         ("ran", (1, ("FAILED", b"{}", *REPLY[2:]), 0.1)), ("ran", (1, ("FAILED", "\0", *REPLY[2:]), 0.1)),
         ("ran", (1, ("FAILED", "\ud800", *REPLY[2:]), 0.1)), ("ran", (1, ("FAILED", "{}", 5, *REPLY[3:]), 0.1)),
         ("ran", (1, ("FAILED", "{}", "A", "b", {"most": {1}}, False, (), None), 0.1)),

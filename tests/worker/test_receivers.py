@@ -14,7 +14,7 @@ from django.contrib.auth.models import Group
 from django.db import connection
 
 from horsies_django import signals
-from horsies_django.core.records import Claim, Outcome
+from horsies_django.core.records import Claim, Outcome, Reply
 from horsies_django.store.workers import Happened
 from horsies_django.worker.engine import receivers as receivers_module
 from horsies_django.worker.engine.receivers import Receivers
@@ -32,7 +32,7 @@ def receivers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receivers]:
 
 
 def outcome(claim: Claim, status: str = "COMPLETED", **more: Any) -> Outcome:
-    reply = (status, '{"ok": 1}', None if status == "COMPLETED" else "OH_NO", None, None, False, ())
+    reply = Reply(status, '{"ok": 1}', None if status == "COMPLETED" else "OH_NO")
     return Outcome.of(claim, reply, 77, seconds=0.5)._replace(**more)
 
 

@@ -102,7 +102,7 @@ class SyncLane(Lane):
                     send_all(self.channel, ("full", full))
                 if altered:
                     send_all(self.channel, ("altered", None))
-                send_all(self.channel, ("ran", (number, tuple(reply), time.monotonic() - began)))
+                send_all(self.channel, ("ran", (number, reply.packed(), time.monotonic() - began)))
 
     def give_back(self) -> None:
         """Return the jobs that have not begun. Called in the control thread while all threads of the lane are busy.
@@ -152,7 +152,7 @@ class AsyncLane(Lane):
 
     def __post_init__(self) -> None:
         self.descriptors = {one.fileno(): identity(one.fileno()) for one in (self.channel, *self.others)}
-        self.replies: list[tuple[int, tuple[Any, ...], float]] = []
+        self.replies: list[tuple[int, str | tuple[Any, ...], float]] = []
         self.running: dict[asyncio.Task[None], Job] = {}
         self.ending = False
         self.orm = db_sessions.executor()
@@ -270,7 +270,7 @@ class AsyncLane(Lane):
         task.remove_done_callback(self._over)  # which would be a callback of the loop for nothing
         if not self.replies:
             self.loop.call_soon(self._flush, context=self.context)
-        self.replies.append((number, tuple(reply), seconds))
+        self.replies.append((number, reply.packed(), seconds))
         if len(self.replies) == 64:  # replies per message: the engine settles these while further tasks run
             self._flush()
         if self.ending:

@@ -12,7 +12,7 @@ from horsies_django.core.errors import HorsiesError
 from horsies_django.core.records import SNOOZED
 from horsies_django.worker.ipc import ODD
 
-STATUSES = frozenset({"COMPLETED", "FAILED", "CANCELLED", SNOOZED})
+STATUSES = frozenset({"FAILED", "CANCELLED", SNOOZED})  # of a task that completed, only the result is sent
 SCALARS = (str, int, float, bool, type(None))
 
 
@@ -34,14 +34,16 @@ def checked(message: Any) -> tuple[str, Any]:
 
 def is_done(done: Any) -> bool:
     """Whether this is the number of a task, its reply, and how long it ran. Raises TypeError and ValueError for other shapes."""
-    number, reply, seconds = done
-    status, result, code, message, retry, returned, classes, context = reply
-    if not (type(number) is int and type(seconds) is float and status in STATUSES and is_text(result)):
+    number, sent, seconds = done
+    if type(number) is not int or type(seconds) is not float:
         return False
-    if code is message is retry is context is None and not classes:
-        return type(returned) is bool
+    if type(sent) is str:
+        return is_text(sent)
+    status, result, code, message, retry, returned, classes, context = sent
+    if status not in STATUSES or type(returned) is not bool or type(classes) is not tuple:
+        return False
     texts = [text for text in (code, message, context, *classes) if text is not None]
-    return type(returned) is bool and type(classes) is tuple and all(map(is_text, texts)) and is_retry(retry)
+    return is_text(result) and all(map(is_text, texts)) and is_retry(retry)
 
 
 def is_retry(retry: Any) -> bool:

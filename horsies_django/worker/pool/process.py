@@ -158,16 +158,16 @@ class PoolProcess:
         self.channels[lane].send(jobs)
         return self.channels[lane].flush()
 
-    def outcome(self, lane: str, number: int, reply: Reply, seconds: float) -> Outcome:
-        """Remove a finished task and return its outcome."""
-        return Outcome.of(self.take_off(lane, number), reply, self.pid, seconds=seconds)
+    def outcome(self, lane: str, number: int, sent: str | tuple[Any, ...], seconds: float) -> Outcome:
+        """Remove a finished task and return its outcome, from the reply as it was sent."""
+        return Outcome.of(self.take_off(lane, number), Reply.unpacked(sent), self.pid, seconds=seconds)
 
-    def ran(self, number: int, reply: Reply, seconds: float) -> Outcome:
+    def ran(self, number: int, sent: str | tuple[Any, ...], seconds: float) -> Outcome:
         """Do the same for a task of the sync lane, which moves the run-ahead."""
         self.run_ahead.learn(seconds)
         self.moved_at = time.monotonic()
         self.stuck = False
-        return self.outcome("sync", number, reply, seconds)
+        return self.outcome("sync", number, sent, seconds)
 
     def take_off(self, lane: str, number: int) -> Claim:
         """Remove a task that the process holds, and return it. Raises OddMessage if it holds no such task."""

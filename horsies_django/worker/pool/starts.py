@@ -32,6 +32,8 @@ class Starts:
     @property
     def next_at(self) -> float:
         """When a deadline is over, or missing children are started."""
+        if not self.deadlines and not self.leaving:
+            return self.retry_at
         late_at = min(self.leaving.values(), default=math.inf) + LATE_SECONDS
         return min(self.retry_at, late_at, min(self.deadlines.values(), default=math.inf))
 
@@ -61,6 +63,8 @@ class Starts:
 
     def late(self, now: float) -> bool:
         """Whether a child cannot be started, or takes long to become ready."""
+        if not self.deadlines:
+            return self.retry_at != math.inf
         slow = any(now - (deadline - self.ready_seconds) > LATE_SECONDS for deadline in self.deadlines.values())
         return slow or self.retry_at != math.inf
 

@@ -89,7 +89,8 @@ class Counts:
         entry[0] += 1
         if seconds is not None:
             entry[1] += seconds
-            entry[2] = max(entry[2], seconds)
+            if seconds > entry[2]:
+                entry[2] = seconds
             entry[3 + bucket(seconds)] += 1
 
     def _counted_as(self, key: Key) -> Key:

@@ -108,20 +108,41 @@ def parse() -> argparse.Namespace:
         epilog="python -m benchmarks plot FILE draws the readings of a file that --json wrote.",
     )
     parser.add_argument(
-        "names", nargs="*", choices=NAMES, metavar="NAME", help=f"{', '.join(NAMES)} (all but the last two)"
+        "names",
+        nargs="*",
+        choices=NAMES,
+        metavar="NAME",
+        help=f"{', '.join(NAMES)} (all but the last two)",
     )
-    parser.add_argument("--repeats", type=positive, default=3, help="how often each case is measured (3)")
+    parser.add_argument(
+        "--repeats", type=positive, default=3, help="how often each case is measured (3)"
+    )
     parser.add_argument("--scale", type=float, default=1.0, help="factor on all sizes (1)")
-    parser.add_argument("--json", type=writable, metavar="FILE", help="where to write all readings and the versions")
-    parser.add_argument("--against", type=baseline, metavar="FILE", help="an earlier run's file to compare with")
-    parser.add_argument("--only", type=parts, default=[], metavar="A,B", help=f"caps: parts out of {', '.join(PARTS)}")
+    parser.add_argument(
+        "--json", type=writable, metavar="FILE", help="where to write all readings and the versions"
+    )
+    parser.add_argument(
+        "--against", type=baseline, metavar="FILE", help="an earlier run's file to compare with"
+    )
+    parser.add_argument(
+        "--only",
+        type=parts,
+        default=[],
+        metavar="A,B",
+        help=f"caps: parts out of {', '.join(PARTS)}",
+    )
     parser.add_argument("--claims", type=int, help="caps: only the storm, of so many tasks")
     parser.add_argument(
-        "--slow", type=float, default=5.0, help="caps: what tasks of the storm take on average, in 3 ms (5)"
+        "--slow",
+        type=float,
+        default=5.0,
+        help="caps: what tasks of the storm take on average, in 3 ms (5)",
     )
     parser.add_argument("--tasks", type=int, help="chaos: how many tasks the storm sends (20,000)")
     parser.add_argument("--faults", type=int, help="chaos: how many faults befall them (150)")
-    parser.add_argument("--seed", type=int, default=1, help="chaos: of the weather and of the mix of tasks (1)")
+    parser.add_argument(
+        "--seed", type=int, default=1, help="chaos: of the weather and of the mix of tasks (1)"
+    )
     return parser.parse_args()
 
 
@@ -129,7 +150,9 @@ def parts(text: str) -> list[str]:
     """Parse the parts of caps."""
     names = text.split(",")
     if unknown := set(names) - set(PARTS):
-        raise argparse.ArgumentTypeError(f"no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+        raise argparse.ArgumentTypeError(
+            f"no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}"
+        )
     return names
 
 

@@ -46,7 +46,10 @@ def cases(scale: float) -> Sequence[Case]:
     """Return the lone task, and a drain for each size of batches."""
     return [
         Case("bare lone task", partial(lone_task, max(10, round(SENDS * scale)))),
-        *(Case(f"bare drain of {many}", partial(drain, many, max(400, round(DRAINED * scale)))) for many in BATCHES),
+        *(
+            Case(f"bare drain of {many}", partial(drain, many, max(400, round(DRAINED * scale))))
+            for many in BATCHES
+        ),
     ]
 
 
@@ -56,7 +59,8 @@ def lone_task(n: int) -> list[Reading]:
     with table(), connected() as sender, connected() as waiter:
         waiter.execute("LISTEN horsies_bare_done")
         with subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.load.bare_worker", os.environ["DATABASE_URL"]], stdin=subprocess.PIPE
+            [sys.executable, "-m", "benchmarks.load.bare_worker", os.environ["DATABASE_URL"]],
+            stdin=subprocess.PIPE,
         ) as process:
             assert process.stdin is not None
             sender.execute(SEND, [uuid.uuid4()])

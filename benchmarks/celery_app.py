@@ -6,7 +6,9 @@ import os
 
 from celery import Celery
 
-app = Celery("benchmarks", broker=os.environ["BENCH_REDIS_URL"], backend=os.environ["BENCH_REDIS_URL"])
+app = Celery(
+    "benchmarks", broker=os.environ["BENCH_REDIS_URL"], backend=os.environ["BENCH_REDIS_URL"]
+)
 
 
 @app.task

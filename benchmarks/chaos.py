@@ -21,15 +21,24 @@ GOALS = {"child death to its attempt's end": 1.0, "machine death to running else
 def chaos(scale: float, tasks: int | None, faults: int | None, seed: int) -> list[Reading]:
     """Raise one storm, then measure recovery, which takes twelve seconds a round: at a very small scale not at all."""
     tasks, faults = tasks or max(1, round(TASKS * scale)), faults or max(1, round(FAULTS * scale))
-    verdict = raise_storm("tests.stress.chaos", f"--tasks={tasks}", f"--faults={faults}", f"--seed={seed}")
+    verdict = raise_storm(
+        "tests.stress.chaos", f"--tasks={tasks}", f"--faults={faults}", f"--seed={seed}"
+    )
     tell("chaos storm", verdict)
     if verdict["violations"] or verdict["leaks"]:
         raise SystemExit("the storm found violations or leaks: see the line above")
     rounds = round(ROUNDS * scale)
-    measured = raise_storm("tests.stress.chaos", "--measure", f"--rounds={rounds}") if rounds else {}
+    measured = (
+        raise_storm("tests.stress.chaos", "--measure", f"--rounds={rounds}") if rounds else {}
+    )
     for name, figure in measured.items():
-        tell(f"chaos: {name}", {**figure, "goal_p99_s": GOALS[name], "met": figure["p99_s"] <= GOALS[name]})
-    return [Reading(f"chaos {name}, p99", figure["p99_s"], "s") for name, figure in measured.items()]
+        tell(
+            f"chaos: {name}",
+            {**figure, "goal_p99_s": GOALS[name], "met": figure["p99_s"] <= GOALS[name]},
+        )
+    return [
+        Reading(f"chaos {name}, p99", figure["p99_s"], "s") for name, figure in measured.items()
+    ]
 
 
 def tell(name: str, figures: dict[str, Any]) -> None:

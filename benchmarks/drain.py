@@ -14,7 +14,16 @@ from django.db import connection
 from benchmarks import meters
 from benchmarks.figures import Case, Goal, Reading
 from benchmarks.load import tasks
-from benchmarks.machine import ALL_ENDED, LAST_ENDED, SOFT, backlog, drained, empty_tables, wait_for, worker
+from benchmarks.machine import (
+    ALL_ENDED,
+    LAST_ENDED,
+    SOFT,
+    backlog,
+    drained,
+    empty_tables,
+    wait_for,
+    worker,
+)
 
 MANY, FEWER = 200_000, 20_000  # tasks; fewer where each of them takes a statement or nearly
 PROCESSES = {0: "in process", 1: "1 process", 2: "2 processes", 4: "4 processes"}
@@ -32,7 +41,10 @@ class Shape:
 
     @property
     def name(self) -> str:
-        many = {"async": f" x {self.slots}", "sync": f" x {self.slots} threads" if self.slots > 1 else ""}
+        many = {
+            "async": f" x {self.slots}",
+            "sync": f" x {self.slots} threads" if self.slots > 1 else "",
+        }
         return f"drain {self.lane}, {self.mode} mode, {PROCESSES[self.processes]}{many[self.lane]}"
 
     @property
@@ -79,7 +91,10 @@ GOALS = (
 
 def cases(scale: float) -> Sequence[Case]:
     """Return one case per shape."""
-    return [Case(shape.name, partial(measure, shape, max(20, round(shape.size * scale)))) for shape in SHAPES]
+    return [
+        Case(shape.name, partial(measure, shape, max(20, round(shape.size * scale))))
+        for shape in SHAPES
+    ]
 
 
 def measure(shape: Shape, n: int) -> list[Reading]:

@@ -49,8 +49,12 @@ def gone(name: str, scale: float) -> list[Reading]:
     with ExitStack() as stack:
         workers = []
         for count in range(1, WORKERS + 1):
-            workers.append(stack.enter_context(worker("--processes=0", "--threads=1", "--loglevel=WARNING")))
-            if scale == 1 or count == WORKERS:  # ids ascend with time, so they start one after another
+            workers.append(
+                stack.enter_context(worker("--processes=0", "--threads=1", "--loglevel=WARNING"))
+            )
+            if (
+                scale == 1 or count == WORKERS
+            ):  # ids ascend with time, so they start one after another
                 wait_for(STARTED, count)
         time.sleep(SETTLE_SECONDS * scale)
         tasks.moment.send().get(60_000)

@@ -20,7 +20,11 @@ from horsies_django.tasks.ids import uuid7
 SENDS, BLOCK = 2_000, 50
 SENDERS, SECONDS = 8, 4.0
 BULK = 100_000
-SEND, INSERT, JOINED = "enqueue one by one, send", "enqueue one by one, bare INSERT", "enqueue in one transaction, send"
+SEND, INSERT, JOINED = (
+    "enqueue one by one, send",
+    "enqueue one by one, bare INSERT",
+    "enqueue in one transaction, send",
+)
 LOUD, SILENT = "enqueue by 8 senders", "enqueue by 8 senders, without NOTIFY"
 SEND_MANY, COPY = "enqueue in bulk, send_many", "enqueue in bulk, COPY"
 GOALS = (

@@ -51,7 +51,11 @@ class Figures:
 
     def add(self, reading: Reading) -> None:
         """Print a reading as a line of JSON, and keep it."""
-        line: dict[str, Any] = {"name": reading.name, "value": round(reading.value, 4), "unit": reading.unit}
+        line: dict[str, Any] = {
+            "name": reading.name,
+            "value": round(reading.value, 4),
+            "unit": reading.unit,
+        }
         line["details"] = {name: round(value, 4) for name, value in reading.details.items()}
         print(json.dumps(line), flush=True)
         self.keep(reading)

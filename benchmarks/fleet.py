@@ -77,7 +77,9 @@ def send_to(size: int, workers: Sequence[subprocess.Popen[bytes]], sends: int) -
         sent.append((handle, time.time()))
     busy_to = spent()
     wait_for(ENDED, before + sends)
-    server, clients = ((to - of) - (of - idle) for idle, of, to in zip(idle_from, busy_from, busy_to, strict=True))
+    server, clients = (
+        (to - of) - (of - idle) for idle, of, to in zip(idle_from, busy_from, busy_to, strict=True)
+    )
     idle_server, idle_clients = (of - idle for idle, of in zip(idle_from, busy_from, strict=True))
     details = {
         "workers' CPU, ms/send": clients / sends * 1e3,

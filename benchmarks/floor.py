@@ -49,9 +49,13 @@ def measure(name: str, turns: int, seconds: float) -> Sequence[Reading]:
     connection = direct_connection("default", application_name="horsies benchmark", prepare=True)
     hasty = direct_connection("default", application_name="horsies benchmark", prepare=True)
     hasty.execute("SET synchronous_commit = off")
-    connection.execute("DROP TABLE IF EXISTS horsies_floor")  # of a run that was ended in the middle
+    connection.execute(
+        "DROP TABLE IF EXISTS horsies_floor"
+    )  # of a run that was ended in the middle
     connection.execute("CREATE TABLE horsies_floor AS SELECT 1 AS id, 0 AS value")
-    echo = subprocess.Popen([sys.executable, "-c", ECHO, str(theirs.fileno())], pass_fds=[theirs.fileno()])
+    echo = subprocess.Popen(
+        [sys.executable, "-c", ECHO, str(theirs.fileno())], pass_fds=[theirs.fileno()]
+    )
     try:
         theirs.close()
         parts: dict[str, Callable[[], object]] = {
@@ -78,4 +82,6 @@ def timed(name: str, act: Callable[[], object], turns: int, seconds: float) -> R
         began = time.perf_counter()
         act()
         took.append(1e6 * (time.perf_counter() - began))
-    return Reading(name, statistics.median(took), "us", {"p99": statistics.quantiles(took, n=100)[98]})
+    return Reading(
+        name, statistics.median(took), "us", {"p99": statistics.quantiles(took, n=100)[98]}
+    )

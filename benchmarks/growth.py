@@ -80,12 +80,18 @@ def measure(beside: str, scale: float) -> Sequence[Reading]:
     fill(statement, rows, params)
     last = backlog(tasks.anoop.with_options(priority=URGENT), n)
     with connection.cursor() as cursor:
-        cursor.execute("CHECKPOINT")  # what was just filled shall not be written to disk during the drain
+        cursor.execute(
+            "CHECKPOINT"
+        )  # what was just filled shall not be written to disk during the drain
     with worker("--processes=2", "--async-concurrency=200") as process:
         # When the last one has ended none is waiting, and a worker that is told to stop finishes those that run.
         wait_for(LAST_ENDED, last, process=process)
     seconds = completed(n, DRAIN)
-    return [Reading(f"growth drain, {beside}", n / seconds, "tasks/s", {"tasks": n, "rows beside": rows})]
+    return [
+        Reading(
+            f"growth drain, {beside}", n / seconds, "tasks/s", {"tasks": n, "rows beside": rows}
+        )
+    ]
 
 
 def fill(statement: str, rows: int, params: Mapping[str, str | int]) -> None:

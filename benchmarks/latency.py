@@ -57,7 +57,10 @@ def idle(n: int, name: str, **environment: str) -> list[Reading]:
             began = handle.get(60_000).unwrap()
             results.append(time.time() - committed)
             starts.append(began - committed)
-    return [*percentiles(f"{name}, commit to user code", starts), *percentiles(f"{name}, commit to result", results)]
+    return [
+        *percentiles(f"{name}, commit to user code", starts),
+        *percentiles(f"{name}, commit to result", results),
+    ]
 
 
 def pace(n: int, seconds: float) -> Iterator[int]:
@@ -78,14 +81,18 @@ def half_load(seconds: float, scale: float) -> list[Reading]:
         sent = crowd.send(seconds, full / 2)
         wait_for(ALL_ENDED, process=process)
         with connection.cursor() as cursor:
-            cursor.execute("SELECT id::text, (result ->> 'ok')::float8 FROM horsies_tasks WHERE status = 'COMPLETED'")
+            cursor.execute(
+                "SELECT id::text, (result ->> 'ok')::float8 FROM horsies_tasks WHERE status = 'COMPLETED'"
+            )
             began = dict(cursor.fetchall())
     waits = [began[task] - committed for task, committed in sent]
     load = {"full load, tasks/s": full, "sent, tasks/s": len(sent) / seconds}
     return list(percentiles(HALF, waits, load))
 
 
-def percentiles(name: str, seconds: Sequence[float], details: dict[str, float] | None = None) -> Iterator[Reading]:
+def percentiles(
+    name: str, seconds: Sequence[float], details: dict[str, float] | None = None
+) -> Iterator[Reading]:
     """Give the 50th and the 99th percentile."""
     cuts = statistics.quantiles(seconds, n=100, method="inclusive")
     for percent in (50, 99):

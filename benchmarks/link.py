@@ -38,9 +38,18 @@ Pieces = queue.Queue[tuple[float, bytes]]  # when each is due; b"" is the end
 def far_away(url: str, ms: float) -> Iterator[str]:
     """Give a URL by which the server of ``url`` is ``ms`` further away, in each direction. Raises RuntimeError."""
     parts = urlsplit(url)
-    command = [sys.executable, "-m", "benchmarks.link", parts.hostname or "127.0.0.1", str(parts.port or 5432), str(ms)]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.link",
+        parts.hostname or "127.0.0.1",
+        str(parts.port or 5432),
+        str(ms),
+    ]
     root = Path(__file__).parents[1]
-    with subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         to_it, from_it = cast(IO[str], process.stdin), cast(IO[str], process.stdout)
         try:
             if not (port := from_it.readline().strip()):
@@ -62,8 +71,13 @@ def join(here: socket.socket, address: tuple[str, int], delay: float) -> None:
     """Pass on what comes from either side until both have ended."""
     with here, contextlib.suppress(OSError), socket.create_connection(address) as there:
         for end in (here, there):
-            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # small pieces shall not wait for larger ones
-        ways = [threading.Thread(target=carry, args=(*ends, delay)) for ends in ((here, there), (there, here))]
+            end.setsockopt(
+                socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
+            )  # small pieces shall not wait for larger ones
+        ways = [
+            threading.Thread(target=carry, args=(*ends, delay))
+            for ends in ((here, there), (there, here))
+        ]
         for way in ways:
             way.start()
         for way in ways:
@@ -91,16 +105,22 @@ def deliver(pieces: Pieces, sink: socket.socket) -> None:
     while data:
         due, data = pieces.get()
         time.sleep(max(0.0, due - time.monotonic()))
-        with contextlib.suppress(OSError):  # the other side is gone: what was under way to it is lost, as on any link
+        with contextlib.suppress(
+            OSError
+        ):  # the other side is gone: what was under way to it is lost, as on any link
             sink.sendall(data) if data else sink.shutdown(socket.SHUT_WR)
 
 
 def main(host: str, port: str, ms: str) -> None:
     """Serve until the input ends, which it also does when whoever started this dies."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1)  # nanoseconds, for all threads; 50,000 are usual
+        ctypes.CDLL(None).prctl(
+            PR_SET_TIMERSLACK, 1
+        )  # nanoseconds, for all threads; 50,000 are usual
     door = socket.create_server(("127.0.0.1", 0))
-    threading.Thread(target=serve, args=(door, (host, int(port)), float(ms) / 1000), daemon=True).start()
+    threading.Thread(
+        target=serve, args=(door, (host, int(port)), float(ms) / 1000), daemon=True
+    ).start()
     print(door.getsockname()[1], flush=True)
     sys.stdin.read()
 

@@ -25,7 +25,10 @@ GOALS: tuple[Goal, ...] = ()
 
 def cases(scale: float) -> Sequence[Case]:
     """Return a case for each number of listening sessions."""
-    return [Case(f"listeners {count}", partial(measure, count, max(5, round(NOTIFIES * scale)))) for count in SESSIONS]
+    return [
+        Case(f"listeners {count}", partial(measure, count, max(5, round(NOTIFIES * scale))))
+        for count in SESSIONS
+    ]
 
 
 def measure(count: int, notifies: int) -> list[Reading]:
@@ -44,7 +47,11 @@ def measure(count: int, notifies: int) -> list[Reading]:
         for _ in pace(notifies, PAUSE_SECONDS):
             sender.execute("NOTIFY horsies_nobody")
         spent = server.read() - before
-    return [Reading(f"listeners idle beside a NOTIFY: {count}, server CPU", spent / notifies * 1e6, "us")]
+    return [
+        Reading(
+            f"listeners idle beside a NOTIFY: {count}, server CPU", spent / notifies * 1e6, "us"
+        )
+    ]
 
 
 class ServerCpu:

@@ -91,7 +91,9 @@ def wait_for(condition: str, *params: Any, process: subprocess.Popen[bytes] | No
             if cursor.fetchone()[0]:
                 return
             if process is not None and process.poll() is not None:
-                raise RuntimeError(f"the worker ended with exit code {process.returncode} before: {condition}")
+                raise RuntimeError(
+                    f"the worker ended with exit code {process.returncode} before: {condition}"
+                )
             time.sleep(0.1)
     raise RuntimeError(f"not within {PATIENCE_SECONDS} seconds: {condition}")
 
@@ -119,7 +121,9 @@ def completed(n: int, query: str) -> float:
     return max(float(seconds), 1e-6)
 
 
-def worker(*options: str, wait: bool = False, **environment: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
+def worker(
+    *options: str, wait: bool = False, **environment: str
+) -> AbstractContextManager[subprocess.Popen[bytes]]:
     """Run a worker meanwhile, as ``running`` does; what ``options`` leave out is at its default."""
     return running("horsies_worker", *options, wait=wait, **environment)
 
@@ -158,9 +162,13 @@ def raise_storm(module: str, *options: str) -> dict[str, Any]:
 
     Raises RuntimeError when it comes to no verdict.
     """
-    environment = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
+    environment = {
+        name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"
+    }
     command = [sys.executable, "-m", module, *options]
-    done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=False
+    )
     if not done.stdout:
         raise RuntimeError(f"the storm ended with exit code {done.returncode} and no verdict")
     found: dict[str, Any] = json.loads(done.stdout)
@@ -188,9 +196,16 @@ def versions() -> dict[str, str]:
     }
 
 
-def report(name: str, n: int, seconds: float, configuration: str, samples: Sequence[float] = ()) -> dict[str, Any]:
+def report(
+    name: str, n: int, seconds: float, configuration: str, samples: Sequence[float] = ()
+) -> dict[str, Any]:
     """Print one measurement; ``samples`` are seconds per item and become p50 and p99 in milliseconds."""
-    line: dict[str, Any] = {"name": name, "n": n, "seconds": round(seconds, 6), "rate": round(n / seconds, 1)}
+    line: dict[str, Any] = {
+        "name": name,
+        "n": n,
+        "seconds": round(seconds, 6),
+        "rate": round(n / seconds, 1),
+    }
     if samples:
         cuts = statistics.quantiles(samples, n=100)
         line |= {"p50_ms": round(cuts[49] * 1000, 2), "p99_ms": round(cuts[98] * 1000, 2)}

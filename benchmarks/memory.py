@@ -30,7 +30,11 @@ from horsies_django.models import Heartbeat
 
 COROUTINES, WARM, FEW, MANY = 10_000, 200, 1, 5
 LONG_MS = 3_600_000
-STEADY_MB, READS, LOOKS = 0.2, 5, 100  # it changed by no more in so many reads; how often one looks at most
+STEADY_MB, READS, LOOKS = (
+    0.2,
+    5,
+    100,
+)  # it changed by no more in so many reads; how often one looks at most
 UP = "SELECT count(*) >= %s FROM horsies_heartbeats WHERE role = 'runner'"
 RUNNING = "SELECT count(*) >= %s FROM horsies_tasks WHERE status = 'RUNNING' AND claimed_by IS NOT NULL AND finished_at IS NULL"
 
@@ -56,26 +60,41 @@ def processes() -> Sequence[Reading]:
         empty_tables()
         with worker(f"--processes={count}") as parent:
             warm_up(count)
-            family = [parent.pid, *(child.pid for child in psutil.Process(parent.pid).children(recursive=True))]
+            family = [
+                parent.pid,
+                *(child.pid for child in psutil.Process(parent.pid).children(recursive=True)),
+            ]
             sums[count] = steady(family)
             of_parent = pss(parent.pid)
     further = (sums[MANY] - sums[FEW]) / (MANY - FEW)
     whole = {f"whole worker of {count}": found for count, found in sums.items()}
-    return [Reading("memory parent", of_parent, "MB"), Reading("memory further child", further, "MB", whole)]
+    return [
+        Reading("memory parent", of_parent, "MB"),
+        Reading("memory further child", further, "MB", whole),
+    ]
 
 
 def coroutines(n: int) -> Sequence[Reading]:
     """Fill one child with ``n`` tasks that sleep."""
     empty_tables()
     # They sleep for an hour: a worker that is told to stop shall not wait for them, and no other child shall take some of them.
-    with worker("--processes=1", f"--async-concurrency={n}", "--max-tasks-per-child=0", "--shutdown-timeout=1"):
+    with worker(
+        "--processes=1",
+        f"--async-concurrency={n}",
+        "--max-tasks-per-child=0",
+        "--shutdown-timeout=1",
+    ):
         warm_up(1)
         child = Heartbeat.objects.get(role="runner").pid
         idle = steady([child])
         tasks.apause.send_many([{"tenant": 0, "ms": LONG_MS}] * n)
         wait_for(RUNNING, n)
         full = steady([child])
-    details = {"coroutines": n, "growth, MB": full - idle, "growth of one, kB": 1024 * (full - idle) / n}
+    details = {
+        "coroutines": n,
+        "growth, MB": full - idle,
+        "growth of one, kB": 1024 * (full - idle) / n,
+    }
     return [Reading("memory child with waiting coroutines", full, "MB", details)]
 
 
@@ -102,6 +121,8 @@ def pss(pid: int) -> float:
     """Return the proportional share of one process, in MB. Raises RuntimeError where the kernel does not tell."""
     rollup = Path(f"/proc/{pid}/smaps_rollup")
     if not rollup.exists():
-        raise RuntimeError(f"{rollup} is not there: memory is measured on Linux only, and of processes that live")
+        raise RuntimeError(
+            f"{rollup} is not there: memory is measured on Linux only, and of processes that live"
+        )
     found = next(line for line in rollup.read_text().splitlines() if line.startswith("Pss:"))
     return int(found.split()[1]) / 1024

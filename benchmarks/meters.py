@@ -40,10 +40,14 @@ class Meters:
         each = 1 / max(1, tasks)
         costs = {
             "parent CPU, us/task": (self.parent_seconds - earlier.parent_seconds) * each * 1e6,
-            "children CPU, us/task": (self.children_seconds - earlier.children_seconds) * each * 1e6,
+            "children CPU, us/task": (self.children_seconds - earlier.children_seconds)
+            * each
+            * 1e6,
         }
         if self.server_seconds is not None and earlier.server_seconds is not None:
-            costs["server CPU, us/task"] = (self.server_seconds - earlier.server_seconds) * each * 1e6
+            costs["server CPU, us/task"] = (
+                (self.server_seconds - earlier.server_seconds) * each * 1e6
+            )
         return costs | {
             "statements/task": (self.statements - earlier.statements) * each,
             "WAL, bytes/task": (self.wal_bytes - earlier.wal_bytes) * each,
@@ -57,7 +61,9 @@ def read(worker: int) -> Meters:
         cursor.execute(WAL_AND_CONNECTIONS)
         wal, connections, backend = cursor.fetchone()
     parent = psutil.Process(worker)
-    return Meters(own(parent), below(parent), server_seconds(backend), statements(), wal, connections)
+    return Meters(
+        own(parent), below(parent), server_seconds(backend), statements(), wal, connections
+    )
 
 
 def own(process: psutil.Process) -> float:
@@ -90,7 +96,9 @@ def server_seconds(backend: int) -> float | None:
         postmaster = found.parent()
     except psutil.NoSuchProcess:
         return None
-    if postmaster is None or not (found.name().startswith("postgres") and postmaster.name().startswith("postgres")):
+    if postmaster is None or not (
+        found.name().startswith("postgres") and postmaster.name().startswith("postgres")
+    ):
         return None
     return own(postmaster) + below(postmaster)
 

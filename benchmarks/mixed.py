@@ -50,7 +50,9 @@ def measure(kind: str, n: int) -> Sequence[Reading]:
             offer(LEAST, long=False)  # warm
             committed = offer(n, long=KINDS[kind])
         wait_for(ALL_ENDED)
-    done = Task.objects.filter(id__in=list(committed), status="COMPLETED").values_list("id", "result")
+    done = Task.objects.filter(id__in=list(committed), status="COMPLETED").values_list(
+        "id", "result"
+    )
     waits = [1000 * (result["ok"] - committed[id_]) for id_, result in done if result]
     if len(waits) != len(committed):
         raise RuntimeError(f"{len(waits)} of {len(committed)} tasks completed")

@@ -108,13 +108,23 @@ with own_server() as url, ExitStack() as stack:
 
 def main() -> None:
     """Measure the pairs that the command line asks for, and judge them."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.pairs", description="Compare two checkouts.")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.pairs", description="Compare two checkouts."
+    )
     parser.add_argument("earlier", type=Path, help="the directory of the other checkout")
     kinds = sorted({kind for kind, _, _ in SHAPES.values()})
-    parser.add_argument("--only", default="drain", help=f"kinds of rounds, out of {', '.join(kinds)} (drain)")
-    parser.add_argument("--pairs", type=int, default=20, help="how many; fewer than 5 have no bound (20)")
-    parser.add_argument("--rounds", type=int, default=40, help="rounds of each checkout per pair (40)")
-    parser.add_argument("--scale", type=float, default=1.0, help="factor on the number of tasks (1)")
+    parser.add_argument(
+        "--only", default="drain", help=f"kinds of rounds, out of {', '.join(kinds)} (drain)"
+    )
+    parser.add_argument(
+        "--pairs", type=int, default=20, help="how many; fewer than 5 have no bound (20)"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=40, help="rounds of each checkout per pair (40)"
+    )
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="factor on the number of tasks (1)"
+    )
     chosen = parser.parse_args()
     if not (chosen.earlier / "benchmarks" / "drain.py").is_file():
         parser.error(f"{chosen.earlier} is no checkout with benchmarks")
@@ -130,7 +140,10 @@ def main() -> None:
             if (bound := lower_bound(ratios)) is not None:
                 figures.add(Reading(f"{name}, lower bound of the ratio{what}", bound, "share"))
                 goals.append(Goal("pairs", f"{name}, lower bound of the ratio{what}", SHARE))
-    print("\n".join([*tables.table(figures), *map(str, tables.verdicts(figures, goals))]), file=sys.stderr)
+    print(
+        "\n".join([*tables.table(figures), *map(str, tables.verdicts(figures, goals))]),
+        file=sys.stderr,
+    )
 
 
 def compared(
@@ -140,7 +153,10 @@ def compared(
     n = int(arguments[-1])
     ratios: dict[str, list[float]] = {"": [], " of CPU time": []}
     for _ in range(chosen.pairs):
-        with checkout(chosen.earlier.resolve(), arguments) as earlier, checkout(ROOT, arguments) as this:
+        with (
+            checkout(chosen.earlier.resolve(), arguments) as earlier,
+            checkout(ROOT, arguments) as this,
+        ):
             costs(earlier), costs(this)  # the first round waits for the worker's start
             spent = {earlier: (0.0, 0.0), this: (0.0, 0.0)}
             for turn in range(chosen.rounds):
@@ -160,8 +176,17 @@ def compared(
 @contextmanager
 def checkout(path: Path, arguments: Sequence[str]) -> Iterator[Any]:
     """Run a checkout's server and worker meanwhile, as a process that runs a round each time that it reads a line."""
-    environment = {name: value for name, value in os.environ.items() if name not in ("DATABASE_URL", "PYTHONPATH")}
-    command = [sys.executable, "-c", ROUNDS, *arguments]  # -c: the working directory is searched first
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("DATABASE_URL", "PYTHONPATH")
+    }
+    command = [
+        sys.executable,
+        "-c",
+        ROUNDS,
+        *arguments,
+    ]  # -c: the working directory is searched first
     process = subprocess.Popen(
         command, cwd=path, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -184,7 +209,9 @@ def lower_bound(ratios: Sequence[float]) -> float | None:
     """Return the greatest of the ratios that their median is above with a confidence of 95 %; None if there are too few."""
     n, chance, bound = len(ratios), 0.0, None
     for below, ratio in enumerate(sorted(ratios)):
-        chance += math.comb(n, below) / 2**n  # that so many or fewer of the ratios are below the median
+        chance += (
+            math.comb(n, below) / 2**n
+        )  # that so many or fewer of the ratios are below the median
         if chance > 1 - CONFIDENCE:
             break
         bound = ratio

@@ -36,9 +36,13 @@ WIDTH, BAR_HEIGHT, FRAME_HEIGHT, CAPTION_HEIGHT = 9.0, 0.34, 0.7, 0.7  # inches
 
 def main(arguments: Sequence[str]) -> None:
     """Draw what the command line names."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks plot", description="Draw a file that --json wrote.")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks plot", description="Draw a file that --json wrote."
+    )
     parser.add_argument("file", type=Path)
-    parser.add_argument("--into", type=Path, default=DOCS, metavar="DIR", help="where to write (docs/benchmarks)")
+    parser.add_argument(
+        "--into", type=Path, default=DOCS, metavar="DIR", help="where to write (docs/benchmarks)"
+    )
     chosen = parser.parse_args(arguments)
     try:
         run = saved.load(chosen.file)
@@ -73,11 +77,21 @@ def bars(axis: Any, figures: Figures, names: Sequence[str], unit: str) -> None:
     """Draw a bar and a whisker for each reading, the first at the top."""
     spreads = [tables.spread(figures, name) for name in names]
     medians = [median for median, _, _ in spreads]
-    whiskers = [[median - least for median, least, _ in spreads], [most - median for median, _, most in spreads]]
+    whiskers = [
+        [median - least for median, least, _ in spreads],
+        [most - median for median, _, most in spreads],
+    ]
     places = range(len(names))
     axis.barh(places, medians, xerr=whiskers, height=0.62, color=BAR, ecolor="#333333", capsize=2.5)
     for place, (median, _, most) in enumerate(spreads):
-        axis.annotate(tables.number(median), (most, place), (6, 0), textcoords="offset points", va="center", fontsize=8)
+        axis.annotate(
+            tables.number(median),
+            (most, place),
+            (6, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8,
+        )
     axis.set_yticks(places, [name.partition(" ")[2] or name for name in names])
     axis.set_ylim(len(names) - 0.4, -0.6)
     axis.set_xlim(0, max([most for _, _, most in spreads] or [0]) * 1.15 or 1)
@@ -94,7 +108,13 @@ def mark(axis: Any, figures: Figures, goal: Goal, place: int) -> None:
         sign = "\N{LESS-THAN OR EQUAL TO}" if goal.at_most else "\N{GREATER-THAN OR EQUAL TO}"
         text = f"{goal.name} {sign} {tables.number(bound)}"
         axis.annotate(
-            text, (bound, place - 0.45), (2, 0), textcoords="offset points", va="bottom", fontsize=6, color=color
+            text,
+            (bound, place - 0.45),
+            (2, 0),
+            textcoords="offset points",
+            va="bottom",
+            fontsize=6,
+            color=color,
         )
         axis.set_xlim(0, max(axis.get_xlim()[1], bound * 1.15))
 

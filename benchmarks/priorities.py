@@ -37,7 +37,13 @@ SPREADS = {
 BATCHES = (8, 200)
 PASS = "priorities pass of"
 GOALS = tuple(
-    Goal("priorities", f"{PASS} {batch}, {spread}", 2.0, over=f"{PASS} {batch}, 1 priority", at_most=True)
+    Goal(
+        "priorities",
+        f"{PASS} {batch}, {spread}",
+        2.0,
+        over=f"{PASS} {batch}, 1 priority",
+        at_most=True,
+    )
     for batch in BATCHES
     for spread in ("100 priorities", "201 priorities")
 )
@@ -92,25 +98,39 @@ def fill(count: int, priorities: int, due: str, offset: int = 0) -> None:
 
 def claim_times(conn: Any, batch: int, passes: int) -> list[float]:
     """Return the seconds of each pass, after some to get warm."""
-    store, worker, channel, served = TaskStore(conn), uuid.uuid4(), channel_prefix(conn), Served(["default"])
+    store, worker, channel, served = (
+        TaskStore(conn),
+        uuid.uuid4(),
+        channel_prefix(conn),
+        Served(["default"]),
+    )
     times, outcomes = [], list[Outcome]()
     for number in range(WARM + passes):
         begin = time.perf_counter()
-        claims = store.run_pass(worker, channel, served, Wanted(sync=batch), outcomes=outcomes).claims
+        claims = store.run_pass(
+            worker, channel, served, Wanted(sync=batch), outcomes=outcomes
+        ).claims
         if number >= WARM:
             times.append(time.perf_counter() - begin)
         if len(claims) != batch:
             raise RuntimeError(f"a claim brought {len(claims)} of {batch} tasks")
-        outcomes = [Outcome(claim.id, claim.generation, "COMPLETED", '{"ok": null}') for claim in claims]
+        outcomes = [
+            Outcome(claim.id, claim.generation, "COMPLETED", '{"ok": null}') for claim in claims
+        ]
     return times
 
 
 def buffers(conn: Any, batch: int) -> int:
     """Return how many blocks a claim touches."""
     asked: list[Any] = []
-    with conn.transaction(force_rollback=True), watching(conn, lambda name, params: asked.append(params)):
+    with (
+        conn.transaction(force_rollback=True),
+        watching(conn, lambda name, params: asked.append(params)),
+    ):
         worker, channel = uuid.uuid4(), channel_prefix(conn)
-        TaskStore(conn).run_pass(worker, channel, Served(["default"]), Wanted(sync=batch))  # what a session reads once
+        TaskStore(conn).run_pass(
+            worker, channel, Served(["default"]), Wanted(sync=batch)
+        )  # what a session reads once
     with conn.transaction(force_rollback=True):
         statement = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {load('tasks/pass')}"
         plan = conn.execute(statement, asked[-1]).fetchone()[0][0]["Plan"]

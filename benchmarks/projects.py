@@ -69,7 +69,9 @@ class Horsies:
 
     def working(self, **environment: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
         """Run a worker meanwhile."""
-        return worker("--processes=2", DJANGO_SETTINGS_MODULE="benchmarks.settings_projects", **environment)
+        return worker(
+            "--processes=2", DJANGO_SETTINGS_MODULE="benchmarks.settings_projects", **environment
+        )
 
     def send(self, task: Any) -> Any:
         """Send a task that takes a number."""
@@ -83,7 +85,11 @@ class Horsies:
 class Celery:
     """The same of Celery."""
 
-    name, closing, keeping = "projects Celery", {"BENCH_CONN_MAX_AGE": "0"}, {"BENCH_CONN_MAX_AGE": "60"}
+    name, closing, keeping = (
+        "projects Celery",
+        {"BENCH_CONN_MAX_AGE": "0"},
+        {"BENCH_CONN_MAX_AGE": "60"},
+    )
 
     def __init__(self) -> None:
         from benchmarks import celery_app
@@ -138,7 +144,10 @@ def starts(queue: Any, name: str, scale: float, modules: int) -> Sequence[Readin
             queue.get(first)
             seconds = time.perf_counter() - began
             run(queue, queue.tasks.noop, max(20, round(WARM * scale)))
-            family = [process.pid, *(child.pid for child in psutil.Process(process.pid).children(recursive=True))]
+            family = [
+                process.pid,
+                *(child.pid for child in psutil.Process(process.pid).children(recursive=True)),
+            ]
             found = steady(family)
     return [
         Reading(f"{name}, start", seconds, "s"),
@@ -157,7 +166,9 @@ def written(modules: int) -> Iterator[dict[str, str]]:
         site.mkdir()
         for module in range(modules):
             classes = (CLASS.format(module=module, n=n) for n in range(CLASSES))
-            (site / f"module{module}.py").write_text("\n".join(["import dataclasses\nimport typing\n", *classes]))
+            (site / f"module{module}.py").write_text(
+                "\n".join(["import dataclasses\nimport typing\n", *classes])
+            )
         imports = (f"from bench_site import module{module}" for module in range(modules))
         (site / "__init__.py").touch()
         (site / "models.py").write_text("\n".join(imports))

@@ -30,7 +30,10 @@ def goals(run: Run) -> Iterator[str]:
         yield "## Goals\n"
         yield from rows(
             ["", "reading", "goal", "measured", ""],
-            [[each.goal.name, each.subject, each.bound, each.measured, each.word] for each in found],
+            [
+                [each.goal.name, each.subject, each.bound, each.measured, each.word]
+                for each in found
+            ],
         )
 
 
@@ -41,7 +44,12 @@ def readings(run: Run) -> Iterator[str]:
         yield from rows(
             ["reading", "unit", "median", "least", "greatest", "repeats"],
             [
-                [name, found[0].unit, *map(tables.number, tables.spread(run.figures, name)), str(len(found))]
+                [
+                    name,
+                    found[0].unit,
+                    *map(tables.number, tables.spread(run.figures, name)),
+                    str(len(found)),
+                ]
                 for name in names
                 for found in [run.figures.readings[name]]
             ],
@@ -57,7 +65,13 @@ def details(run: Run, names: Sequence[str]) -> Iterator[str]:
         yield from rows(
             ["medians of", *columns],
             [
-                [name, *(tables.number(medians[column]) if column in medians else "" for column in columns)]
+                [
+                    name,
+                    *(
+                        tables.number(medians[column]) if column in medians else ""
+                        for column in columns
+                    ),
+                ]
                 for name, medians in found.items()
             ],
         )

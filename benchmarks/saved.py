@@ -23,7 +23,12 @@ def save(path: Path, run: Run) -> None:
     """Write a run: every reading of every repeat."""
     readings = [asdict(reading) for found in run.figures.readings.values() for reading in found]
     text = json.dumps(
-        {"versions": run.versions, "readings": readings, "goals": [asdict(goal) for goal in run.goals]}, indent=1
+        {
+            "versions": run.versions,
+            "readings": readings,
+            "goals": [asdict(goal) for goal in run.goals],
+        },
+        indent=1,
     )
     path.write_text(text + "\n")
 
@@ -35,7 +40,9 @@ def load(path: Path) -> Run:
         figures = Figures()
         for reading in found["readings"]:
             figures.keep(Reading(**reading))
-        return Run(found["versions"], figures, tuple(Goal(**goal) for goal in found.get("goals", ())))
+        return Run(
+            found["versions"], figures, tuple(Goal(**goal) for goal in found.get("goals", ()))
+        )
     except (KeyError, TypeError, json.JSONDecodeError) as error:
         raise ValueError(f"{path} was not written by 'python -m benchmarks --json FILE'") from error
 

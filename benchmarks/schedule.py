@@ -32,7 +32,10 @@ START, LOOK, AT_ONCE = (
     "schedule look at 10,000, none due",
     "schedule 1,000 due at once, until all are sent",
 )
-GOALS = (Goal("P15", f"{START}, p99", 150.0, at_most=True), Goal("P16", f"{LOOK}, p99", 20.0, at_most=True))
+GOALS = (
+    Goal("P15", f"{START}, p99", 150.0, at_most=True),
+    Goal("P16", f"{LOOK}, p99", 20.0, at_most=True),
+)
 FILL = """
 INSERT INTO horsies_schedules (name, changes, since, next_at)
 SELECT 'nr. ' || n, %s::jsonb, clock_timestamp() + %s, clock_timestamp() + %s FROM generate_series(1, %s) AS n
@@ -49,7 +52,10 @@ def cases(scale: float) -> Sequence[Case]:
     """Return a case for each of them."""
     return [
         Case("schedule start", partial(start, max(2, round(SECONDS * scale)))),
-        Case("schedule look", partial(look, max(10, round(MANY * scale)), max(100, round(LOOKS * scale)))),
+        Case(
+            "schedule look",
+            partial(look, max(10, round(MANY * scale)), max(100, round(LOOKS * scale))),
+        ),
         Case("schedule crowd", partial(crowd, max(10, round(CROWD * scale)))),
     ]
 
@@ -67,12 +73,19 @@ def start(seconds: int) -> list[Reading]:
             cursor.execute("SELECT clock_timestamp()")
             ((now,),) = cursor.fetchall()
             wait_for(
-                f"SELECT count(*) = {SCHEDULES * seconds} FROM ({LATE}) AS late", now, now, seconds, process=process
+                f"SELECT count(*) = {SCHEDULES * seconds} FROM ({LATE}) AS late",
+                now,
+                now,
+                seconds,
+                process=process,
             )
         cursor.execute(LATE, [now, now, seconds])
         late = [moment for (moment,) in cursor.fetchall()]
     found = {"fire times": float(len(late))}
-    return [*percentiles(START, late, found), Reading(f"{START}, max", max(late) * 1_000, "ms", found)]
+    return [
+        *percentiles(START, late, found),
+        Reading(f"{START}, max", max(late) * 1_000, "ms", found),
+    ]
 
 
 def look(schedules: int, n: int) -> list[Reading]:
@@ -97,11 +110,16 @@ def crowd(schedules: int) -> list[Reading]:
             pass
         seconds = time.perf_counter() - began
     with connection.cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM horsies_schedule_ticks JOIN horsies_tasks ON id = task_id")
+        cursor.execute(
+            "SELECT count(*) FROM horsies_schedule_ticks JOIN horsies_tasks ON id = task_id"
+        )
         ((sent,),) = cursor.fetchall()
     if sent != schedules:
         raise RuntimeError(f"{sent} of {schedules} schedules sent their task")
-    each = {"ms/fire time": 1_000 * seconds / sent, "statements/fire time": (meters.statements() - before) / sent}
+    each = {
+        "ms/fire time": 1_000 * seconds / sent,
+        "statements/fire time": (meters.statements() - before) / sent,
+    }
     return [Reading(AT_ONCE, seconds, "s", each)]
 
 

@@ -60,7 +60,9 @@ def senders(count: int) -> Iterator[Senders]:
     try:
         for _ in range(count):
             processes.append(
-                subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+                subprocess.Popen(
+                    command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+                )
             )
         for process in processes:
             if (line := answer(process)) != READY:

@@ -8,8 +8,18 @@ env = environ.Env()
 
 SECRET_KEY = "benchmarks"
 USE_TZ = True
-INSTALLED_APPS = ["django.contrib.contenttypes", "django.contrib.auth", "horsies_django", "benchmarks.load"]
-DATABASES = {"default": {"CONN_MAX_AGE": env.int("BENCH_CONN_MAX_AGE", default=0), **env.db_url("DATABASE_URL")}}
+INSTALLED_APPS = [
+    "django.contrib.contenttypes",
+    "django.contrib.auth",
+    "horsies_django",
+    "benchmarks.load",
+]
+DATABASES = {
+    "default": {
+        "CONN_MAX_AGE": env.int("BENCH_CONN_MAX_AGE", default=0),
+        **env.db_url("DATABASE_URL"),
+    }
+}
 HORSIES = {
     "PREFETCH_BUFFER": env.int("BENCH_PREFETCH_BUFFER", default=0),
     "CLAIM_LEASE_MS": env.int("BENCH_CLAIM_LEASE_MS", default=0) or None,

@@ -18,8 +18,12 @@ def horsies(queues: int, cap: int) -> dict[str, Any]:
             **{f"queue-{number}": {"max_concurrency": cap or None} for number in range(queues)},
             "tenants": {"partition": {"by_args": ["tenant"], "max_concurrency": 1}},
         },
-        "RETENTION": {"TERMINAL_RECORD_RETENTION_HOURS": env.int("BENCH_RETENTION_HOURS", default=0) or None},
+        "RETENTION": {
+            "TERMINAL_RECORD_RETENTION_HOURS": env.int("BENCH_RETENTION_HOURS", default=0) or None
+        },
     }
 
 
-HORSIES: dict[str, Any] = horsies(env.int("BENCH_QUEUES", default=1), env.int("BENCH_QUEUE_CAP", default=0))
+HORSIES: dict[str, Any] = horsies(
+    env.int("BENCH_QUEUES", default=1), env.int("BENCH_QUEUE_CAP", default=0)
+)

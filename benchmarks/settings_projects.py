@@ -13,4 +13,6 @@ INSTALLED_APPS = INSTALLED_APPS + env.list("BENCH_APPS", default=[])
 if "BENCH_CHILD_CONN_MAX_AGE" in env.ENVIRON:
     HORSIES["CHILD_CONN_MAX_AGE"] = env.int("BENCH_CHILD_CONN_MAX_AGE")
 if env.bool("BENCH_CELERY", default=False):
-    INSTALLED_APPS = [name for name in INSTALLED_APPS if name not in ("horsies_django", "benchmarks.load")]
+    INSTALLED_APPS = [
+        name for name in INSTALLED_APPS if name not in ("horsies_django", "benchmarks.load")
+    ]

@@ -6,4 +6,6 @@ from typing import Any
 
 from benchmarks.settings import *  # noqa: F403
 
-HORSIES: dict[str, Any] = {"QUEUES": {"first": {"priority": 1}, "middle": {"priority": 50}, "last": {"priority": 100}}}
+HORSIES: dict[str, Any] = {
+    "QUEUES": {"first": {"priority": 1}, "middle": {"priority": 50}, "last": {"priority": 100}}
+}

@@ -43,7 +43,9 @@ def measure(n: int) -> list[Reading]:
             numbers = range(start, min(start + BLOCK, n))
             times[BARE] += timed(bare, numbers)
             for name in (STEP, RECORDED):
-                times[name] += timed(lambda number: current.step(f"row {number}", write, number), numbers)
+                times[name] += timed(
+                    lambda number: current.step(f"row {number}", write, number), numbers
+                )
     return [Reading(name, statistics.median(each) * 1e6, "us") for name, each in times.items()]
 
 
@@ -62,7 +64,9 @@ def running() -> CurrentTask:
     """Send a task and claim it; return what its code then gets as current_task()."""
     worker = uuid.uuid4()
     tasks.noop.send(0)
-    passed = TaskStore(connection).run_pass(worker, channel_prefix(connection), Served(["default"]), Wanted(1))
+    passed = TaskStore(connection).run_pass(
+        worker, channel_prefix(connection), Served(["default"]), Wanted(1)
+    )
     (claim,) = passed.claims
     return CurrentTask(claim, str(worker))
 

@@ -32,7 +32,9 @@ class Verdict:
     @property
     def measured(self) -> str:
         """The value with its unit, or "ratio" before it."""
-        return f"ratio {number(self.value)}" if self.goal.over else f"{number(self.value)} {self.unit}"
+        return (
+            f"ratio {number(self.value)}" if self.goal.over else f"{number(self.value)} {self.unit}"
+        )
 
     @property
     def subject(self) -> str:
@@ -60,7 +62,10 @@ def spread(figures: Figures, name: str) -> tuple[float, float, float]:
 def details(figures: Figures, name: str) -> dict[str, float]:
     """Return the medians of a reading's details."""
     found = figures.readings[name]
-    return {key: statistics.median(reading.details[key] for reading in found) for key in found[0].details}
+    return {
+        key: statistics.median(reading.details[key] for reading in found)
+        for key in found[0].details
+    }
 
 
 def table(figures: Figures) -> Iterator[str]:

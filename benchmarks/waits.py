@@ -49,7 +49,9 @@ UPDATE horsies_workflow_nodes SET due_at = clock_timestamp() + %s WHERE status =
 PROMOTED = "SELECT count(*) = %s FROM horsies_tasks"
 LAST = "SELECT extract(epoch FROM max(sent_at) - %s), extract(epoch FROM max(finished_at) - %s) FROM horsies_tasks"
 PASSES = "SELECT max(max_exec_time) FROM pg_stat_statements WHERE query LIKE '%horsies%pass(%'"
-FORGET = "SELECT pg_stat_statements_reset(0, oid, 0) FROM pg_database WHERE datname = current_database()"
+FORGET = (
+    "SELECT pg_stat_statements_reset(0, oid, 0) FROM pg_database WHERE datname = current_database()"
+)
 ALL_RUNS_ENDED = "SELECT NOT EXISTS (SELECT FROM horsies_workflows WHERE finished_at IS NULL)"
 TOOK = """
 SELECT extract(epoch FROM (SELECT max(finished_at) FROM horsies_workflows) - min(sent_at)) FROM horsies_workflow_signals
@@ -74,7 +76,9 @@ def wake(n: int) -> list[Reading]:
                 flow = Workflow("sleeper")
                 flow.add(tasks.noop, number, after=flow.sleep(timedelta(days=1)))
                 flow.send()
-    asked("VACUUM ANALYZE horsies_workflows, horsies_workflow_nodes, horsies_workflow_edges, horsies_tasks")
+    asked(
+        "VACUUM ANALYZE horsies_workflows, horsies_workflow_nodes, horsies_workflow_edges, horsies_tasks"
+    )
     asleep = buffers()
     with worker(*OPTIONS, wait=False) as process:
         counted = forget()
@@ -97,7 +101,9 @@ def buffers() -> float:
     with connection.cursor() as cursor:
         for name, params in LOOKS.items():
             for _ in range(3):
-                cursor.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {text_of(name, params)}", params)
+                cursor.execute(
+                    f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {text_of(name, params)}", params
+                )
                 (plan,) = cursor.fetchone()
             plan = json.loads(plan) if isinstance(plan, str) else plan
             found += plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"]
@@ -109,9 +115,14 @@ def signals(n: int) -> list[Reading]:
     empty_tables()
     length = n // (RUNS * SENDERS)
     handles = [chains(length) for _ in range(RUNS)]
-    asked("VACUUM ANALYZE horsies_workflows, horsies_workflow_nodes, horsies_workflow_edges, horsies_tasks")
+    asked(
+        "VACUUM ANALYZE horsies_workflows, horsies_workflow_nodes, horsies_workflow_edges, horsies_tasks"
+    )
     with worker(*OPTIONS, wait=False) as process:
-        threads = [threading.Thread(target=send, args=(handles, sender, length)) for sender in range(SENDERS)]
+        threads = [
+            threading.Thread(target=send, args=(handles, sender, length))
+            for sender in range(SENDERS)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:

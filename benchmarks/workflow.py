@@ -134,7 +134,11 @@ LINES = "lines about locks"
 FIRST_HALF, SECOND_HALF, STATEMENT = (
     f"{MAP.reading}, {part}" for part in ("first half", "second half", "slowest statement")
 )
-PLAIN, HOP, PINNED = "workflow plain send to result", "workflow chain, hop", "workflow chain, hop with xmin pinned"
+PLAIN, HOP, PINNED = (
+    "workflow plain send to result",
+    "workflow chain, hop",
+    "workflow chain, hop with xmin pinned",
+)
 SEND = "workflow send of 10,000 nodes"
 GOALS = (
     Goal("workflow", FAN.reading, 0.6, over=FAN.baseline),
@@ -167,7 +171,9 @@ def cases(scale: float) -> Sequence[Case]:
     ]
 
 
-def drain(shape: Shape, scale: float, name: str | None = None, workers: Sequence[str] = DEFAULTS) -> list[Reading]:
+def drain(
+    shape: Shape, scale: float, name: str | None = None, workers: Sequence[str] = DEFAULTS
+) -> list[Reading]:
     """Let workers with these options finish all runs of a shape."""
     name = name or shape.reading
     empty_tables()
@@ -185,7 +191,9 @@ def drain(shape: Shape, scale: float, name: str | None = None, workers: Sequence
         readings.append(Reading(f"{name}, {LINES}", lines, "lines"))
     if shape is MAP:
         halves = zip((FIRST_HALF, SECOND_HALF), asked(HALVES), strict=True)
-        readings += [Reading(half, n / 2 / max(seconds, 1e-6), "tasks/s") for half, seconds in halves]
+        readings += [
+            Reading(half, n / 2 / max(seconds, 1e-6), "tasks/s") for half, seconds in halves
+        ]
     if slowest is not None:
         readings.append(Reading(STATEMENT, slowest, "ms"))
     return readings
@@ -209,7 +217,9 @@ def baseline(shape: Shape, scale: float) -> list[Reading]:
     n = runs(shape, scale) * shape.build(Workflow(shape.name), scale)
     count = min(shape.chains, n // 2)
     empty_tables()
-    tasks.relay.send_many([{"left": n // count + (place < n % count) - 1} for place in range(count)])
+    tasks.relay.send_many(
+        [{"left": n // count + (place < n % count) - 1} for place in range(count)]
+    )
     tidy_up()
     with worker(*DEFAULTS, wait=False) as process:
         set_seqscan("off")
@@ -229,8 +239,14 @@ def chain(length: int, pinned_seconds: float) -> list[Reading]:
             while time.monotonic() < end:
                 hop(length)
             later = [(hop(length), plain(length)) for _ in range(TURNS)]
-    (hops, plains), (hops_pinned, plains_pinned) = zip(*turns, strict=True), zip(*later, strict=True)
-    beside = {"pinned before, s": pinned_seconds, "plain send to result, ms": 1_000 * statistics.median(plains_pinned)}
+    (hops, plains), (hops_pinned, plains_pinned) = (
+        zip(*turns, strict=True),
+        zip(*later, strict=True),
+    )
+    beside = {
+        "pinned before, s": pinned_seconds,
+        "plain send to result, ms": 1_000 * statistics.median(plains_pinned),
+    }
     return [
         Reading(PLAIN, 1_000 * statistics.median(plains), "ms"),
         Reading(HOP, 1_000 * statistics.median(hops), "ms"),
@@ -334,7 +350,9 @@ def locks_logged() -> Iterator[Callable[[], int | None]]:
 def server_log() -> Path | None:
     """Return the log of a private server, None of any other."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT setting FROM pg_settings WHERE name = 'data_directory'")  # no row: it may not be known
+        cursor.execute(
+            "SELECT setting FROM pg_settings WHERE name = 'data_directory'"
+        )  # no row: it may not be known
         found = cursor.fetchone()
     home = Path(found[0]).parent if found else Path()
     log = home / "log"

@@ -38,12 +38,16 @@ FROM (SELECT greatest(0, ceil((place - %(warm)s) / %(size)s::float8)) AS tenth, 
 ORDER BY tenth OFFSET 1
 """
 
-GOALS = tuple(Goal("P10", f"xmin last tenth{cap}", 0.8, over=f"xmin first tenth{cap}") for cap in CAPS)
+GOALS = tuple(
+    Goal("P10", f"xmin last tenth{cap}", 0.8, over=f"xmin first tenth{cap}") for cap in CAPS
+)
 
 
 def cases(scale: float) -> Sequence[Case]:
     """Return the case without a cap and the one with it."""
-    return [Case(f"xmin{cap}", partial(measure, cap, max(100, round(TASKS * scale)))) for cap in CAPS]
+    return [
+        Case(f"xmin{cap}", partial(measure, cap, max(100, round(TASKS * scale)))) for cap in CAPS
+    ]
 
 
 def measure(cap: str, n: int) -> Sequence[Reading]:
@@ -72,7 +76,9 @@ def send(n: int) -> None:
     """Send ``n`` tasks in one transaction."""
     with transaction.atomic():
         for start in range(0, n, TOGETHER):
-            tasks.anoop.send_many([{"n": number} for number in range(start, min(start + TOGETHER, n))])
+            tasks.anoop.send_many(
+                [{"n": number} for number in range(start, min(start + TOGETHER, n))]
+            )
     with connection.cursor() as cursor:
         cursor.execute("VACUUM ANALYZE horsies_tasks")
         cursor.execute("CHECKPOINT")
@@ -96,7 +102,9 @@ def capped(limit: int | None) -> Iterator[None]:
     if limit is None:
         yield
         return
-    queues.override("default", {"max_concurrency": limit}, actor="benchmarks", reason="a measurement")
+    queues.override(
+        "default", {"max_concurrency": limit}, actor="benchmarks", reason="a measurement"
+    )
     try:
         yield
     finally:

@@ -15,7 +15,10 @@ import horsies_django
 settings.configure(
     DATABASES={"default": {"ENGINE": "django.db.backends.postgresql", "NAME": "horsies"}},
     INSTALLED_APPS=[
-        *(f"django.contrib.{name}" for name in ("admin", "auth", "contenttypes", "messages", "sessions")),
+        *(
+            f"django.contrib.{name}"
+            for name in ("admin", "auth", "contenttypes", "messages", "sessions")
+        ),
         "horsies_django",
     ],
     USE_TZ=True,
@@ -48,9 +51,13 @@ def add_toctrees(app: Any, page: str, source: list[str]) -> None:
     """Make the lists of pages in index.md the table of contents: a page is linked there, and nowhere else."""
     if page != "index":
         return
-    for caption, part in re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", source[0], re.MULTILINE | re.DOTALL):
+    for caption, part in re.findall(
+        r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", source[0], re.MULTILINE | re.DOTALL
+    ):
         pages = dict.fromkeys(re.findall(r"\]\(([\w/-]+)\.md\)", part))
-        source[0] += "\n".join(["", "```{toctree}", ":hidden:", f":caption: {caption}", "", *pages, "```", ""])
+        source[0] += "\n".join(
+            ["", "```{toctree}", ":hidden:", f":caption: {caption}", "", *pages, "```", ""]
+        )
 
 
 def setup(app: Any) -> None:

@@ -48,7 +48,11 @@ SETTINGS: dict[str, object] = {
     "max_connections": 200,
     "shared_buffers": "256MB",
 }
-NOT_DURABLE: dict[str, object] = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+NOT_DURABLE: dict[str, object] = {
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+}
 
 START_SECONDS = 60
 STOP_SECONDS = 20
@@ -114,12 +118,22 @@ class Cluster:
         password_file.chmod(0o600)
         if self.user:
             os.chown(password_file, self.user.pw_uid, self.user.pw_gid)
-        arguments = ["-D", self._data, "-U", "postgres", "-A", "scram-sha-256", f"--pwfile={password_file}"]
+        arguments = [
+            "-D",
+            self._data,
+            "-U",
+            "postgres",
+            "-A",
+            "scram-sha-256",
+            f"--pwfile={password_file}",
+        ]
         # Without sync: the directory never outlives a crash of the machine, so initdb need not wait for the disk.
         done = self._run("initdb", *arguments, "-E", "UTF8", "--no-sync")
         password_file.unlink()
         if done.returncode != 0:
-            raise PostgresError(f"initdb failed in {self.home}:\n{done.stderr.strip() or done.stdout.strip()}")
+            raise PostgresError(
+                f"initdb failed in {self.home}:\n{done.stderr.strip() or done.stdout.strip()}"
+            )
 
     @contextmanager
     def running(self, settings: dict[str, object], port: int | None) -> Iterator[int]:
@@ -135,8 +149,12 @@ class Cluster:
                 stop_server(server)
             log = (self.home / "log").read_text(errors="replace")
             if port or "Address already in use" not in log:
-                raise PostgresError(f"PostgreSQL did not start on port {chosen}; its log ends with:\n{log[-3000:]}")
-        raise PostgresError(f"No free port on 127.0.0.1: {PORT_ATTEMPTS} were taken before the server could bind them.")
+                raise PostgresError(
+                    f"PostgreSQL did not start on port {chosen}; its log ends with:\n{log[-3000:]}"
+                )
+        raise PostgresError(
+            f"No free port on 127.0.0.1: {PORT_ATTEMPTS} were taken before the server could bind them."
+        )
 
     def create_database(self, dbname: str, port: int) -> None:
         with psycopg.connect(self.url("postgres", port), autocommit=True) as connection:
@@ -149,7 +167,11 @@ class Cluster:
     @property
     def _spawn(self) -> dict[str, Any]:
         """How every process of the cluster is started: as its user, in its home, without the caller's input."""
-        common: dict[str, Any] = {"env": self.environment, "cwd": self.home, "stdin": subprocess.DEVNULL}
+        common: dict[str, Any] = {
+            "env": self.environment,
+            "cwd": self.home,
+            "stdin": subprocess.DEVNULL,
+        }
         if self.user:
             common |= {"user": self.user.pw_uid, "group": self.user.pw_gid, "extra_groups": []}
         return common
@@ -261,7 +283,9 @@ def _orphan_ended(home: Path) -> bool:
 def _postmaster_lines(home: Path) -> list[str]:
     """Return the lines of postmaster.pid, stripped: process id, directory, ..., status; none while it is not there."""
     try:
-        return [line.strip() for line in (home / "data" / "postmaster.pid").read_text().splitlines()]
+        return [
+            line.strip() for line in (home / "data" / "postmaster.pid").read_text().splitlines()
+        ]
     except FileNotFoundError:
         return []
 
@@ -271,7 +295,9 @@ def _main(command: list[str]) -> int:
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     with private_postgres(durable=True) as url, suppress(KeyboardInterrupt):
         if command:
-            return subprocess.run(command, env=os.environ | {"DATABASE_URL": url}, check=False).returncode
+            return subprocess.run(
+                command, env=os.environ | {"DATABASE_URL": url}, check=False
+            ).returncode
         print(url, flush=True)
         signal.pause()
     return 0

@@ -68,7 +68,10 @@ HORSIES = {
         "imports": {"priority": 10},
         "indexing": {"priority": 50},
         # A document that is saved ten times in a row is indexed once, after the last time.
-        "search": {"priority": 50, "partition": {"by_task": True, "by_args": "all", "coalesce": True}},
+        "search": {
+            "priority": 50,
+            "partition": {"by_task": True, "by_args": "all", "coalesce": True},
+        },
         "verify": {
             "priority": 100,
             "max_concurrency": 2,  # the site has visitors besides: two at a time, in the whole cluster

@@ -91,16 +91,26 @@ def check_tasks(**kwargs: Any) -> list[CheckMessage]:
         id_, message = "E011", f"The module cannot be imported: {type(error).__name__}: {error}"
         if isinstance(error, TaskDefinitionError):
             id_, message = "E012", f"{error}"
-        messages.append(_message(id_, message, f"Correct it in {_place(error, failed.module)}.", failed.module))
+        messages.append(
+            _message(id_, message, f"Correct it in {_place(error, failed.module)}.", failed.module)
+        )
     config, problems = read()
     messages += [*_unsure_modules(), *_unsound_tasks(), *_wrapped_tasks()]
     if problems:
         return messages
-    return [*messages, *_queues_of_tasks(config), *_unknown_codes(config), *_schedules(), *_unusable_paths(config)]
+    return [
+        *messages,
+        *_queues_of_tasks(config),
+        *_unknown_codes(config),
+        *_schedules(),
+        *_unusable_paths(config),
+    ]
 
 
 def _message(id_: str, message: str, hint: str, where: object) -> CheckMessage:
-    return (Error if id_.startswith("E") else Warning)(message, hint=hint, obj=where, id=f"{TAG}.{id_}")
+    return (Error if id_.startswith("E") else Warning)(
+        message, hint=hint, obj=where, id=f"{TAG}.{id_}"
+    )
 
 
 def _misrouted(config: Config) -> Iterator[CheckMessage]:
@@ -127,7 +137,9 @@ def _models_elsewhere(config: Config) -> Iterator[CheckMessage]:
     written = Counter({config.database: 0})
     for app in apps.get_app_configs():
         if app.label != "horsies" and not app.name.startswith("django.contrib."):
-            own = (model for model in app.get_models() if model._meta.managed and not model._meta.proxy)
+            own = (
+                model for model in app.get_models() if model._meta.managed and not model._meta.proxy
+            )
             written.update(map(router.db_for_write, own))
     alias, count = max(written.items(), key=lambda item: item[1])
     if count > written[config.database]:
@@ -167,7 +179,10 @@ def _unsure_modules() -> Iterator[CheckMessage]:
     with suppress(Exception):
         get_resolver().url_patterns  # noqa: B018 - imports it
     if found := registry.unsure():
-        message, hint = capfirst(registry.unsure_problem(found)), capfirst(registry.unsure_advice(found))
+        message, hint = (
+            capfirst(registry.unsure_problem(found)),
+            capfirst(registry.unsure_advice(found)),
+        )
         yield _message("W005", f"{message}.", f"{hint}.", ", ".join(found))
 
 
@@ -204,7 +219,11 @@ def _wrapped_tasks() -> Iterator[CheckMessage]:
 def _unknown_codes(config: Config) -> Iterator[CheckMessage]:
     tasks = registry.tasks()
     mapped = [config.exception_mapper, *(task.exception_mapper for task in tasks)]
-    known = {*RESERVED, config.default_unhandled_error_code, *(code for one in mapped for code in one.values())}
+    known = {
+        *RESERVED,
+        config.default_unhandled_error_code,
+        *(code for one in mapped for code in one.values()),
+    }
     for task, code in never_produced(known):
         near = get_close_matches(code, sorted(known), 1)
         yield _message(
@@ -282,7 +301,9 @@ def _schedules() -> Iterator[CheckMessage]:
     names: dict[str, str] = {}
     for one in schedules.declared():
         for problem in as_texts(schedules.problems(one.name, one.definition)):
-            yield _message("E021", f"The schedule {one.name!r}: {problem}.", "Correct it.", one.where)
+            yield _message(
+                "E021", f"The schedule {one.name!r}: {problem}.", "Correct it.", one.where
+            )
         if one.name in names:
             yield _message(
                 "E022",

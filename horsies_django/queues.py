@@ -72,20 +72,32 @@ def declared_columns(queue: QueueConfig) -> dict[str, Any]:
     }
 
 
-def change(name: str, columns: Mapping[str, Any], *, actor: str, reason: str | None = None) -> list[str]:
+def change(
+    name: str, columns: Mapping[str, Any], *, actor: str, reason: str | None = None
+) -> list[str]:
     """Change declared values in the database until the settings are next applied; return the names of the changed columns.
 
     ``columns``: priority (1 to 100), the limits, partition_by_args (list of names, [] for all, None), partition_by_task and
     partition_policy (stop, continue, cancel, coalesce, None). Raises QueueError, and then changes nothing.
     """
     if unknown := sorted(set(columns) - set(DECLARED)):
-        raise QueueError(f"queue {name!r} has no value {unknown[0]!r}; choose from: {', '.join(DECLARED)}")
+        raise QueueError(
+            f"queue {name!r} has no value {unknown[0]!r}; choose from: {', '.join(DECLARED)}"
+        )
     if not columns:
-        raise QueueError(f"queue {name!r}: nothing to change; pass at least one of {', '.join(DECLARED)}")
+        raise QueueError(
+            f"queue {name!r}: nothing to change; pass at least one of {', '.join(DECLARED)}"
+        )
     refuse_limits({key: value for key, value in columns.items() if key in LIMITS}, name)
     refuse_rule(name, columns)
-    if name != CLUSTER and (rule := set(columns) & set(RULE)) and (found := _find(name)) is not None:
-        refuse_policy(name, {key: getattr(found, key) for key in RULE} | {key: columns[key] for key in rule})
+    if (
+        name != CLUSTER
+        and (rule := set(columns) & set(RULE))
+        and (found := _find(name)) is not None
+    ):
+        refuse_policy(
+            name, {key: getattr(found, key) for key in RULE} | {key: columns[key] for key in rule}
+        )
     return _change(name, columns, action="queue.set", actor=actor, reason=reason)
 
 
@@ -95,7 +107,11 @@ def pause(name: str, *, actor: str, reason: str | None = None) -> list[str]:
     Returns [] if the same actor has paused it already for the same reason. Raises QueueError.
     """
     found = _find(name)
-    if found is not None and found.paused_at is not None and (found.paused_by, found.paused_reason) == (actor, reason):
+    if (
+        found is not None
+        and found.paused_at is not None
+        and (found.paused_by, found.paused_reason) == (actor, reason)
+    ):
         return []
     columns = {"paused_at": "now", "paused_by": actor, "paused_reason": reason}
     return _change(name, columns, action="queue.pause", actor=actor, reason=reason)
@@ -108,7 +124,12 @@ def resume(name: str, *, actor: str, reason: str | None = None) -> list[str]:
 
 
 def override(
-    name: str, limits: Mapping[str, int | None], *, actor: str, reason: str, until: dt.datetime | None = None
+    name: str,
+    limits: Mapping[str, int | None],
+    *,
+    actor: str,
+    reason: str,
+    until: dt.datetime | None = None,
 ) -> list[str]:
     """Replace the declared limits until the override is cleared, ``until`` (aware) has passed, or no worker serves the queue.
 
@@ -123,8 +144,14 @@ def override(
     refuse_until(name, until)
     refuse_limits(limits, name)
     found = _find(name)
-    if found is not None and found.partition_policy is not None and (of_partitions := set(limits) & set(RULE)):
-        raise QueueError(f"queue {name!r}: {min(of_partitions)} cannot be overridden, because {ONE_AT_A_TIME}")
+    if (
+        found is not None
+        and found.partition_policy is not None
+        and (of_partitions := set(limits) & set(RULE))
+    ):
+        raise QueueError(
+            f"queue {name!r}: {min(of_partitions)} cannot be overridden, because {ONE_AT_A_TIME}"
+        )
     if found is not None and (dict(limits), actor, reason, until) == (
         found.override, found.override_by, found.override_reason, found.override_until and aware(found.override_until),
     ):  # fmt: skip
@@ -144,13 +171,17 @@ def clear(name: str, *, actor: str, reason: str | None = None) -> list[str]:
     return _change(name, NO_OVERRIDE, action="queue.clear", actor=actor, reason=reason)
 
 
-def skip(name: str, key: Mapping[str, Any], *, actor: str, reason: str, task: str | None = None) -> uuid.UUID:
+def skip(
+    name: str, key: Mapping[str, Any], *, actor: str, reason: str, task: str | None = None
+) -> uuid.UUID:
     """Give up the failed task that stops a key of an ordered queue, so that the next one starts; return its id.
 
     ``key``: the arguments of the partition rule by name, with values as JSON has them: a UUID or a date is a str. ``task``: the
     name of the task, if the rule is by task. Raises QueueError, also if no failed task stops the key.
     """
-    actor, reason = storable_who(QueueError, f"no task of queue {name!r:.200} was skipped", actor, reason)
+    actor, reason = storable_who(
+        QueueError, f"no task of queue {name!r:.200} was skipped", actor, reason
+    )
     if not reason.strip():
         raise QueueError(f"queue {name!r}: a skip needs a reason")
     if (found := _find(name)) is None:
@@ -159,7 +190,9 @@ def skip(name: str, key: Mapping[str, Any], *, actor: str, reason: str, task: st
     try:
         written = write_json(plain(dict(key)))
     except CodecError as error:
-        raise QueueError(f"queue {name!r}: the key {dict(key)!r:.200} cannot be written as JSON: {error}") from error
+        raise QueueError(
+            f"queue {name!r}: the key {dict(key)!r:.200} cannot be written as JSON: {error}"
+        ) from error
     store = QueueStore(connections[config().database])
     skipped = store.skip(None, name, written, task=task, actor=actor, reason=reason)
     if skipped.id is None:
@@ -186,9 +219,13 @@ def refuse_key(queue: Queue, key: Mapping[str, Any], task: str | None) -> None:
             f"{said}: a key has a value for each argument of its rule ({wanted}), but these were given: {given}"
         )
     if queue.partition_by_task and (problem := text_problem("task", task)):
-        raise QueueError(f"{said}: its rule is by task, so the name of the task is needed: {problem}")
+        raise QueueError(
+            f"{said}: its rule is by task, so the name of the task is needed: {problem}"
+        )
     if not queue.partition_by_task and task is not None:
-        raise QueueError(f"{said}: its rule is not by task, so a key has no task; leave out {task!r:.200}")
+        raise QueueError(
+            f"{said}: its rule is not by task, so a key has no task; leave out {task!r:.200}"
+        )
 
 
 def refuse_limits(limits: Mapping[str, Any], name: str) -> None:
@@ -200,7 +237,9 @@ def refuse_limits(limits: Mapping[str, Any], name: str) -> None:
         )
     for key, value in limits.items():
         if key not in LIMITS:
-            raise QueueError(f"queue {name!r}: unknown limit {key!r}; choose from: {', '.join(LIMITS)}")
+            raise QueueError(
+                f"queue {name!r}: unknown limit {key!r}; choose from: {', '.join(LIMITS)}"
+            )
         if name == CLUSTER and key != "max_concurrency":
             raise QueueError(f"the cluster supports only max_concurrency, not {key}")
         low = 0 if key == "max_concurrency" else 1
@@ -215,7 +254,9 @@ def refuse_limits(limits: Mapping[str, Any], name: str) -> None:
 def refuse_rule(name: str, columns: Mapping[str, Any]) -> None:
     """Raise QueueError for an invalid priority or partition rule."""
     if name == CLUSTER and set(columns) - {"max_concurrency"}:
-        raise QueueError("the cluster supports only max_concurrency: it has no priority and no partitions")
+        raise QueueError(
+            "the cluster supports only max_concurrency: it has no priority and no partitions"
+        )
     priority, by_task = columns.get("priority", 1), columns.get("partition_by_task", False)
     policy, by_args = columns.get("partition_policy"), columns.get("partition_by_args")
     problem = None
@@ -224,7 +265,9 @@ def refuse_rule(name: str, columns: Mapping[str, Any]) -> None:
     elif not isinstance(by_task, bool):
         problem = f"partition_by_task must be True or False, not {by_task!r}"
     elif policy is not None and policy not in tuple(POLICIES):
-        problem = f"partition_policy must be one of {', '.join(POLICIES)}, or None, not {policy!r:.100}"
+        problem = (
+            f"partition_policy must be one of {', '.join(POLICIES)}, or None, not {policy!r:.100}"
+        )
     elif by_args is None:
         return
     elif not isinstance(by_args, list) or not all(
@@ -239,14 +282,16 @@ def refuse_rule(name: str, columns: Mapping[str, Any]) -> None:
 
 def refuse_policy(name: str, rule: Mapping[str, Any]) -> None:
     """Raise QueueError for a partition rule, given by all of its columns, whose policy contradicts the rest or the settings."""
-    policy, by_args, by_task = rule["partition_policy"], rule["partition_by_args"], rule["partition_by_task"]
+    policy, by_args, by_task = (
+        rule["partition_policy"],
+        rule["partition_by_args"],
+        rule["partition_by_task"],
+    )
     if policy is None:
         return
     problem = None
     if config().prefetch_buffer:
-        problem = (
-            "is not possible while HORSIES['PREFETCH_BUFFER'] is set: prefetched tasks are neither ordered nor merged"
-        )
+        problem = "is not possible while HORSIES['PREFETCH_BUFFER'] is set: prefetched tasks are neither ordered nor merged"
     elif policy == "coalesce" and not (by_task and by_args == []):
         problem = "merges only equal tasks: it requires partition_by_args=[] (all arguments) and partition_by_task=True"
     elif by_args is None and not by_task:
@@ -292,7 +337,9 @@ def _unknown(name: str) -> QueueError:
     )
 
 
-def _change(name: str, columns: Mapping[str, Any], *, actor: str, reason: str | None = None, **how: Any) -> list[str]:
+def _change(
+    name: str, columns: Mapping[str, Any], *, actor: str, reason: str | None = None, **how: Any
+) -> list[str]:
     actor, reason = storable_who(QueueError, f"queue {name!r:.200} was not changed", actor, reason)
     if text_problem("name", name, 100):
         raise _unknown(name)

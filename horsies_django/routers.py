@@ -30,7 +30,9 @@ class HorsiesRouter:
         """Allow relations within the queue."""
         return True if {obj1._meta.app_label, obj2._meta.app_label} == {LABEL} else None
 
-    def allow_migrate(self, db: str, app_label: str, model_name: str | None = None, **hints: Any) -> bool | None:
+    def allow_migrate(
+        self, db: str, app_label: str, model_name: str | None = None, **hints: Any
+    ) -> bool | None:
         """Migrate the queue on its alias only; ``model_name`` is None for RunSQL and RunPython.
 
         On an alias with schemas of tenants, the router of django-tenants decides for which of them.

@@ -17,7 +17,16 @@ from horsies_django.conf import DEFAULT_QUEUE, config
 from horsies_django.core.codec import CodecError
 from horsies_django.core.codec.jsondata import too_deep
 from horsies_django.core.errors import ScheduleError, TaskSendError
-from horsies_django.core.patterns import Cron, Daily, Every, Hourly, Monthly, Pattern, PatternError, Weekly
+from horsies_django.core.patterns import (
+    Cron,
+    Daily,
+    Every,
+    Hourly,
+    Monthly,
+    Pattern,
+    PatternError,
+    Weekly,
+)
 from horsies_django.core.records import NewTasks
 from horsies_django.core.schedules import ScheduleConfig, as_texts, read_definition
 from horsies_django.core.texts import LONGEST, is_name, storable_who, text_problem
@@ -63,12 +72,20 @@ def declare(*, actor: str, only: Collection[str] | None = None) -> dict[str, lis
     Changes made by users stay in force. Raises ScheduleError with all problems at once.
     """
     found = [one for one in declared() if only is None or one.name in only]
-    wrong = [(one.where, problem) for one in found for problem in as_texts(problems(one.name, one.definition))]
+    wrong = [
+        (one.where, problem)
+        for one in found
+        for problem in as_texts(problems(one.name, one.definition))
+    ]
     if wrong:
         raise ScheduleError("\n".join(as_texts(wrong)))
     changed = {}
     for one in found:
-        how: dict[str, Any] = {"declared": in_wire_form(one.definition), "declared_in": one.where, "create": True}
+        how: dict[str, Any] = {
+            "declared": in_wire_form(one.definition),
+            "declared_in": one.where,
+            "create": True,
+        }
         if columns := _change(one.name, action="schedule.declare", actor=actor, **how):
             changed[one.name] = columns
     return changed
@@ -83,7 +100,9 @@ def in_wire_form(definition: Mapping[str, Any]) -> dict[str, Any]:
     return {**found.definition(), "kwargs": json.loads(task.arguments.encode_values(found.kwargs))}
 
 
-def problems(name: str, definition: Mapping[str, Any], *, as_json: bool = False) -> list[tuple[str, str]]:
+def problems(
+    name: str, definition: Mapping[str, Any], *, as_json: bool = False
+) -> list[tuple[str, str]]:
     """Return the problems of a schedule as pairs of a key and a message: invalid values, wrong arguments, undeclared queues.
 
     ``as_json``: the arguments are encoded as JSON, not Python values.
@@ -102,7 +121,12 @@ def problems(name: str, definition: Mapping[str, Any], *, as_json: bool = False)
         return wrong
     task = registry.find_or_import(str(task_name))
     if task is None:
-        wrong.append(("task", f"there is no task {task_name!r}; use the name of a task, such as 'shop.tasks.tidy'"))
+        wrong.append(
+            (
+                "task",
+                f"there is no task {task_name!r}; use the name of a task, such as 'shop.tasks.tidy'",
+            )
+        )
     elif "kwargs" not in broken:
         try:
             arguments_text(task, definition.get("kwargs", {}), as_json)
@@ -112,7 +136,9 @@ def problems(name: str, definition: Mapping[str, Any], *, as_json: bool = False)
         sent_to = config().queues.get(found.queue or task.queue or DEFAULT_QUEUE)
         priority = task.priority if found.priority is None else found.priority
         if sent_to is not None and sent_to.ordered and priority != task.usual_priority:
-            order = f"the tasks of the queue {sent_to.name!r} run in the order in which they were sent"
+            order = (
+                f"the tasks of the queue {sent_to.name!r} run in the order in which they were sent"
+            )
             wrong.append(("priority", f"is {priority}, but {order}"))
     return wrong
 
@@ -133,7 +159,9 @@ def arguments_text(task: TaskDefinition, kwargs: Mapping[str, Any], as_json: boo
 # What users change
 
 
-def create(name: str, definition: Mapping[str, Any], *, actor: str, reason: str | None = None) -> None:
+def create(
+    name: str, definition: Mapping[str, Any], *, actor: str, reason: str | None = None
+) -> None:
     """Create a schedule that the code does not declare. Its arguments are encoded as JSON. Raises ScheduleError."""
     with transaction.atomic(using=config().database):
         if _row(name) is not None:
@@ -141,10 +169,19 @@ def create(name: str, definition: Mapping[str, Any], *, actor: str, reason: str 
         _refuse(name, definition)
         found, _ = read_definition(definition)
         assert found is not None
-        _change(name, action="schedule.create", actor=actor, reason=reason, changes=found.definition(), create=True)
+        _change(
+            name,
+            action="schedule.create",
+            actor=actor,
+            reason=reason,
+            changes=found.definition(),
+            create=True,
+        )
 
 
-def change(name: str, changes: Mapping[str, Any], *, actor: str, reason: str | None = None) -> list[str]:
+def change(
+    name: str, changes: Mapping[str, Any], *, actor: str, reason: str | None = None
+) -> list[str]:
     """Change keys of a schedule's definition, overriding the code; return those that changed. Raises ScheduleError.
 
     Arguments are encoded as JSON. A pattern may be text, which leaves the zone as it is, or an object, which has its own zone.
@@ -160,12 +197,16 @@ def change(name: str, changes: Mapping[str, Any], *, actor: str, reason: str | N
 
 def enable(name: str, *, actor: str, reason: str | None = None) -> list[str]:
     """Let a schedule fire from now on; return [] if it is enabled already. Raises ScheduleError."""
-    return _change(name, action="schedule.enable", actor=actor, reason=reason, changes={"enabled": True})
+    return _change(
+        name, action="schedule.enable", actor=actor, reason=reason, changes={"enabled": True}
+    )
 
 
 def disable(name: str, *, actor: str, reason: str | None = None) -> list[str]:
     """Stop a schedule from firing; return [] if it is disabled already. Raises ScheduleError."""
-    return _change(name, action="schedule.disable", actor=actor, reason=reason, changes={"enabled": False})
+    return _change(
+        name, action="schedule.disable", actor=actor, reason=reason, changes={"enabled": False}
+    )
 
 
 def revert(name: str, *, actor: str, reason: str | None = None) -> list[str]:
@@ -176,8 +217,12 @@ def revert(name: str, *, actor: str, reason: str | None = None) -> list[str]:
     with transaction.atomic(using=config().database):
         found = _find(name)
         if found.declared_in is None:
-            raise ScheduleError(f"the schedule {name!r} is not declared in the code: there is nothing to revert to")
-        return _change(name, action="schedule.revert", actor=actor, reason=reason, drop=list(found.changes))
+            raise ScheduleError(
+                f"the schedule {name!r} is not declared in the code: there is nothing to revert to"
+            )
+        return _change(
+            name, action="schedule.revert", actor=actor, reason=reason, drop=list(found.changes)
+        )
 
 
 def delete(name: str, *, actor: str, reason: str | None = None) -> None:
@@ -185,7 +230,9 @@ def delete(name: str, *, actor: str, reason: str | None = None) -> None:
 
     Raises ScheduleError, also for one that the code declares, because the next scheduler to start would write it again.
     """
-    actor, reason = storable_who(ScheduleError, f"schedule {name!r:.200} was not deleted", actor, reason)
+    actor, reason = storable_who(
+        ScheduleError, f"schedule {name!r:.200} was not deleted", actor, reason
+    )
     with transaction.atomic(using=config().database):
         found = _find(name)
         if not ScheduleStore(connections[config().database]).delete(name, actor, reason):
@@ -200,7 +247,9 @@ def run_now(name: str, *, actor: str, reason: str | None = None) -> uuid.UUID:
     Raises ScheduleError if the schedule does not exist or its task cannot be sent, TaskSendError if the database refuses it.
     """
     found, wrong = read_definition(_find(name).definition)
-    actor, reason = storable_who(ScheduleError, f"the task of the schedule {name!r} was not sent", actor, reason)
+    actor, reason = storable_who(
+        ScheduleError, f"the task of the schedule {name!r} was not sent", actor, reason
+    )
     if found is None:
         raise ScheduleError(f"invalid schedule {name!r}: {'; '.join(as_texts(wrong))}")
     try:
@@ -210,7 +259,9 @@ def run_now(name: str, *, actor: str, reason: str | None = None) -> uuid.UUID:
     with transaction.atomic(using=config().database):
         write_one(new)
         task_id = {"task_id": str(new.ids[0])}
-        TaskStore(connections[config().database]).note(name, "schedule.run_now", actor, reason, task_id)
+        TaskStore(connections[config().database]).note(
+            name, "schedule.run_now", actor, reason, task_id
+        )
     return new.ids[0]
 
 
@@ -224,7 +275,9 @@ def task_of(schedule: ScheduleConfig, fire_time: dt.datetime | None) -> NewTasks
         raise LookupError(f"this process has no task {schedule.task!r}")
     good_until = None
     if schedule.good_for_ms is not None:
-        good_until = (fire_time or dt.datetime.now(dt.UTC)) + dt.timedelta(milliseconds=schedule.good_for_ms)
+        good_until = (fire_time or dt.datetime.now(dt.UTC)) + dt.timedelta(
+            milliseconds=schedule.good_for_ms
+        )
     new = prepare(task, SendOptions(schedule.queue, schedule.priority, good_until), None)
     return new._replace(ids=[uuid7()], kwargs=[arguments_text(task, schedule.kwargs, as_json=True)])
 
@@ -250,10 +303,14 @@ def _row(name: str) -> Schedule | None:
 
 
 def _change(name: str, *, actor: str, reason: str | None = None, **how: Any) -> list[str]:
-    actor, reason = storable_who(ScheduleError, f"schedule {name!r:.200} was not changed", actor, reason)
+    actor, reason = storable_who(
+        ScheduleError, f"schedule {name!r:.200} was not changed", actor, reason
+    )
     changed = None
     if text_problem("name", name) is None:
-        changed = ScheduleStore(connections[config().database]).change(name, actor=actor, reason=reason, **how)
+        changed = ScheduleStore(connections[config().database]).change(
+            name, actor=actor, reason=reason, **how
+        )
     if changed is None:
         raise ScheduleError(f"there is no schedule {name!r}")
     return changed

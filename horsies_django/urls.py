@@ -7,4 +7,7 @@ from django.urls import path
 from horsies_django import views
 
 app_name = "horsies"
-urlpatterns = [path("status/", views.status, name="status"), path("metrics/", views.metrics, name="metrics")]
+urlpatterns = [
+    path("status/", views.status, name="status"),
+    path("metrics/", views.metrics, name="metrics"),
+]

@@ -28,7 +28,10 @@ from horsies_django.monitoring.reading import (
     connected,
 )
 
-UNREACHABLE = {"healthy": False, "error": "The database cannot be read: 'manage.py horsies_status' says why."}
+UNREACHABLE = {
+    "healthy": False,
+    "error": "The database cannot be read: 'manage.py horsies_status' says why.",
+}
 
 BUSY = {
     "healthy": False,
@@ -50,20 +53,28 @@ def bears_token(request: HttpRequest) -> bool:
     """Return whether a request bears HORSIES["MONITORING_TOKEN"], which is compared in constant time."""
     scheme, _, given = request.headers.get("Authorization", "").partition(" ")
     token = config().monitoring_token
-    return bool(token) and scheme.lower() == "bearer" and constant_time_compare(given.strip(), token)
+    return (
+        bool(token) and scheme.lower() == "bearer" and constant_time_compare(given.strip(), token)
+    )
 
 
-def for_monitoring(view: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest], HttpResponse]:
+def for_monitoring(
+    view: Callable[[HttpRequest], HttpResponse],
+) -> Callable[[HttpRequest], HttpResponse]:
     """Let a view answer only permitted requests; others get 401 or 403, or 503 if the database cannot say whether they are."""
 
     @functools.wraps(view)
     def answer(request: HttpRequest) -> HttpResponse:
-        user = getattr(request, "user", None)  # not read yet; there is none without AuthenticationMiddleware
+        user = getattr(
+            request, "user", None
+        )  # not read yet; there is none without AuthenticationMiddleware
         try:
             if bears_token(request) or (user is not None and user.has_perm("horsies.view_queue")):
                 return view(request)
             if user is not None and user.is_authenticated:
-                return JsonResponse({"error": "This needs the permission horsies.view_queue."}, status=403)
+                return JsonResponse(
+                    {"error": "This needs the permission horsies.view_queue."}, status=403
+                )
         except (psycopg.Error, Error):
             return unavailable(request, JsonResponse(UNREACHABLE))
         except BusyError:
@@ -78,7 +89,9 @@ def for_monitoring(view: Callable[[HttpRequest], HttpResponse]) -> Callable[[Htt
 def unavailable(request: HttpRequest, response: HttpResponse) -> HttpResponse:
     """Make a response a 503 that is logged as a warning: an error would be mailed to ADMINS at every poll."""
     response.status_code = 503
-    log_response("Service Unavailable: %s", request.path, response=response, request=request, level="warning")
+    log_response(
+        "Service Unavailable: %s", request.path, response=response, request=request, level="warning"
+    )
     return response
 
 

@@ -95,7 +95,9 @@ class Claimer:
         for name, priority in queues.items():
             limit(name, priority=priority)
 
-    def run_pass(self, sync: int = 0, async_: int = 0, wanted: Wanted | None = None, **owed: Any) -> Passed:
+    def run_pass(
+        self, sync: int = 0, async_: int = 0, wanted: Wanted | None = None, **owed: Any
+    ) -> Passed:
         """Run one pass."""
         wanted = wanted or Wanted(sync, async_)
         return self.store.run_pass(self.id, self.channel, self.served, wanted, **owed)
@@ -122,10 +124,18 @@ def limit(name: str, **columns: Any) -> None:
     QueueStore(connection).configure(name, columns, action="queue.set", actor="a test", create=True)
 
 
-def put(count: int = 1, *, name: str = "tests.nothing", queue: str = "default", **columns: Any) -> list[uuid.UUID]:
+def put(
+    count: int = 1, *, name: str = "tests.nothing", queue: str = "default", **columns: Any
+) -> list[uuid.UUID]:
     """Put tasks into the table by the statement that sends them, and return their ids."""
     ids = [uuid7() for _ in range(count)]
-    values: dict[str, Any] = {"lane": "sync", "priority": 100, "ids": ids, "kwargs": ["{}"] * count, **columns}
+    values: dict[str, Any] = {
+        "lane": "sync",
+        "priority": 100,
+        "ids": ids,
+        "kwargs": ["{}"] * count,
+        **columns,
+    }
     TaskStore(connection).send(NewTasks(task_name=name, queue_name=queue, **values))
     return ids
 

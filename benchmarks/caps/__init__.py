@@ -24,10 +24,14 @@ STORM = "storm"
 STORM_CLAIMS = 20_000
 
 
-def caps(repeats: int, only: Sequence[str], scale: float, claims: int | None, slow: float) -> list[Reading]:
+def caps(
+    repeats: int, only: Sequence[str], scale: float, claims: int | None, slow: float
+) -> list[Reading]:
     """Run parts: the named ones, or all; with ``claims`` the storm of so many tasks alone. Returns the ratios' figures."""
     chosen = only or ([STORM] if claims else [*PARTS, STORM])
-    ratios = [ratio for name, part in PARTS.items() if name in chosen for ratio in part(repeats, scale)]
+    ratios = [
+        ratio for name, part in PARTS.items() if name in chosen for ratio in part(repeats, scale)
+    ]
     if STORM in chosen:
         ratios += storms.storm(claims or max(1, round(STORM_CLAIMS * scale)), slow)
     print("\n".join(map(str, ratios)), file=sys.stderr)

@@ -46,7 +46,14 @@ WHERE l.queue_name = 'default'
 """
 
 
-def put(count: int, *, prefix: str = "open-", tenants: int = 1_000, status: str = "PENDING", **columns: Any) -> None:
+def put(
+    count: int,
+    *,
+    prefix: str = "open-",
+    tenants: int = 1_000,
+    status: str = "PENDING",
+    **columns: Any,
+) -> None:
     """Write rows as the queue would have left them."""
     values: dict[str, Any] = {"priority": 100, "delay": "0", "parked": False, "days": 1, **columns}
     with connection.cursor() as cursor:
@@ -81,7 +88,9 @@ def flat(repeats: int, scale: float) -> list[Ratio]:
         "1,000,000 tasks of one tenant at its limit": one_tenant,
         "5,000 tenants running": running_tenants,
         "10,000 tenants, half at their limit": many_tenants,
-        "1,000,000 tasks due in a month at a better priority": lambda: put(million, priority=1, delay="30 days"),
+        "1,000,000 tasks due in a month at a better priority": lambda: put(
+            million, priority=1, delay="30 days"
+        ),
         "1,000,000 finished tasks": lambda: put(million, status="COMPLETED", days=9),
     }
     found = in_turns(tables, PARTITIONED, repeats, scale)
@@ -93,16 +102,28 @@ def flat(repeats: int, scale: float) -> list[Ratio]:
     half = found["10,000 tenants, half at their limit"]
     return [
         *ratios,
-        compare("claim with half at their limit, to as many running", half, running, "ms", 2.0, at_most=True),
+        compare(
+            "claim with half at their limit, to as many running",
+            half,
+            running,
+            "ms",
+            2.0,
+            at_most=True,
+        ),
     ]
 
 
 def counting(repeats: int, scale: float) -> list[Ratio]:
     """Compare 2,000 tasks in flight under a cap with 20."""
-    tables = {f"{count:,} in flight": lambda count=count: put(count, status="RUNNING", days=9) for count in (20, 2_000)}
+    tables = {
+        f"{count:,} in flight": lambda count=count: put(count, status="RUNNING", days=9)
+        for count in (20, 2_000)
+    }
     found = in_turns(tables, CAPPED, repeats, scale)
     many, few = found["2,000 in flight"], found["20 in flight"]
-    return [compare("claim under a cap with 2,000 in flight, to 20", many, few, "ms", 3.0, at_most=True)]
+    return [
+        compare("claim under a cap with 2,000 in flight, to 20", many, few, "ms", 3.0, at_most=True)
+    ]
 
 
 def in_turns(
@@ -121,7 +142,13 @@ def in_turns(
                 cursor.execute("VACUUM ANALYZE horsies_tasks")
             samples = claim_times(passes)
             medians[name].append(statistics.median(samples) * 1_000)
-            report(f"caps claim, {name}", passes, sum(samples), f"{BATCH} tasks a pass, one connection", samples)
+            report(
+                f"caps claim, {name}",
+                passes,
+                sum(samples),
+                f"{BATCH} tasks a pass, one connection",
+                samples,
+            )
     return medians
 
 
@@ -129,14 +156,21 @@ def claim_times(passes: int) -> list[float]:
     """Claim so many times, after some to get warm; return the seconds of each claim. Raises RuntimeError when one came short."""
     times = []
     with direct_connection("default", application_name="benchmarks", prepare=True) as conn:
-        store, worker, channel, served = TaskStore(conn), uuid.uuid4(), channel_prefix(conn), Served(["default"])
+        store, worker, channel, served = (
+            TaskStore(conn),
+            uuid.uuid4(),
+            channel_prefix(conn),
+            Served(["default"]),
+        )
         for number in range(WARM + passes):
             begin = time.perf_counter()
             claims = store.run_pass(worker, channel, served, Wanted(sync=BATCH)).claims
             taken = time.perf_counter() - begin
             if len(claims) != BATCH:
                 raise RuntimeError(f"a claim brought {len(claims)} of {BATCH} tasks")
-            outcomes = [Outcome(claim.id, claim.generation, "COMPLETED", '{"ok": null}') for claim in claims]
+            outcomes = [
+                Outcome(claim.id, claim.generation, "COMPLETED", '{"ok": null}') for claim in claims
+            ]
             store.run_pass(worker, channel, served, outcomes=outcomes)
             if number >= WARM:
                 times.append(taken)

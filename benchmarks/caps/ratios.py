@@ -40,7 +40,11 @@ class Ratio:
 
     def __str__(self) -> str:
         verdict = {True: "reached", False: "MISSED", None: ""}[self.met]
-        bound = "" if self.target is None else f"{'at most' if self.at_most else 'at least'} {self.target:g}"
+        bound = (
+            ""
+            if self.target is None
+            else f"{'at most' if self.at_most else 'at least'} {self.target:g}"
+        )
         figures = f"{self.value:10,.2f} against {self.against:10,.2f} {self.unit:<8}"
         return f"{self.name:<62} {figures} ratio {self.ratio:6.3f}  {bound:<13} {verdict}"
 
@@ -55,7 +59,9 @@ def compare(
     at_most: bool = False,
 ) -> Ratio:
     """Compare the medians of two rows of measurements, print the line and return it."""
-    ratio = Ratio(name, statistics.median(values), statistics.median(against), unit, target, at_most)
+    ratio = Ratio(
+        name, statistics.median(values), statistics.median(against), unit, target, at_most
+    )
     line = {
         **asdict(ratio),
         "ratio": round(ratio.ratio, 4),

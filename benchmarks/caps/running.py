@@ -26,7 +26,10 @@ BOUNDS = {1: 0.9, 4: 0.9, 40: 0.75}  # cap -> the share of what it allows that i
 SLOW_TASKS, NOOP_TASKS, BOUND_SECONDS = 16_000, 40_000, 10
 FREE = dict.fromkeys(DECLARED) | {"priority": 100, "partition_by_task": False}
 QUEUE_CAP = FREE | {"max_concurrency": WORKERS * SLOTS}
-PARTITION_CAP = FREE | {"partition_by_args": ["tenant"], "partition_max_concurrency": WORKERS * SLOTS}
+PARTITION_CAP = FREE | {
+    "partition_by_args": ["tenant"],
+    "partition_max_concurrency": WORKERS * SLOTS,
+}
 UNBOUND = {"no cap": FREE, "queue cap": QUEUE_CAP, "partition cap": PARTITION_CAP}
 UNFINISHED = """
 SELECT EXISTS (SELECT FROM horsies_tasks WHERE claimed_by IS NULL AND finished_at IS NULL AND NOT parked)
@@ -37,7 +40,9 @@ SELECT EXISTS (SELECT FROM horsies_tasks WHERE claimed_by IS NULL AND finished_a
 
 def slow(repeats: int, scale: float) -> list[Ratio]:
     """Compare tasks of 50 ms on 40 slots under caps of 40 with such tasks under none."""
-    return unbinding("tasks of 50 ms", tasks.apause, SLOW_MS, round(SLOW_TASKS * scale), repeats, 0.98)
+    return unbinding(
+        "tasks of 50 ms", tasks.apause, SLOW_MS, round(SLOW_TASKS * scale), repeats, 0.98
+    )
 
 
 def noop(repeats: int, scale: float) -> list[Ratio]:
@@ -55,9 +60,20 @@ def unbinding(what: str, task: Any, ms: int, n: int, repeats: int, target: float
             for name in names[turn % 3 :] + names[: turn % 3]:
                 seconds = drain(task, ms, n, UNBOUND[name])
                 rates[name].append(0.8 * n / seconds)
-                report(f"caps {what}, {name}", round(0.8 * n), seconds, f"{WORKERS} workers, {' '.join(SHAPE)}")
+                report(
+                    f"caps {what}, {name}",
+                    round(0.8 * n),
+                    seconds,
+                    f"{WORKERS} workers, {' '.join(SHAPE)}",
+                )
     return [
-        compare(f"{what}, {name} that does not bind, to none", rates[name], rates["no cap"], "tasks/s", target)
+        compare(
+            f"{what}, {name} that does not bind, to none",
+            rates[name],
+            rates["no cap"],
+            "tasks/s",
+            target,
+        )
         for name in names[1:]
     ]
 
@@ -65,7 +81,9 @@ def unbinding(what: str, task: Any, ms: int, n: int, repeats: int, target: float
 def bound(repeats: int, scale: float) -> list[Ratio]:
     """Compare the rate of tasks of 10 ms under caps that bind with what the caps allow, and a bare loop's with that."""
     kinds = {"sync": tasks.pause, "async": tasks.apause}
-    rates: dict[tuple[str, int], list[float]] = {(lane, cap): [] for cap in BOUNDS for lane in kinds}
+    rates: dict[tuple[str, int], list[float]] = {
+        (lane, cap): [] for cap in BOUNDS for lane in kinds
+    }
     bare: list[float] = []
     with fleet():
         drain(tasks.pause, BOUND_MS, 100, FREE)
@@ -87,7 +105,14 @@ def bound(repeats: int, scale: float) -> list[Ratio]:
             BOUNDS[cap],
         )
         for (lane, cap), found in rates.items()
-    ] + [compare("a bare loop of sleep, UPDATE and COMMIT, to what a cap of 1 allows", bare, one, "tasks/s")]
+    ] + [
+        compare(
+            "a bare loop of sleep, UPDATE and COMMIT, to what a cap of 1 allows",
+            bare,
+            one,
+            "tasks/s",
+        )
+    ]
 
 
 def bare_rate(n: int) -> float:
@@ -107,7 +132,9 @@ def bare_rate(n: int) -> float:
 def fleet() -> Iterator[None]:
     """Have the workers meanwhile, all of them up."""
     with ExitStack() as stack, connection.cursor() as cursor:
-        cursor.execute("TRUNCATE horsies_tasks, horsies_task_attempts, horsies_workers, horsies_heartbeats")
+        cursor.execute(
+            "TRUNCATE horsies_tasks, horsies_task_attempts, horsies_workers, horsies_heartbeats"
+        )
         for _ in range(WORKERS):
             stack.enter_context(worker(*SHAPE))
         wait_for("SELECT count(*) >= %s FROM horsies_heartbeats WHERE role = 'runner'", WORKERS)
@@ -130,6 +157,8 @@ def set_limits(limits: Mapping[str, Any], *, wait: bool = True) -> None:
     with connection.cursor() as cursor:
         cursor.execute("TRUNCATE horsies_tasks, horsies_task_attempts")
         cursor.execute("CHECKPOINT")
-    QueueStore(connection).configure("default", limits, action="queue.set", actor="benchmarks", create=True)
+    QueueStore(connection).configure(
+        "default", limits, action="queue.set", actor="benchmarks", create=True
+    )
     if wait:
         wait_for("SELECT sweep IS NULL FROM horsies_queues WHERE name = 'default'")

@@ -16,15 +16,24 @@ def storm(claims: int, slow: float) -> list[Ratio]:
     ratios = []
     for name, options in VARIANTS.items():
         empty_tables()
-        verdict = raise_storm("tests.stress.oracle", f"--claims={claims}", f"--slow={slow:g}", *options)
-        print(json.dumps({"name": f"caps storm over {name}", **verdict, "versions": versions()}), flush=True)
+        verdict = raise_storm(
+            "tests.stress.oracle", f"--claims={claims}", f"--slow={slow:g}", *options
+        )
+        print(
+            json.dumps({"name": f"caps storm over {name}", **verdict, "versions": versions()}),
+            flush=True,
+        )
         if verdict["violations"] or verdict["leaks"]:
             raise SystemExit(f"the storm over {name} found violations or leaks: see the line above")
         for queue, used in verdict["usage"].items():
             label = "the cluster's cap" if queue == "*" else f"the cap of queue {queue}"
             ratios.append(
                 compare(
-                    f"storm: use of {label} over {used['seconds']:,.0f} calm seconds", [used["held"]], [1.0], "", 0.95
+                    f"storm: use of {label} over {used['seconds']:,.0f} calm seconds",
+                    [used["held"]],
+                    [1.0],
+                    "",
+                    0.95,
                 )
             )
     return ratios

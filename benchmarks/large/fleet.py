@@ -34,7 +34,10 @@ from horsies_django.workflows.advancer import Advancer
 WORKERS, CHILDREN, SECONDS, CONNECTIONS = 1_000, 4, 30, 8
 STEPS = 2  # a second: nothing happens more often
 BARE = "UPDATE horsies_heartbeats SET sent_at = clock_timestamp() WHERE id = %s"
-FLEET, FLOOR = "large fleet of 1,000 workers, a second", "large fleet, one UPDATE for each heartbeat, a second"
+FLEET, FLOOR = (
+    "large fleet of 1,000 workers, a second",
+    "large fleet, one UPDATE for each heartbeat, a second",
+)
 GOALS = (Goal("large", FLEET, 30, at_most=True),)
 
 
@@ -70,11 +73,15 @@ class Member:
         store, load = WorkerStore(conn), Load(0, 0, 100.0, 400.0)
         if (step + self.number) % self.beat_steps == 0:
             changed = not self.beats % (self.snapshot_steps // self.beat_steps)
-            beaten = store.beat(self.id, self.children if changed else None, load, self.fresh, listens=True)
+            beaten = store.beat(
+                self.id, self.children if changed else None, load, self.fresh, listens=True
+            )
             self.on_duty = beaten.on_duty
             self.beats += 1
             if not beaten.alive:
-                raise RuntimeError("a simulated worker was declared dead: the machine is too slow for this many")
+                raise RuntimeError(
+                    "a simulated worker was declared dead: the machine is too slow for this many"
+                )
         if (step + self.number) % self.snapshot_steps == 0:
             memories = dict.fromkeys((child.id for child in self.children), 50.0)
             store.snapshot(self.id, load, memories, buffered=0, cpu_percent=1.0)
@@ -116,7 +123,11 @@ def measure(scale: float) -> list[Reading]:
         times[FLOOR] = cpu(bare, seconds)
     empty_tables()
     details = {"workers": len(fleet), "on duty": sum(member.on_duty for member in fleet)}
-    return [Reading(name, time * 1_000, "ms", details) for name, time in times.items() if time is not None]
+    return [
+        Reading(name, time * 1_000, "ms", details)
+        for name, time in times.items()
+        if time is not None
+    ]
 
 
 def cpu(act: Callable[[int], None], seconds: int) -> float | None:
@@ -136,7 +147,9 @@ def connections() -> Iterator[Iterator[Any]]:
     """Have a few connections like those of maintenance threads, and give them in turn."""
     with ExitStack() as stack:
         opened = [
-            stack.enter_context(closing(direct_connection("default", application_name="benchmarks", prepare=True)))
+            stack.enter_context(
+                closing(direct_connection("default", application_name="benchmarks", prepare=True))
+            )
             for _ in range(CONNECTIONS)
         ]
         yield cycle(opened)

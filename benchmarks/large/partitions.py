@@ -41,9 +41,16 @@ def cases(scale: float) -> Sequence[Case]:
 
 def send(n: int, each: int = 1, delay_days: int = 0) -> None:
     """Send so many tasks, ``each`` to every partition, in rounds over all partitions."""
-    task = tasks.anoop_of.with_options(queue="tenants", delay=timedelta(days=delay_days) if delay_days else None)
+    task = tasks.anoop_of.with_options(
+        queue="tenants", delay=timedelta(days=delay_days) if delay_days else None
+    )
     for first in range(0, n, CHUNK):
-        task.send_many([{"tenant": number % (n // each), "ms": 0} for number in range(first, min(first + CHUNK, n))])
+        task.send_many(
+            [
+                {"tenant": number % (n // each), "ms": 0}
+                for number in range(first, min(first + CHUNK, n))
+            ]
+        )
     with connection.cursor() as cursor:
         cursor.execute("VACUUM ANALYZE horsies_tasks")
         cursor.execute("CHECKPOINT")
@@ -69,4 +76,6 @@ def lone(name: str, scale: float) -> list[Reading]:
         with working("--processes=4"):
             task = tasks.moment_of.with_options(queue="tenants")
             waits = starts([partial(task.send, -number) for number in range(WARM + n)])[WARM:]
-    return [Reading(f"{LONE}, {name}", statistics.median(waits) * 1_000, "ms", {"tasks beside": beside})]
+    return [
+        Reading(f"{LONE}, {name}", statistics.median(waits) * 1_000, "ms", {"tasks beside": beside})
+    ]

@@ -43,10 +43,14 @@ def declare(settings: dict[str, Any]) -> None:
 
 
 @contextmanager
-def working(*options: str, queues: int = 1, cap: int = 0, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
+def working(
+    *options: str, queues: int = 1, cap: int = 0, **environment: str
+) -> Iterator[subprocess.Popen[bytes]]:
     """Run a worker of that project meanwhile."""
     environment |= {"BENCH_QUEUES": str(queues), "BENCH_QUEUE_CAP": str(cap)}
-    with worker(*options, DJANGO_SETTINGS_MODULE="benchmarks.settings_large", **environment) as process:
+    with worker(
+        *options, DJANGO_SETTINGS_MODULE="benchmarks.settings_large", **environment
+    ) as process:
         yield process
 
 

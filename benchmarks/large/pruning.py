@@ -76,7 +76,12 @@ def under_load(name: str, seconds: float) -> Reading:
         cursor.execute(WAITS, [tasks.moment_of.name])
         waits = [began - committed[task] for task, began in cursor.fetchall() if task in committed]
     cuts = statistics.quantiles(waits, n=100, method="inclusive")
-    details = {"p50, ms": cuts[49] * 1_000, "rows": before, "left": after, "pruned/s": (before - after) / seconds}
+    details = {
+        "p50, ms": cuts[49] * 1_000,
+        "rows": before,
+        "left": after,
+        "pruned/s": (before - after) / seconds,
+    }
     return Reading(f"{START}, {name}", cuts[98] * 1_000, "ms", details)
 
 

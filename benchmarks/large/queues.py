@@ -74,7 +74,12 @@ def lone(name: str, scale: float) -> list[Reading]:
     n = max(10, round(SENDS * min(1.0, scale)))
     with project(queues, cap), working(f"--processes={PROCESSES}", queues=queues, cap=cap):
         ready()
-        waits = starts([tasks.moment.with_options(queue=f"queue-{number * 7 % queues}").send for number in range(n)])
+        waits = starts(
+            [
+                tasks.moment.with_options(queue=f"queue-{number * 7 % queues}").send
+                for number in range(n)
+            ]
+        )
     details = {"queues": queues, "longest, ms": max(waits) * 1_000}
     return [Reading(f"{LONE}, {name}", statistics.median(waits) * 1_000, "ms", details)]
 

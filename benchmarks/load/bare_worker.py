@@ -39,10 +39,14 @@ while end.recv(1):
 def serve(connection: psycopg.Connection[Any]) -> None:
     """Be the bare worker, until the standard input ends."""
     ours, theirs = socket.socketpair()
-    child = subprocess.Popen([sys.executable, "-c", CHILD, str(theirs.fileno())], pass_fds=[theirs.fileno()])
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(theirs.fileno())], pass_fds=[theirs.fileno()]
+    )
     theirs.close()
     connection.execute("LISTEN horsies_bare")
-    missed: list[psycopg.Notify] = []  # read while a statement ran, so that the selector does not wake for them
+    missed: list[
+        psycopg.Notify
+    ] = []  # read while a statement ran, so that the selector does not wake for them
     connection.add_notify_handler(missed.append)
     worker = uuid.uuid4()
     selector = selectors.DefaultSelector()
@@ -53,7 +57,9 @@ def serve(connection: psycopg.Connection[Any]) -> None:
         while claimed := connection.execute(CLAIM, {"worker": worker, "many": 4}).fetchall():
             ours.send(b".")
             (began,) = MOMENT.unpack(ours.recv(MOMENT.size))
-            connection.execute(FINISH, {"worker": worker, "ids": [id_ for (id_,) in claimed], "began": repr(began)})
+            connection.execute(
+                FINISH, {"worker": worker, "ids": [id_ for (id_,) in claimed], "began": repr(began)}
+            )
         if missed:
             continue
         if any(key.fileobj is sys.stdin for key, _ in selector.select()):

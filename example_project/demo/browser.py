@@ -52,7 +52,9 @@ class Browser:
         self.get("/admin/login/")
         self.post("/admin/login/", {"username": username, "password": password, "next": "/"})
         if not any(cookie.name == "sessionid" for cookie in self.cookies):
-            raise DemoFailed(f"the site does not let {username!r} log in with the password of this run")
+            raise DemoFailed(
+                f"the site does not let {username!r} log in with the password of this run"
+            )
 
     def _open(self, path: str, body: bytes | None = None, content_type: str | None = None) -> str:
         request = urllib.request.Request(self.address + path, data=body)
@@ -63,7 +65,9 @@ class Browser:
                 return str(answer.read().decode("utf-8"))
         except urllib.error.HTTPError as error:
             page = " ".join(TAGS.sub(" ", error.read().decode("utf-8", "replace")).split())
-            raise DemoFailed(f"{error.url} answered with status {error.code}: {page[:500]}") from error
+            raise DemoFailed(
+                f"{error.url} answered with status {error.code}: {page[:500]}"
+            ) from error
         except OSError as error:
             raise DemoFailed(f"{self.address}{path} did not answer: {error}") from error
 
@@ -71,9 +75,13 @@ class Browser:
 def encode_form(fields: dict[str, str], files: Iterable[Part], boundary: str) -> bytes:
     """Write a form as multipart/form-data."""
     parts = [(f'name="{name}"', value.encode()) for name, value in fields.items()]
-    parts += [(f'name="{file.field}"; filename="{quoted(file.name)}"', file.content) for file in files]
+    parts += [
+        (f'name="{file.field}"; filename="{quoted(file.name)}"', file.content) for file in files
+    ]
     body = b"".join(
-        f"--{boundary}\r\nContent-Disposition: form-data; {what}\r\n\r\n".encode() + content + b"\r\n"
+        f"--{boundary}\r\nContent-Disposition: form-data; {what}\r\n\r\n".encode()
+        + content
+        + b"\r\n"
         for what, content in parts
     )
     return body + f"--{boundary}--\r\n".encode()

@@ -39,7 +39,9 @@ ending = Ending()
 def ended_by_signals() -> Iterator[None]:
     """Have both signals unwind what runs meanwhile; on the main thread."""
     ending.number = None
-    before = {number: signal.signal(number, ending.receive) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {
+        number: signal.signal(number, ending.receive) for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         yield
     finally:

@@ -31,7 +31,11 @@ class File:
 
 
 # "Größe", "naïve" and "résumé" in one byte a letter, as files from before UTF-8 have them.
-SAMPLE = File("sample", "latin-1.txt", "Größe, naïve, résumé: a sample that this demo made.\n".encode("latin-1"))
+SAMPLE = File(
+    "sample",
+    "latin-1.txt",
+    "Größe, naïve, résumé: a sample that this demo made.\n".encode("latin-1"),
+)
 
 
 def choose(most: int) -> list[File]:
@@ -53,9 +57,13 @@ def batches(files: list[File]) -> Iterator[list[File]]:
 
 def sources(stdlib: Path) -> Iterator[File]:
     """Give the modules of the standard library; its encodings first, because many of them are nearly the same."""
-    for path in sorted(stdlib.rglob("*.py"), key=lambda path: (path.parent.name != "encodings", path)):
+    for path in sorted(
+        stdlib.rglob("*.py"), key=lambda path: (path.parent.name != "encodings", path)
+    ):
         inside = path.relative_to(stdlib)
-        if not LEFT_OUT & set(inside.parts) and (file := read(path, f"python/{inside.parent.as_posix()}")):
+        if not LEFT_OUT & set(inside.parts) and (
+            file := read(path, f"python/{inside.parent.as_posix()}")
+        ):
             yield file
 
 
@@ -65,9 +73,14 @@ def license_texts(stdlib: Path) -> Iterator[File]:
         yield file
     packages = Path(sysconfig.get_path("purelib"))
     for path in sorted(packages.glob("*.dist-info/**/*")):
-        if path.is_file() and path.name.upper().startswith(("LICENSE", "LICENCE", "COPYING", "NOTICE")):
+        if path.is_file() and path.name.upper().startswith(
+            ("LICENSE", "LICENCE", "COPYING", "NOTICE")
+        ):
             package, *inside = path.parent.relative_to(packages).parts
-            folder = [package.removesuffix(".dist-info"), *(part for part in inside if part != "licenses")]
+            folder = [
+                package.removesuffix(".dist-info"),
+                *(part for part in inside if part != "licenses"),
+            ]
             if file := read(path, f"licenses/{'/'.join(folder)}"):
                 yield file
 

@@ -13,7 +13,9 @@ from example_project.library.models import Document
 
 SOURCES = 60
 MOST_HITS = 3
-PLAIN_WORDS = re.compile(r"(?:^|(?<=\s))[A-Za-z]{3,15}(?: [A-Za-z]{3,15}){4,6}(?=\s|$)", re.MULTILINE)
+PLAIN_WORDS = re.compile(
+    r"(?:^|(?<=\s))[A-Za-z]{3,15}(?: [A-Za-z]{3,15}){4,6}(?=\s|$)", re.MULTILINE
+)
 
 
 def first_phrase(text: str) -> str | None:

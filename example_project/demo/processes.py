@@ -42,7 +42,9 @@ T = TypeVar("T")
 class Service:
     """A process of the demo and its log."""
 
-    def __init__(self, name: str, arguments: list[str], log: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, name: str, arguments: list[str], log: Path, environment: Mapping[str, str]
+    ) -> None:
         self.name = name
         self.log_path = log
         with log.open("wb") as output:
@@ -64,8 +66,14 @@ class Service:
     def refuse_ended(self) -> None:
         """Raise DemoFailed, with the end of the log, when the process is gone."""
         if (code := self.process.poll()) is not None:
-            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-            raise DemoFailed(f"the {self.name} {how}; its log ends with:\n{self.log[-LOG_CHARACTERS:].strip()}")
+            how = (
+                f"was killed by {signal.Signals(-code).name}"
+                if code < 0
+                else f"ended with code {code}"
+            )
+            raise DemoFailed(
+                f"the {self.name} {how}; its log ends with:\n{self.log[-LOG_CHARACTERS:].strip()}"
+            )
 
     def stop(self) -> None:
         """End the process: as a service manager would, then without asking."""
@@ -82,14 +90,21 @@ class Services:
 
     def __init__(self, home: Path, url: str, processes: int) -> None:
         # DEBUG keeps the text of every query, and uploads are long ones.
-        environment = {"DJANGO_SETTINGS_MODULE": "example_project.settings", "DATABASE_URL": url, "DEBUG": "False"}
+        environment = {
+            "DJANGO_SETTINGS_MODULE": "example_project.settings",
+            "DATABASE_URL": url,
+            "DEBUG": "False",
+        }
         self.processes = processes
         self.home = home
         self.worker_environment = {**environment, "CONN_MAX_AGE": "60"}
         self.workers = 0
         # Port 0: the system chooses a free one while it is being bound, so nobody can be faster.
         self.site = Service(
-            "site", ["runserver", "--noreload", "--insecure", "127.0.0.1:0"], home / "site.log", environment
+            "site",
+            ["runserver", "--noreload", "--insecure", "127.0.0.1:0"],
+            home / "site.log",
+            environment,
         )
         try:
             self.worker = self.another_worker()
@@ -116,7 +131,9 @@ class Services:
     def address(self) -> str:
         """Wait until the site answers, and return its address."""
         found = self.until(
-            lambda: re.search(r"http://127\.0\.0\.1:\d+", self.site.log), "the site starts", START_SECONDS
+            lambda: re.search(r"http://127\.0\.0\.1:\d+", self.site.log),
+            "the site starts",
+            START_SECONDS,
         )
         return found.group()
 
@@ -124,7 +141,9 @@ class Services:
         """Wait until the worker is in its table."""
         mine = Q(pid=self.worker.process.pid, stopped_at=None)
         return self.until(
-            lambda: Worker.objects.filter(mine).order_by("-started_at").first(), "the worker starts", START_SECONDS
+            lambda: Worker.objects.filter(mine).order_by("-started_at").first(),
+            "the worker starts",
+            START_SECONDS,
         )
 
     def until(self, condition: Callable[[], T | None], what: str, seconds: float) -> T:

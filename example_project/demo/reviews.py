@@ -35,7 +35,11 @@ class Reviews:
         """Send two files to be reviewed, which no run of the demo has sent before."""
         self.submission = uuid.uuid4()
         parts = [
-            Part("files", name, f"{name} of demo {self.submission} is read by a person first.\n".encode())
+            Part(
+                "files",
+                name,
+                f"{name} of demo {self.submission} is read by a person first.\n".encode(),
+            )
             for name in (APPROVED, REJECTED)
         ]
         fields = {"submission": str(self.submission), "folder": FOLDER, "review": "on"}
@@ -44,9 +48,17 @@ class Reviews:
 
     def decide(self) -> tuple[Approved, Rejected]:
         """Wait until both imports wait for a person, approve one, reject the other, and see what becomes of them."""
-        runs = dict(Upload.objects.filter(submission=self.submission).order_by("pk").values_list("name", "import_run"))
-        gates = WorkflowNode.objects.filter(workflow_id__in=runs.values(), kind="gate", status="WAITING")
-        self.services.until(lambda: gates.count() == len(runs), "both imports wait for a review", REVIEW_SECONDS)
+        runs = dict(
+            Upload.objects.filter(submission=self.submission)
+            .order_by("pk")
+            .values_list("name", "import_run")
+        )
+        gates = WorkflowNode.objects.filter(
+            workflow_id__in=runs.values(), kind="gate", status="WAITING"
+        )
+        self.services.until(
+            lambda: gates.count() == len(runs), "both imports wait for a review", REVIEW_SECONDS
+        )
         self.say.step(f"{len(runs)} imports wait for a person; no worker is busy with them:")
         for name, run in runs.items():
             self.say.detail(f"{FOLDER}/{name}: {explain_node(run, REVIEW).reasons[0].text}")
@@ -59,7 +71,11 @@ class Reviews:
     def published(self, run: WorkflowHandle) -> Approved:
         """Wait for the end of the approved import, and see when its document was announced."""
         self.ended(run)
-        upload = Upload.objects.defer("content").select_related("document").get(import_run=run.workflow_id)
+        upload = (
+            Upload.objects.defer("content")
+            .select_related("document")
+            .get(import_run=run.workflow_id)
+        )
         announced = Announcement.objects.filter(document=upload.document)
         decided = WorkflowNode.objects.get(workflow_id=run.workflow_id, name=REVIEW).finished_at
         seconds = min(((one.at - decided).total_seconds() for one in announced), default=0.0)
@@ -76,15 +92,23 @@ class Reviews:
         error = decided.err if decided is not None else None
         is_there = Document.objects.filter(pk=document.pk).exists()
         undone = list(
-            WorkflowNode.objects.filter(workflow_id=run.workflow_id, kind="undo").values_list("name", "status")
+            WorkflowNode.objects.filter(workflow_id=run.workflow_id, kind="undo").values_list(
+                "name", "status"
+            )
         )
         self.say.step(f"{document.path}: {error.message if error else 'no error'}")
         for name, status in undone:
-            self.say.detail(f"{name}: {status}; the document is {'still there' if is_there else 'gone'}")
-        return Rejected(document.path, run.status(), error.error_code if error else None, not is_there)
+            self.say.detail(
+                f"{name}: {status}; the document is {'still there' if is_there else 'gone'}"
+            )
+        return Rejected(
+            document.path, run.status(), error.error_code if error else None, not is_there
+        )
 
     def ended(self, run: WorkflowHandle) -> None:
         """Wait for the end of a run, undos included."""
         self.services.until(
-            lambda: run.status() in ("COMPLETED", "FAILED", "CANCELLED"), f"{run!r} ends", REVIEW_SECONDS
+            lambda: run.status() in ("COMPLETED", "FAILED", "CANCELLED"),
+            f"{run!r} ends",
+            REVIEW_SECONDS,
         )

@@ -51,7 +51,13 @@ def run(choices: Choices, out: TextIO, err: TextIO) -> int:
             with services(url, max(2, min(MOST_PROCESSES, usable_cpus()))) as running:
                 return perform(choices, say, running, password, err)
     except (DemoFailed, PostgresError) as problem:
-        print(f"The demo failed: {problem}", *getattr(problem, "__notes__", ()), sep="\n", file=err, flush=True)
+        print(
+            f"The demo failed: {problem}",
+            *getattr(problem, "__notes__", ()),
+            sep="\n",
+            file=err,
+            flush=True,
+        )
         return 1
     except KeyboardInterrupt:
         say.step("stopped")
@@ -88,7 +94,9 @@ def database(url: str | None, say: Narrator) -> Iterator[str]:
         return
     with private_postgres(durable=True) as private:
         use(private)
-        say.step(f"PostgreSQL {server_version()} runs on {connection.settings_dict['HOST']}, for this demo only")
+        say.step(
+            f"PostgreSQL {server_version()} runs on {connection.settings_dict['HOST']}, for this demo only"
+        )
         try:
             yield private
         finally:
@@ -103,7 +111,9 @@ def use(url: str) -> None:
     The settings were read before there was a server; they are changed in place, as Django's test runner does it.
     """
     if not url.startswith(SCHEMES):
-        raise DemoFailed("--database-url is not PostgreSQL's: write it as postgresql://user:password@host:port/name")
+        raise DemoFailed(
+            "--database-url is not PostgreSQL's: write it as postgresql://user:password@host:port/name"
+        )
     try:
         parsed = environ.Env.db_url_config(url)
     except (environ.ImproperlyConfigured, ValueError) as error:

@@ -100,17 +100,26 @@ class Story:
 
     def first_result(self, sent: int) -> uuid.UUID:
         """Wait for the import of the first upload and show its nodes."""
-        upload = Upload.objects.filter(uploaded_at__gte=self.since).only("import_run").earliest("pk")
+        upload = (
+            Upload.objects.filter(uploaded_at__gte=self.since).only("import_run").earliest("pk")
+        )
         run = get_workflow(upload.import_run)
         result = self.result_of(run)
         self.say.step(f"first result, {len(self.files) - sent} files still to be uploaded:")
         if result.is_ok():
             made = run.results()["read_file"].ok_value
-            self.say.detail(f"{made.path}: {made.kind.value}, {made.size:,} bytes, document {made.document_id}")
+            self.say.detail(
+                f"{made.path}: {made.kind.value}, {made.size:,} bytes, document {made.document_id}"
+            )
         else:
             self.say.detail(f"{result.err_value.error_code}: {result.err_value.message}")
-        told = [f"{node.name} x {node.total}" if node.kind == "map" else node.name for node in nodes_of(run)]
-        self.say.detail(f"{', '.join(told)}: {run.progress().completed} of {run.progress().total} tasks completed")
+        told = [
+            f"{node.name} x {node.total}" if node.kind == "map" else node.name
+            for node in nodes_of(run)
+        ]
+        self.say.detail(
+            f"{', '.join(told)}: {run.progress().completed} of {run.progress().total} tasks completed"
+        )
         return upload.import_run
 
     def kill_a_child(self) -> Crash:
@@ -122,12 +131,20 @@ class Story:
             "a child runs the task that waits to be killed",
             CRASH_SECONDS,
         )
-        if held.pid not in {child.pid for child in psutil.Process(self.worker.pid).children(recursive=True)}:
-            raise DemoFailed(f"process {held.pid} runs the task 'hold', but is no child of worker {self.worker.pid}")
+        if held.pid not in {
+            child.pid for child in psutil.Process(self.worker.pid).children(recursive=True)
+        }:
+            raise DemoFailed(
+                f"process {held.pid} runs the task 'hold', but is no child of worker {self.worker.pid}"
+            )
         os.kill(held.pid, signal.SIGKILL)
         self.say.step(f"killed process {held.pid} (kill -9) while it ran the task 'hold':")
         error = self.result_of(handle).err
-        crash = Crash(held.pid, error.error_code if error else None, error.message if error else "it has a result")
+        crash = Crash(
+            held.pid,
+            error.error_code if error else None,
+            error.message if error else "it has a result",
+        )
         self.say.detail(f"{crash.code}: {crash.message}")
         return crash
 
@@ -136,7 +153,9 @@ class Story:
 
         def looked() -> list[TaskResult[Any]]:
             result = handle.get(timeout_ms=LOOK_MS)
-            waits = result.is_err() and result.err_value.error_code == RetrievalCode.WAIT_TIMEOUT.value
+            waits = (
+                result.is_err() and result.err_value.error_code == RetrievalCode.WAIT_TIMEOUT.value
+            )
             return [] if waits else [result]
 
         return self.services.until(looked, f"the result of {handle!r}", CRASH_SECONDS)[0]
@@ -145,9 +164,9 @@ class Story:
         """Wait until the worker has all its processes again, and add which one is new."""
 
         def newest() -> int | None:
-            beating = Heartbeat.objects.filter(worker_id=self.worker.pk, role="runner", died_at=None).order_by(
-                "sent_at", "pk"
-            )
+            beating = Heartbeat.objects.filter(
+                worker_id=self.worker.pk, role="runner", died_at=None
+            ).order_by("sent_at", "pk")
             pids = list(beating.values_list("pid", flat=True))
             # one that was recycled since the last heartbeat is in the table, and gone
             began = {pid: at for pid in pids if (at := began_at(pid)) is not None}
@@ -155,7 +174,9 @@ class Story:
                 return None
             return max(began, key=lambda pid: began[pid])
 
-        replacement = self.services.until(newest, f"another process takes the place of {crash.pid}", CRASH_SECONDS)
+        replacement = self.services.until(
+            newest, f"another process takes the place of {crash.pid}", CRASH_SECONDS
+        )
         self.say.step(f"process {replacement} has taken the place of {crash.pid}")
         return replace(crash, replacement=replacement)
 
@@ -170,12 +191,16 @@ class Story:
         run = flow.send()
         holds = Hold.objects.filter(token__in=tokens)
         self.services.until(
-            lambda: holds.count() == HELD, "the tasks run that wait for the worker's death", CRASH_SECONDS
+            lambda: holds.count() == HELD,
+            "the tasks run that wait for the worker's death",
+            CRASH_SECONDS,
         )
         pid, at = self.worker.pid, now()
         self.services.kill_worker()
         held = dict(
-            Task.objects.filter(claimed_by=self.worker.pk, finished_at=None).values_list("pk", "claim_generation")
+            Task.objects.filter(claimed_by=self.worker.pk, finished_at=None).values_list(
+                "pk", "claim_generation"
+            )
         )
         open_runs = self.imports().exclude(status__in=FINAL).count()
         self.say.step(
@@ -190,7 +215,9 @@ class Story:
 
         def back() -> list[Task]:
             found = Task.objects.filter(pk__in=held).only("claim_generation", "started_at")
-            again = [task for task in found if task.claim_generation > held[task.pk] and task.started_at]
+            again = [
+                task for task in found if task.claim_generation > held[task.pk] and task.started_at
+            ]
             return again if len(again) == len(held) else []
 
         again = self.services.until(back, "the tasks of the killed worker run again", FALL_SECONDS)
@@ -221,8 +248,12 @@ class Story:
     def verify(self) -> None:
         """Press the button that has every document fetched back from the site by an async task."""
         self.browser.post(reverse("library:verify"), {})
-        self.say.step(self.services.until(self.capped, "two documents are fetched at a time", WORK_SECONDS))
-        self.finish("fetched back and compared", self.tasks().filter(task_name=verify_document.name))
+        self.say.step(
+            self.services.until(self.capped, "two documents are fetched at a time", WORK_SECONDS)
+        )
+        self.finish(
+            "fetched back and compared", self.tasks().filter(task_name=verify_document.name)
+        )
 
     def capped(self) -> str | None:
         """Say how the capped queue stands while its slots are taken, and why the last task of it waits; None until then."""
@@ -232,7 +263,11 @@ class Story:
             return "verify: nothing had to wait"
         (queue,) = overview.queues(["verify"])
         cap = queue.effective["max_concurrency"]
-        because = [reason.text for reason in explain(last.pk).reasons if reason.code == ReasonCode.QUEUE_AT_CAP]
+        because = [
+            reason.text
+            for reason in explain(last.pk).reasons
+            if reason.code == ReasonCode.QUEUE_AT_CAP
+        ]
         if queue.running < cap or not because:
             return None
         why = because[0][0].lower() + because[0][1:]
@@ -244,10 +279,14 @@ class Story:
 
         def results() -> list[TaskResult[int]]:
             done = Task.objects.filter(pk__in=sent.values("task_id"), status=Status.COMPLETED.value)
-            found = [reindex.handle(pk).get(timeout_ms=0) for pk in done.values_list("pk", flat=True)]
+            found = [
+                reindex.handle(pk).get(timeout_ms=0) for pk in done.values_list("pk", flat=True)
+            ]
             return [result for result in found if result.ok_value]
 
-        count: int = self.services.until(results, "documents are indexed anew by schedule", WORK_SECONDS)[-1].ok_value
+        count: int = self.services.until(
+            results, "documents are indexed anew by schedule", WORK_SECONDS
+        )[-1].ok_value
         self.say.step(f"indexed anew by schedule: {count} documents")
         return count
 
@@ -273,11 +312,19 @@ class Story:
             run = get_workflow(upload.import_run)
             node = run.get(timeout_ms=0).err_value.data["node"]
             facts.failures.append(
-                Failure(upload.path, failed[upload.import_run], run.results()[node].err_value.message)
+                Failure(
+                    upload.path, failed[upload.import_run], run.results()[node].err_value.message
+                )
             )
         facts.largest = self.largest()
-        counts = self.documents().aggregate(all=Count("pk"), indexed=Count("indexed_at"), verified=Count("verified_at"))
-        facts.documents, facts.indexed, facts.verified = counts["all"], counts["indexed"], counts["verified"]
+        counts = self.documents().aggregate(
+            all=Count("pk"), indexed=Count("indexed_at"), verified=Count("verified_at")
+        )
+        facts.documents, facts.indexed, facts.verified = (
+            counts["all"],
+            counts["indexed"],
+            counts["verified"],
+        )
         times = (
             self.tasks()
             .filter(status__in=FINAL)
@@ -288,7 +335,9 @@ class Story:
 
     def largest(self) -> Largest | None:
         """Return the import with the most chapters."""
-        maps = WorkflowNode.objects.filter(workflow_id__in=self.imports().values("pk"), kind="map", total__gt=0)
+        maps = WorkflowNode.objects.filter(
+            workflow_id__in=self.imports().values("pk"), kind="map", total__gt=0
+        )
         found = maps.order_by("-total", "workflow_id").first()
         if found is None:
             return None

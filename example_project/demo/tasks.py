@@ -22,7 +22,11 @@ def hold(token: uuid.UUID) -> str:
     return "nobody killed this process"
 
 
-@task(queue="imports", priority=1, retry_policy=RetryPolicy.fixed([0], auto_retry_for=["WORKER_CRASHED"], jitter=False))
+@task(
+    queue="imports",
+    priority=1,
+    retry_policy=RetryPolicy.fixed([0], auto_retry_for=["WORKER_CRASHED"], jitter=False),
+)
 async def come_back(token: uuid.UUID) -> int:
     """Say which process this is, and wait for somebody who kills it; the next attempt has nothing to wait for."""
     if current_task().attempt == 1:

@@ -44,7 +44,12 @@ def parse(answer: bytes) -> Response:
     head, separator, body = answer.partition(b"\r\n\r\n")
     status_line, *headers = head.split(b"\r\n")
     words = status_line.split(None, 2)
-    if not separator or len(words) < 2 or not words[0].startswith(b"HTTP/1.") or not words[1].isdigit():
+    if (
+        not separator
+        or len(words) < 2
+        or not words[0].startswith(b"HTTP/1.")
+        or not words[1].isdigit()
+    ):
         raise FetchError(f"the answer is not HTTP, it starts with {answer[:60]!r}")
     for header in headers:
         name, _, value = header.partition(b":")

@@ -33,7 +33,11 @@ class FilesField(forms.FileField):
         for file in files:
             if file.size > LARGEST_BYTES:
                 message = _("%(name)s has %(size)s bytes; at most %(largest)s are taken.")
-                params = {"name": file.name, "size": f"{file.size:,}", "largest": f"{LARGEST_BYTES:,}"}
+                params = {
+                    "name": file.name,
+                    "size": f"{file.size:,}",
+                    "largest": f"{LARGEST_BYTES:,}",
+                }
                 raise forms.ValidationError(message, params=params)
         return files
 
@@ -42,11 +46,18 @@ class UploadForm(forms.Form):
     """Some files and the folder they go to."""
 
     folder = forms.CharField(
-        label=_("Folder"), required=False, max_length=200, help_text=_("Where the files belong, as in licenses/python.")
+        label=_("Folder"),
+        required=False,
+        max_length=200,
+        help_text=_("Where the files belong, as in licenses/python."),
     )
     submission = forms.UUIDField(initial=uuid.uuid4, widget=forms.HiddenInput)
-    files = FilesField(label=_("Files"), help_text=_("UTF-8 texts of up to 2 MiB. Other files end as NOT_TEXT."))
-    review = forms.BooleanField(label=_("Have it reviewed before it is published"), label_suffix="", required=False)
+    files = FilesField(
+        label=_("Files"), help_text=_("UTF-8 texts of up to 2 MiB. Other files end as NOT_TEXT.")
+    )
+    review = forms.BooleanField(
+        label=_("Have it reviewed before it is published"), label_suffix="", required=False
+    )
 
     def clean_folder(self) -> str:
         """Return the folder without slashes around it."""

@@ -34,7 +34,11 @@ class Document(models.Model):
         verbose_name_plural = _("documents")
         ordering = ("folder", "name", "pk")
         indexes = (GinIndex(fields=["search"], name="library_document_search"),)
-        constraints = (models.UniqueConstraint(fields=["folder", "name", "digest"], name="library_document_once"),)
+        constraints = (
+            models.UniqueConstraint(
+                fields=["folder", "name", "digest"], name="library_document_once"
+            ),
+        )
 
     def __str__(self) -> str:
         return self.path
@@ -63,14 +67,18 @@ class Upload(models.Model):
     review = models.BooleanField(_("reviewed before it is published"), default=False)
     uploaded_at = models.DateTimeField(_("uploaded"), db_default=Now())
     import_run = models.UUIDField(_("import"), null=True, editable=False, unique=True)
-    document = models.ForeignKey(Document, verbose_name=_("document"), null=True, on_delete=models.SET_NULL)
+    document = models.ForeignKey(
+        Document, verbose_name=_("document"), null=True, on_delete=models.SET_NULL
+    )
 
     class Meta:
         verbose_name = _("upload")
         verbose_name_plural = _("uploads")
         ordering = ("-pk",)
         constraints = (
-            models.UniqueConstraint(fields=["submission", "folder", "name", "digest"], name="library_upload_once"),
+            models.UniqueConstraint(
+                fields=["submission", "folder", "name", "digest"], name="library_upload_once"
+            ),
         )
 
     def __str__(self) -> str:

@@ -21,7 +21,13 @@ from horsies_django.models import Task, WorkflowNode, WorkflowRun
 TASKS = {
     task.name: task
     for task in (
-        *(tasks.read_file, tasks.split_document, tasks.measure_chapter, tasks.index_chapters, tasks.publish),
+        *(
+            tasks.read_file,
+            tasks.split_document,
+            tasks.measure_chapter,
+            tasks.index_chapters,
+            tasks.publish,
+        ),
         *(tasks.remove_document, tasks.index_document, tasks.verify_document),
     )
 }
@@ -52,7 +58,10 @@ def steps_around(task_id: uuid.UUID) -> list[Step]:
     """Return all steps of the file that the task belongs to."""
     uploads = Upload.objects.defer("content")
     documents = Document.objects.only("index_task", "verify_task")
-    document = documents.filter(index_task=task_id).first() or documents.filter(verify_task=task_id).first()
+    document = (
+        documents.filter(index_task=task_id).first()
+        or documents.filter(verify_task=task_id).first()
+    )
     if document:
         return steps_of(uploads.filter(document=document).first(), document)
     upload = uploads.filter(import_run=Task.objects.get(pk=task_id).workflow_id).first()
@@ -64,7 +73,11 @@ def steps_of(upload: Upload | None, document: Document | None) -> list[Step]:
     run = upload.import_run if upload else None
     index, check = (document.index_task, document.verify_task) if document else (None, None)
     known = run_statuses([run]) | statuses([index, check])
-    found = (("Import", "library:import", run), ("Index", "library:result", index), ("Check", "library:result", check))
+    found = (
+        ("Import", "library:import", run),
+        ("Index", "library:result", index),
+        ("Check", "library:result", check),
+    )
     return [
         Step(label, reverse(page, args=[pk]) if pk else None, *known.get(pk, ("not sent", None)))
         for label, page, pk in found
@@ -86,7 +99,9 @@ def run_statuses(ids: list[uuid.UUID | None]) -> dict[uuid.UUID | None, tuple[st
 def nodes_of(run: WorkflowHandle) -> list[WorkflowNode]:
     """Return the nodes of a run in the order in which they were added; ``task_id``, None for waits, leads to a task's page."""
     nodes = WorkflowNode.objects.filter(workflow_id=run.workflow_id).order_by("number")
-    return list(nodes.only("number", "name", "kind", "status", "error_code", "task_id", "total", "items_ok"))
+    return list(
+        nodes.only("number", "name", "kind", "status", "error_code", "task_id", "total", "items_ok")
+    )
 
 
 def told(value: Any, label: str = "") -> Iterator[tuple[str, str]]:
@@ -99,7 +114,10 @@ def told(value: Any, label: str = "") -> Iterator[tuple[str, str]]:
     elif isinstance(value, list | tuple):
         yield (
             label,
-            ", ".join(" ".join(map(str, item)) if isinstance(item, list | tuple) else str(item) for item in value),
+            ", ".join(
+                " ".join(map(str, item)) if isinstance(item, list | tuple) else str(item)
+                for item in value
+            ),
         )
     else:
         yield label, shown(value)

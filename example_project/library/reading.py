@@ -81,7 +81,9 @@ def measure(chapter: str) -> Measured:
     lowered = chapter.lower()
     words = WORD.findall(lowered)
     common = Counter(LETTERS.findall(lowered)).most_common(COMMON_WORDS_OF_A_CHAPTER)
-    return Measured(len(chapter.splitlines()), len(words), len(chapter), common, fingerprints(words))
+    return Measured(
+        len(chapter.splitlines()), len(words), len(chapter), common, fingerprints(words)
+    )
 
 
 def combine(measured: Iterable[Measured]) -> Measured:
@@ -90,7 +92,11 @@ def combine(measured: Iterable[Measured]) -> Measured:
     common: Counter[str] = Counter()
     hashes: set[int] = set()
     for chapter in measured:
-        lines, words, characters = lines + chapter.lines, words + chapter.words, characters + chapter.characters
+        lines, words, characters = (
+            lines + chapter.lines,
+            words + chapter.words,
+            characters + chapter.characters,
+        )
         common.update(dict(chapter.common))
         hashes = set(heapq.nsmallest(FINGERPRINTS, hashes | set(chapter.fingerprints)))
     return Measured(lines, words, characters, common.most_common(COMMON_WORDS), sorted(hashes))
@@ -105,4 +111,6 @@ def fingerprints(words: list[str]) -> list[int]:
 
 def hash64(shingle: str) -> int:
     """Return a hash that is the same in every process, in the range of a bigint."""
-    return int.from_bytes(hashlib.blake2b(shingle.encode(), digest_size=8).digest(), "big", signed=True)
+    return int.from_bytes(
+        hashlib.blake2b(shingle.encode(), digest_size=8).digest(), "big", signed=True
+    )

@@ -20,7 +20,11 @@ class Kind(enum.Enum):
         lowered = name.lower()
         if lowered.endswith((".py", ".pyi")):
             return cls.PYTHON
-        return cls.LICENSE if lowered.startswith(("license", "licence", "copying", "notice")) else cls.TEXT
+        return (
+            cls.LICENSE
+            if lowered.startswith(("license", "licence", "copying", "notice"))
+            else cls.TEXT
+        )
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,14 @@ def search(words: str) -> QuerySet[Document]:
     """Return the best hits for what a person typed: words, "a phrase" in quotes, or, -without."""
     query = SearchQuery(words, config=CONFIG, search_type="websearch")
     headline = SearchHeadline(
-        "text", query, config=CONFIG, start_sel=START, stop_sel=STOP, max_words=30, min_words=15, max_fragments=1
+        "text",
+        query,
+        config=CONFIG,
+        start_sel=START,
+        stop_sel=STOP,
+        max_words=30,
+        min_words=15,
+        max_fragments=1,
     )
     return (
         Document.objects.filter(search=query, is_published=True)

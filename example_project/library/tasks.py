@@ -23,7 +23,9 @@ from horsies_django.schedules import Every
 
 REINDEXED = 25  # documents at a time
 UNDO = RetryPolicy.exponential(base_seconds=1, max_retries=10)
-REPEATABLE = RetryPolicy.exponential(base_seconds=1, max_retries=3, auto_retry_for=["WORKER_CRASHED"])
+REPEATABLE = RetryPolicy.exponential(
+    base_seconds=1, max_retries=3, auto_retry_for=["WORKER_CRASHED"]
+)
 
 
 @task(queue="imports", retry_policy=REPEATABLE)
@@ -45,11 +47,18 @@ def read_file(upload_id: int) -> TaskResult[Imported, TaskError]:
             folder=upload.folder,
             name=upload.name,
             digest=upload.digest,
-            defaults={"text": text, "size": len(content), "kind": kind.value, "is_published": False},
+            defaults={
+                "text": text,
+                "size": len(content),
+                "kind": kind.value,
+                "is_published": False,
+            },
         )
         Upload.objects.filter(pk=upload_id).update(document=document)
     is_new = not document.is_published
-    return TaskResult(ok=Imported(document.pk, document.path, kind, len(content), document.digest, is_new))
+    return TaskResult(
+        ok=Imported(document.pk, document.path, kind, len(content), document.digest, is_new)
+    )
 
 
 @task(queue="imports", retry_policy=UNDO)
@@ -59,9 +68,16 @@ def remove_document(upload_id: int, result: Imported | None) -> bool:
     Without a result, it is not known how the reading ended: the upload knows its document, because both commit together.
     """
     upload = Upload.objects.filter(pk=upload_id)
-    document_id = result.document_id if result else upload.values_list("document_id", flat=True).first()
+    document_id = (
+        result.document_id if result else upload.values_list("document_id", flat=True).first()
+    )
     with transaction.atomic():
-        document = Document.objects.select_for_update().only("pk").filter(pk=document_id, is_published=False).first()
+        document = (
+            Document.objects.select_for_update()
+            .only("pk")
+            .filter(pk=document_id, is_published=False)
+            .first()
+        )
         if document is None:
             return False
         upload.update(document=None)
@@ -94,7 +110,9 @@ def measure_chapter(chapter: Chapter) -> TaskResult[reading.Measured, TaskError]
 
 
 @task(queue="indexing", retry_policy=REPEATABLE)
-def index_chapters(imported: Imported, measured: Results[reading.Measured]) -> TaskResult[Indexed, TaskError]:
+def index_chapters(
+    imported: Imported, measured: Results[reading.Measured]
+) -> TaskResult[Indexed, TaskError]:
     """Index a document whose chapters have been measured; they are read one after the other, however many there are."""
     Document.objects.filter(pk=imported.document_id).update(index_task=current_task().task_id)
     return write_index(imported.document_id, reading.combine(measured))
@@ -138,15 +156,21 @@ def reindex() -> int:
 
 
 @task(queue="verify", retry_policy=REPEATABLE)
-async def verify_document(document_id: int, url: str, digest: str) -> TaskResult[Verified, TaskError]:
+async def verify_document(
+    document_id: int, url: str, digest: str
+) -> TaskResult[Verified, TaskError]:
     """Fetch a document from the running site and compare what comes with the checksum of what was stored."""
     response = await fetch(url)
     if response.status != 200:
-        return TaskResult(err=TaskError("NOT_SERVED", f"{url} answered with status {response.status}"))
+        return TaskResult(
+            err=TaskError("NOT_SERVED", f"{url} answered with status {response.status}")
+        )
     found = reading.digest(response.body)
     if found != digest:
         message = f"{url} gave other bytes than were stored: SHA-256 {found}, not {digest}"
-        return TaskResult(err=TaskError("CHECKSUM_DIFFERS", message, data={"found": found, "stored": digest}))
+        return TaskResult(
+            err=TaskError("CHECKSUM_DIFFERS", message, data={"found": found, "stored": digest})
+        )
     now = timezone.now()
     if not await Document.objects.filter(pk=document_id).aupdate(verified_at=now):
         return TaskResult(err=document_gone(document_id))
@@ -164,20 +188,31 @@ def write_index(document_id: int, measured: reading.Measured) -> TaskResult[Inde
     now = timezone.now()
     with transaction.atomic():
         # Two tasks that index the same document at the same time take turns.
-        document = Document.objects.select_for_update().only("folder", "name").filter(pk=document_id).first()
+        document = (
+            Document.objects.select_for_update()
+            .only("folder", "name")
+            .filter(pk=document_id)
+            .first()
+        )
         if document is None:
             return TaskResult(err=document_gone(document_id))
         # The name weighs more than the text, so that a search for it finds the file itself first. Its words stand apart: as
         # they are, PostgreSQL takes "zebra.txt" for the name of a host.
-        vector = SearchVector(Value(" ".join(reading.WORD.findall(document.path))), weight="A", config=CONFIG)
+        vector = SearchVector(
+            Value(" ".join(reading.WORD.findall(document.path))), weight="A", config=CONFIG
+        )
         vector += SearchVector("text", weight="C", config=CONFIG)
         Fingerprint.objects.filter(document=document).delete()
-        Fingerprint.objects.bulk_create(Fingerprint(document=document, value=value) for value in measured.fingerprints)
+        Fingerprint.objects.bulk_create(
+            Fingerprint(document=document, value=value) for value in measured.fingerprints
+        )
         Document.objects.filter(pk=document_id).update(
             lines=measured.lines, words=measured.words, search=vector, indexed_at=now
         )
     counts = Counts(measured.lines, measured.words, measured.characters)
-    return TaskResult(ok=Indexed(document_id, counts, measured.common, len(measured.fingerprints), now))
+    return TaskResult(
+        ok=Indexed(document_id, counts, measured.common, len(measured.fingerprints), now)
+    )
 
 
 def document_gone(document_id: int) -> TaskError:

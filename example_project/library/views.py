@@ -34,8 +34,14 @@ def documents(request: HttpRequest) -> HttpResponse:
     """List the documents, and the latest announcements."""
     published = Document.objects.filter(is_published=True)
     page = Paginator(published.defer("text", "search"), PAGE).get_page(request.GET.get("page"))
-    counts = published.aggregate(all=Count("pk"), indexed=Count("indexed_at"), verified=Count("verified_at"))
-    context = {"page": page, "counts": counts, "announcements": Announcement.objects.all()[:ANNOUNCED]}
+    counts = published.aggregate(
+        all=Count("pk"), indexed=Count("indexed_at"), verified=Count("verified_at")
+    )
+    context = {
+        "page": page,
+        "counts": counts,
+        "announcements": Announcement.objects.all()[:ANNOUNCED],
+    }
     return render(request, "library/documents.html", context)
 
 
@@ -69,7 +75,9 @@ def upload(request: HttpRequest) -> HttpResponse:
         if len(handles) == 1:
             return redirect("library:import", handles[0].workflow_id)
         return redirect("library:uploads")
-    return render(request, "library/upload.html", {"form": form}, status=400 if form.errors else 200)
+    return render(
+        request, "library/upload.html", {"form": form}, status=400 if form.errors else 200
+    )
 
 
 @transaction.atomic
@@ -155,7 +163,9 @@ def result(request: HttpRequest, task_id: uuid.UUID) -> HttpResponse:
         "info": info,
         "name": info.task_name.rpartition(".")[2],
         "error": outcome.err if outcome is not None else None,
-        "values": list(progress.told(outcome.ok)) if outcome is not None and outcome.is_ok() else [],
+        "values": list(progress.told(outcome.ok))
+        if outcome is not None and outcome.is_ok()
+        else [],
         "seconds": (info.finished_at - info.started_at).total_seconds()
         if outcome is not None and info.started_at
         else None,
@@ -184,9 +194,12 @@ def near_duplicates_page(request: HttpRequest) -> HttpResponse:
 def verify(request: HttpRequest) -> HttpResponse:
     """Have every document that was not checked yet fetched back from this site and compared with its checksum."""
     with transaction.atomic():
-        waiting = list(Document.objects.filter(verified_at=None, is_published=True).only("pk", "digest"))
+        waiting = list(
+            Document.objects.filter(verified_at=None, is_published=True).only("pk", "digest")
+        )
         handles = verify_document.send_many(
-            {"document_id": item.pk, "url": address_of(request, item), "digest": item.digest} for item in waiting
+            {"document_id": item.pk, "url": address_of(request, item), "digest": item.digest}
+            for item in waiting
         )
         for item, handle in zip(waiting, handles, strict=True):
             item.verify_task = handle.task_id

@@ -24,8 +24,21 @@ from horsies_django.admin.base.history import (
     shown_reason,
     without_arguments,
 )
-from horsies_django.admin.base.html import LONGEST_CELL, NOTHING, block, field, json_block, moment_field, row_field
-from horsies_django.admin.base.readonly import ChosenFilter, ModelAdmin, NextPageMixin, ReadOnlyAdminMixin
+from horsies_django.admin.base.html import (
+    LONGEST_CELL,
+    NOTHING,
+    block,
+    field,
+    json_block,
+    moment_field,
+    row_field,
+)
+from horsies_django.admin.base.readonly import (
+    ChosenFilter,
+    ModelAdmin,
+    NextPageMixin,
+    ReadOnlyAdminMixin,
+)
 from horsies_django.conf import config
 from horsies_django.models import AuditEntry, Queue, WorkflowRun
 from horsies_django.monitoring.reading import DEEPEST
@@ -53,7 +66,9 @@ class SubjectFilter(admin.SimpleListFilter):
         queues = Queue.objects.using(config().database).only("name").order_by("name")
         return [(queue.name, str(queue)) for queue in queues]
 
-    def queryset(self, request: HttpRequest, queryset: QuerySet[AuditEntry]) -> QuerySet[AuditEntry]:
+    def queryset(
+        self, request: HttpRequest, queryset: QuerySet[AuditEntry]
+    ) -> QuerySet[AuditEntry]:
         """Filter by the subject. Raises IncorrectLookupParameters for a name that PostgreSQL cannot store."""
         name = self.value()
         if name and "\x00" in name:
@@ -71,7 +86,11 @@ class AuditListMixin(NextPageMixin):
             return entries.order_by("-at", "-pk")
         if self.chosen(ActionFilter):
             self.note = LOOKED_AT_NEWEST
-            last = AuditEntry.objects.using(entries.db).order_by("-pk").values("pk")[DEEPEST - 1 : DEEPEST]
+            last = (
+                AuditEntry.objects.using(entries.db)
+                .order_by("-pk")
+                .values("pk")[DEEPEST - 1 : DEEPEST]
+            )
             entries = entries.filter(pk__gte=Coalesce(Subquery(last), Value(uuid.UUID(int=0))))
         return entries.order_by("-pk")
 
@@ -82,7 +101,9 @@ class AuditListMixin(NextPageMixin):
 
 def with_subject(page: Any, request: HttpRequest, entry: Any) -> AuditEntry:
     """Set ``linked_subject`` of an entry, a link if the user may see that page, else text; and whether they may see payloads."""
-    model = next((model for prefix, model in SUBJECTS.items() if entry.action.startswith(prefix)), None)
+    model = next(
+        (model for prefix, model in SUBJECTS.items() if entry.action.startswith(prefix)), None
+    )
     text = entry.subject if model in (None, WorkflowRun) else str(model(name=entry.subject))
     entry.linked_subject = page.link(request, model, entry.subject, text) if model else text
     entry.payload_visible = page.has_view_payload_permission(request)
@@ -93,7 +114,14 @@ class AuditAdminMixin(ReadOnlyAdminMixin):
     """The logic of the audit's pages, for any ModelAdmin."""
 
     change_list_mixin = AuditListMixin
-    list_display = ("at_", "actor", "shown_action", "shown_subject", "shown_changes", "shown_reason")
+    list_display = (
+        "at_",
+        "actor",
+        "shown_action",
+        "shown_subject",
+        "shown_changes",
+        "shown_reason",
+    )
     list_display_links = ("at_",)
     list_filter = (ActionFilter, SubjectFilter)
     search_fields = ("subject",)  # shows the box; searched() does the search
@@ -125,14 +153,20 @@ class AuditAdminMixin(ReadOnlyAdminMixin):
     at_ = moment_field(AuditEntry, "at")
     shown_action = row_field(gettext_lazy("action"), lambda entry: shown_action(entry))
     shown_subject = field("linked_subject", gettext_lazy("subject"))
-    shown_changes = row_field(gettext_lazy("changes"), lambda entry: "; ".join(changes(entry)) or NOTHING)
+    shown_changes = row_field(
+        gettext_lazy("changes"), lambda entry: "; ".join(changes(entry)) or NOTHING
+    )
     shown_before = row_field(gettext_lazy("before"), lambda entry: columns(entry, entry.before))
     shown_after = row_field(gettext_lazy("after"), lambda entry: columns(entry, entry.after))
 
 
 def columns(entry: Any, found: object) -> SafeString | str:
     """Return the columns of an entry as JSON; the arguments of a schedule only if the user may see payloads."""
-    if isinstance(found, dict) and entry.action.startswith(OF_SCHEDULES) and not entry.payload_visible:
+    if (
+        isinstance(found, dict)
+        and entry.action.startswith(OF_SCHEDULES)
+        and not entry.payload_visible
+    ):
         found = without_arguments(found)
     return NOTHING if found is None else json_block(found)
 

@@ -25,7 +25,18 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from horsies_django.admin.base.html import FEW, LAST, MANY, NODE_PAGE, absolute, age, badge, bars, breakable, seconds
+from horsies_django.admin.base.html import (
+    FEW,
+    LAST,
+    MANY,
+    NODE_PAGE,
+    absolute,
+    age,
+    badge,
+    bars,
+    breakable,
+    seconds,
+)
 from horsies_django.admin.base.readonly import refusal
 from horsies_django.admin.workers import LIFE
 from horsies_django.conf import config
@@ -64,7 +75,10 @@ SEVERITIES = {
     Severity.CRITICAL: ("failed", "✕", gettext_lazy("Critical")),
     Severity.WARNING: ("paused", "!", gettext_lazy("Warning")),
 }
-HALTED = {"paused": gettext_lazy("paused by a failure"), "not undone": gettext_lazy("not undone completely")}
+HALTED = {
+    "paused": gettext_lazy("paused by a failure"),
+    "not undone": gettext_lazy("not undone completely"),
+}
 # The first word of a problem's subject -> the model whose viewers are told of it; others are told to those who may view queues.
 MODELS: dict[str, type[Model]] = {
     "task": Task, "worker": Worker, "schedule": Schedule, "schedules": Schedule, "workflow": WorkflowRun, "audit": AuditEntry,
@@ -97,10 +111,15 @@ def summary(connection: Connection, span: str) -> Summary:
         return found
     steps, failures = summaries.read(  # workers add to it once a minute
         f"history of {span}",
-        lambda: (history.series(connection, length, points), HistoryStore(connection).failures(length, MOST_FAILURES)),
+        lambda: (
+            history.series(connection, length, points),
+            HistoryStore(connection).failures(length, MOST_FAILURES),
+        ),
         seconds=60.0,
     )
-    return found._replace(steps=steps, failures=failures, gates=HealthStore(connection).waiting_gates())
+    return found._replace(
+        steps=steps, failures=failures, gates=HealthStore(connection).waiting_gates()
+    )
 
 
 summaries: Cached[Any] = Cached()
@@ -124,7 +143,9 @@ def read(span: str) -> Summary | DatabaseError:
 class Overview:
     """A summary as one user of a site sees it. ``lists``: the addresses of the lists of the models that they may view."""
 
-    def __init__(self, request: Any, lists: Mapping[type[Model], str], summary: Summary, chosen: str) -> None:
+    def __init__(
+        self, request: Any, lists: Mapping[type[Model], str], summary: Summary, chosen: str
+    ) -> None:
         self.site = getattr(request, "current_app", None)
         self.lists, self.summary, self.chosen = lists, summary, chosen
         self.clock = summary.health.database.clock
@@ -136,28 +157,44 @@ class Overview:
     def to(self, name: str, arguments: tuple[object, ...], text: Text) -> Text:
         """Return ``text`` as a link to a page, or only the text if the site does not have it."""
         try:
-            return format_html('<a href="{}">{}</a>', reverse(name, args=arguments, current_app=self.site), text)
+            return format_html(
+                '<a href="{}">{}</a>', reverse(name, args=arguments, current_app=self.site), text
+            )
         except NoReverseMatch:
             return text
 
     def listed(self, text: str, **fields: str) -> Text:
         """Return ``text`` as a link to the tasks with these fields."""
         address = self.lists.get(Task)
-        return format_html('<a href="{}?{}">{}</a>', address, urlencode(fields), text) if address else text
+        return (
+            format_html('<a href="{}?{}">{}</a>', address, urlencode(fields), text)
+            if address
+            else text
+        )
 
     def shown(self) -> dict[str, Any]:
         """Return what the template shows; a section that the user may not see is missing."""
         health = self.summary.health
         if not health.complete:
             return {"problems": list(self.problems())}
-        made = {Task: self.failures, Worker: self.workers, Schedule: self.schedules, WorkflowRun: self.workflows}
+        made = {
+            Task: self.failures,
+            Worker: self.workers,
+            Schedule: self.schedules,
+            WorkflowRun: self.workflows,
+        }
         queues = [self.queue(one) for one in health.queues[:MANY]] if Queue in self.lists else None
         return {
             "problems": list(self.problems()),
             "queues": queues,
             "columns": COLUMNS,
             "more": len(health.queues) > MANY,
-            "sections": [section for model, sections in made.items() if model in self.lists for section in sections()],
+            "sections": [
+                section
+                for model, sections in made.items()
+                if model in self.lists
+                for section in sections()
+            ],
         }
 
     def problems(self) -> Iterator[tuple[Text, ...]]:
@@ -165,7 +202,13 @@ class Overview:
         for one in self.summary.problems:
             if MODELS.get(one.subject.partition(" ")[0], Queue) in self.lists:
                 since = age(one.since, self.clock) if one.since else ""
-                yield badge(*SEVERITIES[one.severity]), capfirst(one.text), since, capfirst(one.advice), self.about(one)
+                yield (
+                    badge(*SEVERITIES[one.severity]),
+                    capfirst(one.text),
+                    since,
+                    capfirst(one.advice),
+                    self.about(one),
+                )
 
     def about(self, problem: Problem) -> Text:
         """Return a link to what a problem is about: a row, or a list of tasks."""
@@ -175,30 +218,45 @@ class Overview:
             if problem.code == ProblemCode.CRASHES:
                 # What ended a child may have been retried since, and wait, run or be completed.
                 return self.listed(_("These tasks"), name=name)
-            waits = problem.code == ProblemCode.UNKNOWN_TASK and name in {one.task_name for one in health.unknown_tasks}
+            waits = problem.code == ProblemCode.UNKNOWN_TASK and name in {
+                one.task_name for one in health.unknown_tasks
+            }
             status = "PENDING" if waits else "FAILED"
             return self.listed(_("These tasks"), status=status, name=name)
         if kind == "workflow":
-            run = next((one.run for one in health.halted_runs if str(one.run) in problem.text), None)
+            run = next(
+                (one.run for one in health.halted_runs if str(one.run) in problem.text), None
+            )
             return self.link(WorkflowRun, run, _("The first run")) if run else ""
         if kind == "worker":
-            known = (one.id for one in health.workers if f"{one.hostname}:{one.pid}" == name and not one.up)
+            known = (
+                one.id
+                for one in health.workers
+                if f"{one.hostname}:{one.pid}" == name and not one.up
+            )
             return self.link(Worker, next(known, name), _("The worker"))
         if kind in ("queue", "schedule"):
             return self.link(Queue if kind == "queue" else Schedule, name, name)
         if model := MODELS.get(kind):
-            return format_html('<a href="{}">{}</a>', self.lists[model], model._meta.verbose_name_plural)
+            return format_html(
+                '<a href="{}">{}</a>', self.lists[model], model._meta.verbose_name_plural
+            )
         return ""
 
     def queue(self, queue: QueueHealth) -> tuple[Text, Text, list[tuple[str | Promise, Text]]]:
         """Return the name of a queue, whether it is paused, and its columns. The cluster is all queues."""
         of_queue = {} if queue.name == CLUSTER else {"queue": queue.name}
         lately = (one for one in self.summary.health.lately if queue.name in (one.queue, CLUSTER))
-        rate = sum(one.n for one in lately if one.failed or one.result in (COMPLETED, RETURNED)) / LATELY_MINUTES
+        rate = (
+            sum(one.n for one in lately if one.failed or one.result in (COMPLETED, RETURNED))
+            / LATELY_MINUTES
+        )
         steps = history.of_queue(self.summary.steps, queue.name)
         whole = history.together(steps)
         columns = (
-            self.listed(f"{queue.pending:,}{'+' * queue.pending_more}", status="PENDING", **of_queue),
+            self.listed(
+                f"{queue.pending:,}{'+' * queue.pending_more}", status="PENDING", **of_queue
+            ),
             seconds(queue.oldest_seconds),
             gauge(self.listed(f"{queue.running:,}", status="RUNNING", **of_queue), queue),
             f"{rate:,.{0 if rate >= 10 else 1}f}",
@@ -222,7 +280,11 @@ class Overview:
         found = self.summary.health.workers
         states = Counter(one.state for one in found)
         silent = [one for one in found if one.state in ("stale", "dead")]
-        lines = [format_html("{} {}", f"{states[state]:,}", badge(*LIFE[state])) for state in LIFE if states[state]]
+        lines = [
+            format_html("{} {}", f"{states[state]:,}", badge(*LIFE[state]))
+            for state in LIFE
+            if states[state]
+        ]
         for one in silent[:FEW]:
             link = self.link(Worker, one.id, f"{one.hostname}:{one.pid}")
             lines.append(line(link, _("last seen %(span)s ago"), one.silent_seconds))
@@ -233,7 +295,10 @@ class Overview:
         late = [(name, by) for name, by in found if by > LATE.total_seconds()]
         yield (
             _("Late schedules"),
-            [line(self.link(Schedule, name, name), _("for %(span)s"), by) for name, by in late[:LAST]],
+            [
+                line(self.link(Schedule, name, name), _("for %(span)s"), by)
+                for name, by in late[:LAST]
+            ],
         )
 
     def workflows(self) -> Iterator[Section]:
@@ -244,7 +309,11 @@ class Overview:
         yield (
             _("Gates that wait"),
             [
-                many(one.many, self.to(f"admin:{NODE_PAGE}", (quote(one.run), one.number), one.gate), one.workflow)
+                many(
+                    one.many,
+                    self.to(f"admin:{NODE_PAGE}", (quote(one.run), one.number), one.gate),
+                    one.workflow,
+                )
                 for one in self.summary.gates[:LAST]
             ],
         )
@@ -254,13 +323,24 @@ def gauge(running: Text, queue: QueueHealth) -> Text:
     """Return how many tasks run, and of how many that may."""
     if not queue.limit:
         return running
-    template = '{} {} <progress class="horsies-progress" value="{}" max="{}" aria-label="{}"></progress>'
+    template = (
+        '{} {} <progress class="horsies-progress" value="{}" max="{}" aria-label="{}"></progress>'
+    )
     text = _("of %(limit)s") % {"limit": f"{queue.limit:,}"}
-    return format_html(template, running, text, str(queue.running + queue.claimed), str(queue.limit), _("Permits held"))
+    return format_html(
+        template,
+        running,
+        text,
+        str(queue.running + queue.claimed),
+        str(queue.limit),
+        _("Permits held"),
+    )
 
 
 def line(text: Text, form: str, by: float) -> SafeString:
-    return format_html('{} <span class="horsies-quiet">{}</span>', text, form % {"span": seconds(by)})
+    return format_html(
+        '{} <span class="horsies-quiet">{}</span>', text, form % {"span": seconds(by)}
+    )
 
 
 def many(count: int, text: Text, quiet: object) -> SafeString:
@@ -281,4 +361,9 @@ def overview(request: HttpRequest, app_list: Iterable[Mapping[str, Any]]) -> dic
     if isinstance(found, DatabaseError):
         return {**context, "refused": refusal(found)}
     seen = Overview(request, lists, found, chosen)
-    return {**context, "complete": found.health.complete, "read_at": absolute(seen.clock), **seen.shown()}
+    return {
+        **context,
+        "complete": found.health.complete,
+        "read_at": absolute(seen.clock),
+        **seen.shown(),
+    }

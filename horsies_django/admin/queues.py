@@ -67,14 +67,20 @@ NOT_OVERRIDDEN = object()
 
 DAY = dt.timedelta(days=1)
 
-GIVEN_UP: str | Promise = gettext_lazy("The counts are missing, because counting took longer than three seconds.")
-SILENT_CLUSTER = Q(name=CLUSTER, max_concurrency__isnull=True, override__isnull=True, paused_at__isnull=True)
+GIVEN_UP: str | Promise = gettext_lazy(
+    "The counts are missing, because counting took longer than three seconds."
+)
+SILENT_CLUSTER = Q(
+    name=CLUSTER, max_concurrency__isnull=True, override__isnull=True, paused_at__isnull=True
+)
 
 
 class LimitField(forms.CharField):
     """A limit: empty means NOT_OVERRIDDEN, ``none`` means None, no limit."""
 
-    widget = forms.TextInput(attrs={"class": "vIntegerField", "inputmode": "numeric", "autocomplete": "off"})
+    widget = forms.TextInput(
+        attrs={"class": "vIntegerField", "inputmode": "numeric", "autocomplete": "off"}
+    )
 
     def __init__(self, *, lowest: int, **kwargs: Any) -> None:
         super().__init__(required=False, **kwargs)
@@ -90,7 +96,9 @@ class LimitField(forms.CharField):
         number = int(text) if re.fullmatch(r"[0-9]{1,10}", text) else -1
         if not self.lowest <= number <= LARGEST_LIMIT:
             raise forms.ValidationError(
-                _("Enter a whole number from %(low)s to %(high)s, “none” for no limit, or leave it empty.")
+                _(
+                    "Enter a whole number from %(low)s to %(high)s, “none” for no limit, or leave it empty."
+                )
                 % {"low": self.lowest, "high": f"{LARGEST_LIMIT:,}"}
             )
         return number
@@ -102,12 +110,16 @@ class EndField(forms.DateTimeField):
     ``held`` is the value when the form was opened, which a hidden field keeps: the stored value may change meanwhile.
     """
 
-    widget = forms.DateTimeInput({"type": "datetime-local", "step": "1"}, format="%Y-%m-%dT%H:%M:%S")
+    widget = forms.DateTimeInput(
+        {"type": "datetime-local", "step": "1"}, format="%Y-%m-%dT%H:%M:%S"
+    )
     held: dt.datetime | None = None
 
     def clean(self, value: Any) -> Any:
         """Return ``held`` if the input was not changed, else the entered value."""
-        return self.held if self.held and _moment(value) == _shown(self.held) else super().clean(value)
+        return (
+            self.held if self.held and _moment(value) == _shown(self.held) else super().clean(value)
+        )
 
 
 def _moment(text: object) -> dt.datetime | None:
@@ -140,7 +152,9 @@ class OverrideForm(ChangeForm):
         until, zone = self.fields["until"], timezone.get_current_timezone_name()
         assert isinstance(until, EndField)
         until.held = _moment(self.data.get("until_held"))
-        help_text = _("Leave it empty to keep the override until it is cleared. Time zone: %(zone)s.")
+        help_text = _(
+            "Leave it empty to keep the override until it is cleared. Time zone: %(zone)s."
+        )
         until.help_text = help_text % {"zone": zone}
         self.initial["until"] = row.override_until
         self.initial["until_held"] = row.override_until and row.override_until.isoformat()
@@ -149,7 +163,9 @@ class OverrideForm(ChangeForm):
             field = self.fields[key]
             field.label = label_of_limit(key).capitalize()
             declared = _("Declared: %(limit)s.") % {"limit": shown_limit(getattr(row, key))}
-            field.help_text = f"{declared} {_('0 lets no task start.')}" if key == "max_concurrency" else declared
+            field.help_text = (
+                f"{declared} {_('0 lets no task start.')}" if key == "max_concurrency" else declared
+            )
             if key in override:
                 self.initial[key] = "none" if override[key] is None else override[key]
             if row.name == CLUSTER and key != "max_concurrency":
@@ -159,13 +175,17 @@ class OverrideForm(ChangeForm):
         """Refuse the last year that Python supports: in another time zone the end could be in the year 10000."""
         until: dt.datetime | None = self.cleaned_data["until"]
         if until is not None and until.year >= dt.MAXYEAR:
-            raise forms.ValidationError(_("This is too far in the future. Leave it empty for no end."))
+            raise forms.ValidationError(
+                _("This is too far in the future. Leave it empty for no end.")
+            )
         return until
 
     def clean(self) -> dict[str, Any]:
         """Refuse an override without limits."""
         if not self.errors and not self._limits():
-            raise forms.ValidationError(_("Enter at least one limit. To end an override, clear it instead."))
+            raise forms.ValidationError(
+                _("Enter at least one limit. To end an override, clear it instead.")
+            )
         return self.cleaned_data
 
     def apply(self) -> Any:
@@ -186,7 +206,9 @@ class Shown:
         self.page, self.request, self.name, self.now = page, request, queue.name, queue.read_at
         self.alias = queue._state.db
         self.visible = (
-            page.has_view_payload_permission(request) or self.name != CLUSTER and queue.partition_by_args is None
+            page.has_view_payload_permission(request)
+            or self.name != CLUSTER
+            and queue.partition_by_args is None
         )
 
     def tables(self, *names: str) -> list[Table]:
@@ -197,7 +219,9 @@ class Shown:
     def key(self, partition: str | None) -> SafeString | str:
         if partition is None:
             return NOTHING
-        return marked("partition", Truncator(partition).chars(LONGEST_NAME) if self.visible else _("hidden"))
+        return marked(
+            "partition", Truncator(partition).chars(LONGEST_NAME) if self.visible else _("hidden")
+        )
 
     def read_day(self) -> list[history.Step]:
         return history.of_queue(history.series(connections[self.alias], DAY, 24), self.name)
@@ -211,11 +235,17 @@ class Shown:
 
         marks = ("−24 h", "−12 h", _("now"))
         chart = (
-            bars([step[:2] for step in read], _("Tasks an hour"), width=720, height=140, marks=marks) if read else ""
+            bars(
+                [step[:2] for step in read], _("Tasks an hour"), width=720, height=140, marks=marks
+            )
+            if read
+            else ""
         )
         heads = (_("Completed"), _("Failed"), _("Wait, 95 %"), _("Run, 95 %"))
         rows = rows_or_none(read and [history.together(read)], row)
-        return Table("day", _("Last 24 hours"), heads, rows, empty=_("Nothing was counted."), above=chart)
+        return Table(
+            "day", _("Last 24 hours"), heads, rows, empty=_("Nothing was counted."), above=chart
+        )
 
     def read_permits(self) -> list[overview.PermitHolder]:
         return overview.permits(self.name, MANY)
@@ -226,14 +256,28 @@ class Shown:
 
         def row(one: overview.PermitHolder) -> list[Any]:
             silent = "" if one.alive else badge("silent", "✕", _("Dead"))
-            task, worker = self.page.link(self.request, Task, one.task_id, one.task_name), workers[one.worker_id]
-            held = [task, status_badge(one.status), age(one.since, self.now), format_html("{} {}", worker, silent)]
+            task, worker = (
+                self.page.link(self.request, Task, one.task_id, one.task_name),
+                workers[one.worker_id],
+            )
+            held = [
+                task,
+                status_badge(one.status),
+                age(one.since, self.now),
+                format_html("{} {}", worker, silent),
+            ]
             return [*held, one.child_pid or NOTHING, self.key(one.partition)]
 
         heads = (_("Task"), _("Status"), _("Since"), _("Worker"), _("Process"), _("Partition"))
-        note = _("Only the 100 permits held the longest are shown.") if found and len(found) >= MANY else ""
+        note = (
+            _("Only the 100 permits held the longest are shown.")
+            if found and len(found) >= MANY
+            else ""
+        )
         empty = _("None: no task of this queue is running or claimed.")
-        return Table("permits", _("Tasks holding permits"), heads, rows_or_none(found, row), note, empty)
+        return Table(
+            "permits", _("Tasks holding permits"), heads, rows_or_none(found, row), note, empty
+        )
 
     def read_waiting(self) -> list[tuple[str, dt.datetime]]:
         pending = Task.objects.using(self.alias).filter(PENDING, parked=False, queue_name=self.name)
@@ -247,10 +291,20 @@ class Shown:
             if at <= self.now:
                 due[name].append(at)
         most = sorted(due.items(), key=lambda one: -len(one[1]))[:LAST]
-        rows = [[breakable(name), f"{len(times):,}", age(min(times), self.now)] for name, times in most]
-        note = _("Counted among the first 10,000 tasks, without those that wait for a permit of their partition.")
+        rows = [
+            [breakable(name), f"{len(times):,}", age(min(times), self.now)] for name, times in most
+        ]
+        note = _(
+            "Counted among the first 10,000 tasks, without those that wait for a permit of their partition."
+        )
         heads = (_("Task"), _("Tasks"), _("The oldest has been due for"))
-        return Table("waiting", _("Due tasks that wait, by name"), heads, None if found is None else rows, note)
+        return Table(
+            "waiting",
+            _("Due tasks that wait, by name"),
+            heads,
+            None if found is None else rows,
+            note,
+        )
 
     def read_partitions(self) -> list[overview.PartitionLoad]:
         return overview.partitions(self.name, LAST)
@@ -259,7 +313,10 @@ class Shown:
         """Return the partitions with most tasks, and how many of these wait for a permit."""
 
         def row(load: overview.PartitionLoad) -> list[Any]:
-            limit, more = NOTHING if load.limit is None else f"{load.limit:,}", "+" if load.parked_more else ""
+            limit, more = (
+                NOTHING if load.limit is None else f"{load.limit:,}",
+                "+" if load.parked_more else "",
+            )
             full = load.limit is not None and load.running >= load.limit
             mark = badge("full", "■", _("At its limit")) if full else ""
             return [
@@ -269,11 +326,15 @@ class Shown:
                 f"{load.parked:,}{more}",
             ]
 
-        hidden = _("Partition keys contain arguments. The permission %(permission)s is required to see them.")
+        hidden = _(
+            "Partition keys contain arguments. The permission %(permission)s is required to see them."
+        )
         note = "" if self.visible else hidden % {"permission": "horsies.view_payload"}
         heads = (_("Partition"), _("Running"), _("Limit"), _("Tasks waiting for a permit"))
         empty = _("No partition holds a permit.")
-        return Table("partitions", _("Busiest partitions"), heads, rows_or_none(found, row), note, empty)
+        return Table(
+            "partitions", _("Busiest partitions"), heads, rows_or_none(found, row), note, empty
+        )
 
     def read_stopped(self) -> list[overview.OrderedKey]:
         return overview.keys(self.name, limit=MANY)
@@ -283,18 +344,29 @@ class Shown:
 
         def row(one: overview.OrderedKey) -> list[Any]:
             task = self.page.link(self.request, Task, one.task_id, one.task_name)
-            return [self.key(one.partition), task, age(one.since, self.now), f"{one.behind:,}" + "+" * one.behind_more]
+            return [
+                self.key(one.partition),
+                task,
+                age(one.since, self.now),
+                f"{one.behind:,}" + "+" * one.behind_more,
+            ]
 
         note = _("Retry a failed task on its page, or skip it: then the tasks behind it start.")
         if found and len(found) >= MANY:
             note = f"{_('Only the 100 keys stopped the longest are shown.')} {note}"
         heads = (_("Key"), _("Failed task"), _("Since"), _("Tasks behind it"))
-        return Table("stopped", _("Keys that a failed task stops"), heads, rows_or_none(found, row), note)
+        return Table(
+            "stopped", _("Keys that a failed task stops"), heads, rows_or_none(found, row), note
+        )
 
 
 def with_overviews(alias: str, queues: list[Any]) -> list[Any]:
     """Set ``overview`` of each queue, None if reading it timed out; return the queues in their effective order."""
-    found = read_bounded(alias, lambda: overview.queues([queue.name for queue in queues])) if queues else []
+    found = (
+        read_bounded(alias, lambda: overview.queues([queue.name for queue in queues]))
+        if queues
+        else []
+    )
     by_name = {view.name: view for view in found or []}
     for queue in queues:
         queue.overview = by_name.get(queue.name)
@@ -307,7 +379,9 @@ class QueueListMixin(NextPageMixin):
 
     def source(self) -> QuerySet[Queue]:
         queues: QuerySet[Queue] = self.queryset.exclude(SILENT_CLUSTER)
-        return queues.order_by(Case(When(name=CLUSTER, then=Value(0)), default=Value(1)), "priority", "name")
+        return queues.order_by(
+            Case(When(name=CLUSTER, then=Value(0)), default=Value(1)), "priority", "name"
+        )
 
     def prepare(self, request: HttpRequest, rows: list[Any]) -> list[Any]:
         """Add the counts, read for the whole page at once."""
@@ -333,13 +407,31 @@ class QueueAdminMixin(ChangeMixin):
     def get_fieldsets(self, request: HttpRequest, obj: Queue | None = None) -> Any:
         """Return the fields; those of a pause or an override only if there is one."""
         counts = ("shown_running", "shown_claimed", "shown_pending")
-        served = ("shown_full", "shown_workers", *(["shown_tasks"] if self.lists_tasks(request) else []))
+        served = (
+            "shown_full",
+            "shown_workers",
+            *(["shown_tasks"] if self.lists_tasks(request) else []),
+        )
         override = (("override_by", "overridden", "override_ends"), "override_reason")
         pause = (("paused_by", "paused"), "paused_reason")
         return (
-            (None, {"fields": (("shown_name", "shown_limit"), counts, served, ("created", "updated", "served"))}),
+            (
+                None,
+                {
+                    "fields": (
+                        ("shown_name", "shown_limit"),
+                        counts,
+                        served,
+                        ("created", "updated", "served"),
+                    )
+                },
+            ),
             *([(gettext_lazy("Pause"), {"fields": pause})] if obj and obj.paused_at else []),
-            *([(gettext_lazy("Override"), {"fields": override})] if obj and obj.override is not None else []),
+            *(
+                [(gettext_lazy("Override"), {"fields": override})]
+                if obj and obj.override is not None
+                else []
+            ),
         )
 
     def lists_tasks(self, request: HttpRequest) -> bool:
@@ -348,7 +440,9 @@ class QueueAdminMixin(ChangeMixin):
 
     def get_list_display(self, request: HttpRequest) -> Any:
         return [
-            name for name in super().get_list_display(request) if name != "shown_tasks" or self.lists_tasks(request)
+            name
+            for name in super().get_list_display(request)
+            if name != "shown_tasks" or self.lists_tasks(request)
         ]
 
     def complete(self, request: HttpRequest, row: Any) -> None:
@@ -360,12 +454,17 @@ class QueueAdminMixin(ChangeMixin):
         names = ["day", "permits"]
         if obj.name != CLUSTER:
             names.append("waiting")
-            names += ["partitions"] if obj.partition_by_task or obj.partition_by_args is not None else []
+            names += (
+                ["partitions"] if obj.partition_by_task or obj.partition_by_args is not None else []
+            )
             names += ["stopped"] if obj.partition_policy else []
         limits = limit_table(obj, obj.overview.effective if obj.overview else None)
         given_up = "" if obj.overview else format_html('<p class="horsies-note">{}</p>', GIVEN_UP)
         found = Shown(self, request, obj).tables(*names)
-        tables = [limits._replace(above=given_up), *(one for one in found if one.id != "stopped" or one.rows != [])]
+        tables = [
+            limits._replace(above=given_up),
+            *(one for one in found if one.id != "stopped" or one.rows != []),
+        ]
         return {
             "tables": [*tables, last_changes(self, request, obj, obj.name, OF_QUEUES)],
             "tools": self.tools(request, obj),
@@ -381,7 +480,9 @@ class QueueAdminMixin(ChangeMixin):
     def shown_limit(self, obj: Any) -> SafeString:
         """Return the effective limits, with badges if they are not the declared ones."""
         badges = format_html_join("", " {}", ((one,) for one in states(obj)))
-        return format_html("{}{}", levels(obj.overview.effective) if obj.overview else NOTHING, badges)
+        return format_html(
+            "{}{}", levels(obj.overview.effective) if obj.overview else NOTHING, badges
+        )
 
     @admin.display(description=gettext_lazy("pending"))
     def shown_pending(self, obj: Any) -> str:
@@ -409,7 +510,9 @@ class QueueAdminMixin(ChangeMixin):
 
     shown_name = row_field(gettext_lazy("name"), str)  # the row of the cluster has a text instead
     shown_running = row_field(gettext_lazy("running"), lambda queue: _count(queue, "running"))
-    shown_claimed = row_field(gettext_lazy("claimed"), lambda queue: _count(queue, "claimed"))  # but not started
+    shown_claimed = row_field(
+        gettext_lazy("claimed"), lambda queue: _count(queue, "claimed")
+    )  # but not started
     created = moment_field(Queue, "created_at")
     updated = moment_field(Queue, "updated_at")
     served = moment_field(Queue, "served_at")

@@ -7,7 +7,17 @@ from collections import defaultdict
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import CharField, DurationField, F, Func, OuterRef, Q, QuerySet, Subquery, Value
+from django.db.models import (
+    CharField,
+    DurationField,
+    F,
+    Func,
+    OuterRef,
+    Q,
+    QuerySet,
+    Subquery,
+    Value,
+)
 from django.http import HttpRequest
 from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
@@ -64,33 +74,50 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
     ordering = ("-started_at", "-pk")
     fieldsets = (
         (None, {"fields": ("shown_worker", "shown_id", "shown_state", "version")}),
-        (gettext_lazy("Work"), {"fields": ("shown_queues", "shown_slots", "shown_running", "shown_memory")}),
+        (
+            gettext_lazy("Work"),
+            {"fields": ("shown_queues", "shown_slots", "shown_running", "shown_memory")},
+        ),
         (gettext_lazy("Times"), {"fields": ("started", "seen", "stopping", "stopped")}),
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Worker]:
         """Read the heartbeat of each worker with it: its own row has a time that is written more rarely."""
-        beats, stale = Heartbeat.objects.filter(id=OuterRef("pk")), config().recovery.running_stale_threshold_ms
+        beats, stale = (
+            Heartbeat.objects.filter(id=OuterRef("pk")),
+            config().recovery.running_stale_threshold_ms,
+        )
         times = [F(name) for name in ("stopping_at", "stopped_at", "beat_at", "died_at")]
         threshold = Value(dt.timedelta(milliseconds=stale), DurationField())
         state = Func(*times, threshold, function="horsies_worker_phase", output_field=CharField())
         rows: QuerySet[Worker] = super().get_queryset(request)
-        rows = rows.annotate(beat_at=Subquery(beats.values("sent_at")), died_at=Subquery(beats.values("died_at")))
+        rows = rows.annotate(
+            beat_at=Subquery(beats.values("sent_at")), died_at=Subquery(beats.values("died_at"))
+        )
         return rows.annotate(state=state)
 
     def sections(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
         """Return the worker's processes, the tasks that they run, for users who may see tasks, and its latest snapshots."""
         alias, now = obj._state.db, obj.read_at
-        beats = Heartbeat.objects.using(alias).filter(worker_id=obj.pk).order_by("role", "pid")[:MANY]
+        beats = (
+            Heartbeat.objects.using(alias).filter(worker_id=obj.pk).order_by("role", "pid")[:MANY]
+        )
         states = WorkerState.objects.using(alias).filter(worker_id=obj.pk).order_by("-pk")[:LAST]
         pids = {id_: beat.pid for beat in beats for id_ in beat.holding or ()}
         tables: list[Table] = []
         runs = defaultdict(list)
         if request.user.has_perm("horsies.view_task"):
-            tasks = Task.objects.using(alias).filter(IN_FLIGHT, claimed_by=obj.pk).order_by("claimed_at")
+            tasks = (
+                Task.objects.using(alias)
+                .filter(IN_FLIGHT, claimed_by=obj.pk)
+                .order_by("claimed_at")
+            )
             rows = []
             for task in tasks.only("task_name", "queue_name", "started_at")[:MANY]:
-                link, pid = self.link(request, Task, task.pk, task.task_name), pids.get(str(task.pk))
+                link, pid = (
+                    self.link(request, Task, task.pk, task.task_name),
+                    pids.get(str(task.pk)),
+                )
                 running = span(now - task.started_at) if task.started_at else NOTHING
                 runs[pid].append((link, running))
                 rows.append([link, task.queue_name, running, pid or NOTHING])
@@ -101,18 +128,38 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
             role = _("parent, claims tasks") if beat.role == "claimer" else _("child, runs tasks")
             size = NOTHING if beat.memory_mb is None else _("%(n).0f MB") % {"n": beat.memory_mb}
             held = format_html_join(SafeString("<br>"), "{} {}", runs[beat.pid]) or NOTHING
-            return [beat.pid, role, size, held, moment(beat.sent_at, now), moment(beat.died_at, now)]
+            return [
+                beat.pid,
+                role,
+                size,
+                held,
+                moment(beat.sent_at, now),
+                moment(beat.died_at, now),
+            ]
 
         heads = (_("Process"), _("Role"), _("Memory"), _("Runs"), _("Last heartbeat"), _("Died"))
-        tables.insert(0, Table("processes", _("Processes"), heads, [process(beat) for beat in beats]))
+        tables.insert(
+            0, Table("processes", _("Processes"), heads, [process(beat) for beat in beats])
+        )
         if shots := [snapshot(state, now) for state in states]:
-            heads = (_("Taken"), _("Running"), _("Prefetched"), _("Children"), _("Memory"), _("CPU"))
+            heads = (
+                _("Taken"),
+                _("Running"),
+                _("Prefetched"),
+                _("Children"),
+                _("Memory"),
+                _("CPU"),
+            )
             tables.append(Table("states", _("Snapshots"), heads, shots))
         return {"tables": tables}
 
     @admin.display(description=gettext_lazy("queues"))
     def shown_queues(self, obj: Worker) -> str:
-        return ", ".join(str(name) for name in obj.queues) if isinstance(obj.queues, list) else str(obj.queues)
+        return (
+            ", ".join(str(name) for name in obj.queues)
+            if isinstance(obj.queues, list)
+            else str(obj.queues)
+        )
 
     @admin.display(description=gettext_lazy("slots"))
     def shown_slots(self, obj: Worker) -> str:
@@ -127,9 +174,13 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
 
     shown_worker = row_field(gettext_lazy("worker"), str)
     shown_state = field("state", gettext_lazy("state"), lambda state: badge(*LIFE[state]))
-    shown_running = row_field(gettext_lazy("running"), lambda worker: running(worker))  # at its last heartbeat
+    shown_running = row_field(
+        gettext_lazy("running"), lambda worker: running(worker)
+    )  # at its last heartbeat
     shown_memory = row_field(gettext_lazy("memory"), lambda worker: memory(worker))
-    uptime = row_field(gettext_lazy("started"), lambda worker: age(worker.started_at, worker.read_at))
+    uptime = row_field(
+        gettext_lazy("started"), lambda worker: age(worker.started_at, worker.read_at)
+    )
     started = moment_field(Worker, "started_at")
     seen = moment_field(Worker, "seen_at")
     stopping = moment_field(Worker, "stopping_at")
@@ -137,12 +188,22 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
 
 
 def running(row: Worker | WorkerState) -> str:
-    return _("%(sync)d sync, %(async)d async") % {"sync": row.running_sync, "async": row.running_async}
+    return _("%(sync)d sync, %(async)d async") % {
+        "sync": row.running_sync,
+        "async": row.running_async,
+    }
 
 
 def snapshot(state: WorkerState, now: dt.datetime) -> list[Any]:
     cpu = NOTHING if state.cpu_percent is None else _("%(n).0f %%") % {"n": state.cpu_percent}
-    return [moment(state.snapshot_at, now), running(state), state.buffered, state.children, memory(state), cpu]
+    return [
+        moment(state.snapshot_at, now),
+        running(state),
+        state.buffered,
+        state.children,
+        memory(state),
+        cpu,
+    ]
 
 
 def memory(row: Worker | WorkerState) -> str:
@@ -150,7 +211,10 @@ def memory(row: Worker | WorkerState) -> str:
         return NOTHING
     if not row.children_memory_mb:
         return _("%(own).0f MB") % {"own": row.memory_usage_mb}
-    return _("%(own).0f MB + %(children).0f MB") % {"own": row.memory_usage_mb, "children": row.children_memory_mb}
+    return _("%(own).0f MB + %(children).0f MB") % {
+        "own": row.memory_usage_mb,
+        "children": row.children_memory_mb,
+    }
 
 
 class WorkerAdmin(WorkerAdminMixin, ModelAdmin):

@@ -18,7 +18,16 @@ from django.utils import timezone
 
 from horsies_django.backends import tasks
 from horsies_django.backends.options import Options, options_problem, read
-from horsies_django.backends.results import BACKEND, Api, ResultMixin, alias_of, atell, fields_of, look, tell
+from horsies_django.backends.results import (
+    BACKEND,
+    Api,
+    ResultMixin,
+    alias_of,
+    atell,
+    fields_of,
+    look,
+    tell,
+)
 from horsies_django.conf import read as read_settings
 from horsies_django.core.queues import django_priority
 from horsies_django.tasks import registry
@@ -63,7 +72,9 @@ class BackendMixin:
             raise self.api.invalid_task("priority must be a whole number between -100 and 100.")
         if isinstance(task.run_after, dt.timedelta):
             if not dt.timedelta(0) <= task.run_after <= LONGEST_DELAY:
-                raise self.api.invalid_task("run_after must be from 0 seconds to 100 years from now.")
+                raise self.api.invalid_task(
+                    "run_after must be from 0 seconds to 100 years from now."
+                )
             fields = {field.name: getattr(task, field.name) for field in dataclasses.fields(task)}
             checked = SimpleNamespace(**fields | {"run_after": None})
         elif task.run_after is not None and not isinstance(task.run_after, dt.datetime):
@@ -101,7 +112,9 @@ class BackendMixin:
         registry.warn_once(definition)
         id_ = uuid7()
         try:
-            result = self._result(id_, task, {"status": self.api.status.READY, "args": args, "kwargs": kwargs})
+            result = self._result(
+                id_, task, {"status": self.api.status.READY, "args": args, "kwargs": kwargs}
+            )
         except RecursionError:
             encode(definition, tuple(args), dict(kwargs))  # says which argument contains itself
             raise
@@ -141,7 +154,15 @@ class BackendMixin:
         returned = values.pop("_return_value", None)
         made: Any = self.result_class
         result = made(
-            **{"id": str(id_), "task": task, "backend": self.alias, "errors": [], "worker_ids": [], **moments, **values}
+            **{
+                "id": str(id_),
+                "task": task,
+                "backend": self.alias,
+                "errors": [],
+                "worker_ids": [],
+                **moments,
+                **values,
+            }
         )
         object.__setattr__(result, "_return_value", returned)
         return result
@@ -160,7 +181,12 @@ class BackendMixin:
             )
             return
         for key, problem in self.horsies_options.problems:
-            yield error("E025", f"{where(self.alias, key)} {problem}.", "Correct it.", f"TASKS[{self.alias!r}]")
+            yield error(
+                "E025",
+                f"{where(self.alias, key)} {problem}.",
+                "Correct it.",
+                f"TASKS[{self.alias!r}]",
+            )
         conf, problems = read_settings()
         if not problems and (unknown := sorted(self.queues - conf.queues.keys())):
             yield error(

@@ -89,7 +89,9 @@ class ContextDecorator(Protocol):
     """What ``@task(takes_context=True)`` returns: the first parameter of the function is the TaskContext."""
 
     @overload
-    def __call__(self, function: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]], /) -> EnqueuedTask[P, T]: ...
+    def __call__(
+        self, function: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]], /
+    ) -> EnqueuedTask[P, T]: ...
     @overload
     def __call__(self, function: Callable[Concatenate[Any, P], T], /) -> EnqueuedTask[P, T]: ...
 
@@ -143,7 +145,12 @@ def task(
     each attempt. None means the OPTIONS of the backend. A backend that is no HorsiesBackend, as in tests, ignores these four.
     Raises InvalidTask for a function that cannot be a task and for invalid options.
     """
-    own = {"max_attempts": max_attempts, "backoff": backoff, "retry_on": retry_on, "timeout_ms": timeout_ms}
+    own = {
+        "max_attempts": max_attempts,
+        "backoff": backoff,
+        "retry_on": retry_on,
+        "timeout_ms": timeout_ms,
+    }
 
     def made(function: Callable[..., Any]) -> Any:
         task_class = import_module(PACKAGE).task_backends[backend].task_class

@@ -17,7 +17,14 @@ from django.utils.module_loading import import_string
 
 from horsies_django.conf import config
 from horsies_django.core.errors import OperationalErrorCode, OutcomeCode
-from horsies_django.core.retry import LONGEST_DELAY, MOST_RETRIES, USUAL, Kind, RetryPolicy, mapped_code
+from horsies_django.core.retry import (
+    LONGEST_DELAY,
+    MOST_RETRIES,
+    USUAL,
+    Kind,
+    RetryPolicy,
+    mapped_code,
+)
 from horsies_django.tasks.definition import timeout_problem
 
 logger = logging.getLogger("horsies.task")
@@ -58,7 +65,11 @@ class Retries:
         """Return the policy for the row of the task, None if it is not retried."""
         if self.max_attempts == 1:
             return None
-        kinds = tuple(kind for kind in self.retry_on if kind in WITHOUT_EXCEPTION) if self.asks else self.retry_on
+        kinds = (
+            tuple(kind for kind in self.retry_on if kind in WITHOUT_EXCEPTION)
+            if self.asks
+            else self.retry_on
+        )
         policy = RetryPolicy.exponential(max_retries=self.max_attempts - 1, auto_retry_for=kinds)
         if self.backoff is None or callable(self.backoff):
             return policy
@@ -69,7 +80,10 @@ class Retries:
         """Whether ``retry_on`` lists the exception: its class, a base class, or its error code."""
         conf = config()
         code = mapped_code(error, conf.exception_mapper) or conf.default_unhandled_error_code
-        return any(code == kind if isinstance(kind, str) else isinstance(error, kind) for kind in self.retry_on)
+        return any(
+            code == kind if isinstance(kind, str) else isinstance(error, kind)
+            for kind in self.retry_on
+        )
 
     def ask(self, error: BaseException, result: Any) -> float | bool | None:
         """Return what the function ``backoff`` says: seconds, None for no retry, or True if it raised or said something else."""
@@ -78,7 +92,9 @@ class Retries:
         try:
             seconds = self.backoff(error, result)
         except Exception:
-            logger.exception("the backoff function of %s raised; it is retried after the usual delay", name)
+            logger.exception(
+                "the backoff function of %s raised; it is retried after the usual delay", name
+            )
             return True
         if seconds is None or is_delay(seconds):
             return seconds
@@ -106,7 +122,11 @@ def backoff_problem(value: object) -> str | None:
 
 
 def is_delay(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= LONGEST_DELAY
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and 0 <= value <= LONGEST_DELAY
+    )
 
 
 def hashable(value: Any) -> Any:
@@ -130,7 +150,9 @@ class Options:
 def read(given: Any) -> Options:
     """Read the options. Never raises."""
     if not isinstance(given, Mapping):
-        return Options(Retries(), None, (), (("OPTIONS", f"must be a dict, not {type(given).__name__}"),))
+        return Options(
+            Retries(), None, (), (("OPTIONS", f"must be a dict, not {type(given).__name__}"),)
+        )
     problems = list(unknown(given))
     attempts = checked(given, "MAX_ATTEMPTS", 1, attempts_problem, problems)
     backoff = checked(imported(given, problems), "BACKOFF", None, backoff_problem, problems)
@@ -160,7 +182,13 @@ def unknown(given: Mapping[Any, Any]) -> Iterator[tuple[str, str]]:
             yield str(key), f"is no option; {known}"
 
 
-def checked(given: Mapping[Any, Any], key: str, default: Any, problem_of: Any, problems: list[tuple[str, str]]) -> Any:
+def checked(
+    given: Mapping[Any, Any],
+    key: str,
+    default: Any,
+    problem_of: Any,
+    problems: list[tuple[str, str]],
+) -> Any:
     value = hashable(given.get(key, default))
     if problem := problem_of(value):
         problems.append((key, problem))

@@ -37,7 +37,15 @@ STATUSES: Mapping[str, str] = {
 ENDED_BY_OTHERS = (Status.CANCELLED, Status.EXPIRED)
 BACKEND = "backend"  # the key of the backend's alias in the options of a row
 # What the process that runs a task does not know of it until it reads the row.
-LAZY = ("enqueued_at", "started_at", "last_attempted_at", "finished_at", "errors", "worker_ids", BACKEND)
+LAZY = (
+    "enqueued_at",
+    "started_at",
+    "last_attempted_at",
+    "finished_at",
+    "errors",
+    "worker_ids",
+    BACKEND,
+)
 
 
 class Api:
@@ -64,12 +72,17 @@ def named(exceptions: Any, name: str) -> type[Exception]:
 
 def tell(backend: Any, name: str, result: Any) -> None:
     """Send the signal of a name about a task of a backend; a receiver that raises is logged."""
-    log_failures(getattr(backend.api.signals, name).send_robust(type(backend), task_result=result), result)
+    log_failures(
+        getattr(backend.api.signals, name).send_robust(type(backend), task_result=result), result
+    )
 
 
 async def atell(backend: Any, name: str, result: Any) -> None:
     """Do the same from async code."""
-    log_failures(await getattr(backend.api.signals, name).asend_robust(type(backend), task_result=result), result)
+    log_failures(
+        await getattr(backend.api.signals, name).asend_robust(type(backend), task_result=result),
+        result,
+    )
 
 
 def log_failures(responses: list[tuple[Callable[..., Any], Any]], result: Any) -> None:
@@ -89,7 +102,9 @@ class ResultMixin:
     __slots__ = ()
 
     @classmethod
-    def of_running(cls, task: Any, id_: str, attempt: int, worker: str, args: Sequence[Any], kwargs: Any) -> Self:
+    def of_running(
+        cls, task: Any, id_: str, attempt: int, worker: str, args: Sequence[Any], kwargs: Any
+    ) -> Self:
         """Return the result of a task that runs in this process. Makes no query."""
         result = object.__new__(cls)
         values = {
@@ -130,7 +145,11 @@ class ResultMixin:
         if name not in LAZY:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         stored = look(UUID(self.id))
-        found: dict[str, Any] = dict.fromkeys(LAZY) | {"errors": [], "worker_ids": [], BACKEND: self.task.backend}
+        found: dict[str, Any] = dict.fromkeys(LAZY) | {
+            "errors": [],
+            "worker_ids": [],
+            BACKEND: self.task.backend,
+        }
         if stored is not None:  # else it was deleted
             found |= fields_of(stored, self.task.get_backend().api) | {"finished_at": stored.now}
             found[BACKEND] = alias_of(stored) or self.task.backend
@@ -169,7 +188,10 @@ def fields_of(stored: StoredTask, api: Api) -> dict[str, Any]:
         "finished_at": stored.finished_at,
         "args": args if isinstance(args, list) else [],
         "kwargs": kwargs if isinstance(kwargs, dict) else {},
-        "errors": [api.error(exception_class_path=path, traceback=trace) for path, trace in errors_of(stored)],
+        "errors": [
+            api.error(exception_class_path=path, traceback=trace)
+            for path, trace in errors_of(stored)
+        ],
         "worker_ids": workers,
         "_return_value": json_of(stored.result).get("ok"),
     }
@@ -185,9 +207,13 @@ def errors_of(stored: StoredTask) -> Iterator[tuple[str, str]]:
         else:
             yield described(attempt.error_code, attempt.error_message)
     last = stored.attempts[-1].outcome if stored.attempts else None
-    if stored.error_code is not None and (last is None or (stored.status in ENDED_BY_OTHERS and last != "CANCELLED")):
+    if stored.error_code is not None and (
+        last is None or (stored.status in ENDED_BY_OTHERS and last != "CANCELLED")
+    ):
         error = json_of(stored.result).get("err")
-        yield described(stored.error_code, error.get("message") if isinstance(error, dict) else None)
+        yield described(
+            stored.error_code, error.get("message") if isinstance(error, dict) else None
+        )
 
 
 def described(code: str, message: object) -> tuple[str, str]:

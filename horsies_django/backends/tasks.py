@@ -39,7 +39,9 @@ from horsies_django.tasks.options import SendOptions
 logger = logging.getLogger("horsies.task")
 
 # An interrupted process says nothing about the task: it is given back.
-INTERRUPTED: Mapping[type[BaseException], str] = {KeyboardInterrupt: OperationalErrorCode.WORKER_CRASHED.value}
+INTERRUPTED: Mapping[type[BaseException], str] = {
+    KeyboardInterrupt: OperationalErrorCode.WORKER_CRASHED.value
+}
 
 declared: dict[str, Any] = {}  # dotted path -> the Task that was declared first
 # What backoff functions said, until the process asks for it: (task id, attempt) -> seconds or True
@@ -105,8 +107,12 @@ def declare(task: Any) -> TaskDefinition:
 def definition_of(task: Any) -> TaskDefinition:
     """Return the definition of a task with its own options and those of its backend. Raises TaskDefinitionError."""
     if inspect.isgeneratorfunction(task.func) or inspect.isasyncgenfunction(task.func):
-        raise TaskDefinitionError(f"{task.module_path} is a generator: a task returns one value, so it cannot yield")
-    definition = define_plain(wrapped(task), takes_context=task.takes_context, decide=decide, **sending_options(task))
+        raise TaskDefinitionError(
+            f"{task.module_path} is a generator: a task returns one value, so it cannot yield"
+        )
+    definition = define_plain(
+        wrapped(task), takes_context=task.takes_context, decide=decide, **sending_options(task)
+    )
     return dataclasses.replace(definition, exception_mapper=INTERRUPTED)
 
 
@@ -193,7 +199,9 @@ def async_wrapper(task: Any) -> Callable[..., Any]:
             raise
         except BaseException as error:
             trace = error.__traceback__
-            await sync_to_async(attempt.failed)(error, described(error))  # asgiref raises it once more in its thread
+            await sync_to_async(attempt.failed)(
+                error, described(error)
+            )  # asgiref raises it once more in its thread
             BaseException.with_traceback(error, trace)
             raise
         attempt.end("SUCCESSFUL", value)
@@ -218,14 +226,18 @@ class Attempt:
     @property
     def context(self) -> tuple[Any, ...]:
         """The first argument of a task that takes its context."""
-        return (self.backend.api.context(task_result=self.result),) if self.task.takes_context else ()
+        return (
+            (self.backend.api.context(task_result=self.result),) if self.task.takes_context else ()
+        )
 
     def failed(self, error: BaseException, trace: str) -> None:
         """Add the error to the result; tell the end of the task if this was its last attempt. Called while it is handled."""
         if isinstance(error, Snooze):
             return  # no attempt was used
         try:
-            self.result.errors.append(self.backend.api.error(exception_class_path=path_of(error), traceback=trace))
+            self.result.errors.append(
+                self.backend.api.error(exception_class_path=path_of(error), traceback=trace)
+            )
             final = not self._is_retried(error)
         except Exception:  # the errors of earlier attempts cannot be read
             logger.warning("%s: its earlier attempts cannot be read", self.current, exc_info=True)
@@ -237,7 +249,9 @@ class Attempt:
     def end(self, status: str, value: Any) -> None:
         object.__setattr__(self.result, "status", self.backend.api.status[status])
         object.__setattr__(self.result, "_return_value", value)
-        object.__delattr__(self.result, "finished_at")  # the database's clock, if anybody wants to know
+        object.__delattr__(
+            self.result, "finished_at"
+        )  # the database's clock, if anybody wants to know
 
     def _is_retried(self, error: BaseException) -> bool:
         """Whether another attempt follows, as the statement that settles this one decides it."""

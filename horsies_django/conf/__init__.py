@@ -42,7 +42,9 @@ def config() -> Config:
     found, problems = read()
     if problems:
         count = "a problem" if len(problems) == 1 else f"{len(problems)} problems"
-        raise ImproperlyConfigured("\n".join([f"settings.HORSIES has {count}:", *(f"- {p}" for p in problems)]))
+        raise ImproperlyConfigured(
+            "\n".join([f"settings.HORSIES has {count}:", *(f"- {p}" for p in problems)])
+        )
     return found
 
 
@@ -68,7 +70,9 @@ def _backend_problems(found: Config, broken: Collection[str]) -> list[Problem]:
         if connections[alias].vendor != "postgresql":
             engine = connections.settings[alias]["ENGINE"]
             message = f"The database {alias!r} uses {engine}, which is not PostgreSQL."
-            problems.append(Problem("E008", message, "Use an alias whose ENGINE is PostgreSQL.", where))
+            problems.append(
+                Problem("E008", message, "Use an alias whose ENGINE is PostgreSQL.", where)
+            )
             continue
         # Imported late: it raises if no psycopg is installed, and only an alias of PostgreSQL needs one.
         from django.db.backends.postgresql import psycopg_any

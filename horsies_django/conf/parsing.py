@@ -11,7 +11,15 @@ from django.utils.module_loading import import_string
 
 from horsies_django.conf.queues import read_queues
 from horsies_django.conf.section import Problem, Section, must_be
-from horsies_django.conf.values import CUT_OFF, RANGES, Config, QueueConfig, Recovery, Resilience, Retention
+from horsies_django.conf.values import (
+    CUT_OFF,
+    RANGES,
+    Config,
+    QueueConfig,
+    Recovery,
+    Resilience,
+    Retention,
+)
 from horsies_django.core.errors import code_problem
 from horsies_django.core.retry import EMPTY, Mapper, mapper_problems
 from horsies_django.core.texts import is_name, shown
@@ -36,9 +44,13 @@ def parse(raw: object, *, databases: Collection[str]) -> tuple[Config, list[Prob
         queue_mode=mode,
         queues=queues,
         exception_mapper=_exception_mapper(top),
-        recovery=recovery.filled(default.recovery, on_cut_off=_on_cut_off(recovery, default.recovery)),
+        recovery=recovery.filled(
+            default.recovery, on_cut_off=_on_cut_off(recovery, default.recovery)
+        ),
         resilience=resilience.filled(default.resilience),
-        retention=retention.filled(default.retention, queue_retention_hours=_queue_retention(retention, queues)),
+        retention=retention.filled(
+            default.retention, queue_retention_hours=_queue_retention(retention, queues)
+        ),
         schedules=_schedules(top),
         middleware=_paths(top, "MIDDLEWARE", "['shop.tracing.middleware']"),
         metadata=_paths(top, "METADATA", "['shop.tracing.carrier']"),
@@ -54,7 +66,9 @@ def _keys(owner: type[Config] | type[Recovery] | type[Resilience] | type[Retenti
     return [one.name.upper() for one in fields(owner)]
 
 
-def _queue_retention(section: Section, queues: Mapping[str, QueueConfig]) -> Mapping[str, int | None]:
+def _queue_retention(
+    section: Section, queues: Mapping[str, QueueConfig]
+) -> Mapping[str, int | None]:
     """Return the hours by queue. Report undeclared names: a misspelt one would have no effect."""
     key, default = "QUEUE_RETENTION_HOURS", Retention().terminal_record_retention_hours
     inner = section.inner(key, None, "{'mail': 24, 'payments': None}")
@@ -75,7 +89,12 @@ def _schedules(top: Section) -> Mapping[str, Mapping[str, Any]]:
     found = {}
     for name, definition in inner.values.items():
         if not is_name(name):
-            inner.report("E021", name, "This cannot be the name of a schedule.", "Write 1 to 255 printable characters.")
+            inner.report(
+                "E021",
+                name,
+                "This cannot be the name of a schedule.",
+                "Write 1 to 255 printable characters.",
+            )
         elif not isinstance(definition, Mapping):
             inner.report("E001", name, must_be(definition, "a dict"), f"Write it as in {example}.")
         else:
@@ -87,11 +106,19 @@ def _paths(top: Section, key: str, example: str) -> tuple[str, ...]:
     """Return a list of dotted paths. They are not imported here: sites read the settings, too, and may not need them."""
     value = top.values.get(key, ())
     if not isinstance(value, list | tuple):
-        top.report("E001", key, must_be(value, "a list of dotted paths"), f"Write it as in {example}.")
+        top.report(
+            "E001", key, must_be(value, "a list of dotted paths"), f"Write it as in {example}."
+        )
         return ()
     for path in value:
-        if not isinstance(path, str) or not all(part.isidentifier() for part in path.split(".")) or "." not in path:
-            top.report("E001", key, f"{shown(path)} is not a dotted path.", f"Write it as in {example}.")
+        if (
+            not isinstance(path, str)
+            or not all(part.isidentifier() for part in path.split("."))
+            or "." not in path
+        ):
+            top.report(
+                "E001", key, f"{shown(path)} is not a dotted path.", f"Write it as in {example}."
+            )
             return ()
     return tuple(value)
 
@@ -101,9 +128,13 @@ def _token(top: Section, key: str) -> str:
     value = top.values.get(key, "")
     hint = "Generate one, as by 'python -c \"import secrets; print(secrets.token_urlsafe(32))\"', or remove it."
     if not isinstance(value, str):
-        top.report("E001", key, f"Its value is of type {type(value).__name__}, but must be a str.", hint)
+        top.report(
+            "E001", key, f"Its value is of type {type(value).__name__}, but must be a str.", hint
+        )
     elif not value.isascii() or not value.isprintable() or " " in value:
-        message = "It contains a space, a line break or another character that a header cannot carry."
+        message = (
+            "It contains a space, a line break or another character that a header cannot carry."
+        )
         top.report("E003", key, message, hint)
     else:
         return value
@@ -119,7 +150,9 @@ def _alias(top: Section, key: str, databases: Collection[str]) -> str | None:
     if not isinstance(value, str):
         top.report("E001", key, must_be(value, "a str"), f"Use an alias of DATABASES: {aliases}.")
     elif value not in databases:
-        top.report("E004", key, f"DATABASES has no alias {shown(value)}.", f"Use one of: {aliases}.")
+        top.report(
+            "E004", key, f"DATABASES has no alias {shown(value)}.", f"Use one of: {aliases}."
+        )
     else:
         return value
     return None
@@ -141,7 +174,9 @@ def _error_code(top: Section, default: str) -> str:
         return default
     if problem := code_problem(code):
         hint = f"Use a code of your own, such as 'MY_ERROR', or remove it to use the default, {default!r}."
-        top.report("E007", "DEFAULT_UNHANDLED_ERROR_CODE", f"{problem[0].upper()}{problem[1:]}.", hint)
+        top.report(
+            "E007", "DEFAULT_UNHANDLED_ERROR_CODE", f"{problem[0].upper()}{problem[1:]}.", hint
+        )
         return default
     return str.__str__(code)  # the plain text of a member of the user's own str enum
 
@@ -158,10 +193,14 @@ def _exception_mapper(top: Section) -> Mapper:
         try:
             resolved = import_string(key) if isinstance(key, str) else key
         except ImportError as error:
-            top.report("E020", "EXCEPTION_MAPPER", f"{shown(key)} cannot be imported: {error}.", hint)
+            top.report(
+                "E020", "EXCEPTION_MAPPER", f"{shown(key)} cannot be imported: {error}.", hint
+            )
             continue
         if problems := mapper_problems({resolved: code}):
-            top.report("E020", "EXCEPTION_MAPPER", f"{problems[0][0].upper()}{problems[0][1:]}.", hint)
+            top.report(
+                "E020", "EXCEPTION_MAPPER", f"{problems[0][0].upper()}{problems[0][1:]}.", hint
+            )
         else:
             found[resolved] = str.__str__(code)
     return MappingProxyType(found)
@@ -197,7 +236,9 @@ def _refuse_unfit_buffer(found: Config, top: Section) -> None:
         )
 
 
-def _refuse_unfit_times(found: Config, top: Section, recovery: Section, resilience: Section) -> None:
+def _refuse_unfit_times(
+    found: Config, top: Section, recovery: Section, resilience: Section
+) -> None:
     """Report times that are too short for one late heartbeat, and a longest wait that is shorter than the first."""
     beat, lease = found.recovery.claimer_heartbeat_interval_ms, found.claim_lease_ms
     stale, first, longest = (

@@ -7,7 +7,13 @@ from dataclasses import fields
 from types import MappingProxyType
 
 from horsies_django.conf.section import Problem, Section, must_be
-from horsies_django.conf.values import DEFAULT_QUEUE, MODES, ON_FAILURE, PartitionConfig, QueueConfig
+from horsies_django.conf.values import (
+    DEFAULT_QUEUE,
+    MODES,
+    ON_FAILURE,
+    PartitionConfig,
+    QueueConfig,
+)
 from horsies_django.core.queues import CLUSTER
 from horsies_django.core.texts import shown
 
@@ -25,7 +31,9 @@ def read_queues(top: Section) -> tuple[str, Mapping[str, QueueConfig]]:
         top.report("E005", "QUEUE_MODE", f"{shown(mode)} is not a valid mode.", hint)
     elif mode == "DEFAULT" and declared:
         hint = "Remove QUEUES or QUEUE_MODE."
-        top.report("E005", "QUEUE_MODE", "The mode 'DEFAULT' has a single queue, but QUEUES is set.", hint)
+        top.report(
+            "E005", "QUEUE_MODE", "The mode 'DEFAULT' has a single queue, but QUEUES is set.", hint
+        )
     elif mode == "CUSTOM" and not declared:
         hint = "Declare queues, as in 'QUEUES': {'mail': {'priority': 1}}, or remove QUEUE_MODE."
         top.report("E005", "QUEUE_MODE", "The mode 'CUSTOM' requires QUEUES.", hint)
@@ -37,10 +45,17 @@ def read_queues(top: Section) -> tuple[str, Mapping[str, QueueConfig]]:
 def _declared_queues(top: Section) -> dict[str, QueueConfig]:
     raw = top.values["QUEUES"]
     if not isinstance(raw, Mapping):
-        top.report("E001", "QUEUES", must_be(raw, "a dict"), "Use a dict by name, such as {'mail': {'priority': 1}}.")
+        top.report(
+            "E001",
+            "QUEUES",
+            must_be(raw, "a dict"),
+            "Use a dict by name, such as {'mail': {'priority': 1}}.",
+        )
         return {}
     if not raw:
-        top.report("E005", "QUEUES", "QUEUES is empty.", "Declare at least one queue, or remove QUEUES.")
+        top.report(
+            "E005", "QUEUES", "QUEUES is empty.", "Declare at least one queue, or remove QUEUES."
+        )
     queues = {}
     for name, options in raw.items():
         where = f"{top.place('QUEUES')}[{shown(name)}]"
@@ -76,11 +91,19 @@ def _partition(options: Section) -> PartitionConfig | None:
         return None
     part = options.inner("partition", PARTITION_KEYS, PARTITION_EXAMPLE)
     found = part.filled(PartitionConfig(), by_args=_by_args(part), on_failure=_on_failure(part))
-    rule_is_sound, limits_are_sound = part.sound("by_args", "by_task"), part.sound("max_concurrency", "local_limit")
+    rule_is_sound, limits_are_sound = (
+        part.sound("by_args", "by_task"),
+        part.sound("max_concurrency", "local_limit"),
+    )
     if rule_is_sound and found.by_args is None and not found.by_task:
         hint = "Add 'by_args': [names of arguments], or 'by_task': True, or both."
         options.report("E018", "partition", "A partition rule requires by_args or by_task.", hint)
-    if limits_are_sound and found.policy is None and found.max_concurrency is None and found.local_limit is None:
+    if (
+        limits_are_sound
+        and found.policy is None
+        and found.max_concurrency is None
+        and found.local_limit is None
+    ):
         hint = "Add 'max_concurrency' (over all workers) or 'local_limit' (per worker); both apply to each partition separately."
         options.report("E018", "partition", "A partition rule requires a limit.", hint)
     for key, message, hint in _policy_problems(found, part):
@@ -92,10 +115,13 @@ def _on_failure(part: Section) -> str:
     value = part.values.get("on_failure", "stop")
     if value in ON_FAILURE:
         return str(value)
-    choices = (
-        "Use 'stop' (until the failed task is retried or skipped), 'continue', or 'cancel' (those that wait behind it)."
+    choices = "Use 'stop' (until the failed task is retried or skipped), 'continue', or 'cancel' (those that wait behind it)."
+    part.report(
+        "E018",
+        "on_failure",
+        f"{shown(value)} is not what a failed task can do to those behind it.",
+        choices,
     )
-    part.report("E018", "on_failure", f"{shown(value)} is not what a failed task can do to those behind it.", choices)
     return "stop"
 
 
@@ -109,14 +135,24 @@ def _policy_problems(found: PartitionConfig, part: Section) -> Iterator[tuple[st
     if found.policy is None:
         return
     if found.ordered and found.coalesce:
-        yield "coalesce", "Tasks that are merged have no order.", "Use either 'ordered' or 'coalesce'."
+        yield (
+            "coalesce",
+            "Tasks that are merged have no order.",
+            "Use either 'ordered' or 'coalesce'.",
+        )
     if found.coalesce and not (found.by_task and found.by_args == ()):
         message = "Only equal tasks can be merged: of others, a later one may have newer arguments."
-        hint = "Use 'by_task': True and 'by_args': 'all'; leave out arguments that make tasks differ."
+        hint = (
+            "Use 'by_task': True and 'by_args': 'all'; leave out arguments that make tasks differ."
+        )
         yield "coalesce", message, hint
     if found.max_concurrency not in (None, 1) or found.local_limit is not None:
         key = "local_limit" if found.local_limit is not None else "max_concurrency"
-        yield key, "Tasks of one partition run one at a time here.", "Remove it, or limit the queue instead."
+        yield (
+            key,
+            "Tasks of one partition run one at a time here.",
+            "Remove it, or limit the queue instead.",
+        )
 
 
 def _by_args(part: Section) -> tuple[str, ...] | None:
@@ -136,9 +172,15 @@ def _by_args(part: Section) -> tuple[str, ...] | None:
         part.report("E001", "by_args", f"Invalid entry: {must_be(strange[0], 'a str')}", example)
     elif unusable := [name for name in names if not name or not name.isprintable()]:
         message = f"{shown(unusable[0])} is not a valid argument name."
-        part.report("E018", "by_args", message, "Use at least one character, and printable characters only.")
+        part.report(
+            "E018", "by_args", message, "Use at least one character, and printable characters only."
+        )
     elif twice := [name for place, name in enumerate(names) if name in names[:place]]:
-        part.report("E018", "by_args", f"{shown(twice[0])} is listed twice.", "List each argument once.")
+        part.report(
+            "E018", "by_args", f"{shown(twice[0])} is listed twice.", "List each argument once."
+        )
     else:
-        return tuple(str.__str__(name) for name in names)  # the plain text of members of the user's own str enum
+        return tuple(
+            str.__str__(name) for name in names
+        )  # the plain text of members of the user's own str enum
     return None

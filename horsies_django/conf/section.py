@@ -39,13 +39,17 @@ class Problem:
 class Section:
     """A dict of the settings. Reports unknown keys when it is created, and invalid values when they are read."""
 
-    def __init__(self, raw: object, where: str, known: Keys, problems: list[Problem], example: str) -> None:
+    def __init__(
+        self, raw: object, where: str, known: Keys, problems: list[Problem], example: str
+    ) -> None:
         self.where = where
         self.problems = problems
         self.values: Mapping[Any, Any] = raw if isinstance(raw, Mapping) else {}
         self.known = self.values if known is None else known
         if not isinstance(raw, Mapping):
-            problems.append(Problem("E001", must_be(raw, "a dict"), f"Use a dict such as {example}.", where))
+            problems.append(
+                Problem("E001", must_be(raw, "a dict"), f"Use a dict such as {example}.", where)
+            )
         for key in self.values:
             if key not in self.known:
                 self.report("E002", key, "Unknown setting.", did_you_mean(key, self.known))
@@ -72,7 +76,9 @@ class Section:
         for one in fields(made):
             if one.type in ("int", "int | None"):
                 span, nullable = one.metadata["range"], one.type != "int"
-                others[one.name] = self.number(keys[one.name], getattr(made, one.name), span, nullable=nullable)
+                others[one.name] = self.number(
+                    keys[one.name], getattr(made, one.name), span, nullable=nullable
+                )
             elif one.type == "bool":
                 others[one.name] = self.boolean(keys[one.name], getattr(made, one.name))
         filled: T = replace(made, **others)
@@ -82,11 +88,22 @@ class Section:
         value = self.values.get(key, default)
         if isinstance(value, bool):
             return value
-        self.report("E001", key, must_be(value, "True or False"), f"Remove it to use the default, {default}.")
+        self.report(
+            "E001",
+            key,
+            must_be(value, "True or False"),
+            f"Remove it to use the default, {default}.",
+        )
         return default
 
     def number(
-        self, key: str, default: int | None, span: tuple[int, int | None], *, nullable: bool, unit_of: str = ""
+        self,
+        key: str,
+        default: int | None,
+        span: tuple[int, int | None],
+        *,
+        nullable: bool,
+        unit_of: str = "",
     ) -> int | None:
         """Return a number in a range. A key, or ``unit_of``, with a suffix in ``UNITS`` allows a timedelta, ``nullable`` None."""
         value = self.values.get(key, default)
@@ -98,7 +115,12 @@ class Section:
             if isinstance(value, timedelta):
                 value, rest = divmod(value, span_of_one)
                 if rest:
-                    self.report("E003", key, f"{was} is not a whole number of {unit}.", f"Round it to whole {unit}.")
+                    self.report(
+                        "E003",
+                        key,
+                        f"{was} is not a whole number of {unit}.",
+                        f"Round it to whole {unit}.",
+                    )
                     return default
         low, high = span
         within = f"at least {low:_}" if high is None else f"from {low:_} to {high:_}"
@@ -106,7 +128,9 @@ class Section:
         usual = "None" if default is None else f"{default:_}"
         hint = f"Use {expected} {within}, or remove it to use the default, {usual}."
         if isinstance(value, bool) or not isinstance(value, int):
-            self.report("E001", key, must_be(value, f"{expected}, or None" if nullable else expected), hint)
+            self.report(
+                "E001", key, must_be(value, f"{expected}, or None" if nullable else expected), hint
+            )
             return default
         if value < low or (high is not None and value > high):
             self.report("E003", key, f"{was} is out of range.", hint)
@@ -136,5 +160,7 @@ def path_problems(paths: Iterable[str]) -> list[str]:
             problems.append(f"{path!r} cannot be imported: {type(error).__name__}: {error}")
         else:
             if not callable(found):
-                problems.append(f"{path!r} is not a function or a class, but of type {type(found).__name__}")
+                problems.append(
+                    f"{path!r} is not a function or a class, but of type {type(found).__name__}"
+                )
     return problems

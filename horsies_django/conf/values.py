@@ -170,7 +170,9 @@ class Config:
     prefetch_buffer: int = whole(0, 0, 100_000)
     claim_lease_ms: int | None = whole(None, 1_000, 3_600_000)
     durable_claims: bool = True
-    forget_overrides_after_ms: int | None = whole(7 * 24 * 60 * 60 * 1_000, 60_000, HUNDRED_YEARS_MS)
+    forget_overrides_after_ms: int | None = whole(
+        7 * 24 * 60 * 60 * 1_000, 60_000, HUNDRED_YEARS_MS
+    )
     task_timeout_ms: int | None = whole(None, 100, 30 * 24 * 60 * 60 * 1_000)
     kill_grace_ms: int = whole(5_000, 0, 3_600_000)
     child_conn_max_age: int = whole(60, 0, 86_400)
@@ -196,5 +198,10 @@ NAMED: tuple[tuple[Any, Callable[[str], str]], ...] = (
 )  # fmt: skip
 # key of a setting -> smallest and largest value
 RANGES: Mapping[str, tuple[int, int | None]] = MappingProxyType(
-    {key(one.name): one.metadata["range"] for owner, key in NAMED for one in fields(owner) if one.metadata}
+    {
+        key(one.name): one.metadata["range"]
+        for owner, key in NAMED
+        for one in fields(owner)
+        if one.metadata
+    }
 )

@@ -19,7 +19,9 @@ try:
     from opentelemetry import trace
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ImportError as error:
-    raise ImportError(f"{__name__} needs opentelemetry-api: pip install 'horsies-django[opentelemetry]'") from error
+    raise ImportError(
+        f"{__name__} needs opentelemetry-api: pip install 'horsies-django[opentelemetry]'"
+    ) from error
 
 __all__ = ["carrier", "tracing"]
 
@@ -53,7 +55,11 @@ def tracing(call: Callable[..., Any]) -> Callable[..., Any]:
 @contextmanager
 def attempt(current: CurrentTask) -> Iterator[None]:
     """Run a block in the span of an attempt, which fails with what the block raises, unless that is Skip or Snooze."""
-    sent = {name: text for name in PROPAGATOR.fields if isinstance(text := current.metadata.get(name), str)}
+    sent = {
+        name: text
+        for name in PROPAGATOR.fields
+        if isinstance(text := current.metadata.get(name), str)
+    }
     parent = PROPAGATOR.extract(sent)
     sender = trace.get_current_span(parent).get_span_context()
     attributes: dict[str, str | int] = {
@@ -75,7 +81,9 @@ def attempt(current: CurrentTask) -> Iterator[None]:
             raise
         except BaseException as error:
             kind = type(error)
-            span.set_attribute("error.type", f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."))
+            span.set_attribute(
+                "error.type", f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+            )
             span.set_status(trace.StatusCode.ERROR)
             with suppress(Exception):  # its text is code of the project
                 span.record_exception(error)

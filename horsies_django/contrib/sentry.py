@@ -26,7 +26,9 @@ try:
     from sentry_sdk.integrations.logging import ignore_logger
     from sentry_sdk.scope import add_global_event_processor
 except ImportError as error:
-    raise ImportError(f"{__name__} needs sentry-sdk: pip install 'horsies-django[sentry]'") from error
+    raise ImportError(
+        f"{__name__} needs sentry-sdk: pip install 'horsies-django[sentry]'"
+    ) from error
 
 __all__ = ["HorsiesIntegration", "trace"]
 
@@ -36,12 +38,21 @@ NEXT = re.compile(
 )  # fmt: skip
 # A frame, and its line of source, if there is one. Those of an exception group itself have a bar before them.
 FRAME = re.compile(
-    r'^(?P<bar>(?:  \| )?)  File "(.+)", line (\d{1,9}), in (.+)(?:\n(?P=bar) {4}(\S.*))?$', re.MULTILINE
+    r'^(?P<bar>(?:  \| )?)  File "(.+)", line (\d{1,9}), in (.+)(?:\n(?P=bar) {4}(\S.*))?$',
+    re.MULTILINE,
 )
-LAST_LINE = re.compile(r"^(?:  \| )?([\w.<>]+)(?:: (.*))?$", re.MULTILINE)  # the class of an exception, and its text
-TRACE = re.compile(r"\b([0-9a-f]{32})-([0-9a-f]{16})\b")  # in "sentry-trace", and in the "traceparent" of OpenTelemetry
+LAST_LINE = re.compile(
+    r"^(?:  \| )?([\w.<>]+)(?:: (.*))?$", re.MULTILINE
+)  # the class of an exception, and its text
+TRACE = re.compile(
+    r"\b([0-9a-f]{32})-([0-9a-f]{16})\b"
+)  # in "sentry-trace", and in the "traceparent" of OpenTelemetry
 INSTALLED = re.compile(r"[\\/](?:site|dist)-packages[\\/]")
-NOT_IN_APP = ("<", os.path.join(os.path.dirname(signals.__file__), ""), os.path.join(sysconfig.get_path("stdlib"), ""))
+NOT_IN_APP = (
+    "<",
+    os.path.join(os.path.dirname(signals.__file__), ""),
+    os.path.join(sysconfig.get_path("stdlib"), ""),
+)
 
 
 SCOPED = f"{__name__}.scoped"
@@ -85,7 +96,10 @@ def attempt(current: Any) -> Iterator[None]:
         try:
             yield
         except BaseException:
-            found = {name: {**of_scope(isolation, name), **of_scope(scope, name)} for name in SET_BY_TASKS}
+            found = {
+                name: {**of_scope(isolation, name), **of_scope(scope, name)}
+                for name in SET_BY_TASKS
+            }
             if found := {name: values for name, values in found.items() if values}:
                 current.failure_context["sentry"] = found
             raise
@@ -111,7 +125,9 @@ def trace() -> dict[str, str] | None:
 def without_second_ones(event: Any, hint: Any) -> Any:
     """Drop the events of log lines about a process that ended with a task, whose failure is an event of its own."""
     record = hint.get("log_record")
-    second = getattr(record, "name", None) == "horsies.worker" and getattr(record, "task_id", "-") != "-"
+    second = (
+        getattr(record, "name", None) == "horsies.worker" and getattr(record, "task_id", "-") != "-"
+    )
     return None if second else event
 
 
@@ -129,7 +145,9 @@ def report(**values: Any) -> None:
     with sentry_sdk.isolation_scope() as scope:
         scope.clear_breadcrumbs()  # of other tasks
         event = event_of(values, listed)
-        sentry_sdk.capture_event(event, hint_of(values["exception_class"], event["exception"]["values"][-1]["value"]))
+        sentry_sdk.capture_event(
+            event, hint_of(values["exception_class"], event["exception"]["values"][-1]["value"])
+        )
 
 
 def hint_of(path: str | None, message: str) -> dict[str, Any]:
@@ -138,7 +156,9 @@ def hint_of(path: str | None, message: str) -> dict[str, Any]:
         return {}
     kind = class_of(path)
     try:
-        error = kind.__new__(kind, message)  # not made by its own code, which may take other arguments
+        error = kind.__new__(
+            kind, message
+        )  # not made by its own code, which may take other arguments
     except Exception:
         kind = stand_in(path)
         error = kind(message)
@@ -176,24 +196,40 @@ def event_of(values: dict[str, Any], listed: tuple[str, ...] = ()) -> Any:
         "level": "error",
         "transaction": name,
         "transaction_info": {"source": "task"},
-        "tags": {**own.get("tags", {}), "queue": values["queue_name"], "code": code, "attempt": str(values["attempt"])},
+        "tags": {
+            **own.get("tags", {}),
+            "queue": values["queue_name"],
+            "code": code,
+            "attempt": str(values["attempt"]),
+        },
         "exception": {"values": exceptions},
         "contexts": {
             **own.get("contexts", {}),
             "trace": context_of(values["metadata"]),
-            "task": {key: str(values[key]) for key in ("task_id", "worker_id", "child_pid") if values[key]},
+            "task": {
+                key: str(values[key])
+                for key in ("task_id", "worker_id", "child_pid")
+                if values[key]
+            },
         },
     }
-    event.update({key: own[name] for key, name in (("user", "user"), ("extra", "extras")) if name in own})
+    event.update(
+        {key: own[name] for key, name in (("user", "user"), ("extra", "extras")) if name in own}
+    )
     if "stacktrace" not in exceptions[-1]:
-        event["fingerprint"] = [name, code]  # Sentry would put all tasks with this code into one group
+        event["fingerprint"] = [
+            name,
+            code,
+        ]  # Sentry would put all tasks with this code into one group
     return event
 
 
 def context_of(metadata: Any) -> dict[str, str]:
     """Return the context of an event in the trace of the sender, or in a new one."""
     sent = TRACE.search(f"{metadata.get('sentry-trace') or metadata.get('traceparent')}")
-    context = {"trace_id": sent[1], "parent_span_id": sent[2]} if sent else {"trace_id": uuid4().hex}
+    context = (
+        {"trace_id": sent[1], "parent_span_id": sent[2]} if sent else {"trace_id": uuid4().hex}
+    )
     return {**context, "span_id": uuid4().hex[16:]}
 
 
@@ -202,8 +238,13 @@ def exceptions_of(values: dict[str, Any], listed: tuple[str, ...]) -> list[dict[
     path, message = values["exception_class"] or values["error_code"], values["error_message"] or ""
     text, traced = message, values["traceback"] or ""
     name, _, rest = message.partition(": ")
-    if f".{path}".endswith(f".{name}"):  # "Refused: no such order"; a task may have a code and a message of its own
-        text, traced = rest, traced.rpartition(message)[0] or traced  # a text may quote another traceback
+    if f".{path}".endswith(
+        f".{name}"
+    ):  # "Refused: no such order"; a task may have a code and a message of its own
+        text, traced = (
+            rest,
+            traced.rpartition(message)[0] or traced,
+        )  # a text may quote another traceback
     *causes, last = NEXT.split(traced)
     found = []
     for cause in causes:
@@ -213,9 +254,15 @@ def exceptions_of(values: dict[str, Any], listed: tuple[str, ...]) -> list[dict[
     return [*found, described(path, text, [*FRAME.finditer(last)], listed)]
 
 
-def described(path: str, message: str, frames: list[re.Match[str]], listed: tuple[str, ...]) -> dict[str, Any]:
+def described(
+    path: str, message: str, frames: list[re.Match[str]], listed: tuple[str, ...]
+) -> dict[str, Any]:
     module, _, name = path.rpartition(".")
-    found: dict[str, Any] = {"type": name, "value": message, "mechanism": {"type": "horsies", "handled": False}}
+    found: dict[str, Any] = {
+        "type": name,
+        "value": message,
+        "mechanism": {"type": "horsies", "handled": False},
+    }
     found["module"] = None if module in ("", "builtins") else module
     if frames:
         found["stacktrace"] = {"frames": [frame_of(frame, listed) for frame in frames]}
@@ -228,7 +275,13 @@ def frame_of(found: re.Match[str], listed: tuple[str, ...]) -> dict[str, Any]:
     roots = [root for each in sys.path if path.startswith(root := os.path.join(each, ""))]
     filename = path.removeprefix(max(roots, key=len, default=""))
     module = filename.removesuffix(".py").removesuffix(f"{os.sep}__init__").replace(os.sep, ".")
-    frame = {"filename": filename, "abs_path": path, "module": module, "function": function, "lineno": int(line)}
+    frame = {
+        "filename": filename,
+        "abs_path": path,
+        "module": module,
+        "function": function,
+        "lineno": int(line),
+    }
     if source:
         frame["context_line"] = source
     if not f"{module}.".startswith(tuple(f"{name}." for name in listed)):

@@ -11,13 +11,32 @@ from typing import Any, NamedTuple
 from horsies_django.core.records import SNOOZED, Outcome
 
 # The upper bounds of the buckets of a histogram, in seconds, each included
-BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0, 300.0, 1_800.0, 7_200.0, math.inf)
+BOUNDS = (
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    15.0,
+    60.0,
+    300.0,
+    1_800.0,
+    7_200.0,
+    math.inf,
+)
 
 # Results of attempts. Any other result is the code of a final failure.
 COMPLETED, RETURNED, CANCELLED, EXPIRED = "COMPLETED", "RETURNED", "CANCELLED", "EXPIRED"
 RETRIED = "RETRIED"  # it failed, and the task runs again
 CRASHED = "CRASHED"  # its process died, and the task runs again
-CLAIMED = "CLAIMED"  # no result: claims of a queue, under the name "", with how long they had been due
+CLAIMED = (
+    "CLAIMED"  # no result: claims of a queue, under the name "", with how long they had been due
+)
 NO_FAILURE = frozenset({COMPLETED, RETURNED, CANCELLED, EXPIRED, RETRIED, CRASHED, CLAIMED})
 # Tasks, or codes of a task, beyond the number of those that are counted one by one; and codes that are in NO_FAILURE
 OTHER = "(other)"
@@ -43,8 +62,12 @@ class Total(NamedTuple):
         """Return what was counted since ``earlier``, None for the beginning."""
         if earlier is None:
             return self
-        buckets = tuple(now - before for now, before in zip(self.buckets, earlier.buckets, strict=True))
-        return self._replace(n=self.n - earlier.n, seconds=self.seconds - earlier.seconds, buckets=buckets)
+        buckets = tuple(
+            now - before for now, before in zip(self.buckets, earlier.buckets, strict=True)
+        )
+        return self._replace(
+            n=self.n - earlier.n, seconds=self.seconds - earlier.seconds, buckets=buckets
+        )
 
     @property
     def failed(self) -> bool:

@@ -110,7 +110,9 @@ class HorsiesError(Restorable, Exception):
     """Base of every exception that horsies_django raises on purpose."""
 
 
-def _restored(kind: type[Restorable], args: tuple[Any, ...], attributes: dict[str, Any]) -> Restorable:
+def _restored(
+    kind: type[Restorable], args: tuple[Any, ...], attributes: dict[str, Any]
+) -> Restorable:
     error = kind.__new__(kind, *args)
     error.__dict__.update(attributes)
     return error

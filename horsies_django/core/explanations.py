@@ -104,7 +104,12 @@ class NodeExplanation(NamedTuple):
 
     def __str__(self) -> str:
         lines = (f"  {reason.code}: {visible(reason.text)}" for reason in self.reasons)
-        return "\n".join([f"Node {self.name!r} ({self.number}) of run {self.workflow_id} is {self.status}.", *lines])
+        return "\n".join(
+            [
+                f"Node {self.name!r} ({self.number}) of run {self.workflow_id} is {self.status}.",
+                *lines,
+            ]
+        )
 
 
 def pick(facts: Facts, *names: str) -> dict[str, Any]:

@@ -25,7 +25,9 @@ VERBS = {
     **dict.fromkeys(("using", "configure"), "use with_options(...)"),
     **dict.fromkeys(("apply", "call_local", "run"), "call the task like a function"),
     **dict.fromkeys(("map", "starmap", "chunks"), "use send_many([{...}, ...])"),
-    **dict.fromkeys(("s", "si", "signature"), "there are no signatures: send(...) takes the arguments"),
+    **dict.fromkeys(
+        ("s", "si", "signature"), "there are no signatures: send(...) takes the arguments"
+    ),
     "retry": "raise Retry(delay_seconds=...) inside the task",
     "request": "use current_task() inside the task",
     **dict.fromkeys(("AsyncResult", "get_result"), "use handle(task_id)"),
@@ -40,7 +42,8 @@ OPTIONS = {
     "takes_context": "leave it out: inside the task, current_task() has its id and attempt",
     "rate_limit": "there are no rate limits; max_concurrency in HORSIES['QUEUES'] limits how many tasks run at once",
     **dict.fromkeys(
-        OF_RETRIES, "use retry_policy=RetryPolicy.exponential(base_seconds=..., max_retries=..., auto_retry_for=[...])"
+        OF_RETRIES,
+        "use retry_policy=RetryPolicy.exponential(base_seconds=..., max_retries=..., auto_retry_for=[...])",
     ),
     **dict.fromkeys(
         ("countdown", "eta", "delay", "run_after"),
@@ -52,7 +55,8 @@ OPTIONS = {
     "good_until": "use it at the send, with_options(good_until=...)",
     **dict.fromkeys(("time_limit", "soft_time_limit", "timeout"), "use timeout_ms="),
     **dict.fromkeys(
-        ("ignore_result", "store_errors_even_if_ignored"), "use keep_result=False; errors are always stored"
+        ("ignore_result", "store_errors_even_if_ignored"),
+        "use keep_result=False; errors are always stored",
     ),
     **dict.fromkeys(
         ("result_ttl", "result_expires"),
@@ -73,20 +77,34 @@ OPTIONS = {
 def missing_attribute(owner: object, name: str) -> AttributeError:
     """Return the AttributeError for a missing attribute, with a hint if there is one."""
     hint = f": {VERBS[name]}" if name in VERBS else ""
-    return AttributeError(f"{type(owner).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=owner)
+    return AttributeError(
+        f"{type(owner).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=owner
+    )
 
 
 def explains_options(function: F) -> F:
     """Make a function raise TypeError with a hint for unknown keywords. Its signature is unchanged."""
-    known = [name for name, one in inspect.signature(function).parameters.items() if one.kind is one.KEYWORD_ONLY]
+    known = [
+        name
+        for name, one in inspect.signature(function).parameters.items()
+        if one.kind is one.KEYWORD_ONLY
+    ]
 
     @functools.wraps(function)
     def checked(*args: Any, **options: Any) -> Any:
         for name in options:
             if name not in known:
                 near = get_close_matches(name, known, 1)
-                hint = f": {OPTIONS[name]}" if name in OPTIONS else f": did you mean {near[0]}=?" if near else ""
-                raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}{hint}")
+                hint = (
+                    f": {OPTIONS[name]}"
+                    if name in OPTIONS
+                    else f": did you mean {near[0]}=?"
+                    if near
+                    else ""
+                )
+                raise TypeError(
+                    f"{function.__name__}() got an unexpected keyword argument {name!r}{hint}"
+                )
         return function(*args, **options)
 
     return cast(F, checked)

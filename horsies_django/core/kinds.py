@@ -37,15 +37,27 @@ CONTINUE = Kind("continue", "continue_as", runs=True, sends="sends the next run"
 INPUT = Kind("input", "input", outline="input")
 TIMER = Kind("timer", "sleep", waits=True, outline="timer", sends="lets it wait", awaits="its time")
 SIGNAL = Kind(
-    "signal", "signal", waits=True, outline="signal", sends="lets it wait", awaits="the signal {signal!r}{keyed}"
+    "signal",
+    "signal",
+    waits=True,
+    outline="signal",
+    sends="lets it wait",
+    awaits="the signal {signal!r}{keyed}",
 )
 GATE = Kind(
-    "gate", "gate", waits=True, outline="gate", sends="lets it wait", awaits="the decision of a person{allowed}"
+    "gate",
+    "gate",
+    waits=True,
+    outline="gate",
+    sends="lets it wait",
+    awaits="the decision of a person{allowed}",
 )
 # The database adds undos; one has a task per task that it undoes.
 UNDO = Kind("undo", "undo", outline="undo", sends="sends its tasks")
 
-KINDS = {kind.name: kind for kind in (TASK, MAP, WORKFLOW, CONTINUE, INPUT, TIMER, SIGNAL, GATE, UNDO)}
+KINDS = {
+    kind.name: kind for kind in (TASK, MAP, WORKFLOW, CONTINUE, INPUT, TIMER, SIGNAL, GATE, UNDO)
+}
 
 
 def kind_of(name: str) -> Kind:

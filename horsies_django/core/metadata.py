@@ -29,7 +29,9 @@ def encode_metadata(given: Mapping[str, Any]) -> str:
         )
     if text.count("[") + text.count("{") > MOST_BRACKETS:
         raise CodecError(
-            f"its JSON has more than {MOST_BRACKETS} opening brackets and braces", "value", subject="metadata"
+            f"its JSON has more than {MOST_BRACKETS} opening brackets and braces",
+            "value",
+            subject="metadata",
         )
     return text
 

@@ -7,12 +7,23 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from horsies_django.core import kinds
-from horsies_django.core.explanations import Facts, NodeExplanation, NodeReasonCode, Reason, moment, pick
+from horsies_django.core.explanations import (
+    Facts,
+    NodeExplanation,
+    NodeReasonCode,
+    Reason,
+    moment,
+    pick,
+)
 from horsies_django.core.reasoning import Moment, Timing
 
 WAIT_COLUMNS = ("kind", "signal", "signal_key", "due_at", "on_timeout", "permission")
 MOVES_ON = "; the run moves on as soon as a worker advances it"
-AFTER_TIMEOUT = {"fail": "then it fails", "skip": "then it is skipped", "complete": "then it completes without a value"}
+AFTER_TIMEOUT = {
+    "fail": "then it fails",
+    "skip": "then it is skipped",
+    "complete": "then it completes without a value",
+}
 
 
 def node_reasoned(facts: Facts, timing: Timing) -> NodeExplanation:
@@ -65,7 +76,9 @@ class NodeCase(Moment):
 
     def ended(self) -> Reason:
         text = self.ended_as(self.node)
-        return Reason(NodeReasonCode.ENDED, text, pick(self.node, "status", "finished_at", "error_code"))
+        return Reason(
+            NodeReasonCode.ENDED, text, pick(self.node, "status", "finished_at", "error_code")
+        )
 
     def skipped(self) -> Reason:
         node = self.node
@@ -94,34 +107,58 @@ class NodeCase(Moment):
             text = f"It was skipped because it runs only if no node fails{self.because()}."
         else:
             name, path = self.facts["when_node"], node["when_path"]
-            text = f"It was skipped because the value of {name!r} does not match its condition {path}."
-            return Reason(NodeReasonCode.CONDITION_FALSE, text, pick(node, "when_node", "when_path"))
+            text = (
+                f"It was skipped because the value of {name!r} does not match its condition {path}."
+            )
+            return Reason(
+                NodeReasonCode.CONDITION_FALSE, text, pick(node, "when_node", "when_path")
+            )
         return Reason(NodeReasonCode.UPSTREAM_NOT_COMPLETED, text, details)
 
     def run_ended(self) -> Reason:
         text = f"Its run ended as {self.run['status']} at {self.at(self.run['finished_at'])}"
-        text += ": its task is asked to stop." if self.node["status"] == "ENQUEUED" else ": it will be cancelled."
-        return Reason(NodeReasonCode.RUN_ENDED, text, pick(self.run, "status", "finished_at", "error_code"))
+        text += (
+            ": its task is asked to stop."
+            if self.node["status"] == "ENQUEUED"
+            else ": it will be cancelled."
+        )
+        return Reason(
+            NodeReasonCode.RUN_ENDED, text, pick(self.run, "status", "finished_at", "error_code")
+        )
 
     def paused(self) -> Reason:
         run = self.run
         if run["on_error"] == "pause" and run["error_code"]:
             change = None
-            failed = f"node {self.facts['error_node']!r}" if run["error_node"] is not None else "a node"
+            failed = (
+                f"node {self.facts['error_node']!r}" if run["error_node"] is not None else "a node"
+            )
             why = f" since {failed} failed with {run['error_code']}"
         else:
             change = self.facts["change"]
             why = f" since {self.at(change['at'])}{self.said(change)}" if change else ""
-        text = f"The run is paused{why.removesuffix('.')}. No other node starts until it is resumed."
-        return Reason(NodeReasonCode.RUN_PAUSED, text, {"change": change, **pick(run, "error_node", "error_code")})
+        text = (
+            f"The run is paused{why.removesuffix('.')}. No other node starts until it is resumed."
+        )
+        return Reason(
+            NodeReasonCode.RUN_PAUSED,
+            text,
+            {"change": change, **pick(run, "error_node", "error_code")},
+        )
 
     def undoes(self) -> Reason:
         undone = self.facts["undoes"]
-        return Reason(NodeReasonCode.UNDO, f"It undoes {undone!r}.", {"node": undone, **pick(self.node, "undoes")})
+        return Reason(
+            NodeReasonCode.UNDO,
+            f"It undoes {undone!r}.",
+            {"node": undone, **pick(self.node, "undoes")},
+        )
 
     def compensating(self) -> Reason:
         text = "The run is to be undone: its task is asked to stop."
-        return Reason(NodeReasonCode.RUN_ENDED, text, pick(self.run, "status", "error_node", "error_code"))
+        return Reason(
+            NodeReasonCode.RUN_ENDED, text, pick(self.run, "status", "error_node", "error_code")
+        )
 
     def not_admitted(self) -> Reason:
         text = f"Node {self.facts['added_by']!r} added it. It takes part as soon as a worker advances the run."
@@ -137,7 +174,11 @@ class NodeCase(Moment):
             to = "finish" if node["allow_failed"] else "complete"
             left = node["branches"] - node["ok"] - node["bad"]
             text = f"It waits for {node['needs']} of its {node['branches']:,} branches to {to}: {passed:,} did, {left:,} open"
-            text += f"; and for {node['open'] - left:,} other upstream nodes" if node["open"] > left else ""
+            text += (
+                f"; and for {node['open'] - left:,} other upstream nodes"
+                if node["open"] > left
+                else ""
+            )
             text = f"{text} ({named})." if named else f"{text}."
         else:
             count = node["open"] + node["ok"] + node["bad"]
@@ -149,12 +190,20 @@ class NodeCase(Moment):
         node = self.node
         until = "" if node["due_at"] is None else f" until {self.at(node['due_at'])}"
         if self.kind is kinds.TIMER:
-            yield Reason(NodeReasonCode.WAITING_FOR_TIME, f"It waits{until}.", pick(node, *WAIT_COLUMNS))
+            yield Reason(
+                NodeReasonCode.WAITING_FOR_TIME, f"It waits{until}.", pick(node, *WAIT_COLUMNS)
+            )
         else:
             decided = self.kind is kinds.GATE
-            code = NodeReasonCode.WAITING_FOR_DECISION if decided else NodeReasonCode.WAITING_FOR_SIGNAL
+            code = (
+                NodeReasonCode.WAITING_FOR_DECISION
+                if decided
+                else NodeReasonCode.WAITING_FOR_SIGNAL
+            )
             then = f"; {AFTER_TIMEOUT[node['on_timeout']]}" if until else ""
-            yield Reason(code, f"It waits for {self.awaited()}{until}{then}.", pick(node, *WAIT_COLUMNS))
+            yield Reason(
+                code, f"It waits for {self.awaited()}{until}{then}.", pick(node, *WAIT_COLUMNS)
+            )
         if self.run["status"] == "PAUSED" and not self.run["finished_at"]:
             yield self.paused()
         yield from self.unattended()
@@ -175,7 +224,9 @@ class NodeCase(Moment):
             return
         if limit is not None and taken >= limit and not self.kind.waits:
             text = f"The run may have {limit:,} tasks sent and not finished (max_in_flight), and it has {taken:,}."
-            yield Reason(NodeReasonCode.MAX_IN_FLIGHT, text, {"max_in_flight": limit, "in_flight": taken})
+            yield Reason(
+                NodeReasonCode.MAX_IN_FLIGHT, text, {"max_in_flight": limit, "in_flight": taken}
+            )
             return
         unattended = list(self.unattended())
         yield from unattended

@@ -17,7 +17,9 @@ from horsies_django.core.retry import RetryPolicy
 WIRE = 2  # the newest format version that this release reads; it increases when older workers must not run such tasks
 NAMED_WIRE = 1  # the version in which tasks are sent whose arguments are stored by name
 LONGEST_TIMEOUT_MS = 30 * 86_400 * 1_000
-MOST_BRACKETS = 500  # valid options have four; how deep a text may be nested depends on the version of Python
+MOST_BRACKETS = (
+    500  # valid options have four; how deep a text may be nested depends on the version of Python
+)
 SHORTEST_KEEP = timedelta(minutes=1)  # whoever waits for the task has to see that it completed
 LONGEST_KEEP = timedelta(days=36_500)
 MILLISECOND = timedelta(milliseconds=1)
@@ -52,7 +54,12 @@ def options_text(
     plain: bool = False,
 ) -> str | None:
     """Return the JSON text for the row of a task, None without options. ``plain``: its arguments are in the plain form."""
-    if retry_policy is None and timeout_ms is None and (keep_result is None or keep_result is True) and not plain:
+    if (
+        retry_policy is None
+        and timeout_ms is None
+        and (keep_result is None or keep_result is True)
+        and not plain
+    ):
         return None
     options: dict[str, object] = {"wire": WIRE if plain else NAMED_WIRE}
     if retry_policy is not None:
@@ -82,7 +89,10 @@ def own_retention(text: str | None) -> int | bool | None:
     found = json.loads(text).get("keep_result")
     if found is False:
         return False
-    if isinstance(found, int) and SHORTEST_KEEP // MILLISECOND <= found <= LONGEST_KEEP // MILLISECOND:
+    if (
+        isinstance(found, int)
+        and SHORTEST_KEEP // MILLISECOND <= found <= LONGEST_KEEP // MILLISECOND
+    ):
         return found
     return None
 
@@ -131,6 +141,11 @@ def read_options(text: str | None) -> TaskOptions:
         return TaskOptions(problem=f"the format version (wire) must be a number, not {wire!r:.50}")
     if wire > WIRE:
         return TaskOptions(wire)  # the other options may have another format
-    if timeout_ms is not None and (type(timeout_ms) is not int or not 1 <= timeout_ms <= LONGEST_TIMEOUT_MS):
-        return TaskOptions(wire, problem=f"timeout_ms must be from 1 to {LONGEST_TIMEOUT_MS:_}, not {timeout_ms!r:.50}")
+    if timeout_ms is not None and (
+        type(timeout_ms) is not int or not 1 <= timeout_ms <= LONGEST_TIMEOUT_MS
+    ):
+        return TaskOptions(
+            wire,
+            problem=f"timeout_ms must be from 1 to {LONGEST_TIMEOUT_MS:_}, not {timeout_ms!r:.50}",
+        )
     return TaskOptions(wire, timeout_ms)

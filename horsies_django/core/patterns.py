@@ -27,7 +27,12 @@ HOUR = dt.timedelta(hours=1)
 LONGEST = dt.timedelta(days=365)
 LONGEST_CRON = 500  # characters; croniter needs seconds for a list of thousands of minutes
 WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-UNITS = {"day": DAY, "hour": HOUR, "minute": dt.timedelta(minutes=1), "second": SECOND}  # longest first
+UNITS = {
+    "day": DAY,
+    "hour": HOUR,
+    "minute": dt.timedelta(minutes=1),
+    "second": SECOND,
+}  # longest first
 BEGINNING = dt.datetime(2000, 1, 1)  # a pattern that ever fires does so within the next fifty years
 # Steps, and days such as fri#2 and L, in a list: cron_descriptor does not describe them well.
 SEVERAL = re.compile(r",\S*(#|/|\bl)|(#|/|\bl\b)\S*,", re.IGNORECASE)
@@ -40,10 +45,19 @@ FORMS: tuple[tuple[str, Callable[..., Pattern]], ...] = (
         r"every (?:(\d{1,9}) )?(day|hour|minute|second)s?",
         lambda count, unit, zone: Every(**{f"{unit}s": int(count or 1)}, zone=zone),
     ),
-    (r"hourly at :(\d\d)(?::(\d\d))?", lambda minute, second, zone: Hourly(int(minute), int(second or 0), zone=zone)),
+    (
+        r"hourly at :(\d\d)(?::(\d\d))?",
+        lambda minute, second, zone: Hourly(int(minute), int(second or 0), zone=zone),
+    ),
     (rf"daily at {TIME}", lambda at, zone: Daily(at, zone=zone)),
-    (rf"weekly on ([a-z, ]+) at {TIME}", lambda days, at, zone: Weekly(at, days=re.split("[, ]+", days), zone=zone)),
-    (rf"monthly on day (\d\d?) at {TIME}", lambda day, at, zone: Monthly(at, day=int(day), zone=zone)),
+    (
+        rf"weekly on ([a-z, ]+) at {TIME}",
+        lambda days, at, zone: Weekly(at, days=re.split("[, ]+", days), zone=zone),
+    ),
+    (
+        rf"monthly on day (\d\d?) at {TIME}",
+        lambda day, at, zone: Monthly(at, day=int(day), zone=zone),
+    ),
     (rf"monthly on the last day at {TIME}", lambda at, zone: Monthly(at, day="last", zone=zone)),
 )
 EXAMPLES = (
@@ -88,11 +102,16 @@ class Pattern(ABC):
     def coming(self, after: dt.datetime, count: int, anchor: dt.datetime) -> list[dt.datetime]:
         """Return the first ``count`` fire times after ``after``, or all of them if there are fewer."""
         found: list[dt.datetime] = []
-        while len(found) < count and (fire_time := self.next(found[-1] if found else after, anchor)) is not None:
+        while (
+            len(found) < count
+            and (fire_time := self.next(found[-1] if found else after, anchor)) is not None
+        ):
             found.append(fire_time)
         return found
 
-    def fire_times(self, after: dt.datetime, until: dt.datetime, anchor: dt.datetime) -> Iterator[dt.datetime]:
+    def fire_times(
+        self, after: dt.datetime, until: dt.datetime, anchor: dt.datetime
+    ) -> Iterator[dt.datetime]:
         """Yield all fire times in (``after``, ``until``]."""
         fire_time = self.next(after, anchor)
         while fire_time is not None and fire_time <= until:
@@ -196,7 +215,9 @@ CRON_FIELDS = (
 
 def check_number(name: str, value: object, least: int, most: int, besides: str = "") -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise PatternError(f"{name} must be a whole number from {least} to {most}{besides}, not {value!r}")
+        raise PatternError(
+            f"{name} must be a whole number from {least} to {most}{besides}, not {value!r}"
+        )
 
 
 def local_time(at: dt.datetime, zone: ZoneInfo) -> dt.datetime:
@@ -241,20 +262,26 @@ class Every(Pattern):
     @property
     def length(self) -> dt.timedelta:
         """The interval between two fire times."""
-        return dt.timedelta(days=self.days, hours=self.hours, minutes=self.minutes, seconds=self.seconds)
+        return dt.timedelta(
+            days=self.days, hours=self.hours, minutes=self.minutes, seconds=self.seconds
+        )
 
     def _check(self) -> None:
         for name in ("seconds", "minutes", "hours", "days"):
             check_number(name, getattr(self, name), 0, LONGEST // SECOND)
         if not SECOND <= self.length <= LONGEST:
-            raise PatternError(f"an interval must be 1 second to {LONGEST.days} days long, not {self.length}")
+            raise PatternError(
+                f"an interval must be 1 second to {LONGEST.days} days long, not {self.length}"
+            )
 
     def next(self, after: dt.datetime, anchor: dt.datetime) -> dt.datetime | None:
         begin = anchor.astimezone(dt.UTC).replace(microsecond=0)
         return begin + max(1, (after - begin) // self.length + 1) * self.length
 
     def __str__(self) -> str:
-        unit, length = next((unit, length) for unit, length in UNITS.items() if not self.length % length)
+        unit, length = next(
+            (unit, length) for unit, length in UNITS.items() if not self.length % length
+        )
         count = self.length // length
         return f"every {unit}" if count == 1 else f"every {count} {unit}s"
 
@@ -272,14 +299,19 @@ class Cron(WallPattern):
 
     def _check(self) -> None:
         if isinstance(self.expression, str) and len(self.expression) > LONGEST_CRON:
-            raise PatternError(f"a cron expression has at most {LONGEST_CRON} characters, not {len(self.expression):_}")
+            raise PatternError(
+                f"a cron expression has at most {LONGEST_CRON} characters, not {len(self.expression):_}"
+            )
         parts = self.expression.split() if isinstance(self.expression, str) else []
         if len(parts) != 5 or not all(FIELD.fullmatch(part) for part in parts):
             raise PatternError(
                 f"{self.expression!r} is not a cron expression: it has five fields, minute, hour, day of month, month and day of "
                 'week, such as "30 4 * * mon-fri"; for seconds use Every'
             )
-        from croniter import CroniterError, croniter  # slow to import, and most processes never need it
+        from croniter import (
+            CroniterError,
+            croniter,
+        )  # slow to import, and most processes never need it
 
         try:
             croniter.expand(self.plain)
@@ -313,11 +345,17 @@ class Cron(WallPattern):
 
         minute, hour, day_of_month, month, day_of_week = self.plain.split()
         # croniter has other rules for when both days must match, so it is asked for each day alone where either is enough
-        days = [(day_of_month, day_of_week)] if self._needs_both_days else [(day_of_month, "*"), ("*", day_of_week)]
+        days = (
+            [(day_of_month, day_of_week)]
+            if self._needs_both_days
+            else [(day_of_month, "*"), ("*", day_of_week)]
+        )
         found: list[dt.datetime] = []
         for of_month, of_week in days:
             with suppress(CroniterBadDateError):
-                asked = croniter(f"{minute} {hour} {of_month} {month} {of_week}", local, day_or=False)
+                asked = croniter(
+                    f"{minute} {hour} {of_month} {month} {of_week}", local, day_or=False
+                )
                 found.append(asked.get_next(dt.datetime))
         return min(found, default=None)
 
@@ -333,14 +371,20 @@ class Cron(WallPattern):
 
         if SEVERAL.search(self.plain):
             return str(self)
-        options = Options()  # that of version 1 takes no arguments; django-celery-beat refuses version 2
+        options = (
+            Options()
+        )  # that of version 1 takes no arguments; django-celery-beat refuses version 2
         options.use_24hour_time_format, options.locale_code = True, "en_US"
         try:
-            found: str = get_description(self.plain.upper(), options)  # it only knows L in upper case
+            found: str = get_description(
+                self.plain.upper(), options
+            )  # it only knows L in upper case
         except FormatException:
             return str(self)
         if self._needs_both_days:
-            return found.replace(", or on ", ", only on ")  # version 2 says "or" whenever both are given
+            return found.replace(
+                ", or on ", ", only on "
+            )  # version 2 says "or" whenever both are given
         return found if ", or " in found else str(self)  # version 1 says "only on" for them, too
 
     def __str__(self) -> str:
@@ -408,7 +452,9 @@ class Weekly(Daily):
         super()._check()
         given = [self.days] if isinstance(self.days, str) else list(self.days)
         if not given or len(self.weekdays) != len(given):
-            raise PatternError(f"days must be one or more of {', '.join(WEEKDAYS)}, each once, not {self.days!r}")
+            raise PatternError(
+                f"days must be one or more of {', '.join(WEEKDAYS)}, each once, not {self.days!r}"
+            )
 
     def _follow(self, local: dt.datetime) -> dt.datetime:
         found = super()._follow(local)
@@ -439,7 +485,10 @@ class Monthly(Daily):
         while True:
             length = calendar.monthrange(first.year, first.month)[1]
             day = length if self.day == "last" else int(self.day)
-            if day <= length and (found := dt.datetime.combine(first.replace(day=day), self.time)) > local:
+            if (
+                day <= length
+                and (found := dt.datetime.combine(first.replace(day=day), self.time)) > local
+            ):
                 return found
             first = (first + 31 * DAY).replace(day=1)
 
@@ -450,7 +499,11 @@ class Monthly(Daily):
 def _time(value: dt.time | str) -> dt.time:
     """Return a time of day as a ``time``. Raises PatternError if it has a zone or a fraction of a second."""
     try:
-        found = dt.time.fromisoformat(value.zfill(5 if len(value) < 6 else 8)) if isinstance(value, str) else value
+        found = (
+            dt.time.fromisoformat(value.zfill(5 if len(value) < 6 else 8))
+            if isinstance(value, str)
+            else value
+        )
     except ValueError:
         found = None
     if not isinstance(found, dt.time) or found.tzinfo or found.microsecond:
@@ -471,5 +524,7 @@ def parse(text: str, zone: str = "UTC") -> Pattern:
         if match := re.fullmatch(form, words):
             return make(*match.groups(), zone=zone)
     if words.partition(" ")[0] in ("every", "hourly", "daily", "weekly", "monthly"):
-        raise PatternError(f"{text!r:.200} is not a pattern; write it like one of: {'; '.join(EXAMPLES[1:])}")
+        raise PatternError(
+            f"{text!r:.200} is not a pattern; write it like one of: {'; '.join(EXAMPLES[1:])}"
+        )
     return Cron(words, zone=zone)

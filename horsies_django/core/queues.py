@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 CLUSTER = "*"  # the row for all queues
-LANES = ("sync", "async")  # tasks with sync and with async functions have separate slots in a worker
+LANES = (
+    "sync",
+    "async",
+)  # tasks with sync and with async functions have separate slots in a worker
 
 # What the policy of a partition rule means: its tasks run in order, or equal ones are merged.
 POLICIES = {

@@ -70,11 +70,19 @@ class Case(Moment):
     def __init__(self, facts: Facts, timing: Timing) -> None:
         super().__init__(facts, timing)
         self.task: Facts = facts["task"]
-        heard = [one for one in facts.get("workers", ()) if not self.silent_since(one["beat_at"], timing.threshold)]
+        heard = [
+            one
+            for one in facts.get("workers", ())
+            if not self.silent_since(one["beat_at"], timing.threshold)
+        ]
         self.workers: Sequence[Facts] = heard
-        self.left_until = moment(self.task["enqueued_at"]) + timing.grace  # by workers that do not know it
+        self.left_until = (
+            moment(self.task["enqueued_at"]) + timing.grace
+        )  # by workers that do not know it
         left = self.left_until > self.now
-        self.takers = [one for one in heard if one["knows"] or not left] or heard  # workers that would claim it now
+        self.takers = [
+            one for one in heard if one["knows"] or not left
+        ] or heard  # workers that would claim it now
 
     def reasons(self) -> Iterator[Reason]:
         """Yield all reasons, the most decisive first."""
@@ -109,7 +117,11 @@ class Case(Moment):
         text = self.ended_as(task)
         if task["order_stop"] == "stop":
             text += " It stops its key: the tasks behind it wait until it is retried or skipped."
-        return Reason(ReasonCode.FINISHED, text, pick(task, "status", "finished_at", "error_code", "order_stop"))
+        return Reason(
+            ReasonCode.FINISHED,
+            text,
+            pick(task, "status", "finished_at", "error_code", "order_stop"),
+        )
 
     def running(self) -> Reason:
         child = self.facts["holder"]["child_pid"]
@@ -143,12 +155,22 @@ class Case(Moment):
             rescue += self.timing.threshold
         does = "runs" if task["status"] == "RUNNING" else "has claimed"
         becomes = "fails with WORKER_CRASHED" if task["status"] == "RUNNING" else "is pending again"
-        when = f"after {self.at(rescue)}" if rescue > self.now else "at the next check by a live worker"
+        when = (
+            f"after {self.at(rescue)}"
+            if rescue > self.now
+            else "at the next check by a live worker"
+        )
         text = f"Worker {worker_name(holder)}, which {does} it, was last seen at {self.at(heard)}; the task {becomes} {when}."
-        reapers = bool(holder["heard_at"]) and not self.silent_since(holder["heard_at"], self.timing.silence)
+        reapers = bool(holder["heard_at"]) and not self.silent_since(
+            holder["heard_at"], self.timing.silence
+        )
         if not reapers:
             text += " There is no live worker to recover it: start one."
-        details = {**self.holder(), **pick(holder, "beat_at", "died_at"), "rescue_at": rescue.isoformat()}
+        details = {
+            **self.holder(),
+            **pick(holder, "beat_at", "died_at"),
+            "rescue_at": rescue.isoformat(),
+        }
         return Reason(ReasonCode.CLAIMED_BY_SILENT_WORKER, text, {**details, "reapers": reapers})
 
     def expired(self) -> Iterator[Reason]:
@@ -183,7 +205,9 @@ class Case(Moment):
             said = "is declared with a cap of 0"
         told = f"{said}: {why.removesuffix('.')}" if why else said
         text = f"{level_name(row)} {told}. None of its tasks start."
-        yield Reason(ReasonCode.QUEUE_PAUSED, text, {**details, "by": by, "since": since, "reason": why})
+        yield Reason(
+            ReasonCode.QUEUE_PAUSED, text, {**details, "by": by, "since": since, "reason": why}
+        )
 
     def unserved(self) -> Iterator[Reason]:
         queue = self.task["queue_name"]
@@ -195,9 +219,7 @@ class Case(Moment):
         ]
         details = {"queue": queue, "known": self.facts.get("queue") is not None, "former": former}
         if not details["known"]:
-            text = (
-                f"There is no queue {queue!r} in the database, so its tasks do not start: declare it and run 'migrate'."
-            )
+            text = f"There is no queue {queue!r} in the database, so its tasks do not start: declare it and run 'migrate'."
         elif former:
             text = (
                 f"No live worker serves the queue {queue!r}: the last one, {worker_name(former[0])}, "
@@ -221,13 +243,19 @@ class Case(Moment):
             return
         name, wire, until = self.task["task_name"], self.task["wire"], self.left_until
         held, newest = until > self.now, max(one["wire"] for one in self.workers)
-        newer = f" in the format of a newer release (format version {wire})" if wire > newest else ""
+        newer = (
+            f" in the format of a newer release (format version {wire})" if wire > newest else ""
+        )
         wait = f"they leave it to others until {self.at(until)}; after that, " if held else ""
         text = (
             f"No live worker of its queue knows the task {name!r}{newer}: {wait}the first to claim it fails it with "
             "WORKER_RESOLUTION_ERROR. Deploy the code that defines it to the workers."
         )
-        details = {"task_name": name, "until": until.isoformat() if held else None, "workers": self.crew(self.workers)}
+        details = {
+            "task_name": name,
+            "until": until.isoformat() if held else None,
+            "workers": self.crew(self.workers),
+        }
         yield Reason(ReasonCode.UNKNOWN_TASK_NAME, text, details)
 
     def not_due(self) -> Iterator[Reason]:
@@ -239,9 +267,15 @@ class Case(Moment):
             yield Reason(ReasonCode.SNOOZED, text, {"due_at": due, **pick(task, "snooze_count")})
         elif task["retry_count"]:
             text = f"It waits for retry {task['retry_count']} of {task['max_retries']}, which is due at {self.at(due)}."
-            yield Reason(ReasonCode.RETRY_WAITING, text, {"due_at": due, **pick(task, "retry_count", "max_retries")})
+            yield Reason(
+                ReasonCode.RETRY_WAITING,
+                text,
+                {"due_at": due, **pick(task, "retry_count", "max_retries")},
+            )
         else:
-            yield Reason(ReasonCode.NOT_DUE, f"It is not due before {self.at(due)}.", {"due_at": due})
+            yield Reason(
+                ReasonCode.NOT_DUE, f"It is not due before {self.at(due)}.", {"due_at": due}
+            )
 
     def at_cap(self, level: str) -> Iterator[Reason]:
         row = self.facts.get(level)
@@ -250,7 +284,9 @@ class Case(Moment):
         cap, taken, holders = row["max_concurrency"], row["taken"], row["holders"]
         text = f"{level_name(row)} is at its cap: {taken} of {cap} permits are taken{self.longest(holders)}."
         code = ReasonCode.CLUSTER_AT_CAP if level == "cluster" else ReasonCode.QUEUE_AT_CAP
-        yield Reason(code, text, {"queue": row["name"], "cap": cap, "taken": taken, "holders": holders})
+        yield Reason(
+            code, text, {"queue": row["name"], "cap": cap, "taken": taken, "holders": holders}
+        )
 
     def in_order(self) -> Iterator[Reason]:
         """Its queue has a policy for partitions: another task comes first in its one, or the order is still to be made."""
@@ -261,9 +297,7 @@ class Case(Moment):
         if first is None:
             return
         if first["status"] == "FAILED" and first["order_stop"] == "stop":
-            does = (
-                f"it is FAILED since {self.at(first['finished_at'])} and stops the key until it is retried or skipped"
-            )
+            does = f"it is FAILED since {self.at(first['finished_at'])} and stops the key until it is retried or skipped"
         elif first["finished_at"]:
             does = f"it is {first['status']} since {self.at(first['finished_at'])}, and what was sent until then is cancelled"
         elif first["started_at"]:
@@ -289,13 +323,21 @@ class Case(Moment):
         if none_can and local:
             limit = self.facts["queue"]["local_limit"]
             text = f"{self.share(local)} at the limit of {limit} per worker."
-            details = {"queue": self.task["queue_name"], "local_limit": limit, "workers": self.crew(local)}
+            details = {
+                "queue": self.task["queue_name"],
+                "local_limit": limit,
+                "workers": self.crew(local),
+            }
             yield Reason(ReasonCode.WORKERS_AT_LOCAL_LIMIT, text, details)
         if none_can and busy:
             lane = self.task["lane"]
             slots = sum(one["slots"] for one in busy)
             text = f"{self.share(busy)} without a free slot for {lane} tasks: "
-            text += f"{sum(one['busy'] for one in busy)} of {slots} are taken." if slots else "no process is ready."
+            text += (
+                f"{sum(one['busy'] for one in busy)} of {slots} are taken."
+                if slots
+                else "no process is ready."
+            )
             if idle := [f"{one['hostname']}:{one['pid']}" for one in busy if not one["slots"]]:
                 text += f" The log of {', '.join(idle[:3])} says why its processes are not ready."
             details = {"lane": lane, "workers": self.crew(busy, "slots", "busy")}
@@ -303,15 +345,29 @@ class Case(Moment):
 
     def partition(self, full: Sequence[Facts]) -> Iterator[Reason]:
         """The partition is at its limit, in total or in each worker; or it was, and the task is still parked."""
-        found = self.facts.get("partition") or {"partition": None, "room": None, "taken": 0, "holders": []}
+        found = self.facts.get("partition") or {
+            "partition": None,
+            "room": None,
+            "taken": 0,
+            "holders": [],
+        }
         crowded = at_limit(found["room"])
         if not (crowded or full or self.task["parked"]):
             return
-        queue, limit = self.task["queue_name"], None if found["room"] is None else found["room"] + found["taken"]
-        name = f"The partition {found['partition']} of queue {queue!r}" if found["partition"] else "Its partition"
+        queue, limit = (
+            self.task["queue_name"],
+            None if found["room"] is None else found["room"] + found["taken"],
+        )
+        name = (
+            f"The partition {found['partition']} of queue {queue!r}"
+            if found["partition"]
+            else "Its partition"
+        )
         longest = self.longest(found["holders"])
         if crowded:
-            text = f"{name} is at its limit: {found['taken']} of {limit} permits are taken{longest}."
+            text = (
+                f"{name} is at its limit: {found['taken']} of {limit} permits are taken{longest}."
+            )
         elif full:
             limit = self.facts["queue"]["partition_local_limit"]
             text = f"{name} is at its limit of {limit} in each worker{longest}."
@@ -329,13 +385,17 @@ class Case(Moment):
             details = {"count": min(count, bound), "more": more}
             text = f"{shown} ahead of it and may start first"
             if self.task["codec"]:
-                text += f"; its priority is {shown_priority(self.task['priority'], self.task['codec'])}"
+                text += (
+                    f"; its priority is {shown_priority(self.task['priority'], self.task['codec'])}"
+                )
             yield Reason(ReasonCode.BEHIND_OTHERS, f"{text}.", details)
 
     def next(self) -> Reason:
         seconds = self.timing.poll.total_seconds()
         text = f"Nothing holds it back: it is the next task of its queue and should start within {seconds:g} s."
-        return Reason(ReasonCode.NEXT, text, {"workers": self.crew(self.takers), "poll_seconds": seconds})
+        return Reason(
+            ReasonCode.NEXT, text, {"workers": self.crew(self.takers), "poll_seconds": seconds}
+        )
 
     def holder(self) -> dict[str, Any]:
         return pick(self.facts["holder"], "worker_id", "hostname", "pid", "child_pid")

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 class Repeats:
     """Remembers which kinds of lines were said. ``now`` is the time by a monotonic clock, in seconds."""
 
-    kinds: dict[str, tuple[float, int]] = field(default_factory=dict)  # when it was said, and how often not since
+    kinds: dict[str, tuple[float, int]] = field(
+        default_factory=dict
+    )  # when it was said, and how often not since
 
     def due(self, kind: str, now: float) -> str | None:
         """Return the end of a line that has to be said, None if one of its kind was said in the last minute."""

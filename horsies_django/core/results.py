@@ -38,7 +38,12 @@ class TaskError:
 
     @classmethod
     def built_in(
-        cls, code: ErrorCode | str, message: str = "", *, data: Any = None, exception: Mapping[str, str] | None = None
+        cls,
+        code: ErrorCode | str,
+        message: str = "",
+        *,
+        data: Any = None,
+        exception: Mapping[str, str] | None = None,
     ) -> TaskError:
         """Create an error with a built-in code; for horsies_django only."""
         error = object.__new__(cls)
@@ -56,7 +61,9 @@ class TaskFailed(HorsiesError):  # noqa: N818 - the task failed; the caller did 
     """Raised by ``TaskResult.unwrap()``; ``error`` is the TaskError."""
 
     def __init__(self, error: TaskError) -> None:
-        super().__init__(f"{error.error_code}: {error.message}" if error.message else error.error_code)
+        super().__init__(
+            f"{error.error_code}: {error.message}" if error.message else error.error_code
+        )
         self.error = error
 
 
@@ -116,7 +123,9 @@ class TaskResult(Generic[T, E]):
         return self.err_value
 
     def __bool__(self) -> bool:
-        raise TypeError("a TaskResult has no truth value (an error would be true): ask is_ok() or is_err()")
+        raise TypeError(
+            "a TaskResult has no truth value (an error would be true): ask is_ok() or is_err()"
+        )
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, TaskResult):
@@ -126,8 +135,16 @@ class TaskResult(Generic[T, E]):
     __hash__ = None  # type: ignore[assignment]
 
     def __reduce__(self) -> tuple[Any, ...]:  # what is absent is one object of this process
-        made = partial(TaskResult, ok=self._ok) if self._err is _ABSENT else partial(TaskResult, err=self._err)
+        made = (
+            partial(TaskResult, ok=self._ok)
+            if self._err is _ABSENT
+            else partial(TaskResult, err=self._err)
+        )
         return made, ()
 
     def __repr__(self) -> str:
-        return f"TaskResult(ok={self._ok!r})" if self._err is _ABSENT else f"TaskResult(err={self._err!r})"
+        return (
+            f"TaskResult(ok={self._ok!r})"
+            if self._err is _ABSENT
+            else f"TaskResult(err={self._err!r})"
+        )

@@ -20,13 +20,23 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Any
 
-from horsies_django.core.errors import RESERVED, HorsiesError, OperationalErrorCode, OutcomeCode, code_problem
+from horsies_django.core.errors import (
+    RESERVED,
+    HorsiesError,
+    OperationalErrorCode,
+    OutcomeCode,
+    code_problem,
+)
 
 MOST_RETRIES = 100
 LONGEST_DELAY = 30 * 86_400  # seconds
 Kind = str | type[BaseException]
 # What a policy without a list retries: everything except errors that the task returned.
-USUAL: tuple[Kind, ...] = (Exception, OperationalErrorCode.WORKER_CRASHED.value, OutcomeCode.TASK_TIMEOUT.value)
+USUAL: tuple[Kind, ...] = (
+    Exception,
+    OperationalErrorCode.WORKER_CRASHED.value,
+    OutcomeCode.TASK_TIMEOUT.value,
+)
 Mapper = Mapping[type[BaseException], str]
 EMPTY: Mapper = MappingProxyType({})
 
@@ -40,11 +50,18 @@ class Retry(HorsiesError):  # noqa: N818 - a request, not an error
     """
 
     def __init__(
-        self, message: str = "", *, delay_seconds: float | None = None, code: str | None = None, data: Any = None
+        self,
+        message: str = "",
+        *,
+        delay_seconds: float | None = None,
+        code: str | None = None,
+        data: Any = None,
     ) -> None:
         super().__init__(message or "the task requested a retry")
         if delay_seconds is not None and not _is_number(delay_seconds, 0, LONGEST_DELAY):
-            raise ValueError(f"delay_seconds must be from 0 to {LONGEST_DELAY:_} (30 days), not {delay_seconds!r}")
+            raise ValueError(
+                f"delay_seconds must be from 0 to {LONGEST_DELAY:_} (30 days), not {delay_seconds!r}"
+            )
         if code is not None and (problem := code_problem(code)):
             raise ValueError(problem)
         self.message = str(self)
@@ -66,9 +83,13 @@ class Snooze(HorsiesError):  # noqa: N818 - a request, not an error
         self.until = until
         if isinstance(until, dt.datetime):
             if until.utcoffset() is None:
-                raise ValueError(f"Snooze() takes an aware datetime, and {until.isoformat()} has no time zone")
+                raise ValueError(
+                    f"Snooze() takes an aware datetime, and {until.isoformat()} has no time zone"
+                )
             if until - dt.datetime.now(dt.UTC) > dt.timedelta(seconds=LONGEST_DELAY):
-                raise ValueError(f"Snooze() takes a time within 30 days from now, not {until.isoformat()}")
+                raise ValueError(
+                    f"Snooze() takes a time within 30 days from now, not {until.isoformat()}"
+                )
             self.stored: dict[str, Any] = {"until": until.isoformat()}  # as the database needs it
             return
         seconds = until.total_seconds() if isinstance(until, dt.timedelta) else until
@@ -103,7 +124,11 @@ class RetryPolicy:
 
     @classmethod
     def fixed(
-        cls, intervals: Sequence[float], *, auto_retry_for: Kind | Iterable[Kind] = USUAL, jitter: bool = True
+        cls,
+        intervals: Sequence[float],
+        *,
+        auto_retry_for: Kind | Iterable[Kind] = USUAL,
+        jitter: bool = True,
     ) -> RetryPolicy:
         """Retry once per delay in ``intervals``, in seconds. Raises ValueError with all problems."""
         delays = tuple(intervals) if isinstance(intervals, list | tuple) else ()
@@ -123,7 +148,14 @@ class RetryPolicy:
 
         Raises ValueError with all problems.
         """
-        return cls("exponential", (base_seconds,), max_retries, _kinds(auto_retry_for), jitter, max_delay_seconds)
+        return cls(
+            "exponential",
+            (base_seconds,),
+            max_retries,
+            _kinds(auto_retry_for),
+            jitter,
+            max_delay_seconds,
+        )
 
     def _problems(self) -> Iterable[str]:
         if self.strategy == "fixed" and not self.intervals:
@@ -131,11 +163,17 @@ class RetryPolicy:
         for delay in self.intervals:
             if not _is_number(delay, 0, LONGEST_DELAY):
                 yield f"a retry delay must be from 0 to {LONGEST_DELAY:_} seconds (30 days), not {delay!r}"
-        if isinstance(self.max_retries, bool) or not isinstance(self.max_retries, int) or self.max_retries < 0:
+        if (
+            isinstance(self.max_retries, bool)
+            or not isinstance(self.max_retries, int)
+            or self.max_retries < 0
+        ):
             yield f"max_retries must be an int, not {self.max_retries!r}"
         elif self.intervals and not 1 <= self.max_retries <= MOST_RETRIES:
             yield f"max_retries must be from 1 to {MOST_RETRIES}, not {self.max_retries}"
-        if self.max_delay_seconds is not None and not _is_number(self.max_delay_seconds, 0, LONGEST_DELAY):
+        if self.max_delay_seconds is not None and not _is_number(
+            self.max_delay_seconds, 0, LONGEST_DELAY
+        ):
             yield f"max_delay_seconds must be from 0 to {LONGEST_DELAY:_} (30 days), not {self.max_delay_seconds!r}"
         for kind in self.auto_retry_for:
             if problem := _kind_problem(kind):
@@ -158,7 +196,9 @@ class RetryPolicy:
         else:
             # beyond 40 doublings, every delay is longer than LONGEST_DELAY
             seconds = self.intervals[0] * 2 ** min(retry - 1, 40)
-        return min(seconds, LONGEST_DELAY if self.max_delay_seconds is None else self.max_delay_seconds)
+        return min(
+            seconds, LONGEST_DELAY if self.max_delay_seconds is None else self.max_delay_seconds
+        )
 
     def stored(self) -> dict[str, Any]:
         """Return the policy as it is stored in the row of a task."""
@@ -178,7 +218,9 @@ def class_name(kind: type[BaseException]) -> str:
 
 def class_names(error: BaseException) -> tuple[str, ...]:
     """Return the names of the class of an exception and of its exception bases."""
-    return tuple(class_name(base) for base in type(error).__mro__ if issubclass(base, BaseException))
+    return tuple(
+        class_name(base) for base in type(error).__mro__ if issubclass(base, BaseException)
+    )
 
 
 def _kinds(given: Kind | Iterable[Kind]) -> tuple[Kind, ...]:
@@ -195,7 +237,9 @@ def _resolved(text: str) -> Kind:
     try:
         found: Kind = getattr(import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"RetryPolicy: auto_retry_for: {text[:120]!r} cannot be imported: {error}") from error
+        raise ValueError(
+            f"RetryPolicy: auto_retry_for: {text[:120]!r} cannot be imported: {error}"
+        ) from error
     return found
 
 
@@ -204,7 +248,9 @@ def _kind_problem(kind: object) -> str | None:
     if isinstance(kind, type) and issubclass(kind, BaseException):
         return None
     if not isinstance(kind, str):
-        return f"{kind!r:.100} is neither an error code, as in 'MAILBOX_FULL', nor an exception class"
+        return (
+            f"{kind!r:.100} is neither an error code, as in 'MAILBOX_FULL', nor an exception class"
+        )
     return None if kind in RESERVED else code_problem(kind)
 
 
@@ -215,7 +261,9 @@ def _is_number(value: object, low: float, high: float) -> bool:
 def mapper_problems(mapper: object) -> list[str]:
     """Return the problems of a mapper whose keys are classes."""
     if not isinstance(mapper, Mapping):
-        return [f"a mapper must be a dict of exception classes and error codes, not {type(mapper).__name__}"]
+        return [
+            f"a mapper must be a dict of exception classes and error codes, not {type(mapper).__name__}"
+        ]
     problems = []
     for key, code in mapper.items():
         if not (isinstance(key, type) and issubclass(key, BaseException)):

@@ -20,7 +20,9 @@ CATCH_UP: tuple[CatchUp, ...] = ("latest", "all", "none")
 Overlap = Literal["allow", "skip"]
 OVERLAP: tuple[Overlap, ...] = ("allow", "skip")
 MOST_FIRE_TIMES = 1_000  # of a schedule, sent in one transaction
-PUNCTUAL = dt.timedelta(seconds=60)  # a fire time that is at most this late does not count as missed
+PUNCTUAL = dt.timedelta(
+    seconds=60
+)  # a fire time that is at most this late does not count as missed
 SECOND = dt.timedelta(seconds=1)
 DAY_MS = 86_400_000
 MILLISECOND = dt.timedelta(milliseconds=1)
@@ -47,7 +49,9 @@ class Timing:
         if not self.jitter_ms:
             return fire_time
         digest = hashlib.sha256(f"{self.name} {fire_time.timestamp():.0f}".encode()).digest()
-        return fire_time + dt.timedelta(milliseconds=int.from_bytes(digest[:8]) % (self.jitter_ms + 1))
+        return fire_time + dt.timedelta(
+            milliseconds=int.from_bytes(digest[:8]) % (self.jitter_ms + 1)
+        )
 
     def following(self, fire_time: dt.datetime) -> dt.datetime | None:
         return self.pattern.next(fire_time, self.since)
@@ -78,7 +82,9 @@ def due(timing: Timing, last: dt.datetime | None, now: dt.datetime) -> Due:
         return Due([])
     fire_times = found[-most:]
     if timing.catch_up == "none":
-        fire_times = [fire_time for fire_time in fire_times if now - timing.moment(fire_time) <= PUNCTUAL]
+        fire_times = [
+            fire_time for fire_time in fire_times if now - timing.moment(fire_time) <= PUNCTUAL
+        ]
     return Due(fire_times, timing.following(begin), found[-1])
 
 
@@ -132,7 +138,9 @@ class ScheduleConfig:
     def definition(self) -> dict[str, Any]:
         """Return it as a JSON object, which ``read_definition`` reads."""
         own = {"pattern": str(self.pattern), "zone": self.pattern.zone, "kwargs": dict(self.kwargs)}
-        keys = [key for key in KEYS if key != "overlap" or self.overlap != "allow"]  # release 0.1 refuses the key
+        keys = [
+            key for key in KEYS if key != "overlap" or self.overlap != "allow"
+        ]  # release 0.1 refuses the key
         return {key: own[key] if key in own else getattr(self, key) for key in keys}
 
 
@@ -144,7 +152,11 @@ def read_definition(raw: Mapping[str, Any]) -> tuple[ScheduleConfig | None, list
 
     The pattern may be text or an object, which has its own zone.
     """
-    problems = [(key, f"unknown key {key!r}; the keys are {', '.join(KEYS)}") for key in raw if key not in KEYS]
+    problems = [
+        (key, f"unknown key {key!r}; the keys are {', '.join(KEYS)}")
+        for key in raw
+        if key not in KEYS
+    ]
 
     def take(key: str, default: Any, fits: Callable[[Any], bool], expected: str) -> Any:
         value = raw.get(key, default)
@@ -154,16 +166,35 @@ def read_definition(raw: Mapping[str, Any]) -> tuple[ScheduleConfig | None, list
         return default
 
     found = ScheduleConfig(
-        task=take("task", "", lambda value: isinstance(value, str) and bool(value), "the name of a task"),
+        task=take(
+            "task", "", lambda value: isinstance(value, str) and bool(value), "the name of a task"
+        ),
         pattern=_pattern(raw, problems),
         kwargs=take("kwargs", {}, _is_arguments, "an object of the task's arguments by name"),
-        queue=take("queue", None, lambda value: isinstance(value, str) and bool(value), "the name of a queue, or None"),
-        priority=take("priority", None, _whole(1, 100), "a whole number from 1 (first) to 100, or None"),
-        good_for_ms=take("good_for_ms", None, _whole(1_000, 365 * DAY_MS), "from 1_000 ms to a year, or None"),
-        catch_up=take("catch_up", "latest", lambda value: value in CATCH_UP, f"one of {', '.join(CATCH_UP)}"),
-        most=take("most", 100, _whole(1, MOST_FIRE_TIMES), f"a whole number from 1 to {MOST_FIRE_TIMES:_}"),
-        jitter_ms=take("jitter_ms", 0, _whole(0, DAY_MS), "a whole number from 0 to a day of milliseconds"),
-        overlap=take("overlap", "allow", lambda value: value in OVERLAP, f"one of {', '.join(OVERLAP)}"),
+        queue=take(
+            "queue",
+            None,
+            lambda value: isinstance(value, str) and bool(value),
+            "the name of a queue, or None",
+        ),
+        priority=take(
+            "priority", None, _whole(1, 100), "a whole number from 1 (first) to 100, or None"
+        ),
+        good_for_ms=take(
+            "good_for_ms", None, _whole(1_000, 365 * DAY_MS), "from 1_000 ms to a year, or None"
+        ),
+        catch_up=take(
+            "catch_up", "latest", lambda value: value in CATCH_UP, f"one of {', '.join(CATCH_UP)}"
+        ),
+        most=take(
+            "most", 100, _whole(1, MOST_FIRE_TIMES), f"a whole number from 1 to {MOST_FIRE_TIMES:_}"
+        ),
+        jitter_ms=take(
+            "jitter_ms", 0, _whole(0, DAY_MS), "a whole number from 0 to a day of milliseconds"
+        ),
+        overlap=take(
+            "overlap", "allow", lambda value: value in OVERLAP, f"one of {', '.join(OVERLAP)}"
+        ),
         enabled=take("enabled", True, lambda value: isinstance(value, bool), "True or False"),
     )
     if not found.task and not any(key == "task" for key, _ in problems):
@@ -175,7 +206,9 @@ def as_texts(problems: Iterable[tuple[str, str]]) -> list[str]:
     return [f"{key}: {problem}" for key, problem in problems]
 
 
-UNREADABLE = parse("daily at 00:00")  # stands in for an invalid pattern, so that the rest is still checked
+UNREADABLE = parse(
+    "daily at 00:00"
+)  # stands in for an invalid pattern, so that the rest is still checked
 
 
 def _pattern(raw: Mapping[str, Any], problems: list[tuple[str, str]]) -> Pattern:
@@ -186,7 +219,10 @@ def _pattern(raw: Mapping[str, Any], problems: list[tuple[str, str]]) -> Pattern
         return given
     if not isinstance(given, str):
         problems.append(
-            ("pattern", f"must be a cron string, a text such as {str(UNREADABLE)!r}, or a pattern, not {given!r:.80}")
+            (
+                "pattern",
+                f"must be a cron string, a text such as {str(UNREADABLE)!r}, or a pattern, not {given!r:.80}",
+            )
         )
         given = str(UNREADABLE)
     found = UNREADABLE
@@ -202,7 +238,9 @@ def _pattern(raw: Mapping[str, Any], problems: list[tuple[str, str]]) -> Pattern
 
 
 def _whole(least: int, most: int) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+    return lambda value: (
+        isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+    )
 
 
 def _is_arguments(value: Any) -> bool:

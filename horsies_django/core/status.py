@@ -17,7 +17,9 @@ class Status(enum.StrEnum):
     EXPIRED = "EXPIRED"
 
 
-TERMINAL: frozenset[Status] = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.EXPIRED})
+TERMINAL: frozenset[Status] = frozenset(
+    {Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.EXPIRED}
+)
 FINAL = frozenset(status.value for status in TERMINAL)  # as texts, such as rows have
 
 UNFINISHED_RUNS = ("RUNNING", "PAUSED", "COMPENSATING")

@@ -10,7 +10,9 @@ from typing import Any
 LONGEST = 255  # characters of names, keys and actors
 LONGEST_REASON = 10_000
 LAZY = "a lazy text, which means another one in each language: give str() of it"
-NEEDS_REASON = "a redaction needs a reason, which is recorded in the audit and must not contain personal data"
+NEEDS_REASON = (
+    "a redaction needs a reason, which is recorded in the audit and must not contain personal data"
+)
 # Characters that a terminal obeys, or that forge, hide or reorder what stands there: control
 # characters, separators of lines, marks of direction, invisible characters but for the joiners that
 # scripts and emoji need, and surrogates, which cannot be encoded.
@@ -46,7 +48,9 @@ def text_problem(what: str, value: object, most: int = LONGEST) -> str | None:
         return f"{what} is {LAZY}"
     if not isinstance(value, str) or not 1 <= len(value) <= most:
         return f"{what} must be a str of 1 to {most:,} characters, not {value!r:.80}"
-    if "\x00" in value or (not value.isascii() and any("\ud800" <= each <= "\udfff" for each in value)):
+    if "\x00" in value or (
+        not value.isascii() and any("\ud800" <= each <= "\udfff" for each in value)
+    ):
         return f"{what} must be a str without NUL bytes and lone surrogates, which PostgreSQL cannot store, not {value!a:.80}"
     return None
 
@@ -78,7 +82,9 @@ def storable_who(error: type[Exception], refused: str, actor: Any, reason: Any) 
     """
     actor = as_text(actor)
     reason = as_text(reason)
-    problem = None if reason is None or reason == "" else text_problem("reason", reason, LONGEST_REASON)
+    problem = (
+        None if reason is None or reason == "" else text_problem("reason", reason, LONGEST_REASON)
+    )
     if problem := text_problem("actor", actor) or problem:
         raise error(f"{refused}: {problem}")
 

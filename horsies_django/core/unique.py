@@ -20,7 +20,9 @@ class Unique:
     ("return"), or the send raises TaskSendError with the code DUPLICATE ("refuse").
     """
 
-    def __init__(self, *args: str, until: Until = "end", on_duplicate: OnDuplicate = "return") -> None:
+    def __init__(
+        self, *args: str, until: Until = "end", on_duplicate: OnDuplicate = "return"
+    ) -> None:
         self.args = args
         self.until = until
         self.on_duplicate = on_duplicate

@@ -20,7 +20,13 @@ from horsies_django.tasks import registry
 
 SECOND = dt.timedelta(seconds=1)
 # The fields of a crontab in the order of a cron expression, with their least and greatest values.
-FIELDS = (("minute", 0, 59), ("hour", 0, 23), ("day_of_month", 1, 31), ("month_of_year", 1, 12), ("day_of_week", 0, 6))
+FIELDS = (
+    ("minute", 0, 59),
+    ("hour", 0, 23),
+    ("day_of_month", 1, 31),
+    ("month_of_year", 1, 12),
+    ("day_of_week", 0, 6),
+)
 DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 CLEANUP = "celery.backend_cleanup"
 # Options of a send that do not decide whether, when and with which arguments the task runs.
@@ -30,7 +36,16 @@ DROPPED = {
     "time_limit": "give the task a timeout_ms",
     "soft_time_limit": "give the task a timeout_ms",
 }
-ROUTING = ("exchange", "routing_key", "headers", "delivery_mode", "serializer", "compression", "retry", "retry_policy")
+ROUTING = (
+    "exchange",
+    "routing_key",
+    "headers",
+    "delivery_mode",
+    "serializer",
+    "compression",
+    "retry",
+    "retry_policy",
+)
 
 
 class Untranslatable(Exception):
@@ -40,7 +55,9 @@ class Untranslatable(Exception):
 def kinds(schedule: Any) -> set[str]:
     """Return the names of the classes of a schedule that are Celery's."""
     ours = ("celery", "django_celery_beat")
-    return {cls.__name__ for cls in type(schedule).__mro__ if cls.__module__.partition(".")[0] in ours}
+    return {
+        cls.__name__ for cls in type(schedule).__mro__ if cls.__module__.partition(".")[0] in ours
+    }
 
 
 def pattern_of(schedule: Any, zone: Any) -> Pattern:
@@ -48,7 +65,9 @@ def pattern_of(schedule: Any, zone: Any) -> Pattern:
     found = kinds(schedule)
     if "crontab" in found:
         zone = schedule.tz if zone is None else zone
-        return cron(schedule, zone if isinstance(zone, str) else str(getattr(zone, "key", zone)))  # its IANA name
+        return cron(
+            schedule, zone if isinstance(zone, str) else str(getattr(zone, "key", zone))
+        )  # its IANA name
     if "clocked" in found:
         when = schedule.clocked_time.isoformat()
         raise Untranslatable(
@@ -62,9 +81,13 @@ def pattern_of(schedule: Any, zone: Any) -> Pattern:
     if isinstance(length, int | float) and not isinstance(length, bool):
         length = dt.timedelta(seconds=length)
     if not isinstance(length, dt.timedelta):
-        raise Untranslatable(f"{type(schedule).__name__} has no counterpart: see the patterns that there are")
+        raise Untranslatable(
+            f"{type(schedule).__name__} has no counterpart: see the patterns that there are"
+        )
     if length % SECOND:
-        raise Untranslatable(f"it fires every {length.total_seconds():g} s, and an interval here has whole seconds")
+        raise Untranslatable(
+            f"it fires every {length.total_seconds():g} s, and an interval here has whole seconds"
+        )
     return Every(seconds=length // SECOND)
 
 
@@ -107,7 +130,9 @@ def in_weeks(days_of_month: set[int], days_of_week: set[int]) -> str:
             "it fires on days that match both day_of_month and day_of_week; in a cron expression one of them is enough. Fire on "
             "one of them, and let the task look at the other"
         )
-    return ",".join(f"{DAYS[day]}#{weeks.index(week) + 1}" for week in whole for day in sorted(days_of_week))
+    return ",".join(
+        f"{DAYS[day]}#{weeks.index(week) + 1}" for week in whole for day in sorted(days_of_week)
+    )
 
 
 DROPPED |= dict.fromkeys((*ROUTING, "ignore_result"), "there is no such option here")
@@ -159,9 +184,14 @@ def entries(app: Any) -> dict[str, Entry]:
     found = getattr(settings, "CELERY_BEAT_SCHEDULE", {}) if app is None else app.conf.beat_schedule
     of_settings = {}
     for name, raw in found.items():
-        options = {**(raw.get("options") or {}), **({"relative": True} if raw.get("relative") else {})}
+        options = {
+            **(raw.get("options") or {}),
+            **({"relative": True} if raw.get("relative") else {}),
+        }
         arguments = raw.get("args") or (), raw.get("kwargs") or {}
-        of_settings[name] = Entry(name, raw.get("task", ""), raw.get("schedule"), *arguments, options, zone)
+        of_settings[name] = Entry(
+            name, raw.get("task", ""), raw.get("schedule"), *arguments, options, zone
+        )
     return of_settings | {entry.name: entry for entry in of_rows(zone)}
 
 
@@ -224,7 +254,9 @@ def translate(entry: Entry, now: dt.datetime) -> Translation:
         )
     if entry.ends and entry.ends > now:
         until = entry.ends.isoformat()
-        wrong.append(f"it stops to fire at {until}, and a schedule here has no end: create it, and disable it then")
+        wrong.append(
+            f"it stops to fire at {until}, and a schedule here has no end: create it, and disable it then"
+        )
     options, more, notes = options_of(entry.options)
     definition |= options
     wrong += more
@@ -246,7 +278,10 @@ def both_forms(definition: dict[str, Any], in_rows: bool) -> tuple[dict[str, Any
         return in_wire_form(definition), definition
     task = registry.find_or_import(definition["task"])
     assert task is not None
-    values = {name: task.arguments.decode_one(name, value) for name, value in definition.get("kwargs", {}).items()}
+    values = {
+        name: task.arguments.decode_one(name, value)
+        for name, value in definition.get("kwargs", {}).items()
+    }
     return definition, {**definition, "kwargs": values} if values else definition
 
 
@@ -254,7 +289,8 @@ def arguments_of(entry: Entry) -> dict[str, Any]:
     """Return the arguments by name. Raises CodecError if they are none, or if the positional ones do not fit the task."""
     if not isinstance(entry.args, list | tuple) or not isinstance(entry.kwargs, dict):
         raise CodecError(
-            f"expected a list and an object, not {entry.args!r:.80} and {entry.kwargs!r:.80}", subject="args"
+            f"expected a list and an object, not {entry.args!r:.80} and {entry.kwargs!r:.80}",
+            subject="args",
         )
     task = registry.find_or_import(entry.task)
     if task is None or not entry.args:

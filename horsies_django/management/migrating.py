@@ -25,10 +25,18 @@ def complete_tables(*, sender: AppConfig, using: str, plan: Any = None, **kwargs
     """
     module, _explicit = MigrationLoader.migrations_module(sender.label)
     connection = connections[using]
-    if plan is None or module == MIGRATIONS or Task._meta.db_table not in connection.introspection.table_names():
+    if (
+        plan is None
+        or module == MIGRATIONS
+        or Task._meta.db_table not in connection.introspection.table_names()
+    ):
         return
     with connection.schema_editor() as editor:
-        for name in sorted(one.name for one in pkgutil.iter_modules(import_module(MIGRATIONS).__path__)):
+        for name in sorted(
+            one.name for one in pkgutil.iter_modules(import_module(MIGRATIONS).__path__)
+        ):
             for operation in import_module(f"{MIGRATIONS}.{name}").Migration.operations:
                 if isinstance(operation, RunSQL):
-                    operation.database_forwards(sender.label, editor, ProjectState(), ProjectState())
+                    operation.database_forwards(
+                        sender.label, editor, ProjectState(), ProjectState()
+                    )

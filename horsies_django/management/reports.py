@@ -12,7 +12,14 @@ from django.core.serializers.json import DjangoJSONEncoder
 from horsies_django.core.queues import CLUSTER
 from horsies_django.core.texts import visible
 from horsies_django.models.fields import aware
-from horsies_django.monitoring.health import Health, Problem, QueueHealth, Severity, WorkerHealth, named
+from horsies_django.monitoring.health import (
+    Health,
+    Problem,
+    QueueHealth,
+    Severity,
+    WorkerHealth,
+    named,
+)
 
 COUNTS = ("lately", "day")  # left out of the JSON: they are the history's to show
 
@@ -24,7 +31,10 @@ def as_json(value: Any, indent: int | None = 2) -> str:
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """Return columns as wide as their longest cell, two spaces apart; a cell of None is shown as "-"."""
-    lines = [list(headings), *([visible("-" if cell is None else str(cell)) for cell in row] for row in rows)]
+    lines = [
+        list(headings),
+        *([visible("-" if cell is None else str(cell)) for cell in row] for row in rows),
+    ]
     widths = [max(len(line[place]) for line in lines) for place in range(len(headings))]
     return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
 
@@ -61,7 +71,12 @@ def _plain(value: Any) -> Any:
 
 def as_text(health: Health, problems: Sequence[Problem]) -> str:
     """Return queues, workers and database, and the problems at the end."""
-    blocks = [queue_table(health.queues), worker_table(health.workers), database_page(health), verdict(problems)]
+    blocks = [
+        queue_table(health.queues),
+        worker_table(health.workers),
+        database_page(health),
+        verdict(problems),
+    ]
     return "\n\n".join(blocks)
 
 
@@ -117,9 +132,14 @@ def database_page(health: Health) -> str:
     database, ahead = health.database, health.clock_skew_seconds
     role = "a replica" if database.in_recovery else "the primary"
     by = f"{abs(ahead):.1f} s {'ahead of' if ahead >= 0 else 'behind'} the database"
-    told = "" if abs(ahead) < 5.0 else "; tasks use the database's clock, logs the clock of this host"
+    told = (
+        "" if abs(ahead) < 5.0 else "; tasks use the database's clock, logs the clock of this host"
+    )
     rows = [
-        ("server", f"PostgreSQL {database.version}, {role}, {'read-only' if database.read_only else 'writable'}"),
+        (
+            "server",
+            f"PostgreSQL {database.version}, {role}, {'read-only' if database.read_only else 'writable'}",
+        ),
         ("clock", f"this host is {by}{told}"),
         ("connections", f"{database.connections:,} of {database.max_connections:,}"),
         ("notify queue", f"{database.notify_queue:.1%} used"),
@@ -129,7 +149,9 @@ def database_page(health: Health) -> str:
     for one in database.xmin_holders:
         state = f" ({one.state})" if one.state else ""
         seen = "start time not visible" if one.seconds is None else f"for {span(one.seconds)}"
-        rows.append(("xmin held by", f"{named(one)}{state}: {one.transactions:,} transactions old, {seen}"))
+        rows.append(
+            ("xmin held by", f"{named(one)}{state}: {one.transactions:,} transactions old, {seen}")
+        )
     return page("DATABASE", rows if database.xmin_holders else [*rows, ("xmin held by", "nobody")])
 
 

@@ -56,7 +56,9 @@ def span(text: str) -> dt.timedelta | None:
     """Return the duration in a text such as "2h" or "1d12h", None if it is none. Raises OverflowError if it is too long."""
     if not re.fullmatch(r"(\d+[wdhms])+", text):
         return None
-    return dt.timedelta(**{UNITS[unit]: int(count) for count, unit in re.findall(r"(\d+)([wdhms])", text)})
+    return dt.timedelta(
+        **{UNITS[unit]: int(count) for count, unit in re.findall(r"(\d+)([wdhms])", text)}
+    )
 
 
 def duration(text: str) -> dt.timedelta:
@@ -66,20 +68,28 @@ def duration(text: str) -> dt.timedelta:
     except OverflowError:
         found = None
     if found is None:
-        raise ArgumentTypeError(f"{text!r} is not a duration; use 30s, 2h, 7d, 1d12h, or a number of seconds")
+        raise ArgumentTypeError(
+            f"{text!r} is not a duration; use 30s, 2h, 7d, 1d12h, or a number of seconds"
+        )
     return found
 
 
 def ago(text: str) -> dt.datetime:
     """Parse an option that takes a time in the past: a duration before now, or a datetime with a time zone."""
-    return read_moment(text, -1, "a duration nor a datetime; use 30m, 2h, 7d, or 2030-01-31T18:00+01:00")
+    return read_moment(
+        text, -1, "a duration nor a datetime; use 30m, 2h, 7d, or 2030-01-31T18:00+01:00"
+    )
 
 
 def read_moment(text: str, sign: int, wrong: str) -> dt.datetime:
     """Parse a datetime with a time zone, or a duration that is added to now, times ``sign``."""
     try:
         found = span(text)
-        moment = dt.datetime.fromisoformat(text) if found is None else dt.datetime.now(dt.UTC) + sign * found
+        moment = (
+            dt.datetime.fromisoformat(text)
+            if found is None
+            else dt.datetime.now(dt.UTC) + sign * found
+        )
     except (ValueError, OverflowError):
         raise ArgumentTypeError(f"{text!r} is neither {wrong}") from None
     if moment.utcoffset() is None:
@@ -169,4 +179,6 @@ def refusing(command: str, *kinds: type[Exception]) -> Iterator[None]:
         raise CommandError(f"{command}: {error}") from error
     except DatabaseError as error:
         advice = "Check that it is running and that 'migrate' has been run"
-        raise CommandError(f"{command}: the database refused: {str(error).strip()}. {advice}") from error
+        raise CommandError(
+            f"{command}: the database refused: {str(error).strip()}. {advice}"
+        ) from error

@@ -76,41 +76,85 @@ class Migration(migrations.Migration):
                 ("task_name", models.CharField(max_length=255, verbose_name="name")),
                 ("queue_name", models.CharField(max_length=100, verbose_name="queue")),
                 ("lane", models.CharField(max_length=5, verbose_name="lane")),
-                ("priority", models.SmallIntegerField(db_default=100, default=100, verbose_name="priority")),
+                (
+                    "priority",
+                    models.SmallIntegerField(db_default=100, default=100, verbose_name="priority"),
+                ),
                 ("kwargs", models.JSONField(verbose_name="arguments")),
-                ("codec", models.CharField(max_length=10, null=True, verbose_name="form of the arguments")),
+                (
+                    "codec",
+                    models.CharField(
+                        max_length=10, null=True, verbose_name="form of the arguments"
+                    ),
+                ),
                 ("options", models.JSONField(null=True, verbose_name="options")),
                 (
                     "status",
-                    models.CharField(db_default="PENDING", default="PENDING", max_length=10, verbose_name="status"),
+                    models.CharField(
+                        db_default="PENDING",
+                        default="PENDING",
+                        max_length=10,
+                        verbose_name="status",
+                    ),
                 ),
                 ("partition_key", models.TextField(null=True, verbose_name="partition")),
-                ("partition_version", models.IntegerField(null=True, verbose_name="partition rule version")),
-                ("parked", models.BooleanField(db_default=False, default=False, verbose_name="parked")),
+                (
+                    "partition_version",
+                    models.IntegerField(null=True, verbose_name="partition rule version"),
+                ),
+                (
+                    "parked",
+                    models.BooleanField(db_default=False, default=False, verbose_name="parked"),
+                ),
                 (
                     "sent_at",
-                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="sent"),
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(), verbose_name="sent"
+                    ),
                 ),
                 (
                     "enqueued_at",
                     models.DateTimeField(
-                        db_default=django.db.models.functions.datetime.Now(), verbose_name="eligible from"
+                        db_default=django.db.models.functions.datetime.Now(),
+                        verbose_name="eligible from",
                     ),
                 ),
                 ("good_until", models.DateTimeField(null=True, verbose_name="good until")),
                 ("claimed_at", models.DateTimeField(null=True, verbose_name="claimed")),
                 ("claimed_by", models.UUIDField(null=True, verbose_name="worker")),
-                ("claim_generation", models.IntegerField(db_default=0, default=0, verbose_name="claim generation")),
+                (
+                    "claim_generation",
+                    models.IntegerField(db_default=0, default=0, verbose_name="claim generation"),
+                ),
                 ("claim_expires_at", models.DateTimeField(null=True, verbose_name="lease ends")),
                 ("started_at", models.DateTimeField(null=True, verbose_name="started")),
                 ("finished_at", models.DateTimeField(null=True, verbose_name="finished")),
-                ("cancel_requested_at", models.DateTimeField(null=True, verbose_name="cancel requested")),
-                ("retry_count", models.SmallIntegerField(db_default=0, default=0, verbose_name="retries")),
-                ("max_retries", models.SmallIntegerField(db_default=0, default=0, verbose_name="retries allowed")),
+                (
+                    "cancel_requested_at",
+                    models.DateTimeField(null=True, verbose_name="cancel requested"),
+                ),
+                (
+                    "retry_count",
+                    models.SmallIntegerField(db_default=0, default=0, verbose_name="retries"),
+                ),
+                (
+                    "max_retries",
+                    models.SmallIntegerField(
+                        db_default=0, default=0, verbose_name="retries allowed"
+                    ),
+                ),
                 ("next_retry_at", models.DateTimeField(null=True, verbose_name="next retry")),
                 ("result", models.JSONField(null=True, verbose_name="result")),
-                ("error_code", models.CharField(max_length=100, null=True, verbose_name="error code")),
-                ("terminate", models.BooleanField(db_default=False, default=False, verbose_name="to be terminated")),
+                (
+                    "error_code",
+                    models.CharField(max_length=100, null=True, verbose_name="error code"),
+                ),
+                (
+                    "terminate",
+                    models.BooleanField(
+                        db_default=False, default=False, verbose_name="to be terminated"
+                    ),
+                ),
                 ("redacted_at", models.DateTimeField(null=True, verbose_name="redacted")),
                 ("copy_of", models.UUIDField(null=True, verbose_name="copy of")),
                 ("workflow_id", models.UUIDField(null=True, verbose_name="workflow")),
@@ -135,7 +179,9 @@ class Migration(migrations.Migration):
                         models.F("enqueued_at"),
                         models.F("id"),
                         condition=models.Q(
-                            ("claimed_by__isnull", True), ("finished_at__isnull", True), ("parked", False)
+                            ("claimed_by__isnull", True),
+                            ("finished_at__isnull", True),
+                            ("parked", False),
                         ),
                         name="horsies_tasks_claim",
                     ),
@@ -146,7 +192,9 @@ class Migration(migrations.Migration):
                     ),
                     models.Index(
                         models.F("finished_at"),
-                        condition=models.Q(("error_code__isnull", False), ("finished_at__isnull", False)),
+                        condition=models.Q(
+                            ("error_code__isnull", False), ("finished_at__isnull", False)
+                        ),
                         name="horsies_tasks_unsuccessful",
                     ),
                     models.Index(
@@ -154,7 +202,9 @@ class Migration(migrations.Migration):
                         models.F("partition_version"),
                         models.F("partition_key"),
                         models.F("claimed_at"),
-                        condition=models.Q(("claimed_by__isnull", False), ("finished_at__isnull", True)),
+                        condition=models.Q(
+                            ("claimed_by__isnull", False), ("finished_at__isnull", True)
+                        ),
                         name="horsies_tasks_holding",
                     ),
                     models.Index(
@@ -165,19 +215,25 @@ class Migration(migrations.Migration):
                         models.F("enqueued_at"),
                         models.F("id"),
                         condition=models.Q(
-                            ("claimed_by__isnull", True), ("finished_at__isnull", True), ("parked", True)
+                            ("claimed_by__isnull", True),
+                            ("finished_at__isnull", True),
+                            ("parked", True),
                         ),
                         name="horsies_tasks_parked",
                     ),
                     models.Index(
                         models.F("good_until"),
                         condition=models.Q(
-                            ("claimed_by__isnull", True), ("finished_at__isnull", True), ("good_until__isnull", False)
+                            ("claimed_by__isnull", True),
+                            ("finished_at__isnull", True),
+                            ("good_until__isnull", False),
                         ),
                         name="horsies_tasks_deadline",
                     ),
                     models.Index(
-                        models.F("copy_of"), condition=models.Q(("copy_of__isnull", False)), name="horsies_tasks_copies"
+                        models.F("copy_of"),
+                        condition=models.Q(("copy_of__isnull", False)),
+                        name="horsies_tasks_copies",
                     ),
                     models.Index(
                         models.F("finished_at"),
@@ -204,17 +260,30 @@ class Migration(migrations.Migration):
                 (
                     "pk",
                     models.CompositePrimaryKey(
-                        "task_id", "claim_generation", blank=True, editable=False, primary_key=True, serialize=False
+                        "task_id",
+                        "claim_generation",
+                        blank=True,
+                        editable=False,
+                        primary_key=True,
+                        serialize=False,
                     ),
                 ),
                 ("task_id", models.UUIDField(verbose_name="task")),
                 ("attempt", models.SmallIntegerField(verbose_name="attempt")),
                 ("claim_generation", models.IntegerField(verbose_name="claim generation")),
                 ("outcome", models.CharField(max_length=14, verbose_name="outcome")),
-                ("will_retry", models.BooleanField(db_default=False, default=False, verbose_name="will be retried")),
+                (
+                    "will_retry",
+                    models.BooleanField(
+                        db_default=False, default=False, verbose_name="will be retried"
+                    ),
+                ),
                 ("started_at", models.DateTimeField(verbose_name="started")),
                 ("finished_at", models.DateTimeField(verbose_name="finished")),
-                ("error_code", models.CharField(max_length=100, null=True, verbose_name="error code")),
+                (
+                    "error_code",
+                    models.CharField(max_length=100, null=True, verbose_name="error code"),
+                ),
                 ("error_message", models.TextField(null=True, verbose_name="error message")),
                 ("exception_class", models.TextField(null=True, verbose_name="exception")),
                 ("traceback", models.TextField(null=True, verbose_name="traceback")),
@@ -228,7 +297,9 @@ class Migration(migrations.Migration):
                 "default_permissions": ("view",),
                 "constraints": [
                     models.CheckConstraint(
-                        condition=models.Q(("outcome__in", ("COMPLETED", "FAILED", "CANCELLED", "WORKER_FAILURE"))),
+                        condition=models.Q(
+                            ("outcome__in", ("COMPLETED", "FAILED", "CANCELLED", "WORKER_FAILURE"))
+                        ),
                         name="horsies_task_attempts_outcome",
                     )
                 ],
@@ -240,7 +311,12 @@ class Migration(migrations.Migration):
                 (
                     "pk",
                     models.CompositePrimaryKey(
-                        "task_id", "name", blank=True, editable=False, primary_key=True, serialize=False
+                        "task_id",
+                        "name",
+                        blank=True,
+                        editable=False,
+                        primary_key=True,
+                        serialize=False,
                     ),
                 ),
                 ("task_id", models.UUIDField(verbose_name="task")),
@@ -249,7 +325,10 @@ class Migration(migrations.Migration):
                 ("result", models.JSONField(verbose_name="result")),
                 (
                     "created_at",
-                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="recorded"),
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(),
+                        verbose_name="recorded",
+                    ),
                 ),
             ],
             options={
@@ -262,36 +341,63 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Queue",
             fields=[
-                ("name", models.CharField(max_length=100, primary_key=True, serialize=False, verbose_name="name")),
-                ("priority", models.SmallIntegerField(db_default=100, default=100, verbose_name="priority")),
+                (
+                    "name",
+                    models.CharField(
+                        max_length=100, primary_key=True, serialize=False, verbose_name="name"
+                    ),
+                ),
+                (
+                    "priority",
+                    models.SmallIntegerField(db_default=100, default=100, verbose_name="priority"),
+                ),
                 (
                     "created_at",
-                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="created"),
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(), verbose_name="created"
+                    ),
                 ),
                 (
                     "updated_at",
-                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="updated"),
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(), verbose_name="updated"
+                    ),
                 ),
-                ("local_limit", models.IntegerField(null=True, verbose_name="concurrency per worker")),
+                (
+                    "local_limit",
+                    models.IntegerField(null=True, verbose_name="concurrency per worker"),
+                ),
                 ("max_concurrency", models.IntegerField(null=True, verbose_name="concurrency")),
                 ("override", models.JSONField(null=True, verbose_name="override")),
                 ("override_at", models.DateTimeField(null=True, verbose_name="overridden")),
                 ("override_by", models.TextField(null=True, verbose_name="overridden by")),
                 ("override_reason", models.TextField(null=True, verbose_name="reason")),
                 ("override_until", models.DateTimeField(null=True, verbose_name="override ends")),
-                ("partition_by_args", models.JSONField(null=True, verbose_name="partition by arguments")),
+                (
+                    "partition_by_args",
+                    models.JSONField(null=True, verbose_name="partition by arguments"),
+                ),
                 (
                     "partition_by_task",
-                    models.BooleanField(db_default=False, default=False, verbose_name="partition by task"),
+                    models.BooleanField(
+                        db_default=False, default=False, verbose_name="partition by task"
+                    ),
                 ),
                 (
                     "partition_local_limit",
-                    models.IntegerField(null=True, verbose_name="concurrency per partition and worker"),
+                    models.IntegerField(
+                        null=True, verbose_name="concurrency per partition and worker"
+                    ),
                 ),
-                ("partition_max_concurrency", models.IntegerField(null=True, verbose_name="concurrency per partition")),
+                (
+                    "partition_max_concurrency",
+                    models.IntegerField(null=True, verbose_name="concurrency per partition"),
+                ),
                 (
                     "partition_version",
-                    models.IntegerField(db_default=0, default=0, verbose_name="version of the partition rule"),
+                    models.IntegerField(
+                        db_default=0, default=0, verbose_name="version of the partition rule"
+                    ),
                 ),
                 ("paused_at", models.DateTimeField(null=True, verbose_name="paused")),
                 ("paused_by", models.TextField(null=True, verbose_name="paused by")),
@@ -303,11 +409,14 @@ class Migration(migrations.Migration):
                 "verbose_name": "queue",
                 "verbose_name_plural": "queues",
                 "db_table": "horsies_queues",
-                "permissions": (("configure_queue", "Can change limits, pause queues and edit schedules"),),
+                "permissions": (
+                    ("configure_queue", "Can change limits, pause queues and edit schedules"),
+                ),
                 "default_permissions": ("view",),
                 "constraints": [
                     models.CheckConstraint(
-                        condition=models.Q(("priority__range", (1, 100))), name="horsies_queues_priority"
+                        condition=models.Q(("priority__range", (1, 100))),
+                        name="horsies_queues_priority",
                     ),
                     models.CheckConstraint(
                         condition=models.Q(
@@ -331,26 +440,46 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="QueueLimits",
             fields=[
-                ("priority", models.SmallIntegerField(db_default=100, default=100, verbose_name="priority")),
+                (
+                    "priority",
+                    models.SmallIntegerField(db_default=100, default=100, verbose_name="priority"),
+                ),
                 ("max_concurrency", models.IntegerField(null=True, verbose_name="concurrency")),
-                ("local_limit", models.IntegerField(null=True, verbose_name="concurrency per worker")),
-                ("partition_by_args", models.JSONField(null=True, verbose_name="partition by arguments")),
+                (
+                    "local_limit",
+                    models.IntegerField(null=True, verbose_name="concurrency per worker"),
+                ),
+                (
+                    "partition_by_args",
+                    models.JSONField(null=True, verbose_name="partition by arguments"),
+                ),
                 (
                     "partition_by_task",
-                    models.BooleanField(db_default=False, default=False, verbose_name="partition by task"),
+                    models.BooleanField(
+                        db_default=False, default=False, verbose_name="partition by task"
+                    ),
                 ),
                 (
                     "partition_version",
-                    models.IntegerField(db_default=0, default=0, verbose_name="version of the partition rule"),
+                    models.IntegerField(
+                        db_default=0, default=0, verbose_name="version of the partition rule"
+                    ),
                 ),
-                ("partition_max_concurrency", models.IntegerField(null=True, verbose_name="concurrency per partition")),
+                (
+                    "partition_max_concurrency",
+                    models.IntegerField(null=True, verbose_name="concurrency per partition"),
+                ),
                 (
                     "partition_local_limit",
-                    models.IntegerField(null=True, verbose_name="concurrency per partition and worker"),
+                    models.IntegerField(
+                        null=True, verbose_name="concurrency per partition and worker"
+                    ),
                 ),
                 (
                     "queue_name",
-                    models.CharField(max_length=100, primary_key=True, serialize=False, verbose_name="queue"),
+                    models.CharField(
+                        max_length=100, primary_key=True, serialize=False, verbose_name="queue"
+                    ),
                 ),
             ],
             options={
@@ -373,21 +502,38 @@ class Migration(migrations.Migration):
                 ("async_concurrency", models.IntegerField(verbose_name="coroutines")),
                 (
                     "started_at",
-                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="started"),
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(), verbose_name="started"
+                    ),
                 ),
                 (
                     "seen_at",
                     models.DateTimeField(
-                        db_default=django.db.models.functions.datetime.Now(), verbose_name="last seen"
+                        db_default=django.db.models.functions.datetime.Now(),
+                        verbose_name="last seen",
                     ),
                 ),
                 ("stopped_at", models.DateTimeField(null=True, verbose_name="stopped")),
-                ("running_sync", models.IntegerField(db_default=0, default=0, verbose_name="running, sync")),
-                ("running_async", models.IntegerField(db_default=0, default=0, verbose_name="running, async")),
+                (
+                    "running_sync",
+                    models.IntegerField(db_default=0, default=0, verbose_name="running, sync"),
+                ),
+                (
+                    "running_async",
+                    models.IntegerField(db_default=0, default=0, verbose_name="running, async"),
+                ),
                 ("memory_usage_mb", models.FloatField(null=True, verbose_name="memory, MB")),
-                ("children_memory_mb", models.FloatField(null=True, verbose_name="memory of its children, MB")),
+                (
+                    "children_memory_mb",
+                    models.FloatField(null=True, verbose_name="memory of its children, MB"),
+                ),
                 ("task_names", models.JSONField(null=True, verbose_name="tasks that it knows")),
-                ("wire", models.SmallIntegerField(null=True, verbose_name="version of tasks that it reads")),
+                (
+                    "wire",
+                    models.SmallIntegerField(
+                        null=True, verbose_name="version of tasks that it reads"
+                    ),
+                ),
             ],
             options={
                 "verbose_name": "worker",
@@ -406,12 +552,17 @@ class Migration(migrations.Migration):
                 ("pid", models.IntegerField(verbose_name="process")),
                 (
                     "sent_at",
-                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="sent"),
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(), verbose_name="sent"
+                    ),
                 ),
                 ("died_at", models.DateTimeField(null=True, verbose_name="died")),
                 ("holding", models.JSONField(null=True, verbose_name="tasks")),
                 ("team", models.BigIntegerField(null=True, verbose_name="team")),
-                ("listens", models.BooleanField(db_default=False, default=False, verbose_name="listens")),
+                (
+                    "listens",
+                    models.BooleanField(db_default=False, default=False, verbose_name="listens"),
+                ),
             ],
             options={
                 "verbose_name": "heartbeat",
@@ -428,7 +579,8 @@ class Migration(migrations.Migration):
                 ],
                 "constraints": [
                     models.CheckConstraint(
-                        condition=models.Q(("role__in", ("claimer", "runner"))), name="horsies_heartbeats_role"
+                        condition=models.Q(("role__in", ("claimer", "runner"))),
+                        name="horsies_heartbeats_role",
                     )
                 ],
             },
@@ -440,14 +592,19 @@ class Migration(migrations.Migration):
                 ("worker_id", models.UUIDField(verbose_name="worker")),
                 (
                     "snapshot_at",
-                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="taken"),
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(), verbose_name="taken"
+                    ),
                 ),
                 ("running_sync", models.IntegerField(verbose_name="running, sync")),
                 ("running_async", models.IntegerField(verbose_name="running, async")),
                 ("buffered", models.IntegerField(verbose_name="in the buffer")),
                 ("children", models.IntegerField(verbose_name="children")),
                 ("memory_usage_mb", models.FloatField(verbose_name="memory, MB")),
-                ("children_memory_mb", models.FloatField(verbose_name="memory of its children, MB")),
+                (
+                    "children_memory_mb",
+                    models.FloatField(verbose_name="memory of its children, MB"),
+                ),
                 ("cpu_percent", models.FloatField(null=True, verbose_name="CPU, %")),
             ],
             options={
@@ -455,25 +612,40 @@ class Migration(migrations.Migration):
                 "verbose_name_plural": "worker states",
                 "db_table": "horsies_worker_states",
                 "default_permissions": (),
-                "indexes": [models.Index(fields=["worker_id", "-id"], name="horsies_worker_states_worker")],
+                "indexes": [
+                    models.Index(fields=["worker_id", "-id"], name="horsies_worker_states_worker")
+                ],
             },
         ),
         migrations.CreateModel(
             name="Schedule",
             fields=[
-                ("name", models.CharField(max_length=255, primary_key=True, serialize=False, verbose_name="name")),
+                (
+                    "name",
+                    models.CharField(
+                        max_length=255, primary_key=True, serialize=False, verbose_name="name"
+                    ),
+                ),
                 (
                     "declared",
-                    models.JSONField(db_default=models.Value({}, models.JSONField()), verbose_name="declared"),
+                    models.JSONField(
+                        db_default=models.Value({}, models.JSONField()), verbose_name="declared"
+                    ),
                 ),
                 ("declared_in", models.TextField(null=True, verbose_name="declared in")),
                 ("declared_at", models.DateTimeField(null=True, verbose_name="last declared")),
                 ("gone_at", models.DateTimeField(null=True, verbose_name="gone from the code")),
-                ("changes", models.JSONField(db_default=models.Value({}, models.JSONField()), verbose_name="changes")),
+                (
+                    "changes",
+                    models.JSONField(
+                        db_default=models.Value({}, models.JSONField()), verbose_name="changes"
+                    ),
+                ),
                 (
                     "since",
                     models.DateTimeField(
-                        db_default=django.db.models.functions.datetime.Now(), verbose_name="in force since"
+                        db_default=django.db.models.functions.datetime.Now(),
+                        verbose_name="in force since",
                     ),
                 ),
                 ("last_fire_at", models.DateTimeField(null=True, verbose_name="last fire time")),
@@ -484,11 +656,15 @@ class Migration(migrations.Migration):
                 ("error_at", models.DateTimeField(null=True, verbose_name="error at")),
                 (
                     "created_at",
-                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="created"),
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(), verbose_name="created"
+                    ),
                 ),
                 (
                     "updated_at",
-                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="updated"),
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(), verbose_name="updated"
+                    ),
                 ),
             ],
             options={
@@ -511,7 +687,12 @@ class Migration(migrations.Migration):
                 (
                     "pk",
                     models.CompositePrimaryKey(
-                        "schedule_name", "fire_at", blank=True, editable=False, primary_key=True, serialize=False
+                        "schedule_name",
+                        "fire_at",
+                        blank=True,
+                        editable=False,
+                        primary_key=True,
+                        serialize=False,
                     ),
                 ),
                 ("schedule_name", models.CharField(max_length=255, verbose_name="schedule")),
@@ -519,7 +700,9 @@ class Migration(migrations.Migration):
                 ("task_id", models.UUIDField(verbose_name="task")),
                 (
                     "sent_at",
-                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="sent"),
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(), verbose_name="sent"
+                    ),
                 ),
             ],
             options={
@@ -546,17 +729,25 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Pruning",
             fields=[
-                ("key", models.CharField(max_length=100, primary_key=True, serialize=False, verbose_name="queues")),
+                (
+                    "key",
+                    models.CharField(
+                        max_length=100, primary_key=True, serialize=False, verbose_name="queues"
+                    ),
+                ),
                 ("reached_at", models.DateTimeField(null=True, verbose_name="reached")),
                 ("left_at", models.DateTimeField(null=True, verbose_name="left behind")),
                 (
                     "began_at",
-                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="began"),
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(), verbose_name="began"
+                    ),
                 ),
                 (
                     "pruned_at",
                     models.DateTimeField(
-                        db_default=django.db.models.functions.datetime.Now(), verbose_name="last round"
+                        db_default=django.db.models.functions.datetime.Now(),
+                        verbose_name="last round",
                     ),
                 ),
             ],
@@ -570,7 +761,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="LostRecord",
             fields=[
-                ("kind", models.CharField(max_length=10, primary_key=True, serialize=False, verbose_name="kind")),
+                (
+                    "kind",
+                    models.CharField(
+                        max_length=10, primary_key=True, serialize=False, verbose_name="kind"
+                    ),
+                ),
                 ("at", models.DateTimeField(verbose_name="at")),
                 ("what", models.TextField(verbose_name="what")),
                 ("error", models.TextField(verbose_name="error")),
@@ -586,7 +782,12 @@ class Migration(migrations.Migration):
             name="AuditEntry",
             fields=[
                 ("id", models.UUIDField(editable=False, primary_key=True, serialize=False)),
-                ("at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="at")),
+                (
+                    "at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(), verbose_name="at"
+                    ),
+                ),
                 ("actor", models.TextField(verbose_name="by")),
                 ("action", models.CharField(max_length=50, verbose_name="action")),
                 ("subject", models.TextField(verbose_name="subject")),
@@ -620,14 +821,21 @@ class Migration(migrations.Migration):
                 ("workflow_id", models.UUIDField(verbose_name="run")),
                 ("upstream", models.BigIntegerField(verbose_name="upstream node")),
                 ("downstream", models.BigIntegerField(verbose_name="downstream node")),
-                ("counts", models.BooleanField(db_default=True, default=True, verbose_name="counts")),
+                (
+                    "counts",
+                    models.BooleanField(db_default=True, default=True, verbose_name="counts"),
+                ),
             ],
             options={
                 "verbose_name": "edge",
                 "verbose_name_plural": "edges",
                 "db_table": "horsies_workflow_edges",
                 "default_permissions": (),
-                "indexes": [models.Index(fields=["downstream", "workflow_id"], name="horsies_workflow_edges_down")],
+                "indexes": [
+                    models.Index(
+                        fields=["downstream", "workflow_id"], name="horsies_workflow_edges_down"
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
@@ -636,12 +844,20 @@ class Migration(migrations.Migration):
                 (
                     "pk",
                     models.CompositePrimaryKey(
-                        "workflow_id", "number", blank=True, editable=False, primary_key=True, serialize=False
+                        "workflow_id",
+                        "number",
+                        blank=True,
+                        editable=False,
+                        primary_key=True,
+                        serialize=False,
                     ),
                 ),
                 ("workflow_id", models.UUIDField(verbose_name="run")),
                 ("number", models.BigIntegerField(verbose_name="number")),
-                ("added_by", models.BigIntegerField(db_default=-1, default=-1, verbose_name="added by node")),
+                (
+                    "added_by",
+                    models.BigIntegerField(db_default=-1, default=-1, verbose_name="added by node"),
+                ),
                 ("name", models.CharField(max_length=200, verbose_name="name")),
                 ("kind", models.CharField(max_length=8, verbose_name="kind")),
                 ("status", models.CharField(max_length=10, verbose_name="status")),
@@ -649,47 +865,118 @@ class Migration(migrations.Migration):
                 ("queue_name", models.CharField(max_length=100, verbose_name="queue")),
                 ("lane", models.CharField(max_length=5, verbose_name="lane")),
                 ("priority", models.SmallIntegerField(verbose_name="priority")),
-                ("max_retries", models.SmallIntegerField(db_default=0, default=0, verbose_name="retries allowed")),
+                (
+                    "max_retries",
+                    models.SmallIntegerField(
+                        db_default=0, default=0, verbose_name="retries allowed"
+                    ),
+                ),
                 ("options", models.JSONField(null=True, verbose_name="options")),
                 ("kwargs", models.JSONField(null=True, verbose_name="arguments")),
-                ("codec", models.CharField(max_length=10, null=True, verbose_name="form of the arguments")),
+                (
+                    "codec",
+                    models.CharField(
+                        max_length=10, null=True, verbose_name="form of the arguments"
+                    ),
+                ),
                 ("inputs", models.JSONField(null=True, verbose_name="arguments from results")),
                 ("over", models.TextField(null=True, verbose_name="mapped argument")),
                 ("graph", models.JSONField(null=True, verbose_name="graph")),
                 ("value", models.JSONField(null=True, verbose_name="value")),
-                ("rule", models.CharField(db_default="all", default="all", max_length=10, verbose_name="join")),
+                (
+                    "rule",
+                    models.CharField(
+                        db_default="all", default="all", max_length=10, verbose_name="join"
+                    ),
+                ),
                 ("needs", models.IntegerField(null=True, verbose_name="quorum")),
                 (
                     "allow_failed",
-                    models.BooleanField(db_default=False, default=False, verbose_name="runs after failures"),
+                    models.BooleanField(
+                        db_default=False, default=False, verbose_name="runs after failures"
+                    ),
                 ),
-                ("is_wait", models.BooleanField(db_default=False, default=False, verbose_name="waits")),
+                (
+                    "is_wait",
+                    models.BooleanField(db_default=False, default=False, verbose_name="waits"),
+                ),
                 ("when_node", models.BigIntegerField(null=True, verbose_name="condition on node")),
                 ("when_path", models.TextField(null=True, verbose_name="condition")),
                 ("delay", models.DurationField(null=True, verbose_name="delay")),
                 ("good_until", models.DateTimeField(null=True, verbose_name="good until")),
-                ("branches", models.IntegerField(db_default=0, default=0, verbose_name="upstream nodes that count")),
-                ("open", models.IntegerField(db_default=0, default=0, verbose_name="upstream nodes open")),
-                ("ok", models.IntegerField(db_default=0, default=0, verbose_name="upstream nodes completed")),
-                ("bad", models.IntegerField(db_default=0, default=0, verbose_name="upstream nodes not completed")),
+                (
+                    "branches",
+                    models.IntegerField(
+                        db_default=0, default=0, verbose_name="upstream nodes that count"
+                    ),
+                ),
+                (
+                    "open",
+                    models.IntegerField(
+                        db_default=0, default=0, verbose_name="upstream nodes open"
+                    ),
+                ),
+                (
+                    "ok",
+                    models.IntegerField(
+                        db_default=0, default=0, verbose_name="upstream nodes completed"
+                    ),
+                ),
+                (
+                    "bad",
+                    models.IntegerField(
+                        db_default=0, default=0, verbose_name="upstream nodes not completed"
+                    ),
+                ),
                 ("total", models.IntegerField(null=True, verbose_name="elements")),
-                ("expanded", models.IntegerField(db_default=0, default=0, verbose_name="elements sent")),
-                ("in_flight", models.IntegerField(db_default=0, default=0, verbose_name="elements in flight")),
-                ("items_ok", models.IntegerField(db_default=0, default=0, verbose_name="elements completed")),
-                ("items_bad", models.IntegerField(db_default=0, default=0, verbose_name="elements not completed")),
+                (
+                    "expanded",
+                    models.IntegerField(db_default=0, default=0, verbose_name="elements sent"),
+                ),
+                (
+                    "in_flight",
+                    models.IntegerField(db_default=0, default=0, verbose_name="elements in flight"),
+                ),
+                (
+                    "items_ok",
+                    models.IntegerField(db_default=0, default=0, verbose_name="elements completed"),
+                ),
+                (
+                    "items_bad",
+                    models.IntegerField(
+                        db_default=0, default=0, verbose_name="elements not completed"
+                    ),
+                ),
                 ("signal", models.CharField(max_length=200, null=True, verbose_name="signal")),
-                ("signal_key", models.CharField(max_length=255, null=True, verbose_name="key of the signal")),
+                (
+                    "signal_key",
+                    models.CharField(max_length=255, null=True, verbose_name="key of the signal"),
+                ),
                 ("signal_type", models.TextField(null=True, verbose_name="type of the data")),
                 ("due_at", models.DateTimeField(null=True, verbose_name="waits until")),
-                ("on_timeout", models.CharField(max_length=8, null=True, verbose_name="after the timeout")),
-                ("permission", models.CharField(max_length=255, null=True, verbose_name="permission")),
-                ("opening", models.IntegerField(db_default=0, default=0, verbose_name="times it began to wait")),
+                (
+                    "on_timeout",
+                    models.CharField(max_length=8, null=True, verbose_name="after the timeout"),
+                ),
+                (
+                    "permission",
+                    models.CharField(max_length=255, null=True, verbose_name="permission"),
+                ),
+                (
+                    "opening",
+                    models.IntegerField(
+                        db_default=0, default=0, verbose_name="times it began to wait"
+                    ),
+                ),
                 ("decided_by", models.TextField(null=True, verbose_name="decided by")),
                 ("undo", models.JSONField(null=True, verbose_name="undo")),
                 ("undoes", models.BigIntegerField(null=True, verbose_name="undoes node")),
                 ("task_id", models.UUIDField(null=True, verbose_name="task or run")),
                 ("finished_at", models.DateTimeField(null=True, verbose_name="finished")),
-                ("error_code", models.CharField(max_length=100, null=True, verbose_name="error code")),
+                (
+                    "error_code",
+                    models.CharField(max_length=100, null=True, verbose_name="error code"),
+                ),
                 ("error", models.TextField(null=True, verbose_name="error")),
             ],
             options={
@@ -731,7 +1018,8 @@ class Migration(migrations.Migration):
                 ],
                 "constraints": [
                     models.UniqueConstraint(
-                        fields=["name", "workflow_id", "added_by"], name="horsies_workflow_nodes_name"
+                        fields=["name", "workflow_id", "added_by"],
+                        name="horsies_workflow_nodes_name",
                     )
                 ],
             },
@@ -742,37 +1030,60 @@ class Migration(migrations.Migration):
                 ("id", models.UUIDField(editable=False, primary_key=True, serialize=False)),
                 ("name", models.CharField(max_length=255, verbose_name="name")),
                 ("key", models.CharField(max_length=255, null=True, verbose_name="key")),
-                ("graph_hash", models.CharField(max_length=64, null=True, verbose_name="hash of the graph")),
+                (
+                    "graph_hash",
+                    models.CharField(max_length=64, null=True, verbose_name="hash of the graph"),
+                ),
                 (
                     "status",
-                    models.CharField(db_default="RUNNING", default="RUNNING", max_length=12, verbose_name="status"),
+                    models.CharField(
+                        db_default="RUNNING",
+                        default="RUNNING",
+                        max_length=12,
+                        verbose_name="status",
+                    ),
                 ),
                 ("on_error", models.CharField(max_length=5, verbose_name="on error")),
                 ("output", models.BigIntegerField(null=True, verbose_name="output node")),
                 ("max_in_flight", models.IntegerField(null=True, verbose_name="tasks in flight")),
                 ("good_until", models.DateTimeField(null=True, verbose_name="good until")),
                 ("parent_id", models.UUIDField(null=True, verbose_name="parent run")),
-                ("parent_node", models.BigIntegerField(null=True, verbose_name="node of the parent run")),
+                (
+                    "parent_node",
+                    models.BigIntegerField(null=True, verbose_name="node of the parent run"),
+                ),
                 ("continues", models.UUIDField(null=True, verbose_name="continues run")),
                 ("continued_as", models.UUIDField(null=True, verbose_name="continued as run")),
                 (
                     "sent_at",
-                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="sent"),
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(), verbose_name="sent"
+                    ),
                 ),
                 ("owed_at", models.DateTimeField(null=True, verbose_name="to be advanced")),
                 ("retrying", models.BigIntegerField(null=True, verbose_name="retried up to node")),
-                ("resuming", models.BooleanField(db_default=False, default=False, verbose_name="has held tasks")),
+                (
+                    "resuming",
+                    models.BooleanField(
+                        db_default=False, default=False, verbose_name="has held tasks"
+                    ),
+                ),
                 ("finished_at", models.DateTimeField(null=True, verbose_name="finished")),
                 ("advanced_at", models.DateTimeField(null=True, verbose_name="told to the parent")),
                 ("error_node", models.BigIntegerField(null=True, verbose_name="first failed node")),
-                ("error_code", models.CharField(max_length=100, null=True, verbose_name="error code")),
+                (
+                    "error_code",
+                    models.CharField(max_length=100, null=True, verbose_name="error code"),
+                ),
                 ("result", models.JSONField(null=True, verbose_name="result")),
             ],
             options={
                 "verbose_name": "workflow",
                 "verbose_name_plural": "workflows",
                 "db_table": "horsies_workflows",
-                "permissions": (("operate_workflow", "Can pause, resume, cancel and retry workflows"),),
+                "permissions": (
+                    ("operate_workflow", "Can pause, resume, cancel and retry workflows"),
+                ),
                 "default_permissions": ("view",),
                 "indexes": [
                     models.Index(fields=["sent_at"], name="horsies_workflows_sent"),
@@ -789,13 +1100,17 @@ class Migration(migrations.Migration):
                     ),
                     models.Index(
                         fields=["finished_at"],
-                        condition=models.Q(("finished_at__isnull", False), ("parent_id__isnull", True)),
+                        condition=models.Q(
+                            ("finished_at__isnull", False), ("parent_id__isnull", True)
+                        ),
                         name="horsies_workflows_finished",
                     ),
                     models.Index(
                         fields=["finished_at"],
                         condition=models.Q(
-                            ("advanced_at__isnull", True), ("finished_at__isnull", False), ("parent_id__isnull", False)
+                            ("advanced_at__isnull", True),
+                            ("finished_at__isnull", False),
+                            ("parent_id__isnull", False),
                         ),
                         name="horsies_workflows_untold",
                     ),
@@ -807,7 +1122,9 @@ class Migration(migrations.Migration):
                 ],
                 "constraints": [
                     models.UniqueConstraint(
-                        fields=["key", "name"], condition=models.Q(("key__isnull", False)), name="horsies_workflows_key"
+                        fields=["key", "name"],
+                        condition=models.Q(("key__isnull", False)),
+                        name="horsies_workflows_key",
                     )
                 ],
             },
@@ -823,7 +1140,9 @@ class Migration(migrations.Migration):
                 ("actor", models.TextField(verbose_name="by")),
                 (
                     "sent_at",
-                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="sent"),
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(), verbose_name="sent"
+                    ),
                 ),
                 ("seen_at", models.DateTimeField(null=True, verbose_name="seen")),
                 ("node", models.BigIntegerField(null=True, verbose_name="taken by node")),
@@ -835,7 +1154,9 @@ class Migration(migrations.Migration):
                 "db_table": "horsies_workflow_signals",
                 "default_permissions": (),
                 "indexes": [
-                    models.Index(fields=["workflow_id", "sent_at", "id"], name="horsies_signals_run"),
+                    models.Index(
+                        fields=["workflow_id", "sent_at", "id"], name="horsies_signals_run"
+                    ),
                     models.Index(
                         fields=["workflow_id", "sent_at", "id"],
                         condition=models.Q(("seen_at__isnull", True)),
@@ -855,7 +1176,12 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.RunSQL(
-            [KEPT, SCHEDULES_FIT, *(VACUUM.format(table=table, rows=rows) for table, rows in TABLES.items()), NUMBERS],
+            [
+                KEPT,
+                SCHEDULES_FIT,
+                *(VACUUM.format(table=table, rows=rows) for table, rows in TABLES.items()),
+                NUMBERS,
+            ],
             "DROP SEQUENCE IF EXISTS horsies_workflow_node_numbers",
             hints=ROUTED,
         ),

@@ -26,16 +26,24 @@ class Migration(migrations.Migration):
             "attempts_before",
             models.SmallIntegerField(null=True, verbose_name="attempts before somebody retried it"),
         ),
-        migrations.AddField("task", "snooze_count", models.SmallIntegerField(null=True, verbose_name="snoozes")),
+        migrations.AddField(
+            "task", "snooze_count", models.SmallIntegerField(null=True, verbose_name="snoozes")
+        ),
         migrations.RemoveConstraint(
             "taskattempt", "horsies_task_attempts_outcome"
         ),  # SNOOZED; the settle alone writes it
         migrations.CreateModel(
             "SendKey",
             fields=[
-                ("digest", models.BinaryField(primary_key=True, serialize=False, verbose_name="digest")),
+                (
+                    "digest",
+                    models.BinaryField(primary_key=True, serialize=False, verbose_name="digest"),
+                ),
                 ("task_id", models.UUIDField(verbose_name="task")),
-                ("arguments", models.BinaryField(null=True, verbose_name="digest of the arguments")),
+                (
+                    "arguments",
+                    models.BinaryField(null=True, verbose_name="digest of the arguments"),
+                ),
                 ("sent_at", models.DateTimeField(verbose_name="sent")),
             ],
             options={
@@ -44,13 +52,25 @@ class Migration(migrations.Migration):
                 "verbose_name_plural": "keys of sends",
                 "default_permissions": (),
                 "indexes": [
-                    models.Index("task_id", condition=models.Q(arguments__isnull=False), name="horsies_send_keys_task"),
-                    models.Index("sent_at", condition=models.Q(arguments__isnull=False), name="horsies_send_keys_sent"),
+                    models.Index(
+                        "task_id",
+                        condition=models.Q(arguments__isnull=False),
+                        name="horsies_send_keys_task",
+                    ),
+                    models.Index(
+                        "sent_at",
+                        condition=models.Q(arguments__isnull=False),
+                        name="horsies_send_keys_sent",
+                    ),
                 ],
             },
         ),
-        migrations.AlterField("scheduletick", "task_id", models.UUIDField(null=True, verbose_name="task")),
-        migrations.AddField("scheduletick", "skipped_for", models.UUIDField(null=True, verbose_name="skipped for")),
+        migrations.AlterField(
+            "scheduletick", "task_id", models.UUIDField(null=True, verbose_name="task")
+        ),
+        migrations.AddField(
+            "scheduletick", "skipped_for", models.UUIDField(null=True, verbose_name="skipped for")
+        ),
         *(
             migrations.AddField(
                 model,
@@ -60,17 +80,31 @@ class Migration(migrations.Migration):
             for model in ("queue", "queuelimits")
         ),
         migrations.AddField(
-            "task", "ordered", models.BooleanField(null=True, verbose_name="in the order of its partition")
+            "task",
+            "ordered",
+            models.BooleanField(null=True, verbose_name="in the order of its partition"),
         ),
         migrations.AddField(
-            "task", "order_stop", models.CharField(max_length=10, null=True, verbose_name="stops its partition")
+            "task",
+            "order_stop",
+            models.CharField(max_length=10, null=True, verbose_name="stops its partition"),
         ),
-        migrations.AddField("task", "merged_into", models.UUIDField(null=True, verbose_name="merged into")),
-        migrations.AddField("taskattempt", "site", models.TextField(null=True, verbose_name="where it failed")),
-        migrations.AddField("taskattempt", "site_line", models.IntegerField(null=True, verbose_name="line")),
-        migrations.AddField("heartbeat", "memory_mb", models.FloatField(null=True, verbose_name="memory, MB")),
         migrations.AddField(
-            "worker", "counted", models.IntegerField(default=0, db_default=0, verbose_name="written counts")
+            "task", "merged_into", models.UUIDField(null=True, verbose_name="merged into")
+        ),
+        migrations.AddField(
+            "taskattempt", "site", models.TextField(null=True, verbose_name="where it failed")
+        ),
+        migrations.AddField(
+            "taskattempt", "site_line", models.IntegerField(null=True, verbose_name="line")
+        ),
+        migrations.AddField(
+            "heartbeat", "memory_mb", models.FloatField(null=True, verbose_name="memory, MB")
+        ),
+        migrations.AddField(
+            "worker",
+            "counted",
+            models.IntegerField(default=0, db_default=0, verbose_name="written counts"),
         ),
         migrations.CreateModel(
             "History",
@@ -106,11 +140,19 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.AddField(
-            "schedule", "missed_at", models.DateTimeField(null=True, verbose_name="missed fire times at")
+            "schedule",
+            "missed_at",
+            models.DateTimeField(null=True, verbose_name="missed fire times at"),
         ),
-        migrations.AddField("worker", "stopping_at", models.DateTimeField(null=True, verbose_name="began to stop")),
-        migrations.AddField("pruning", "done_at", models.DateTimeField(db_default=Now(), verbose_name="done")),
-        migrations.AddField("history", "longest", models.FloatField(null=True, verbose_name="longest, seconds")),
+        migrations.AddField(
+            "worker", "stopping_at", models.DateTimeField(null=True, verbose_name="began to stop")
+        ),
+        migrations.AddField(
+            "pruning", "done_at", models.DateTimeField(db_default=Now(), verbose_name="done")
+        ),
+        migrations.AddField(
+            "history", "longest", models.FloatField(null=True, verbose_name="longest, seconds")
+        ),
         migrations.RunSQL(
             [*functions(), REKEYED],
             # their triggers depend on columns that the operations above remove

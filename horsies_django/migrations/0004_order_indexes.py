@@ -22,7 +22,8 @@ class Migration(migrations.Migration):
                 models.F("sent_at"),
                 models.F("id"),
                 condition=models.Q(
-                    models.Q(finished_at__isnull=True) | models.Q(order_stop__isnull=False), ordered=True
+                    models.Q(finished_at__isnull=True) | models.Q(order_stop__isnull=False),
+                    ordered=True,
                 ),
                 name="horsies_tasks_order",
             ),
@@ -39,7 +40,9 @@ class Migration(migrations.Migration):
         AddIndexConcurrently(
             "task",
             models.Index(
-                models.F("merged_into"), condition=models.Q(merged_into__isnull=False), name="horsies_tasks_merged"
+                models.F("merged_into"),
+                condition=models.Q(merged_into__isnull=False),
+                name="horsies_tasks_merged",
             ),
         ),
         AddIndexConcurrently(

@@ -43,7 +43,11 @@ class StoredJSON(models.JSONField):
     def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
         """Return the value, or its text if it cannot be parsed."""
         try:
-            return super().from_db_value(value, expression, connection) if isinstance(value, str) else value
+            return (
+                super().from_db_value(value, expression, connection)
+                if isinstance(value, str)
+                else value
+            )
         except (RecursionError, ValueError):
             return value
 

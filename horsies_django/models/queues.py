@@ -19,9 +19,13 @@ class Limits(models.Model):
     local_limit = models.IntegerField(_("concurrency per worker"), null=True)
     partition_by_args = StoredJSON(_("partition by arguments"), null=True)
     partition_by_task = models.BooleanField(_("partition by task"), default=False, db_default=False)
-    partition_version = models.IntegerField(_("version of the partition rule"), default=0, db_default=0)
+    partition_version = models.IntegerField(
+        _("version of the partition rule"), default=0, db_default=0
+    )
     partition_max_concurrency = models.IntegerField(_("concurrency per partition"), null=True)
-    partition_local_limit = models.IntegerField(_("concurrency per partition and worker"), null=True)
+    partition_local_limit = models.IntegerField(
+        _("concurrency per partition and worker"), null=True
+    )
     partition_policy = models.CharField(_("policy of partitions"), max_length=10, null=True)  # noqa: DJ001 - NULL: none
 
     class Meta:
@@ -40,7 +44,9 @@ class Queue(Limits):
     paused_at = models.DateTimeField(_("paused"), null=True)
     paused_by = models.TextField(_("paused by"), null=True)  # noqa: DJ001 - NULL: not paused
     paused_reason = models.TextField(_("reason for the pause"), null=True)  # noqa: DJ001 - NULL: not paused
-    sweep = StoredJSON(_("sweep"), null=True)  # progress of applying changed limits to waiting tasks; NULL: done
+    sweep = StoredJSON(
+        _("sweep"), null=True
+    )  # progress of applying changed limits to waiting tasks; NULL: done
     served_at = models.DateTimeField(_("last served"), null=True)
     created_at = models.DateTimeField(_("created"), db_default=Now())
     updated_at = models.DateTimeField(_("updated"), db_default=Now())
@@ -50,12 +56,20 @@ class Queue(Limits):
         verbose_name = _("queue")
         verbose_name_plural = _("queues")
         default_permissions = ("view",)
-        permissions = (("configure_queue", _("Can change limits, pause queues and edit schedules")),)
+        permissions = (
+            ("configure_queue", _("Can change limits, pause queues and edit schedules")),
+        )
         constraints = (
-            models.CheckConstraint(condition=Q(priority__range=(1, 100)), name="horsies_queues_priority"),
             models.CheckConstraint(
-                condition=Q(override__isnull=True, override_at__isnull=True, override_until__isnull=True)
-                | Q(override__isnull=False, override_at__isnull=False, override_reason__isnull=False),
+                condition=Q(priority__range=(1, 100)), name="horsies_queues_priority"
+            ),
+            models.CheckConstraint(
+                condition=Q(
+                    override__isnull=True, override_at__isnull=True, override_until__isnull=True
+                )
+                | Q(
+                    override__isnull=False, override_at__isnull=False, override_reason__isnull=False
+                ),
                 name="horsies_queues_override",
             ),
         )

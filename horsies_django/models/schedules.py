@@ -22,17 +22,25 @@ class Schedule(ReadOnlyRow):
     name = models.CharField(_("name"), max_length=255, primary_key=True)
     declared = StoredJSON(_("declared"), db_default=Value({}, JSONField()))
     declared_in = models.TextField(_("declared in"), null=True)  # noqa: DJ001 - NULL: created in the admin
-    declared_at = models.DateTimeField(_("last declared"), null=True)  # by any scheduler that has it in its code
+    declared_at = models.DateTimeField(
+        _("last declared"), null=True
+    )  # by any scheduler that has it in its code
     gone_at = models.DateTimeField(_("gone from the code"), null=True)
     changes = StoredJSON(_("changes"), db_default=Value({}, JSONField()))
-    since = models.DateTimeField(_("in force since"), db_default=Now())  # earlier fire times do not count
+    since = models.DateTimeField(
+        _("in force since"), db_default=Now()
+    )  # earlier fire times do not count
     last_fire_at = models.DateTimeField(_("last fire time"), null=True)
     next_fire_at = models.DateTimeField(_("next fire time"), null=True)
     next_at = models.DateTimeField(_("next check"), null=True)  # NULL: it will not fire
-    rules = models.SmallIntegerField(_("rules"), null=True)  # the version by which next_fire_at was computed
+    rules = models.SmallIntegerField(
+        _("rules"), null=True
+    )  # the version by which next_fire_at was computed
     error = models.TextField(_("error"), null=True)  # noqa: DJ001 - NULL: the last task was sent
     error_at = models.DateTimeField(_("error at"), null=True)
-    missed_at = models.DateTimeField(_("missed fire times at"), null=True)  # when a scheduler last noticed
+    missed_at = models.DateTimeField(
+        _("missed fire times at"), null=True
+    )  # when a scheduler last noticed
     created_at = models.DateTimeField(_("created"), db_default=Now())
     updated_at = models.DateTimeField(_("updated"), db_default=Now())
 
@@ -41,7 +49,11 @@ class Schedule(ReadOnlyRow):
         verbose_name = _("schedule")
         verbose_name_plural = _("schedules")
         default_permissions = ("view",)
-        indexes = (models.Index(F("next_at"), condition=Q(next_at__isnull=False), name="horsies_schedules_next"),)
+        indexes = (
+            models.Index(
+                F("next_at"), condition=Q(next_at__isnull=False), name="horsies_schedules_next"
+            ),
+        )
 
     def __str__(self) -> str:
         return self.name
@@ -59,7 +71,9 @@ class ScheduleTick(ReadOnlyRow):
     schedule_name = models.CharField(_("schedule"), max_length=255)
     fire_at = models.DateTimeField(_("fire time"))
     task_id = models.UUIDField(_("task"), null=True)  # NULL: skipped
-    skipped_for = models.UUIDField(_("skipped for"), null=True)  # the earlier task that had not finished
+    skipped_for = models.UUIDField(
+        _("skipped for"), null=True
+    )  # the earlier task that had not finished
     sent_at = models.DateTimeField(_("sent"), db_default=Now())
 
     class Meta(ReadOnlyRow.Meta):

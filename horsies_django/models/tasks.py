@@ -44,7 +44,9 @@ class ReadOnlyRow(models.Model):
 
     def _refuse(self, by: str) -> NoReturn:
         name = type(self).__name__
-        raise TypeError(f"{name} rows change only through the queue's own statements, never through {by}()")
+        raise TypeError(
+            f"{name} rows change only through the queue's own statements, never through {by}()"
+        )
 
 
 class Task(ReadOnlyRow):
@@ -58,7 +60,9 @@ class Task(ReadOnlyRow):
     kwargs = KeptJSON(_("arguments"))
     codec = models.CharField(_("form of the arguments"), max_length=10, null=True)  # noqa: DJ001 - NULL: by name
     options = StoredJSON(_("options"), null=True)
-    status = models.CharField(_("status"), max_length=10, default=Status.PENDING.value, db_default=Status.PENDING.value)
+    status = models.CharField(
+        _("status"), max_length=10, default=Status.PENDING.value, db_default=Status.PENDING.value
+    )
     partition_key = models.TextField(_("partition"), null=True)  # noqa: DJ001 - NULL: no partition
     partition_version = models.IntegerField(_("partition rule version"), null=True)
     parked = models.BooleanField(_("parked"), default=False, db_default=False)
@@ -184,8 +188,12 @@ class SendKey(ReadOnlyRow):
         verbose_name = _("key of a send")
         verbose_name_plural = _("keys of sends")
         indexes = (
-            models.Index("task_id", condition=Q(arguments__isnull=False), name="horsies_send_keys_task"),
-            models.Index("sent_at", condition=Q(arguments__isnull=False), name="horsies_send_keys_sent"),
+            models.Index(
+                "task_id", condition=Q(arguments__isnull=False), name="horsies_send_keys_task"
+            ),
+            models.Index(
+                "sent_at", condition=Q(arguments__isnull=False), name="horsies_send_keys_sent"
+            ),
         )
 
     def __str__(self) -> str:

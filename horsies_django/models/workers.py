@@ -32,7 +32,9 @@ class Worker(models.Model):
     running_async = models.IntegerField(_("running, async"), default=0, db_default=0)
     memory_usage_mb = models.FloatField(_("memory, MB"), null=True)
     children_memory_mb = models.FloatField(_("memory of its children, MB"), null=True)
-    counted = models.IntegerField(_("written counts"), default=0, db_default=0)  # how often it wrote to the history
+    counted = models.IntegerField(
+        _("written counts"), default=0, db_default=0
+    )  # how often it wrote to the history
 
     class Meta:
         db_table = "horsies_workers"
@@ -71,10 +73,16 @@ class Heartbeat(models.Model):
         default_permissions = ("view",)
         indexes = (
             models.Index(fields=["worker_id"], name="horsies_heartbeats_worker"),
-            models.Index(fields=["died_at", "id"], condition=Q(role="claimer"), name="horsies_heartbeats_parents"),
+            models.Index(
+                fields=["died_at", "id"],
+                condition=Q(role="claimer"),
+                name="horsies_heartbeats_parents",
+            ),
         )
         constraints = (
-            models.CheckConstraint(condition=Q(role__in=("claimer", "runner")), name="horsies_heartbeats_role"),
+            models.CheckConstraint(
+                condition=Q(role__in=("claimer", "runner")), name="horsies_heartbeats_role"
+            ),
         )
 
     def __str__(self) -> str:

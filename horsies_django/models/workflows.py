@@ -61,14 +61,20 @@ class WorkflowRun(ReadOnlyRow):
             models.Index(fields=["sent_at"], name="horsies_workflows_sent"),
             models.Index(fields=["name", "sent_at"], name="horsies_workflows_name"),
             models.Index(
-                fields=["sent_at"], condition=Q(finished_at__isnull=True), name="horsies_workflows_unfinished"
+                fields=["sent_at"],
+                condition=Q(finished_at__isnull=True),
+                name="horsies_workflows_unfinished",
             ),
             models.Index(
                 fields=["sent_at"],
                 condition=Q(status="PAUSED") | Q(error_code="COMPENSATION_FAILED"),
                 name="horsies_workflows_halted",
             ),
-            models.Index(fields=["owed_at"], condition=Q(owed_at__isnull=False), name="horsies_workflows_owed"),
+            models.Index(
+                fields=["owed_at"],
+                condition=Q(owed_at__isnull=False),
+                name="horsies_workflows_owed",
+            ),
             models.Index(
                 fields=["finished_at"],
                 condition=Q(finished_at__isnull=False, parent_id__isnull=True),
@@ -76,7 +82,9 @@ class WorkflowRun(ReadOnlyRow):
             ),
             models.Index(
                 fields=["finished_at"],
-                condition=Q(finished_at__isnull=False, parent_id__isnull=False, advanced_at__isnull=True),
+                condition=Q(
+                    finished_at__isnull=False, parent_id__isnull=False, advanced_at__isnull=True
+                ),
                 name="horsies_workflows_untold",
             ),
             models.Index(
@@ -171,10 +179,14 @@ class WorkflowNode(ReadOnlyRow):
                 name="horsies_workflow_nodes_open",
             ),
             models.Index(
-                fields=["workflow_id", "finished_at"], condition=Q(status="ADDED"), name="horsies_workflow_nodes_added"
+                fields=["workflow_id", "finished_at"],
+                condition=Q(status="ADDED"),
+                name="horsies_workflow_nodes_added",
             ),
             models.Index(
-                fields=["workflow_id", "added_by"], condition=Q(added_by__gte=0), name="horsies_workflow_nodes_grown"
+                fields=["workflow_id", "added_by"],
+                condition=Q(added_by__gte=0),
+                name="horsies_workflow_nodes_grown",
             ),
             models.Index(
                 fields=["workflow_id", "status", "due_at"],

@@ -9,7 +9,13 @@ from django.db import connections
 from django.utils import timezone
 
 from horsies_django.conf import Config, config
-from horsies_django.core.explanations import Explanation, NodeExplanation, NodeReasonCode, Reason, ReasonCode
+from horsies_django.core.explanations import (
+    Explanation,
+    NodeExplanation,
+    NodeReasonCode,
+    Reason,
+    ReasonCode,
+)
 from horsies_django.core.node_reasoning import node_reasoned
 from horsies_django.core.reasoning import Timing, reasoned
 from horsies_django.core.texts import text_problem

@@ -106,14 +106,23 @@ def places(task: str, code: str, since: dt.datetime, *, payload: bool) -> list[P
     alias = config().database
     chosen = Selection("FAILED", names=[task], code=code, since=since)
     ended = dict(newest(chosen)[0].values_list("pk", F("finished_at"))[:NEWEST])  # F: see Moment
-    attempts: Any = TaskAttempt.objects.using(alias).filter(task_id__in=list(ended)).order_by("-finished_at")
+    attempts: Any = (
+        TaskAttempt.objects.using(alias).filter(task_id__in=list(ended)).order_by("-finished_at")
+    )
     found: dict[tuple[str, str], list[TaskAttempt]] = {}
-    for row in attempts.only("task_id", "claim_generation", "finished_at", "exception_class", "site"):
+    for row in attempts.only(
+        "task_id", "claim_generation", "finished_at", "exception_class", "site"
+    ):
         if row.finished_at == ended[row.task_id]:  # not an attempt before the last one
             found.setdefault((row.exception_class or "", row.site or ""), []).append(row)
     told: dict[Any, str | None] = {}
     if payload:
-        with_message = TaskAttempt.objects.using(alias).filter(pk__in=[rows[0].pk for rows in found.values()])
+        with_message = TaskAttempt.objects.using(alias).filter(
+            pk__in=[rows[0].pk for rows in found.values()]
+        )
         told = dict(with_message.values_list("pk", "error_message"))
-    listed = [Place(*key, len(rows), aware(rows[0].finished_at), told.get(rows[0].pk)) for key, rows in found.items()]
+    listed = [
+        Place(*key, len(rows), aware(rows[0].finished_at), told.get(rows[0].pk))
+        for key, rows in found.items()
+    ]
     return sorted(listed, key=lambda place: -place.many)

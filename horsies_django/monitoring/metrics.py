@@ -30,7 +30,9 @@ Figures = Mapping[Any, float]  # by the value of the label, or a tuple of those 
 Kind = type[GaugeMetricFamily] | type[CounterMetricFamily]
 
 
-def gauge(name: str, text: str, labels: Sequence[str], figures: Figures, kind: Kind = GaugeMetricFamily) -> Metric:
+def gauge(
+    name: str, text: str, labels: Sequence[str], figures: Figures, kind: Kind = GaugeMetricFamily
+) -> Metric:
     """Return a gauge, or another ``kind``, with a value for each figure."""
     family = kind(name, text, labels=labels)
     for key, figure in figures.items():
@@ -50,7 +52,10 @@ class Families(Collector):
 
 
 def histogram(
-    name: str, text: str, labels: Sequence[str], rows: Iterable[tuple[tuple[str, ...], float, Sequence[int]]]
+    name: str,
+    text: str,
+    labels: Sequence[str],
+    rows: Iterable[tuple[tuple[str, ...], float, Sequence[int]]],
 ) -> str:
     """Return a histogram as text. Rows have the values of the labels, the sum, and the count in each bucket of ``BOUNDS``.
 
@@ -60,13 +65,21 @@ def histogram(
     sums: dict[tuple[str, ...], tuple[float, Sequence[int]]] = {}
     for values, seconds, buckets in rows:
         if before := sums.get(values):
-            seconds, buckets = before[0] + seconds, [one + other for one, other in zip(before[1], buckets, strict=True)]
+            seconds, buckets = (
+                before[0] + seconds,
+                [one + other for one, other in zip(before[1], buckets, strict=True)],
+            )
         sums[values] = seconds, buckets
     lines = [f"# HELP {name} {text}\n# TYPE {name} histogram\n"]
     for values, (seconds, buckets) in sums.items():
-        pairs = ",".join(f'{label}="{escaped(value)}"' for label, value in zip(labels, values, strict=True))
+        pairs = ",".join(
+            f'{label}="{escaped(value)}"' for label, value in zip(labels, values, strict=True)
+        )
         start = f'{name}_bucket{{{pairs}{"," * bool(pairs)}le="'
-        lines += [f'{start}{bound}"}} {many}\n' for bound, many in zip(BOUND_TEXTS, accumulate(buckets), strict=True)]
+        lines += [
+            f'{start}{bound}"}} {many}\n'
+            for bound, many in zip(BOUND_TEXTS, accumulate(buckets), strict=True)
+        ]
         braced = f"{{{pairs}}}" if pairs else ""
         lines.append(f"{name}_count{braced} {sum(buckets)}\n{name}_sum{braced} {seconds}\n")
     return "".join(lines)
@@ -91,11 +104,15 @@ def of_site(connection: Connection) -> Iterator[Metric]:
     yield from of_queues(health)
     states = Counter(worker.state for worker in health.workers)
     workers = {state: states[state] for state in ("living", "stopping", "stale", "dead", "stopped")}
-    yield gauge("horsies_workers", "Workers; those that ended, for ten minutes.", ("state",), workers)
+    yield gauge(
+        "horsies_workers", "Workers; those that ended, for ten minutes.", ("state",), workers
+    )
     name, text = "horsies_schedule_next_fire_timestamp_seconds", "When schedules fire next."
     yield gauge(name, text, ("schedule",), store.fire_times())
     runs = dict.fromkeys(UNFINISHED_RUNS, 0) | store.runs()
-    yield gauge("horsies_workflow_runs", "Unfinished workflow runs, up to 10,000.", ("status",), runs)
+    yield gauge(
+        "horsies_workflow_runs", "Unfinished workflow runs, up to 10,000.", ("status",), runs
+    )
 
 
 def of_queues(health: Health) -> Iterator[Metric]:
@@ -103,12 +120,19 @@ def of_queues(health: Health) -> Iterator[Metric]:
     queues = [queue for queue in health.queues if queue.name != CLUSTER]
     now, labels = health.database.clock.timestamp(), ("queue",)
     due = {queue.name: queue.pending for queue in queues}
-    oldest = {queue.name: now - queue.oldest_seconds for queue in queues if queue.oldest_seconds is not None}
+    oldest = {
+        queue.name: now - queue.oldest_seconds
+        for queue in queues
+        if queue.oldest_seconds is not None
+    }
     running = {queue.name: queue.running for queue in queues}
     limits = {queue.name: queue.limit for queue in health.queues if queue.limit is not None}
     paused = {queue.name: queue.paused for queue in health.queues}
     yield gauge("horsies_queue_due_tasks", "Due tasks that wait, up to 10,000.", labels, due)
-    name, text = "horsies_queue_oldest_due_timestamp_seconds", "Since when the oldest due task has been due."
+    name, text = (
+        "horsies_queue_oldest_due_timestamp_seconds",
+        "Since when the oldest due task has been due.",
+    )
     yield gauge(name, text, labels, oldest)
     yield gauge("horsies_queue_running_tasks", "Tasks that run.", labels, running)
     text = "Tasks of the queue that may run at once; none: any number."

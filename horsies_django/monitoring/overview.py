@@ -15,7 +15,13 @@ from horsies_django.core.patterns import Pattern
 from horsies_django.core.schedules import as_texts, read_definition
 from horsies_django.models import Schedule, Task
 from horsies_django.models.fields import aware
-from horsies_django.store.overviews import OrderedKey, OverviewStore, PartitionLoad, PermitHolder, QueueOverview
+from horsies_django.store.overviews import (
+    OrderedKey,
+    OverviewStore,
+    PartitionLoad,
+    PermitHolder,
+    QueueOverview,
+)
 from horsies_django.store.schedules import Recent, ScheduleStore
 from horsies_django.tasks.selection import Selection, newest
 
@@ -25,7 +31,16 @@ __all__ = [
 ]  # fmt: skip
 
 
-LISTED = ("id", "task_name", "queue_name", "status", "sent_at", "started_at", "finished_at", "error_code")  # of a task
+LISTED = (
+    "id",
+    "task_name",
+    "queue_name",
+    "status",
+    "sent_at",
+    "started_at",
+    "finished_at",
+    "error_code",
+)  # of a task
 
 
 class ScheduleOverview(NamedTuple):
@@ -124,7 +139,9 @@ def as_object(value: object) -> dict[str, Any]:
 
 def coming(name: str, count: int) -> tuple[Pattern, list[dt.datetime]] | None:
     """Return a schedule's pattern and its next ``count`` fire times, also if it is disabled; None if it is missing or invalid."""
-    row = Schedule.objects.using(config().database).annotate(read_at=Now()).filter(name=name).first()
+    row = (
+        Schedule.objects.using(config().database).annotate(read_at=Now()).filter(name=name).first()
+    )
     schedule = read_definition(row.definition)[0] if row else None
     if row is None or schedule is None:
         return None

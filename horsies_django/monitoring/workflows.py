@@ -27,7 +27,12 @@ from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.workflows.arguments import hints, way
 from horsies_django.workflows.operations import reading
 
-GIVEN = {"value": "a value", "result": "a TaskResult", "list": "a list of values", "results": "Results"}
+GIVEN = {
+    "value": "a value",
+    "result": "a TaskResult",
+    "list": "a list of values",
+    "results": "Results",
+}
 
 RUNS = 1_000  # compared at a time
 
@@ -47,17 +52,37 @@ def misfits(calls: OpenCalls, queues: Collection[str]) -> Iterator[Misfit]:
     if task is not None and calls.codec != task.codec:
         form = "typed arguments by name" if task.codec is None else "the arguments of django.tasks"
         wrong = f"it takes {form} now, and they are written for what it was before"
-        yield Misfit("OTHER_FORM", None, wrong, "Keep the former task under this name until these runs have ended")
+        yield Misfit(
+            "OTHER_FORM",
+            None,
+            wrong,
+            "Keep the former task under this name until these runs have ended",
+        )
     if calls.queue not in queues:
         wrong = f"the queue {calls.queue!r} is not declared, so no worker serves it"
-        yield Misfit("UNDECLARED_QUEUE", None, wrong, "Keep it in HORSIES['QUEUES'] until these runs have ended")
+        yield Misfit(
+            "UNDECLARED_QUEUE",
+            None,
+            wrong,
+            "Keep it in HORSIES['QUEUES'] until these runs have ended",
+        )
     if task is None:
         wrong = f"there is no task of this name{close_to(calls.task, registry.names())}"
-        yield Misfit("UNKNOWN_TASK", None, wrong, f"Keep one until these runs have ended: @task(name={calls.task!r})")
+        yield Misfit(
+            "UNKNOWN_TASK",
+            None,
+            wrong,
+            f"Keep one until these runs have ended: @task(name={calls.task!r})",
+        )
     else:
         arguments = task.arguments
         for name in [] if arguments.takes_any else sorted(calls.given.keys() - arguments.names):
-            yield Misfit("UNKNOWN_ARGUMENT", name, f"it takes no {name!r}", "Take it until these runs have ended")
+            yield Misfit(
+                "UNKNOWN_ARGUMENT",
+                name,
+                f"it takes no {name!r}",
+                "Take it until these runs have ended",
+            )
         for name in arguments.signature.parameters:
             if name in arguments.names - arguments.optional - calls.given.keys():
                 wrong = f"it needs {name!r}, which they do not give"
@@ -65,7 +90,9 @@ def misfits(calls: OpenCalls, queues: Collection[str]) -> Iterator[Misfit]:
         yield from of_values(task, calls.given, calls.constants)
 
 
-def of_values(task: TaskDefinition, given: Mapping[str, str], constants: Collection[str]) -> Iterator[Misfit]:
+def of_values(
+    task: TaskDefinition, given: Mapping[str, str], constants: Collection[str]
+) -> Iterator[Misfit]:
     """Yield constants that cannot be decoded, and results in a form that another annotation had chosen."""
     types = hints(task) if task.codec is None else dict.fromkeys(given, Any)
     advice = "Take both until these runs have ended, or add a parameter with a default"
@@ -115,7 +142,16 @@ NODE_COLUMNS = (
     "number", "name", "kind", "status", "task_name", "task_id", "open", "ok", "bad", "total", "in_flight", "items_ok",
     "items_bad", "finished_at", "error_code", "error", "undoes",
 )  # fmt: skip
-WAIT_COLUMNS = ("number", "name", "kind", "signal", "signal_key", "due_at", "on_timeout", "permission")
+WAIT_COLUMNS = (
+    "number",
+    "name",
+    "kind",
+    "signal",
+    "signal_key",
+    "due_at",
+    "on_timeout",
+    "permission",
+)
 SIGNAL_COLUMNS = ("id", "name", "key", "sent_at", "actor", "data")
 MOST = 500
 
@@ -126,7 +162,11 @@ def runs(
     """Return runs, the newest first."""
     rows = WorkflowRun.objects.using(config().database)
     if key:
-        chosen = {column: value for column, value in (("status", status), ("name", name)) if value is not None}
+        chosen = {
+            column: value
+            for column, value in (("status", status), ("name", name))
+            if value is not None
+        }
         found = rows.filter(pk__in=keyed(rows.db, key), **chosen).order_by("key", "-sent_at")
     else:
         found, _partial = newest(rows, status=status, name=name)
@@ -135,7 +175,9 @@ def runs(
 
 def run(id_: uuid.UUID) -> RunOverview | None:
     """Return a run, None if it does not exist."""
-    return next(iter(overviews(WorkflowRun.objects.using(config().database).filter(pk=id_), 1)), None)
+    return next(
+        iter(overviews(WorkflowRun.objects.using(config().database).filter(pk=id_), 1)), None
+    )
 
 
 def overviews(rows: QuerySet[WorkflowRun], limit: int) -> list[RunOverview]:
@@ -157,7 +199,9 @@ def nodes(id_: uuid.UUID, limit: int = MOST) -> list[Any]:
 
 def waits(id_: uuid.UUID) -> list[Any]:
     """Return the first nodes of a run that wait, by number, with the WAIT_COLUMNS."""
-    rows = WorkflowNode.objects.using(config().database).filter(workflow_id=id_, status="WAITING", finished_at=None)
+    rows = WorkflowNode.objects.using(config().database).filter(
+        workflow_id=id_, status="WAITING", finished_at=None
+    )
     return list(rows.order_by("number").values_list(*WAIT_COLUMNS, named=True)[:MOST])
 
 
@@ -182,7 +226,11 @@ def keyed(alias: str, key: str) -> list[uuid.UUID]:
 
 
 def newest(
-    rows: QuerySet[WorkflowRun], *, status: str | None = None, name: str | None = None, child: bool | None = None
+    rows: QuerySet[WorkflowRun],
+    *,
+    status: str | None = None,
+    name: str | None = None,
+    child: bool | None = None,
 ) -> tuple[QuerySet[WorkflowRun], bool]:
     """Return runs in the order of an index, the newest first; True: only the newest 100,000 of that index are searched.
 
@@ -201,8 +249,15 @@ def newest(
     if child is not None:
         other &= Q(parent_id__isnull=not child)
     if other:
-        last = WorkflowRun.objects.using(rows.db).filter(indexed).order_by("-sent_at").values("sent_at")
-        oldest = Coalesce(Subquery(last[DEEPEST - 1 : DEEPEST]), Cast(Value("-infinity"), DateTimeField()))
+        last = (
+            WorkflowRun.objects.using(rows.db)
+            .filter(indexed)
+            .order_by("-sent_at")
+            .values("sent_at")
+        )
+        oldest = Coalesce(
+            Subquery(last[DEEPEST - 1 : DEEPEST]), Cast(Value("-infinity"), DateTimeField())
+        )
         rows = rows.filter(sent_at__gte=oldest)
     return rows.filter(indexed & other).order_by("-sent_at", "-pk"), bool(other)
 
@@ -238,7 +293,11 @@ def check_code() -> CodeCheck:
     if failed := registry.autodiscover():
         raise ImproperlyConfigured(f"{failed[0].module} cannot be imported: {failed[0].error!r}")
     conf, store = config(), reading()
-    unfinished = WorkflowRun.objects.using(conf.database).filter(finished_at__isnull=True).order_by("sent_at")
+    unfinished = (
+        WorkflowRun.objects.using(conf.database)
+        .filter(finished_at__isnull=True)
+        .order_by("sent_at")
+    )
     ids = unfinished.values_list("pk", flat=True).iterator(RUNS)
     nodes, runs, found = 0, 0, dict[tuple[str, bool, Misfit], CodeProblem]()
     while chunk := list(islice(ids, RUNS)):
@@ -248,10 +307,16 @@ def check_code() -> CodeCheck:
             nodes += 0 if calls.undo else calls.nodes
             for misfit in misfits(calls, conf.queues):
                 key = (calls.task, calls.undo, misfit)
-                known = found.get(key) or CodeProblem(calls.task, calls.undo, *misfit, 0, 0, calls.run, calls.node)
-                more = len(affected[key].union(calls.runs)) - len(affected[key])  # a run is in one chunk only
+                known = found.get(key) or CodeProblem(
+                    calls.task, calls.undo, *misfit, 0, 0, calls.run, calls.node
+                )
+                more = len(affected[key].union(calls.runs)) - len(
+                    affected[key]
+                )  # a run is in one chunk only
                 affected[key].update(calls.runs)
                 found[key] = known._replace(nodes=known.nodes + calls.nodes, runs=known.runs + more)
     return CodeCheck(
-        nodes, runs, sorted(found.values(), key=lambda one: (one.task, one.undo, one.code, one.argument or ""))
+        nodes,
+        runs,
+        sorted(found.values(), key=lambda one: (one.task, one.undo, one.code, one.argument or "")),
     )

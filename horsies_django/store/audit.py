@@ -12,7 +12,9 @@ logger = logging.getLogger("horsies.audit")
 repeats = Repeats()
 
 
-def tell_lost(lost: str | None, action: str, actor: str, subject: uuid.UUID | str, reason: str | None = None) -> None:
+def tell_lost(
+    lost: str | None, action: str, actor: str, subject: uuid.UUID | str, reason: str | None = None
+) -> None:
     """Log a change whose audit entry could not be written for the reason ``lost``, if it is not None."""
     if lost is not None and (more := repeats.due(action, time.monotonic())) is not None:
         logger.error(

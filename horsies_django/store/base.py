@@ -118,7 +118,9 @@ def execute(connection: Connection, name: str, params: Mapping[str, Any] | None 
 
 
 @contextmanager
-def executed(connection: Connection, name: str, params: Mapping[str, Any] | None) -> Iterator[Cursor]:
+def executed(
+    connection: Connection, name: str, params: Mapping[str, Any] | None
+) -> Iterator[Cursor]:
     with connection.cursor() as cursor:
         with migrated(connection):
             cursor.execute(text_of(name, params), params)

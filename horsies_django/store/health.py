@@ -172,7 +172,9 @@ class HealthStore(Store):
     def database(self) -> DatabaseHealth:
         ((*server,),) = self.run("monitoring/database")
         holders = [XminHolder(*row) for row in self.run("monitoring/xmin")]
-        return DatabaseHealth._make([*server, sorted(holders, key=lambda holder: -holder.transactions)])
+        return DatabaseHealth._make(
+            [*server, sorted(holders, key=lambda holder: -holder.transactions)]
+        )
 
     def workers(self, threshold: dt.timedelta) -> list[WorkerHealth]:
         """Return workers that are living or ended recently; stale ones sent no heartbeat for ``threshold``."""
@@ -196,7 +198,10 @@ class HealthStore(Store):
 
     def failing_schedules(self) -> list[FailingSchedule]:
         """Return the schedules whose last two tasks failed, the longest first."""
-        return [FailingSchedule(*row) for row in self.run("horsies_failing_schedules", recent=1_000, many=MOST)]
+        return [
+            FailingSchedule(*row)
+            for row in self.run("horsies_failing_schedules", recent=1_000, many=MOST)
+        ]
 
     def halted_runs(self) -> list[HaltedRuns]:
         """Return the runs that go on only if somebody acts, by workflow and reason."""
@@ -206,7 +211,9 @@ class HealthStore(Store):
         """Return the gates that wait for a decision, by workflow and name, the most first."""
         return [WaitingGates(*row) for row in self.run("horsies_waiting_gates", many=PENDING_BOUND)]
 
-    def unknown_tasks(self, queues: Iterable[str], grace: dt.timedelta, threshold: dt.timedelta) -> list[UnknownTask]:
+    def unknown_tasks(
+        self, queues: Iterable[str], grace: dt.timedelta, threshold: dt.timedelta
+    ) -> list[UnknownTask]:
         """Return the tasks that have been due for longer than ``grace`` and that no living worker of their queue knows."""
         # many: of each lane and priority of a queue
         params = {"names": list(queues), "grace": grace, "threshold": threshold, "many": 100}
@@ -218,7 +225,9 @@ class HealthStore(Store):
 
     def lost(self) -> list[LostRecord]:
         """Return the audit entry and the snapshot that were lost last, if that was in the last hour."""
-        return [LostRecord(*row) for row in self.run("monitoring/lost", recent=dt.timedelta(hours=1))]
+        return [
+            LostRecord(*row) for row in self.run("monitoring/lost", recent=dt.timedelta(hours=1))
+        ]
 
     def late_retentions(self, keys: Iterable[str], late: dt.timedelta) -> list[LateRetention]:
         """Return the retentions, of these ``keys`` and of tasks, that have not come to an end for ``late``."""
@@ -228,7 +237,10 @@ class HealthStore(Store):
     def stopped(self, queues: Iterable[str]) -> dict[str, tuple[int, float]]:
         """Return how many partitions of each queue failed tasks stop, up to 1,001, and for how many seconds the first."""
         params = {"names": list(queues), "bound": BOUND}
-        return {name: (many, seconds) for name, many, seconds in self.run("monitoring/stopped", **params)}
+        return {
+            name: (many, seconds)
+            for name, many, seconds in self.run("monitoring/stopped", **params)
+        }
 
     def waits(self, queues: Iterable[str]) -> dict[str, float]:
         """Return how many seconds the oldest due task of each queue has waited, without parked tasks and those of paused runs."""

@@ -32,7 +32,9 @@ def width(span: timedelta) -> int:
 class HistoryStore(Store):
     """Runs the statements on the given connection. Workers write once a minute, so the last minute is missing."""
 
-    def add(self, worker: uuid.UUID, number: int, counts: Iterable[Total], covers: timedelta) -> None:
+    def add(
+        self, worker: uuid.UUID, number: int, counts: Iterable[Total], covers: timedelta
+    ) -> None:
         """Add what a worker has counted in the last ``covers``; nothing if it has added this ``number`` or a later one before."""
         rows = json.dumps([count._asdict() for count in counts])
         self.execute("history/add", worker=worker, number=number, rows=rows, covers=covers)
@@ -40,14 +42,23 @@ class HistoryStore(Store):
     def totals(self, span: timedelta, but: Collection[str] = ()) -> list[Total]:
         """Return how often each result of each task occurred in the last ``span``, except for results in ``but``."""
         rows = self.run("horsies_totals", width=width(span), span=span, but=sorted(but))
-        return [Total._make((*columns, tuple(map(int, buckets)), None)) for *columns, buckets in rows]
+        return [
+            Total._make((*columns, tuple(map(int, buckets)), None)) for *columns, buckets in rows
+        ]
 
-    def series(self, span: timedelta, steps: int) -> list[tuple[str, int, str, int, float | None, list[int]]]:
+    def series(
+        self, span: timedelta, steps: int
+    ) -> list[tuple[str, int, str, int, float | None, list[int]]]:
         """Return the sums of the last ``span`` by queue, step (the last is ``steps`` - 1) and kind.
 
         Each has its longest duration and its histogram.
         """
-        params = {"width": width(span), "span": span, "steps": steps, "completed": [COMPLETED, RETURNED]}
+        params = {
+            "width": width(span),
+            "span": span,
+            "steps": steps,
+            "completed": [COMPLETED, RETURNED],
+        }
         return self.run("horsies_series", **params, no_failure=sorted(NO_FAILURE))
 
     def failures(self, span: timedelta, many: int) -> list[Failures]:

@@ -64,7 +64,9 @@ def direct_connection(
     except psycopg.OperationalError:
         if not read_only:
             raise
-        return _opened(alias, options | {"target_session_attrs": "any"}, prepare, statement_timeout_ms)
+        return _opened(
+            alias, options | {"target_session_attrs": "any"}, prepare, statement_timeout_ms
+        )
 
 
 def _opened(
@@ -79,7 +81,9 @@ def _opened(
                 _refuse_unfit_session(connection, alias)
             else:
                 connection.prepare_threshold = 0 if prepare else None
-                own = {"application_name": str(options["application_name"])}  # a pool does not know it
+                own = {
+                    "application_name": str(options["application_name"])
+                }  # a pool does not know it
                 if statement_timeout_ms is not None:
                     own["statement_timeout"] = str(statement_timeout_ms)
                 _set_up(connection, SESSION | own)
@@ -120,9 +124,15 @@ def _set_up(connection: psycopg.Connection[Any], settings: dict[str, str]) -> No
 def _refuse_unfit_session(connection: psycopg.Connection[Any], alias: str) -> None:
     """Check the settings of a session behind a pooler. Raises psycopg.OperationalError if one is not as required."""
     names = ["default_transaction_isolation", "DateStyle", "extra_float_digits"]
-    rows = connection.execute("SELECT current_setting(n) FROM unnest(%s::text[]) AS n", [names]).fetchall()
+    rows = connection.execute(
+        "SELECT current_setting(n) FROM unnest(%s::text[]) AS n", [names]
+    ).fetchall()
     isolation, style, digits = (value for (value,) in rows)
-    fits = {names[0]: isolation == "read committed", names[1]: style.startswith("ISO"), names[2]: int(digits) > 0}
+    fits = {
+        names[0]: isolation == "read committed",
+        names[1]: style.startswith("ISO"),
+        names[2]: int(digits) > 0,
+    }
     for (name, fit), found in zip(fits.items(), (isolation, style, digits), strict=True):
         if not fit:
             raise psycopg.OperationalError(
@@ -192,7 +202,11 @@ class Listener:
         A pooler may give us a server connection on which another client listened. Notifications for that client are dropped, and
         do not count as received.
         """
-        arrived = [one for one in self._connection_or_raise().notifies(timeout=0) if one.channel in self.channels]
+        arrived = [
+            one
+            for one in self._connection_or_raise().notifies(timeout=0)
+            if one.channel in self.channels
+        ]
         self.received = self.received or bool(arrived)
         return [notification.payload for notification in arrived if notification.payload]
 

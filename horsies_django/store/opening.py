@@ -35,8 +35,14 @@ DJANGO_READS = ("jsonb", "timestamptz")  # types of which Django has loaders of 
 def wrapper_of(alias: str, defaults: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
     """Return a new wrapper for ``alias``, without pool; ``defaults`` are OPTIONS that DATABASES may override."""
     own = connections[alias]
-    given = {name: value for name, value in own.settings_dict["OPTIONS"].items() if name not in NOT_OURS}
-    settings = {**own.settings_dict, "AUTOCOMMIT": True, "OPTIONS": {**defaults, **given, **options}}
+    given = {
+        name: value for name, value in own.settings_dict["OPTIONS"].items() if name not in NOT_OURS
+    }
+    settings = {
+        **own.settings_dict,
+        "AUTOCOMMIT": True,
+        "OPTIONS": {**defaults, **given, **options},
+    }
     return type(own)(settings, alias)
 
 
@@ -62,7 +68,9 @@ def opened(wrapper: Any) -> psycopg.Connection[Any]:
     connection.autocommit = True
     connection.cursor_factory, connection.row_factory = psycopg.Cursor, tuple_row
     for name in DJANGO_READS:
-        if (loader := psycopg.adapters.get_loader(psycopg.adapters.types[name].oid, Format.TEXT)) is not None:
+        if (
+            loader := psycopg.adapters.get_loader(psycopg.adapters.types[name].oid, Format.TEXT)
+        ) is not None:
             connection.adapters.register_loader(name, loader)
     return connection
 
@@ -79,7 +87,9 @@ def unwrapped(connection: Any, alias: str) -> psycopg.Connection[Any]:
     """
     found: psycopg.Connection[Any] = drivers(connection)
     if found is not connection and hasattr(connection, "detach"):
-        vars(connection).pop("info", None)  # django-db-connection-pool puts the driver's in its place
+        vars(connection).pop(
+            "info", None
+        )  # django-db-connection-pool puts the driver's in its place
         connection.detach()
     elif found is not connection or not isinstance(found, psycopg.Connection):
         kind = type(connection)
@@ -122,7 +132,10 @@ def receiver_in(error: BaseException) -> str | None:
     trace = error.__traceback__
     while trace is not None:
         frame, trace = trace.tb_frame, trace.tb_next
-        if frame.f_code is type(connection_created).send.__code__ and frame.f_locals["self"] is connection_created:
+        if (
+            frame.f_code is type(connection_created).send.__code__
+            and frame.f_locals["self"] is connection_created
+        ):
             receiver = frame.f_locals.get("receiver")
             name = getattr(receiver, "__qualname__", None)
             return f"{getattr(receiver, '__module__', None)}.{name}" if name else repr(receiver)
@@ -130,7 +143,9 @@ def receiver_in(error: BaseException) -> str | None:
 
 
 @contextmanager
-def ending_after(seconds: float, wrapper: Any, end: Callable[[psycopg.Connection[Any]], object]) -> Iterator[None]:
+def ending_after(
+    seconds: float, wrapper: Any, end: Callable[[psycopg.Connection[Any]], object]
+) -> Iterator[None]:
     """Call ``end`` with the connection that the wrapper opens in this block, from another thread, if the rest takes longer."""
     timer = threading.Timer(seconds, lambda: end(wrapper.connection))
     timer.daemon = True

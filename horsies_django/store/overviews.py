@@ -101,16 +101,37 @@ class OverviewStore(Store):
         given = None if names is None else list(names)
         rows = self.run("monitoring/queues", names=given, claimed=claimed, threshold=threshold)
         present = [row[0] for row in rows]
-        pending: dict[str, int] = dict(self.run("horsies_count_pending", names=present, bound=PENDING_BOUND))
+        pending: dict[str, int] = dict(
+            self.run("horsies_count_pending", names=present, bound=PENDING_BOUND)
+        )
         found = []
-        for name, declared, override, *changes, effective, running, holding, full_partitions, workers in rows:
+        for (
+            name,
+            declared,
+            override,
+            *changes,
+            effective,
+            running,
+            holding,
+            full_partitions,
+            workers,
+        ) in rows:
             many = pending.get(name, 0)
-            counts = (running, holding, min(many, PENDING_BOUND), many > PENDING_BOUND, full_partitions, workers)
+            counts = (
+                running,
+                holding,
+                min(many, PENDING_BOUND),
+                many > PENDING_BOUND,
+                full_partitions,
+                workers,
+            )
             told = (name, limits(declared), parsed(override), *changes, limits(effective))
             found.append(QueueOverview._make((*told, *counts)))
         return found
 
-    def permits(self, queue: str, many: int, *, threshold: dt.timedelta | None = None) -> list[PermitHolder]:
+    def permits(
+        self, queue: str, many: int, *, threshold: dt.timedelta | None = None
+    ) -> list[PermitHolder]:
         """Return up to ``many`` tasks that hold permits of a queue (``*``: of the cluster), oldest claim first."""
         rows = self.run("monitoring/permits", queue=queue, many=many, threshold=threshold)
         return [PermitHolder(*row) for row in rows]
@@ -139,13 +160,21 @@ class OverviewStore(Store):
         ``claimed``: claims hold permits of the caps (hard mode). Workers without a heartbeat for ``threshold`` are left out.
         """
         # many: permit holders to return, at most; bound: tasks before this one are counted up to it
-        params = {"id": task_id, "claimed": claimed, "threshold": threshold, "many": 20, "bound": BOUND}
+        params = {
+            "id": task_id,
+            "claimed": claimed,
+            "threshold": threshold,
+            "many": 20,
+            "bound": BOUND,
+        }
         return parsed(self.run("horsies_explain", **params)[0][0])
 
     def node_facts(self, workflow: uuid.UUID, number: int) -> dict[str, Any] | None:
         """Return the facts about a node of a run, or None if there is no such node."""
         # many: upstream nodes to return, at most
-        return parsed(self.run("horsies_explain_node", workflow=workflow, number=number, many=10)[0][0])
+        return parsed(
+            self.run("horsies_explain_node", workflow=workflow, number=number, many=10)[0][0]
+        )
 
 
 def limits(columns: str) -> dict[str, Any]:

@@ -55,7 +55,9 @@ SAID = ("due_in", "limited", "again", "dead", "report")
 def reading(*columns: bytes) -> tuple[Callable[[Sequence[Any]], Any], ...]:
     """Return what takes by name, from a row of ``horsies_passed``: its kind, what a pass says of itself, a claim."""
     names = [column.decode() for column in columns]
-    return itemgetter(names.index("kind")), *(itemgetter(*map(names.index, one)) for one in (SAID, Claim._fields))
+    return itemgetter(names.index("kind")), *(
+        itemgetter(*map(names.index, one)) for one in (SAID, Claim._fields)
+    )
 
 
 def passed_of(cursor: Any, written: set[uuid.UUID]) -> Passed:
@@ -82,7 +84,9 @@ def passed_of(cursor: Any, written: set[uuid.UUID]) -> Passed:
         passed.held = told.get("held") or {}
         passed.now = told.get("looked_at", 0.0)
         passed.far = "far" in told
-        passed.in_runs = [(uuid.UUID(run), uuid.UUID(task)) for run, task in told.get("in_runs") or ()]
+        passed.in_runs = [
+            (uuid.UUID(run), uuid.UUID(task)) for run, task in told.get("in_runs") or ()
+        ]
     return passed
 
 

@@ -16,7 +16,9 @@ DECLARED = (
     "priority", "max_concurrency", "local_limit", "partition_by_args", "partition_by_task", "partition_max_concurrency",
     "partition_local_limit", "partition_policy",
 )  # fmt: skip
-NO_OVERRIDE = dict.fromkeys(("override", "override_by", "override_reason", "override_at", "override_until"))
+NO_OVERRIDE = dict.fromkeys(
+    ("override", "override_by", "override_reason", "override_at", "override_until")
+)
 
 
 class Skipped(NamedTuple):
@@ -46,9 +48,16 @@ class QueueStore(Store):
         if passes keep the limits locked.
         """
         changed: list[str] | None
-        who = {"action": action, "actor": actor, "reason": reason, "channel": channel_prefix(self.connection)}
+        who = {
+            "action": action,
+            "actor": actor,
+            "reason": reason,
+            "channel": channel_prefix(self.connection),
+        }
         text = json.dumps(changes, default=str)
-        ((changed, lost),) = self.run("horsies_configure_queue", name=name, changes=text, create=create, **who)
+        ((changed, lost),) = self.run(
+            "horsies_configure_queue", name=name, changes=text, create=create, **who
+        )
         tell_lost(lost, action, actor, name, reason)
         return changed
 
@@ -74,7 +83,9 @@ class QueueStore(Store):
         rows = self.run("queues/rows", names=list(names))
         found = {row[0]: dict(zip(DECLARED, row[1:], strict=True)) for row in rows}
         for columns in found.values():
-            if isinstance(columns["partition_by_args"], str):  # Django's connections leave JSON as text
+            if isinstance(
+                columns["partition_by_args"], str
+            ):  # Django's connections leave JSON as text
                 columns["partition_by_args"] = json.loads(columns["partition_by_args"])
         return found
 
@@ -91,7 +102,11 @@ class QueueStore(Store):
 
     def sweep(self, name: str, many: int) -> bool:
         """Bring up to ``many`` waiting tasks or partitions in line with the limits; return whether there are more."""
-        return bool(self.run("horsies_sweep", queue=name, many=many, channel=channel_prefix(self.connection))[0][0])
+        return bool(
+            self.run(
+                "horsies_sweep", queue=name, many=many, channel=channel_prefix(self.connection)
+            )[0][0]
+        )
 
     def request_sweep(self) -> None:
         """Request a sweep of the queues with partitions, to find free permits that were missed."""

@@ -65,7 +65,14 @@ class RetentionStore(Store):
 
     def prune_tasks(self, kept: Kept | OwnRetention, many: int) -> Pruned:
         """Delete up to ``many`` old finished tasks with their attempts; nothing while another caller does so."""
-        params = {"key": kept.key, "age": kept.age, "many": many, "queues": [], "others": True, "keep": None}
+        params = {
+            "key": kept.key,
+            "age": kept.age,
+            "many": many,
+            "queues": [],
+            "others": True,
+            "keep": None,
+        }
         if isinstance(kept, OwnRetention):
             params["keep"] = kept.values
         else:
@@ -78,7 +85,10 @@ class RetentionStore(Store):
 
     def own_retentions(self) -> set[OwnRetention]:
         """Return the retentions that tasks brought along, as workers have met them."""
-        return {OwnRetention(keep_step(json.loads(text))) for (text,) in self.run("tasks/own_retentions")}
+        return {
+            OwnRetention(keep_step(json.loads(text)))
+            for (text,) in self.run("tasks/own_retentions")
+        }
 
     def prune_runs(self, age: timedelta, many: int) -> tuple[int, int, int, bool]:
         """Delete old runs, up to ``many`` rows; return how many runs, tasks and attempts, and whether there may be more."""
@@ -107,7 +117,9 @@ class RetentionStore(Store):
 
     def redact(self, task_id: uuid.UUID, *, actor: str, reason: str) -> tuple[str | None, bool]:
         """Remove a finished task's data; return its status (None: no such task), and whether anything was removed."""
-        ((status, redacted, lost),) = self.run("horsies_redact", id=task_id, actor=actor, reason=reason)
+        ((status, redacted, lost),) = self.run(
+            "horsies_redact", id=task_id, actor=actor, reason=reason
+        )
         tell_lost(lost, "task.redact", actor, task_id, reason)
         return status, redacted
 
@@ -123,7 +135,8 @@ def kept_by(default: timedelta | None, by_queue: dict[str, timedelta | None]) ->
     special = {queue: age for queue, age in by_queue.items() if age != default}
     ages: Collection[timedelta] = {age for age in special.values() if age is not None}
     found = [
-        Kept(tuple(sorted(q for q in special if special[q] == age)), others=False, age=age) for age in sorted(ages)
+        Kept(tuple(sorted(q for q in special if special[q] == age)), others=False, age=age)
+        for age in sorted(ages)
     ]
     if default is not None:
         found.append(Kept(tuple(sorted(special)), others=True, age=default))

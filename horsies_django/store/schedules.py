@@ -63,7 +63,12 @@ class ScheduleStore(Store):
         given = {"declared": declared, "changes": changes}
         texts = {key: None if value is None else json.dumps(value) for key, value in given.items()}
         how = {"declared_in": declared_in, "drop": list(drop), "create": create}
-        who = {"action": action, "actor": actor, "reason": reason, "channel": channel_prefix(self.connection)}
+        who = {
+            "action": action,
+            "actor": actor,
+            "reason": reason,
+            "channel": channel_prefix(self.connection),
+        }
         ((changed, lost),) = self.run("horsies_change_schedule", name=name, **texts, **how, **who)
         tell_lost(lost, action, actor, name, reason)
         return changed
@@ -91,7 +96,11 @@ class ScheduleStore(Store):
         return Taken(*rows[0][:-1]) if rows else None
 
     def tick(
-        self, name: str, fire_times: Sequence[dt.datetime], task_ids: Sequence[uuid.UUID], skip: bool
+        self,
+        name: str,
+        fire_times: Sequence[dt.datetime],
+        task_ids: Sequence[uuid.UUID],
+        skip: bool,
     ) -> tuple[set[uuid.UUID], uuid.UUID | None]:
         """Record which task each fire time is sent as; return the tasks whose fire times had not been recorded before.
 
@@ -99,7 +108,9 @@ class ScheduleStore(Store):
         """
         given = {"fire_times": list(fire_times), "task_ids": list(task_ids), "skip": skip}
         rows = self.run("schedules/tick", name=name, now=self.now, **given)
-        return {sent for sent, _ in rows if sent}, next((unfinished for _, unfinished in rows), None)
+        return {sent for sent, _ in rows if sent}, next(
+            (unfinished for _, unfinished in rows), None
+        )
 
     def advance(
         self,
@@ -114,7 +125,9 @@ class ScheduleStore(Store):
     ) -> None:
         """Record how far a schedule came, and when to look at it next; ``missed``: fire times were left out."""
         times = {"last_fire_at": last_fire_at, "next_fire_at": next_fire_at, "next_at": next_at}
-        self.execute("schedules/advance", name=name, **times, rules=rules, error=error, missed=missed)
+        self.execute(
+            "schedules/advance", name=name, **times, rules=rules, error=error, missed=missed
+        )
 
     def recent(self, names: Iterable[str], many: int) -> list[Recent]:
         """Return the latest ``many`` fire times of each schedule, newest first."""

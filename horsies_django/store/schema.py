@@ -66,7 +66,11 @@ def functions() -> list[str]:
     PostgreSQL looks into no body: one may call a later function, or read a column of a later migration.
     """
     unseen = "SELECT set_config('check_function_bodies', 'off', true)"
-    return [unseen, dropping(FORMER), *(load(f"functions/{room}/{name}") for name, room in FUNCTIONS.items())]
+    return [
+        unseen,
+        dropping(FORMER),
+        *(load(f"functions/{room}/{name}") for name, room in FUNCTIONS.items()),
+    ]
 
 
 def has_function(connection: Any, name: str) -> bool:

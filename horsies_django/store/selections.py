@@ -49,15 +49,26 @@ class SelectionStore(Store):
         self, selection: Selection, after: Any = None, *, many: int, read: int
     ) -> tuple[list[Selected], list[Any] | None]:
         """Return up to ``many`` tasks among the next ``read`` entries of the index, and where it goes on, None at its end."""
-        given = {**selection._asdict(), "names": None if selection.names is None else list(selection.names)}
+        given = {
+            **selection._asdict(),
+            "names": None if selection.names is None else list(selection.names),
+        }
         after = None if after is None else json.dumps(after)
-        *rows, (_id, _name, _code, end) = self.run("horsies_selected", **given, after=after, many=many, read=read)
+        *rows, (_id, _name, _code, end) = self.run(
+            "horsies_selected", **given, after=after, many=many, read=read
+        )
         found = [Selected(id_, name, code) for id_, name, code, _after in rows]
         return found, json.loads(end) if isinstance(end, str) else end
 
     def key(self, arguments: str) -> str:
         """Return the stored key of a partition by its arguments, a JSON object."""
-        given = {"by_args": "[]", "by_task": False, "kwargs": arguments, "task_name": "", "codec": None}
+        given = {
+            "by_args": "[]",
+            "by_task": False,
+            "kwargs": arguments,
+            "task_name": "",
+            "codec": None,
+        }
         ((key,),) = self.run("horsies_partition_key", **given)
         return str(key)
 
@@ -74,5 +85,12 @@ class SelectionStore(Store):
     ) -> dict[str, int]:
         """Do something to tasks, and return how many there are of each verdict; see ``horsies_act``."""
         who = {"actor": actor, "reason": reason}
-        params = {"verb": verb, "ids": list(ids), "statuses": statuses, "channel": channel, "spread": spread, **who}
+        params = {
+            "verb": verb,
+            "ids": list(ids),
+            "statuses": statuses,
+            "channel": channel,
+            "spread": spread,
+            **who,
+        }
         return dict(self.run("horsies_act", **params))

@@ -122,20 +122,35 @@ class TaskStore(Store):
         with self._sending(tasks):
             pass
 
-    def _sending(self, tasks: NewTasks, notified: int | None = None) -> AbstractContextManager[Cursor]:
+    def _sending(
+        self, tasks: NewTasks, notified: int | None = None
+    ) -> AbstractContextManager[Cursor]:
         return executed(self.connection, "tasks/send", sending(tasks, notified))
 
-    def pass_on(self, worker: uuid.UUID, channel: str, lane: str, queues: Sequence[str]) -> int | None:
+    def pass_on(
+        self, worker: uuid.UUID, channel: str, lane: str, queues: Sequence[str]
+    ) -> int | None:
         """Wake workers that have free slots for tasks of a lane; return how many, None if no task of these queues waits."""
-        ((woken,),) = self.run("horsies_pass_on", worker=worker, channel=channel, lane=lane, queues=list(queues))
+        ((woken,),) = self.run(
+            "horsies_pass_on", worker=worker, channel=channel, lane=lane, queues=list(queues)
+        )
         return None if woken is None else int(woken)
 
     def waits(self, lane: str, queues: Sequence[str]) -> bool:
         """Return whether a task of a lane of these queues is due and waits."""
-        ((due,),) = self.run("horsies_count_due", queues=list(queues), lanes=[lane], most=1, cursors=None, behind=None)
+        ((due,),) = self.run(
+            "horsies_count_due",
+            queues=list(queues),
+            lanes=[lane],
+            most=1,
+            cursors=None,
+            behind=None,
+        )
         return bool(due)
 
-    def unpark_stalled(self, tasks: Sequence[uuid.UUID], queues: Sequence[str], channel: str) -> None:
+    def unpark_stalled(
+        self, tasks: Sequence[uuid.UUID], queues: Sequence[str], channel: str
+    ) -> None:
         """Let the next tasks start in the partitions of the given tasks, if these are of one of the queues."""
         self.run("horsies_unpark_stalled", tasks=list(tasks), queues=list(queues), channel=channel)
 
@@ -186,9 +201,13 @@ class TaskStore(Store):
             "durable": wanted.durable or bool(outcomes or releases or expired_leases),
         }
         with executed(self.connection, "tasks/pass", params) as cursor:
-            return passed_of(cursor, {outcome.id for outcome in outcomes} | {claim.id for claim in releases})
+            return passed_of(
+                cursor, {outcome.id for outcome in outcomes} | {claim.id for claim in releases}
+            )
 
-    def unsettled(self, worker: uuid.UUID, claims: Sequence[Outcome | Claim]) -> dict[uuid.UUID, str]:
+    def unsettled(
+        self, worker: uuid.UUID, claims: Sequence[Outcome | Claim]
+    ) -> dict[uuid.UUID, str]:
         """Return for each failed write whether its task is 'held', 'waiting', 'settled', 'retried' or 'lost'."""
         ids, generations = [claim.id for claim in claims], [claim.generation for claim in claims]
         return dict(self.run("tasks/unsettled", worker=worker, ids=ids, generations=generations))
@@ -197,7 +216,9 @@ class TaskStore(Store):
         """Return the tasks in flight that ``worker`` holds according to the database."""
         return [Held(*row) for row in self.run("tasks/held", worker=worker)]
 
-    def cancel(self, ids: Iterable[uuid.UUID], channel: str, *, terminate: bool) -> dict[uuid.UUID, str]:
+    def cancel(
+        self, ids: Iterable[uuid.UUID], channel: str, *, terminate: bool
+    ) -> dict[uuid.UUID, str]:
         """Cancel tasks and return a verdict on each that exists: "CANCELLED", "REQUESTED" (it is running) or "FINISHED"."""
         return dict(self.run("horsies_cancel", ids=list(ids), terminate=terminate, channel=channel))
 
@@ -205,7 +226,9 @@ class TaskStore(Store):
         """Let the leases of prefetched tasks end ``lease`` from now; return how many still belong to this worker."""
         return self.execute("tasks/renew", worker=worker, claims=claims_json(claims), lease=lease)
 
-    def retry(self, id_: uuid.UUID, channel: str, patience: str) -> tuple[str | None, uuid.UUID | None]:
+    def retry(
+        self, id_: uuid.UUID, channel: str, patience: str
+    ) -> tuple[str | None, uuid.UUID | None]:
         """Let a task run again; return a verdict, None without such a task, and the id of its run or of what it duplicates.
 
         Waits for open transactions for ``patience``, a time with its unit. Raises the driver's OperationalError (SQLSTATE 55P03)
@@ -220,11 +243,18 @@ class TaskStore(Store):
         return Copied(*rows[0]) if rows else None
 
     def note(
-        self, subject: uuid.UUID | str, action: str, actor: str, reason: str | None, after: Mapping[str, str]
+        self,
+        subject: uuid.UUID | str,
+        action: str,
+        actor: str,
+        reason: str | None,
+        after: Mapping[str, str],
     ) -> None:
         """Write an audit entry about a task, a task sent for a schedule, or a workflow run."""
         who = {"actor": actor, "action": action, "reason": reason}
-        ((lost,),) = self.run("horsies_note", **who, subject=str(subject), before=None, after=json.dumps(after))
+        ((lost,),) = self.run(
+            "horsies_note", **who, subject=str(subject), before=None, after=json.dumps(after)
+        )
         tell_lost(lost, action, actor, subject, reason)
 
     def find(self, ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, Found]:
@@ -257,7 +287,9 @@ class TaskStore(Store):
 
     def record_step(self, fence: Fence, name: str, digest: str, result: str) -> bool:
         """Record a step of a running task; return False if the task no longer belongs to that claim."""
-        ((recorded,),) = self.run("horsies_record_step", **fence._asdict(), name=name, digest=digest, result=result)
+        ((recorded,),) = self.run(
+            "horsies_record_step", **fence._asdict(), name=name, digest=digest, result=result
+        )
         return bool(recorded)
 
 
@@ -267,7 +299,10 @@ def sending(tasks: NewTasks, notified: int | None) -> dict[str, Any]:
     Ids and arguments are passed as one text each: the driver would quote lists element by element, which takes longer than the
     INSERT. Numbers are texts, too: PostgreSQL does not take the integer 100 in a statement for a smallint.
     """
-    ids, kwargs = "{" + ",".join([f"{id_.int:032x}" for id_ in tasks.ids]) + "}", "[" + ",".join(tasks.kwargs) + "]"
+    ids, kwargs = (
+        "{" + ",".join([f"{id_.int:032x}" for id_ in tasks.ids]) + "}",
+        "[" + ",".join(tasks.kwargs) + "]",
+    )
     numbers = {
         "priority": str(tasks.priority),
         "max_retries": str(tasks.max_retries),

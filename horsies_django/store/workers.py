@@ -60,7 +60,12 @@ class WorkerStore(Store):
     """Runs the worker statements on the given connection."""
 
     def register(
-        self, worker: uuid.UUID, *, task_names: Sequence[str] | None = None, wire: int | None = None, **columns: Any
+        self,
+        worker: uuid.UUID,
+        *,
+        task_names: Sequence[str] | None = None,
+        wire: int | None = None,
+        **columns: Any,
     ) -> None:
         """Insert the row of a starting worker."""
         self.execute("workers/register", worker=worker, task_names=task_names, wire=wire, **columns)
@@ -101,7 +106,12 @@ class WorkerStore(Store):
         cpu_percent: float | None,
     ) -> None:
         """Insert a snapshot of a worker's state, and write the memory of its ``children``, in MB, into their heartbeats."""
-        columns = {"buffered": buffered, "children": len(children), "cpu_percent": cpu_percent, **load._asdict()}
+        columns = {
+            "buffered": buffered,
+            "children": len(children),
+            "cpu_percent": cpu_percent,
+            **load._asdict(),
+        }
         columns |= {"ids": list(children), "memories": list(children.values())}
         self.execute("workers/snapshot", worker=worker, **columns)
 
@@ -117,14 +127,18 @@ class WorkerStore(Store):
         rows = self.run("horsies_judge", worker=worker, threshold=threshold, fresh=fresh)
         return [id_ for (id_,) in rows]
 
-    def reap(self, threshold: timedelta, *, judge: bool, many: int, max_crashes: int = 0) -> list[Happened]:
+    def reap(
+        self, threshold: timedelta, *, judge: bool, many: int, max_crashes: int = 0
+    ) -> list[Happened]:
         """Declare workers dead that sent no heartbeat for ``threshold`` (if ``judge``), and rescue up to ``many`` tasks.
 
         Returns what happened; nothing while another reaper is active. A task that ended ``max_crashes`` processes is poison
         (0: never).
         """
         limits = {"threshold": threshold, "many": many, "max_crashes": max_crashes}
-        rows = self.run("horsies_reap", judge=judge, channel=channel_prefix(self.connection), **limits)
+        rows = self.run(
+            "horsies_reap", judge=judge, channel=channel_prefix(self.connection), **limits
+        )
         happened = [Happened(*row) for row in rows]
         if failed := [one.id for one in happened if one.kind == "failed"]:
             codes = dict(self.run("horsies_error_codes", ids=failed))

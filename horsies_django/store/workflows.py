@@ -102,7 +102,9 @@ class NodeResult(NamedTuple):
 class WorkflowStore(Store):
     """Runs the workflow statements on the given connection. Tests pass ``now`` in place of the database's clock."""
 
-    def __init__(self, connection: Connection, channel: str, max_bytes: int, now: datetime | None = None) -> None:
+    def __init__(
+        self, connection: Connection, channel: str, max_bytes: int, now: datetime | None = None
+    ) -> None:
         super().__init__(connection, now)
         self.clock = {"now": now}
         self.shared = {"channel": channel, "max_bytes": max_bytes, **self.clock}
@@ -114,26 +116,47 @@ class WorkflowStore(Store):
 
         One statement, which reads the channel itself. ``runs`` are JSON objects without nodes, ``nodes`` JSON lists.
         """
-        params = {"ids": list(ids), "runs": list(runs), "nodes": list(nodes), "limit": CHUNK if begin else None}
+        params = {
+            "ids": list(ids),
+            "runs": list(runs),
+            "nodes": list(nodes),
+            "limit": CHUNK if begin else None,
+        }
         params |= {"max_bytes": self.shared["max_bytes"], **self.clock}
         return [Created(*row) for row in self.run("workflows/send", **params)]
 
     def add(self, workflow: uuid.UUID, nodes: str) -> None:
         """Insert more nodes, a JSON list, of a new run."""
-        self.run("horsies_add_nodes", workflow=workflow, added_by=-1, nodes=nodes, values="{}", **self.clock)
+        self.run(
+            "horsies_add_nodes",
+            workflow=workflow,
+            added_by=-1,
+            nodes=nodes,
+            values="{}",
+            **self.clock,
+        )
 
     def begin(self, workflow: uuid.UUID) -> None:
         """Send the first tasks of a new run."""
         self._change("horsies_begin_run", workflow=workflow, limit=CHUNK)
 
     def advancing(
-        self, workflow: uuid.UUID, tasks: Iterable[uuid.UUID], children: Iterable[uuid.UUID], limit: int
+        self,
+        workflow: uuid.UUID,
+        tasks: Iterable[uuid.UUID],
+        children: Iterable[uuid.UUID],
+        limit: int,
     ) -> AbstractContextManager[Cursor]:
         """Advance a run after some of its tasks and child runs have finished; send ``limit`` tasks at most.
 
         Gives a cursor with one row, an Advanced. In pipeline mode it can be read after other statements have been sent.
         """
-        params = {"workflow": workflow, "tasks": list(tasks), "children": list(children), "limit": limit}
+        params = {
+            "workflow": workflow,
+            "tasks": list(tasks),
+            "children": list(children),
+            "limit": limit,
+        }
         return executed(self.connection, "horsies_advance", {**params, **self.shared})
 
     def wake(self, many: int, limit: int) -> list[tuple[uuid.UUID, Advanced]]:
@@ -169,14 +192,27 @@ class WorkflowStore(Store):
         return [row[0] for row in self.run("workflows/successor", workflow=workflow, last=last)]
 
     def signal(
-        self, workflow: uuid.UUID, name: str, key: str | None, data: str, actor: str, look: int | None
+        self,
+        workflow: uuid.UUID,
+        name: str,
+        key: str | None,
+        data: str,
+        actor: str,
+        look: int | None,
     ) -> tuple[str | None, list[str]]:
         """Insert a signal, ``data`` as JSON; return the verdict and the names that there are.
 
         TYPED: nothing was inserted, and these are the types that are wanted, one of which the data has to fit; ``look`` is the
         number of nodes to ask (None: all), 0 once the data is known to fit.
         """
-        params = {"workflow": workflow, "name": name, "key": key, "data": data, "actor": actor, "look": look}
+        params = {
+            "workflow": workflow,
+            "name": name,
+            "key": key,
+            "data": data,
+            "actor": actor,
+            "look": look,
+        }
         verdict, names = self.run("horsies_signal", **params, **self.clock)[0]
         return verdict, names or []
 
@@ -191,8 +227,15 @@ class WorkflowStore(Store):
         reason: str | None,
     ) -> bool:
         """Decide about one opening of a gate; ``permission`` is the one that was checked. Return whether it did."""
-        params = {"workflow": workflow, "number": number, "opening": opening, "permission": permission}
-        return bool(self._change("horsies_decide", **params, approved=approved, by=by, reason=reason)[0])
+        params = {
+            "workflow": workflow,
+            "number": number,
+            "opening": opening,
+            "permission": permission,
+        }
+        return bool(
+            self._change("horsies_decide", **params, approved=approved, by=by, reason=reason)[0]
+        )
 
     def unseen(self, ids: Iterable[uuid.UUID]) -> list[uuid.UUID]:
         """Return the runs among these that have signals which no advance has seen, or that are owed an advance."""
@@ -211,11 +254,15 @@ class WorkflowStore(Store):
 
         The item is None if a gate and a signal would have one name. The list is empty if the attempt does not run any more.
         """
-        return [row[0] for row in self.run("workflows/grow", task=task, attempt=attempt, nodes=nodes)]
+        return [
+            row[0] for row in self.run("workflows/grow", task=task, attempt=attempt, nodes=nodes)
+        ]
 
     def named(self, workflow: uuid.UUID, added_by: int, name: str) -> tuple[int, str]:
         """Return the number of the node that a node added under a name, and what it runs and waits for, as JSON."""
-        ((number, text),) = self.run("workflows/named", workflow=workflow, added_by=added_by, name=name)
+        ((number, text),) = self.run(
+            "workflows/named", workflow=workflow, added_by=added_by, name=name
+        )
         return number, text
 
     def number(self, workflow: uuid.UUID) -> int:
@@ -231,7 +278,13 @@ class WorkflowStore(Store):
         self, workflow: uuid.UUID, node: int, parameter: str | None, start: int, many: int
     ) -> list[tuple[int, str, str | None]]:
         """Return places, statuses and results behind an argument annotated ``Results[T]``; None: those of a map."""
-        params = {"workflow": workflow, "node": node, "parameter": parameter, "from": start, "many": many}
+        params = {
+            "workflow": workflow,
+            "node": node,
+            "parameter": parameter,
+            "from": start,
+            "many": many,
+        }
         return [tuple(row) for row in self.run("workflows/results", **params)]
 
     def node_results(self, workflow: uuid.UUID) -> list[NodeResult]:

@@ -52,7 +52,9 @@ class CurrentTask:
     @property
     def task_id(self) -> uuid.UUID | None:
         """The id of the task, None outside a worker."""
-        return None if self._claim is NO_CLAIM else uuid.UUID(int=int(self._claim.id))  # see Claim.packed
+        return (
+            None if self._claim is NO_CLAIM else uuid.UUID(int=int(self._claim.id))
+        )  # see Claim.packed
 
     @property
     def name(self) -> str:
@@ -71,7 +73,11 @@ class CurrentTask:
     @property
     def sent_at(self) -> dt.datetime | None:
         """When the task was sent, by the database's clock; None outside a worker."""
-        return None if self._claim is NO_CLAIM else dt.datetime.fromtimestamp(self._claim.sent_at, dt.UTC)
+        return (
+            None
+            if self._claim is NO_CLAIM
+            else dt.datetime.fromtimestamp(self._claim.sent_at, dt.UTC)
+        )
 
     @property
     def metadata(self) -> Mapping[str, Any]:
@@ -109,11 +115,21 @@ class CurrentTask:
         return workflow_of(self)
 
     @overload
-    def step(self, name: str, function: Callable[..., T], /, *args: Any, atomic: bool, **kwargs: Any) -> T: ...
+    def step(
+        self, name: str, function: Callable[..., T], /, *args: Any, atomic: bool, **kwargs: Any
+    ) -> T: ...
     @overload
-    def step(self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+    def step(
+        self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T: ...
     def step(  # type: ignore[misc]  # a parameter of the function that is named atomic is refused at run time
-        self, name: str, function: Callable[..., Any], /, *args: Any, atomic: bool = True, **kwargs: Any
+        self,
+        name: str,
+        function: Callable[..., Any],
+        /,
+        *args: Any,
+        atomic: bool = True,
+        **kwargs: Any,
     ) -> Any:
         """Call ``function(*args, **kwargs)`` once per task, and return the recorded result in later attempts.
 
@@ -126,14 +142,30 @@ class CurrentTask:
 
     @overload
     async def astep(
-        self, name: str, function: Callable[..., Coroutine[Any, Any, T]], /, *args: Any, atomic: bool, **kwargs: Any
+        self,
+        name: str,
+        function: Callable[..., Coroutine[Any, Any, T]],
+        /,
+        *args: Any,
+        atomic: bool,
+        **kwargs: Any,
     ) -> T: ...
     @overload
-    async def astep(self, name: str, function: Callable[..., T], /, *args: Any, atomic: bool, **kwargs: Any) -> T: ...
+    async def astep(
+        self, name: str, function: Callable[..., T], /, *args: Any, atomic: bool, **kwargs: Any
+    ) -> T: ...
     @overload
-    async def astep(self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+    async def astep(
+        self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T: ...
     async def astep(  # type: ignore[misc]
-        self, name: str, function: Callable[..., Any], /, *args: Any, atomic: bool = True, **kwargs: Any
+        self,
+        name: str,
+        function: Callable[..., Any],
+        /,
+        *args: Any,
+        atomic: bool = True,
+        **kwargs: Any,
     ) -> Any:
         """Do the same from async code. A sync function runs in Django's thread for sync code; a coroutine function needs
         ``atomic=False``, because Django's transactions are sync.
@@ -154,9 +186,7 @@ class CurrentTask:
             raise TaskCancelled("the task was cancelled while it ran, and stopped itself")
 
     def __repr__(self) -> str:
-        return (
-            f"<current task {self.name or 'none'}{f' {self.task_id}' if self.task_id else ''}, attempt {self.attempt}>"
-        )
+        return f"<current task {self.name or 'none'}{f' {self.task_id}' if self.task_id else ''}, attempt {self.attempt}>"
 
 
 # Returns the workflow of a running task; the package ``workflows``, of a floor above, sets it.

@@ -83,7 +83,9 @@ class Sender(Generic[P, T]):
         ``is_new`` is False; other arguments raise KEY_CONFLICT. It waits for an open transaction that sends the same key, for
         UNIQUE_LOCK_TIMEOUT_MS at most. The methods raise TaskSendError for invalid options.
         """
-        options = SendOptions(queue, priority, good_until, retry_policy, timeout_ms, delay, metadata, keep_result, key)
+        options = SendOptions(
+            queue, priority, good_until, retry_policy, timeout_ms, delay, metadata, keep_result, key
+        )
         chosen = {name: value for name, value in options._asdict().items() if value is not None}
         return Sender(self._task, self._options._replace(**chosen))
 
@@ -124,7 +126,9 @@ class TaskFunction(Sender[P, T], Generic[P, T, R]):
     def __repr__(self) -> str:
         return f"<task {self.name}>"
 
-    def __reduce__(self) -> str:  # as for a function: copies are the task itself, pickles refer to it
+    def __reduce__(
+        self,
+    ) -> str:  # as for a function: copies are the task itself, pickles refer to it
         return self.definition.function.__qualname__
 
 
@@ -149,12 +153,16 @@ class Decorator:
         self, function: Callable[P, Coroutine[Any, Any, T]], /
     ) -> TaskFunction[P, T, Coroutine[Any, Any, T]]: ...
     @overload
-    def __call__(self, function: Callable[P, TaskResult[T, Any]], /) -> TaskFunction[P, T, TaskResult[T]]: ...
+    def __call__(
+        self, function: Callable[P, TaskResult[T, Any]], /
+    ) -> TaskFunction[P, T, TaskResult[T]]: ...
     @overload
     def __call__(self, function: Callable[P, T], /) -> TaskFunction[P, T, T]: ...
     def __call__(self, function: Callable[P, Any], /) -> TaskFunction[P, Any, Any]:
         if isinstance(function, TaskFunction):
-            raise TaskDefinitionError(f"{function.definition.origin} is decorated with @task twice: remove one")
+            raise TaskDefinitionError(
+                f"{function.definition.origin} is decorated with @task twice: remove one"
+            )
         definition = define(function, **self.options)
         registry.register(definition)
         return TaskFunction(definition)
@@ -167,7 +175,9 @@ def task(
     function: Callable[P, Coroutine[Any, Any, TaskResult[T, Any]]], /
 ) -> TaskFunction[P, T, Coroutine[Any, Any, TaskResult[T]]]: ...
 @overload
-def task(function: Callable[P, Coroutine[Any, Any, T]], /) -> TaskFunction[P, T, Coroutine[Any, Any, T]]: ...
+def task(
+    function: Callable[P, Coroutine[Any, Any, T]], /
+) -> TaskFunction[P, T, Coroutine[Any, Any, T]]: ...
 @overload
 def task(function: Callable[P, TaskResult[T, Any]], /) -> TaskFunction[P, T, TaskResult[T]]: ...
 @overload

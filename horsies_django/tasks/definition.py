@@ -9,7 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from horsies_django.conf import RANGES
-from horsies_django.core.codec import PLAIN, ArgumentsCodec, PlainArguments, PlainResult, ResultCodec
+from horsies_django.core.codec import (
+    PLAIN,
+    ArgumentsCodec,
+    PlainArguments,
+    PlainResult,
+    ResultCodec,
+)
 from horsies_django.core.errors import TaskDefinitionError
 from horsies_django.core.options import LONGEST_KEEP, SHORTEST_KEEP
 from horsies_django.core.patterns import Pattern
@@ -123,12 +129,20 @@ def _common(
     origin = f"{function.__module__}.{function.__qualname__}"
     name = origin if name is None else name
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise TaskDefinitionError(f"{origin} is a generator: a task returns one value, so it cannot yield")
+        raise TaskDefinitionError(
+            f"{origin} is a generator: a task returns one value, so it cannot yield"
+        )
     if problem := name_problem("a task's name", name):
         raise TaskDefinitionError(f"{origin[:300]}: {problem}")
     if queue is not None and (not isinstance(queue, str) or not queue):
-        raise TaskDefinitionError(f"{origin}: queue must be the name of a queue (a str), not {queue!r}")
-    if problem := priority_problem(priority, lowest) or policy_problem(retry_policy) or timeout_problem(timeout_ms):
+        raise TaskDefinitionError(
+            f"{origin}: queue must be the name of a queue (a str), not {queue!r}"
+        )
+    if (
+        problem := priority_problem(priority, lowest)
+        or policy_problem(retry_policy)
+        or timeout_problem(timeout_ms)
+    ):
         raise TaskDefinitionError(f"{origin}: {problem}")
     if problems := mapper_problems(exception_mapper):
         raise TaskDefinitionError(f"{origin}: exception_mapper: {'; '.join(problems)}")
@@ -139,7 +153,9 @@ def _common(
     }  # fmt: skip
 
 
-def _schedule(origin: str, name: str, given: Pattern | str | Mapping[str, Any] | None) -> dict[str, Any] | None:
+def _schedule(
+    origin: str, name: str, given: Pattern | str | Mapping[str, Any] | None
+) -> dict[str, Any] | None:
     """Return the definition of the task's own schedule."""
     if given is None:
         return None
@@ -167,7 +183,9 @@ def policy_problem(policy: object) -> str | None:
 def timeout_problem(timeout: object) -> str | None:
     low, high = RANGES["TASK_TIMEOUT_MS"]
     span = milliseconds(timeout) if isinstance(timeout, dt.timedelta) else timeout
-    if span is None or (isinstance(span, int) and not isinstance(span, bool) and low <= span <= (high or span)):
+    if span is None or (
+        isinstance(span, int) and not isinstance(span, bool) and low <= span <= (high or span)
+    ):
         return None
     return f"timeout_ms must be milliseconds (an int) or a timedelta, from {low:_} to {high:_} ms, not {timeout!r}"
 

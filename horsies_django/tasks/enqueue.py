@@ -15,7 +15,15 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from django.apps import apps
-from django.db import DataError, Error, InterfaceError, OperationalError, ProgrammingError, connections, transaction
+from django.db import (
+    DataError,
+    Error,
+    InterfaceError,
+    OperationalError,
+    ProgrammingError,
+    connections,
+    transaction,
+)
 from psycopg import Pipeline
 from psycopg.pq import TransactionStatus
 
@@ -45,7 +53,11 @@ S = TypeVar("S")
 
 
 def send_call(
-    task: TaskDefinition, options: SendOptions, args: tuple[Any, ...], kwargs: dict[str, Any], when: When | None = None
+    task: TaskDefinition,
+    options: SendOptions,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    when: When | None = None,
 ) -> tuple[uuid.UUID, bool]:
     """Send one call of ``task``; return its id, and whether it is new, which a key may prevent. Raises TaskSendError."""
     refuse_suppressed(task.name, [task])
@@ -65,13 +77,21 @@ def write_once(task: TaskDefinition, new: NewTasks, key: str | None) -> tuple[uu
     once: dict[str, Any] = {"arguments": None, "until": None, "keep": None}
     once["patience"] = f"{conf.unique_lock_timeout_ms}ms"
     if key is not None and unique is not None:
-        raise refuse(f"{task.name} is unique, so it takes no key: either says when a send is not one of its own")
+        raise refuse(
+            f"{task.name} is unique, so it takes no key: either says when a send is not one of its own"
+        )
     if key is not None:
         hours = conf.retention.key_hours
         once["keep"] = None if hours is None else dt.timedelta(hours=hours)
-        once |= {"digest": key_digest(task.name, key), "arguments": arguments_digest(kwargs, task.arguments.defaults)}
+        once |= {
+            "digest": key_digest(task.name, key),
+            "arguments": arguments_digest(kwargs, task.arguments.defaults),
+        }
     elif unique is not None:
-        once |= {"digest": unique.digest(task.name, kwargs, task.arguments.defaults), "until": unique.until}
+        once |= {
+            "digest": unique.digest(task.name, kwargs, task.arguments.defaults),
+            "until": unique.until,
+        }
         new = new._replace(options=with_unique(new.options, once["digest"], unique.until))
     id_, verdict, _ = insert_one(new, partial(TaskStore.send_once, once=once))
     if verdict == "CONFLICT":
@@ -80,7 +100,9 @@ def write_once(task: TaskDefinition, new: NewTasks, key: str | None) -> tuple[uu
             TaskSendErrorCode.KEY_CONFLICT,
         )
     if verdict == "FOUND" and unique is not None and unique.on_duplicate == "refuse":
-        raise refuse(f"{task.name} is unique, and task {id_} is the same work", TaskSendErrorCode.DUPLICATE)
+        raise refuse(
+            f"{task.name} is unique, and task {id_} is the same work", TaskSendErrorCode.DUPLICATE
+        )
     if verdict == "SENT":
         tell_sent(new)
     return id_, verdict == "SENT"
@@ -94,7 +116,9 @@ def send_calls(
     template = prepare(task, options, None)
     refuse_late(template)
     if options.key is not None:
-        raise refuse(f"{task.name}: a key is of one task, so send_many() does not take one; call send() for each")
+        raise refuse(
+            f"{task.name}: a key is of one task, so send_many() does not take one; call send() for each"
+        )
     # The calls are consumed before anything is written: producing them may use the connection, which becomes a pipeline.
     chunks = encoded(task, template, list(calls))
     if task.unique is not None:
@@ -127,7 +151,9 @@ def write_unique(task: TaskDefinition, chunks: list[NewTasks]) -> list[tuple[uui
     return [sent[new.ids[0]] for new in calls]
 
 
-def encoded(task: TaskDefinition, template: NewTasks, calls: Iterable[Mapping[str, Any]]) -> Iterator[NewTasks]:
+def encoded(
+    task: TaskDefinition, template: NewTasks, calls: Iterable[Mapping[str, Any]]
+) -> Iterator[NewTasks]:
     """Encode calls and yield them in chunks for one INSERT each. Raises TaskSendError with the position of the call."""
     texts: list[str] = []
     size = 0
@@ -194,7 +220,9 @@ def encode(task: TaskDefinition, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         if size > WARN_BYTES and task.name not in _warned:
             _warned.add(task.name)
             logger.warning(
-                "%s was sent with %s bytes of arguments; consider storing the data and passing its key", task.name, size
+                "%s was sent with %s bytes of arguments; consider storing the data and passing its key",
+                task.name,
+                size,
             )
     return text
 
@@ -246,7 +274,10 @@ def insert_one(
 
 def in_transaction(connection: Any) -> bool:
     """Return whether a transaction is open; the driver also knows of a BEGIN that Django did not send."""
-    return not connection.get_autocommit() or connection.connection.pgconn.transaction_status != TransactionStatus.IDLE
+    return (
+        not connection.get_autocommit()
+        or connection.connection.pgconn.transaction_status != TransactionStatus.IDLE
+    )
 
 
 def announce(store: TaskStore, queue: str, table: int) -> None:
@@ -254,7 +285,9 @@ def announce(store: TaskStore, queue: str, table: int) -> None:
     try:
         store.announce(queue, table)
     except Error as error:
-        logger.warning("a task in queue %r was sent, but workers could not be notified: %s", queue, error)
+        logger.warning(
+            "a task in queue %r was sent, but workers could not be notified: %s", queue, error
+        )
 
 
 def write_many(chunks: Iterable[NewTasks]) -> list[uuid.UUID]:
@@ -265,7 +298,12 @@ def write_many(chunks: Iterable[NewTasks]) -> list[uuid.UUID]:
     alias = config().database
     connection, ids = connections[alias], list[uuid.UUID]()
     store = TaskStore(connection)
-    with taken(), transaction.atomic(using=alias), connection.wrap_database_errors, pipelined(connection):
+    with (
+        taken(),
+        transaction.atomic(using=alias),
+        connection.wrap_database_errors,
+        pipelined(connection),
+    ):
         for chunk in chunks:
             store.send_on(chunk)
             ids += chunk.ids
@@ -283,12 +321,18 @@ def taken() -> Iterator[None]:
     try:
         yield
     except (OperationalError, InterfaceError, DataError) as error:
-        unfit = isinstance(error, DataError)  # as a character that the encoding of the database does not have
+        unfit = isinstance(
+            error, DataError
+        )  # as a character that the encoding of the database does not have
         code = TaskSendErrorCode.VALIDATION_FAILED if unfit else TaskSendErrorCode.ENQUEUE_FAILED
         raise refuse(f"the database did not accept the task: {said(error)}", code) from error
     except ProgrammingError as error:
         # a pipeline reports it only at its end, outside of the store
-        found = error if isinstance(error, NotMigrated) else not_migrated(connections[config().database], error)
+        found = (
+            error
+            if isinstance(error, NotMigrated)
+            else not_migrated(connections[config().database], error)
+        )
         if found is None:
             raise
         raise refuse(str(found), TaskSendErrorCode.ENQUEUE_FAILED) from error

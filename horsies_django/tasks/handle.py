@@ -29,10 +29,18 @@ P = ParamSpec("P")
 S = TypeVar("S")
 T = TypeVar("T")
 
-POLL_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0)  # if the listening connection is lost; the last one repeats
+POLL_SECONDS = (
+    0.05,
+    0.1,
+    0.2,
+    0.5,
+    1.0,
+)  # if the listening connection is lost; the last one repeats
 
 
-def async_form(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+def async_form(
+    method: Callable[Concatenate[S, P], T],
+) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
     """Return the form of a method for async code, whose name begins with an "a"."""
 
     @wraps(method)
@@ -135,7 +143,9 @@ class TaskHandle(Generic[T]):
         """
         verdict = cancel([self.task_id], terminate=terminate).get(self.task_id)
         if verdict is None:
-            raise LookupError(f"there is no task {self.task_id}: never sent, rolled back, or deleted since")
+            raise LookupError(
+                f"there is no task {self.task_id}: never sent, rolled back, or deleted since"
+            )
         return verdict
 
     acancel = async_form(cancel)
@@ -160,10 +170,23 @@ class TaskHandle(Generic[T]):
         task = Task.objects.using(alias).filter(pk=self.task_id).first()
         if task is None:
             return None
-        rows = TaskAttempt.objects.using(alias).filter(task_id=self.task_id).order_by("attempt", "claim_generation")
-        attempts = tuple(TaskAttemptInfo(*row) for row in rows.values_list(*TaskAttemptInfo._fields))
-        others: dict[str, Any] = {"task_id": task.id, "worker_id": task.claimed_by, "attempts": attempts}
-        return TaskInfo(**{name: getattr(task, name) for name in TaskInfo._fields if name not in others}, **others)
+        rows = (
+            TaskAttempt.objects.using(alias)
+            .filter(task_id=self.task_id)
+            .order_by("attempt", "claim_generation")
+        )
+        attempts = tuple(
+            TaskAttemptInfo(*row) for row in rows.values_list(*TaskAttemptInfo._fields)
+        )
+        others: dict[str, Any] = {
+            "task_id": task.id,
+            "worker_id": task.claimed_by,
+            "attempts": attempts,
+        }
+        return TaskInfo(
+            **{name: getattr(task, name) for name in TaskInfo._fields if name not in others},
+            **others,
+        )
 
     ainfo = async_form(info)
 
@@ -191,12 +214,16 @@ class TaskHandle(Generic[T]):
         return seen
 
     def _timed_out(self) -> TaskResult[T]:
-        message = f"{self.noun} {self.task_id} has not finished in the time allowed; it may still do so"
+        message = (
+            f"{self.noun} {self.task_id} has not finished in the time allowed; it may still do so"
+        )
         return TaskResult(err=TaskError.built_in(RetrievalCode.WAIT_TIMEOUT, message))
 
     def _tell(self, found: Found | None) -> TaskResult[T]:
         if found is None:
-            message = f"there is no {self.noun} {self.task_id}: never sent, rolled back, or deleted since"
+            message = (
+                f"there is no {self.noun} {self.task_id}: never sent, rolled back, or deleted since"
+            )
             return TaskResult(err=TaskError.built_in(RetrievalCode.TASK_NOT_FOUND, message))
         if found.status not in FINAL:
             return self._timed_out()
@@ -218,7 +245,9 @@ def id_of(given: uuid.UUID | str, noun: str) -> uuid.UUID:
     try:
         return given if isinstance(given, uuid.UUID) else uuid.UUID(given)
     except (ValueError, AttributeError, TypeError):
-        raise ValueError(f"{str(given)[:100]!r} is not a {noun} id: pass the UUID in handle.{noun}_id") from None
+        raise ValueError(
+            f"{str(given)[:100]!r} is not a {noun} id: pass the UUID in handle.{noun}_id"
+        ) from None
 
 
 def get_handle(task_id: uuid.UUID | str) -> TaskHandle[Any]:
@@ -226,7 +255,9 @@ def get_handle(task_id: uuid.UUID | str) -> TaskHandle[Any]:
     return TaskHandle(task_id)
 
 
-def cancel_many(task_ids: Iterable[uuid.UUID | str], *, terminate: bool = False) -> dict[uuid.UUID, str]:
+def cancel_many(
+    task_ids: Iterable[uuid.UUID | str], *, terminate: bool = False
+) -> dict[uuid.UUID, str]:
     """Cancel tasks with one statement, in the open transaction, if any; return the outcome of each, as ``TaskHandle.cancel``.
 
     Ids of tasks that do not exist are left out. Raises ValueError for an id that is not a UUID.
@@ -241,11 +272,17 @@ def decode(codec: ResultCodec | None, text: str | None) -> TaskResult[Any]:
         if envelope.get("kept") is False:
             return TaskResult(ok=None)
         if codec is None:
-            return TaskResult(ok=envelope["ok"]) if "ok" in envelope else ResultCodec.decode_error(envelope)
+            return (
+                TaskResult(ok=envelope["ok"])
+                if "ok" in envelope
+                else ResultCodec.decode_error(envelope)
+            )
         return codec.decode(envelope)
     except Exception as error:
         message = f"the stored result does not fit the current annotation of the task: {error}"
-        return TaskResult(err=TaskError.built_in(OperationalErrorCode.RESULT_DESERIALIZATION_ERROR, message))
+        return TaskResult(
+            err=TaskError.built_in(OperationalErrorCode.RESULT_DESERIALIZATION_ERROR, message)
+        )
 
 
 def look(task_id: uuid.UUID) -> Found | None:
@@ -258,8 +295,12 @@ def deadline_of(timeout_ms: int | dt.timedelta | None) -> float | None:
     if timeout_ms is None:
         return None
     if isinstance(timeout_ms, bool) or not isinstance(timeout_ms, int | float | dt.timedelta):
-        raise TypeError(f"timeout_ms takes milliseconds, a timedelta or None, not {type(timeout_ms).__name__}")
-    seconds = timeout_ms.total_seconds() if isinstance(timeout_ms, dt.timedelta) else timeout_ms / 1000
+        raise TypeError(
+            f"timeout_ms takes milliseconds, a timedelta or None, not {type(timeout_ms).__name__}"
+        )
+    seconds = (
+        timeout_ms.total_seconds() if isinstance(timeout_ms, dt.timedelta) else timeout_ms / 1000
+    )
     if not 0 <= seconds < 1e9:
         raise ValueError(
             f"timeout_ms={timeout_ms!r} is not a valid timeout: pass 0 or more, or None to wait without limit"
@@ -288,4 +329,6 @@ def refuse_loop(verb: str) -> None:
         asyncio.get_running_loop()
     except RuntimeError:
         return
-    raise RuntimeError(f"handle.{verb}() was called on a running event loop: use 'await handle.a{verb}()'")
+    raise RuntimeError(
+        f"handle.{verb}() was called on a running event loop: use 'await handle.a{verb}()'"
+    )

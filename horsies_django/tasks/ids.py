@@ -13,7 +13,9 @@ import time
 import uuid
 
 COUNTER_BITS = 42
-SET_BACK_MS = 60_000  # a clock that is so far behind the last id was wrong before, or was moved by a test
+SET_BACK_MS = (
+    60_000  # a clock that is so far behind the last id was wrong before, or was moved by a test
+)
 
 
 class Clockwork:
@@ -28,19 +30,29 @@ class Clockwork:
 
     def take(self, count: int) -> list[uuid.UUID]:
         random = os.urandom(6 + 4 * count)
-        seed = int.from_bytes(random[:6], "big") & (1 << COUNTER_BITS - 1) - 1  # the top bit is left free for counting
+        seed = (
+            int.from_bytes(random[:6], "big") & (1 << COUNTER_BITS - 1) - 1
+        )  # the top bit is left free for counting
         with self.lock:
             now = time.time_ns() // 1_000_000
             ahead = (self.last >> COUNTER_BITS) - now
             first = self.last + 1 if 0 <= ahead < SET_BACK_MS else now << COUNTER_BITS | seed
             self.last = first + count - 1
-        return [uuid_of(first + place, tail) for place, (tail,) in enumerate(struct.iter_unpack("=I", random[6:]))]
+        return [
+            uuid_of(first + place, tail)
+            for place, (tail,) in enumerate(struct.iter_unpack("=I", random[6:]))
+        ]
 
 
 def uuid_of(number: int, tail: int) -> uuid.UUID:
     """Return the UUID with millisecond and counter in ``number`` and 32 random bits in ``tail``."""
-    high, low = number >> 30, number & (1 << 30) - 1  # of the counter, 12 bits go before the variant
-    return uuid.UUID(int=high >> 12 << 80 | 7 << 76 | (high & 0xFFF) << 64 | 2 << 62 | low << 32 | tail)
+    high, low = (
+        number >> 30,
+        number & (1 << 30) - 1,
+    )  # of the counter, 12 bits go before the variant
+    return uuid.UUID(
+        int=high >> 12 << 80 | 7 << 76 | (high & 0xFFF) << 64 | 2 << 62 | low << 32 | tail
+    )
 
 
 clockwork = Clockwork()

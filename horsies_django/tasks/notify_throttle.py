@@ -57,7 +57,12 @@ class NotifyThrottle:
     def begin(self, queue: str, lane: str) -> Turn:
         """Begin a send to ``lane`` of ``queue`` in a transaction of its own; return whether it is quiet."""
         now, last = self.clock(), self.last.get((queue, lane))
-        if last and last.row >= BURST and last.ended - last.began < SLOW_SECONDS and now - last.ended < QUIET_SECONDS:
+        if (
+            last
+            and last.row >= BURST
+            and last.ended - last.began < SLOW_SECONDS
+            and now - last.ended < QUIET_SECONDS
+        ):
             return Turn(queue, lane, now, last.table, last.began)
         return Turn(queue, lane, now, None)
 

@@ -21,7 +21,11 @@ from horsies_django.tasks.ids import uuid7
 
 
 def cancel(
-    task_ids: Iterable[uuid.UUID], *, terminate: bool = False, actor: str | None = None, reason: str | None = None
+    task_ids: Iterable[uuid.UUID],
+    *,
+    terminate: bool = False,
+    actor: str | None = None,
+    reason: str | None = None,
 ) -> dict[uuid.UUID, str]:
     """Cancel tasks, in the caller's transaction if it has one, and return the outcome for each task that exists.
 
@@ -39,7 +43,13 @@ def cancel(
         verdicts = store.cancel(task_ids, channel_prefix(connection), terminate=terminate)
         for id_, verdict in verdicts.items():
             if actor is not None and verdict != "FINISHED":
-                store.note(id_, "task.terminate" if terminate else "task.cancel", actor, reason, {"verdict": verdict})
+                store.note(
+                    id_,
+                    "task.terminate" if terminate else "task.cancel",
+                    actor,
+                    reason,
+                    {"verdict": verdict},
+                )
     return verdicts
 
 
@@ -91,7 +101,9 @@ def copy(task_id: uuid.UUID, *, actor: str, reason: str | None = None) -> uuid.U
             raise LookupError(f"there is no task {task_id} in the database {alias!r}")
         if not found.copied:
             verdict = "REDACTED" if found.redacted else found.status
-            raise TaskNotRetryable(f"task {task_id} {REFUSALS.get(verdict, IN_HAND).format(status=verdict)}")
+            raise TaskNotRetryable(
+                f"task {task_id} {REFUSALS.get(verdict, IN_HAND).format(status=verdict)}"
+            )
         store.note(task_id, "task.copy", actor, reason, {"new": str(new)})
         return new
 

@@ -45,7 +45,9 @@ def metadata_of(task_name: str, given: Mapping[str, Any] | None) -> str | None:
             found.update(ask(path))
         if given is not None:
             if not isinstance(given, Mapping):
-                raise CodecError(f"it must be a dict, not {type(given).__name__}", subject="metadata")
+                raise CodecError(
+                    f"it must be a dict, not {type(given).__name__}", subject="metadata"
+                )
             found.update(given)
         return encode_metadata(found) if found else None
     except CodecError as error:
@@ -78,14 +80,18 @@ class SendOptions(NamedTuple):
     key: str | None = None
 
 
-def refuse(message: str, code: TaskSendErrorCode = TaskSendErrorCode.VALIDATION_FAILED) -> TaskSendError:
+def refuse(
+    message: str, code: TaskSendErrorCode = TaskSendErrorCode.VALIDATION_FAILED
+) -> TaskSendError:
     return TaskSendError(code, message)
 
 
 def too_large(text: str) -> str | None:
     """Return the size of a JSON text and the limit of the settings as a part of a sentence, None if it is not above that."""
     limit = config().max_payload_bytes
-    if len(text) <= limit // 4 or (size := len(text.encode())) <= limit:  # no character takes more than four bytes
+    if (
+        len(text) <= limit // 4 or (size := len(text.encode())) <= limit
+    ):  # no character takes more than four bytes
         return None
     return f"{size:,} bytes of JSON; HORSIES['MAX_PAYLOAD_BYTES'] allows {limit:,}"
 
@@ -103,9 +109,7 @@ def prepare(task: TaskDefinition, options: SendOptions, when: When | None) -> Ne
         raise refuse(f"{task.name}: {problem}")
     later = when is not None or options.delay is not None
     if conf.queues[queue].ordered and (later or priority != task.usual_priority):
-        problem = (
-            f"leave out the priority {priority}, or send it to another queue. The queue itself may have a priority"
-        )
+        problem = f"leave out the priority {priority}, or send it to another queue. The queue itself may have a priority"
         if later:
             problem = "one that is due later would hold up the others. Send it when it is due, or to another queue"
         raise refuse(
@@ -117,14 +121,22 @@ def prepare(task: TaskDefinition, options: SendOptions, when: When | None) -> Ne
     if problem := policy_problem(policy) or timeout_problem(timeout) or keep_problem(keep):
         raise refuse(f"{task.name}: {problem}")
     if when is not None and options.delay is not None:
-        raise refuse(f"{task.name}: the time is given twice, as with_options(delay=...) and schedule(when): remove one")
+        raise refuse(
+            f"{task.name}: the time is given twice, as with_options(delay=...) and schedule(when): remove one"
+        )
     if options.key is not None and (problem := text_problem("key", options.key)):
         raise refuse(f"{task.name}: {problem}")
-    delay, due_at = due(task, "when", when) if options.delay is None else due(task, "delay", options.delay)
+    delay, due_at = (
+        due(task, "when", when) if options.delay is None else due(task, "delay", options.delay)
+    )
     good_until, good_for = deadline(task, options.good_until)
     if never(delay, good_for) or never(due_at, good_until):
-        raise refuse(f"{task.name}: {NEVER_RUNS.format(good_until=good_until or good_for, due=due_at or delay)}")
-    text = options_text(policy, milliseconds(timeout), keep_result=keep, plain=task.codec is not None)
+        raise refuse(
+            f"{task.name}: {NEVER_RUNS.format(good_until=good_until or good_for, due=due_at or delay)}"
+        )
+    text = options_text(
+        policy, milliseconds(timeout), keep_result=keep, plain=task.codec is not None
+    )
     stored = with_metadata(text, metadata_of(task.name, options.metadata))
     return NewTasks(
         task.name, queue, task.lane, priority, [], [], delay, due_at, good_until,
@@ -132,7 +144,9 @@ def prepare(task: TaskDefinition, options: SendOptions, when: When | None) -> Ne
     )  # fmt: skip
 
 
-def due(task: TaskDefinition, name: str, when: When | None) -> tuple[dt.timedelta | None, dt.datetime | None]:
+def due(
+    task: TaskDefinition, name: str, when: When | None
+) -> tuple[dt.timedelta | None, dt.datetime | None]:
     """Return the delay or the datetime for ``when``. ``name`` is the name of the option in messages."""
     if when is None:
         return None, None
@@ -143,13 +157,17 @@ def due(task: TaskDefinition, name: str, when: When | None) -> tuple[dt.timedelt
         try:
             when = dt.timedelta(seconds=when)
         except (OverflowError, ValueError) as error:
-            raise refuse(f"{task.name}: {name}={when!r} is not a valid number of seconds") from error
+            raise refuse(
+                f"{task.name}: {name}={when!r} is not a valid number of seconds"
+            ) from error
     if not isinstance(when, dt.timedelta):
         raise refuse(
             f"{task.name}: {name} must be seconds, a timedelta or an aware datetime, not {type(when).__name__}"
         )
     if not dt.timedelta(0) <= when <= LONGEST_DELAY:
-        raise refuse(f"{task.name}: {name}={when!s} must be from 0 seconds to 100 years in the future")
+        raise refuse(
+            f"{task.name}: {name}={when!s} must be from 0 seconds to 100 years in the future"
+        )
     return when, None
 
 
@@ -176,9 +194,13 @@ def refuse_late(new: NewTasks) -> None:
     end = new.good_until or now + (new.good_for or LONGEST_DELAY)
     due_at = new.due_at or now + (new.delay or dt.timedelta(0))
     if end <= now:
-        raise refuse(f"{new.task_name}: good_until={end.isoformat()} is in the past: the task could never run")
+        raise refuse(
+            f"{new.task_name}: good_until={end.isoformat()} is in the past: the task could never run"
+        )
     if end <= due_at:
-        raise refuse(f"{new.task_name}: {NEVER_RUNS.format(good_until=new.good_until or new.good_for, due=due_at)}")
+        raise refuse(
+            f"{new.task_name}: {NEVER_RUNS.format(good_until=new.good_until or new.good_for, due=due_at)}"
+        )
 
 
 def never(due: T | None, end: T | None) -> bool:

@@ -21,7 +21,9 @@ from horsies_django.tasks.definition import TaskDefinition
 
 WORD = re.compile(r"\b[A-Z_][A-Z0-9_]*\b")
 PLACEHOLDER = re.compile(r"%[a-z]|\{[^}]*\}")
-INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+INSTALLED = tuple(
+    sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")
+)
 
 
 def never_produced(known: Collection[str]) -> list[tuple[TaskDefinition, str]]:
@@ -45,15 +47,25 @@ def sources(modules: Collection[str]) -> Iterator[Path]:
     """Yield the source files of the project: those of ``modules`` first, then loaded modules and the rest of their packages."""
     packages = {name.partition(".")[0] for name in modules}
     loaded = sorted(
-        sys.modules.items(), key=lambda item: (item[0] not in modules, item[0].partition(".")[0] not in packages)
+        sys.modules.items(),
+        key=lambda item: (item[0] not in modules, item[0].partition(".")[0] not in packages),
     )
     seen = set()
     for name, module in loaded:
         package, file = name.partition(".")[0], getattr(module, "__dict__", {}).get("__file__")
-        if not isinstance(file, str) or not file.endswith(".py") or package == "horsies_django" or file in seen:
+        if (
+            not isinstance(file, str)
+            or not file.endswith(".py")
+            or package == "horsies_django"
+            or file in seen
+        ):
             continue
         seen.add(file)
-        if package in packages or not file.startswith(INSTALLED) or "horsies_django" in text_of(Path(file)):
+        if (
+            package in packages
+            or not file.startswith(INSTALLED)
+            or "horsies_django" in text_of(Path(file))
+        ):
             yield Path(file)
     for package in packages:
         for directory in getattr(sys.modules.get(package), "__path__", ()):
@@ -62,7 +74,9 @@ def sources(modules: Collection[str]) -> Iterator[Path]:
 
 def produced(path: Path, codes: Collection[str]) -> set[str]:
     text = text_of(path)
-    if not any(part in text for code in codes for part in (code.partition("_")[0], code.rpartition("_")[2])):
+    if not any(
+        part in text for code in codes for part in (code.partition("_")[0], code.rpartition("_")[2])
+    ):
         return set()
     try:
         with warnings.catch_warnings(action="ignore"):  # about invalid escapes in strings
@@ -81,7 +95,13 @@ def words(tree: ast.AST) -> Iterator[str]:
         node = nodes.pop()
         if isinstance(node, ast.keyword) and node.arg == "auto_retry_for":
             continue
-        text = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else None
+        text = (
+            node.id
+            if isinstance(node, ast.Name)
+            else node.attr
+            if isinstance(node, ast.Attribute)
+            else None
+        )
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             text = PLACEHOLDER.sub(" ", node.value)
         if text is not None:

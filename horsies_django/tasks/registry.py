@@ -33,7 +33,9 @@ from horsies_django.tasks.definition import TaskDefinition
 logger = logging.getLogger("horsies.send")
 
 _tasks: dict[str, TaskDefinition] = {}
-sure: set[str] = set()  # modules that define tasks and that each worker imports, so far as this process has seen
+sure: set[str] = (
+    set()
+)  # modules that define tasks and that each worker imports, so far as this process has seen
 OWN_APP = "horsies_django"  # its ``tasks`` is not a module of tasks
 # Where code belongs that scripts and shells run: ``shell -c`` runs it in its own module, a console in none
 NOWHERE = ("__main__", "django.core.management.commands.shell", "builtins", None)
@@ -83,7 +85,9 @@ def _definition(name: str) -> TaskDefinition:
     """Return the task of a pickle. Raises LookupError if this process has none of its name."""
     found = find_or_import(name)
     if found is None:
-        raise LookupError(f"this process has no task {name!r}: its pickle is of another project, or the task is gone")
+        raise LookupError(
+            f"this process has no task {name!r}: its pickle is of another project, or the task is gone"
+        )
     return found
 
 
@@ -125,7 +129,9 @@ def unimportable(found: Iterable[TaskDefinition]) -> str | None:
 
 def unsendable(found: Iterable[TaskDefinition]) -> str | None:
     """Do the same for a send: a worker with --processes=0 may run a task of its script that has a name of its own."""
-    return unimportable(task for task in found if task.name == task.origin or task.function.__module__ != "__main__")
+    return unimportable(
+        task for task in found if task.name == task.origin or task.function.__module__ != "__main__"
+    )
 
 
 def autodiscover() -> list[ImportProblem]:
@@ -156,7 +162,11 @@ def import_all(names: Iterable[str]) -> list[ImportProblem]:
 def modules() -> Iterator[str]:
     """Yield the modules of tasks that each worker imports."""
     for config in apps.get_app_configs():
-        if config.name != OWN_APP and config.module is not None and module_has_submodule(config.module, "tasks"):
+        if (
+            config.name != OWN_APP
+            and config.module is not None
+            and module_has_submodule(config.module, "tasks")
+        ):
             yield f"{config.name}.tasks"
     yield from more_modules()
 
@@ -209,13 +219,17 @@ def doubtful() -> dict[str, list[str]]:
 
 def reached(wanted: Iterable[str]) -> set[str]:
     """Return the modules whose functions, classes or tasks the modules of tasks name, until the wanted ones are among them."""
-    homes = {id(named(task)): task.function.__module__ for task in tasks() if named(task) is not None}
+    homes = {
+        id(named(task)): task.function.__module__ for task in tasks() if named(task) is not None
+    }
     level, found = set(modules()), set[str]()
     while level and not found.issuperset(wanted):
         found |= level
         loaded = [module for name in level if type(module := sys.modules.get(name)) is ModuleType]
         values = [value for module in loaded for value in [*vars(module).values()]]
-        level = {home for value in values if (home := homes.get(id(value)) or home_of(value))} - found
+        level = {
+            home for value in values if (home := homes.get(id(value)) or home_of(value))
+        } - found
     return found
 
 
@@ -230,13 +244,19 @@ def home_of(value: Any) -> str | None:
     if kind is ModuleType or kind is FunctionType:
         home = value.__name__ if kind is ModuleType else value.__module__
     else:
-        home = vars(type)["__dict__"].__get__(value).get("__module__") if issubclass(kind, type) else None
+        home = (
+            vars(type)["__dict__"].__get__(value).get("__module__")
+            if issubclass(kind, type)
+            else None
+        )
     return home if type(home) is str else None
 
 
 def unsure_problem(found: Mapping[str, list[str]]) -> str:
     """Return what may be wrong with the tasks of these modules."""
-    return "no worker is sure to import " + "; ".join(f"{module} ({', '.join(found[module])})" for module in found)
+    return "no worker is sure to import " + "; ".join(
+        f"{module} ({', '.join(found[module])})" for module in found
+    )
 
 
 def unsure_advice(found: Iterable[str]) -> str:
@@ -257,5 +277,8 @@ def warn_once(task: TaskDefinition) -> None:
         autodiscover()
         if module in unsure():
             logger.warning(
-                "%s is sent, but %s: %s", task.name, unsure_problem({module: [task.name]}), unsure_advice([module])
+                "%s is sent, but %s: %s",
+                task.name,
+                unsure_problem({module: [task.name]}),
+                unsure_advice([module]),
             )

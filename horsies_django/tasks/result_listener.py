@@ -67,7 +67,9 @@ class ResultListener:
             try:
                 self._start()
             except RuntimeError as error:
-                logger.warning("no thread can be started to wait for results; callers poll instead: %s", error)
+                logger.warning(
+                    "no thread can be started to wait for results; callers poll instead: %s", error
+                )
                 deliver(error)
             self._wake()
         try:
@@ -156,7 +158,9 @@ class ResultListener:
             except RuntimeError:
                 self._forget(task_id, deliver)
 
-    def _wait(self, listener: Listener, wakeup: socket.socket, selector: selectors.BaseSelector) -> None:
+    def _wait(
+        self, listener: Listener, wakeup: socket.socket, selector: selectors.BaseSelector
+    ) -> None:
         connection = listener.connection
         assert connection is not None
         tasks, waiters = TaskStore(connection), WaiterStore(connection)
@@ -179,7 +183,10 @@ class ResultListener:
             self._tell(tasks, arrived & wanted)
             # Notifications that arrived with the statements above are no longer in the socket: the selector would miss them.
             if not self._note(listener.payloads()):
-                patience = min(renew_at, look_at if wanted else last_wanted + linger_seconds()) - time.monotonic()
+                patience = (
+                    min(renew_at, look_at if wanted else last_wanted + linger_seconds())
+                    - time.monotonic()
+                )
                 selector.select(max(0.0, patience))
                 with suppress(BlockingIOError):
                     wakeup.recv(4096)

@@ -119,7 +119,9 @@ def stored_key(text: str) -> str:
     try:
         return SelectionStore(connections[config().database]).key(write_json(plain(found)))
     except CodecError as error:
-        raise ValueError(f"the partition {text!r:.200} cannot be written as JSON: {error}") from None
+        raise ValueError(
+            f"the partition {text!r:.200} cannot be written as JSON: {error}"
+        ) from None
 
 
 def matching(status: str, *, until: dt.datetime | None = None, **attributes: Any) -> Selection:
@@ -175,12 +177,20 @@ def newest(chosen: Selection, rows: QuerySet[Task] | None = None) -> tuple[Query
     if chosen.status in (Status.CLAIMED, Status.RUNNING):
         return found.filter(IN_FLIGHT).order_by("-sent_at", "-pk"), False
     if chosen.status == Status.PENDING:
-        orders = ("queue_name lane priority enqueued_at id", "queue_name partition_key lane priority enqueued_at id")
-        claim, parked = (found.filter(PENDING, parked=n == 1).order_by(*orders[n].split()) for n in (0, 1))
+        orders = (
+            "queue_name lane priority enqueued_at id",
+            "queue_name partition_key lane priority enqueued_at id",
+        )
+        claim, parked = (
+            found.filter(PENDING, parked=n == 1).order_by(*orders[n].split()) for n in (0, 1)
+        )
         return claim.union(parked, all=True), False
     order: tuple[str, ...]
     if chosen.status in ENDED:
-        index, order = NOT_COMPLETED if chosen.status in FAILED else ANY_FINISHED, ("-finished_at", "-pk")
+        index, order = (
+            NOT_COMPLETED if chosen.status in FAILED else ANY_FINISHED,
+            ("-finished_at", "-pk"),
+        )
         ends = {"finished_at__gte": chosen.since, "finished_at__lte": chosen.until}
         index &= Q(**{column: value for column, value in ends.items() if value is not None})
     else:
@@ -189,7 +199,9 @@ def newest(chosen: Selection, rows: QuerySet[Task] | None = None) -> tuple[Query
     if chosen == Selection():  # whatever is read is shown
         return found, False
     column = order[0].removeprefix("-")
-    window = everything.filter(index).order_by(order[0]).values_list(F(column), flat=True)  # F: see Moment
+    window = (
+        everything.filter(index).order_by(order[0]).values_list(F(column), flat=True)
+    )  # F: see Moment
     last = next(iter(window[DEEPEST - 1 : DEEPEST]), None)
     return (found, False) if last is None else (found.filter(**{f"{column}__gte": last}), True)
 
@@ -214,7 +226,9 @@ def preview(selection: Selection, *, first: bool = False) -> Preview:
         if first and after and after[-1]:  # it goes on in the same index
             break
     kinds = Counter((task.task_name, task.error_code) for task in found)
-    return Preview(len(found), more, [(*kind, many) for kind, many in kinds.most_common()], found[:EXAMPLES])
+    return Preview(
+        len(found), more, [(*kind, many) for kind, many in kinds.most_common()], found[:EXAMPLES]
+    )
 
 
 class Step(NamedTuple):
@@ -247,12 +261,21 @@ def act(
         found, end = SelectionStore(connection).page(selection, after, many=BATCH, read=READ)
         if not found:
             return Step(0, {}, end)
-        ids, noted = [task.id for task in found], {"act": str(act_id or uuid7()), "selection": as_json(selection)}
+        ids, noted = (
+            [task.id for task in found],
+            {"act": str(act_id or uuid7()), "selection": as_json(selection)},
+        )
         who = {"actor": actor, "reason": reason, "spread": spread}
-        return Step(len(ids), _act(verb, ids, selection.queue or CLUSTER, noted, selection.status, **who), end)
+        return Step(
+            len(ids),
+            _act(verb, ids, selection.queue or CLUSTER, noted, selection.status, **who),
+            end,
+        )
 
 
-def act_on(ids: Sequence[uuid.UUID], verb: str, *, actor: str, reason: str | None = None) -> dict[str, int]:
+def act_on(
+    ids: Sequence[uuid.UUID], verb: str, *, actor: str, reason: str | None = None
+) -> dict[str, int]:
     """Do something to these tasks in one transaction with one entry of the audit, and return how many there are of each verdict.
 
     ``verb`` is "copy", or a key of ``VERBS``. Rows that others hold are left, and counted as LOCKED. Raises ValueError for an
@@ -264,18 +287,32 @@ def act_on(ids: Sequence[uuid.UUID], verb: str, *, actor: str, reason: str | Non
     noted = {"act": str(uuid7()), "tasks": json.dumps(ids, default=str)}
     with transaction.atomic(using=config().database):
         return _act(
-            verb, ids, ids[0] if len(ids) == 1 else CLUSTER, noted, None, actor=actor, reason=reason, spread=None
+            verb,
+            ids,
+            ids[0] if len(ids) == 1 else CLUSTER,
+            noted,
+            None,
+            actor=actor,
+            reason=reason,
+            spread=None,
         )
 
 
 def _act(
-    verb: str, ids: Sequence[uuid.UUID], subject: Any, noted: dict[str, str], status: str | None, **how: Any
+    verb: str,
+    ids: Sequence[uuid.UUID],
+    subject: Any,
+    noted: dict[str, str],
+    status: str | None,
+    **how: Any,
 ) -> dict[str, int]:
     """Do it to those of these tasks that still have the status (None: any), and write the entry of the audit."""
     connection = connections[config().database]
     statuses = None if status is None else GROUPS.get(status, [status])
     done = "cancel" if verb == "purge" and status == Status.PENDING else verb
-    verdicts = SelectionStore(connection).act(done, ids, channel_prefix(connection), statuses=statuses, **how)
+    verdicts = SelectionStore(connection).act(
+        done, ids, channel_prefix(connection), statuses=statuses, **how
+    )
     noted = {**noted, "verdicts": json.dumps(verdicts)}
     TaskStore(connection).note(subject, f"task.{verb}", how["actor"], how["reason"], noted)
     return verdicts
@@ -300,12 +337,16 @@ def rest(seconds: float) -> None:
     time.sleep(2 * seconds)
 
 
-def refuse(selection: Selection, verb: str, actor: str, reason: str | None) -> tuple[str, str | None]:
+def refuse(
+    selection: Selection, verb: str, actor: str, reason: str | None
+) -> tuple[str, str | None]:
     """Return who acts and why, as they are stored. Raises ValueError if a verb is not allowed for these tasks, or for them."""
     if (allowed := VERBS.get(verb)) is None:
         raise ValueError(f"{verb!r} is not one of {', '.join(VERBS)}")
     if selection.status not in allowed:
-        raise ValueError(f"{verb} is for tasks that are {', '.join(sorted(allowed))}, not {selection.status}")
+        raise ValueError(
+            f"{verb} is for tasks that are {', '.join(sorted(allowed))}, not {selection.status}"
+        )
     actor, reason = storable_who(ValueError, f"{verb}: no task was changed", actor, reason)
     if verb == "redact" and not (reason or "").strip():
         raise ValueError(NEEDS_REASON)

@@ -38,12 +38,18 @@ class Call:
     """A call of a step, checked before anything is run. Raises StepError, and TypeError if the arguments do not fit."""
 
     def __init__(
-        self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self,
+        name: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
     ) -> None:
         if problem := name_problem("a step's name", name, LONGEST_NAME):
             raise StepError(problem)
         if not callable(function):
-            raise StepError(f"step {name!r}: the second argument is what it calls, not {type(function).__name__}")
+            raise StepError(
+                f"step {name!r}: the second argument is what it calls, not {type(function).__name__}"
+            )
         self.name = name
         self.function = function
         self.args = args
@@ -75,7 +81,9 @@ class Call:
         except CodecError as error:
             error.subject, error.path = "result", error.path.removeprefix(".")
             hint = (
-                f". Annotate what {label(self.function)} returns, or return plain values" if self.shape is ANY else ""
+                f". Annotate what {label(self.function)} returns, or return plain values"
+                if self.shape is ANY
+                else ""
             )
             raise StepError(f"step {self.name!r} was not recorded: {error}{hint}") from error
         if excess := too_large(text):
@@ -101,11 +109,19 @@ class Steps:
         self.recorded: set[str] | None = set() if fence is None or fence.generation == 1 else None
 
     def run(
-        self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], *, atomic: bool
+        self,
+        name: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        *,
+        atomic: bool,
     ) -> Any:
         """Run a step, or return its recorded result. Raises StepError, and what the function raises."""
         if in_event_loop():
-            raise StepError(f"step {name!r} was called on a running event loop: use 'await current_task().astep(...)'")
+            raise StepError(
+                f"step {name!r} was called on a running event loop: use 'await current_task().astep(...)'"
+            )
         call = Call(name, function, args, kwargs)
         if call.is_async:
             raise StepError(
@@ -115,7 +131,13 @@ class Steps:
         return self.run_here(call, atomic=atomic)
 
     async def arun(
-        self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], *, atomic: bool
+        self,
+        name: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        *,
+        atomic: bool,
     ) -> Any:
         """Run a step from async code; a sync function runs in Django's thread for sync code. Raises as ``run`` does."""
         call = Call(name, function, args, kwargs)
@@ -197,7 +219,9 @@ def in_transaction(alias: str) -> bool:
     connection: Any = connections[alias]
     if connection.in_atomic_block:  # as durable=True sees it
         return not connection.atomic_blocks or not connection.atomic_blocks[-1]._from_testcase
-    return not connection.get_autocommit() or connection.connection.pgconn.transaction_status in OPEN
+    return (
+        not connection.get_autocommit() or connection.connection.pgconn.transaction_status in OPEN
+    )
 
 
 def label(function: Callable[..., Any]) -> str:

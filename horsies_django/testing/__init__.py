@@ -13,11 +13,21 @@ if TYPE_CHECKING:
     from horsies_django.testing.at_once import immediate
     from horsies_django.testing.backends import DummyBackend, ImmediateBackend
     from horsies_django.testing.draining import adrain, drain, fail_next, open_gate, signal, travel
-    from horsies_django.testing.sent import Kit, SentTask, SentTasks, assert_nothing_sent, assert_sent, captured_tasks
+    from horsies_django.testing.sent import (
+        Kit,
+        SentTask,
+        SentTasks,
+        assert_nothing_sent,
+        assert_sent,
+        captured_tasks,
+    )
 
 _HOMES = {
     **dict.fromkeys(("DummyBackend", "ImmediateBackend"), "backends"),
-    **dict.fromkeys(("Kit", "SentTask", "SentTasks", "assert_nothing_sent", "assert_sent", "captured_tasks"), "sent"),
+    **dict.fromkeys(
+        ("Kit", "SentTask", "SentTasks", "assert_nothing_sent", "assert_sent", "captured_tasks"),
+        "sent",
+    ),
     **dict.fromkeys(("adrain", "drain", "fail_next", "open_gate", "signal", "travel"), "draining"),
     "immediate": "at_once",
 }

@@ -36,7 +36,9 @@ def immediate(*, queues: list[str] | None = None, raise_errors: bool = True) -> 
     ``raise_errors=False`` prevents both. Sees the sends of this thread, or with ``async with`` those of async code. Raises
     ValueError for a queue that is not declared.
     """
-    return Context("immediate", lambda: running_at_once(queues, raise_errors=raise_errors), connected=True)
+    return Context(
+        "immediate", lambda: running_at_once(queues, raise_errors=raise_errors), connected=True
+    )
 
 
 @contextmanager
@@ -51,7 +53,9 @@ def running_at_once(queues: list[str] | None, *, raise_errors: bool) -> Iterator
                 runner.run()
     except BaseException as error:
         if raise_errors and runner.failures:
-            error.add_note("\n".join(("Tasks that failed in immediate():", *map(told, runner.failures))))
+            error.add_note(
+                "\n".join(("Tasks that failed in immediate():", *map(told, runner.failures)))
+            )
         raise
     if runner.failures and raise_errors:
         raise failed_tasks(runner.failures, "immediate")
@@ -98,7 +102,10 @@ def after_atomic(call: Callable[[Any], None]) -> Iterator[None]:
     original = Atomic.__exit__
 
     def leave(
-        self: Atomic, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self: Atomic,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         original(self, kind, error, trace)
         if kind is None:
@@ -114,7 +121,9 @@ def after_atomic(call: Callable[[Any], None]) -> Iterator[None]:
 def is_committed(connection: Any) -> bool:
     """Whether no transaction is open, or only those of a ``TestCase``."""
     if connection.atomic_blocks:
-        return not connection.needs_rollback and all(block._from_testcase for block in connection.atomic_blocks)
+        return not connection.needs_rollback and all(
+            block._from_testcase for block in connection.atomic_blocks
+        )
     return bool(connection.get_autocommit())
 
 

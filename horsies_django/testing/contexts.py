@@ -28,7 +28,9 @@ class Context(ContextDecorator, AsyncContextDecorator, Generic[T]):
     connection, is refused.
     """
 
-    def __init__(self, name: str, make: Callable[[], AbstractContextManager[T]], *, connected: bool) -> None:
+    def __init__(
+        self, name: str, make: Callable[[], AbstractContextManager[T]], *, connected: bool
+    ) -> None:
         self._name = name
         self._make = make
         self._connected = connected
@@ -47,13 +49,17 @@ class Context(ContextDecorator, AsyncContextDecorator, Generic[T]):
         self._entered.append(made)
         return value
 
-    def __exit__(self, kind: Kind, error: BaseException | None, trace: TracebackType | None) -> bool | None:
+    def __exit__(
+        self, kind: Kind, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
         return self._entered.pop().__exit__(kind, error, trace)
 
     async def __aenter__(self) -> T:
         return await sync_to_async(self._enter)()
 
-    async def __aexit__(self, kind: Kind, error: BaseException | None, trace: TracebackType | None) -> bool | None:
+    async def __aexit__(
+        self, kind: Kind, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
         return await sync_to_async(self.__exit__)(kind, error, trace)
 
     def __call__(self, function: F) -> F:
@@ -63,7 +69,9 @@ class Context(ContextDecorator, AsyncContextDecorator, Generic[T]):
                 f"@{self._name}() decorates test functions and methods, not {function!r:.100}; for all tests of a class, "
                 f"call self.enterContext({self._name}(...)) in setUp"
             )
-        kind: Any = AsyncContextDecorator if inspect.iscoroutinefunction(function) else ContextDecorator
+        kind: Any = (
+            AsyncContextDecorator if inspect.iscoroutinefunction(function) else ContextDecorator
+        )
         return cast("F", kind.__call__(self, function))
 
 

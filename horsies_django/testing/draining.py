@@ -44,10 +44,14 @@ from horsies_django.workflows.handle import WorkflowHandle
 
 Error = str | TaskError | Exception
 CRASH, TIMEOUT = OperationalErrorCode.WORKER_CRASHED.value, OutcomeCode.TASK_TIMEOUT.value
-AS_RAISED = class_names(Exception())  # a retry policy treats a code like an exception that was mapped to it
+AS_RAISED = class_names(
+    Exception()
+)  # a retry policy treats a code like an exception that was mapped to it
 SLOTS = 100  # of each lane, per pass
 # The statements of the store that may cancel running tasks.
-MAY_CANCEL = frozenset({"horsies_act", "horsies_cancel", "horsies_control_run", "horsies_decide", "horsies_skip_node"})
+MAY_CANCEL = frozenset(
+    {"horsies_act", "horsies_cancel", "horsies_control_run", "horsies_decide", "horsies_skip_node"}
+)
 draining: ContextVar[bool] = ContextVar("horsies_draining", default=False)  # tasks are being run
 
 
@@ -77,12 +81,22 @@ def fail_next(
     """
     definition = definition_of(task)
     if not isinstance(error, str | TaskError | Exception):
-        raise TypeError(f"fail_next() takes an error code, a TaskError or an exception, not {error!r:.100}")
-    if isinstance(error, str) and error not in (CRASH, TIMEOUT) and (problem := code_problem(error)):
-        raise ValueError(f"{problem}; of the built-in codes, fail_next() takes {CRASH} and {TIMEOUT}")
+        raise TypeError(
+            f"fail_next() takes an error code, a TaskError or an exception, not {error!r:.100}"
+        )
+    if (
+        isinstance(error, str)
+        and error not in (CRASH, TIMEOUT)
+        and (problem := code_problem(error))
+    ):
+        raise ValueError(
+            f"{problem}; of the built-in codes, fail_next() takes {CRASH} and {TIMEOUT}"
+        )
     if isinstance(times, bool) or not isinstance(times, int) or times < 1:
         raise ValueError(f"times must be an int of at least 1, not {times!r}")
-    return Context("fail_next", lambda: demanded(definition, error, message, times), connected=False)
+    return Context(
+        "fail_next", lambda: demanded(definition, error, message, times), connected=False
+    )
 
 
 @contextmanager
@@ -103,7 +117,9 @@ def demanded(task: TaskDefinition, error: Error, message: str, times: int) -> It
 
 def demanded_outcome(claim: Claim, run: Run) -> Outcome | None:
     """Return the outcome that is demanded for an attempt, None if it is to run."""
-    demand = next((each for each in _demands if each.left and each.task.name == claim.task_name), None)
+    demand = next(
+        (each for each in _demands if each.left and each.task.name == claim.task_name), None
+    )
     if demand is None:
         return None
     demand.left -= 1
@@ -148,7 +164,9 @@ def moment_of(given: dt.datetime | dt.timedelta, name: str) -> dt.datetime:
         return now + given
 
     if not isinstance(given, dt.datetime):
-        raise TypeError(f"{name} takes an aware datetime or a timedelta, not {type(given).__name__}")
+        raise TypeError(
+            f"{name} takes an aware datetime or a timedelta, not {type(given).__name__}"
+        )
     if given.utcoffset() is None:
         raise ValueError(
             f"{name}={given.isoformat()} has no time zone; pass an aware datetime, or a timedelta from now on"
@@ -157,7 +175,10 @@ def moment_of(given: dt.datetime | dt.timedelta, name: str) -> dt.datetime:
 
 
 def drain(
-    *, queues: list[str] | None = None, until: dt.datetime | dt.timedelta | None = None, raise_errors: bool = True
+    *,
+    queues: list[str] | None = None,
+    until: dt.datetime | dt.timedelta | None = None,
+    raise_errors: bool = True,
 ) -> int:
     """Run all due tasks, including those that they send, and return how many ran.
 
@@ -177,20 +198,27 @@ def drain(
         raise RuntimeError("drain() was called on a running event loop: use 'await adrain()'")
     chosen = declared(queues)
     failures: list[TaskFailed] = []
-    count = run_all(connections[config().database], chosen, failures, None if until is None else end_of(until))
+    count = run_all(
+        connections[config().database], chosen, failures, None if until is None else end_of(until)
+    )
     if failures and raise_errors:
         raise failed_tasks(failures, "drain")
     return count
 
 
 async def adrain(
-    *, queues: list[str] | None = None, until: dt.datetime | dt.timedelta | None = None, raise_errors: bool = True
+    *,
+    queues: list[str] | None = None,
+    until: dt.datetime | dt.timedelta | None = None,
+    raise_errors: bool = True,
 ) -> int:
     """Do what ``drain`` does, from async code, on the connection of Django's thread for sync code, which ``asend`` uses."""
     return await sync_to_async(drain)(queues=queues, until=until, raise_errors=raise_errors)
 
 
-def run_all(connection: Any, queues: list[str], failures: list[TaskFailed], end: dt.datetime | None = None) -> int:
+def run_all(
+    connection: Any, queues: list[str], failures: list[TaskFailed], end: dt.datetime | None = None
+) -> int:
     """Run all due tasks, and with ``end`` also those that become due until then; return how many ran, and append the failures."""
     registry.autodiscover()
     middleware.load()
@@ -211,7 +239,9 @@ def run_all(connection: Any, queues: list[str], failures: list[TaskFailed], end:
 def make_order(connection: Any, queues: list[str]) -> None:
     """Let queues start tasks that wait for their order by a new rule, as the maintenance of a worker does."""
     store = QueueStore(connection)
-    for queue in Queue.objects.using(connection.alias).filter(name__in=queues, sweep__has_key="rule"):
+    for queue in Queue.objects.using(connection.alias).filter(
+        name__in=queues, sweep__has_key="rule"
+    ):
         while store.sweep(queue.name, 1_000):
             pass
 
@@ -221,7 +251,9 @@ def declared(queues: list[str] | None) -> list[str]:
     known = config().queues
     if unknown := [name for name in queues or () if name not in known]:
         names = ", ".join(sorted(known))
-        raise ValueError(f"queues not declared: {', '.join(unknown)}; HORSIES['QUEUES'] has: {names}")
+        raise ValueError(
+            f"queues not declared: {', '.join(unknown)}; HORSIES['QUEUES'] has: {names}"
+        )
     return list(known) if queues is None else queues
 
 
@@ -253,7 +285,11 @@ def due_times(
 
 
 def run_due(
-    connection: Any, worker: uuid.UUID, served: Served, now: dt.datetime | None, failures: list[TaskFailed]
+    connection: Any,
+    worker: uuid.UUID,
+    served: Served,
+    now: dt.datetime | None,
+    failures: list[TaskFailed],
 ) -> int:
     """Run due tasks until none is left; return how many ran, and append the final failures."""
     store, channel, task_log = TaskStore(connection, now), channel_prefix(connection), TaskLog()
@@ -263,13 +299,19 @@ def run_due(
     outcomes: list[Outcome] = []
     count = 0
     while True:
-        passed = store.run_pass(worker, channel, served, Wanted(SLOTS, SLOTS), outcomes=outcomes, max_bytes=limit)
+        passed = store.run_pass(
+            worker, channel, served, Wanted(SLOTS, SLOTS), outcomes=outcomes, max_bytes=limit
+        )
         task_log.settled(outcomes, passed.decided)
         for event in end_events(outcomes, passed.decided, worker):
             event.deliver()
         failures += final_failures(store, claims, outcomes)
         advancer.owe(passed.in_runs)
-        if not (passed.claims or passed.again) and not advance_all(advancer, workflows) and not passed.expired:
+        if (
+            not (passed.claims or passed.again)
+            and not advance_all(advancer, workflows)
+            and not passed.expired
+        ):
             return count
         claims = passed.claims
         for event in start_events(claims, worker):
@@ -286,7 +328,9 @@ def advance_all(advancer: Advancer, store: WorkflowStore) -> bool:
     return sent
 
 
-def final_failures(store: TaskStore, claims: list[Claim], outcomes: list[Outcome]) -> list[TaskFailed]:
+def final_failures(
+    store: TaskStore, claims: list[Claim], outcomes: list[Outcome]
+) -> list[TaskFailed]:
     """Return an exception for each outcome that was written and is final."""
     failed = {outcome.id for outcome in outcomes if outcome.status in ("FAILED", SNOOZED)}
     found = store.find(failed) if failed else {}
@@ -308,7 +352,9 @@ def failure_of(claim: Claim, error: TaskError) -> TaskFailed:
 
 def run_here(connection: Any, worker: uuid.UUID, claims: list[Claim]) -> list[Outcome]:
     """Run claims in this thread: sync tasks one by one, async tasks together in an event loop."""
-    runs = {claim.id: Run(CurrentTask(claim, str(worker))) for claim in claims}  # nothing interrupts the sync ones
+    runs = {
+        claim.id: Run(CurrentTask(claim, str(worker))) for claim in claims
+    }  # nothing interrupts the sync ones
     outcomes = list[Outcome]()
     together = list[Claim]()
 
@@ -330,7 +376,9 @@ def run_here(connection: Any, worker: uuid.UUID, claims: list[Claim]) -> list[Ou
         if together:
             with usable_transaction(connection):
                 replies = async_to_sync(run_together)()
-            outcomes += [Outcome.of(claim, reply) for claim, reply in zip(together, replies, strict=True)]
+            outcomes += [
+                Outcome.of(claim, reply) for claim, reply in zip(together, replies, strict=True)
+            ]
 
     return outcomes
 

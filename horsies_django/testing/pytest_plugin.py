@@ -56,8 +56,13 @@ def horsies_immediate(request: pytest.FixtureRequest) -> Iterator[None]:
     """Run what the test sends at once, as in ``immediate()``, with the arguments of the marker of the same name."""
     require_django()
     # Django runs the coroutine of a TestCase in this thread; plugins of pytest run theirs where this fixture sees nothing.
-    if inspect.iscoroutinefunction(request.function) and not issubclass(request.cls or object, unittest.TestCase):
-        pytest.fail(f"{IMMEDIATE} does not see async tests: write 'async with immediate():' in the test", pytrace=False)
+    if inspect.iscoroutinefunction(request.function) and not issubclass(
+        request.cls or object, unittest.TestCase
+    ):
+        pytest.fail(
+            f"{IMMEDIATE} does not see async tests: write 'async with immediate():' in the test",
+            pytrace=False,
+        )
     marker = request.node.get_closest_marker(IMMEDIATE) or pytest.mark.horsies_immediate.mark
     with ExitStack() as stack:
         stack.enter_context(testing.immediate(*marker.args, **marker.kwargs))

@@ -23,9 +23,21 @@ from horsies_django.tasks.definition import TaskDefinition
 from horsies_django.tasks.handle import TaskHandle
 from horsies_django.testing.at_once import immediate
 from horsies_django.testing.contexts import AnyTask, Context, definition_of
-from horsies_django.testing.draining import adrain, drain, fail_next, is_broken, open_gate, signal, travel
+from horsies_django.testing.draining import (
+    adrain,
+    drain,
+    fail_next,
+    is_broken,
+    open_gate,
+    signal,
+    travel,
+)
 
-SENDS = ("tasks/send", "tasks/send_timed", "tasks/send_once")  # the statements that send; the last one may find a task
+SENDS = (
+    "tasks/send",
+    "tasks/send_timed",
+    "tasks/send_once",
+)  # the statements that send; the last one may find a task
 SHOWN = 20  # tasks in a message
 
 
@@ -95,12 +107,18 @@ class SentTasks(Sequence[SentTask]):
             if each.name == definition.name
             and not each.rolled_back
             and queue in (None, each.queue)
-            and (wanted is None or complete(definition, each.kwargs) == complete(definition, wanted))
+            and (
+                wanted is None or complete(definition, each.kwargs) == complete(definition, wanted)
+            )
         ]
         if found if count is None else len(found) == count:
             return found
         wish = definition.name
-        wish += "" if kwargs is None else f"({', '.join(f'{name}={value!r:.100}' for name, value in kwargs.items())})"
+        wish += (
+            ""
+            if kwargs is None
+            else f"({', '.join(f'{name}={value!r:.100}' for name, value in kwargs.items())})"
+        )
         wish += "" if queue is None else f" on queue {queue!r}"
         verdict = "was not sent" if count is None else f"was sent {len(found)} times, not {count}"
         raise AssertionError(f"{wish} {verdict}. {shown(tasks)}")
@@ -123,7 +141,11 @@ def captured_tasks() -> Context[SentTasks]:
 
 
 def assert_sent(
-    task: AnyTask, *, kwargs: Mapping[str, Any] | None = None, queue: str | None = None, count: int | None = None
+    task: AnyTask,
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    queue: str | None = None,
+    count: int | None = None,
 ) -> list[SentTask]:
     """Assert that a task was sent, whether or not it has run, and return the sends that match.
 
@@ -150,14 +172,20 @@ def capturing() -> Iterator[SentTasks]:
     def watch(name: str, params: Any) -> None:
         if name in SENDS:
             sent = list(of_statement(params))
-            written = Task.objects.using(alias).filter(pk__in=[each.handle.task_id for each in sent])
+            written = Task.objects.using(alias).filter(
+                pk__in=[each.handle.task_id for each in sent]
+            )
             if name != "tasks/send_once" or written.exists():
                 attempted.extend(sent)
 
     def read() -> list[SentTask]:
         found = [] if is_broken(connection) else in_database(before)
         there = {each.handle.task_id for each in found}
-        found += [replace(each, rolled_back=True) for each in attempted if each.handle.task_id not in there]
+        found += [
+            replace(each, rolled_back=True)
+            for each in attempted
+            if each.handle.task_id not in there
+        ]
         return sorted(found, key=lambda each: each.handle.task_id)
 
     sent = SentTasks(read)
@@ -173,10 +201,19 @@ def in_database(without: Collection[uuid.UUID] = ()) -> list[SentTask]:
     rows = (
         Task.objects.using(config().database)
         .order_by("id")
-        .values_list("id", "task_name", "kwargs", "queue_name", "priority", "sent_at", "enqueued_at")
+        .values_list(
+            "id", "task_name", "kwargs", "queue_name", "priority", "sent_at", "enqueued_at"
+        )
     )
     return [
-        sent_task(id_, name, json.dumps(kwargs), queue, priority, aware(due_at) if due_at > sent_at else None)
+        sent_task(
+            id_,
+            name,
+            json.dumps(kwargs),
+            queue,
+            priority,
+            aware(due_at) if due_at > sent_at else None,
+        )
         for id_, name, kwargs, queue, priority, sent_at, due_at in rows
         if id_ not in without
     ]
@@ -193,12 +230,16 @@ def of_statement(params: Mapping[str, Any]) -> Iterator[SentTask]:
         yield sent_task(uuid.UUID(id_), name, json.dumps(kwargs), queue, priority, due_at)
 
 
-def sent_task(id_: uuid.UUID, name: str, text: str, queue: str, priority: int, due_at: dt.datetime | None) -> SentTask:
+def sent_task(
+    id_: uuid.UUID, name: str, text: str, queue: str, priority: int, due_at: dt.datetime | None
+) -> SentTask:
     """Return a sent task with its arguments decoded."""
     definition = registry.find_or_import(name)
     if definition is None:
         return SentTask(name, json.loads(text), queue, priority, due_at, TaskHandle(id_))
-    return SentTask(name, by_name(definition, text), queue, priority, due_at, TaskHandle(id_, definition.result))
+    return SentTask(
+        name, by_name(definition, text), queue, priority, due_at, TaskHandle(id_, definition.result)
+    )
 
 
 def by_name(definition: TaskDefinition, text: str) -> dict[str, Any]:
@@ -219,14 +260,20 @@ def normal(definition: TaskDefinition, kwargs: Mapping[str, Any]) -> dict[str, A
     unnamed = [name for name in by_place if name in kwargs]
     named = {name: value for name, value in kwargs.items() if name not in unnamed}
     try:
-        return by_name(definition, definition.arguments.encode(tuple(kwargs[name] for name in unnamed), named))
+        return by_name(
+            definition, definition.arguments.encode(tuple(kwargs[name] for name in unnamed), named)
+        )
     except CodecError as error:
-        raise ValueError(f"{definition.name} cannot be sent with these arguments: {error}") from error
+        raise ValueError(
+            f"{definition.name} cannot be sent with these arguments: {error}"
+        ) from error
 
 
 def complete(definition: TaskDefinition, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return arguments with the defaults of omitted ones."""
-    return {each.name: each.default for each in parameters(definition) if each.default is not each.empty} | dict(kwargs)
+    return {
+        each.name: each.default for each in parameters(definition) if each.default is not each.empty
+    } | dict(kwargs)
 
 
 def parameters(definition: TaskDefinition) -> list[Parameter]:

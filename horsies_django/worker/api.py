@@ -17,9 +17,7 @@ from horsies_django.worker.process.shutdown import WORKER_HANGS, Shutdown
 
 logger = logging.getLogger("horsies.worker")
 
-SCHEDULER_HANGS = (
-    "the scheduler hangs and is ended: of what it was about to send nothing is written, and others send it"
-)
+SCHEDULER_HANGS = "the scheduler hangs and is ended: of what it was about to send nothing is written, and others send it"
 
 
 def run(
@@ -87,7 +85,9 @@ def under_signals(
     one, where signals cannot be handled.
     """
     if threading.current_thread() is not threading.main_thread():
-        raise WorkerStartError("it handles the signals of its process, so it must run in the main thread")
+        raise WorkerStartError(
+            "it handles the signals of its process, so it must run in the main thread"
+        )
     with Shutdown(ends_process=ends_process, final_message=final_message) as stopping:
         try:
             with stopping.interruptible():
@@ -100,4 +100,6 @@ def under_signals(
             return 0
 
 
-under_signals_of_scheduler = partial(under_signals, final_message=SCHEDULER_HANGS, nothing_was="sent")
+under_signals_of_scheduler = partial(
+    under_signals, final_message=SCHEDULER_HANGS, nothing_was="sent"
+)

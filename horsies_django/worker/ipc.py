@@ -13,7 +13,9 @@ from typing import Any
 
 HEADER = struct.Struct("!2sI")  # of a frame: the mark, and the length of its message
 MARK = b"h2"
-READ_BYTES = 1 << 16  # glibc maps new memory for each larger buffer, which takes longer than most reads
+READ_BYTES = (
+    1 << 16
+)  # glibc maps new memory for each larger buffer, which takes longer than most reads
 CONGESTED_BYTES = 1 << 24
 ODD = "odd"  # the kind of the last message of a channel through which something else has come, with the reason
 

@@ -15,17 +15,29 @@ from horsies_django.core.errors import WorkerStartError
 from horsies_django.worker.engine.outage import DatabaseGaveUp
 from horsies_django.worker.pool.launch import CannotFork, Forker
 from horsies_django.worker.process.logs import configure_logging, relayed_logs
-from horsies_django.worker.process.options import LEVELS, WorkerOptions, refuse_impossible, usable_cpus
+from horsies_django.worker.process.options import (
+    LEVELS,
+    WorkerOptions,
+    refuse_impossible,
+    usable_cpus,
+)
 from horsies_django.worker.process.shutdown import Shutdown
 from horsies_django.worker.scheduler import SchedulerLoop
-from horsies_django.worker.startup import Start, refuse_main_module, refuse_unready_database, refuse_unready_tasks
+from horsies_django.worker.startup import (
+    Start,
+    refuse_main_module,
+    refuse_unready_database,
+    refuse_unready_tasks,
+)
 from horsies_django.worker.supervisor import Supervisor
 
 logger = logging.getLogger("horsies.worker")
 schedule_logger = logging.getLogger("horsies.scheduler")
 
 
-def work(stopping: Shutdown, *, processes: int | None, queues: Iterable[str] | None, **others: Any) -> int:
+def work(
+    stopping: Shutdown, *, processes: int | None, queues: Iterable[str] | None, **others: Any
+) -> int:
     """Run a worker until a signal stops it; return its exit code. ``others`` are the options of ``WorkerOptions``.
 
     Raises HorsiesError, and ImproperlyConfigured for invalid settings.

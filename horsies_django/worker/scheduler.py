@@ -35,7 +35,14 @@ from horsies_django.core.errors import TaskSendError
 from horsies_django.core.patterns import RULES
 from horsies_django.core.records import NewTasks
 from horsies_django.core.repeats import Repeats
-from horsies_django.core.schedules import Due, ScheduleConfig, Timing, as_texts, due, read_definition
+from horsies_django.core.schedules import (
+    Due,
+    ScheduleConfig,
+    Timing,
+    as_texts,
+    due,
+    read_definition,
+)
 from horsies_django.core.texts import visible
 from horsies_django.models import Schedule
 from horsies_django.schedules import task_of
@@ -54,8 +61,13 @@ logger = logging.getLogger("horsies.scheduler")
 MANY = 100  # schedules per round
 LONGEST_WAIT_SECONDS = 60.0
 LEFT_SECONDS = 1.0  # before the next try of a schedule that others hold or may be able to send, or that failed for now
-REFUSED = ("22", "23")  # classes of SQLSTATE: invalid values and violated constraints; trying again does not help
-GONE_AFTER = dt.timedelta(minutes=10)  # without such a record by any scheduler, while this one was connected
+REFUSED = (
+    "22",
+    "23",
+)  # classes of SQLSTATE: invalid values and violated constraints; trying again does not help
+GONE_AFTER = dt.timedelta(
+    minutes=10
+)  # without such a record by any scheduler, while this one was connected
 
 
 class Scheduler:
@@ -70,7 +82,9 @@ class Scheduler:
         self.stopping = False  # set by any thread; the round ends after the current schedule
         self.left: dict[str, float] = {}  # schedules to skip, until when by the monotonic clock
         self.repeats = Repeats()
-        self.unsendable: dict[str, tuple[dt.datetime | None, dt.datetime]] = {}  # by name: last fire time, since when
+        self.unsendable: dict[
+            str, tuple[dt.datetime | None, dt.datetime]
+        ] = {}  # by name: last fire time, since when
 
     def tick(self, connection: psycopg.Connection[Any]) -> float:
         """Send what is due; return the seconds until the next round. Raises psycopg.Error if the connection is lost."""
@@ -85,7 +99,9 @@ class Scheduler:
         waits = [LONGEST_WAIT_SECONDS, *(until - time.monotonic() for until in self.left.values())]
         return max(0.0, min(waits if wait is None else [*waits, wait]))
 
-    def attend(self, connection: psycopg.Connection[Any], name: str, problem: str | None = None) -> None:
+    def attend(
+        self, connection: psycopg.Connection[Any], name: str, problem: str | None = None
+    ) -> None:
         """Send what is due of a schedule, or with a ``problem`` skip it and record why. Raises only if the connection is lost."""
         store = ScheduleStore(connection, self.now)
         try:
@@ -98,7 +114,11 @@ class Scheduler:
             if connection.closed:
                 raise
             why = said(error)
-            if problem is None and isinstance(error, psycopg.Error) and (error.sqlstate or "")[:2] in REFUSED:
+            if (
+                problem is None
+                and isinstance(error, psycopg.Error)
+                and (error.sqlstate or "")[:2] in REFUSED
+            ):
                 self.attend(connection, name, why)
                 return
             unforeseen = not isinstance(error, psycopg.Error)
@@ -118,7 +138,12 @@ class Scheduler:
                 problem = "; ".join(as_texts(wrong))
                 logger.error("invalid schedule %s: %s", shown_name(taken.name), visible(problem))
                 store.advance(
-                    taken.name, last_fire_at=None, next_fire_at=None, next_at=None, rules=RULES, error=problem
+                    taken.name,
+                    last_fire_at=None,
+                    next_fire_at=None,
+                    next_at=None,
+                    rules=RULES,
+                    error=problem,
                 )
         else:
             timing = schedule.timing(taken.name, taken.since)
@@ -132,15 +157,25 @@ class Scheduler:
                     problem = error.message if isinstance(error, TaskSendError) else str(error)
             if problem is not None:
                 logger.error(
-                    "schedule %s: could not send its task, skipping it: %s", shown_name(taken.name), visible(problem)
+                    "schedule %s: could not send its task, skipping it: %s",
+                    shown_name(taken.name),
+                    visible(problem),
                 )
             elif found.missed and found.first is not None:
                 logger.warning(
-                    "schedule %s: missed fire times since %s", shown_name(taken.name), found.first.isoformat()
+                    "schedule %s: missed fire times since %s",
+                    shown_name(taken.name),
+                    found.first.isoformat(),
                 )
             self.advance(store, taken, timing, found, problem)
 
-    def send(self, connection: psycopg.Connection[Any], taken: Taken, schedule: ScheduleConfig, found: Due) -> None:
+    def send(
+        self,
+        connection: psycopg.Connection[Any],
+        taken: Taken,
+        schedule: ScheduleConfig,
+        found: Due,
+    ) -> None:
         """Record the due fire times and send their tasks, or skip them while an earlier task has not finished.
 
         Raises LookupError and TaskSendError before anything is written.
@@ -150,18 +185,28 @@ class Scheduler:
             fire_times = dict(zip(uuid7s(len(found.fire_times)), found.fire_times, strict=True))
             skip = schedule.overlap == "skip"
             store = ScheduleStore(connection, self.now)
-            for some in [{id_: fire_time} for id_, fire_time in fire_times.items()] if skip else [fire_times]:
+            for some in (
+                [{id_: fire_time} for id_, fire_time in fire_times.items()]
+                if skip
+                else [fire_times]
+            ):
                 noted, unfinished = store.tick(taken.name, list(some.values()), list(some), skip)
                 unsent = {id_: fire_time for id_, fire_time in some.items() if id_ in noted}
                 for batch in copies(task, found.fire_times[0], unsent):
                     TaskStore(connection).send(batch)
                 if unfinished is not None:
                     line = "schedule %s: skipped its fire time %s, because task %s has not finished"
-                    logger.info(line, shown_name(taken.name), min(some.values()).isoformat(), unfinished)
+                    logger.info(
+                        line, shown_name(taken.name), min(some.values()).isoformat(), unfinished
+                    )
 
-    def advance(self, store: ScheduleStore, taken: Taken, timing: Timing, found: Due, problem: str | None) -> None:
+    def advance(
+        self, store: ScheduleStore, taken: Taken, timing: Timing, found: Due, problem: str | None
+    ) -> None:
         """Record how far a schedule came, and its next fire time."""
-        following = timing.following(max(filter(None, (found.last, taken.last_fire_at, taken.since))))
+        following = timing.following(
+            max(filter(None, (found.last, taken.last_fire_at, taken.since)))
+        )
         store.advance(
             taken.name,
             last_fire_at=found.last,
@@ -189,7 +234,9 @@ class Scheduler:
         self.left[name] = time.monotonic() + LEFT_SECONDS
 
 
-def copies(task: NewTasks, first: dt.datetime, fire_times: dict[uuid.UUID, dt.datetime]) -> Iterator[NewTasks]:
+def copies(
+    task: NewTasks, first: dt.datetime, fire_times: dict[uuid.UUID, dt.datetime]
+) -> Iterator[NewTasks]:
     """Yield the tasks of fire times, copied from the first one's; with a deadline, a batch each, because each has its own."""
     # each task has its arguments, and PostgreSQL accepts at most 256 MB of them at once
     ids, together = list(fire_times), 100 if task.good_until is None else 1
@@ -207,7 +254,12 @@ class SchedulerLoop(threading.Thread, Link):
     """
 
     def __init__(
-        self, config: Config, actor: str, *, gives_up: bool = False, wakeup: socket.socket | None = None
+        self,
+        config: Config,
+        actor: str,
+        *,
+        gives_up: bool = False,
+        wakeup: socket.socket | None = None,
     ) -> None:
         super().__init__(name="horsies-scheduler", daemon=True)
         self.config = config
@@ -256,7 +308,9 @@ class SchedulerLoop(threading.Thread, Link):
             self.disconnect()
             problem = said(error)
             if self.gives_up and self.backoff.exhausted:
-                raise DatabaseGaveUp(f"the database is gone and RESILIENCE allows no further try: {problem}") from error
+                raise DatabaseGaveUp(
+                    f"the database is gone and RESILIENCE allows no further try: {problem}"
+                ) from error
             wait = self.backoff.failed()
             logger.warning("the database is not available, next try in %.1f s: %s", wait, problem)
         except Exception:
@@ -272,7 +326,9 @@ class SchedulerLoop(threading.Thread, Link):
     def tick(self, connection: psycopg.Connection[Any]) -> float:
         """Do what is due now; return the seconds until the next round. Raises psycopg.Error."""
         now = time.monotonic()
-        if now >= self.signed_at + 60.0:  # it records now and then that the schedules are still in the code
+        if (
+            now >= self.signed_at + 60.0
+        ):  # it records now and then that the schedules are still in the code
             self.sign(ScheduleStore(connection))
             self.signed_at = now
         return min(self.scheduler.tick(connection), self.poll_seconds)
@@ -283,14 +339,20 @@ class SchedulerLoop(threading.Thread, Link):
             self.declare(missed)  # no record was written for so long that they were disabled
         if time.monotonic() - self.in_touch_since >= GONE_AFTER.total_seconds():
             for name in store.gone(GONE_AFTER, self.actor):
-                logger.warning("schedule %s is no longer in any scheduler's code; disabling it", shown_name(name))
+                logger.warning(
+                    "schedule %s is no longer in any scheduler's code; disabling it",
+                    shown_name(name),
+                )
 
     def sleep(self, seconds: float) -> None:
         """Wait until the time is over, a schedule is changed, or ``stop`` is called."""
         try:
             if self.heard():
                 return  # this round may have missed the change
-            wait_readable({self.woken, self.wakeup} | ({self.connection} if self.connection else set()), seconds)
+            wait_readable(
+                {self.woken, self.wakeup} | ({self.connection} if self.connection else set()),
+                seconds,
+            )
             self.heard()
         except psycopg.Error:
             self.disconnect()  # the next round connects again

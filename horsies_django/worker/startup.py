@@ -61,9 +61,13 @@ class Start:
                         f"the database {alias!r} cannot be reached and RESILIENCE allows no further try: {message}"
                     ) from error
             except psycopg.Error as error:
-                raise WorkerStartError(f"the database {alias!r} refuses this process: {said(error)}") from error
+                raise WorkerStartError(
+                    f"the database {alias!r} refuses this process: {said(error)}"
+                ) from error
             wait = backoff.failed()
-            logger.warning("the database %r cannot be reached, next try in %.1f s: %s", alias, wait, message)
+            logger.warning(
+                "the database %r cannot be reached, next try in %.1f s: %s", alias, wait, message
+            )
             self.stopping.wait(wait)
 
 
@@ -84,7 +88,9 @@ def insert_missing_queues(outbox: Outbox, config: Config, actor: str) -> None:
                 "%s: the settings and the table differ in %s; the table counts: run 'manage.py horsies_queue sync' to write "
                 "the settings into it",
                 "the cluster" if name == CLUSTER else f"queue {shown_name(name)}",
-                ", ".join(f"{key} ({wanted[name][key]}, table {there[name][key]})" for key in differing),
+                ", ".join(
+                    f"{key} ({wanted[name][key]}, table {there[name][key]})" for key in differing
+                ),
             )
 
 
@@ -129,7 +135,9 @@ def refuse_unready_database(config: Config) -> None:
     except AWAY_ERRORS:
         raise  # cannot be reached: the caller tries again
     except DatabaseError as error:
-        raise WorkerStartError(f"the database {config.database!r} cannot be used: {said(error)}") from error
+        raise WorkerStartError(
+            f"the database {config.database!r} cannot be used: {said(error)}"
+        ) from error
     finally:
         connection.close()
         if getattr(connection, "pool", None):
@@ -143,7 +151,9 @@ def refuse_unready_database(config: Config) -> None:
 def refuse_unready_tasks(config: Config) -> None:
     """Raise WorkerStartError if the tasks of the project are not usable; log tasks in odd places. Opens no connection."""
     if problems := registry.autodiscover():
-        raise WorkerStartError("; ".join(f"importing {item.module} failed: {item.error!r}" for item in problems))
+        raise WorkerStartError(
+            "; ".join(f"importing {item.module} failed: {item.error!r}" for item in problems)
+        )
     refuse_paths("MIDDLEWARE", config.middleware)
     refuse_paths("METADATA", config.metadata)
     if not registry.names():

@@ -41,7 +41,12 @@ from horsies_django.worker.process.kill_timer import KillTimer
 from horsies_django.worker.process.options import WorkerOptions
 from horsies_django.worker.process.shutdown import STOP_SECONDS, Shutdown
 from horsies_django.worker.scheduler import SchedulerLoop
-from horsies_django.worker.startup import Start, durable_behind_pooler, insert_missing_queues, refuse_unready_database
+from horsies_django.worker.startup import (
+    Start,
+    durable_behind_pooler,
+    insert_missing_queues,
+    refuse_unready_database,
+)
 from horsies_django.workflows.advancer import Advancer
 
 logger = logging.getLogger("horsies.worker")
@@ -54,7 +59,11 @@ class Supervisor:
     """
 
     def __init__(
-        self, config: Config, options: WorkerOptions, stopping: Shutdown | None = None, forker: Forker | None = None
+        self,
+        config: Config,
+        options: WorkerOptions,
+        stopping: Shutdown | None = None,
+        forker: Forker | None = None,
     ) -> None:
         self.config = config
         self.options = options
@@ -73,14 +82,25 @@ class Supervisor:
 
     def build(self) -> None:
         """Create the parts, without starting or opening them."""
-        config, worker, direct = self.config, uuid7(), self.config.listen_database or self.config.database
+        config, worker, direct = (
+            self.config,
+            uuid7(),
+            self.config.listen_database or self.config.database,
+        )
         self.worker = worker
         self.selector = selectors.DefaultSelector()
         threshold = config.recovery.running_stale_threshold_ms / 1000
         # the children of a stopped worker are killed before others declare it dead
-        self.kill_timer = KillTimer(threshold * 0.8, self.forker.arm if self.options.forks else None)
+        self.kill_timer = KillTimer(
+            threshold * 0.8, self.forker.arm if self.options.forks else None
+        )
         self.pool = Pool(
-            self.options, self.selector, self.forker, time_limits(config), self.capacity.prefetch, str(worker)
+            self.options,
+            self.selector,
+            self.forker,
+            time_limits(config),
+            self.capacity.prefetch,
+            str(worker),
         )
         self.outbox = Outbox(
             config.database,
@@ -96,7 +116,14 @@ class Supervisor:
         unknown_tasks = UnknownTasks(timedelta(milliseconds=config.unknown_task_grace_ms))
         advancer = Advancer(config.max_payload_bytes)
         self.engine = Engine(
-            self.pool, self.outbox, listener, config.resilience, self.selector, self.capacity, advancer, unknown_tasks
+            self.pool,
+            self.outbox,
+            listener,
+            config.resilience,
+            self.selector,
+            self.capacity,
+            advancer,
+            unknown_tasks,
         )
         self.engine.until_empty = self.options.until_empty
         beat_seconds = config.recovery.claimer_heartbeat_interval_ms / 1000
@@ -110,13 +137,21 @@ class Supervisor:
         history = HistoryWriter(worker, self.outbox.counts)
         overdue = OverdueWorkflows(advancer.twin(self.engine.take_over))
         self.maintenance = MaintenanceThread(
-            direct, heartbeat, reaper, config.recovery.check_interval_ms / 1000, pruner, overdue, history
+            direct,
+            heartbeat,
+            reaper,
+            config.recovery.check_interval_ms / 1000,
+            pruner,
+            overdue,
+            history,
         )
         kill = config.recovery.on_cut_off == "kill"
         self.watchdog = Watchdog(self.engine, self.maintenance, self.kill_timer, kill=kill)
         if kill:
             self.engine.outage.kill_after = self.kill_timer.seconds
-        self.scheduler_loop = SchedulerLoop(config, actor_name()) if self.options.with_scheduler else None
+        self.scheduler_loop = (
+            SchedulerLoop(config, actor_name()) if self.options.with_scheduler else None
+        )
 
     def build_reaper(self, heartbeat: HeartbeatSender) -> Reaper:
         """Create the reaper, which declares workers dead only while the heartbeats of this one are fresh."""
@@ -181,7 +216,9 @@ class Supervisor:
                 self.open()
         except StopRequested:
             self.pool.kill("was not needed any more")
-            for process in multiprocessing.active_children():  # one that the pool has not recorded yet
+            for (
+                process
+            ) in multiprocessing.active_children():  # one that the pool has not recorded yet
                 process.kill()
             raise
         if self.stopping.seen:
@@ -246,7 +283,9 @@ class Supervisor:
         count = self.pool.running("sync") + self.pool.running("async")
         logger.error("stopping now; ending %s running task(s)", count)
         self.pool.kill("was ended while the worker shut down")
-        give_up_at = time.monotonic() + 3.0  # time for writing the outcomes of tasks that were ended
+        give_up_at = (
+            time.monotonic() + 3.0
+        )  # time for writing the outcomes of tasks that were ended
         try:
             self.engine.turn(0.0)
             while self.engine.owes and time.monotonic() < give_up_at:

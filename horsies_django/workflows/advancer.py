@@ -72,8 +72,12 @@ class Advancer:
     repeats: Repeats = field(default_factory=Repeats)
     handed: deque[Handed] = field(default_factory=deque, init=False)  # by another thread
     owed: dict[uuid.UUID, Debt] = field(default_factory=dict, init=False)
-    signalled: set[uuid.UUID] = field(default_factory=set, init=False)  # runs; another worker may have seen the signals
-    gathers: bool = field(default=True, init=False)  # whether the last count of elements sent no others
+    signalled: set[uuid.UUID] = field(
+        default_factory=set, init=False
+    )  # runs; another worker may have seen the signals
+    gathers: bool = field(
+        default=True, init=False
+    )  # whether the last count of elements sent no others
 
     def twin(self, hand_over: Callable[[Handed], None]) -> Advancer:
         """Return an advancer for another thread. What both would log again and again is logged as if one did."""
@@ -100,7 +104,9 @@ class Advancer:
             self.debt(run, [task] if task else (), [child] if child else ())
         return len(found)
 
-    def debt(self, run: uuid.UUID, tasks: Iterable[uuid.UUID] = (), children: Iterable[uuid.UUID] = ()) -> Debt:
+    def debt(
+        self, run: uuid.UUID, tasks: Iterable[uuid.UUID] = (), children: Iterable[uuid.UUID] = ()
+    ) -> Debt:
         """Note what a run is owed, and return all that it is owed; it is advanced even if that is nothing."""
         debt = self.owed.setdefault(run, Debt())
         debt.tasks.update(tasks)
@@ -132,7 +138,9 @@ class Advancer:
             self.debt(run, debt.tasks, debt.children)
         due = [run for run, debt in self.owed.items() if debt.at <= now]
         sent = False
-        together = 1 if self.strict else 8  # after an error, a transaction of the caller runs no other statement
+        together = (
+            1 if self.strict else 8
+        )  # after an error, a transaction of the caller runs no other statement
         for start in range(0, len(due), together):
             sent = self.attempt(store, due[start : start + together]) or sent
             if time.monotonic() - now > seconds:
@@ -164,15 +172,24 @@ class Advancer:
             if getattr(store.connection, "closed", False):
                 raise
             if len(runs) > 1:
-                return sum(self.attempt(store, [run]) for run in runs) > 0  # all of them, not only until one sent tasks
+                return (
+                    sum(self.attempt(store, [run]) for run in runs) > 0
+                )  # all of them, not only until one sent tasks
             if self.strict:
-                raise WorkflowError(f"workflow run {runs[0]} cannot be advanced: {said(error)}") from error
+                raise WorkflowError(
+                    f"workflow run {runs[0]} cannot be advanced: {said(error)}"
+                ) from error
             if self.hand_over is not None and isinstance(error, psycopg.errors.QueryCanceled):
                 self.hand_over((runs[0], self.owed.pop(runs[0])))
                 return False
             now = time.monotonic()
             if (more := self.repeats.due(type(error).__name__, now)) is not None:
-                logger.warning("workflow run %s could not be advanced; trying again: %s%s", runs[0], said(error), more)
+                logger.warning(
+                    "workflow run %s could not be advanced; trying again: %s%s",
+                    runs[0],
+                    said(error),
+                    more,
+                )
             self.debt(runs[0]).at = now + 5.0
             return False
 
@@ -181,11 +198,17 @@ class Advancer:
         debts = [self.debt(run) for run in runs]
         with ExitStack() as stack:
             pipeline = None
-            if len(runs) > 1 and isinstance(store.connection, Connection) and Pipeline.is_supported():  # not Django's
+            if (
+                len(runs) > 1
+                and isinstance(store.connection, Connection)
+                and Pipeline.is_supported()
+            ):  # not Django's
                 pipeline = stack.enter_context(store.connection.pipeline())
             cursors = []
             for run, debt in zip(runs, debts, strict=True):
-                cursors.append(stack.enter_context(store.advancing(run, debt.tasks, debt.children, LIMIT)))
+                cursors.append(
+                    stack.enter_context(store.advancing(run, debt.tasks, debt.children, LIMIT))
+                )
                 if pipeline is not None:
                     pipeline.sync()  # ends the transaction
             found = [Advanced(*cursor.fetchall()[0]) for cursor in cursors]
@@ -200,7 +223,9 @@ class Advancer:
         """Note what a run still owes, and what its parent and its children are owed."""
         if advanced.busy:
             if self.strict and debt.tries == BUSY_TRIES:
-                raise WorkflowError(f"workflow run {run} cannot be advanced: another transaction holds its lock")
+                raise WorkflowError(
+                    f"workflow run {run} cannot be advanced: another transaction holds its lock"
+                )
             again = self.debt(run, debt.tasks, debt.children)
             again.tries = debt.tries + 1
             again.at = time.monotonic() + BUSY_SECONDS[min(debt.tries, len(BUSY_SECONDS) - 1)]

@@ -78,19 +78,25 @@ def take_elements(node: Node, task: TaskDefinition, over: str, elements: Any) ->
     node.texts["value"] = write_json(stored)
 
 
-def connected(node: Node, values: Mapping[str, Any], types: Mapping[str, Any]) -> Problems[dict[str, Any]]:
+def connected(
+    node: Node, values: Mapping[str, Any], types: Mapping[str, Any]
+) -> Problems[dict[str, Any]]:
     """Let the results of nodes among the values be arguments; return the other values."""
     constants = {}
     for name, value in values.items():
         several = value if isinstance(value, list | tuple) else [value]
         if any(isinstance(each, Node) for each in several):
-            yield from connect(node, name, list(several), types.get(name, Any), alone=isinstance(value, Node))
+            yield from connect(
+                node, name, list(several), types.get(name, Any), alone=isinstance(value, Node)
+            )
         else:
             constants[name] = value
     return constants
 
 
-def connect(node: Node, parameter: str, several: list[Any], annotation: Any, *, alone: bool) -> Problems:
+def connect(
+    node: Node, parameter: str, several: list[Any], annotation: Any, *, alone: bool
+) -> Problems:
     """Let the results of several nodes, or of one that is given ``alone``, be an argument."""
     if not all(isinstance(each, Node) for each in several):
         yield f"the list for {parameter!r} mixes nodes and values: give nodes only"
@@ -147,8 +153,14 @@ def unsure(node: Node) -> Problems:
     for parameter, source in node.inputs.items():
         if source["as"] == "elements":
             yield f"a map needs the list it maps over: it cannot run without {parameter!r}"
-        elif source["as"] == "value" and (arguments is None or parameter in arguments.names - arguments.optional):
-            instead = "" if node.task is not None and node.task.codec else ", or annotate it TaskResult[...]"
+        elif source["as"] == "value" and (
+            arguments is None or parameter in arguments.names - arguments.optional
+        ):
+            instead = (
+                ""
+                if node.task is not None and node.task.codec
+                else ", or annotate it TaskResult[...]"
+            )
             yield f"it may run without a value for {parameter!r}: give it a default{instead}"
 
 
@@ -181,13 +193,18 @@ def why_not(error: Exception, values: Mapping[str, Any]) -> str:
     inside = [name for name, value in values.items() if holds_node(value)]
     if not inside:
         return str(error)
-    return f"{inside[0]!r} has nodes inside: a node is an argument by itself, or in one list of nodes"
+    return (
+        f"{inside[0]!r} has nodes inside: a node is an argument by itself, or in one list of nodes"
+    )
 
 
 def holds_node(value: Any, levels: int = 50) -> bool:
     """Return whether there is a node in lists and tables, however deep."""
     if isinstance(value, Mapping | list | tuple | set | frozenset) and levels:
-        return any(holds_node(each, levels - 1) for each in (value.values() if isinstance(value, Mapping) else value))
+        return any(
+            holds_node(each, levels - 1)
+            for each in (value.values() if isinstance(value, Mapping) else value)
+        )
     return isinstance(value, Node)
 
 
@@ -232,12 +249,20 @@ class Results(Sequence[T], Generic[T]):
         """Return the shape of ``Results[item]``, for the codec."""
 
         def dump(_value: Any) -> Any:
-            raise CodecError("Results come from a workflow and cannot be sent: pass a node, or a list of nodes")
+            raise CodecError(
+                "Results come from a workflow and cannot be sent: pass a node, or a list of nodes"
+            )
 
         def load(stored: Any) -> Results[Any]:
             return Results(uuid.UUID(stored["workflow"]), stored["node"], stored["parameter"], item)
 
-        return Shape(f"Results[{item.name}]", frozenset({dict}), lambda value: isinstance(value, Results), dump, load)
+        return Shape(
+            f"Results[{item.name}]",
+            frozenset({dict}),
+            lambda value: isinstance(value, Results),
+            dump,
+            load,
+        )
 
     def __iter__(self) -> Iterator[T]:
         yield from map(self._value, self._completed())

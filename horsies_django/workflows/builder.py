@@ -95,7 +95,9 @@ class Workflow(Graph[T]):
         value is the list of their values. Its ``undo`` runs once per element.
         """
         options = Options(after, join, allow_failed, when, name, undo)
-        return self._call(kinds.MAP, what, MAPPED, options, self._given(options, (), kwargs, others))
+        return self._call(
+            kinds.MAP, what, MAPPED, options, self._given(options, (), kwargs, others)
+        )
 
     def continue_as(
         self,
@@ -139,7 +141,9 @@ class Workflow(Graph[T]):
         name: str | None = None,
     ) -> Node[None]:
         """Add a timer: a node that completes ``delay`` after it is ready, a timedelta or seconds. Its value is None."""
-        return self._record(kinds.TIMER, "sleep", Options(after, join, allow_failed, when, name), rules.sleep, delay)
+        return self._record(
+            kinds.TIMER, "sleep", Options(after, join, allow_failed, when, name), rules.sleep, delay
+        )
 
     def until(
         self,
@@ -153,7 +157,13 @@ class Workflow(Graph[T]):
         name: str | None = None,
     ) -> Node[None]:
         """Add a timer that completes at an aware datetime, or when it is ready if that is later. Its value is None."""
-        return self._record(kinds.TIMER, "until", Options(after, join, allow_failed, when, name), rules.until, moment)
+        return self._record(
+            kinds.TIMER,
+            "until",
+            Options(after, join, allow_failed, when, name),
+            rules.until,
+            moment,
+        )
 
     def signal(
         self,
@@ -179,7 +189,9 @@ class Workflow(Graph[T]):
         """
         options = Options(after, join, allow_failed, when, name)
         title = signal if isinstance(signal, str) else "signal"
-        return self._record(kinds.SIGNAL, title, options, rules.signal, signal, key, annotation, timeout, on_timeout)
+        return self._record(
+            kinds.SIGNAL, title, options, rules.signal, signal, key, annotation, timeout, on_timeout
+        )
 
     def gate(
         self,
@@ -202,10 +214,20 @@ class Workflow(Graph[T]):
         sent when the gate opens, with the name of the gate as its argument ``gate``.
         """
         options = Options(after, join, allow_failed, when, name)
-        node = self._record(kinds.GATE, "gate", options, rules.gate, permission, timeout, on_timeout)
+        node = self._record(
+            kinds.GATE, "gate", options, rules.gate, permission, timeout, on_timeout
+        )
         if announce is not None:  # it waits for the same nodes
             title = f"announce {node.title[:180]}"
-            self.add(announce, gate=node.name, name=title, after=after, join=join, allow_failed=allow_failed, when=when)
+            self.add(
+                announce,
+                gate=node.name,
+                name=title,
+                after=after,
+                join=join,
+                allow_failed=allow_failed,
+                when=when,
+            )
         return node
 
     def returns(self, node: Node[T]) -> None:
@@ -245,16 +267,24 @@ class Workflow(Graph[T]):
         """Return the handle of a run of this workflow that was sent earlier, in any process."""
         return handle_of(self, workflow_id)
 
-    def _given(self, options: Options, args: tuple[Any, ...], kwargs: Any, others: dict[str, Any]) -> Given:
+    def _given(
+        self, options: Options, args: tuple[Any, ...], kwargs: Any, others: dict[str, Any]
+    ) -> Given:
         """Return the arguments of a node: those in ``kwargs``, which leaves no doubt about options, and those beside it."""
         if kwargs is None:
-            changed = {name for name, value in options._asdict().items() if value != Options._field_defaults[name]}
+            changed = {
+                name
+                for name, value in options._asdict().items()
+                if value != Options._field_defaults[name]
+            }
             return Given(args, others, changed)
         if not isinstance(kwargs, Mapping) or not all(isinstance(name, str) for name in kwargs):
             self.problems.append(f"kwargs= takes a dict of arguments by name, not {kwargs!r:.80}")
             return Given(args, others)
         twice = [name for name in kwargs if name in others]
-        self.problems += [f"the argument {name!r:.80} is given twice: in kwargs= and beside it" for name in twice]
+        self.problems += [
+            f"the argument {name!r:.80} is given twice: in kwargs= and beside it" for name in twice
+        ]
         return Given(args, {**kwargs, **others})
 
     def _called(self, what: Any, expected: str) -> Called | None:
@@ -268,7 +298,9 @@ class Workflow(Graph[T]):
         elif (task := registry.find_or_import(what)) is not None:
             return task, SendOptions()
         else:
-            self.problems.append(f"there is no task named {what!r}{close_to(what, registry.names())}")
+            self.problems.append(
+                f"there is no task named {what!r}{close_to(what, registry.names())}"
+            )
         return None
 
     def _call(self, kind: Kind, what: Any, expected: str, options: Options, given: Given) -> Node:
@@ -281,7 +313,10 @@ class Workflow(Graph[T]):
         """Add a node, and compile it. Its title is its name, unless the options have one, or the title is taken."""
         if len(self.nodes) >= MOST_NODES:
             raise WorkflowDefinitionError(
-                self.name, [f"it has more than {MOST_NODES:,} nodes: map() runs a task per element with one node"]
+                self.name,
+                [
+                    f"it has more than {MOST_NODES:,} nodes: map() runs a task per element with one node"
+                ],
             )
         name = self._name(options.name, str(title)[:180])
         self.change(f"the node {name!r:.80}")
@@ -289,7 +324,9 @@ class Workflow(Graph[T]):
         self.nodes.append(node)
         undone = options.undo is not None and not kind.runs
         undo = self._called(options.undo, f"{name}: {UNDOS}") if undone else None
-        self.problems += [f"{name}: {problem}" for problem in rules.compiled(node, options, undo, rule, *given)]
+        self.problems += [
+            f"{name}: {problem}" for problem in rules.compiled(node, options, undo, rule, *given)
+        ]
         return node
 
     def _name(self, given: Any, title: str) -> str:
@@ -302,7 +339,9 @@ class Workflow(Graph[T]):
             self.titles[title] += 1
             name = title if self.titles[title] == 1 else f"{title}-{self.titles[title]}"
         if given in self.taken:
-            self.problems.append(f"the name {name!r} is used for two nodes: give one of them another")
+            self.problems.append(
+                f"the name {name!r} is used for two nodes: give one of them another"
+            )
         self.taken.add(name)
         return name
 
@@ -313,15 +352,21 @@ class Workflow(Graph[T]):
 class Batch(Workflow[T]):
     """Tasks that do not depend on one another, with callbacks for when they have all finished."""
 
-    def on_success(self, what: Sender[..., N] | Workflow[N] | str, /, *args: Any, **kwargs: Any) -> Node[N]:
+    def on_success(
+        self, what: Sender[..., N] | Workflow[N] | str, /, *args: Any, **kwargs: Any
+    ) -> Node[N]:
         """Add a task that runs when all have finished and none failed."""
         return self._callback("succeeded", what, args, kwargs)
 
-    def on_failure(self, what: Sender[..., N] | Workflow[N] | str, /, *args: Any, **kwargs: Any) -> Node[N]:
+    def on_failure(
+        self, what: Sender[..., N] | Workflow[N] | str, /, *args: Any, **kwargs: Any
+    ) -> Node[N]:
         """Add a task that runs when all have finished and one failed."""
         return self._callback("failed", what, args, kwargs)
 
-    def on_finish(self, what: Sender[..., N] | Workflow[N] | str, /, *args: Any, **kwargs: Any) -> Node[N]:
+    def on_finish(
+        self, what: Sender[..., N] | Workflow[N] | str, /, *args: Any, **kwargs: Any
+    ) -> Node[N]:
         """Add a task that runs when all have finished."""
         return self._callback("finished", what, args, kwargs)
 

@@ -29,7 +29,14 @@ from horsies_django.workflows.send import path_problem
 logger = logging.getLogger("horsies.worker")
 
 ARGUMENTS = ("kwargs", "inputs", "value")
-SAID = ("kind", "task", *ARGUMENTS, "signal", "signal_key", "graph")  # what is compared of two nodes
+SAID = (
+    "kind",
+    "task",
+    *ARGUMENTS,
+    "signal",
+    "signal_key",
+    "graph",
+)  # what is compared of two nodes
 PASSING = (*ABSOLUTE, "options")  # may differ each time that the same workflow is built
 
 
@@ -60,7 +67,9 @@ class RunningWorkflow(Workflow):
 
     def send(self) -> Any:
         """Refuse: the run was sent already. Raises WorkflowError."""
-        raise WorkflowError("the workflow of the current task is running: add() and map() insert their nodes at once")
+        raise WorkflowError(
+            "the workflow of the current task is running: add() and map() insert their nodes at once"
+        )
 
     def _record(self, *recorded: Any) -> Node:
         node = super()._record(*recorded)
@@ -97,7 +106,9 @@ class RunningWorkflow(Workflow):
         attempt = self.current.attempt
         added = store.grow(task, attempt, f"[{node.json()}]")
         if not added:
-            raise WorkflowError(f"attempt {attempt} of task {task} is not the current one any more: it adds no nodes")
+            raise WorkflowError(
+                f"attempt {attempt} of task {task} is not the current one any more: it adds no nodes"
+            )
         if added[0] is None:
             self._refuse([f"{node.name}: {both(node.columns['signal'])}"])
         if not added[0]:
@@ -129,7 +140,9 @@ def misplaced(node: Node, place: Place) -> Problems:
 
 def different(earlier: str, later: str) -> bool:
     """Return whether two nodes, as JSON, run or wait for something else, or with other arguments."""
-    one, other = ({name: node.get(name) for name in SAID} for node in (json.loads(earlier), json.loads(later)))
+    one, other = (
+        {name: node.get(name) for name in SAID} for node in (json.loads(earlier), json.loads(later))
+    )
     return bool(lasting(one) != lasting(other))
 
 

@@ -21,12 +21,21 @@ from horsies_django.core.texts import text_problem
 from horsies_django.store.tasks import Found
 from horsies_django.store.workflows import Progress
 from horsies_django.tasks import registry
-from horsies_django.tasks.handle import TaskHandle, async_form, deadline_of, decode, id_of, remaining
+from horsies_django.tasks.handle import (
+    TaskHandle,
+    async_form,
+    deadline_of,
+    decode,
+    id_of,
+    remaining,
+)
 from horsies_django.workflows import operations
 from horsies_django.workflows.nodes import Graph, Node, T
 from horsies_django.workflows.operations import reading, rows
 
-LONGEST = 100  # characters of the result of a run that continued: {"ok": null, "continued_as": "..."}
+LONGEST = (
+    100  # characters of the result of a run that continued: {"ok": null, "continued_as": "..."}
+)
 
 
 class RunResult(TaskHandle[T]):
@@ -37,7 +46,9 @@ class RunResult(TaskHandle[T]):
 
     def _tell(self, found: Found | None) -> TaskResult[T]:
         text = "" if found is None else found.result or ""
-        self.continued = '"continued_as"' in text and len(text) < LONGEST and "continued_as" in json.loads(text)
+        self.continued = (
+            '"continued_as"' in text and len(text) < LONGEST and "continued_as" in json.loads(text)
+        )
         return super()._tell(found)
 
 
@@ -68,7 +79,10 @@ class WorkflowHandle(Generic[T]):
     """
 
     def __init__(
-        self, workflow_id: uuid.UUID | str, codec: Any = None, codecs: Mapping[int, Any] | None = None
+        self,
+        workflow_id: uuid.UUID | str,
+        codec: Any = None,
+        codecs: Mapping[int, Any] | None = None,
     ) -> None:
         self.workflow_id = id_of(workflow_id, "workflow")
         self._codec = codec
@@ -121,7 +135,9 @@ class WorkflowHandle(Generic[T]):
         if found == self.workflow_id:
             return self
         names = rows("WorkflowRun", pk__in=[self.workflow_id, found]).values_list("name", flat=True)
-        return WorkflowHandle(found, self._codec if len(set(names)) == 1 else None)  # of another workflow: plain JSON
+        return WorkflowHandle(
+            found, self._codec if len(set(names)) == 1 else None
+        )  # of another workflow: plain JSON
 
     def progress(self) -> Progress:
         """Return how far the run is. Raises LookupError if there is no such run."""
@@ -148,7 +164,11 @@ class WorkflowHandle(Generic[T]):
                 found[name] = None
             elif node.kind == "map" and node.status == "COMPLETED":
                 elements = store.results(self.workflow_id, node.number, None, 0, 2**31 - 1)
-                ok = [decode(codec, result).ok for _place, status, result in elements if status == "COMPLETED"]
+                ok = [
+                    decode(codec, result).ok
+                    for _place, status, result in elements
+                    if status == "COMPLETED"
+                ]
                 found[name] = TaskResult(ok=ok)
             else:
                 found[name] = decode(None if node.kind == "map" else codec, node.result)
@@ -169,7 +189,10 @@ class WorkflowHandle(Generic[T]):
     def history(self) -> list[Change]:
         """Return who paused, resumed, cancelled or retried the run, skipped nodes of it, or decided about gates, oldest first."""
         entries = rows("AuditEntry", subject=str(self.workflow_id)).order_by("at", "pk")
-        return [Change(entry.at, entry.actor, entry.action, entry.reason, entry.after or {}) for entry in entries]
+        return [
+            Change(entry.at, entry.actor, entry.action, entry.reason, entry.after or {})
+            for entry in entries
+        ]
 
     def pause(self, *, actor: str = "code", reason: str | None = None) -> bool:
         """Start nothing, also no retry of a task, until the run is resumed; running tasks end. False: it was not running."""
@@ -193,18 +216,28 @@ class WorkflowHandle(Generic[T]):
         """
         operations.retry(self.workflow_id, actor=actor, reason=reason)
 
-    def skip(self, node: str, *, user: Any = None, actor: str = "code", reason: str | None = None) -> None:
+    def skip(
+        self, node: str, *, user: Any = None, actor: str = "code", reason: str | None = None
+    ) -> None:
         """Skip a node that has not begun, by its name. Raises WorkflowError if it has begun, LookupError if there is none.
 
         A Django ``user`` is the actor, and needs the permission of a gate to skip it. Raises PermissionDenied.
         """
         named = rows("WorkflowNode", workflow_id=self.workflow_id, name=node).order_by("added_by")
-        numbers = [] if text_problem("node", node, 200) else list(named.values_list("number", flat=True)[:2])
+        numbers = (
+            []
+            if text_problem("node", node, 200)
+            else list(named.values_list("number", flat=True)[:2])
+        )
         if len(numbers) != 1:
-            raise LookupError(f"run {self.workflow_id} has {'several nodes' if numbers else 'no node'} named {node!r}")
+            raise LookupError(
+                f"run {self.workflow_id} has {'several nodes' if numbers else 'no node'} named {node!r}"
+            )
         operations.skip(self.workflow_id, numbers[0], user=user, actor=actor, reason=reason)
 
-    def signal(self, name: str, data: Any = None, *, key: str | None = None, actor: str = "code") -> None:
+    def signal(
+        self, name: str, data: Any = None, *, key: str | None = None, actor: str = "code"
+    ) -> None:
         """Send a signal, which one node that waits for ``name`` takes, with ``data`` as its value; it is kept until then.
 
         Raises LookupError if no node of the run waits for the name, WorkflowError if the run has ended, if all of these nodes
@@ -213,7 +246,12 @@ class WorkflowHandle(Generic[T]):
         operations.signal(self.workflow_id, name, data, key=key, actor=actor)
 
     def approve(
-        self, gate: str | int, *, user: Any = None, actor: str | None = None, reason: str | None = None
+        self,
+        gate: str | int,
+        *,
+        user: Any = None,
+        actor: str | None = None,
+        reason: str | None = None,
     ) -> None:
         """Approve the open gate of a name, or of a number, an int, if several have the name. It counts for this opening only.
 
@@ -221,11 +259,22 @@ class WorkflowHandle(Generic[T]):
         names an ``actor``. Raises PermissionDenied, LookupError if there is no such gate, WorkflowError if it is not open: not
         yet, or because it was decided, its time is over or the run has ended.
         """
-        operations.decide(self.workflow_id, gate, approved=True, user=user, actor=actor, reason=reason)
+        operations.decide(
+            self.workflow_id, gate, approved=True, user=user, actor=actor, reason=reason
+        )
 
-    def reject(self, gate: str | int, *, user: Any = None, actor: str | None = None, reason: str | None = None) -> None:
+    def reject(
+        self,
+        gate: str | int,
+        *,
+        user: Any = None,
+        actor: str | None = None,
+        reason: str | None = None,
+    ) -> None:
         """Reject the open gate of a name or number, which fails with GATE_REJECTED; otherwise as ``approve``."""
-        operations.decide(self.workflow_id, gate, approved=False, user=user, actor=actor, reason=reason)
+        operations.decide(
+            self.workflow_id, gate, approved=False, user=user, actor=actor, reason=reason
+        )
 
     astatus = async_form(status)
     asuccessor = async_form(successor)
@@ -260,7 +309,9 @@ def get_workflow(workflow_id: uuid.UUID | str) -> WorkflowHandle:
 
 def handle_of(flow: Graph[T], id_: uuid.UUID | str) -> WorkflowHandle[T]:
     """Return the handle of a run of a workflow, which knows the types of values. Raises ValueError for an id that is no UUID."""
-    codecs = {node.number: codec_of(node) for node in flow.nodes if node.task is None}  # tasks have theirs
+    codecs = {
+        node.number: codec_of(node) for node in flow.nodes if node.task is None
+    }  # tasks have theirs
     return WorkflowHandle(id_, codec_of(flow.output), codecs)
 
 
@@ -272,7 +323,11 @@ class ValueCodec(NamedTuple):
     def decode(self, envelope: Mapping[str, Any] | str) -> TaskResult[Any]:
         """Return the value in an envelope. Raises CodecError, TaskDefinitionError for an annotation that nothing can be."""
         found = opened(envelope)
-        return ResultCodec.decode_error(found) if "err" in found else TaskResult(ok=self.load(found["ok"]))
+        return (
+            ResultCodec.decode_error(found)
+            if "err" in found
+            else TaskResult(ok=self.load(found["ok"]))
+        )
 
 
 def load_elements(codec: ResultCodec, values: list[Any]) -> list[Any]:
@@ -292,5 +347,9 @@ def codec_of(node: Node | None) -> Any:
     if node.kind is kinds.WORKFLOW:
         return codec_of(node.output)
     if node.task is None:
-        return None if node.type is Any else ValueCodec(partial(load_declared, node.type, node.name))
-    return ValueCodec(partial(load_elements, node.task.result)) if node.kind.many else node.task.result
+        return (
+            None if node.type is Any else ValueCodec(partial(load_declared, node.type, node.name))
+        )
+    return (
+        ValueCodec(partial(load_elements, node.task.result)) if node.kind.many else node.task.result
+    )

@@ -48,7 +48,9 @@ class Quorum(NamedTuple):
 Join = Literal["all", "any"] | Quorum
 ABSOLUTE = ("good_until", "due_at")  # columns that differ each time a workflow is built
 ON_ERROR = ("fail", "stop", "pause")
-MOST_LEVELS = 100  # PostgreSQL begins workflows in one another on one stack, which ends at 165 to 190 of them
+MOST_LEVELS = (
+    100  # PostgreSQL begins workflows in one another on one stack, which ends at 165 to 190 of them
+)
 
 
 def quorum(needs: int) -> Quorum:
@@ -77,7 +79,9 @@ class Node(Generic[V]):
         self.flow = flow
         self.number = number
         self.name = name
-        self.title = name  # without the place of an element, which is appended when a task of a map adds it
+        self.title = (
+            name  # without the place of an element, which is appended when a task of a map adds it
+        )
         self.kind = kind
         self.inserted = False  # by a running task
         self.type: Any = Any  # of its value; of a map, the type of each element's
@@ -87,7 +91,9 @@ class Node(Generic[V]):
         self.kwargs = "{}"
         self.columns: dict[str, Any] = {}  # what else is stored, unless it is None
         self.texts: dict[str, str | None] = {}  # of that, what is JSON already
-        self.hashed: dict[str, str | None] = {}  # what counts in its place for the hash of the graph
+        self.hashed: dict[
+            str, str | None
+        ] = {}  # what counts in its place for the hash of the graph
         self.child: Graph | None = None  # the workflow that it runs, or as which the run continues
         self.output: Node | None = None  # of the child, when it became a node
         self.levels = 1  # of the workflows in one another that it runs, with its own
@@ -108,7 +114,9 @@ class Node(Generic[V]):
     def after(self, *nodes: Node) -> Node[V]:
         """Let this node wait for others, whose results it does not take. Return this node."""
         if nodes and self.inserted:
-            self.flow.note(f"{self.name}: after() comes too late, the node is inserted already: give add() after=...")
+            self.flow.note(
+                f"{self.name}: after() comes too late, the node is inserted already: give add() after=..."
+            )
         if nodes:
             self.flow.change(f"an edge to {self.name!r}")
         for problem in self.wait_after(nodes):
@@ -134,13 +142,19 @@ class Node(Generic[V]):
         return f"<Node {self.name!r} of {self.flow.name!r}>"
 
     def __bool__(self) -> bool:
-        raise TypeError("a Node has no value while the workflow is built: use when=node.matches(...) for a condition")
+        raise TypeError(
+            "a Node has no value while the workflow is built: use when=node.matches(...) for a condition"
+        )
 
     def __getitem__(self, part: object) -> Any:
-        raise TypeError("a Node has no value while the workflow is built: let the next task take all of it")
+        raise TypeError(
+            "a Node has no value while the workflow is built: let the next task take all of it"
+        )
 
     def __iter__(self) -> Any:
-        raise TypeError("a Node has no value while the workflow is built: use flow.map(...) for a task per element")
+        raise TypeError(
+            "a Node has no value while the workflow is built: use flow.map(...) for a task per element"
+        )
 
     def json(self, *, hashing: bool = False) -> str:
         """Return this node as the JSON object that ``horsies_add_nodes`` reads.
@@ -150,7 +164,9 @@ class Node(Generic[V]):
         stored: dict[str, Any] = {"number": self.number, "name": self.name, "kind": self.kind.name}
         stored |= {"is_wait": True} if self.kind.waits else {}
         left_out = ABSOLUTE if hashing else ()
-        stored |= {name: it for name, it in self.columns.items() if it is not None and name not in left_out}
+        stored |= {
+            name: it for name, it in self.columns.items() if it is not None and name not in left_out
+        }
         stored |= {"after": sorted(self.upstream)} if self.upstream else {}
         stored |= {"inputs": self.inputs} if self.inputs else {}
         stored |= {"over": self.over} if self.over else {}
@@ -160,7 +176,9 @@ class Node(Generic[V]):
             stored["uncounted"] = sorted(uncounted)
         if self.when is not None:
             stored |= {"when_node": self.when.node.number, "when_path": self.when.path}
-        return json_object(stored, {**self.texts, **(self.hashed if hashing else {}), "kwargs": self.kwargs})
+        return json_object(
+            stored, {**self.texts, **(self.hashed if hashing else {}), "kwargs": self.kwargs}
+        )
 
 
 def json_object(members: Mapping[str, Any], texts: Mapping[str, str | None]) -> str:
@@ -187,9 +205,13 @@ class Graph(Generic[T]):
     nodes: list[Node] = field(default_factory=list, init=False)
     output: Node[T] | None = field(default=None, init=False)
     problems: list[str] = field(default_factory=list, init=False)
-    titles: Counter[str] = field(default_factory=Counter, init=False)  # how many nodes were named after each
+    titles: Counter[str] = field(
+        default_factory=Counter, init=False
+    )  # how many nodes were named after each
     taken: set[str] = field(default_factory=set, init=False)  # names of nodes
-    outer: set[Graph] = field(default_factory=set, init=False)  # those that have this one as a node, or continue as it
+    outer: set[Graph] = field(
+        default_factory=set, init=False
+    )  # those that have this one as a node, or continue as it
 
     def foreign(self, node: object) -> str | None:
         """Return the problem of what should be a node of this workflow and is not."""
@@ -207,7 +229,9 @@ class Graph(Generic[T]):
         """Note that this workflow gets something new if another one contains it already, with the graph that it had."""
         while self.outer:  # it is told once
             flow = self.outer.pop()
-            flow.note(f"{self.name!r} got {what} after it was added to {flow.name!r}: add it when it is complete")
+            flow.note(
+                f"{self.name!r} got {what} after it was added to {flow.name!r}: add it when it is complete"
+            )
 
     def finish(self) -> None:
         """Complete the graph before it is sent."""
@@ -229,7 +253,9 @@ class Graph(Generic[T]):
 
     def json(self) -> str:
         """Return the whole graph as JSON, for a node of another workflow."""
-        return json_object(self.head(), {"nodes": f"[{','.join(node.json() for node in self.nodes)}]"})
+        return json_object(
+            self.head(), {"nodes": f"[{','.join(node.json() for node in self.nodes)}]"}
+        )
 
     def hash(self) -> str:
         """Return a hash of the graph. Absolute deadlines and metadata do not count: they differ each time a workflow is built."""
@@ -251,7 +277,11 @@ def graph_problems(flow: Graph) -> Problems:
     many, until = flow.max_in_flight, flow.good_until
     if many is not None and (isinstance(many, bool) or not isinstance(many, int) or many < 1):
         yield f"max_in_flight must be an int of at least 1, not {many!r}"
-    if not (until is None or is_moment(until) or (isinstance(until, dt.timedelta) and until > dt.timedelta(0))):
+    if not (
+        until is None
+        or is_moment(until)
+        or (isinstance(until, dt.timedelta) and until > dt.timedelta(0))
+    ):
         yield f"good_until must be an aware datetime or a timedelta from sending, not {until!r:.80}"
     if all(node.kind is INPUT for node in flow.nodes):
         yield "it has no nodes: add() gives it one"
@@ -261,8 +291,14 @@ def graph_problems(flow: Graph) -> Problems:
         if node.upstream & ends:
             end = flow.nodes[min(node.upstream & ends)]
             yield f"{node.name}: the run ends at {end.name}, so nothing can wait for that"
-    named = [(node.columns["signal"], node.kind is GATE) for node in flow.nodes if node.columns.get("signal")]
-    for name in sorted({name for name, gate in named if gate} & {name for name, gate in named if not gate}):
+    named = [
+        (node.columns["signal"], node.kind is GATE)
+        for node in flow.nodes
+        if node.columns.get("signal")
+    ]
+    for name in sorted(
+        {name for name, gate in named if gate} & {name for name, gate in named if not gate}
+    ):
         yield both(name)
     for node in flow.nodes:
         yield from impossible(node)
@@ -287,7 +323,9 @@ def impossible(node: Node) -> Problems:
 
 def circle(nodes: Sequence[Node]) -> Problems:
     """Yield a sentence that names the nodes of a cycle, if there is one."""
-    if all(max(node.upstream, default=-1) < node.number for node in nodes):  # quick, and nearly always so
+    if all(
+        max(node.upstream, default=-1) < node.number for node in nodes
+    ):  # quick, and nearly always so
         return
     try:
         TopologicalSorter({node.number: node.upstream for node in nodes}).prepare()
@@ -314,4 +352,6 @@ def outermost(nodes: Sequence[Node]) -> Problems:
 
 def is_moment(value: object) -> bool:
     """Return whether a value is an aware datetime that PostgreSQL and Python can both count with in any time zone."""
-    return isinstance(value, dt.datetime) and value.utcoffset() is not None and 2 < value.year < 9999
+    return (
+        isinstance(value, dt.datetime) and value.utcoffset() is not None and 2 < value.year < 9999
+    )

@@ -57,11 +57,15 @@ def writing(now: datetime | None = None) -> Iterator[WorkflowStore]:
 
 def rows(model: str, **filters: Any) -> QuerySet[Any]:
     """Return rows of a model by its name: modules of tasks are imported before the models are ready."""
-    found: QuerySet[Any] = apps.get_model("horsies", model)._default_manager.using(config().database).filter(**filters)
+    found: QuerySet[Any] = (
+        apps.get_model("horsies", model)._default_manager.using(config().database).filter(**filters)
+    )
     return found
 
 
-def control(run: uuid.UUID, verb: str, *, actor: str | None = None, reason: str | None = None) -> bool:
+def control(
+    run: uuid.UUID, verb: str, *, actor: str | None = None, reason: str | None = None
+) -> bool:
     """Pause, resume or cancel a run and its children; return whether its status changed. With an ``actor`` it is audited.
 
     Of runs that continued one another, the last is changed. A run that has finished, or is being compensated, stays as it is.
@@ -82,10 +86,19 @@ def control(run: uuid.UUID, verb: str, *, actor: str | None = None, reason: str 
         before, after = found[0]
         if before is None:
             raise missing(run)
-        if before == after and last(store, run) != run:  # it continued while this waited for its lock
+        if (
+            before == after and last(store, run) != run
+        ):  # it continued while this waited for its lock
             return control(run, verb, actor=actor, reason=reason)
         if before != after:
-            note(store, run, f"workflow.{verb}", actor, reason, {"before": str(before), "after": str(after)})
+            note(
+                store,
+                run,
+                f"workflow.{verb}",
+                actor,
+                reason,
+                {"before": str(before), "after": str(after)},
+            )
         return before != after
 
 
@@ -135,7 +148,14 @@ REFUSALS = {
 }
 
 
-def skip(run: uuid.UUID, number: int, *, user: Any = None, actor: str | None = None, reason: str | None = None) -> None:
+def skip(
+    run: uuid.UUID,
+    number: int,
+    *,
+    user: Any = None,
+    actor: str | None = None,
+    reason: str | None = None,
+) -> None:
     """Skip a node that has not begun.
 
     Who skips is a Django ``user``, or the ``actor``. To skip a gate is to decide about it: a user needs its permission. Raises
@@ -157,7 +177,12 @@ def skip(run: uuid.UUID, number: int, *, user: Any = None, actor: str | None = N
 
 
 def note(
-    store: WorkflowStore, run: uuid.UUID, action: str, actor: str | None, reason: str | None, after: dict[str, str]
+    store: WorkflowStore,
+    run: uuid.UUID,
+    action: str,
+    actor: str | None,
+    reason: str | None,
+    after: dict[str, str],
 ) -> None:
     """Write an audit entry about a run if there is an actor. Raises WorkflowError for one, or a reason, that cannot be stored."""
     if actor is None:
@@ -179,14 +204,20 @@ def missing(run: uuid.UUID) -> LookupError:
     return LookupError(f"there is no workflow run {run}: never sent, rolled back, or deleted since")
 
 
-def signal(run: uuid.UUID, name: str, data: Any = None, *, key: str | None = None, actor: str = "code") -> None:
+def signal(
+    run: uuid.UUID, name: str, data: Any = None, *, key: str | None = None, actor: str = "code"
+) -> None:
     """Send a signal to a run, or to the last of those as which it continued.
 
     ``data`` is encoded by its own type, and has to fit the annotation of a node that can take it. Raises LookupError if there is
     no such run, or no node of it waits for the name, WorkflowError if the signal cannot be taken.
     """
     actor = as_text(actor)
-    given = [("name", name, 200), ("actor", actor, LONGEST), *([] if key is None else [("key", key, LONGEST)])]
+    given = [
+        ("name", name, 200),
+        ("actor", actor, LONGEST),
+        *([] if key is None else [("key", key, LONGEST)]),
+    ]
     if problem := next(filter(None, (text_problem(*one) for one in given)), None):
         raise WorkflowError(problem)
     text = encoded(name, data)
@@ -197,10 +228,14 @@ def signal(run: uuid.UUID, name: str, data: Any = None, *, key: str | None = Non
     elif verdict is None:
         raise missing(run)
     elif verdict == "TYPED":
-        raise WorkflowError(f"the signal {name!r} was not sent: it takes {' or '.join(names)}, and {why}")
+        raise WorkflowError(
+            f"the signal {name!r} was not sent: it takes {' or '.join(names)}, and {why}"
+        )
     elif verdict == "UNKNOWN":
         there = f"its signals are {', '.join(map(repr, names))}" if names else "it has no signals"
-        raise LookupError(f"no node of run {run} waits for the signal {name!r}; {there}{inside(store, run, name)}")
+        raise LookupError(
+            f"no node of run {run} waits for the signal {name!r}; {there}{inside(store, run, name)}"
+        )
     elif verdict in UNTAKEN:
         raise WorkflowError(UNTAKEN[verdict].format(name=name, run=run))
 
@@ -219,11 +254,16 @@ def inside(store: WorkflowStore, run: uuid.UUID, name: str) -> str:
         if len(found) < 100:
             found += store.children(child)
     waiting = (
-        rows("WorkflowNode", workflow_id__in=found, signal=name).exclude(kind="gate").order_by("workflow_id").first()
+        rows("WorkflowNode", workflow_id__in=found, signal=name)
+        .exclude(kind="gate")
+        .order_by("workflow_id")
+        .first()
     )
     if waiting is None:
         return ""
-    node = rows("WorkflowNode", task_id=waiting.workflow_id, kind="workflow", workflow_id__in=[run, *found]).first()
+    node = rows(
+        "WorkflowNode", task_id=waiting.workflow_id, kind="workflow", workflow_id__in=[run, *found]
+    ).first()
     return f". The run of its node {node and node.name!r} does: signal {waiting.workflow_id}"
 
 
@@ -246,7 +286,9 @@ def offer(
 def encoded(name: str, data: Any) -> str:
     """Return data as JSON. Raises WorkflowError for what cannot be encoded, or is too large."""
     try:
-        declared = str if is_lazy(data) else type(data)  # the error about a lazy text says what to do
+        declared = (
+            str if is_lazy(data) else type(data)
+        )  # the error about a lazy text says what to do
         text = write_json(shape_of(declared, "data").encode(data, "data"))
     except (CodecError, TaskDefinitionError) as error:
         raise WorkflowError(f"the signal {name!r} was not sent: {error}") from error
@@ -279,13 +321,21 @@ def decide(
         waiting = [one for one in found if one.status == "WAITING"]
         if len(waiting) > 1:
             numbers = ", ".join(str(one.number) for one in waiting[:NAMED])
-            raise WorkflowError(f"run {run} has several open gates {gate!r}: decide about one by its number: {numbers}")
+            raise WorkflowError(
+                f"run {run} has several open gates {gate!r}: decide about one by its number: {numbers}"
+            )
         node = waiting[0] if waiting else found[-1]
         settle(store, node, node.opening, approved, decider(node, user, actor), reason)
 
 
 def decide_opening(
-    run: uuid.UUID, number: int, opening: int, *, approved: bool, user: Any, reason: str | None = None
+    run: uuid.UUID,
+    number: int,
+    opening: int,
+    *,
+    approved: bool,
+    user: Any,
+    reason: str | None = None,
 ) -> None:
     """Approve or reject one opening of the gate of a number; otherwise as ``decide``."""
     with writing(simulated_now.get()) as store:
@@ -295,10 +345,19 @@ def decide_opening(
         settle(store, node, opening, approved, decider(node, user, None), reason)
 
 
-def settle(store: WorkflowStore, node: WorkflowNode, opening: int, approved: bool, by: str, reason: str | None) -> None:
+def settle(
+    store: WorkflowStore,
+    node: WorkflowNode,
+    opening: int,
+    approved: bool,
+    by: str,
+    reason: str | None,
+) -> None:
     """Decide about an opening of a gate, if it is still open."""
     run = node.workflow_id
-    by, reason = storable_who(WorkflowError, f"the gate {node.signal!r} of run {run} was not decided", by, reason)
+    by, reason = storable_who(
+        WorkflowError, f"the gate {node.signal!r} of run {run} was not decided", by, reason
+    )
     if not store.decide(run, node.number, opening, node.permission, approved, by, reason):
         raise WorkflowError(refusal(gates(run).get(number=node.number), opening))
     details = {"gate": str(node.signal), "node": str(node.number), "opening": str(opening)}
@@ -312,7 +371,11 @@ def gates(run: uuid.UUID) -> QuerySet[WorkflowNode]:
 
 def find(run: uuid.UUID, gate: str | int) -> list[WorkflowNode]:
     """Return the gates of a name in a run, or the one of a number. Raises LookupError."""
-    found = numbered(gates(run), gate) if is_number(gate) else gates(run).filter(signal=gate).order_by("number")
+    found = (
+        numbered(gates(run), gate)
+        if is_number(gate)
+        else gates(run).filter(signal=gate).order_by("number")
+    )
     nodes = list(found)
     if nodes:
         return nodes
@@ -322,7 +385,9 @@ def find(run: uuid.UUID, gate: str | int) -> list[WorkflowNode]:
 
     names = list(gates(run).order_by("signal").values_list("signal", flat=True).distinct()[:NAMED])
     there = f"its gates are {', '.join(map(repr, names))}" if names else "it has no gates"
-    raise LookupError(f"no node of run {run} waits for the gate {gate!r}; {there}{number_advice(gate)}")
+    raise LookupError(
+        f"no node of run {run} waits for the gate {gate!r}; {there}{number_advice(gate)}"
+    )
 
 
 def is_number(node: object) -> TypeIs[int]:
@@ -351,7 +416,9 @@ def decider(node: WorkflowNode, user: Any, actor: str | None) -> str:
             )
         return actor
     if not (user.is_authenticated and user.is_active):
-        raise PermissionDenied(f"only an active user who is logged in decides about the gate {node.signal!r}")
+        raise PermissionDenied(
+            f"only an active user who is logged in decides about the gate {node.signal!r}"
+        )
     if node.permission is not None and not user.has_perm(node.permission):
         raise PermissionDenied(
             f"{name_of(user)} does not have the permission {node.permission} of the gate {node.signal!r}"
@@ -361,7 +428,10 @@ def decider(node: WorkflowNode, user: Any, actor: str | None) -> str:
 
 def refusal(node: WorkflowNode, opening: int) -> str:
     """Return why a decision about an opening of a gate did not count."""
-    gate, now = f"the gate {node.signal!r} of run {node.workflow_id}", simulated_now.get() or timezone.now()
+    gate, now = (
+        f"the gate {node.signal!r} of run {node.workflow_id}",
+        simulated_now.get() or timezone.now(),
+    )
     over = node.finished_at is None and node.due_at is not None and node.due_at <= now
     if node.finished_at is None and node.status != "WAITING":
         return f"{gate} is not open yet: decide when it waits; nothing is kept until then"
@@ -369,7 +439,9 @@ def refusal(node: WorkflowNode, opening: int) -> str:
         return f"{gate} was opened anew since: look at it again, and decide about this opening"
     if node.decided_by is not None:
         how = "rejected" if node.error_code == "GATE_REJECTED" else "approved"
-        return f"{gate} was already decided by {node.decided_by} at {clock(node.finished_at)}: {how}"
+        return (
+            f"{gate} was already decided by {node.decided_by} at {clock(node.finished_at)}: {how}"
+        )
     if node.status == "COMPLETED" or node.error_code == "WAIT_TIMED_OUT" or over:
         return f"{gate} is not open any more: its time was over at {clock(node.due_at)}"
     if node.finished_at is None:

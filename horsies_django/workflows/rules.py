@@ -46,7 +46,9 @@ ON_TIMEOUT = get_args(OnTimeout)
 Called = tuple[TaskDefinition, SendOptions]
 
 
-def compiled(node: Node, options: Options, undo: Called | None, rule: Rule, *given: Any) -> Problems:
+def compiled(
+    node: Node, options: Options, undo: Called | None, rule: Rule, *given: Any
+) -> Problems:
     """Compile a node by the rule of its kind and what it was given; yield what is wrong with it."""
     yield from rule(node, *given)
     if excess := too_large(node.kwargs):
@@ -117,7 +119,9 @@ def take_task(node: Node, called: Called | None, given: Given) -> Problems:
     yield from arguments.take_arguments(node, node.task, given)
 
 
-def take_undo(node: Node, task: TaskDefinition, undo: TaskDefinition, options: SendOptions) -> Problems:
+def take_undo(
+    node: Node, task: TaskDefinition, undo: TaskDefinition, options: SendOptions
+) -> Problems:
     """Let ``undo`` undo the task of a node; yield what is wrong, without the name of the node."""
     if options.delay is not None or options.good_until is not None or options.key is not None:
         yield f"its undo {undo.name} has to run whenever it is needed: it takes no delay, no good_until and no key"
@@ -131,7 +135,11 @@ def take_undo(node: Node, task: TaskDefinition, undo: TaskDefinition, options: S
     for name in undo.arguments.signature.parameters:
         if name in undo.arguments.names and (yield from takes(node, task, undo, name)):
             parameters.append(name)
-    columns = {**task_columns(new), "parameters": parameters, **({"codec": new.codec} if new.codec else {})}
+    columns = {
+        **task_columns(new),
+        "parameters": parameters,
+        **({"codec": new.codec} if new.codec else {}),
+    }
     node.texts["undo"] = json_object(columns, {"options": new.options})
     node.hashed["undo"] = json_object(columns, {"options": without_metadata(new.options)})
 
@@ -202,14 +210,18 @@ def until(node: Node, moment: Any) -> Problems:
     node.columns = {"on_timeout": "complete", "due_at": moment.isoformat()}
 
 
-def signal(node: Node, name: Any, key: Any, annotation: Any, timeout: object, on_timeout: object) -> Problems:
+def signal(
+    node: Node, name: Any, key: Any, annotation: Any, timeout: object, on_timeout: object
+) -> Problems:
     if problem := name_problem("the name of a signal", name, 200):
         yield problem
         name = None
     if key is not None and (problem := text_problem("key", key)):
         yield problem
     node.type = plain(annotation)
-    yield from wait(node, timeout, on_timeout, signal=name, signal_key=key, signal_type=text_of(annotation))
+    yield from wait(
+        node, timeout, on_timeout, signal=name, signal_key=key, signal_type=text_of(annotation)
+    )
 
 
 def gate(node: Node, permission: Any, timeout: object, on_timeout: object) -> Problems:

@@ -42,9 +42,15 @@ def send_graphs(flows: Sequence[Graph[T]]) -> list[WorkflowHandle[T]]:
         for flow in flows:
             check(flow, reading())
         drafts = [Draft(flow) for flow in flows]
-        single = len(drafts) == 1 and len(drafts[0].chunks) == 1  # one statement is a transaction of its own
+        single = (
+            len(drafts) == 1 and len(drafts[0].chunks) == 1
+        )  # one statement is a transaction of its own
         with nullcontext(reading(now)) if single else writing(now) as store:
-            runs = [run for group in parts(drafts, lambda draft: draft.size) for run in insert(store, group)]
+            runs = [
+                run
+                for group in parts(drafts, lambda draft: draft.size)
+                for run in insert(store, group)
+            ]
     return [handle_of(flow, run) for flow, run in zip(flows, runs, strict=True)]
 
 
@@ -65,7 +71,9 @@ class Draft:
 
     def __init__(self, flow: Graph) -> None:
         self.flow, self.id = flow, uuid7()
-        self.chunks = [f"[{','.join(texts)}]" for texts in parts((node.json() for node in flow.nodes), len)]
+        self.chunks = [
+            f"[{','.join(texts)}]" for texts in parts((node.json() for node in flow.nodes), len)
+        ]
         self.hash = None if flow.key is None else flow.hash()
         self.head = json.dumps({**flow.head(), "key": flow.key, "hash": self.hash})
 

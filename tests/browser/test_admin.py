@@ -22,18 +22,37 @@ from horsies_django.core.status import Status
 from horsies_django.models import AuditEntry, Heartbeat, Queue, Task, Worker
 from horsies_django.tasks import selection
 from tests.desk.test_admin_overview import counted
-from tests.support.factories import HeartbeatFactory, TaskAttemptFactory, TaskFactory, error, living_worker, now
+from tests.support.factories import (
+    HeartbeatFactory,
+    TaskAttemptFactory,
+    TaskFactory,
+    error,
+    living_worker,
+    now,
+)
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-playwright = pytest.importorskip("playwright.sync_api", reason="no browser tests: playwright is not installed")
-axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="no browser tests: axe is not installed")
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
+playwright = pytest.importorskip(
+    "playwright.sync_api", reason="no browser tests: playwright is not installed"
+)
+axe = pytest.importorskip(
+    "axe_playwright_python.sync_playwright", reason="no browser tests: axe is not installed"
+)
 pytestmark = [
     pytest.mark.django_db(transaction=True),
-    pytest.mark.skipif(not CHROMIUM, reason="no browser tests: chromium is not installed (apt-get install chromium)"),
+    pytest.mark.skipif(
+        not CHROMIUM,
+        reason="no browser tests: chromium is not installed (apt-get install chromium)",
+    ),
 ]
 
 AXE, SERIOUS = axe.Axe(), ("serious", "critical")
-OURS = {"include": [["#content"]], "exclude": [["#changelist-search"]]}  # Django's search box has no label
+OURS = {
+    "include": [["#content"]],
+    "exclude": [["#changelist-search"]],
+}  # Django's search box has no label
 SETTLED = "Promise.allSettled(document.getAnimations().map(each => each.finished))"  # links fade from colour to colour
 # Where to leave pictures of the pages, for a person to look at.
 PICTURES = os.environ.get("HORSIES_TEST_PICTURES")
@@ -94,11 +113,24 @@ def look(monkeypatch: pytest.MonkeyPatch, live_server: Any) -> Iterator[Look]:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=arguments)
         context = browser.new_context(color_scheme="light", viewport={"width": 1280, "height": 900})
         context.add_init_script("localStorage.setItem('django.admin.navSidebarIsOpen', 'false')")
-        context.add_cookies([{"name": "sessionid", "value": client.cookies["sessionid"].value, "url": live_server.url}])
+        context.add_cookies(
+            [
+                {
+                    "name": "sessionid",
+                    "value": client.cookies["sessionid"].value,
+                    "url": live_server.url,
+                }
+            ]
+        )
         page = context.new_page()
         page.on("pageerror", lambda problem: complaints.append(str(problem)))
         page.on("console", note)
-        page.on("request", lambda request: request.url.startswith(live_server.url) or complaints.append(request.url))
+        page.on(
+            "request",
+            lambda request: (
+                request.url.startswith(live_server.url) or complaints.append(request.url)
+            ),
+        )
         page.route("**/favicon.ico", lambda route: route.fulfill(status=204))
         yield opened
         context.close()
@@ -110,13 +142,22 @@ def look(monkeypatch: pytest.MonkeyPatch, live_server: Any) -> Iterator[Look]:
 @pytest.fixture
 def library(transactional_db: None) -> Task:
     """The rows of a document library on a busy morning; returns the task that failed."""
-    Queue.objects.bulk_create([Queue(name=name) for name in ("default", "index", "mail")], ignore_conflicts=True)
+    Queue.objects.bulk_create(
+        [Queue(name=name) for name in ("default", "index", "mail")], ignore_conflicts=True
+    )
     processes = {"web-1": 4127, "web-2": 988}
-    workers = [living_worker("default", "index", "mail", hostname=name, pid=pid) for name, pid in processes.items()]
+    workers = [
+        living_worker("default", "index", "mail", hostname=name, pid=pid)
+        for name, pid in processes.items()
+    ]
     for worker in workers:
         HeartbeatFactory.create_batch(2, worker_id=worker.pk)
     path = {"path": "archive/1998/letters.txt", "language": "de"}
-    names = ("documents.tasks.import_file", "documents.tasks.index_document", "mail.tasks.send_receipt")
+    names = (
+        "documents.tasks.import_file",
+        "documents.tasks.index_document",
+        "mail.tasks.send_receipt",
+    )
     for number, status in enumerate([*[Status.COMPLETED] * 30, *Status]):
         held = status in (Status.RUNNING, Status.COMPLETED, Status.FAILED)
         claimed = {"claimed_by": workers[number % 2].pk} if held else {}
@@ -124,8 +165,14 @@ def library(transactional_db: None) -> Task:
             task_name=names[number % 3], queue_name=("default", "index", "mail")[number % 3], status=status.value,
             kwargs=path, **claimed,
         )  # fmt: skip
-    exception = {"type": "UnicodeDecodeError", "repr": "UnicodeDecodeError()", "traceback": TRACEBACK}
-    problem = error("NOT_TEXT", "The file is not UTF-8.", data={"byte": 0, "value": 255}, exception=exception)
+    exception = {
+        "type": "UnicodeDecodeError",
+        "repr": "UnicodeDecodeError()",
+        "traceback": TRACEBACK,
+    }
+    problem = error(
+        "NOT_TEXT", "The file is not UTF-8.", data={"byte": 0, "value": 255}, exception=exception
+    )
     began = now() - dt.timedelta(seconds=70)
     failed = TaskFactory(
         task_name=names[0], status="FAILED", error_code="NOT_TEXT", result=problem, claimed_by=workers[0].pk, max_retries=1,
@@ -145,14 +192,30 @@ def library(transactional_db: None) -> Task:
 def crowded(library: Task) -> Queue:
     """Limits over the library: a queue with partitions, overridden; one that is paused; a cap of the whole cluster."""
     rule = {"partition_by_args": ["customer"], "partition_max_concurrency": 2, "max_concurrency": 8}
-    queues.change("mail", {**rule, "priority": 5}, actor="ada", reason="Three customers were all of the traffic.")
-    reason, until = "The mail provider throttles us until Friday.", dt.datetime.now(dt.UTC) + dt.timedelta(days=2)
-    queues.override("mail", {"max_concurrency": 4, "local_limit": None}, actor="grace", reason=reason, until=until)
+    queues.change(
+        "mail",
+        {**rule, "priority": 5},
+        actor="ada",
+        reason="Three customers were all of the traffic.",
+    )
+    reason, until = (
+        "The mail provider throttles us until Friday.",
+        dt.datetime.now(dt.UTC) + dt.timedelta(days=2),
+    )
+    queues.override(
+        "mail",
+        {"max_concurrency": 4, "local_limit": None},
+        actor="grace",
+        reason=reason,
+        until=until,
+    )
     queues.pause("index", actor="ada", reason="The disk of the index is full.")
     queues.change("*", {"max_concurrency": 40}, actor="ada")
     alive, silent = Worker.objects.order_by("hostname")
     Heartbeat.objects.filter(pk=silent.pk).update(died_at=now())
-    for number, (customer, worker) in enumerate([("acme", alive), ("acme", alive), ("globex", silent)]):
+    for number, (customer, worker) in enumerate(
+        [("acme", alive), ("acme", alive), ("globex", silent)]
+    ):
         started = now() - dt.timedelta(seconds=47 * number + 3)
         task = TaskFactory(
             task_name="mail.tasks.send_newsletter", queue_name="mail", status="RUNNING", kwargs={"customer": customer},
@@ -176,16 +239,29 @@ def night(library: Task) -> None:
     """What failed since the evening: tasks of three names, those of the first in two places."""
     worker = Worker.objects.get(hostname="web-1").pk
     failed = [("mail", "mail.tasks.send_receipt", "PROVIDER_REFUSED", 1_811)]
-    rest = [("index", "documents.tasks.index_document", "TIMED_OUT", 12), ("default", library.task_name, "NOT_TEXT", 1)]
+    rest = [
+        ("index", "documents.tasks.index_document", "TIMED_OUT", 12),
+        ("default", library.task_name, "NOT_TEXT", 1),
+    ]
     counted(*failed, *rest, ago=dt.timedelta(minutes=20))
     Worker.objects.exclude(stopped_at=None).delete()  # the one that counted
-    refused = (9, "ConnectionRefusedError", "The provider refused the connection: mx1.example.org:587")
+    refused = (
+        9,
+        "ConnectionRefusedError",
+        "The provider refused the connection: mx1.example.org:587",
+    )
     missing = (3, "TemplateDoesNotExist", "receipt.tr.html")
     places = {"mail/provider.py in deliver": refused, "mail/tasks.py in render": missing}
     for site, (many, exception, message) in places.items():
         name, code = "mail.tasks.send_receipt", "PROVIDER_REFUSED"
         at = now() - dt.timedelta(minutes=20)
-        of = {"task_name": name, "queue_name": "mail", "status": "FAILED", "error_code": code, "sent_at": at}
+        of = {
+            "task_name": name,
+            "queue_name": "mail",
+            "status": "FAILED",
+            "error_code": code,
+            "sent_at": at,
+        }
         for task in TaskFactory.create_batch(many, **of, claimed_by=worker):
             TaskAttemptFactory(
                 task_id=task.pk, error_code=code, exception_class=exception, error_message=message, site=site, site_line=7,
@@ -212,8 +288,14 @@ def assert_readable(page: Any, name: str, badges: int = 0) -> None:
             page.set_viewport_size({"width": width, "height": 900})
             assert page.evaluate(WIDE) <= 0, f"{name} has to be scrolled sideways at {width}"
             if (scheme, width) in (("dark", 390), ("light", 1_400)):  # takes most of the time
-                found = page.evaluate("context => axe.run(context, {resultTypes: ['violations']})", OURS)["violations"]
-                serious = [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in SERIOUS]
+                found = page.evaluate(
+                    "context => axe.run(context, {resultTypes: ['violations']})", OURS
+                )["violations"]
+                serious = [
+                    (one["id"], one["nodes"][0]["html"])
+                    for one in found
+                    if one["impact"] in SERIOUS
+                ]
                 assert serious == [], (name, scheme, width)
         if PICTURES:
             picture(page, name, scheme)
@@ -229,10 +311,16 @@ def assert_all_readable(look: Look, addresses: dict[str, str], **badges: int) ->
 def picture(page: Any, name: str, scheme: str) -> None:
     """Leave pictures of a page, at the width of a telephone and at one that can be read in a page of the documentation."""
     for width, highest in ((390, 1_600), (1_200, 900 if name == "tasks" else 2_400)):
-        page.set_viewport_size({"width": width, "height": 1_200})  # the frame of a drawing depends on it
-        bottom = page.locator("#content").evaluate("content => content.getBoundingClientRect().bottom")
+        page.set_viewport_size(
+            {"width": width, "height": 1_200}
+        )  # the frame of a drawing depends on it
+        bottom = page.locator("#content").evaluate(
+            "content => content.getBoundingClientRect().bottom"
+        )
         clip = {"x": 0, "y": 0, "width": width, "height": min(bottom + 20, highest)}
-        page.screenshot(path=Path(str(PICTURES)) / f"{name}-{width}-{scheme}.png", full_page=True, clip=clip)
+        page.screenshot(
+            path=Path(str(PICTURES)) / f"{name}-{width}-{scheme}.png", full_page=True, clip=clip
+        )
 
 
 def test_every_page_of_tasks_is_readable_and_keeps_to_a_strict_policy(
@@ -242,7 +330,9 @@ def test_every_page_of_tasks_is_readable_and_keeps_to_a_strict_policy(
         reverse("admin:horsies_task_changelist"),
         "?since=day&task=mail.tasks.send_receipt&code=PROVIDER_REFUSED",
     )
-    waiting, running = (Task.objects.filter(**which)[0] for which in ({"parked": True}, {"status": "RUNNING"}))
+    waiting, running = (
+        Task.objects.filter(**which)[0] for which in ({"parked": True}, {"status": "RUNNING"})
+    )
     addresses = {
         "tasks": tasks,
         "task": reverse("admin:horsies_task_change", args=(library.pk,)),
@@ -256,9 +346,13 @@ def test_every_page_of_tasks_is_readable_and_keeps_to_a_strict_policy(
     assert_all_readable(look, addresses, tasks=50, task=1)
 
 
-def test_every_page_of_queues_and_workers_is_readable_and_keeps_to_a_strict_policy(look: Look, crowded: Queue) -> None:
+def test_every_page_of_queues_and_workers_is_readable_and_keeps_to_a_strict_policy(
+    look: Look, crowded: Queue
+) -> None:
     worker = Worker.objects.get(hostname="web-1")
-    addresses = {f"{name}s": reverse(f"admin:horsies_{name}_changelist") for name in ("worker", "queue")}
+    addresses = {
+        f"{name}s": reverse(f"admin:horsies_{name}_changelist") for name in ("worker", "queue")
+    }
     addresses |= {
         "worker": reverse("admin:horsies_worker_change", args=(worker.pk,)),
         "queue": reverse("admin:horsies_queue_change", args=("mail",)),
@@ -267,7 +361,9 @@ def test_every_page_of_queues_and_workers_is_readable_and_keeps_to_a_strict_poli
         "override": reverse("admin:horsies_queue_override", args=("mail",)),
         "pause": reverse("admin:horsies_queue_pause", args=("mail",)),
         "audit": reverse("admin:horsies_auditentry_changelist"),
-        "entry": reverse("admin:horsies_auditentry_change", args=(AuditEntry.objects.latest("pk").pk,)),
+        "entry": reverse(
+            "admin:horsies_auditentry_change", args=(AuditEntry.objects.latest("pk").pk,)
+        ),
     }
     assert_all_readable(look, addresses, workers=2, worker=1, queues=2, queue=8, paused=2)
 
@@ -277,7 +373,9 @@ def test_a_person_reads_why_a_task_failed_and_retries_it_once(look: Look, librar
     playwright.expect(page.locator(".horsies-headline")).to_contain_text("Failed")
     page.get_by_text("All frames").first.wait_for(state="attached")
     page.set_viewport_size({"width": 1_000, "height": 900})  # narrower than the drawing
-    assert page.locator(".horsies-timeline").evaluate_all(CUT) == [False, False], "the whole timeline is in sight"
+    assert page.locator(".horsies-timeline").evaluate_all(CUT) == [False, False], (
+        "the whole timeline is in sight"
+    )
     page.get_by_role("link", name="Retry").click()
     page.get_by_label("Reason:").fill("The file is whole again.")
     assert_readable(page, "task-retry")
@@ -293,7 +391,9 @@ def test_a_person_retries_all_that_failed_and_the_page_goes_on_by_itself(
 ) -> None:
     monkeypatch.setattr(selection, "BATCH", 2)
     monkeypatch.setattr(all_page, "REQUEST_SECONDS", 0.0)
-    TaskFactory.create_batch(7, status="FAILED", error_code="OH_NO", finished_at=now() - dt.timedelta(hours=1))
+    TaskFactory.create_batch(
+        7, status="FAILED", error_code="OH_NO", finished_at=now() - dt.timedelta(hours=1)
+    )
     page = look(reverse("admin:horsies_task_changelist") + "?status=FAILED")
     page.get_by_role("link", name="Act on all that match").click()
     page.get_by_role("button", name="Count them").click()

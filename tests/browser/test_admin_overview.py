@@ -81,7 +81,9 @@ def busy(crowded: Any) -> None:
         counted(*rows, ago=dt.timedelta(minutes=minutes), seconds=minutes % 9)
     Worker.objects.exclude(stopped_at=None).delete()  # those who counted
     night = {"task": "documents.tasks.reindex", "pattern": "0 3 * * *", "zone": "UTC"}
-    Schedule.objects.bulk_create([Schedule(name="reindex", changes=night, next_at=now() - dt.timedelta(hours=2))])
+    Schedule.objects.bulk_create(
+        [Schedule(name="reindex", changes=night, next_at=now() - dt.timedelta(hours=2))]
+    )
 
 
 def test_it_is_readable_at_any_width(look: Look, busy: None) -> None:
@@ -96,12 +98,21 @@ def test_it_is_readable_at_any_width(look: Look, busy: None) -> None:
         chart = page.get_by_role("img", name="mail, Last hour: least")
         playwright.expect(chart).to_be_visible()
         playwright.expect(page.get_by_role("heading", name="Problems")).to_be_in_viewport()
-        assert chart.evaluate("chart => chart.getBoundingClientRect().right < innerWidth") or width == 768
-        label = page.locator("td", has=chart).evaluate("cell => getComputedStyle(cell, '::before').content")
-        assert label == ('"Finished"' if width < 600 else "none"), "a column has its name in a card, too"
+        assert (
+            chart.evaluate("chart => chart.getBoundingClientRect().right < innerWidth")
+            or width == 768
+        )
+        label = page.locator("td", has=chart).evaluate(
+            "cell => getComputedStyle(cell, '::before').content"
+        )
+        assert label == ('"Finished"' if width < 600 else "none"), (
+            "a column has its name in a card, too"
+        )
 
 
-def test_it_shows_a_new_failure_without_a_reload_and_keeps_the_focus(look: Look, busy: None) -> None:
+def test_it_shows_a_new_failure_without_a_reload_and_keeps_the_focus(
+    look: Look, busy: None
+) -> None:
     page = look(overview("?span=day"))
     held(page)
     failures = page.get_by_role("heading", name="Most failures").locator("xpath=..")
@@ -139,7 +150,8 @@ def test_what_cannot_be_refreshed_says_so_and_recovers(look: Look, busy: None) -
     page = look(overview())
     held(page)
     page.route(
-        "**/admin/horsies/", lambda route: route.fulfill(status=200, body="<p>Log in</p>", content_type="text/html")
+        "**/admin/horsies/",
+        lambda route: route.fulfill(status=200, body="<p>Log in</p>", content_type="text/html"),
     )
     page.clock.run_for(PERIOD)
     playwright.expect(page.get_by_text("The overview could not be refreshed.")).to_be_visible()

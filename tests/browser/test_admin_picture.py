@@ -69,28 +69,39 @@ def order(transactional_db: None) -> Any:
     charged = flow.add(flows.number, 4, name="charge the card of the customer", after=reserved)
     parcels = flow.add(flows.numbers, 9, name="split into parcels", after=reserved)
     packed = flow.map(flows.odd_fails, n=parcels, name="pack")
-    approved = flow.gate("approve the shipping", after=[charged], permission="horsies.configure_queue")
+    approved = flow.gate(
+        "approve the shipping", after=[charged], permission="horsies.configure_queue"
+    )
     paid = flow.signal("paid", name="wait for the payment", after=charged)
     tomorrow = dt.datetime.now(dt.UTC) + dt.timedelta(hours=20)
     night = flow.until(tomorrow, name="a night to revoke it", after=charged)
     flow.add(partners, name="notify partners", after=charged)
     flow.add(flows.skips, name="wrap as a gift", when=reserved.matches('$.language == "de"'))
     shipped = flow.add(flows.number, 5, name="ship", after=[approved, paid, night])
-    flow.add(flows.number, 6, name="shop.warehouse.tasks.send_the_receipt_with_all_parcels", after=[shipped, charged])
+    flow.add(
+        flows.number,
+        6,
+        name="shop.warehouse.tasks.send_the_receipt_with_all_parcels",
+        after=[shipped, charged],
+    )
     flow.add(flows.number, 7, name="report", after=packed)
     handle = flow.send()
     drain(raise_errors=False)
     return handle
 
 
-def test_a_picture_is_readable_at_any_width_and_only_its_frame_scrolls_sideways(look: Look, order: Any) -> None:
+def test_a_picture_is_readable_at_any_width_and_only_its_frame_scrolls_sideways(
+    look: Look, order: Any
+) -> None:
     page = look(address(order))
     for scheme, width in itertools.product(("light", "dark"), (1_280, NARROW)):
         page.emulate_media(color_scheme=scheme)
         page.set_viewport_size({"width": width, "height": 900})
         page.reload()
         canvas = page.locator(CANVAS)
-        assert canvas.evaluate("canvas => canvas.scrollWidth > canvas.clientWidth") == (width == NARROW)
+        assert canvas.evaluate("canvas => canvas.scrollWidth > canvas.clientWidth") == (
+            width == NARROW
+        )
         boxes = page.locator(".horsies-box")
         assert boxes.count() == 12
         assert boxes.evaluate_all(UNFIT) == []
@@ -124,10 +135,14 @@ def test_the_picture_of_an_import_is_readable_while_it_waits_and_when_it_was_und
     assert_readable(look(address(handle)), "workflow-undone", 1)
 
 
-def test_a_person_walks_through_the_boxes_with_the_keyboard_and_opens_one(look: Look, order: Any) -> None:
+def test_a_person_walks_through_the_boxes_with_the_keyboard_and_opens_one(
+    look: Look, order: Any
+) -> None:
     focused = "document.activeElement.id"
     top = "document.activeElement.closest('g[transform]').transform.baseVal[0].matrix.f"
-    outline = "getComputedStyle(document.activeElement.querySelector('.horsies-outline')).strokeWidth"
+    outline = (
+        "getComputedStyle(document.activeElement.querySelector('.horsies-outline')).strokeWidth"
+    )
     page = look(address(order))
     link = page.get_by_role("link", name="approve the shipping, gate, waiting, needs a decision")
     playwright.expect(link).to_have_count(1)
@@ -146,12 +161,16 @@ def test_a_person_walks_through_the_boxes_with_the_keyboard_and_opens_one(look: 
     page.locator("#horsies-node-1").focus()
     page.keyboard.press("Enter")
     page.wait_for_url("**/nodes/1/")
-    playwright.expect(page.get_by_role("heading", name="charge the card of the customer")).to_be_visible()
+    playwright.expect(
+        page.get_by_role("heading", name="charge the card of the customer")
+    ).to_be_visible()
     page.get_by_role("link", name="Picture").click()
     playwright.expect(page.locator("#horsies-node-1")).to_be_in_viewport()
 
 
-def test_a_picture_follows_its_run_and_keeps_the_focus_the_place_and_the_size(look: Look, order: Any) -> None:
+def test_a_picture_follows_its_run_and_keeps_the_focus_the_place_and_the_size(
+    look: Look, order: Any
+) -> None:
     page = look(address(order))
     page.set_viewport_size({"width": NARROW, "height": 900})
     page.reload()
@@ -177,13 +196,17 @@ def test_a_picture_follows_its_run_and_keeps_the_focus_the_place_and_the_size(lo
     playwright.expect(page.get_by_text("follows the run")).to_have_count(0)
 
 
-def test_a_thousand_nodes_are_drawn_and_fit_when_they_are_asked_to(look: Look, transactional_db: None) -> None:
+def test_a_thousand_nodes_are_drawn_and_fit_when_they_are_asked_to(
+    look: Look, transactional_db: None
+) -> None:
     chance = random.Random(3)
     flow = Workflow("large")
     rows: list[list[Any]] = []
     for layer in range(25):
         after = [chance.sample(rows[-1], 3) if rows else [] for _ in range(40)]
-        rows.append([flow.add(flows.number, n, name=f"step {layer}.{n}", after=after[n]) for n in range(40)])
+        rows.append(
+            [flow.add(flows.number, n, name=f"step {layer}.{n}", after=after[n]) for n in range(40)]
+        )
     handle = flow.send()
     page = look(address(handle))
     assert page.locator(".horsies-box").count() == 1_000
@@ -200,7 +223,10 @@ def test_a_thousand_nodes_are_drawn_and_fit_when_they_are_asked_to(look: Look, t
 
 def test_without_script_the_picture_is_all_there(look: Look, order: Any) -> None:
     page = look(address(order))
-    page.route("**/picture.js", lambda route: route.fulfill(status=200, body="", content_type="text/javascript"))
+    page.route(
+        "**/picture.js",
+        lambda route: route.fulfill(status=200, body="", content_type="text/javascript"),
+    )
     page.reload()
     assert page.locator(".horsies-box").count() == 12
     playwright.expect(page.get_by_role("button", name="Fit all")).to_have_count(0)
@@ -211,7 +237,9 @@ def test_without_script_the_picture_is_all_there(look: Look, order: Any) -> None
 # The other pages of runs
 
 
-def test_every_page_of_workflows_is_readable_and_keeps_to_a_strict_policy(look: Look, order: Any) -> None:
+def test_every_page_of_workflows_is_readable_and_keeps_to_a_strict_policy(
+    look: Look, order: Any
+) -> None:
     order.pause(actor="grace", reason="Look at parcel 3 first.")
     id_ = order.workflow_id
     task = Task.objects.filter(workflow_id=id_, node__isnull=False)[0]

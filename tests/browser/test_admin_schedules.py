@@ -15,7 +15,11 @@ from tests.support.factories import now
 
 __all__ = ["look", "pytestmark"]
 
-INDEX, TIDY, DIGEST = "documents.tasks.index_documents", "documents.tasks.tidy", "mail.tasks.send_digest"
+INDEX, TIDY, DIGEST = (
+    "documents.tasks.index_documents",
+    "documents.tasks.tidy",
+    "mail.tasks.send_digest",
+)
 BOARD, OLD = "report for the board", "old report"
 LONG = "documents.importer.tasks.import_everything_that_the_supplier_has_sent_since_we_looked"
 # The ratio of the luminances of each block, or of its border, and of what lies behind it.
@@ -43,11 +47,15 @@ def timetable(transactional_db: None) -> None:
     schedules.change(INDEX, changes, actor="grace", reason="The backup runs until five.")
     schedules.disable(DIGEST, actor="ada", reason="The provider is down.")
     force(OLD, gone_at=now(), next_at=None)
-    force(TIDY, next_at=now() + dt.timedelta(minutes=7), next_fire_at=now() + dt.timedelta(minutes=7))
+    force(
+        TIDY, next_at=now() + dt.timedelta(minutes=7), next_fire_at=now() + dt.timedelta(minutes=7)
+    )
     force(BOARD, error="shop.tasks.mail: argument 'to': expected str, got int", error_at=now())
 
 
-def test_the_pages_about_schedules_are_readable_and_keep_to_a_strict_policy(look: Look, timetable: None) -> None:
+def test_the_pages_about_schedules_are_readable_and_keep_to_a_strict_policy(
+    look: Look, timetable: None
+) -> None:
     pages = {
         "schedule": ("change", INDEX), "schedule-broken": ("change", BOARD), "schedule-off": ("change", DIGEST),
         "schedule-edit": ("edit", INDEX), "schedule-run": ("run_now", INDEX), "schedule-revert": ("revert", INDEX),
@@ -58,7 +66,9 @@ def test_the_pages_about_schedules_are_readable_and_keep_to_a_strict_policy(look
         "schedules": reverse(LIST),
         "schedule-add": reverse(ADD),
         "schedule-audit": reverse("admin:horsies_auditentry_changelist"),
-        "schedule-entry": reverse("admin:horsies_auditentry_change", args=(AuditEntry.objects.latest("pk").pk,)),
+        "schedule-entry": reverse(
+            "admin:horsies_auditentry_change", args=(AuditEntry.objects.latest("pk").pk,)
+        ),
     }
     badges = {"schedules": 7, "schedule": 14, "schedule-off": 5}
     for name, address in addresses.items():

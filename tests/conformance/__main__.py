@@ -23,11 +23,21 @@ SUITE_OF_BACKPORT = "6.0.10"
 
 def fetched(version: str, into: Path) -> Path:
     """Return the directory ``tests`` of Django's source distribution."""
-    command = ["-m", "pip", "download", "--quiet", "--no-deps", "--no-binary=:all:", "--ignore-requires-python"]
+    command = [
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--no-binary=:all:",
+        "--ignore-requires-python",
+    ]
     subprocess.run([sys.executable, *command, f"--dest={into}", f"django=={version}"], check=True)
     (archive,) = into.glob("*.tar.gz")
     with tarfile.open(archive) as tar:
-        wanted = [member for member in tar.getmembers() if re.match(r"[^/]+/tests/tasks/", member.name)]
+        wanted = [
+            member for member in tar.getmembers() if re.match(r"[^/]+/tests/tasks/", member.name)
+        ]
         tar.extractall(into, wanted, filter="data")
     archive.unlink()
     (found,) = into.glob("*/tests")
@@ -38,7 +48,10 @@ def renamed(suite: Path) -> Path:
     """Rewrite the suite to the names of the backport."""
     from horsies_django.backends.backport import HorsiesBackend
 
-    names = {"InvalidTask": HorsiesBackend.api.invalid_task, "InvalidTaskBackend": HorsiesBackend.api.invalid_backend}
+    names = {
+        "InvalidTask": HorsiesBackend.api.invalid_task,
+        "InvalidTaskBackend": HorsiesBackend.api.invalid_backend,
+    }
     for path in (suite / "tasks").glob("*.py"):
         text = path.read_text().replace("django.tasks", "django_tasks")
         for name, kind in names.items():
@@ -50,10 +63,18 @@ def renamed(suite: Path) -> Path:
 def suites(work: Path) -> Iterator[tuple[str, str, Path]]:
     """Yield the package whose backend is tested, the name of the suite, and the directory that goes onto the path."""
     if HAS_OWN:
-        yield "django.tasks", f"the suite of Django {django.get_version()}", fetched(django.get_version(), work / "own")
+        yield (
+            "django.tasks",
+            f"the suite of Django {django.get_version()}",
+            fetched(django.get_version(), work / "own"),
+        )
     if importlib.util.find_spec("django_tasks"):
         suite = renamed(fetched(SUITE_OF_BACKPORT, work / "backport"))
-        yield "django_tasks", f"the suite of Django {SUITE_OF_BACKPORT} under the names of the backport", suite
+        yield (
+            "django_tasks",
+            f"the suite of Django {SUITE_OF_BACKPORT} under the names of the backport",
+            suite,
+        )
 
 
 def main() -> int:
@@ -71,7 +92,15 @@ def main() -> int:
                 "DJANGO_SETTINGS_MODULE": "conformance.settings",
                 "CONFORMANCE_PACKAGE": package,
             }
-            command = [sys.executable, "-m", "django", "test", "--noinput", "-v1", "conformance.suite"]
+            command = [
+                sys.executable,
+                "-m",
+                "django",
+                "test",
+                "--noinput",
+                "-v1",
+                "conformance.suite",
+            ]
             if not os.environ.get("DATABASE_URL"):
                 command = [sys.executable, "-m", "example_project.postgres", *command]
             codes.append(subprocess.run(command, cwd=work, env=environment, check=False).returncode)

@@ -20,7 +20,9 @@ class Handler(socketserver.StreamRequestHandler):
     def handle(self) -> None:
         """Keep each record under the id of its task."""
         while len(length := self.rfile.read(4)) == 4:
-            record = logging.makeLogRecord(pickle.loads(self.rfile.read(struct.unpack(">L", length)[0])))
+            record = logging.makeLogRecord(
+                pickle.loads(self.rfile.read(struct.unpack(">L", length)[0]))
+            )
             id_ = record.getMessage().split("id=", 1)[-1].split(" ", 1)[0]
             with _lock:
                 _waiting[id_].append(record)

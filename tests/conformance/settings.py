@@ -32,6 +32,11 @@ LOGGING: dict[str, Any] = {
 }
 if PORT := os.environ.get("CONFORMANCE_LOG_PORT"):
     LOGGING["handlers"] = {
-        "tests": {"class": "logging.handlers.SocketHandler", "host": "127.0.0.1", "port": int(PORT), "level": "DEBUG"}
+        "tests": {
+            "class": "logging.handlers.SocketHandler",
+            "host": "127.0.0.1",
+            "port": int(PORT),
+            "level": "DEBUG",
+        }
     }
     LOGGING["loggers"][PACKAGE] = {"handlers": ["tests"], "level": "DEBUG"}

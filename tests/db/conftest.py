@@ -30,7 +30,10 @@ Parts = Callable[[int], None]
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let tests of this folder commit what they do, unless they say otherwise."""
     for item in items:
-        if Path(__file__).parent in item.path.parents and item.get_closest_marker("django_db") is None:
+        if (
+            Path(__file__).parent in item.path.parents
+            and item.get_closest_marker("django_db") is None
+        ):
             item.add_marker(pytest.mark.django_db(transaction=True))
 
 

@@ -32,7 +32,18 @@ from tests.apps.project import flows
 from tests.conftest import Claimer, Connect, sql
 from tests.db.graphs import Dice, acting, add, build, graph_of, spot_of
 from tests.db.lives import THRESHOLD, enlist
-from tests.support.models.workflows import BAD, FINAL, LARGE, Fate, Graph, Path, Place, Run, Spot, too_large
+from tests.support.models.workflows import (
+    BAD,
+    FINAL,
+    LARGE,
+    Fate,
+    Graph,
+    Path,
+    Place,
+    Run,
+    Spot,
+    too_large,
+)
 
 TABLES = (
     "task_attempts", "tasks", "workflow_signals", "workflow_edges", "workflow_nodes", "workflows", "heartbeats", "workers",
@@ -125,7 +136,11 @@ class Engine(Claimer):
         self.advance()
 
     def advance_run(
-        self, run: uuid.UUID, tasks: Iterable[uuid.UUID] = (), children: Iterable[uuid.UUID] = (), limit: int = 200
+        self,
+        run: uuid.UUID,
+        tasks: Iterable[uuid.UUID] = (),
+        children: Iterable[uuid.UUID] = (),
+        limit: int = 200,
     ) -> Advanced:
         """Advance one run, in a transaction that may be open."""
         with self.workflows.advancing(run, tasks, children, limit) as cursor:
@@ -146,10 +161,14 @@ class Engine(Claimer):
 def ended(claim: Claim, value: Any = 1, code: str | None = None) -> Outcome:
     """Return how an attempt ended: with a value, or with an error code."""
     if code is None:
-        return Outcome(claim.id, claim.generation, "COMPLETED", json.dumps({"ok": value}), in_run=claim.in_run)
+        return Outcome(
+            claim.id, claim.generation, "COMPLETED", json.dumps({"ok": value}), in_run=claim.in_run
+        )
     status = "CANCELLED" if code in ("TASK_SKIPPED", "TASK_CANCELLED") else "FAILED"
     error = {"error_code": code, "message": "no", "data": None, "exception": None}
-    return Outcome(claim.id, claim.generation, status, json.dumps({"err": error}), code, in_run=claim.in_run)
+    return Outcome(
+        claim.id, claim.generation, status, json.dumps({"err": error}), code, in_run=claim.in_run
+    )
 
 
 class Hand:
@@ -246,7 +265,9 @@ class Driven:
                 self.advance(engine)
             self.check()
             busy = any(engine.claims or engine.advancer.owed for engine in self.engines)
-            if not busy and not self.rows("SELECT FROM horsies_workflows w WHERE w.finished_at IS NULL"):
+            if not busy and not self.rows(
+                "SELECT FROM horsies_workflows w WHERE w.finished_at IS NULL"
+            ):
                 return
         raise AssertionError(f"stuck as {self.handle.status()}: {self.left()}")
 
@@ -259,7 +280,9 @@ class Driven:
             else:
                 kept.append((claim, place))
         engine.goes_on = self.dice.choice([None, engine.max_bytes])
-        passed = engine.run_pass(100 if all_ else self.dice.choice([0, 1, 2, 3, 8]), [outcome for outcome, _ in ends])
+        passed = engine.run_pass(
+            100 if all_ else self.dice.choice([0, 1, 2, 3, 8]), [outcome for outcome, _ in ends]
+        )
         assert passed.landed == {outcome.id for outcome, _ in ends}
         for outcome, place in ends:
             self.settled(outcome, place, passed)
@@ -291,14 +314,18 @@ class Driven:
 
     def reap(self, engine: Engine) -> dict[uuid.UUID, str]:
         """Let an engine die with its tasks running, and another one rescue them; return what became of these."""
-        self.looker.execute("UPDATE horsies_heartbeats SET died_at = now() WHERE id = %s", [engine.id])
+        self.looker.execute(
+            "UPDATE horsies_heartbeats SET died_at = now() WHERE id = %s", [engine.id]
+        )
         told = WorkerStore(self.looker).reap(THRESHOLD, judge=False, many=1_000)
         return {id_: kind for kind, id_, *_ in told}
 
     def judge_nothing_left(self) -> None:
         """Check that all nodes and tasks have ended, and that nobody will look at a run any more."""
         assert self.left() == []
-        assert not self.rows("SELECT t.task_name, t.status, t.node FROM horsies_tasks t WHERE t.finished_at IS NULL")
+        assert not self.rows(
+            "SELECT t.task_name, t.status, t.node FROM horsies_tasks t WHERE t.finished_at IS NULL"
+        )
         assert self.engines[0].workflows.owed(None, 1_000) == []
 
 
@@ -316,7 +343,9 @@ class Drive(Driven):
     def begin(self, seed: int, size: int, **how: Any) -> None:
         """Send a random workflow into empty tables. The settings must have the same MAX_PAYLOAD_BYTES."""
         self.clear()
-        self.looker.execute("ALTER SEQUENCE horsies_workflow_node_numbers RESTART")  # plans depend on numbers
+        self.looker.execute(
+            "ALTER SEQUENCE horsies_workflow_node_numbers RESTART"
+        )  # plans depend on numbers
         self.seed = seed
         self.dice = Dice(f"{seed}")
         self.plans: dict[Place, Plan] = {}
@@ -330,7 +359,9 @@ class Drive(Driven):
         self.run = Run(graph_of(self.dice, size, large=self.dice.chance(0.3), **how), self.fate)
         self.handle = build(self.run.graph, "model").send()
         self.paths: dict[uuid.UUID, Path] = {self.handle.workflow_id: ()}
-        self.latest: dict[Path, uuid.UUID] = {}  # the runs that were at their places when last looked at
+        self.latest: dict[
+            Path, uuid.UUID
+        ] = {}  # the runs that were at their places when last looked at
 
     # what tasks do
 
@@ -342,13 +373,16 @@ class Drive(Driven):
             spot = self.run.find(path).graph.spots[number]
             ends = ["COMPLETED"] * 12 + ["FAILED"] * 3 + ["SKIPPED"] * 1 + ["CANCELLED"] * 1
             value = (
-                [dice.randrange(4) for _ in range(dice.choice([0, 1, 4]))] if dice.chance(0.3) else dice.randrange(3)
+                [dice.randrange(4) for _ in range(dice.choice([0, 1, 4]))]
+                if dice.chance(0.3)
+                else dice.randrange(3)
             )
             if self.run.graph.large and dice.chance(0.4):
                 value = LARGE
             status = dice.choice(ends)
             plan = Plan(
-                Fate(status, value if status == "COMPLETED" else None), dice.choice([0, 1, 2]) if spot.retries else 0
+                Fate(status, value if status == "COMPLETED" else None),
+                dice.choice([0, 1, 2]) if spot.retries else 0,
             )
             if number < ADDED and dice.chance(0.1):
                 plan.grows, plan.wavers = self.grown(dice), dice.chance(0.5)
@@ -372,12 +406,20 @@ class Drive(Driven):
         flow, plan = inside(claim), self.plan(place)
         made: dict[int, Node] = {}
         for spot in plan.grows:
-            constant = claim.attempt if plan.wavers and spot.kind == "task" and spot.source is None else None
+            constant = (
+                claim.attempt
+                if plan.wavers and spot.kind == "task" and spot.source is None
+                else None
+            )
 
-            def work(path: Path, spot: Spot, constant: Any = constant) -> tuple[Any, dict[str, Any]]:
+            def work(
+                path: Path, spot: Spot, constant: Any = constant
+            ) -> tuple[Any, dict[str, Any]]:
                 return acting(path, spot)[0], {} if constant is None else {"value": constant}
 
-            node = made[spot.number] = add(flow, spot, made, f"g{number}.{index}.{spot.number}", work)
+            node = made[spot.number] = add(
+                flow, spot, made, f"g{number}.{index}.{spot.number}", work
+            )
 
             def real(each: Any, made: dict[int, Node] = made) -> Any:
                 """Return the numbers of nodes in the run."""
@@ -385,10 +427,17 @@ class Drive(Driven):
                     return type(each)(made[n].number for n in each)
                 return each if each is None or isinstance(each, list) else made[each].number
 
-            if self.row(claim.id)[1] in self.current():  # else a retry has replaced the run of the task
-                numbers = {field: real(getattr(spot, field)) for field in ("upstream", "branches", "over", "source")}
+            if (
+                self.row(claim.id)[1] in self.current()
+            ):  # else a retry has replaced the run of the task
+                numbers = {
+                    field: real(getattr(spot, field))
+                    for field in ("upstream", "branches", "over", "source")
+                }
                 when = None if spot.when is None else (real(spot.when[0]), spot.when[1])
-                self.run.find(path).add(replace(spot, number=node.number, when=when, constant=constant, **numbers))
+                self.run.find(path).add(
+                    replace(spot, number=node.number, when=when, constant=constant, **numbers)
+                )
             yield
 
     def row(self, task: uuid.UUID) -> Any:
@@ -431,7 +480,9 @@ class Drive(Driven):
         _, run, node, index, status = self.row(claim.id)
         assert status not in ("PAUSED", "CANCELLED"), f"a task of a run that is {status} starts"
         place = (self.path(run), node, index)
-        if not self.fate(place).begins:  # a task at this place was cancelled, and a retry has replaced it
+        if not self.fate(
+            place
+        ).begins:  # a task at this place was cancelled, and a retry has replaced it
             self.fates[place] = self.fate(place)._replace(begins=True)
         self.check_arguments(claim, place)
         return place
@@ -450,8 +501,14 @@ class Drive(Driven):
         spot = run.graph.spots[number]
         run.forget()
         found = json.loads(claim.kwargs)
-        expected = {"value": (run.elements(spot) or [])[index]} if spot.kind == "map" else run.argument(spot)
-        early = spot.rule == "quorum" and (isinstance(spot.source, tuple) or spot.source in spot.branches)
+        expected = (
+            {"value": (run.elements(spot) or [])[index]}
+            if spot.kind == "map"
+            else run.argument(spot)
+        )
+        early = spot.rule == "quorum" and (
+            isinstance(spot.source, tuple) or spot.source in spot.branches
+        )
         early = early or number in run.decided  # before a retry of the nodes whose values it takes
         assert found == expected or (spot.kind == "task" and early), (found, expected, spot)
 
@@ -472,7 +529,9 @@ class Drive(Driven):
         if self.dice.chance(0.4):
             with engine.conn.transaction():
                 if self.dice.chance(0.5):
-                    engine.conn.execute("SELECT FROM horsies_tasks WHERE status = 'PENDING' FOR UPDATE")
+                    engine.conn.execute(
+                        "SELECT FROM horsies_tasks WHERE status = 'PENDING' FOR UPDATE"
+                    )
                 self.handle.pause()
             running = "SELECT w.id FROM horsies_workflows w WHERE w.status = 'RUNNING'"
             assert not self.rows(running), "a run inside runs on"
@@ -489,7 +548,9 @@ class Drive(Driven):
 
     def skip(self, engine: Engine) -> None:
         """Skip a node by hand."""
-        run, number, status = self.dice.choice(self.rows(f"{NODES} ORDER BY n.workflow_id, n.number"))
+        run, number, status = self.dice.choice(
+            self.rows(f"{NODES} ORDER BY n.workflow_id, n.number")
+        )
         try:
             operations.skip(run, number)
         except WorkflowError:
@@ -511,7 +572,11 @@ class Drive(Driven):
 
     def give_back(self, engine: Engine) -> None:
         """Give tasks back that have not begun, as when a child process dies."""
-        back = [claim for claim, _ in engine.claims if claim.id not in engine.growing and self.dice.chance(0.5)]
+        back = [
+            claim
+            for claim, _ in engine.claims
+            if claim.id not in engine.growing and self.dice.chance(0.5)
+        ]
         engine.run_pass(releases=back)
         for claim, place in engine.claims:
             if claim in back:
@@ -558,13 +623,17 @@ class Drive(Driven):
                 if number in again and run.graph.spots[number].upstream & again:
                     self.renew(child)
         places = {(run.path, number) for run, _, again in runs for number in again}
-        for place in [place for place in {*self.plans, *self.fates} if self.fate(place).status in BAD]:
+        for place in [
+            place for place in {*self.plans, *self.fates} if self.fate(place).status in BAD
+        ]:
             if place[:2] in places and self.dice.chance(0.8):
                 self.fates[place] = Fate("COMPLETED", 1)
         self.run.forget()
         self.retried = True
 
-    def retried_runs(self, run: Run, *, retried: bool) -> Iterator[tuple[Run, dict[int, str], set[int]]]:
+    def retried_runs(
+        self, run: Run, *, retried: bool
+    ) -> Iterator[tuple[Run, dict[int, str], set[int]]]:
         """Yield runs with the statuses of their nodes now, and which of these run again; none of a run whose end counts."""
         now = self.statuses(run)
         final = {number: status for number, status in now.items() if status in FINAL}
@@ -574,7 +643,9 @@ class Drive(Driven):
         for number, child in run.children.items():
             renewed = number in again and run.graph.spots[number].upstream & again
             if not renewed and self.statuses(child):
-                yield from self.retried_runs(child, retried=number in again or now[number] == "ENQUEUED")
+                yield from self.retried_runs(
+                    child, retried=number in again or now[number] == "ENQUEUED"
+                )
 
     def statuses(self, run: Run) -> dict[int, str]:
         """Return the statuses of the nodes of a run; empty: it has not begun."""
@@ -585,7 +656,9 @@ class Drive(Driven):
     def renew(self, run: Run) -> None:
         """Note that another run takes the place of this one."""
         run.kept, run.decided, run.skipped, run.told = {}, set(), set(), 0
-        run.graph.spots = {number: spot for number, spot in run.graph.spots.items() if number < ADDED}
+        run.graph.spots = {
+            number: spot for number, spot in run.graph.spots.items() if number < ADDED
+        }
         self.latest.pop(run.path, None)
         for child in run.children.values():
             self.renew(child)
@@ -606,7 +679,9 @@ class Drive(Driven):
     def cancel(self) -> None:
         """Cancel the run, perhaps during a retry: what that has not reached stays as it is."""
         for run in self.run.all() if self.retrying else ():
-            run.kept |= {number: status for number, status in self.statuses(run).items() if status in BAD}
+            run.kept |= {
+                number: status for number, status in self.statuses(run).items() if status in BAD
+            }
         self.handle.cancel()
 
     # what must hold
@@ -616,7 +691,9 @@ class Drive(Driven):
         for query in (MISCOUNTED,) if self.retried else (MISCOUNTED, CROWDED):
             found = self.rows(query)
             assert not found, (self.done[-12:], found)
-        retrying = self.rows("SELECT count(*) FROM horsies_workflows WHERE retrying IS NOT NULL") != [(0,)]
+        retrying = self.rows(
+            "SELECT count(*) FROM horsies_workflows WHERE retrying IS NOT NULL"
+        ) != [(0,)]
         if retrying or self.retrying:  # a delay begins anew with each part of it
             self.dues.clear()
         self.retrying = retrying
@@ -640,15 +717,27 @@ class Drive(Driven):
         self.judge_nothing_left()
         self.run.forget()
         current = self.current()
-        found = {(self.path(run), number): status for run, number, status in self.rows(NODES) if run in current}
-        assert found == {(run.path, number): run.node(number) for run in self.run.all() for number in run.graph.spots}
+        found = {
+            (self.path(run), number): status
+            for run, number, status in self.rows(NODES)
+            if run in current
+        }
+        assert found == {
+            (run.path, number): run.node(number)
+            for run in self.run.all()
+            for number in run.graph.spots
+        }
         all_runs = self.rows("SELECT w.id, w.status, w.result FROM horsies_workflows w")
         runs = {self.path(row[0]): row for row in all_runs if row[0] in current}
-        assert {path: row[1] for path, row in runs.items()} == {run.path: run.status() for run in self.run.all()}
+        assert {path: row[1] for path, row in runs.items()} == {
+            run.path: run.status() for run in self.run.all()
+        }
         for run in self.run.all():
             id_, _, result = runs[run.path]
             self.judge_result(run, id_, result)
-            self.judge_handle(run, WorkflowHandle(id_), {path: row[0] for path, row in runs.items()})
+            self.judge_handle(
+                run, WorkflowHandle(id_), {path: row[0] for path, row in runs.items()}
+            )
         self.judge_tasks()
 
     def judge_broken_off(self) -> None:
@@ -667,7 +756,9 @@ class Drive(Driven):
             )  # fmt: skip
             if status == "FAILED" and stopped:
                 del wrong[path, number]
-        assert not wrong, [(place, self.run.find(place[0]).graph.spots[place[1]]) for place in wrong]
+        assert not wrong, [
+            (place, self.run.find(place[0]).graph.spots[place[1]]) for place in wrong
+        ]
 
     def judge_broken_maps(self) -> None:
         """Check that a map is CANCELLED if nothing of it has begun, or not all of it was sent, and else has FAILED."""
@@ -681,7 +772,10 @@ class Drive(Driven):
             if code == "WORKFLOW_ENDED":  # before it joined the run, or joined it again by a retry
                 assert status == "CANCELLED", (self.path(run), number)
             elif code == "WORKFLOW_CANCELLED":
-                assert (status, total is None or len(tasks) < total) == ("CANCELLED", True), (self.path(run), number)
+                assert (status, total is None or len(tasks) < total) == ("CANCELLED", True), (
+                    self.path(run),
+                    number,
+                )
             else:
                 passed_over = total is not None and len(tasks) < total
                 begun = passed_over or any(self.attempts[task] for task in tasks)
@@ -695,11 +789,19 @@ class Drive(Driven):
         assert {name: child.workflow_id for name, child in handle.children().items()} == children
         results = {name: each for name, each in handle.results().items() if each is not None}
         assert results.keys() == {*names.values()}
-        values = {names[number]: run.value(number) for number in names if run.node(number) == "COMPLETED"}
+        values = {
+            names[number]: run.value(number) for number in names if run.node(number) == "COMPLETED"
+        }
         assert {name: each.ok_value for name, each in results.items() if each.is_ok()} == values
-        if not self.retried and not any(run.graph.spots[number].kind == "map" for number in run.skipped):
-            assert handle.progress()[:4] == run.progress(), run.path  # else a pause may have withdrawn tasks of the map
-        assert [change.action for change in handle.history()].count("workflow.keep") == run.told, run.path
+        if not self.retried and not any(
+            run.graph.spots[number].kind == "map" for number in run.skipped
+        ):
+            assert handle.progress()[:4] == run.progress(), (
+                run.path
+            )  # else a pause may have withdrawn tasks of the map
+        assert [change.action for change in handle.history()].count("workflow.keep") == run.told, (
+            run.path
+        )
 
     def judge_result(self, run: Run, id_: uuid.UUID, result: Any) -> None:
         """Compare the result of a run with the model's."""
@@ -716,13 +818,21 @@ class Drive(Driven):
 
     def judge_tasks(self) -> None:
         """Check that each task ran as often as its attempts were settled, and that there are no others."""
-        attempts = self.rows("SELECT a.task_id, count(*) FROM horsies_task_attempts a GROUP BY a.task_id")
+        attempts = self.rows(
+            "SELECT a.task_id, count(*) FROM horsies_task_attempts a GROUP BY a.task_id"
+        )
         assert dict(attempts) == self.attempts
-        tasks = self.rows("SELECT t.workflow_id, t.node FROM horsies_tasks t WHERE t.node IS NOT NULL")
+        tasks = self.rows(
+            "SELECT t.workflow_id, t.node FROM horsies_tasks t WHERE t.node IS NOT NULL"
+        )
         current = self.current()
         found = Counter((self.path(run), node) for run, node in tasks if run in current)
         assert found == Counter(
-            {(run.path, number): run.many(number) for run in self.run.all() for number in run.graph.spots}
+            {
+                (run.path, number): run.many(number)
+                for run in self.run.all()
+                for number in run.graph.spots
+            }
         )
 
 

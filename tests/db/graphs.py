@@ -22,7 +22,9 @@ class Dice(random.Random):
         return self.random() < share
 
 
-def graph_of(dice: Dice, size: int, *, depth: int = 0, on_error: str | None = None, large: bool = False) -> Graph:
+def graph_of(
+    dice: Dice, size: int, *, depth: int = 0, on_error: str | None = None, large: bool = False
+) -> Graph:
     """Return a random graph of so many nodes. If values are ``large``, none is taken before it is known which there are."""
     graph = Graph(on_error=on_error or dice.choice(["fail", "fail", "pause"]), large=large)
     graph.max_in_flight = dice.choice([None, None, 1, 3])
@@ -43,7 +45,11 @@ def spot_of(dice: Dice, graph: Graph, number: int, size: int, depth: int) -> Spo
     spot = Spot(number, retries=dice.choice([0, 0, 0, 9]), delayed=dice.chance(0.2))
     before = list(graph.spots)
     kind = dice.random()
-    upstream = set(dice.sample(before, min(len(before), dice.choice([0, 1, 1, 1, 2, 2, 3, 8])))) if before else set()
+    upstream = (
+        set(dice.sample(before, min(len(before), dice.choice([0, 1, 1, 1, 2, 2, 3, 8]))))
+        if before
+        else set()
+    )
     if kind < 0.15:
         spot.kind, source = "map", dice.random()
         if source < 0.5 and (lists := [each for each in before if gives(graph.spots[each])]):
@@ -56,7 +62,9 @@ def spot_of(dice: Dice, graph: Graph, number: int, size: int, depth: int) -> Spo
             spot.over = [dice.randrange(4) for _ in range(dice.choice([0, 1, 3, 7]))]
     elif kind < 0.25 and depth < 2 and size > 4:
         spot.kind = "workflow"
-        spot.graph = graph_of(dice, dice.randint(1, min(6, size // 2)), depth=depth + 1, large=graph.large)
+        spot.graph = graph_of(
+            dice, dice.randint(1, min(6, size // 2)), depth=depth + 1, large=graph.large
+        )
     if upstream and dice.chance(0.25):
         values = [each for each in upstream if graph.spots[each].kind != "map"]
         if values:
@@ -68,13 +76,20 @@ def spot_of(dice: Dice, graph: Graph, number: int, size: int, depth: int) -> Spo
         spot.allow_failed = dice.chance(0.3)
     else:
         spot.allow_failed = dice.chance(0.3)
-    if spot.kind == "task" and upstream and dice.chance(0.5) and not (graph.large and spot.rule == "quorum"):
+    if (
+        spot.kind == "task"
+        and upstream
+        and dice.chance(0.5)
+        and not (graph.large and spot.rule == "quorum")
+    ):
         spot.source = dice.choice(sorted(upstream))
         if dice.chance(0.3):
             spot.source = tuple(sorted(upstream))
     spot.upstream = frozenset(upstream)
     if spot.rule == "quorum":
-        spare = set() if isinstance(spot.source, tuple) else {spot.source, spot.when and spot.when[0]}
+        spare = (
+            set() if isinstance(spot.source, tuple) else {spot.source, spot.when and spot.when[0]}
+        )
         uncounted = {each for each in spare if dice.chance(0.5)}
         spot.branches = frozenset(spot.upstream - uncounted or spot.upstream)
         spot.needs = dice.randint(1, len(spot.branches))
@@ -83,7 +98,9 @@ def spot_of(dice: Dice, graph: Graph, number: int, size: int, depth: int) -> Spo
 
 def gives(spot: Spot) -> bool:
     """Return whether a node may give a list, for all that its annotations say."""
-    return spot.graph is None or (spot.graph.output is not None and gives(spot.graph.spots[spot.graph.output]))
+    return spot.graph is None or (
+        spot.graph.output is not None and gives(spot.graph.spots[spot.graph.output])
+    )
 
 
 Work = Callable[[Path, Spot], tuple[Any, dict[str, Any]]]
@@ -98,7 +115,9 @@ def acting(path: Path, spot: Spot) -> tuple[Any, dict[str, Any]]:
 
 def build(graph: Graph, name: str, work: Work = acting, path: Path = ()) -> Workflow:
     """Return the workflow of a graph, whose nodes have the same numbers; ``work`` gives their tasks, and constant arguments."""
-    flow = (Batch if graph.callbacks else Workflow)(name, on_error=graph.on_error, max_in_flight=graph.max_in_flight)
+    flow = (Batch if graph.callbacks else Workflow)(
+        name, on_error=graph.on_error, max_in_flight=graph.max_in_flight
+    )
     made: dict[int, Node] = {}
     for spot in graph.spots.values():
         made[spot.number] = add(flow, spot, made, f"n{spot.number}", work, path)
@@ -107,7 +126,14 @@ def build(graph: Graph, name: str, work: Work = acting, path: Path = ()) -> Work
     return flow
 
 
-def add(flow: Workflow, spot: Spot, made: dict[int, Node], name: str, work: Work = acting, path: Path = ()) -> Node:
+def add(
+    flow: Workflow,
+    spot: Spot,
+    made: dict[int, Node],
+    name: str,
+    work: Work = acting,
+    path: Path = (),
+) -> Node:
     """Add a node to a workflow."""
 
     def nodes(numbers: int | tuple[int, ...]) -> Any:
@@ -116,7 +142,11 @@ def add(flow: Workflow, spot: Spot, made: dict[int, Node], name: str, work: Work
     task, constants = work(path, spot)
     if spot.rule in ("succeeded", "failed", "finished"):
         assert isinstance(flow, Batch)
-        verb = {"succeeded": flow.on_success, "failed": flow.on_failure, "finished": flow.on_finish}[spot.rule]
+        verb = {
+            "succeeded": flow.on_success,
+            "failed": flow.on_failure,
+            "finished": flow.on_finish,
+        }[spot.rule]
         return verb(task, name=name, **constants)
     after = sorted(spot.branches if spot.rule == "quorum" else spot.upstream)
     how: dict[str, Any] = {"after": [made[each] for each in after], "name": name}
@@ -126,8 +156,15 @@ def add(flow: Workflow, spot: Spot, made: dict[int, Node], name: str, work: Work
         how["when"] = made[spot.when[0]].matches(f"strict $ == {spot.when[1]}")
     if spot.kind == "map":
         assert spot.over is not None
-        return flow.map(task, value=spot.over if isinstance(spot.over, list) else nodes(spot.over), **how, **constants)
+        return flow.map(
+            task,
+            value=spot.over if isinstance(spot.over, list) else nodes(spot.over),
+            **how,
+            **constants,
+        )
     if spot.kind == "workflow":
         assert spot.graph is not None
         return flow.add(build(spot.graph, name, work, (*path, spot.number)), **how)
-    return flow.add(task, **({} if spot.source is None else {"value": nodes(spot.source)}), **how, **constants)
+    return flow.add(
+        task, **({} if spot.source is None else {"value": nodes(spot.source)}), **how, **constants
+    )

@@ -84,7 +84,9 @@ class Life:
     @property
     def holds(self) -> bool:
         """Whether it holds a permit where claims hold one, too."""
-        return self.status is Status.RUNNING or (self.status is Status.CLAIMED and self.lease is True)
+        return self.status is Status.RUNNING or (
+            self.status is Status.CLAIMED and self.lease is True
+        )
 
     def move(self, event: str, status: Status, code: str | None = None) -> None:
         sources, targets = TRANSITIONS[event]
@@ -96,7 +98,11 @@ class Life:
 
     def take(self, worker: uuid.UUID, *, ahead: bool) -> None:
         self.move("claim", Status.CLAIMED if ahead else Status.RUNNING)
-        self.owner, self.generation, self.lease = worker, self.generation + 1, True if ahead else None
+        self.owner, self.generation, self.lease = (
+            worker,
+            self.generation + 1,
+            True if ahead else None,
+        )
 
     def release(self) -> None:
         """Go back unbegun; one that is cancelled ends so."""
@@ -124,25 +130,43 @@ class Life:
         ended = "WORKER_FAILURE" if outcome.crashed else outcome.status
         child = outcome.child_pid is not None
         number = self.attempts_before + self.retry_count + 1
-        self.attempts.append(Attempt(number, self.generation, ended, retried, outcome.error_code, child, self.owner))
+        self.attempts.append(
+            Attempt(number, self.generation, ended, retried, outcome.error_code, child, self.owner)
+        )
         if isinstance(again, dt.datetime):
             self.move(event, Status.PENDING)
-            self.retry_count, self.due, self.pausing = self.retry_count + 1, again <= NOW, again > NOW
+            self.retry_count, self.due, self.pausing = (
+                self.retry_count + 1,
+                again <= NOW,
+                again > NOW,
+            )
         else:
-            self.move(event, Status(outcome.status), "POISON" if again == "POISON" else outcome.error_code)
+            self.move(
+                event, Status(outcome.status), "POISON" if again == "POISON" else outcome.error_code
+            )
 
     def snooze(self, event: str, outcome: Outcome) -> None:
         """Wait again, without having used an attempt; one that is cancelled, or has snoozed too often, ends."""
         assert isinstance(outcome.retry, dict)
         number, child = self.attempts_before + self.retry_count + 1, outcome.child_pid is not None
-        code = "TASK_CANCELLED" if self.cancelled else "SNOOZED_TOO_OFTEN" if self.snoozes >= MAX_SNOOZES else None
+        code = (
+            "TASK_CANCELLED"
+            if self.cancelled
+            else "SNOOZED_TOO_OFTEN"
+            if self.snoozes >= MAX_SNOOZES
+            else None
+        )
         if code is not None:
             status = Status.CANCELLED if self.cancelled else Status.FAILED
-            self.attempts.append(Attempt(number, self.generation, status, False, code, child, self.owner))
+            self.attempts.append(
+                Attempt(number, self.generation, status, False, code, child, self.owner)
+            )
             self.move(event, status, code)
             return
         self.attempts = self.used
-        self.attempts.append(Attempt(number, self.generation, SNOOZED, True, None, child, self.owner))
+        self.attempts.append(
+            Attempt(number, self.generation, SNOOZED, True, None, child, self.owner)
+        )
         self.move(event, Status.PENDING)
         self.snoozes += 1
         self.due, self.pausing = outcome.retry["seconds"] == 0, outcome.retry["seconds"] > 0
@@ -167,7 +191,11 @@ class Model:
 
     def free(self, *statuses: Status) -> list[Life]:
         """Return the tasks that nobody has locked, in one of ``statuses``."""
-        return [life for life in self.tasks.values() if life.status in statuses and life.id not in self.locked]
+        return [
+            life
+            for life in self.tasks.values()
+            if life.status in statuses and life.id not in self.locked
+        ]
 
     def mine(self, worker: uuid.UUID, claim: Claim | Outcome, *statuses: Status) -> Life | None:
         """Return the task that a write means, if the write counts: the fence."""
@@ -229,7 +257,13 @@ class Model:
     def verdict(self, id_: uuid.UUID) -> str:
         """Tell what a cancel answers."""
         life = self.tasks[id_]
-        return "FINISHED" if life.final else "REQUESTED" if life.status is Status.RUNNING else "CANCELLED"
+        return (
+            "FINISHED"
+            if life.final
+            else "REQUESTED"
+            if life.status is Status.RUNNING
+            else "CANCELLED"
+        )
 
     def cancel(self, ids: Iterable[uuid.UUID], *, terminate: bool) -> None:
         for id_ in ids:
@@ -251,7 +285,9 @@ class Model:
                 life.move("lapse", Status.PENDING)
                 told.add(("returned", life.id))
             else:
-                crash = Outcome(life.id, life.generation, "FAILED", "", "WORKER_CRASHED", crashed=True)
+                crash = Outcome(
+                    life.id, life.generation, "FAILED", "", "WORKER_CRASHED", crashed=True
+                )
                 life.settle("rescue", crash)
                 told.add(("failed" if life.final else "retried", life.id))
         for life in self.free(Status.PENDING):
@@ -283,7 +319,17 @@ class Model:
 
     def overfull(self, *, claimed: bool) -> list[str]:
         """Return the caps that are exceeded; ``claimed``: what is claimed counts as well."""
-        held = [life for life in self.tasks.values() if (life.holds if claimed else life.status is Status.RUNNING)]
-        full = [q for q, cap in CAPS.items() if cap is not None and sum(life.queue == q for life in held) > cap]
+        held = [
+            life
+            for life in self.tasks.values()
+            if (life.holds if claimed else life.status is Status.RUNNING)
+        ]
+        full = [
+            q
+            for q, cap in CAPS.items()
+            if cap is not None and sum(life.queue == q for life in held) > cap
+        ]
         tenants = [life.tenant for life in held if life.queue == "tenants"]
-        return full + [f"tenant {tenant}" for tenant in set(tenants) if tenants.count(tenant) > TENANT_CAP]
+        return full + [
+            f"tenant {tenant}" for tenant in set(tenants) if tenants.count(tenant) > TENANT_CAP
+        ]

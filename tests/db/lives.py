@@ -53,9 +53,16 @@ MOVES = {
 }
 
 
-def enlist(conn: psycopg.Connection[Any], worker: uuid.UUID, *queues: str, slots: int = 9, **columns: Any) -> None:
+def enlist(
+    conn: psycopg.Connection[Any], worker: uuid.UUID, *queues: str, slots: int = 9, **columns: Any
+) -> None:
     """Write the row of a worker and its first heartbeat."""
-    serving: dict[str, Any] = {"queues": [*queues], "processes": 1, "threads": slots, "async_concurrency": slots}
+    serving: dict[str, Any] = {
+        "queues": [*queues],
+        "processes": 1,
+        "threads": slots,
+        "async_concurrency": slots,
+    }
     WorkerStore(conn).register(worker, hostname="h", pid=1, version="0", **serving, **columns)
 
 
@@ -72,8 +79,16 @@ ENDS: dict[str, dict[str, Any]] = {
     "asks for now": failed("OTHER", retry=0),
     "asks for later": failed("OTHER", retry=10_800),
     "crashed": failed("WORKER_CRASHED", crashed=True),
-    "snoozes for now": {"status": SNOOZED, "error_code": SNOOZED, "retry": {"seconds": 0, "most": MAX_SNOOZES}},
-    "snoozes": {"status": SNOOZED, "error_code": SNOOZED, "retry": {"seconds": 10_800, "most": MAX_SNOOZES}},
+    "snoozes for now": {
+        "status": SNOOZED,
+        "error_code": SNOOZED,
+        "retry": {"seconds": 0, "most": MAX_SNOOZES},
+    },
+    "snoozes": {
+        "status": SNOOZED,
+        "error_code": SNOOZED,
+        "retry": {"seconds": 10_800, "most": MAX_SNOOZES},
+    },
     "cancelled": {"status": "CANCELLED", "error_code": "TASK_CANCELLED"},
 }
 
@@ -81,7 +96,13 @@ ENDS: dict[str, dict[str, Any]] = {
 def outcome(id_: uuid.UUID, generation: int, end: str) -> Outcome:
     """Return an outcome of one of the kinds above."""
     code = ENDS[end].get("error_code")
-    return Outcome(id_, generation, result=json.dumps(error(code) if code else {"ok": 1}), child_pid=1, **ENDS[end])
+    return Outcome(
+        id_,
+        generation,
+        result=json.dumps(error(code) if code else {"ok": 1}),
+        child_pid=1,
+        **ENDS[end],
+    )
 
 
 @dataclass
@@ -103,14 +124,21 @@ class Lives:
         self.served = Served(CAPS)
         self.heard: set[uuid.UUID] = set()
         for conn in (*(seat.conn for seat in self.seats), self.somebody, self.looker):
-            conn.execute("SET lock_timeout = '5s'")  # nothing here may wait for a row: it would wait for ever
+            conn.execute(
+                "SET lock_timeout = '5s'"
+            )  # nothing here may wait for a row: it would wait for ever
         limit("plain")
         limit("capped", max_concurrency=CAPS["capped"])
         limit("tenants", partition_by_args=["t"], partition_max_concurrency=TENANT_CAP)
         self.looker.execute(f'LISTEN "{self.channel}_done"')
-        self.looker.add_notify_handler(lambda told: self.heard.update(map(uuid.UUID, told.payload.split())))
+        self.looker.add_notify_handler(
+            lambda told: self.heard.update(map(uuid.UUID, told.payload.split()))
+        )
         old_enough = "SELECT pg_postmaster_start_time() < clock_timestamp() - %s"
-        wait_until(lambda: self.looker.execute(old_enough, [THRESHOLD]).fetchall()[0][0], "the server is no new one")
+        wait_until(
+            lambda: self.looker.execute(old_enough, [THRESHOLD]).fetchall()[0][0],
+            "the server is no new one",
+        )
 
     def begin(self) -> None:
         """Forget all that was, also what an example left open that failed, and have somebody wait for results."""
@@ -130,13 +158,21 @@ class Lives:
 
     def beat(self, seat: Seat) -> bool:
         """Beat for the worker in a seat; return whether it counts."""
-        return WorkerStore(seat.conn).beat(seat.worker, [], Load(0, 0, 0, 0), timedelta(seconds=5)).alive
+        return (
+            WorkerStore(seat.conn)
+            .beat(seat.worker, [], Load(0, 0, 0, 0), timedelta(seconds=5))
+            .alive
+        )
 
-    def run_pass(self, seat: Seat, worker: uuid.UUID, wanted: Wanted, *, short: bool = False, **owed: Any) -> Passed:
+    def run_pass(
+        self, seat: Seat, worker: uuid.UUID, wanted: Wanted, *, short: bool = False, **owed: Any
+    ) -> Passed:
         """Run a pass; where it can be, a short one, for the queue without limits."""
         news = "plain" if short else None
         store = TaskStore(seat.conn)
-        return store.run_pass(worker, self.channel, self.served, wanted, news, max_crashes=MAX_CRASHES, **owed)
+        return store.run_pass(
+            worker, self.channel, self.served, wanted, news, max_crashes=MAX_CRASHES, **owed
+        )
 
     def send(self, conn: psycopg.Connection[Any], life: Life) -> None:
         """Send the task of a life that begins."""
@@ -148,7 +184,9 @@ class Lives:
         ))  # fmt: skip
         if life.until is not None:
             until = timedelta(seconds=life.until)
-            conn.execute("UPDATE horsies_tasks SET good_until = now() + %s WHERE id = %s", [until, life.id])
+            conn.execute(
+                "UPDATE horsies_tasks SET good_until = now() + %s WHERE id = %s", [until, life.id]
+            )
 
     def move(self, moment: str, id_: uuid.UUID) -> None:
         """Have a moment come."""
@@ -164,11 +202,15 @@ class Lives:
             assert (status, owner, generation, retries, code) == (
                 life.status, life.owner, life.generation, life.retry_count, life.code,
             ), life  # fmt: skip
-            assert (cancelled, terminate, redacted) == (life.cancelled, life.terminate, life.redacted), life
+            assert (cancelled, terminate, redacted) == (
+                life.cancelled,
+                life.terminate,
+                life.redacted,
+            ), life
             assert (late, holds) == (life.late, life.holds), life
-            assert result == ((life.code or ("RESULT_REDACTED" if life.redacted else "1")) if life.final else None), (
-                life
-            )
+            assert result == (
+                (life.code or ("RESULT_REDACTED" if life.redacted else "1")) if life.final else None
+            ), life
             assert [told(*columns) for columns in attempts] == life.attempts, life
             if not life.final:
                 assert (lease, started) == (life.lease, status == "RUNNING"), life
@@ -177,10 +219,20 @@ class Lives:
             assert not parked or (status, life.queue) == ("PENDING", "tenants"), life
 
 
-def told(number: Any, generation: Any, ended: str, again: Any, code: str | None, child: Any, worker: Any) -> Attempt:
+def told(
+    number: Any, generation: Any, ended: str, again: Any, code: str | None, child: Any, worker: Any
+) -> Attempt:
     """Return the attempt of a row, which came as texts or as values."""
     yes = (True, "t")
-    return Attempt(int(number), int(generation), ended, again in yes, code, child in yes, uuid.UUID(str(worker)))
+    return Attempt(
+        int(number),
+        int(generation),
+        ended,
+        again in yes,
+        code,
+        child in yes,
+        uuid.UUID(str(worker)),
+    )
 
 
 POLICIES = (

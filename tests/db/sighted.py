@@ -38,7 +38,13 @@ class Sighted(Claimer):
         self.woken += 1
 
     def run_pass(
-        self, sync: int = 0, async_: int = 0, wanted: Wanted | None = None, *, later: float = 0.0, **owed: Any
+        self,
+        sync: int = 0,
+        async_: int = 0,
+        wanted: Wanted | None = None,
+        *,
+        later: float = 0.0,
+        **owed: Any,
     ) -> Passed:
         """Run one pass, ``later`` seconds from now."""
         now = time.monotonic() + later
@@ -59,7 +65,8 @@ class Sighted(Claimer):
         before = len(self.heard)
         sql("SELECT pg_notify(%s, '0 everything')", [f"{self.channel}_new"])
         wait_until(
-            lambda: self.hears_more() > before or not self.notifications.healthy, "what was said so far has arrived"
+            lambda: self.hears_more() > before or not self.notifications.healthy,
+            "what was said so far has arrived",
         )
 
     def hears_more(self) -> int:

@@ -48,7 +48,11 @@ def finish(worker: Claimer, claims: list[Claim], **more: Any) -> list[Claim]:
     ids=["a full queue is passed over", "all of the cluster", "the cluster's by priority"],
 )  # fmt: skip
 def test_no_more_than_the_caps_of_queues_and_cluster_runs_on_all_workers(
-    claimer: Claimers, queues: dict[str, Any], cluster: int | None, turns: Any, expected: dict[str, int]
+    claimer: Claimers,
+    queues: dict[str, Any],
+    cluster: int | None,
+    turns: Any,
+    expected: dict[str, int],
 ) -> None:
     """``turns``: how many slots each worker has, and how many tasks it gets for them."""
     workers = [claimer(**{name: priority for name, (priority, _) in queues.items()}) for _ in turns]
@@ -56,7 +60,10 @@ def test_no_more_than_the_caps_of_queues_and_cluster_runs_on_all_workers(
     for name, (_, cap) in queues.items():
         limit(name, max_concurrency=cap)
         put(60, queue=name)
-    claims = [worker.run_pass(sync=slots).claims for worker, (slots, _) in zip(workers, turns, strict=True)]
+    claims = [
+        worker.run_pass(sync=slots).claims
+        for worker, (slots, _) in zip(workers, turns, strict=True)
+    ]
     assert ([len(some) for some in claims], running()) == ([got for _, got in turns], expected)
     for worker, some in zip(workers, claims, strict=True):
         assert worker.run_pass(sync=20).claims == []
@@ -64,7 +71,9 @@ def test_no_more_than_the_caps_of_queues_and_cluster_runs_on_all_workers(
         assert running() == expected, "a failure frees its permit at once"
 
 
-def test_a_changed_cap_holds_from_the_next_pass_on_which_says_if_it_left_tasks_behind(claimer: Claimers) -> None:
+def test_a_changed_cap_holds_from_the_next_pass_on_which_says_if_it_left_tasks_behind(
+    claimer: Claimers,
+) -> None:
     worker = claimer()
     put(20)
     claims = worker.run_pass(sync=5).claims
@@ -81,7 +90,9 @@ def test_a_changed_cap_holds_from_the_next_pass_on_which_says_if_it_left_tasks_b
 
 
 @pytest.mark.parametrize("name", ["default", "*"])
-def test_workers_are_woken_for_a_free_permit_that_was_not_used(claimer: Claimers, connect: Connect, name: str) -> None:
+def test_workers_are_woken_for_a_free_permit_that_was_not_used(
+    claimer: Claimers, connect: Connect, name: str
+) -> None:
     """For one of the cluster, if a task waits anywhere, also in a queue that others serve."""
     worker, listener = claimer(), connect()
     limit(name, max_concurrency=2)
@@ -104,7 +115,9 @@ def ahead(worker: Claimer, count: int = 1, **owed: Any) -> list[Claim]:
 
 
 @pytest.mark.promise("S2.8")
-def test_a_task_past_its_good_until_in_the_buffer_expires_and_strands_none_behind_it(claimer: Claimers) -> None:
+def test_a_task_past_its_good_until_in_the_buffer_expires_and_strands_none_behind_it(
+    claimer: Claimers,
+) -> None:
     limit("default", partition_by_args=["a"], partition_max_concurrency=1)
     *_, parked = put(3, kwargs=['{"a": 1}'] * 3)
     worker, other = claimer(), claimer()
@@ -121,7 +134,9 @@ def test_a_task_past_its_good_until_in_the_buffer_expires_and_strands_none_behin
 
 
 @pytest.mark.promise("S0.3", "S0.26", "S1.3", "S1.44")
-def test_a_cap_counts_what_runs_and_the_start_gives_back_what_has_no_room(claimer: Claimers) -> None:
+def test_a_cap_counts_what_runs_and_the_start_gives_back_what_has_no_room(
+    claimer: Claimers,
+) -> None:
     worker, other = claimer(), claimer()
     limit("default", max_concurrency=2)
     put(8)
@@ -134,10 +149,17 @@ def test_a_cap_counts_what_runs_and_the_start_gives_back_what_has_no_room(claime
     assert other.run_pass(starts=others).returned == [claim.id for claim in others]
     assert Task.objects.filter(status="RUNNING").count() == 2
     back = Task.objects.get(pk=mine[1].id)
-    assert (back.status, back.claimed_by, back.claimed_at, back.claim_expires_at) == ("PENDING", None, None, None)
+    assert (back.status, back.claimed_by, back.claimed_at, back.claim_expires_at) == (
+        "PENDING",
+        None,
+        None,
+        None,
+    )
 
 
-def test_what_waits_in_a_buffer_keeps_no_permit_of_its_partition_from_another_worker(claimer: Claimers) -> None:
+def test_what_waits_in_a_buffer_keeps_no_permit_of_its_partition_from_another_worker(
+    claimer: Claimers,
+) -> None:
     put(5, kwargs=['{"tenant": "a"}'] * 4 + ['{"tenant": "b"}'])
     limit("default", partition_by_args=["tenant"], partition_max_concurrency=1)
     busy, idle = claimer(), claimer()
@@ -153,13 +175,21 @@ def test_what_waits_in_a_buffer_keeps_no_permit_of_its_partition_from_another_wo
 
 
 @pytest.mark.promise("S0.24")
-def test_four_tasks_wait_beyond_those_that_run_under_a_lease_of_five_seconds_in_the_example(claimer: Claimers) -> None:
+def test_four_tasks_wait_beyond_those_that_run_under_a_lease_of_five_seconds_in_the_example(
+    claimer: Claimers,
+) -> None:
     put(9)
-    example = capacity(Config(prefetch_buffer=4, claim_lease_ms=5_000), WorkerOptions(("default",), processes=2))
+    example = capacity(
+        Config(prefetch_buffer=4, claim_lease_ms=5_000), WorkerOptions(("default",), processes=2)
+    )
     free = {"sync": 2, "async": 0}
-    passed = claimer().run_pass(wanted=example.wanted(free, standing=0, ahead=0, prefetched=0, starting=0))
+    passed = claimer().run_pass(
+        wanted=example.wanted(free, standing=0, ahead=0, prefetched=0, starting=0)
+    )
     assert (len(passed.claims), len(passed.prefetched)) == (2, 4)
-    leases = {task.claim_expires_at - task.claimed_at for task in Task.objects.filter(status="CLAIMED")}
+    leases = {
+        task.claim_expires_at - task.claimed_at for task in Task.objects.filter(status="CLAIMED")
+    }
     assert leases == {dt.timedelta(seconds=5)}
 
 
@@ -168,7 +198,9 @@ THRESHOLD = dt.timedelta(seconds=3)
 
 def locks(worker: Claimer) -> int:
     """Return how many advisory locks a worker's open transaction holds."""
-    found = worker.conn.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()")
+    found = worker.conn.execute(
+        "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
+    )
     return int(found.fetchone()[0])
 
 
@@ -180,7 +212,11 @@ def test_workers_of_different_capped_queues_do_not_wait_for_each_other_and_a_mix
 
     The snapshot of that is older than its wait for the lock, so it does not count what was claimed while it waited.
     """
-    mail, bulk, mixed = impatient(claimer(mail=1)), impatient(claimer(bulk=50)), claimer(mail=1, bulk=50)
+    mail, bulk, mixed = (
+        impatient(claimer(mail=1)),
+        impatient(claimer(bulk=50)),
+        claimer(mail=1, bulk=50),
+    )
     for name, cap in (("mail", 2), ("bulk", 3)):
         limit(name, max_concurrency=cap)
         put(4, queue=name)
@@ -196,7 +232,9 @@ def test_workers_of_different_capped_queues_do_not_wait_for_each_other_and_a_mix
 
 
 @pytest.mark.promise("S0.41", "S1.46")
-def test_under_a_cap_of_the_cluster_all_passes_take_turns(claimer: Claimers, connect: Connect, aside: Aside) -> None:
+def test_under_a_cap_of_the_cluster_all_passes_take_turns(
+    claimer: Claimers, connect: Connect, aside: Aside
+) -> None:
     """Naive: locks of the queues only. Both passes would count nobody, and 6 tasks run under a cap of 3."""
     limit("*", max_concurrency=3)
     put(5, queue="mail")
@@ -231,8 +269,12 @@ def test_a_pass_locks_and_counts_only_where_a_cap_is_read_and_acted_upon(
     put(count)
     worker = claimer()
     with worker.conn.transaction():
-        assert len(worker.run_pass(sync=1).claims) == (count > 0 and columns.get("max_concurrency") != 0)
-        (scans,) = worker.conn.execute("SELECT pg_stat_get_xact_numscans('horsies_tasks_holding'::regclass)").fetchone()
+        assert len(worker.run_pass(sync=1).claims) == (
+            count > 0 and columns.get("max_concurrency") != 0
+        )
+        (scans,) = worker.conn.execute(
+            "SELECT pg_stat_get_xact_numscans('horsies_tasks_holding'::regclass)"
+        ).fetchone()
         assert (locks(worker), scans > 0) == (locked, counts)
 
 
@@ -255,7 +297,9 @@ EACH = {"partition_by_args": ["a"], "partition_max_concurrency": 1}
 
 
 @pytest.mark.promise("S0.19", "S1.47", "S4.8", "S4.9")
-@pytest.mark.parametrize("limits", [{"mail": 3, "bulk": 5}, {"*": 7, "mail": 3}, {"mail": EACH}], ids=str)
+@pytest.mark.parametrize(
+    "limits", [{"mail": 3, "bulk": 5}, {"*": 7, "mail": 3}, {"mail": EACH}], ids=str
+)
 def test_six_claimers_at_once_never_exceed_a_cap_and_strand_no_task(
     claimer: Claimers, aside: Aside, limits: dict[str, Any]
 ) -> None:
@@ -282,7 +326,15 @@ def test_six_claimers_at_once_never_exceed_a_cap_and_strand_no_task(
     assert Task.objects.filter(status="COMPLETED").count() == 300
     for name, most_ in limits.items():
         if most_ is EACH:
-            assert most(name, MOST.replace("o.queue_name = t.queue_name", "o.partition_key = t.partition_key")) == 1
+            assert (
+                most(
+                    name,
+                    MOST.replace(
+                        "o.queue_name = t.queue_name", "o.partition_key = t.partition_key"
+                    ),
+                )
+                == 1
+            )
         else:
             assert most(name) == most_
 
@@ -290,7 +342,8 @@ def test_six_claimers_at_once_never_exceed_a_cap_and_strand_no_task(
 def silent(worker: Claimer) -> Claimer:
     """Register a worker, with a last beat so long ago that it counts as dead."""
     register(worker).conn.execute(
-        "UPDATE horsies_heartbeats SET sent_at = now() - interval '1 min' WHERE id = %s", [worker.id]
+        "UPDATE horsies_heartbeats SET sent_at = now() - interval '1 min' WHERE id = %s",
+        [worker.id],
     )
     return worker
 
@@ -299,7 +352,8 @@ def reap(conn: Any) -> dict[str, list[Any]]:
     """Run the reaper and return what happened, by kind; nobody is judged before the server is up for the threshold."""
     old_enough = "SELECT pg_postmaster_start_time() < clock_timestamp() - %s::interval"
     wait_until(
-        lambda: conn.execute(old_enough, [THRESHOLD]).fetchone()[0], "the server is up for longer than the threshold"
+        lambda: conn.execute(old_enough, [THRESHOLD]).fetchone()[0],
+        "the server is up for longer than the threshold",
     )
     found: dict[str, list[Any]] = {}
     for kind, id_, *_ in WorkerStore(conn).reap(THRESHOLD, judge=True, many=100):
@@ -307,7 +361,9 @@ def reap(conn: Any) -> dict[str, list[Any]]:
     return found
 
 
-def test_a_beat_while_the_reaper_decides_saves_the_worker(claimer: Claimers, connect: Connect, aside: Aside) -> None:
+def test_a_beat_while_the_reaper_decides_saves_the_worker(
+    claimer: Claimers, connect: Connect, aside: Aside
+) -> None:
     """Naive: a death written to another row after a join with the beats. After the wait nobody looks at the beat again."""
     worker, reaper = silent(claimer()), connect()
     with worker.conn.transaction():
@@ -317,7 +373,9 @@ def test_a_beat_while_the_reaper_decides_saves_the_worker(claimer: Claimers, con
     assert "died" not in deciding.result()
 
 
-def test_what_a_worker_claims_while_it_is_declared_dead_is_rescued(claimer: Claimers, connect: Connect) -> None:
+def test_what_a_worker_claims_while_it_is_declared_dead_is_rescued(
+    claimer: Claimers, connect: Connect
+) -> None:
     """Naive: rescue only in the tick that declares the death. The claim was not committed then, and would run for ever."""
     worker, other, reaper = silent(claimer()), claimer(), connect()
     limit("default", max_concurrency=1)

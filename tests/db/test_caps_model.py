@@ -194,7 +194,9 @@ class World:
             del changes["rule"]
             store.configure(name, changes, action="queue.set", actor="a test")
         if self.cluster is not None:
-            store.configure("*", {"max_concurrency": self.cluster}, action="queue.set", actor="a test")
+            store.configure(
+                "*", {"max_concurrency": self.cluster}, action="queue.set", actor="a test"
+            )
         if self.workers > 1:
             enlist(self.conn, NEIGHBOUR, *SERVED)
 
@@ -205,9 +207,16 @@ class World:
             if row.queue not in self.queues and row.queue != "elsewhere":
                 continue
             partition = self.partition(row)
-            parked = row.parked and row.holder is None and row.seconds > 0 and self.is_full(row.queue, partition)
+            parked = (
+                row.parked
+                and row.holder is None
+                and row.seconds > 0
+                and self.is_full(row.queue, partition)
+            )
             for _ in range(row.times):
-                task = Task(uuid.UUID(int=100 + len(self.tasks) + len(added)), row, partition, parked)
+                task = Task(
+                    uuid.UUID(int=100 + len(self.tasks) + len(added)), row, partition, parked
+                )
                 added.append(task)
         self.conn.execute(INSERT, [json.dumps([self.columns(task) for task in added], default=str)])
         self.tasks += added
@@ -226,7 +235,9 @@ class World:
 
     def partition(self, row: Row) -> Any:
         """Return the partition of a task by its queue's rule: our own text of it."""
-        by_args, by_task = self.queues[row.queue]["rule"] if row.queue in self.queues else (None, False)
+        by_args, by_task = (
+            self.queues[row.queue]["rule"] if row.queue in self.queues else (None, False)
+        )
         if by_args is None and not by_task:
             return None
         names = sorted(row.kwargs) if by_args == [] else by_args or []
@@ -235,7 +246,9 @@ class World:
     def held(self) -> list[Holding]:
         """Return what holds permits: claims under an ended lease do not."""
         return [
-            Holding(task.row.queue, task.partition, task.row.holder == ME, task.row.lease == "running")
+            Holding(
+                task.row.queue, task.partition, task.row.holder == ME, task.row.lease == "running"
+            )
             for task in self.tasks
             if task.row.holder and task.row.lease != "ended"
         ]
@@ -243,7 +256,8 @@ class World:
     def is_full(self, queue: str, partition: Any) -> bool:
         limit = self.limits[queue]
         load = sum(
-            (one.queue, one.partition) == (queue, partition) and (one.running or not self.soft) for one in self.held()
+            (one.queue, one.partition) == (queue, partition) and (one.running or not self.soft)
+            for one in self.held()
         )
         caps = (
             limit.partition_max_concurrency,
@@ -267,7 +281,8 @@ class World:
     def keys(self) -> Rows:
         """Return how each task would be keyed if it were sent now."""
         return {
-            id_: {"partition_key": key, "partition_version": version} for id_, key, version in self.conn.execute(KEYS)
+            id_: {"partition_key": key, "partition_version": version}
+            for id_, key, version in self.conn.execute(KEYS)
         }
 
 
@@ -294,10 +309,18 @@ def compare(world: World, expected: Allotment, passed: Passed, before: Rows, aft
     expired = {id_.int for id_ in passed.expired}
     assert expired <= set(expected.expired)
     ahead = {(tasks[id_].row.queue, tasks[id_].partition) for id_ in expected.ahead}
-    for task in (tasks[id_] for id_ in set(expected.expired) - expired):  # the pass does not look at these again
+    for task in (
+        tasks[id_] for id_ in set(expected.expired) - expired
+    ):  # the pass does not look at these again
         full_here = (task.row.queue, task.partition) in ahead
-        assert task.parked or full_here or world.limits[task.row.queue].partition_local_limit is not None
-    unparked = {(tasks[id_].row.queue, tasks[id_].partition) for id_ in expired}  # parked again if there was time
+        assert (
+            task.parked
+            or full_here
+            or world.limits[task.row.queue].partition_local_limit is not None
+        )
+    unparked = {
+        (tasks[id_].row.queue, tasks[id_].partition) for id_ in expired
+    }  # parked again if there was time
     fresh = world.keys()
     parked = set(expected.parked) | {task.id.int for task in world.tasks if task.parked}
     for task in world.tasks:
@@ -306,7 +329,11 @@ def compare(world: World, expected: Allotment, passed: Passed, before: Rows, aft
             taken = "RUNNING" if task.id.int in expected.start else "CLAIMED"
             assert (row["status"], row["claimed_by"], row["parked"]) == (taken, str(ME), False)
             assert row["claim_generation"] == before[task.id]["claim_generation"] + 1
-            assert (row["started_at"] is None) == (taken == "CLAIMED") == (row["claim_expires_at"] is not None)
+            assert (
+                (row["started_at"] is None)
+                == (taken == "CLAIMED")
+                == (row["claim_expires_at"] is not None)
+            )
         elif task.id.int in expired:
             assert (row["status"], row["parked"]) == ("EXPIRED", False)
         else:
@@ -324,10 +351,32 @@ def compare(world: World, expected: Allotment, passed: Passed, before: Rows, aft
 
 @pytest.mark.thorough
 @pytest.mark.promise(
-    "S0.6", "S0.21", "S0.31", "S0.35", "S0.37", "S0.39", "S0.40", "S1.35", "S1.40", "S1.42", "S1.43", "S1.44"
+    "S0.6",
+    "S0.21",
+    "S0.31",
+    "S0.35",
+    "S0.37",
+    "S0.39",
+    "S0.40",
+    "S1.35",
+    "S1.40",
+    "S1.42",
+    "S1.43",
+    "S1.44",
 )
 @pytest.mark.promise(
-    "S2.7", "S3.15", "S4.4", "S4.7", "S4.9", "S4.10", "S4.11", "S4.12", "S4.13", "S4.14", "S4.15", "S4.16"
+    "S2.7",
+    "S3.15",
+    "S4.4",
+    "S4.7",
+    "S4.9",
+    "S4.10",
+    "S4.11",
+    "S4.12",
+    "S4.13",
+    "S4.14",
+    "S4.15",
+    "S4.16",
 )
 @pytest.mark.promise("S0.1", "S0.2", "S1.1", "S1.49", "S4.17", "S4.20", "S4.21", "S4.22")
 def test_the_pass_takes_what_the_model_says_in_its_order_and_touches_nothing_else(
@@ -343,15 +392,31 @@ def test_the_pass_takes_what_the_model_says_in_its_order_and_touches_nothing_els
         sync, async_, buffer = wish["slots"]
         soft, total, batch = wish["soft"], wish["total"], wish["batch"]
         budget = Budget(sync, async_, buffer if soft else 0, total, batch or None, soft)
-        wanted = Wanted(sync, async_, budget.buffer, 1_000 if total is None else total, batch, LEASE if soft else None)
+        wanted = Wanted(
+            sync,
+            async_,
+            budget.buffer,
+            1_000 if total is None else total,
+            batch,
+            LEASE if soft else None,
+        )
         with conn.transaction(force_rollback=True):
             world = World(conn, wish)
             expected = allot(
-                world.waiting(), world.limits, world.held(), budget, cluster=world.cluster, workers=world.workers
+                world.waiting(),
+                world.limits,
+                world.held(),
+                budget,
+                cluster=world.cluster,
+                workers=world.workers,
             )
             before = world.rows()
             passed = TaskStore(conn).run_pass(
-                ME, "horsies_test", Served(world.queues), wanted, expired_leases=world.expired_leases
+                ME,
+                "horsies_test",
+                Served(world.queues),
+                wanted,
+                expired_leases=world.expired_leases,
             )
             compare(world, expected, passed, before, world.rows())
 
@@ -360,7 +425,9 @@ def test_the_pass_takes_what_the_model_says_in_its_order_and_touches_nothing_els
 
 @pytest.mark.thorough
 @pytest.mark.promise("S0.40", "S1.44")
-def test_what_waits_in_a_buffer_starts_as_the_model_says_and_the_rest_goes_back(conn: psycopg.Connection[Any]) -> None:
+def test_what_waits_in_a_buffer_starts_as_the_model_says_and_the_rest_goes_back(
+    conn: psycopg.Connection[Any],
+) -> None:
     """The start counts what runs, by the same arithmetic, and takes the claims in the order in which the worker asks."""
 
     @CALM
@@ -368,26 +435,48 @@ def test_what_waits_in_a_buffer_starts_as_the_model_says_and_the_rest_goes_back(
     def agree(wish: dict[str, Any]) -> None:
         with conn.transaction(force_rollback=True):
             world = World(
-                conn, {**wish, "soft": True, "held": [*wish["held"], *map(buffered, wish["rows"])], "rows": []}
+                conn,
+                {
+                    **wish,
+                    "soft": True,
+                    "held": [*wish["held"], *map(buffered, wish["rows"])],
+                    "rows": [],
+                },
             )
-            asked = [task for task in world.tasks if task.row.lease != "running" and task.row.queue in world.queues]
+            asked = [
+                task
+                for task in world.tasks
+                if task.row.lease != "running" and task.row.queue in world.queues
+            ]
             mine = [task for task in asked if task.row.holder == ME and task.row.lease == "living"]
             flat = {name: limit._replace(priority=1) for name, limit in world.limits.items()}
             moments = [NOW + dt.timedelta(seconds=place) for place in range(len(mine))]
             waiting = [
-                Waiting(task.id.int, task.row.queue, "sync", 1, moment, task.partition, task.row.late)
+                Waiting(
+                    task.id.int, task.row.queue, "sync", 1, moment, task.partition, task.row.late
+                )
                 for moment, task in zip(moments, mine, strict=True)
             ]
-            expected = allot(waiting, flat, world.held(), Budget(len(mine), 0, soft=True), workers=world.workers)
+            expected = allot(
+                waiting, flat, world.held(), Budget(len(mine), 0, soft=True), workers=world.workers
+            )
             starts = [Claim(task.id, 1, "sync", "t", "{}") for task in asked]
-            passed = TaskStore(conn).run_pass(ME, "horsies_test", Served(world.queues), starts=starts)
+            passed = TaskStore(conn).run_pass(
+                ME, "horsies_test", Served(world.queues), starts=starts
+            )
             assert [id_.int for id_ in passed.started] == expected.start
             assert [id_.int for id_ in passed.expired] == expected.expired
             left = {task.id for task in mine} - {*passed.started, *passed.expired}
             assert set(passed.returned) == left
             rows = world.rows()
             for task in asked:
-                now = "RUNNING" if task.id in passed.started else "EXPIRED" if task.id in passed.expired else "CLAIMED"
+                now = (
+                    "RUNNING"
+                    if task.id in passed.started
+                    else "EXPIRED"
+                    if task.id in passed.expired
+                    else "CLAIMED"
+                )
                 assert rows[task.id]["status"] == ("PENDING" if task.id in left else now)
 
     agree()
@@ -396,4 +485,6 @@ def test_what_waits_in_a_buffer_starts_as_the_model_says_and_the_rest_goes_back(
 def buffered(row: Row) -> Row:
     """Return a waiting task as one that a worker has taken ahead."""
     lease = "ended" if row.priority == 1 and row.stale else "living"
-    return row._replace(holder=NEIGHBOUR if row.parked and row.stale else ME, lease=lease, seconds=5)
+    return row._replace(
+        holder=NEIGHBOUR if row.parked and row.stale else ME, lease=lease, seconds=5
+    )

@@ -20,13 +20,26 @@ from horsies_django.store.tasks import TaskStore
 from horsies_django.store.workers import WorkerStore
 from horsies_django.tasks.ids import uuid7
 from tests.conftest import Claimer, limit, put, wait_until
-from tests.db.conftest import Aside, Claimers, Connect, heard, impatient, register, sweep, wait_for_waiting
+from tests.db.conftest import (
+    Aside,
+    Claimers,
+    Connect,
+    heard,
+    impatient,
+    register,
+    sweep,
+    wait_for_waiting,
+)
 from tests.db.test_pass import done
 
 
 def of(*customers: Any, **columns: Any) -> list[uuid.UUID]:
     """Send a task for each customer, in this order."""
-    return put(len(customers), kwargs=[json.dumps({"customer_id": customer}) for customer in customers], **columns)
+    return put(
+        len(customers),
+        kwargs=[json.dumps({"customer_id": customer}) for customer in customers],
+        **columns,
+    )
 
 
 def customers(claims: list[Claim]) -> list[Any]:
@@ -65,7 +78,9 @@ def test_what_a_full_partition_cannot_start_is_parked_and_passed_over(claimer: C
 
 
 @pytest.mark.parametrize("frees", ["a settle", "a settle without slots", "a release", "the reaper"])
-def test_what_frees_a_permit_unparks_one_and_wakes_workers(claimer: Claimers, connect: Connect, frees: str) -> None:
+def test_what_frees_a_permit_unparks_one_and_wakes_workers(
+    claimer: Claimers, connect: Connect, frees: str
+) -> None:
     by("customer_id")
     worker, other, listener = claimer(), claimer(), connect()
     first, second, _ = of(*"aaa")
@@ -116,11 +131,16 @@ def test_a_sweep_unparks_as_many_as_a_raised_limit_has_room_for_and_all_when_lim
     limit("default", **limits)
     assert worker.run_pass(sync=20).claims == []
     sweep(many=2)
-    assert (parked(), Task.objects.values("partition_key").distinct().count()) == (12 - unparked, partitions)
+    assert (parked(), Task.objects.values("partition_key").distinct().count()) == (
+        12 - unparked,
+        partitions,
+    )
     assert len(worker.run_pass(sync=20).claims) == unparked
 
 
-def test_a_worker_that_joins_brings_its_share_of_a_limit_per_worker_with_the_next_net(claimer: Claimers) -> None:
+def test_a_worker_that_joins_brings_its_share_of_a_limit_per_worker_with_the_next_net(
+    claimer: Claimers,
+) -> None:
     alone, joining = register(claimer()), claimer()
     by("customer_id", most=None, partition_local_limit=1)
     of(*"aaa")
@@ -140,7 +160,9 @@ def test_keys_of_any_length_are_kept_apart(claimer: Claimers) -> None:
 
 
 @pytest.mark.parametrize("frees", ["with slots", "without slots", "with the reaper between"])
-def test_a_parked_task_that_expires_does_not_strand_those_behind_it(claimer: Claimers, frees: str) -> None:
+def test_a_parked_task_that_expires_does_not_strand_those_behind_it(
+    claimer: Claimers, frees: str
+) -> None:
     by("customer_id")
     worker, other = claimer(), claimer()
     of("a")
@@ -209,7 +231,9 @@ def keys() -> dict[Any, tuple[str | None, bool]]:
 
 
 @pytest.mark.parametrize("somebody_holds_it", [False, True])
-def test_what_runs_counts_by_the_new_rule_at_once(claimer: Claimers, connect: Connect, somebody_holds_it: bool) -> None:
+def test_what_runs_counts_by_the_new_rule_at_once(
+    claimer: Claimers, connect: Connect, somebody_holds_it: bool
+) -> None:
     """Naive: a change that waits for every row in flight, or a count that trusts the key in the row."""
     by("a")
     (one,) = send((1, 7))
@@ -217,7 +241,9 @@ def test_what_runs_counts_by_the_new_rule_at_once(claimer: Claimers, connect: Co
     assert started(worker) == [one]
     with view.transaction():
         if somebody_holds_it:
-            view.execute("UPDATE horsies_tasks SET cancel_requested_at = now() WHERE id = %s", [one])
+            view.execute(
+                "UPDATE horsies_tasks SET cancel_requested_at = now() WHERE id = %s", [one]
+            )
         by("b")
     assert keys() == {one: ('{"a": 1}' if somebody_holds_it else '{"b": 7}', False)}
     send((2, 7))
@@ -225,7 +251,9 @@ def test_what_runs_counts_by_the_new_rule_at_once(claimer: Claimers, connect: Co
     assert started(worker) == [free]
 
 
-def test_a_sweep_keys_all_that_waits_anew_and_unparks_what_the_old_rule_parked(claimer: Claimers) -> None:
+def test_a_sweep_keys_all_that_waits_anew_and_unparks_what_the_old_rule_parked(
+    claimer: Claimers,
+) -> None:
     by("a")
     worker = claimer()
     sent = send(*((1, b) for b in range(5)))
@@ -238,13 +266,17 @@ def test_a_sweep_keys_all_that_waits_anew_and_unparks_what_the_old_rule_parked(c
     assert started(worker, 20) == sent[1:] + later
 
 
-def test_what_is_committed_late_delays_nobody_and_counts_by_the_new_rule(claimer: Claimers, connect: Connect) -> None:
+def test_what_is_committed_late_delays_nobody_and_counts_by_the_new_rule(
+    claimer: Claimers, connect: Connect
+) -> None:
     """Naive: the rule read under a lock that lasts as long as the sender's transaction, or a key in the row that counts."""
     by("a")
     sender, worker = connect(), impatient(claimer())
     late, free = uuid7(), uuid7()
     with sender.transaction():
-        TaskStore(sender).send(NewTasks("t", "default", "sync", 1, [late, free], [args(1, 7), args(1, 8)]))
+        TaskStore(sender).send(
+            NewTasks("t", "default", "sync", 1, [late, free], [args(1, 7), args(1, 8)])
+        )
         by("b")
         sweep()
         (held,) = send((2, 7))
@@ -287,6 +319,9 @@ def test_a_task_that_is_sent_while_a_settle_is_about_to_commit_is_not_stranded(
         looking = aside(other.run_pass, 1)
         watcher, params = connect(), [other.conn.info.backend_pid, sent]
         query = "SELECT cardinality(pg_blocking_pids(%s)) > 0 OR (SELECT t.parked FROM horsies_tasks t WHERE t.id = %s)"
-        wait_until(lambda: watcher.execute(query, params).fetchone()[0], "the pass parks the task or waits for a lock")
+        wait_until(
+            lambda: watcher.execute(query, params).fetchone()[0],
+            "the pass parks the task or waits for a lock",
+        )
     got = [claim.id for claim in looking.result().claims]
     assert [*got, *started(other)] == [sent]

@@ -62,7 +62,9 @@ def touched(worker: Claimer, outcomes: str | None = None, sync: int = 0) -> int:
 
 
 @pytest.mark.parametrize("cap", [None, 5])
-def test_queues_without_tasks_cost_a_claim_and_a_settle_nothing(claimer: Claimers, cap: int | None) -> None:
+def test_queues_without_tasks_cost_a_claim_and_a_settle_nothing(
+    claimer: Claimers, cap: int | None
+) -> None:
     found = {}
     for count in (20, 600):
         names = queues(count, cap)
@@ -70,7 +72,9 @@ def test_queues_without_tasks_cost_a_claim_and_a_settle_nothing(claimer: Claimer
         put(queue=names[7])
         claiming = touched(worker, sync=4)
         (claim,) = worker.run_pass(sync=4).claims
-        outcome = f'[{{"id": "{claim.id}", "generation": {claim.generation}, "status": "COMPLETED"}}]'
+        outcome = (
+            f'[{{"id": "{claim.id}", "generation": {claim.generation}, "status": "COMPLETED"}}]'
+        )
         settling = touched(worker, outcome, sync=4)
         worker.run_pass(outcomes=complete([claim]))
         found[count] = claiming, settling
@@ -78,7 +82,9 @@ def test_queues_without_tasks_cost_a_claim_and_a_settle_nothing(claimer: Claimer
 
 
 @pytest.mark.parametrize(("served", "cap"), [(8, None), (9, None), (40, None), (9, 2), (40, 2)])
-def test_tasks_of_many_queues_come_in_one_order(claimer: Claimers, served: int, cap: int | None) -> None:
+def test_tasks_of_many_queues_come_in_one_order(
+    claimer: Claimers, served: int, cap: int | None
+) -> None:
     names = queues(60, cap)
     generator = random.Random(served)
     mine = generator.sample(names, served)
@@ -109,7 +115,9 @@ def test_a_task_that_is_due_later_is_announced_from_among_many_queues(claimer: C
     assert 3_500 < (worker.run_pass(sync=1).due_in or 0) <= 3_600
 
 
-def test_queues_with_tasks_are_found_by_leaps_in_the_index(claimer: Claimers, connect: Connect) -> None:
+def test_queues_with_tasks_are_found_by_leaps_in_the_index(
+    claimer: Claimers, connect: Connect
+) -> None:
     names, admin = queues(60), connect()
     for state in ("empty", "stale", "large"):
         if state == "stale":
@@ -147,18 +155,27 @@ def claimed(worker: Claimer, sync: int = 10, **options: Any) -> list[uuid.UUID]:
     return [claim.id for claim in worker.run_pass(sync=sync, grace=GRACE, **options).claims]
 
 
-def test_what_one_worker_leaves_another_takes_with_its_first_attempt(old: Claimer, claimer: Claimers) -> None:
+def test_what_one_worker_leaves_another_takes_with_its_first_attempt(
+    old: Claimer, claimer: Claimers
+) -> None:
     (id_,) = put(name=STRANGE)
     (met,) = old.run_pass(sync=1).claims
     assert claimed(old, releases=[met]) == []
     task = Task.objects.get(pk=id_)
-    assert (task.status, task.retry_count, task.claimed_by, task.started_at) == ("PENDING", 0, None, None)
+    assert (task.status, task.retry_count, task.claimed_by, task.started_at) == (
+        "PENDING",
+        0,
+        None,
+        None,
+    )
     assert claimed(knowing(claimer(), task_names=[])) == [], "one that knows nothing leaves all"
     (claim,) = knowing(claimer(), task_names=[STRANGE]).run_pass(sync=1, grace=GRACE).claims
     assert (claim.id, claim.attempt) == (id_, 1)
     others = put(2, name=STRANGE)
     earlier = knowing(claimer(), task_names=None, wire=None)
-    assert claimed(earlier) == others, "one of an earlier release does not say what it knows, and leaves nothing"
+    assert claimed(earlier) == others, (
+        "one of an earlier release does not say what it knows, and leaves nothing"
+    )
 
 
 @pytest.mark.promise("S2.21")
@@ -168,11 +185,15 @@ def test_what_has_been_due_for_as_long_as_the_grace_is_taken_whoever_knows_it(ol
     Task.objects.filter(pk=young).update(sent_at=now() - 2 * GRACE)
     past = put(name=STRANGE, good_until=dt.datetime.now(dt.UTC) - GRACE)
     passed = old.run_pass(sync=10, grace=GRACE)
-    assert [claim.id for claim in passed.claims] == [aged], "it counts from when it became due, not from the send"
+    assert [claim.id for claim in passed.claims] == [aged], (
+        "it counts from when it became due, not from the send"
+    )
     assert passed.expired == past
 
 
-def test_what_a_newer_release_sent_is_left_to_workers_that_read_it(old: Claimer, claimer: Claimers) -> None:
+def test_what_a_newer_release_sent_is_left_to_workers_that_read_it(
+    old: Claimer, claimer: Claimers
+) -> None:
     (newer,) = put(name=KNOWN, options='{"wire": 2}')
     (today,) = put(name=KNOWN, options='{"wire": 1, "timeout_ms": 1000}')
     assert claimed(old) == [today]
@@ -200,7 +221,9 @@ def test_a_worker_that_leaves_all_that_waits_wakes_nobody(old: Claimer, connect:
     assert heard(listener) == []
 
 
-def test_a_pass_that_asks_for_it_leaves_out_what_its_worker_does_not_name_as_does_its_buffer(old: Claimer) -> None:
+def test_a_pass_that_asks_for_it_leaves_out_what_its_worker_does_not_name_as_does_its_buffer(
+    old: Claimer,
+) -> None:
     put(5, name=STRANGE)
     known = put(5, name=KNOWN)
     assert claimed(old, 2) == known[:2]
@@ -217,23 +240,33 @@ def test_tasks_of_a_full_partition_that_nobody_here_knows_hide_nothing(old: Clai
     assert claimed(old) == first + second
 
 
-def test_leaving_tasks_out_reads_the_index_of_the_claim_and_never_sorts(claimer: Claimers, connect: Connect) -> None:
+def test_leaving_tasks_out_reads_the_index_of_the_claim_and_never_sorts(
+    claimer: Claimers, connect: Connect
+) -> None:
     for state in states(connect(), name=STRANGE):
         worker = knowing(claimer())
         put(name=KNOWN)
         notices = explained(worker)
         assert len(claimed(worker, 4)) == 1, state
-        looking = [plan for plan in plans(notices, "horsies_worker_knows(") if "horsies_tasks " in plan]
+        looking = [
+            plan for plan in plans(notices, "horsies_worker_knows(") if "horsies_tasks " in plan
+        ]
         assert looking, state
         for plan in looking:
             assert "horsies_tasks_claim" in plan, state
             assert not re.search(r"^ *(->)? *Sort\b", plan, re.MULTILINE), state
             assert "Filter: " in plan, state
-            assert "horsies_worker_knows" not in plan.partition("Index Scan")[2], "it is part of the plan, not a call"
+            assert "horsies_worker_knows" not in plan.partition("Index Scan")[2], (
+                "it is part of the plan, not a call"
+            )
 
 
 def short_pass(
-    worker: Claimer, queue: str | None = "default", sync: int = 0, async_: int = 0, *outcomes: Outcome
+    worker: Claimer,
+    queue: str | None = "default",
+    sync: int = 0,
+    async_: int = 0,
+    *outcomes: Outcome,
 ) -> Any:
     """Run a pass that is short if it can be."""
     return worker.run_pass(sync, async_, news=queue, outcomes=list(outcomes))
@@ -255,7 +288,9 @@ TASKS = st.lists(
         "status": st.sampled_from(["PENDING", "PENDING", "mine", "mine", "another's", "parked"]),
     }), max_size=12,
 )  # fmt: skip
-ENDS = st.lists(st.sampled_from(["COMPLETED", "CANCELLED", "an older claim's", "nobody's"]), max_size=6)
+ENDS = st.lists(
+    st.sampled_from(["COMPLETED", "CANCELLED", "an older claim's", "nobody's"]), max_size=6
+)
 NOBODYS = Claim(uuid.uuid4(), 1, "sync", "t", "{}")  # who gives something back takes a whole pass
 LOOK = """
 SELECT to_jsonb(t) - '{claimed_at,started_at,finished_at}'::text[], claimed_at > now(), started_at > now(), finished_at > now(),
@@ -264,19 +299,27 @@ FROM horsies_tasks t ORDER BY id
 """
 
 
-def build(conn: psycopg.Connection[Any], tasks: list[dict[str, Any]], me: uuid.UUID) -> list[uuid.UUID]:
+def build(
+    conn: psycopg.Connection[Any], tasks: list[dict[str, Any]], me: uuid.UUID
+) -> list[uuid.UUID]:
     """Put these tasks into an empty table and return the ids of those that ``me`` runs."""
     conn.execute("TRUNCATE horsies_tasks, horsies_task_attempts")
     mine = []
     for task in tasks:
-        moments = {name: task[name] and aware(seconds=task[name]) for name in ("due_at", "good_until")}
+        moments = {
+            name: task[name] and aware(seconds=task[name]) for name in ("due_at", "good_until")
+        }
         (id_,) = put(queue=task["queue"], lane=task["lane"], priority=task["priority"], **moments)
         if task["status"] == "parked":
             Task.objects.filter(pk=id_).update(parked=True)
         elif task["status"] != "PENDING":
             owner = me if task["status"] == "mine" else uuid.uuid4()
             Task.objects.filter(pk=id_).update(
-                status="RUNNING", claimed_by=owner, claimed_at=Now(), started_at=Now(), claim_generation=7
+                status="RUNNING",
+                claimed_by=owner,
+                claimed_at=Now(),
+                started_at=Now(),
+                claim_generation=7,
             )
         if task["status"] == "mine":
             mine.append(id_)
@@ -290,7 +333,9 @@ def ending(mine: list[uuid.UUID], ends: list[str]) -> list[Outcome]:
         id_ = mine.pop() if mine and end != "nobody's" else uuid.uuid4()
         status, generation = (end, 7) if end.isupper() else ("COMPLETED", 6)
         error = ("TASK_CANCELLED", "no") if status == "CANCELLED" else (None, None)
-        found.append(Outcome(id_, generation, status, '{"ok": "\\u00e4 \\" \\\\"}', *error, child_pid=42))
+        found.append(
+            Outcome(id_, generation, status, '{"ok": "\\u00e4 \\" \\\\"}', *error, child_pid=42)
+        )
     return found
 
 
@@ -302,9 +347,18 @@ def test_it_leaves_the_rows_and_says_what_a_whole_one_does(claimer: Claimers) ->
         """Return what a pass says, and the rows behind it; then undo it."""
         with worker.conn.transaction(force_rollback=True):
             passed = run()
-            taken = [claim._replace(due_in=0.0) for claim in passed.claims]  # which the clock decides
-            claims = {lane: [claim for claim in taken if claim.lane == lane] for lane in ("sync", "async")}
-            return passed.landed, claims, passed.again, worker.conn.execute(LOOK.encode()).fetchall()
+            taken = [
+                claim._replace(due_in=0.0) for claim in passed.claims
+            ]  # which the clock decides
+            claims = {
+                lane: [claim for claim in taken if claim.lane == lane] for lane in ("sync", "async")
+            }
+            return (
+                passed.landed,
+                claims,
+                passed.again,
+                worker.conn.execute(LOOK.encode()).fetchall(),
+            )
 
     @settings(max_examples=examples(60, 1_000), deadline=None, database=None, derandomize=True)
     @given(tasks=TASKS, ends=ENDS, slots=st.tuples(st.integers(0, 4), st.integers(0, 4)))
@@ -327,7 +381,9 @@ LIMITS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("limits", LIMITS)
-def test_a_limit_of_a_queue_that_it_touches_makes_it_a_whole_one(claimer: Claimers, limits: dict[str, Any]) -> None:
+def test_a_limit_of_a_queue_that_it_touches_makes_it_a_whole_one(
+    claimer: Claimers, limits: dict[str, Any]
+) -> None:
     worker = claimer(default=100, mail=50)
     put(2)
     put(queue="mail")
@@ -359,7 +415,9 @@ def test_a_limit_of_a_queue_that_it_touches_makes_it_a_whole_one(claimer: Claime
         ({"wanted": Wanted(2, total=1)}, 1),
     ],
 )
-def test_what_only_a_whole_pass_does_makes_it_one(claimer: Claimers, asked: dict[str, Any], many: int) -> None:
+def test_what_only_a_whole_pass_does_makes_it_one(
+    claimer: Claimers, asked: dict[str, Any], many: int
+) -> None:
     put(3)
     passed = claimer().run_pass(sync=2, news="default", **asked)
     assert (passed.short, len(passed.claims)) == (False, many)
@@ -383,19 +441,26 @@ def test_it_becomes_a_whole_one_after(claimer: Claimers, connect: Connect, obsta
     assert (passed.short, len(passed.claims)) == (False, 1 if "cap" in obstacle else 0)
 
 
-def test_rows_that_somebody_holds_are_left_out_without_waiting(claimer: Claimers, connect: Connect) -> None:
+def test_rows_that_somebody_holds_are_left_out_without_waiting(
+    claimer: Claimers, connect: Connect
+) -> None:
     worker, other = impatient(claimer()), connect()
     put(3)
     running = worker.run_pass(sync=2).claims
     with other.transaction():
-        other.execute("SELECT FROM horsies_tasks WHERE id = %s OR status = 'PENDING' FOR UPDATE", [running[0].id])
+        other.execute(
+            "SELECT FROM horsies_tasks WHERE id = %s OR status = 'PENDING' FOR UPDATE",
+            [running[0].id],
+        )
         passed = short_pass(worker, "default", 1, 0, *map(done, running))
         assert (passed.claims, passed.landed) == ([], {running[1].id})
     assert len(short_pass(worker, "default", 1).claims) == 1
 
 
 @pytest.mark.promise("S1.48", "S2.22")
-def test_eight_claimers_by_both_kinds_get_each_task_once_and_leave_none(claimer: Claimers, aside: Aside) -> None:
+def test_eight_claimers_by_both_kinds_get_each_task_once_and_leave_none(
+    claimer: Claimers, aside: Aside
+) -> None:
     ids = put(800)
     barrier = threading.Barrier(8)
 
@@ -423,12 +488,16 @@ def test_a_limit_that_appears_is_waited_for_and_then_kept(
         changer.execute("LOCK TABLE horsies_limits IN ACCESS EXCLUSIVE MODE")
         passing = aside(short_pass, worker, "default", 1, 0, *outcomes)
         wait_for_waiting(looker, worker.conn)
-        changer.execute("UPDATE horsies_limits SET max_concurrency = 0 WHERE queue_name = 'default'")
+        changer.execute(
+            "UPDATE horsies_limits SET max_concurrency = 0 WHERE queue_name = 'default'"
+        )
     passed = passing.result(30)
     assert (passed.short, passed.claims, len(passed.landed)) == (False, [], len(outcomes))
 
 
-def test_no_limit_appears_between_what_it_settles_and_what_it_claims(claimer: Claimers, connect: Connect) -> None:
+def test_no_limit_appears_between_what_it_settles_and_what_it_claims(
+    claimer: Claimers, connect: Connect
+) -> None:
     worker, changer = claimer(), connect()
     put()
     (claim,) = worker.run_pass(sync=1).claims
@@ -440,16 +509,22 @@ def test_no_limit_appears_between_what_it_settles_and_what_it_claims(claimer: Cl
             )
 
 
-def test_finished_tasks_are_announced_only_to_those_who_wait(claimer: Claimers, connect: Connect) -> None:
+def test_finished_tasks_are_announced_only_to_those_who_wait(
+    claimer: Claimers, connect: Connect
+) -> None:
     worker, listener = claimer(), connect()
     listener.execute(f"LISTEN {worker.channel}_done".encode())
     put(420)
     outcomes = [done(claim) for claim in worker.run_pass(sync=420).claims]
     worker.run_pass(outcomes=outcomes[:10])
     assert heard(listener) == []
-    connect().execute("INSERT INTO horsies_waiters VALUES (gen_random_uuid(), now() + interval '1 h')")
+    connect().execute(
+        "INSERT INTO horsies_waiters VALUES (gen_random_uuid(), now() + interval '1 h')"
+    )
     worker.run_pass(outcomes=outcomes[10:])
     told = [payload.split(" ") for payload in heard(listener)]
     assert sorted(map(len, told)) == [10, 200, 200]
-    assert {uuid.UUID(id_) for ids in told for id_ in ids} == {outcome.id for outcome in outcomes[10:]}
+    assert {uuid.UUID(id_) for ids in told for id_ in ids} == {
+        outcome.id for outcome in outcomes[10:]
+    }
     assert TaskAttempt.objects.count() == 420

@@ -81,7 +81,9 @@ def test_heartbeats_of_the_future_hold_no_duty_and_no_place(conn: Any) -> None:
     """Fails if: dead workers look after dead ones until the clock has caught up."""
     *_dead, own = workers(conn, -3_600, -3_600, -3_600, 0)
 
-    beaten = WorkerStore(conn).beat(own, [], Load(0, 0, 0.0, 0.0), timedelta(seconds=5), listens=True)
+    beaten = WorkerStore(conn).beat(
+        own, [], Load(0, 0, 0.0, 0.0), timedelta(seconds=5), listens=True
+    )
 
     assert beaten.on_duty
     assert beaten.place == 0
@@ -101,7 +103,10 @@ def test_claims_of_the_future_without_a_worker_are_rescued(claimer: Claimers) ->
 
 def test_reapers_of_the_last_release_still_judge(conn: Any, claimer: Claimers) -> None:
     silent = register(claimer()).id
-    sql("UPDATE horsies_heartbeats SET sent_at = clock_timestamp() - interval '1 minute' WHERE id = %s", [silent])
+    sql(
+        "UPDATE horsies_heartbeats SET sent_at = clock_timestamp() - interval '1 minute' WHERE id = %s",
+        [silent],
+    )
 
     happened = WorkerStore(conn).reap(THRESHOLD, judge=True, many=10)
 

@@ -49,14 +49,24 @@ class Team:
         self.store = WorkerStore(connection)
         self.prefix = channel_prefix(connection)
         self.ids = sorted(uuid.uuid4() for _ in range(count))
-        columns = {"queues": ["default"], "task_names": ["a"], "processes": 1, "threads": 1, **columns}
+        columns = {
+            "queues": ["default"],
+            "task_names": ["a"],
+            "processes": 1,
+            "threads": 1,
+            **columns,
+        }
         for id_ in self.ids:
-            self.store.register(id_, hostname="here", pid=1, version="1", wire=1, async_concurrency=1, **columns)
+            self.store.register(
+                id_, hostname="here", pid=1, version="1", wire=1, async_concurrency=1, **columns
+            )
             connection.execute(f'LISTEN "{self.prefix}_{id_}"')
         self.places()
 
     def beat(self, place: int, *, listens: bool = True) -> int | None:
-        return self.store.beat(self.ids[place], [], Load(0, 0, 0.0, 0.0), FRESH, listens=listens).place
+        return self.store.beat(
+            self.ids[place], [], Load(0, 0, 0.0, 0.0), FRESH, listens=listens
+        ).place
 
     def places(self) -> list[int | None]:
         """Let all of them beat, and return what each of them learns."""
@@ -64,7 +74,9 @@ class Team:
 
     def pass_on(self, *queues: str, lane: str = "sync") -> int | None:
         """Let the first one wake others."""
-        return TaskStore(self.connection).pass_on(self.ids[0], self.prefix, lane, queues or ("default",))
+        return TaskStore(self.connection).pass_on(
+            self.ids[0], self.prefix, lane, queues or ("default",)
+        )
 
     def heard(self) -> dict[int, str]:
         """Return what was said to which of them."""
@@ -86,13 +98,17 @@ def team(connect: Connect) -> Teams:
 
 
 @pytest.mark.parametrize("places", [[0], [0, 1], [0, 1, 2], [0, 1, None, None, 2]])
-def test_the_two_oldest_and_the_youngest_of_a_team_are_elected(team: Teams, places: list[int | None]) -> None:
+def test_the_two_oldest_and_the_youngest_of_a_team_are_elected(
+    team: Teams, places: list[int | None]
+) -> None:
     """Naive: the three oldest, which may have been started together on one machine, and die with it."""
     assert team(len(places)).places() == places
 
 
 @pytest.mark.parametrize("other", [{"queues": ["default", "mail"]}, {"task_names": ["a", "b"]}])
-def test_workers_that_can_run_other_tasks_elect_their_own(team: Teams, other: dict[str, Any]) -> None:
+def test_workers_that_can_run_other_tasks_elect_their_own(
+    team: Teams, other: dict[str, Any]
+) -> None:
     ours, others = team(2), team(2, **other)
     assert ours.places() == others.places() == [0, 1]
 
@@ -107,7 +123,9 @@ def test_who_does_not_listen_is_not_elected_and_comes_back_to_its_place(team: Te
 
 
 @pytest.mark.parametrize(("column", "ago"), [("died_at", timedelta(0)), ("sent_at", FRESH)])
-def test_who_was_declared_dead_or_sends_no_heartbeats_is_not_elected(team: Teams, column: str, ago: timedelta) -> None:
+def test_who_was_declared_dead_or_sends_no_heartbeats_is_not_elected(
+    team: Teams, column: str, ago: timedelta
+) -> None:
     ours = team(4)
     Heartbeat.objects.filter(pk=ours.ids[0]).update(**{column: timezone.now() - ago})
     assert [ours.beat(place) for place in (1, 2, 3)] == [0, 1, 2]
@@ -191,7 +209,9 @@ def test_nobody_is_woken_if_nothing_waits_or_nobody_else_listens(team: Teams) ->
     ours.beat(1, listens=False)
     assert ours.pass_on("default", "mail") is None
     ours.beat(1)
-    assert ours.pass_on("default", "mail") == 1, "behind others that are due later, and in another queue"
+    assert ours.pass_on("default", "mail") == 1, (
+        "behind others that are due later, and in another queue"
+    )
     assert ours.heard() == {1: "now sync *"}
 
 
@@ -221,7 +241,9 @@ def begin_burst(hear: Hear) -> None:
     assert hear() == ["!sync default"] * BURST
 
 
-def test_in_a_burst_the_sends_right_behind_an_announced_one_are_quiet(hear: Hear, clock: list[float]) -> None:
+def test_in_a_burst_the_sends_right_behind_an_announced_one_are_quiet(
+    hear: Hear, clock: list[float]
+) -> None:
     begin_burst(hear)
     tasks.add.send(3)
     assert hear() == []
@@ -238,7 +260,9 @@ def test_in_a_burst_the_sends_right_behind_an_announced_one_are_quiet(hear: Hear
     assert Task.objects.count() == BURST + 4
 
 
-def test_a_send_in_a_transaction_and_every_other_way_to_insert_is_announced(hear: Hear, clock: list[float]) -> None:
+def test_a_send_in_a_transaction_and_every_other_way_to_insert_is_announced(
+    hear: Hear, clock: list[float]
+) -> None:
     begin_burst(hear)
     with transaction.atomic():
         tasks.add.send(3)
@@ -273,7 +297,9 @@ def send(quiet_for: int | None = None, **columns: Any) -> int:
     return TaskStore(connection).send(new._replace(**columns), quiet_for)
 
 
-def test_a_send_for_another_table_or_due_before_the_last_one_or_before_an_insert_is_not_quiet(hear: Hear) -> None:
+def test_a_send_for_another_table_or_due_before_the_last_one_or_before_an_insert_is_not_quiet(
+    hear: Hear,
+) -> None:
     table = send()
     assert hear() == ["!sync default"]
     assert send(table + 1) == table
@@ -297,7 +323,9 @@ def slow_send(then: Callable[[], object] = list) -> Iterator[float]:
         yield LOOK_SECONDS + 0.001
 
 
-def test_a_quiet_send_that_took_long_is_announced_when_it_is_done(hear: Hear, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_quiet_send_that_took_long_is_announced_when_it_is_done(
+    hear: Hear, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(enqueue, "throttle", NotifyThrottle(slow_send().__next__))
     begin_burst(hear)
     tasks.add.send(3)
@@ -345,7 +373,12 @@ SENDS: dict[str, Callable[[], Any]] = {
 
 @pytest.fixture
 def declared(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    nightly = {"task": tasks.add.name, "pattern": "daily at 04:30", "zone": "Europe/Istanbul", "kwargs": {"a": 1}}
+    nightly = {
+        "task": tasks.add.name,
+        "pattern": "daily at 04:30",
+        "zone": "Europe/Istanbul",
+        "kwargs": {"a": 1},
+    }
     settings.HORSIES = {**settings.HORSIES, "SCHEDULES": {"nightly": nightly}}
     schedules.declare(actor="a scheduler")
     limit("bulk", partition_by_args=["a"], partition_max_concurrency=2)
@@ -365,14 +398,20 @@ def serializable(using: Any) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("send", SENDS.values(), ids=SENDS)
-def test_sends_in_serializable_transactions_let_each_other_succeed(declared: None, send: Callable[[], Any]) -> None:
+def test_sends_in_serializable_transactions_let_each_other_succeed(
+    declared: None, send: Callable[[], Any]
+) -> None:
     """PostgreSQL ends one of them with 40001 if each reads where the next one writes: no send may read back what it wrote."""
     first, second, third = (connections["default"].copy() for _ in range(3))
     with closing(first), closing(second), closing(third):
         for each in (first, second, third):
             with serializable(each):
                 send()
-        for each in (third, second, first):  # each has read where the next one wrote; the last of them commits first
+        for each in (
+            third,
+            second,
+            first,
+        ):  # each has read where the next one wrote; the last of them commits first
             each.commit()
     drain(until=dt.timedelta(hours=2))
     for model in (Task, WorkflowRun):

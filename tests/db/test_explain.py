@@ -66,7 +66,9 @@ def living(worker: Claimer, **columns: Any) -> Claimer:
     return worker
 
 
-def test_a_task_that_nothing_holds_up_is_next_and_an_explanation_locks_nothing(claimer: Claimers) -> None:
+def test_a_task_that_nothing_holds_up_is_next_and_an_explanation_locks_nothing(
+    claimer: Claimers,
+) -> None:
     worker = living(claimer())
     (id_,) = put()
     with transaction.atomic():
@@ -74,7 +76,9 @@ def test_a_task_that_nothing_holds_up_is_next_and_an_explanation_locks_nothing(c
         assert found.code == "NEXT"
         assert found.text.endswith("should start within 1 s.")
         row = Worker.objects.get()
-        assert found.details["workers"] == [{"worker_id": str(worker.id), "hostname": "web-1", "pid": row.pid}]
+        assert found.details["workers"] == [
+            {"worker_id": str(worker.id), "hostname": "web-1", "pid": row.pid}
+        ]
         assert [claim.id for claim in worker.run_pass(sync=1).claims] == [id_]
         assert codes(id_) == ["RUNNING"]
 
@@ -90,7 +94,9 @@ def test_a_finished_task_says_how_it_ended_and_one_that_is_unknown_or_no_id_is_a
         explain("17")
 
 
-def test_a_running_task_says_where_and_one_of_a_worker_that_stopped_beating_when_it_is_rescued() -> None:
+def test_a_running_task_says_where_and_one_of_a_worker_that_stopped_beating_when_it_is_rescued() -> (
+    None
+):
     worker, other = serving(), serving()
     id_ = TaskFactory(status="RUNNING", claimed_by=worker.id).id
     beats = Heartbeat.objects.filter(pk=worker.id)
@@ -100,7 +106,9 @@ def test_a_running_task_says_where_and_one_of_a_worker_that_stopped_beating_when
     assert details(id_, "RUNNING")["child_pid"] == 77
     beats.update(sent_at=now() - dt.timedelta(seconds=5))
     said, found = text(id_, "CLAIMED_BY_SILENT_WORKER"), details(id_, "CLAIMED_BY_SILENT_WORKER")
-    assert re.search("which runs it, was last seen at .*; the task fails with WORKER_CRASHED after ", said)
+    assert re.search(
+        "which runs it, was last seen at .*; the task fails with WORKER_CRASHED after ", said
+    )
     assert found["reapers"] is True
     beat, rescue = (dt.datetime.fromisoformat(found[name]) for name in ("beat_at", "rescue_at"))
     assert rescue - beat == dt.timedelta(seconds=10)
@@ -112,7 +120,9 @@ def test_a_running_task_says_where_and_one_of_a_worker_that_stopped_beating_when
     assert codes(id_) == ["RUNNING"]
 
 
-def test_a_task_of_a_worker_without_a_heartbeat_is_what_the_reaper_calls_an_orphan(claimer: Claimers) -> None:
+def test_a_task_of_a_worker_without_a_heartbeat_is_what_the_reaper_calls_an_orphan(
+    claimer: Claimers,
+) -> None:
     task = TaskFactory(status="RUNNING", sent_at=now() - dt.timedelta(seconds=30))
     assert codes(task.id) == ["CLAIMED_BY_SILENT_WORKER"]
     assert codes(TaskFactory(status="RUNNING").id) == ["RUNNING"]
@@ -121,7 +131,9 @@ def test_a_task_of_a_worker_without_a_heartbeat_is_what_the_reaper_calls_an_orph
     assert codes(task.id) == ["FINISHED"]
 
 
-def test_a_claim_in_a_buffer_says_so_until_its_lease_ends_and_holds_no_permit_in_soft_mode(settings: Any) -> None:
+def test_a_claim_in_a_buffer_says_so_until_its_lease_ends_and_holds_no_permit_in_soft_mode(
+    settings: Any,
+) -> None:
     worker = serving()
     id_ = TaskFactory(status="CLAIMED", claimed_by=worker.id, claim_expires_at=now() + HOUR).id
     limit("default", max_concurrency=1)
@@ -149,7 +161,9 @@ def test_a_pause_says_who_and_why_and_a_cap_of_0_is_one_whoever_set_it() -> None
     found = details(id_, "QUEUE_PAUSED")
     assert (found["by"], found["reason"]) == ("ann", "the disk is full")
     limit("default", paused_reason="Look at the disk first.")
-    assert text(id_, "QUEUE_PAUSED").endswith("by ann: Look at the disk first. None of its tasks start.")
+    assert text(id_, "QUEUE_PAUSED").endswith(
+        "by ann: Look at the disk first. None of its tasks start."
+    )
     limit("default", paused_at=None, paused_by=None, paused_reason=None, max_concurrency=0)
     assert "is declared with a cap of 0" in text(id_, "QUEUE_PAUSED")
     overridden = {"override_by": "bob", "override_reason": "sale", "override_at": "now"}
@@ -194,7 +208,9 @@ def test_a_cap_that_is_reached_names_who_holds_it(claimer: Claimers, name: str, 
     assert codes(last) == ["NEXT"]
 
 
-def test_a_full_partition_names_its_holders_whether_the_task_is_parked_yet_or_not(claimer: Claimers) -> None:
+def test_a_full_partition_names_its_holders_whether_the_task_is_parked_yet_or_not(
+    claimer: Claimers,
+) -> None:
     limit("default", partition_by_args=["tenant"], partition_max_concurrency=1)
     worker = living(claimer())
     running, parked = tenant("a", 2)
@@ -224,14 +240,18 @@ def test_a_partition_that_is_full_in_each_worker_is_at_its_limit(claimer: Claime
     assert "2 of 2 permits" in text(ids[2], "PARTITION_AT_LIMIT")
     Worker.objects.filter(pk=second.id).update(threads=1)
     Task.objects.filter(pk=ids[1]).update(queue_name="mail")
-    assert codes(ids[2]) == ["PARTITION_AT_LIMIT", "NO_FREE_SLOT"], "one worker has one against it, one the other"
+    assert codes(ids[2]) == ["PARTITION_AT_LIMIT", "NO_FREE_SLOT"], (
+        "one worker has one against it, one the other"
+    )
     assert "is at its limit of 1 in each worker" in text(ids[2], "PARTITION_AT_LIMIT")
     assert text(ids[2], "NO_FREE_SLOT").startswith(
         "1 of the 2 live workers that serve its queue are without a free slot"
     )
 
 
-def test_the_task_that_comes_first_in_its_partition_is_named_with_what_it_does(claimer: Claimers) -> None:
+def test_the_task_that_comes_first_in_its_partition_is_named_with_what_it_does(
+    claimer: Claimers,
+) -> None:
     """Naive: the partition is said to be at its limit, or to have a permit that is free now."""
     limit("default", partition_by_args=["tenant"], partition_policy="stop")
     worker = living(claimer())
@@ -302,7 +322,9 @@ def test_a_queue_that_nobody_serves_who_was_heard_of_late_names_who_did_last() -
     beats = Heartbeat.objects.filter(pk=worker.id)
     assert codes(id_) == ["NEXT"]
     beats.update(sent_at=now() - dt.timedelta(seconds=11))
-    assert "was last seen at" in text(id_, "NO_LIVE_WORKER"), "though nobody is there to declare it dead"
+    assert "was last seen at" in text(id_, "NO_LIVE_WORKER"), (
+        "though nobody is there to declare it dead"
+    )
     beats.update(sent_at=now(), died_at=now())
     assert codes(id_) == ["NO_LIVE_WORKER"]
     beats.update(died_at=None)
@@ -329,7 +351,9 @@ def test_a_name_or_a_form_that_no_worker_knows_is_told_as_soon_as_no_worker_know
     old = serving(task_names=["shop.tasks.old"], wire=1)
     (id_,) = put(name="shop.tasks.new", options='{"wire": 2}')
     found = details(id_, "UNKNOWN_TASK_NAME")
-    assert dt.datetime.fromisoformat(found["until"]) > dt.datetime.now(dt.UTC) + dt.timedelta(minutes=4)
+    assert dt.datetime.fromisoformat(found["until"]) > dt.datetime.now(dt.UTC) + dt.timedelta(
+        minutes=4
+    )
     assert found["workers"][0]["worker_id"] == str(old.id)
     new = serving(task_names=["shop.tasks.new", "shop.tasks.old"], wire=1)
     assert codes(id_) == ["UNKNOWN_TASK_NAME"], "in this form"
@@ -365,7 +389,13 @@ def test_those_that_stand_before_it_are_counted_in_the_order_of_the_claim() -> N
 @pytest.mark.promise("S0.45")
 def test_all_reasons_that_hold_come_the_most_decisive_first(claimer: Claimers) -> None:
     limit("*", max_concurrency=1)
-    limit("default", max_concurrency=1, local_limit=1, partition_by_args=["tenant"], partition_max_concurrency=1)
+    limit(
+        "default",
+        max_concurrency=1,
+        local_limit=1,
+        partition_by_args=["tenant"],
+        partition_max_concurrency=1,
+    )
     worker = living(claimer(), slots=1, task_names=[])
     tenant("a")
     worker.run_pass(sync=1)
@@ -450,7 +480,9 @@ SHAPES = st.fixed_dictionaries({
 CAPS = st.sampled_from([None, None, 1, 3, 6])
 
 
-def build(rows: list[Row], shapes: list[dict[str, Any]], cap: int | None) -> tuple[Claimer, list[uuid.UUID]]:
+def build(
+    rows: list[Row], shapes: list[dict[str, Any]], cap: int | None
+) -> tuple[Claimer, list[uuid.UUID]]:
     """Put limits and tasks into the tables; return the worker that has a slot of each lane free, and the waiting tasks."""
     limit("*", max_concurrency=cap)
     policies = {}
@@ -462,26 +494,57 @@ def build(rows: list[Row], shapes: list[dict[str, Any]], cap: int | None) -> tup
     ids = {HERE: worker.id, ELSEWHERE: uuid.uuid4()}
     waiting = []
     for row in rows:
-        (id_,) = put(name=row.name, queue=row.queue, kwargs=[json.dumps({"tenant": row.tenant})], lane=row.lane)
-        changes: dict[str, Any] = {"enqueued_at": now() + row.due_in * MINUTE, "priority": row.priority}
+        (id_,) = put(
+            name=row.name,
+            queue=row.queue,
+            kwargs=[json.dumps({"tenant": row.tenant})],
+            lane=row.lane,
+        )
+        changes: dict[str, Any] = {
+            "enqueued_at": now() + row.due_in * MINUTE,
+            "priority": row.priority,
+        }
         # A pass that expires a task unparks the head of its partition, and may take that in its next round.
-        changes["parked"] = row.parked and row.holder is None and not any(r.late and r.queue == row.queue for r in rows)
+        changes["parked"] = (
+            row.parked
+            and row.holder is None
+            and not any(r.late and r.queue == row.queue for r in rows)
+        )
         # With a policy, it would be parked behind another one, which the example takes away.
         changes["parked"] = changes["parked"] and policies[row.queue] is None
         if row.late:
             changes["good_until"] = now() - MINUTE
         if row.holder == FAILED:
             stops = "stop" if policies[row.queue] == "stop" else None
-            changes |= {"status": FAILED.upper(), "finished_at": now(), "error_code": "BROKEN", "order_stop": stops}
+            changes |= {
+                "status": FAILED.upper(),
+                "finished_at": now(),
+                "error_code": "BROKEN",
+                "order_stop": stops,
+            }
         elif row.holder:
-            changes |= {"status": "RUNNING", "claimed_by": ids[row.holder], "claimed_at": now(), "started_at": now()}
+            changes |= {
+                "status": "RUNNING",
+                "claimed_by": ids[row.holder],
+                "claimed_at": now(),
+                "started_at": now(),
+            }
         else:
             waiting.append(id_)
-        Task.objects.filter(pk=id_).update(**changes, claim_generation=0 if row.holder is None else 1)
+        Task.objects.filter(pk=id_).update(
+            **changes, claim_generation=0 if row.holder is None else 1
+        )
     for name, id_ in ids.items():
-        held = {lane: sum(row.holder == name and row.lane == lane for row in rows) for lane in ("sync", "async")}
+        held = {
+            lane: sum(row.holder == name and row.lane == lane for row in rows)
+            for lane in ("sync", "async")
+        }
         free = 1 if name == HERE else 0
-        shape = {"processes": 1, "threads": held["sync"] + free, "async_concurrency": held["async"] + free}
+        shape = {
+            "processes": 1,
+            "threads": held["sync"] + free,
+            "async_concurrency": held["async"] + free,
+        }
         WorkerFactory(id=id_, queues=list(QUEUES), task_names=[KNOWN], **shape)
         HeartbeatFactory(id=id_, worker_id=id_, role="claimer")
     return worker, waiting
@@ -489,7 +552,11 @@ def build(rows: list[Row], shapes: list[dict[str, Any]], cap: int | None) -> tup
 
 @pytest.mark.thorough
 @CALM
-@given(rows=st.lists(ROWS, min_size=5, max_size=10), shapes=st.lists(SHAPES, min_size=3, max_size=3), cap=CAPS)
+@given(
+    rows=st.lists(ROWS, min_size=5, max_size=10),
+    shapes=st.lists(SHAPES, min_size=3, max_size=3),
+    cap=CAPS,
+)
 def test_what_only_others_hold_up_is_claimed_if_it_waits_alone_and_nothing_else_is(
     rows: list[Row], shapes: list[dict[str, Any]], cap: int | None
 ) -> None:
@@ -509,18 +576,28 @@ def test_what_only_others_hold_up_is_claimed_if_it_waits_alone_and_nothing_else_
 def could_start(explanation: Explanation) -> bool:
     """Whether nothing holds a task up but others before it, or that it will fail."""
     reasons = [one for one in explanation.reasons if one.code not in ("NEXT", "BEHIND_OTHERS")]
-    reasons = [one for one in reasons if (one.code, one.details.get("status")) != ("BEHIND_IN_ORDER", "PENDING")]
+    reasons = [
+        one
+        for one in reasons
+        if (one.code, one.details.get("status")) != ("BEHIND_IN_ORDER", "PENDING")
+    ]
     return all(one.code == "UNKNOWN_TASK_NAME" and not one.details["until"] for one in reasons)
 
 
 # What a predicate cannot do without, names of tables and parameters apart -> under the one function that may have it,
 # and others that ask something else of the same columns.
 MARKS = {
-    "horsies_holds_permit": (r"claim_expires_at > ", {"horsies_start"}),  # a start asks for its own lease
+    "horsies_holds_permit": (
+        r"claim_expires_at > ",
+        {"horsies_start"},
+    ),  # a start asks for its own lease
     "horsies_effective_limits": (r"coalesce\(override,", set()),
     "horsies_remaining_capacity": (r"(?<!partition_)max_concurrency - ", set()),
     "horsies_partition_rooms": (r"local_limit \*", set()),
-    "horsies_partition_key": (r"kwargs ->", {"horsies_named_arguments"}),  # which reads the plain form for it
+    "horsies_partition_key": (
+        r"kwargs ->",
+        {"horsies_named_arguments"},
+    ),  # which reads the plain form for it
     "horsies_is_orphaned": (r"claimed_at < ", set()),
     "horsies_workers_serving": (r"stopped_at is null", set()),
     "horsies_worker_knows": (r"task_names \?", set()),
@@ -542,7 +619,10 @@ def called(*names: str) -> set[str]:
     while open_:
         name = open_.pop()
         found.add(name)
-        open_ |= set(re.findall(r"horsies_\w+(?=\()", TEXTS[name].partition("$$")[2])) & set(TEXTS) - found
+        open_ |= (
+            set(re.findall(r"horsies_\w+(?=\()", TEXTS[name].partition("$$")[2]))
+            & set(TEXTS) - found
+        )
     return found
 
 

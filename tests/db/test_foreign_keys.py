@@ -13,14 +13,28 @@ import pytest
 from django.db import transaction
 
 from horsies_django import Workflow
-from horsies_django.models import AuditEntry, Task, TaskAttempt, Worker, WorkerState, WorkflowNode, WorkflowRun
+from horsies_django.models import (
+    AuditEntry,
+    Task,
+    TaskAttempt,
+    Worker,
+    WorkerState,
+    WorkflowNode,
+    WorkflowRun,
+)
 from horsies_django.store.retention import OwnRetention, RetentionStore
 from horsies_django.tasks.operations import purge
 from horsies_django.testing import drain
 from tests.apps.project import flows
 from tests.conftest import Connect, sql
 from tests.db.test_retention import DAY, finished, left, prune
-from tests.support.factories import AuditEntryFactory, TaskAttemptFactory, WorkerFactory, WorkerStateFactory, now
+from tests.support.factories import (
+    AuditEntryFactory,
+    TaskAttemptFactory,
+    WorkerFactory,
+    WorkerStateFactory,
+    now,
+)
 
 Refer = Callable[..., None]
 
@@ -73,11 +87,19 @@ def prune_runs(conn: Any, many: int = 50) -> int:
 
 @pytest.mark.parametrize("how", KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize("many", [1, 2, 50])
-def test_referenced_tasks_stay_and_all_others_go(connect: Connect, refer: Refer, how: str, many: int) -> None:
+def test_referenced_tasks_stay_and_all_others_go(
+    connect: Connect, refer: Refer, how: str, many: int
+) -> None:
     """Fails if one row of the project keeps all tasks that finished at the same time or later."""
     conn, notices = connect(), []
-    conn.add_notice_handler(lambda notice: notices.append((notice.sqlstate, notice.message_primary)))
-    old = [*finished(3 * DAY, 5), *finished(2 * DAY, 5), *finished(2 * DAY, options={"keep_result": False})]
+    conn.add_notice_handler(
+        lambda notice: notices.append((notice.sqlstate, notice.message_primary))
+    )
+    old = [
+        *finished(3 * DAY, 5),
+        *finished(2 * DAY, 5),
+        *finished(2 * DAY, options={"keep_result": False}),
+    ]
     kept = {old[0], old[7], old[10]}
     for id_ in old:
         TaskAttemptFactory(task_id=id_)
@@ -116,7 +138,9 @@ def test_keys_that_cascade_in_the_database_keep_no_task(connect: Connect, refer:
 
 @pytest.mark.parametrize("table", ["horsies_workflows", "horsies_tasks"])
 @pytest.mark.parametrize("many", [1, 3, 50])
-def test_referenced_runs_stay_whole_and_all_others_go(connect: Connect, refer: Refer, table: str, many: int) -> None:
+def test_referenced_runs_stay_whole_and_all_others_go(
+    connect: Connect, refer: Refer, table: str, many: int
+) -> None:
     runs = [finished_run((9 - day) * DAY) for day in range(6)]
     WorkflowRun.objects.filter(pk__in=runs[:2]).update(finished_at=now() - 9 * DAY)
     kept = set(runs[:3])
@@ -128,7 +152,11 @@ def test_referenced_runs_stay_whole_and_all_others_go(connect: Connect, refer: R
     count = prune_runs(connect(), many)
 
     assert count == 3
-    for model, column in ((WorkflowRun, "pk"), (WorkflowNode, "workflow_id"), (Task, "workflow_id")):
+    for model, column in (
+        (WorkflowRun, "pk"),
+        (WorkflowNode, "workflow_id"),
+        (Task, "workflow_id"),
+    ):
         assert set(model.objects.values_list(column, flat=True)) == kept
     sql(f"DELETE FROM shop_of_{table}")
     assert prune_runs(connect(), many) == 3

@@ -20,7 +20,16 @@ from django.db import connection, transaction
 
 from example_project.postgres import private_postgres
 from horsies_django import Workflow, queues, schedules
-from horsies_django.models import AuditEntry, Heartbeat, LostRecord, Queue, Schedule, Task, Worker, WorkflowRun
+from horsies_django.models import (
+    AuditEntry,
+    Heartbeat,
+    LostRecord,
+    Queue,
+    Schedule,
+    Task,
+    Worker,
+    WorkflowRun,
+)
 from horsies_django.monitoring.health import Health, QueueHealth, XminHolder, examine, problems
 from horsies_django.store import audit
 from horsies_django.store.base import load
@@ -49,34 +58,48 @@ def codes(health: Health, **options: Any) -> list[str]:
     return [problem.code for problem in problems(health, **options)]
 
 
-def test_a_queue_says_how_long_its_oldest_due_task_waits_by_a_probe_per_lane_and_priority(connect: Connect) -> None:
+def test_a_queue_says_how_long_its_oldest_due_task_waits_by_a_probe_per_lane_and_priority(
+    connect: Connect,
+) -> None:
     TaskFactory(status="RUNNING", sent_at=now() - 2 * AGO)
     TaskFactory(status="COMPLETED", sent_at=now() - 2 * AGO)
     TaskFactory(parked=True, partition_key="[1]", sent_at=now() - 2 * AGO)
     put(300, priority=1, delay=dt.timedelta(days=1))
-    assert HealthStore(connection).waits(["default"]) == {}, "what is held, over, parked or not due does not wait"
+    assert HealthStore(connection).waits(["default"]) == {}, (
+        "what is held, over, parked or not due does not wait"
+    )
     put(300)
     put(2, lane="async", priority=7)
     TaskFactory(lane="async", priority=50, sent_at=now() - AGO)
     conn = connect()
     with conn.transaction():
         waits = HealthStore(conn).waits(["default", "mail", "unheard-of"])
-        assert 0 < conn.execute(READ, ["horsies_tasks_claim"]).fetchall()[0][0] < 20, "however many wait"
-        assert conn.execute(READ, ["horsies_tasks"]).fetchall() == [(0,)], "nothing is read past the index"
+        assert 0 < conn.execute(READ, ["horsies_tasks_claim"]).fetchall()[0][0] < 20, (
+            "however many wait"
+        )
+        assert conn.execute(READ, ["horsies_tasks"]).fetchall() == [(0,)], (
+            "nothing is read past the index"
+        )
     assert set(waits) == {"default"}
     assert 300 <= waits["default"] < 400
 
 
-def test_unfinished_runs_are_counted_to_a_bound_and_by_their_index_however_many_have_ended(connect: Connect) -> None:
+def test_unfinished_runs_are_counted_to_a_bound_and_by_their_index_however_many_have_ended(
+    connect: Connect,
+) -> None:
     conn = connect()
     run = "INSERT INTO horsies_workflows (id, name, status, on_error, finished_at) SELECT gen_random_uuid(), 'a run', "
     conn.execute(run + "'RUNNING', 'fail', NULL FROM generate_series(1, 500)")
-    conn.execute("ANALYZE horsies_workflows")  # nearly all rows are to be counted, so it looks cheap to read all
+    conn.execute(
+        "ANALYZE horsies_workflows"
+    )  # nearly all rows are to be counted, so it looks cheap to read all
     conn.execute(run + "'COMPLETED', 'fail', now() FROM generate_series(1, 1000)")
     conn.execute("SET random_page_cost = 1000")
     with conn.transaction():
         found = HealthStore(conn).runs()
-        assert conn.execute(READ, ["horsies_workflows"]).fetchall() == [(0,)], "nothing is read past the index"
+        assert conn.execute(READ, ["horsies_workflows"]).fetchall() == [(0,)], (
+            "nothing is read past the index"
+        )
     assert found == {"RUNNING": 500}
     conn = connect()
     with conn.transaction():
@@ -85,7 +108,9 @@ def test_unfinished_runs_are_counted_to_a_bound_and_by_their_index_however_many_
         assert conn.execute(READ, ["horsies_workflows_unfinished"]).fetchall()[0][0] <= 30
 
 
-def test_workers_have_a_state_and_one_that_is_long_gone_is_told_first_if_it_holds_a_task_and_else_not() -> None:
+def test_workers_have_a_state_and_one_that_is_long_gone_is_told_first_if_it_holds_a_task_and_else_not() -> (
+    None
+):
     living = serving("default", hostname="a")
     stale = serving("default", silent=AGO, hostname="b")
     judged = serving("default", silent=AGO, hostname="c")
@@ -109,14 +134,18 @@ def test_workers_have_a_state_and_one_that_is_long_gone_is_told_first_if_it_hold
     assert codes(examine(connection)) == ["STALE_WORKER"]
 
 
-def test_due_tasks_whose_only_worker_is_silent_have_no_living_worker_even_if_nobody_has_judged_it() -> None:
+def test_due_tasks_whose_only_worker_is_silent_have_no_living_worker_even_if_nobody_has_judged_it() -> (
+    None
+):
     put(2)
     serving("default", silent=AGO)
     assert (queue("default").pending, queue("default").workers) == (2, 0)
     (problem,) = problems(examine(connection))
     assert (problem.code, "2 tasks due" in problem.text) == ("NO_LIVING_WORKER", True)
     serving("mail")
-    assert codes(examine(connection)) == ["NO_LIVING_WORKER"], "one that serves another queue is none"
+    assert codes(examine(connection)) == ["NO_LIVING_WORKER"], (
+        "one that serves another queue is none"
+    )
     serving("default", "mail")
     assert codes(examine(connection)) == []
 
@@ -153,7 +182,9 @@ def test_a_worker_without_a_ready_process_is_a_problem() -> None:
     assert [one.ready for one in health.workers] == [1]
 
 
-def test_a_queue_whose_workers_are_beyond_those_listed_has_them_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_whose_workers_are_beyond_those_listed_has_them_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Naive: with more than 500 workers, queues of those whose host comes last by name seem to have none."""
     for module in ("store.health", "monitoring.health.state"):
         monkeypatch.setattr(f"horsies_django.{module}.MOST_WORKERS", 2)
@@ -164,7 +195,12 @@ def test_a_queue_whose_workers_are_beyond_those_listed_has_them_all_the_same(mon
     serving("default", hostname="c")
     health = examine(connection)
     assert [one.hostname for one in health.workers] == ["a", "b"]
-    assert {one.name: one.workers for one in health.queues} == {"mail": 2, "bulk": 0, "twin": 0, "default": 1}
+    assert {one.name: one.workers for one in health.queues} == {
+        "mail": 2,
+        "bulk": 0,
+        "twin": 0,
+        "default": 1,
+    }
     assert codes(health) == []
 
 
@@ -181,10 +217,14 @@ def test_a_long_wait_is_a_problem_only_when_asked_for_and_not_in_a_pause() -> No
     assert codes(examine(connection), max_wait_seconds=200) == [], "somebody wanted it so"
 
 
-def test_keys_that_failed_tasks_stop_are_a_problem_of_each_ordered_queue_until_they_are_skipped() -> None:
+def test_keys_that_failed_tasks_stop_are_a_problem_of_each_ordered_queue_until_they_are_skipped() -> (
+    None
+):
     """Naive: nobody hears of them, because tasks behind a failed one are parked and count as no wait."""
     for name in ("default", "mail", "bulk"):
-        limit(name, partition_by_args=["tenant"], partition_policy=None if name == "bulk" else "stop")
+        limit(
+            name, partition_by_args=["tenant"], partition_policy=None if name == "bulk" else "stop"
+        )
     serving("default", "mail", "bulk")
 
     def stop(name: str, tenant: str, ago: dt.timedelta, how: str = "stop") -> None:
@@ -201,7 +241,12 @@ def test_keys_that_failed_tasks_stop_are_a_problem_of_each_ordered_queue_until_t
     stop("default", "b", AGO)
     stop("mail", "a", AGO)
     health = examine(connection)
-    assert {one.name: one.stopped for one in health.queues} == {"mail": 1, "bulk": 0, "twin": 0, "default": 2}
+    assert {one.name: one.stopped for one in health.queues} == {
+        "mail": 1,
+        "bulk": 0,
+        "twin": 0,
+        "default": 2,
+    }
     assert codes(health) == ["ORDER_STOPPED"] * 2
     texts = sorted(one.text for one in problems(health))
     assert re.fullmatch(r"failed tasks stop 1 key of queue mail, the first for 30\d s", texts[0])
@@ -220,7 +265,10 @@ def test_the_cluster_counts_all_workers_and_the_oldest_of_all_and_its_pause_is_e
     whole = queue("*")
     assert (whole.pending, whole.workers, whole.paused) == (1, 2, False)
     assert 300 <= (whole.oldest_seconds or 0) < 400
-    assert codes(examine(connection), max_wait_seconds=200) == ["NO_LIVING_WORKER", "WAITS_TOO_LONG"], "not once more"
+    assert codes(examine(connection), max_wait_seconds=200) == [
+        "NO_LIVING_WORKER",
+        "WAITS_TOO_LONG",
+    ], "not once more"
     limit("*", max_concurrency=0)
     assert codes(examine(connection), max_wait_seconds=200) == []
 
@@ -269,19 +317,31 @@ def test_a_transaction_that_holds_back_xmin_is_named_until_it_ends(connect: Conn
         holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         holder.execute("SELECT 1")
         (found,) = [
-            one for one in HealthStore(connection).database().xmin_holders if one.pid == holder.info.backend_pid
+            one
+            for one in HealthStore(connection).database().xmin_holders
+            if one.pid == holder.info.backend_pid
         ]
-        assert (found.kind, found.name, found.state) == ("transaction", "a long report", "idle in transaction")
+        assert (found.kind, found.name, found.state) == (
+            "transaction",
+            "a long report",
+            "idle in transaction",
+        )
         assert found.seconds is not None
-    assert holder.info.backend_pid not in [one.pid for one in HealthStore(connection).database().xmin_holders]
+    assert holder.info.backend_pid not in [
+        one.pid for one in HealthStore(connection).database().xmin_holders
+    ]
 
 
-def test_prepared_transactions_hold_back_xmin_and_block_and_hidden_ones_by_the_longest_wait(aside: Aside) -> None:
+def test_prepared_transactions_hold_back_xmin_and_block_and_hidden_ones_by_the_longest_wait(
+    aside: Aside,
+) -> None:
     """Slots without an xmin hold back nothing, and another database is not told of."""
     with private_postgres(durable=False, max_prepared_transactions=2) as url, ExitStack() as opened:
 
         def join(name: str = "postgres") -> psycopg.Connection[Any]:
-            joined = psycopg.connect(urlsplit(url)._replace(path=f"/{name}").geturl(), autocommit=True)
+            joined = psycopg.connect(
+                urlsplit(url)._replace(path=f"/{name}").geturl(), autocommit=True
+            )
             return opened.enter_context(joined)
 
         def blockers(conn: psycopg.Connection[Any]) -> list[tuple[Any, ...]]:
@@ -316,18 +376,31 @@ def test_prepared_transactions_hold_back_xmin_and_block_and_hidden_ones_by_the_l
         looker.execute("SET ROLE looker")
         assert [one[-1] for one in blockers(looker)] == [None]
         ended = aside(waiting.execute, "INSERT INTO horsies_tasks VALUES (1)")
-        wait_until(lambda: [one[-1] for one in blockers(looker)] != [None], "another one waits for it")
+        wait_until(
+            lambda: [one[-1] for one in blockers(looker)] != [None], "another one waits for it"
+        )
         conn.execute("ROLLBACK")
         ended.result()
 
 
-HELD = XminHolder(kind="transaction", pid=7, name="report", role=None, state=None, seconds=7_200.0, transactions=5_000)
+HELD = XminHolder(
+    kind="transaction",
+    pid=7,
+    name="report",
+    role=None,
+    state=None,
+    seconds=7_200.0,
+    transactions=5_000,
+)
 
 
 @pytest.mark.parametrize(
     ("holder", "words"),
     [
-        (HELD, "transaction 'report' of process 7 has kept dead rows from being removed for 120 minutes"),
+        (
+            HELD,
+            "transaction 'report' of process 7 has kept dead rows from being removed for 120 minutes",
+        ),
         (HELD, "pg_terminate_backend(7)"),
         (HELD._replace(seconds=None, transactions=20_000_000), "for 20,000,000 transactions"),
         (HELD._replace(kind="prepared transaction", pid=None), "ROLLBACK PREPARED"),
@@ -338,7 +411,9 @@ HELD = XminHolder(kind="transaction", pid=7, name="report", role=None, state=Non
         (HELD._replace(seconds=None, transactions=20_000), None),
     ],
 )
-def test_who_holds_back_xmin_for_an_hour_is_a_problem_with_a_remedy(holder: XminHolder, words: str | None) -> None:
+def test_who_holds_back_xmin_for_an_hour_is_a_problem_with_a_remedy(
+    holder: XminHolder, words: str | None
+) -> None:
     health = examine(connection)
     found = problems(health._replace(database=health.database._replace(xmin_holders=[holder])))
     assert [problem.code for problem in found] == (["XMIN_HELD"] if words else [])
@@ -351,7 +426,9 @@ def test_a_schedule_that_nobody_sends_is_a_problem_and_so_is_one_that_cannot_be_
     schedules.disable("off", actor="a test")
     Schedule.objects.filter(name="late").update(next_at=now() - dt.timedelta(seconds=70))
     Schedule.objects.filter(name="later").update(next_at=now() - dt.timedelta(hours=3))
-    Schedule.objects.filter(name="broken").update(error="no such task", next_at=now() + dt.timedelta(hours=1))
+    Schedule.objects.filter(name="broken").update(
+        error="no such task", next_at=now() + dt.timedelta(hours=1)
+    )
     assert [(one.code, one.text.partition("'")[2]) for one in problems(examine(connection))] == [
         ("SCHEDULE_LATE", "later' (and 1 more) is overdue by 3.0 h"),
         ("SCHEDULE_FAILS", "broken' could not send its task: no such task"),
@@ -363,7 +440,9 @@ def test_looking_takes_no_lock_that_others_wait_for(connect: Connect) -> None:
     conn = connect()
     with conn.transaction():
         examine(conn)
-        held = conn.execute("SELECT DISTINCT mode FROM pg_locks WHERE pid = pg_backend_pid() AND relation IS NOT NULL")
+        held = conn.execute(
+            "SELECT DISTINCT mode FROM pg_locks WHERE pid = pg_backend_pid() AND relation IS NOT NULL"
+        )
         assert {mode for (mode,) in held.fetchall()} == {"AccessShareLock"}
 
 
@@ -388,31 +467,48 @@ def logged(log: pytest.LogCaptureFixture) -> list[str]:
     return sorted(record.args[0] for record in log.records if isinstance(record.args, tuple))
 
 
-def test_a_pause_whose_entry_is_lost_pauses_and_tells_who_and_why_each_minute(log: pytest.LogCaptureFixture) -> None:
+def test_a_pause_whose_entry_is_lost_pauses_and_tells_who_and_why_each_minute(
+    log: pytest.LogCaptureFixture,
+) -> None:
     with refused("horsies_audit", event="INSERT"):
         with refused("horsies_lost_records", event="INSERT"):
-            queues.pause("bulk", actor="ann")  # nor does a loss stop it that cannot be recorded either
+            queues.pause(
+                "bulk", actor="ann"
+            )  # nor does a loss stop it that cannot be recorded either
         assert told() == []
         audit.repeats.kinds.clear()
-        assert queues.pause("mail", actor="ann", reason="full disk") == ["paused_at", "paused_by", "paused_reason"]
+        assert queues.pause("mail", actor="ann", reason="full disk") == [
+            "paused_at",
+            "paused_by",
+            "paused_reason",
+        ]
         assert Queue.objects.get(pk="mail").paused_by == "ann"
         queues.resume("mail", actor="ann")
         queues.pause("mail", actor="ann")
     assert logged(log) == ["queue.pause", "queue.pause", "queue.resume"]
     record = log.records[1]
     assert (record.name, record.levelname) == ("horsies.audit", "ERROR")
-    assert "queue.pause 'mail' by 'ann', reason 'full disk'. It could not be written: refused" in record.getMessage()
+    assert (
+        "queue.pause 'mail' by 'ann', reason 'full disk'. It could not be written: refused"
+        in record.getMessage()
+    )
     assert told()[0].startswith("the audit entry 'queue.pause mail' could not be written ")
     assert "secret" not in told()[0] + log.text
 
 
-def test_every_audited_change_is_made_and_logged_if_its_entry_is_refused(log: pytest.LogCaptureFixture) -> None:
+def test_every_audited_change_is_made_and_logged_if_its_entry_is_refused(
+    log: pytest.LogCaptureFixture,
+) -> None:
     for name in ("nightly", "weekly"):
         schedules.create(name, {"task": noop.name, "pattern": "daily at 00:00"}, actor="ann")
     Schedule.objects.filter(pk="nightly").update(
         declared_in="here", declared_at=dt.datetime.now(dt.UTC) - dt.timedelta(days=30)
     )
-    waiting, (failed, again), run = put(1)[0], TaskFactory.create_batch(2, status="FAILED"), Workflow("flow")
+    waiting, (failed, again), run = (
+        put(1)[0],
+        TaskFactory.create_batch(2, status="FAILED"),
+        Workflow("flow"),
+    )
     run.add(noop)
     handle = run.send()
     with refused("horsies_audit", event="INSERT"):
@@ -425,7 +521,11 @@ def test_every_audited_change_is_made_and_logged_if_its_entry_is_refused(log: py
         schedules.disable("nightly", actor="ann")
         schedules.delete("weekly", actor="ann")
         assert ScheduleStore(connection).gone(dt.timedelta(days=1), "scheduler") == ["nightly"]
-    assert not AuditEntry.objects.filter(actor__in=["ann", "scheduler"]).exclude(action="schedule.create").exists()
+    assert (
+        not AuditEntry.objects.filter(actor__in=["ann", "scheduler"])
+        .exclude(action="schedule.create")
+        .exists()
+    )
     assert Task.objects.get(pk=waiting).status == "CANCELLED"
     assert {Task.objects.get(pk=id_).status for id_ in (new, again.pk)} == {"PENDING"}
     assert Task.objects.get(pk=failed.pk).redacted_at is not None
@@ -448,7 +548,9 @@ def test_a_pause_waits_neither_for_a_locked_audit_nor_for_another_loss(connect: 
 
 
 @pytest.mark.parametrize("how", ["refused", "locked"])
-def test_a_lost_snapshot_is_logged_once_a_minute(connect: Connect, log: pytest.LogCaptureFixture, how: str) -> None:
+def test_a_lost_snapshot_is_logged_once_a_minute(
+    connect: Connect, log: pytest.LogCaptureFixture, how: str
+) -> None:
     conn, other, worker = connect(), connect(), uuid.uuid4()
     conn.execute("SET statement_timeout = 50")
     snapshots = Snapshots(worker, 1, 0.0)

@@ -51,7 +51,19 @@ from tests.support.factories import (
 TABLES = sorted(model._meta.db_table for model in apps.get_app_config("horsies").get_models())
 TEXTS = ("''", "E'\\x1b[31m\\u202e'", "repeat('x', 90)", "repeat('x', 10000)")
 DEEP = "[" * 3_000 + "]" * 3_000
-ODD_JSON = ("null", "-1", "1e400", '""', "[]", "{}", "[null]", '{"": [1e400]}', '["x"]', DEEP, f'{{"a": {DEEP}}}')
+ODD_JSON = (
+    "null",
+    "-1",
+    "1e400",
+    '""',
+    "[]",
+    "{}",
+    "[null]",
+    '{"": [1e400]}',
+    '["x"]',
+    DEEP,
+    f'{{"a": {DEEP}}}',
+)
 WHOLE = {"smallint": 2**15, "integer": 2**31, "bigint": 2**63}
 ODD: dict[str, tuple[str, ...]] = {
     "timestamp with time zone": tuple(
@@ -99,7 +111,9 @@ class World:
     def build(self) -> None:
         """Write some rows of each kind."""
         limit("default")
-        limit("mail", partition_by_args=["to"], partition_max_concurrency=2, partition_local_limit=1)
+        limit(
+            "mail", partition_by_args=["to"], partition_max_concurrency=2, partition_local_limit=1
+        )
         limit("orders", partition_by_task=True, partition_policy="stop")
         limit("same", partition_by_task=True, partition_policy="coalesce")
         register(self.worker)
@@ -110,7 +124,9 @@ class World:
         WorkerStateFactory(worker_id=self.worker.id)
         ScheduleTickFactory()
         AuditEntryFactory()
-        schedules.create("nightly", {"task": tasks.noop.name, "pattern": "every second"}, actor="somebody")
+        schedules.create(
+            "nightly", {"task": tasks.noop.name, "pattern": "every second"}, actor="somebody"
+        )
         self.tasks()
         flow = Workflow("flow", key="a key")
         first = flow.add(flows.plus, flow.add(flows.number, 1), b=1)
@@ -165,7 +181,15 @@ class World:
                     self.write(table, columns, key, place, number, name, value, by)
 
     def write(
-        self, table: str, columns: Any, key: str, place: str, number: int, name: str, value: str, by: str
+        self,
+        table: str,
+        columns: Any,
+        key: str,
+        place: str,
+        number: int,
+        name: str,
+        value: str,
+        by: str,
     ) -> None:
         kinds = {column: kind for column, kind, _ in columns}
         values = {column: column for column in kinds}
@@ -222,10 +246,13 @@ class Observers:
             claims = passed.claims
             ran.update(claim.id for claim in claims)
             outcomes = [
-                done(claim) if claim.id in good or index % 2 else failed(claim) for index, claim in enumerate(claims)
+                done(claim) if claim.id in good or index % 2 else failed(claim)
+                for index, claim in enumerate(claims)
             ]
             worker.run_pass(outcomes=outcomes, expired_leases=True, news="default")
-        ahead = worker.run_pass(wanted=Wanted(prefetch=9, lease=dt.timedelta(seconds=60))).prefetched
+        ahead = worker.run_pass(
+            wanted=Wanted(prefetch=9, lease=dt.timedelta(seconds=60))
+        ).prefetched
         worker.run_pass(starts=ahead)
         worker.run_pass(releases=ahead)
         return ran
@@ -233,7 +260,11 @@ class Observers:
     def maintenance(self) -> None:
         """Rescue, sweep, advance, schedule and delete."""
         reaper = Reaper(
-            Recovery(), dt.timedelta(days=1), ["default", "mail"], self.world.worker.id, may_judge=lambda seconds: True
+            Recovery(),
+            dt.timedelta(days=1),
+            ["default", "mail"],
+            self.world.worker.id,
+            may_judge=lambda seconds: True,
         )
         reaper.request_sweep_at = 0.0
         reaper.tick(self.conn)
@@ -274,7 +305,11 @@ class Observers:
 
 @pytest.mark.parametrize("table", TABLES)
 def test_odd_values_of_a_table_stop_nothing(
-    table: str, claimer: Claimers, connect: Connect, client: Client, caplog: pytest.LogCaptureFixture
+    table: str,
+    claimer: Claimers,
+    connect: Connect,
+    client: Client,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Fails if: a statement or a page fails because of a row that the database has accepted."""
     client.force_login(User.objects.create_superuser("boss"))

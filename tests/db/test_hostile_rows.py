@@ -88,9 +88,14 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("rule", "columns"), REFUSED)
-def test_a_row_that_no_statement_could_bear_or_contradicts_itself_fails(rule: str, columns: dict[str, Any]) -> None:
+def test_a_row_that_no_statement_could_bear_or_contradicts_itself_fails(
+    rule: str, columns: dict[str, Any]
+) -> None:
     (id_,) = put()
-    with pytest.raises(IntegrityError, match=f'violates "horsies_tasks_{rule}": '), transaction.atomic():
+    with (
+        pytest.raises(IntegrityError, match=f'violates "horsies_tasks_{rule}": '),
+        transaction.atomic(),
+    ):
         change(id_, **columns)
 
 
@@ -101,7 +106,10 @@ def test_no_setting_turns_the_check_of_an_insert_off(rule: str, columns: dict[st
     sql("CREATE TEMP TABLE another AS SELECT * FROM horsies_tasks")
     changes = ", ".join(f"{name} = %s" for name in columns)
 
-    with pytest.raises(IntegrityError, match=f'violates "horsies_tasks_{rule}": '), transaction.atomic():
+    with (
+        pytest.raises(IntegrityError, match=f'violates "horsies_tasks_{rule}": '),
+        transaction.atomic(),
+    ):
         sql("SET LOCAL horsies.pass = 'on'")
         sql(f"UPDATE another SET id = gen_random_uuid(), {changes}", [*columns.values()])
         sql("INSERT INTO horsies_tasks SELECT * FROM another")
@@ -112,10 +120,15 @@ UNWRITTEN = ("options", "kwargs", "size", "priority", "lane", "sent_at")
 
 
 @pytest.mark.parametrize(("rule", "columns"), [one for one in REFUSED if one[0] in UNWRITTEN])
-def test_no_setting_turns_off_the_check_of_what_no_pass_writes(rule: str, columns: dict[str, Any]) -> None:
+def test_no_setting_turns_off_the_check_of_what_no_pass_writes(
+    rule: str, columns: dict[str, Any]
+) -> None:
     (id_,) = put()
 
-    with pytest.raises(IntegrityError, match=f'violates "horsies_tasks_{rule}": '), transaction.atomic():
+    with (
+        pytest.raises(IntegrityError, match=f'violates "horsies_tasks_{rule}": '),
+        transaction.atomic(),
+    ):
         sql("SET LOCAL horsies.pass = 'on'")
         change(id_, **columns)
 
@@ -188,7 +201,10 @@ def test_runs_inside_one_another_are_cancelled_and_retried_once() -> None:
     """Fails if: who changes the runs inside a run goes round for ever."""
     first, second = runs.sent(), runs.sent()
     for one, other in ((first, second), (second, first)):
-        sql("UPDATE horsies_workflows SET parent_id = %s WHERE id = %s", [other.workflow_id, one.workflow_id])
+        sql(
+            "UPDATE horsies_workflows SET parent_id = %s WHERE id = %s",
+            [other.workflow_id, one.workflow_id],
+        )
     sql("SET statement_timeout = '5s'")
 
     assert first.pause()
@@ -256,12 +272,16 @@ def test_a_task_sent_in_the_far_future_stops_no_key(claimer: Claimers) -> None:
 
 def test_the_longest_key_of_a_partition_fits_into_its_indexes(claimer: Claimers) -> None:
     (id_,) = put()
-    change(id_, partition_key="".join(chr(0x10000 + 7 * number) for number in range(200)), parked=True)
+    change(
+        id_, partition_key="".join(chr(0x10000 + 7 * number) for number in range(200)), parked=True
+    )
     change(id_, parked=False)
     assert len(claimer().run_pass(sync=1).claims) == 1
 
 
-def test_a_claim_generation_at_its_maximum_blocks_no_pass_whole_or_short_and_no_prefetch(claimer: Claimers) -> None:
+def test_a_claim_generation_at_its_maximum_blocks_no_pass_whole_or_short_and_no_prefetch(
+    claimer: Claimers,
+) -> None:
     worn, before, good, shortly, ahead = put(5)
     change(before, claim_generation=LAST - 1)
     for id_ in (worn, shortly, ahead):
@@ -271,9 +291,14 @@ def test_a_claim_generation_at_its_maximum_blocks_no_pass_whole_or_short_and_no_
     assert {claim.id: claim.generation for claim in claims} == {worn: 1, before: LAST, good: 1}
     assert len(worker.run_pass(outcomes=[*map(done, claims)]).landed) == 3
     short = worker.run_pass(sync=1, news="default")
-    prefetched = worker.run_pass(wanted=Wanted(prefetch=1, lease=dt.timedelta(seconds=60))).prefetched
+    prefetched = worker.run_pass(
+        wanted=Wanted(prefetch=1, lease=dt.timedelta(seconds=60))
+    ).prefetched
     assert short.short
-    assert [(claim.id, claim.generation) for claim in short.claims + prefetched] == [(shortly, 1), (ahead, 1)]
+    assert [(claim.id, claim.generation) for claim in short.claims + prefetched] == [
+        (shortly, 1),
+        (ahead, 1),
+    ]
 
 
 @pytest.mark.parametrize("wire", ['"x"', "null", "99999999999", "1.5", '{"a": 1}', "1e400"])
@@ -297,20 +322,31 @@ POLICIES = [
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=map(json.dumps, POLICIES))
-def test_a_retry_policy_that_cannot_be_read_lets_its_task_fail(claimer: Claimers, policy: Any) -> None:
+def test_a_retry_policy_that_cannot_be_read_lets_its_task_fail(
+    claimer: Claimers, policy: Any
+) -> None:
     codes = {"codes": ["UNHANDLED_ERROR", "WORKER_SERIALIZATION_ERROR"]}
     retry = {**policy, **codes} if isinstance(policy, dict) else policy
     put(2, options=json.dumps({"wire": 1, "retry": retry}), max_retries=5)
     worker = claimer()
     plain, asks = worker.run_pass(sync=2).claims
     failed = {"status": "FAILED", "error_code": "UNHANDLED_ERROR", "error_message": "m"}
-    assert len(worker.run_pass(outcomes=[done(plain, **failed), done(asks, **failed, retry=True)]).landed) == 2
+    assert (
+        len(
+            worker.run_pass(
+                outcomes=[done(plain, **failed), done(asks, **failed, retry=True)]
+            ).landed
+        )
+        == 2
+    )
     assert set(Task.objects.values_list("status", "error_code")) == {("FAILED", "UNHANDLED_ERROR")}
 
 
 @pytest.mark.parametrize("most", ["1e400", "-5", "9" * 1_000])
 def test_a_pause_beyond_all_bounds_is_brought_within_ours(claimer: Claimers, most: str) -> None:
-    pauses = '{{"codes": ["C"], "strategy": "exponential", "intervals": [{}], "most": {}}}'.format("9" * 100_000, most)
+    pauses = '{{"codes": ["C"], "strategy": "exponential", "intervals": [{}], "most": {}}}'.format(
+        "9" * 100_000, most
+    )
     put(options=f'{{"retry": {pauses}}}', max_retries=5)
     worker = claimer()
     (claim,) = worker.run_pass(sync=1).claims
@@ -323,7 +359,10 @@ def test_a_pause_beyond_all_bounds_is_brought_within_ours(claimer: Claimers, mos
 @pytest.fixture
 def rescue(connect: Connect) -> Callable[[], None]:
     """Give a function that is one round of a reaper."""
-    reaper, conn = Reaper(Recovery(), None, ["default"], uuid.uuid4(), may_judge=lambda seconds: False), connect()
+    reaper, conn = (
+        Reaper(Recovery(), None, ["default"], uuid.uuid4(), may_judge=lambda seconds: False),
+        connect(),
+    )
     return lambda: reaper.rescue(conn)
 
 
@@ -338,13 +377,20 @@ def test_a_row_that_cannot_be_rescued_fails_alone(rescue: Callable[[], None]) ->
     attempted, worker = orphan(), uuid.uuid4()
     TaskAttemptFactory(task_id=attempted.pk)
     together = orphan(claimed_by=attempted.claimed_by)
-    others = [orphan(started_at=None), orphan(claimed_at=None, started_at=None), orphan(claimed_by=worker)]
+    others = [
+        orphan(started_at=None),
+        orphan(claimed_at=None, started_at=None),
+        orphan(claimed_by=worker),
+    ]
     policy = {"retry": {"codes": ["WORKER_CRASHED"], "intervals": "x"}}
     others.append(orphan(options=policy, max_retries=3, claimed_by=worker))
     rescue()
     assert set(Task.objects.values_list("status", "error_code")) == {("FAILED", "WORKER_CRASHED")}
     failed = Task.objects.get(pk=attempted.pk)
-    assert (failed.result["err"]["message"].count("its attempt could not be written"), failed.order_stop) == (1, "stop")
+    assert (
+        failed.result["err"]["message"].count("its attempt could not be written"),
+        failed.order_stop,
+    ) == (1, "stop")
     written = TaskAttempt.objects.filter(outcome="WORKER_FAILURE").values_list("task_id", flat=True)
     assert set(written) == {task.pk for task in (together, *others)}
 
@@ -354,7 +400,10 @@ def test_a_row_that_not_even_fails_is_named_once_and_the_others_are_rescued(
 ) -> None:
     stuck = orphan()
     good = orphan(claimed_by=stuck.claimed_by)
-    with refused("horsies_tasks", f"new.id = '{stuck.pk}'"), caplog.at_level(logging.ERROR, "horsies"):
+    with (
+        refused("horsies_tasks", f"new.id = '{stuck.pk}'"),
+        caplog.at_level(logging.ERROR, "horsies"),
+    ):
         rescue()
         rescue()
     assert Task.objects.get(pk=good.pk).error_code == "WORKER_CRASHED"
@@ -390,12 +439,16 @@ def test_keys_keep_their_order_and_floats_stay_floats_from_the_send_to_the_resul
     task = Task.objects.get()
     assert repr((handle.get(0).ok_value, sent[0].kwargs)) == repr((KEYS, {"value": KEYS}))
     assert repr((task.kwargs, task.result)) == repr(({"value": KEYS}, {"ok": KEYS}))
-    assert repr(Task.objects.values_list("kwargs", "result").get()) == repr((task.kwargs, task.result))
+    assert repr(Task.objects.values_list("kwargs", "result").get()) == repr(
+        (task.kwargs, task.result)
+    )
 
 
 def test_what_a_copy_and_the_orm_write_stays_as_it_is_too() -> None:
     (id_,) = put(kwargs=[TEXT])
-    Task.objects.update(status="FAILED", finished_at="2027-01-01 00:00Z", error_code="X", result=KEYS)
+    Task.objects.update(
+        status="FAILED", finished_at="2027-01-01 00:00Z", error_code="X", result=KEYS
+    )
     assert run(connection, "horsies_copy", {"id": id_, "new": uuid.uuid4()})[0][2]
     assert sorted(texts(), key=str) == [(TEXT, TEXT), (TEXT, None)]
     task = Task.objects.get(pk=id_)
@@ -431,7 +484,9 @@ def test_queries_can_name_the_columns_wherever_a_field_of_json_can_stand() -> No
     assert [task.kwargs for task in rows.order_by("kwargs", "id").distinct()] == calls
     assert list(rows.annotate(given=F("kwargs")).values_list("given", flat=True)) == calls
     assert {row["many"] for row in rows.values("kwargs").annotate(many=Count("id"))} == {1}
-    assert rows.annotate(text=Cast("kwargs", TextField())).filter(text='{"a": 1, "b": 2}').count() == 2
+    assert (
+        rows.annotate(text=Cast("kwargs", TextField())).filter(text='{"a": 1, "b": 2}').count() == 2
+    )
     assert rows.update(result=F("kwargs")) == 2
     assert rows.filter(result=F("kwargs")).count() == 2
     assert rows.update(result=Value(None, JSONField())) == 2
@@ -467,7 +522,13 @@ def test_a_result_that_jsonb_cannot_read_fails_its_pass(claimer: Claimers, value
 
 
 @pytest.mark.parametrize("rule", [["a"], []], ids=["one", "all"])
-def test_calls_that_differ_only_in_the_order_of_their_keys_are_of_one_partition(rule: list[str]) -> None:
+def test_calls_that_differ_only_in_the_order_of_their_keys_are_of_one_partition(
+    rule: list[str],
+) -> None:
     limit("mail", partition_by_args=rule, partition_max_concurrency=1)
-    put(2, queue="mail", kwargs=['{"b": 1, "a": {"y": 1e2, "x": 1}}', '{"a": {"x": 1, "y": 100}, "b": 1}'])
+    put(
+        2,
+        queue="mail",
+        kwargs=['{"b": 1, "a": {"y": 1e2, "x": 1}}', '{"a": {"x": 1, "y": 100}, "b": 1}'],
+    )
     assert Task.objects.values("partition_key").distinct().count() == 1

@@ -48,9 +48,14 @@ PROFILE = settings(
 
 SEATS, PICKS, FLAGS = st.sampled_from([0, 0, 1, 2]), st.integers(0, 30), st.booleans()
 GOING = (Status.PENDING, Status.CLAIMED, Status.RUNNING)
-ANY_END, WRITES = st.sampled_from([*ENDS]), st.sampled_from(["settle", "settle shortly", "release", "start", "renew"])
+ANY_END, WRITES = (
+    st.sampled_from([*ENDS]),
+    st.sampled_from(["settle", "settle shortly", "release", "start", "renew"]),
+)
 SOME_ENDS = st.lists(st.sampled_from([*ENDS, *["completed"] * 5]), min_size=3, max_size=3)
-FAILURES = st.sampled_from(["crashed", "listed", "asks", "asks for now", *["asks for later"] * 2, "not listed"])
+FAILURES = st.sampled_from(
+    ["crashed", "listed", "asks", "asks for now", *["asks for later"] * 2, "not listed"]
+)
 MANY = st.lists(PICKS, min_size=1, max_size=3)
 BIRTHS = st.builds(
     born, st.sampled_from(["plain", "plain", "capped", "tenants"]), st.integers(0, 1), st.sampled_from([1, 2, 1, 0]),
@@ -70,7 +75,9 @@ class LifeOfATask(RuleBasedStateMachine):
         self.issued: list[tuple[uuid.UUID, Claim]] = []  # every claim ever made, with its worker
         self.silent: set[uuid.UUID] = set()
         self.dead: set[uuid.UUID] = set()
-        self.open: list[Callable[[], None]] | None = None  # what somebody's transaction will have done once it commits
+        self.open: list[Callable[[], None]] | None = (
+            None  # what somebody's transaction will have done once it commits
+        )
         self.told: set[uuid.UUID] = set()
 
     # what is there to pick from
@@ -93,18 +100,31 @@ class LifeOfATask(RuleBasedStateMachine):
 
     def claims(self, seat: Seat, *statuses: Status) -> list[Claim]:
         """Return the claims that the worker in a seat may have in its memory, also those of rows that somebody has locked."""
-        mine = [life for life in self.model.tasks.values() if life.owner == seat.worker and life.status in statuses]
+        mine = [
+            life
+            for life in self.model.tasks.values()
+            if life.owner == seat.worker and life.status in statuses
+        ]
         return [Claim(life.id, life.generation, "sync", "t", "{}") for life in mine]
 
-    def stale(self, places: list[int], issued: list[tuple[uuid.UUID, Claim]]) -> tuple[uuid.UUID, list[Claim]]:
+    def stale(
+        self, places: list[int], issued: list[tuple[uuid.UUID, Claim]]
+    ) -> tuple[uuid.UUID, list[Claim]]:
         """Return some of the claims of one worker."""
         worker = issued[-1 - places[0] % len(issued)][0]
         made = [claim for owner, claim in issued if owner == worker]
-        return worker, list({made[place % len(made)].id: made[place % len(made)] for place in places}.values())
+        return worker, list(
+            {made[place % len(made)].id: made[place % len(made)] for place in places}.values()
+        )
 
     def holds_again(self, worker: uuid.UUID, claim: Claim) -> bool:
         life = self.model.tasks.get(claim.id)
-        return life is not None and life.owner == worker and life.generation > claim.generation and not life.final
+        return (
+            life is not None
+            and life.owner == worker
+            and life.generation > claim.generation
+            and not life.final
+        )
 
     # the pass
 
@@ -116,7 +136,12 @@ class LifeOfATask(RuleBasedStateMachine):
         outcomes, releases, starts = outcomes or [], releases or [], starts or []
         whole = releases or starts or expired_leases or wanted.prefetch
         short = short and not whole and all(map(self.simple, outcomes))
-        owed = {"outcomes": outcomes, "releases": releases, "starts": starts, "expired_leases": expired_leases}
+        owed = {
+            "outcomes": outcomes,
+            "releases": releases,
+            "starts": starts,
+            "expired_leases": expired_leases,
+        }
         passed = self.lives.run_pass(seat, worker, wanted, short=short, **owed)
         landed = self.model.settle(worker, outcomes) | self.model.release(worker, releases)
         assert passed.landed == landed
@@ -126,7 +151,9 @@ class LifeOfATask(RuleBasedStateMachine):
             self.model.lapse()
         assert passed.dead == (worker in self.dead)
         if passed.dead:
-            assert not any((passed.claims, passed.prefetched, passed.started, passed.returned, passed.expired))
+            assert not any(
+                (passed.claims, passed.prefetched, passed.started, passed.returned, passed.expired)
+            )
             return
         expired = [*passed.expired]
         startable = self.model.startable(worker, starts)
@@ -159,22 +186,36 @@ class LifeOfATask(RuleBasedStateMachine):
             assert found == {entry.id: self.model.why(worker, entry) for entry in missed}
 
     def take(
-        self, worker: uuid.UUID, wanted: Wanted, claims: list[Claim], buffered: list[Claim], *, again: bool
+        self,
+        worker: uuid.UUID,
+        wanted: Wanted,
+        claims: list[Claim],
+        buffered: list[Claim],
+        *,
+        again: bool,
     ) -> None:
         """Follow what a pass claimed, if it was allowed to; what has no cap is never left behind while there is a slot."""
         assert len(claims) <= wanted.sync
         assert len(buffered) <= wanted.prefetch
         allowed = self.model.claimable()
         taken = []
-        for ahead, claim in [*((False, claim) for claim in claims), *((True, claim) for claim in buffered)]:
+        for ahead, claim in [
+            *((False, claim) for claim in claims),
+            *((True, claim) for claim in buffered),
+        ]:
             life = allowed.pop(claim.id)
             life.take(worker, ahead=ahead)
             taken.append(life)
-            assert (claim.generation, claim.attempt) == (life.generation, life.attempts_before + life.retry_count + 1)
+            assert (claim.generation, claim.attempt) == (
+                life.generation,
+                life.attempts_before + life.retry_count + 1,
+            )
             self.issued.append((worker, claim))
         if wanted.lease is None:
             full = self.model.overfull(claimed=True)
-            caps = {f"tenant {life.tenant}" if life.queue == "tenants" else life.queue for life in taken}
+            caps = {
+                f"tenant {life.tenant}" if life.queue == "tenants" else life.queue for life in taken
+            }
             assert not caps & {*full}
         if len(claims) < wanted.sync and not again:
             assert not [life for life in allowed.values() if life.queue == "plain"]
@@ -227,7 +268,9 @@ class LifeOfATask(RuleBasedStateMachine):
             if seat.worker not in self.silent:
                 self.lives.beat(seat)
         died = self.silent - self.dead if judge else set()
-        told = WorkerStore(self.lives.looker).reap(THRESHOLD, judge=judge, many=1_000, max_crashes=MAX_CRASHES)
+        told = WorkerStore(self.lives.looker).reap(
+            THRESHOLD, judge=judge, many=1_000, max_crashes=MAX_CRASHES
+        )
         self.dead |= died
         self.model.gone |= died
         assert sorted((kind, id_) for kind, id_, *_ in told) == sorted(
@@ -283,12 +326,23 @@ class LifeOfATask(RuleBasedStateMachine):
     @precondition(lambda self: self.has(Status.RUNNING))
     @rule(seat=SEATS, places=MANY, ends=SOME_ENDS, slots=SLOTS, short=FLAGS)
     def settle_and_claim(
-        self, seat: int, places: list[int], ends: list[str], slots: tuple[int, int], short: bool = False
+        self,
+        seat: int,
+        places: list[int],
+        ends: list[str],
+        slots: tuple[int, int],
+        short: bool = False,
     ) -> None:
         at = self.at(seat, Status.RUNNING)
         running = self.claims(at, Status.RUNNING)
-        chosen = {claim.id: claim for place in places if running and (claim := running[place % len(running)])}
-        written = [outcome(c.id, c.generation, end) for c, end in zip(chosen.values(), ends, strict=False)]
+        chosen = {
+            claim.id: claim
+            for place in places
+            if running and (claim := running[place % len(running)])
+        }
+        written = [
+            outcome(c.id, c.generation, end) for c, end in zip(chosen.values(), ends, strict=False)
+        ]
         starts = [] if short else self.claims(at, Status.CLAIMED)
         self.round(at, at.worker, wanted(slots), outcomes=written, starts=starts, short=short)
 
@@ -302,7 +356,12 @@ class LifeOfATask(RuleBasedStateMachine):
     def release(self, seat: int, places: list[int], slots: tuple[int, int]) -> None:
         at = self.at(seat, Status.RUNNING, Status.CLAIMED)
         held = self.claims(at, Status.RUNNING, Status.CLAIMED)
-        self.round(at, at.worker, wanted(slots), releases=[held[p % len(held)] for p in {*places} if held][:1])
+        self.round(
+            at,
+            at.worker,
+            wanted(slots),
+            releases=[held[p % len(held)] for p in {*places} if held][:1],
+        )
 
     @precondition(lambda self: self.has(Status.CLAIMED))
     @rule(seat=SEATS)
@@ -344,7 +403,9 @@ class LifeOfATask(RuleBasedStateMachine):
         self.renew(at, at.worker, self.claims(at, Status.CLAIMED))
 
     def renew(self, seat: Seat, worker: uuid.UUID, claims: list[Claim]) -> None:
-        lives = [life for claim in claims if (life := self.model.mine(worker, claim, Status.CLAIMED))]
+        lives = [
+            life for claim in claims if (life := self.model.mine(worker, claim, Status.CLAIMED))
+        ]
         assert TaskStore(seat.conn).renew(worker, claims, LEASE) == len(lives)
         for life in lives:
             life.lease = True
@@ -357,9 +418,18 @@ class LifeOfATask(RuleBasedStateMachine):
             (one.id, one.generation, one.running, one.cancelled, one.terminate)
             for one in TaskStore(at.conn).held(at.worker)
         }
-        mine = [life for life in self.model.tasks.values() if life.owner == at.worker and not life.final]
+        mine = [
+            life for life in self.model.tasks.values() if life.owner == at.worker and not life.final
+        ]
         assert held == {
-            (life.id, life.generation, life.status is Status.RUNNING, life.cancelled, life.terminate) for life in mine
+            (
+                life.id,
+                life.generation,
+                life.status is Status.RUNNING,
+                life.cancelled,
+                life.terminate,
+            )
+            for life in mine
         }
 
     # what people do
@@ -368,7 +438,9 @@ class LifeOfATask(RuleBasedStateMachine):
     @rule(place=PICKS, terminate=FLAGS)
     def cancel(self, place: int, terminate: bool) -> None:
         ids = [life.id for life in self.picked([place], *Status)]
-        assert operations.cancel(ids, terminate=terminate) == {id_: self.model.verdict(id_) for id_ in ids}
+        assert operations.cancel(ids, terminate=terminate) == {
+            id_: self.model.verdict(id_) for id_ in ids
+        }
         self.model.cancel(ids, terminate=terminate)
 
     @precondition(lambda self: self.has(*Status))
@@ -396,7 +468,9 @@ class LifeOfATask(RuleBasedStateMachine):
     @rule(place=PICKS)
     def redact(self, place: int) -> None:
         if life := self.pick(place, *Status):
-            answer = RetentionStore(self.lives.looker).redact(life.id, actor="a test", reason="asked")
+            answer = RetentionStore(self.lives.looker).redact(
+                life.id, actor="a test", reason="asked"
+            )
             assert answer == (life.status, life.final and not life.redacted)
             life.redacted |= life.final
 
@@ -478,9 +552,14 @@ class LifeOfATask(RuleBasedStateMachine):
                     pass
             running = self.claims(at, Status.RUNNING)
             self.round(
-                at, at.worker, Wanted(sync=9), outcomes=[outcome(c.id, c.generation, "completed") for c in running]
+                at,
+                at.worker,
+                Wanted(sync=9),
+                outcomes=[outcome(c.id, c.generation, "completed") for c in running],
             )
-            assert running or len(finals(self.model)) > before or self.claims(at, Status.RUNNING), "stuck"
+            assert running or len(finals(self.model)) > before or self.claims(at, Status.RUNNING), (
+                "stuck"
+            )
         self.lives.compare(self.model)
 
 

@@ -62,7 +62,9 @@ def cancel(*tasks: uuid.UUID) -> None:
     TaskStore(connection).cancel(tasks, channel_prefix(connection), terminate=False)
 
 
-@pytest.mark.parametrize(("most", "status", "stops"), [(0, "FAILED", "stop"), (9, "CANCELLED", None)])
+@pytest.mark.parametrize(
+    ("most", "status", "stops"), [(0, "FAILED", "stop"), (9, "CANCELLED", None)]
+)
 def test_a_snooze_that_ends_its_task_stops_the_key_only_if_the_task_has_failed(
     claimer: Claimers, most: int, status: str, stops: str | None
 ) -> None:
@@ -73,7 +75,9 @@ def test_a_snooze_that_ends_its_task_stops_the_key_only_if_the_task_has_failed(
     Task.objects.filter(pk=first).update(snooze_count=0)
     if status == "CANCELLED":
         cancel(first)
-    snoozes = Outcome(one.id, one.generation, "SNOOZED", "null", "SNOOZED", retry={"seconds": 1, "most": most})
+    snoozes = Outcome(
+        one.id, one.generation, "SNOOZED", "null", "SNOOZED", retry={"seconds": 1, "most": most}
+    )
     assert end(worker, snoozes) == ([] if stops else [later])
     ended = Task.objects.get(pk=first)
     assert (ended.status, ended.order_stop) == (status, stops)
@@ -170,7 +174,9 @@ def test_a_delay_or_a_priority_is_refused_whoever_inserts(columns: dict[str, Any
     assert not Task.objects.exists()
 
 
-def test_a_queue_that_becomes_ordered_starts_none_before_all_have_a_place(claimer: Claimers, connect: Connect) -> None:
+def test_a_queue_that_becomes_ordered_starts_none_before_all_have_a_place(
+    claimer: Claimers, connect: Connect
+) -> None:
     """Naive: what is sent after the change stands before older rows that no pass has met yet."""
     limit("default")
     worker, other = claimer(), connect()
@@ -191,7 +197,9 @@ def test_a_queue_that_becomes_ordered_starts_none_before_all_have_a_place(claime
 
 
 @pytest.mark.parametrize("redacted", [False, True])
-def test_a_key_stays_stopped_under_a_new_rule_unless_it_is_unknown_or_none(claimer: Claimers, redacted: bool) -> None:
+def test_a_key_stays_stopped_under_a_new_rule_unless_it_is_unknown_or_none(
+    claimer: Claimers, redacted: bool
+) -> None:
     """Naive: the failed task stops a key that no task has any more, for ever.
 
     Or, redacted, its key is made of the arguments that it has no more, and it stops all tasks without them.
@@ -229,7 +237,9 @@ def test_a_run_whose_task_stops_a_key_is_not_pruned(claimer: Claimers) -> None:
     assert store.prune_runs(dt.timedelta(days=1), 100)[0] == 1
 
 
-def test_a_head_that_another_session_has_locked_parks_nothing_behind_it(claimer: Claimers, connect: Connect) -> None:
+def test_a_head_that_another_session_has_locked_parks_nothing_behind_it(
+    claimer: Claimers, connect: Connect
+) -> None:
     """Naive: a pass parks the second one while the first is being cancelled; nobody unparks it for half a minute."""
     ordered()
     worker, other = claimer(), connect()
@@ -244,7 +254,9 @@ def test_a_head_that_another_session_has_locked_parks_nothing_behind_it(claimer:
     assert started(worker) == [second]
 
 
-def test_a_run_that_is_paused_or_retried_lets_the_next_task_of_its_key_start(claimer: Claimers) -> None:
+def test_a_run_that_is_paused_or_retried_lets_the_next_task_of_its_key_start(
+    claimer: Claimers,
+) -> None:
     """Naive: its tasks are deleted or replaced, and what is parked behind them waits for the periodic sweep."""
     limit("default", partition_by_args=["n"], partition_policy="stop")
     worker = claimer()
@@ -301,7 +313,9 @@ def merged() -> dict[uuid.UUID, uuid.UUID]:
     return dict(Task.objects.filter(error_code="MERGED").values_list("pk", "merged_into"))
 
 
-def test_what_is_sent_while_one_runs_is_one_run_after_the_last_commit(claimer: Claimers, connect: Connect) -> None:
+def test_what_is_sent_while_one_runs_is_one_run_after_the_last_commit(
+    claimer: Claimers, connect: Connect
+) -> None:
     """Naive: a send finds the one that runs and is left out, or waits for another sender's transaction."""
     coalescing()
     worker, sender = claimer(), connect()
@@ -359,7 +373,9 @@ def test_a_thousand_are_merged_in_a_pass_and_then_one_starts(claimer: Claimers) 
 
 
 @pytest.mark.parametrize("how", ["cancel", "expire", "claim late"])
-def test_what_ends_without_a_start_gives_back_what_was_merged_into_it(claimer: Claimers, how: str) -> None:
+def test_what_ends_without_a_start_gives_back_what_was_merged_into_it(
+    claimer: Claimers, how: str
+) -> None:
     """Fails if: those that were merged ahead of its start never run."""
     coalescing()
     worker = claimer()
@@ -378,7 +394,9 @@ def test_what_ends_without_a_start_gives_back_what_was_merged_into_it(claimer: C
 
     assert one.id != survivor
     assert Task.objects.get(pk=survivor).status in ("CANCELLED", "EXPIRED")
-    later = claim(worker, outcomes=[done(one)])  # one that the pass reopened after it had merged others
+    later = claim(
+        worker, outcomes=[done(one)]
+    )  # one that the pass reopened after it had merged others
     assert len(later) == (how == "claim late")
     worker.run_pass(outcomes=[done(each) for each in later])
     results = TaskStore(connection).find(set(ids) - {survivor})
@@ -416,7 +434,10 @@ def test_a_merged_task_says_so_when_the_other_row_is_gone(claimer: Claimers) -> 
 
     answer = get_handle(merged_one).get(0)
 
-    assert (answer.err_value.error_code, str(one.id) in answer.err_value.message) == ("MERGED", True)
+    assert (answer.err_value.error_code, str(one.id) in answer.err_value.message) == (
+        "MERGED",
+        True,
+    )
 
 
 def test_what_waits_for_its_retry_takes_no_others_ahead_of_its_start(claimer: Claimers) -> None:
@@ -457,7 +478,9 @@ def test_what_is_not_due_is_late_or_is_a_node_is_not_merged(claimer: Claimers) -
     assert Task.objects.get(pk=future).status == "PENDING"
 
 
-def test_a_merged_task_is_retried_with_the_one_that_ran_and_can_be_redacted(claimer: Claimers) -> None:
+def test_a_merged_task_is_retried_with_the_one_that_ran_and_can_be_redacted(
+    claimer: Claimers,
+) -> None:
     coalescing()
     worker = claimer()
     equal(3)
@@ -467,7 +490,10 @@ def test_a_merged_task_is_retried_with_the_one_that_ran_and_can_be_redacted(clai
         operations.retry(first)
     assert all(redact(id_, actor="me", reason="asked") for id_ in (first, second))
     worker.run_pass(releases=[one])
-    assert set(Task.objects.filter(status="CANCELLED").values_list("pk", flat=True)) == {first, second}
+    assert set(Task.objects.filter(status="CANCELLED").values_list("pk", flat=True)) == {
+        first,
+        second,
+    }
 
 
 def test_a_redaction_takes_along_what_was_merged_into_the_task(claimer: Claimers) -> None:
@@ -490,7 +516,9 @@ def test_a_redaction_takes_along_what_was_merged_into_the_task(claimer: Claimers
     assert not rows.exclude(partition_key=None).exists()
 
 
-def test_rows_that_another_session_has_locked_are_left_for_the_next_run(claimer: Claimers, connect: Connect) -> None:
+def test_rows_that_another_session_has_locked_are_left_for_the_next_run(
+    claimer: Claimers, connect: Connect
+) -> None:
     coalescing()
     worker, other = claimer(), connect()
     ids = equal(3)
@@ -502,7 +530,9 @@ def test_rows_that_another_session_has_locked_are_left_for_the_next_run(claimer:
     assert two.id == ids[2]
 
 
-def test_who_waits_for_a_merged_task_hears_of_the_run_that_answers_it(claimer: Claimers, connect: Connect) -> None:
+def test_who_waits_for_a_merged_task_hears_of_the_run_that_answers_it(
+    claimer: Claimers, connect: Connect
+) -> None:
     """Naive: only the task that ran is named, and the others are found by the next poll."""
     coalescing()
     worker, listener = claimer(), connect()
@@ -552,7 +582,12 @@ class World:
 
     def declare(self) -> None:
         if self.policy == "coalesce":
-            limit("default", partition_policy=self.policy, partition_by_args=[], partition_by_task=True)
+            limit(
+                "default",
+                partition_policy=self.policy,
+                partition_by_args=[],
+                partition_by_task=True,
+            )
         else:
             limit("default", partition_policy=self.policy, partition_by_args=["customer_id"])
 
@@ -562,7 +597,11 @@ class World:
 
     def order(self, key: str) -> list[Life]:
         """Return who has a place in the order of a key, the first one first."""
-        there = [life for life in self.lives.values() if life.key == key and (not life.finished or life.stops)]
+        there = [
+            life
+            for life in self.lives.values()
+            if life.key == key and (not life.finished or life.stops)
+        ]
         return sorted(there, key=lambda life: (not life.begun, life.at, life.id))
 
     def send(self) -> None:
@@ -581,7 +620,11 @@ class World:
     def settle(self) -> dict[str, Any]:
         """Return what the next pass has to write about some that run, and tell the model."""
         outcomes, releases = [], []
-        for life in [one for one in self.lives.values() if one.status == "RUNNING" and self.random.random() < 0.6]:
+        for life in [
+            one
+            for one in self.lives.values()
+            if one.status == "RUNNING" and self.random.random() < 0.6
+        ]:
             one = self.claims[life.id]
             how = self.random.choice(["done", "done", "failed", "retry", "retry now", "release"])
             life.status = {"done": "COMPLETED", "failed": "FAILED"}.get(how, "PENDING")
@@ -613,14 +656,20 @@ class World:
         ended = Task.objects.get(pk=bad.id).finished_at
         assert ended is not None
         for other in self.order(bad.key):
-            if other.status == "PENDING" and (bad.at, bad.id) < (other.at, other.id) and other.at <= ended:
+            if (
+                other.status == "PENDING"
+                and (bad.at, bad.id) < (other.at, other.id)
+                and other.at <= ended
+            ):
                 other.status = "CANCELLED"
         bad.stops = ""
 
     def run_pass(self) -> None:
         self.reopened: list[Life] = []
         owed = self.settle()
-        slots = self.random.choice([{"sync": 99, "async": 99}, {"sync": 99, "async": 99}, {"sync": 99}, {"async": 99}])
+        slots = self.random.choice(
+            [{"sync": 99, "async": 99}, {"sync": 99, "async": 99}, {"sync": 99}, {"async": 99}]
+        )
         claims = claim(self.worker, slots.get("sync", 0), slots.get("async", 0), **owed)
         for survivor in self.reopened:
             self.take_reopened(survivor)
@@ -635,7 +684,11 @@ class World:
     def take_reopened(self, survivor: Life) -> None:
         """Which of those that were merged into a released one is reopened is open: take it from the database."""
         folded = [life for life in self.lives.values() if life.into == survivor.id]
-        into = set(Task.objects.filter(pk__in=[life.id for life in folded]).values_list("merged_into", flat=True))
+        into = set(
+            Task.objects.filter(pk__in=[life.id for life in folded]).values_list(
+                "merged_into", flat=True
+            )
+        )
         again = [life for life in folded if life.id in into or len(folded) == 1]
         assert len(again) == bool(folded)
         for life in folded:
@@ -678,7 +731,10 @@ class World:
         key = self.random.choice(KEYS)
         if self.policy != "coalesce":
             stopped = next((life for life in self.order(key)[:1] if life.stops == "stop"), None)
-            arguments, why = json.dumps({"customer_id": key}), {"actor": "me", "reason": "broken data"}
+            arguments, why = (
+                json.dumps({"customer_id": key}),
+                {"actor": "me", "reason": "broken data"},
+            )
             found = QueueStore(connection).skip(None, "default", arguments, task=None, **why)
             assert found.id == (stopped and stopped.id)
             if stopped:
@@ -687,7 +743,9 @@ class World:
 
     def hasten(self) -> None:
         if (life := self.some("PENDING")) and not life.due:
-            Task.objects.filter(pk=life.id).update(enqueued_at=now() - dt.timedelta(hours=1), parked=False)
+            Task.objects.filter(pk=life.id).update(
+                enqueued_at=now() - dt.timedelta(hours=1), parked=False
+            )
             life.due = True
 
     def change(self) -> None:
@@ -698,7 +756,9 @@ class World:
 
     def compare(self) -> None:
         rows = {row.pk: row for row in Task.objects.all()}
-        assert {id_: row.status for id_, row in rows.items()} == {id_: life.status for id_, life in self.lives.items()}
+        assert {id_: row.status for id_, row in rows.items()} == {
+            id_: life.status for id_, life in self.lives.items()
+        }
         assert {row.pk: row.merged_into for row in rows.values()} == {
             life.id: life.into for life in self.lives.values()
         }

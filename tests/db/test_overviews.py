@@ -19,7 +19,13 @@ from horsies_django.monitoring.history import NONE, Step, series
 from horsies_django.store.base import now, text_of
 from horsies_django.store.health import HealthStore
 from horsies_django.store.history import HistoryStore
-from horsies_django.store.overviews import OrderedKey, OverviewStore, PartitionLoad, PermitHolder, QueueOverview
+from horsies_django.store.overviews import (
+    OrderedKey,
+    OverviewStore,
+    PartitionLoad,
+    PermitHolder,
+    QueueOverview,
+)
 from horsies_django.testing import drain
 from tests.conftest import Claimer, Claimers, Connect, limit, put, wait_until
 from tests.db.conftest import tenant
@@ -50,7 +56,9 @@ def test_only_workers_that_are_living_are_counted() -> None:
     [(0, None, True), (300, None, False), (0, "stopping_at", True), (0, "stopped_at", False)],
     ids=["living", "stale", "stopping", "stopped"],
 )
-def test_a_holder_is_alive_while_its_worker_is(silent: float, column: str | None, alive: bool) -> None:
+def test_a_holder_is_alive_while_its_worker_is(
+    silent: float, column: str | None, alive: bool
+) -> None:
     columns = {column: this_moment()} if column else {}
     worker = serving("default", silent=dt.timedelta(seconds=silent), **columns)
     TaskFactory(status="RUNNING", claimed_by=worker.pk)
@@ -79,7 +87,13 @@ def test_a_claim_holds_a_permit_until_its_lease_ends_but_fills_no_partition_in_s
 
 def test_declared_override_and_effective_limits_stand_side_by_side() -> None:
     def override(most: int | None) -> QueueOverview:
-        limit("mail", override={"max_concurrency": most}, override_by="ann", override_reason="sale", override_at="now")
+        limit(
+            "mail",
+            override={"max_concurrency": most},
+            override_by="ann",
+            override_reason="sale",
+            override_at="now",
+        )
         return overview("mail")
 
     def seen(shown: QueueOverview) -> tuple[Any, ...]:
@@ -96,7 +110,9 @@ def test_declared_override_and_effective_limits_stand_side_by_side() -> None:
     assert (seen(paused), paused.paused_by) == ((5, {"max_concurrency": 9}, 0), "bob")
 
 
-def test_pending_are_the_tasks_that_are_due_in_every_lane_and_priority_parked_or_not_up_to_a_bound() -> None:
+def test_pending_are_the_tasks_that_are_due_in_every_lane_and_priority_parked_or_not_up_to_a_bound() -> (
+    None
+):
     put(2, priority=5)
     put(3, lane="async")
     put(4, priority=5, delay=dt.timedelta(hours=1))
@@ -110,7 +126,9 @@ def test_pending_are_the_tasks_that_are_due_in_every_lane_and_priority_parked_or
     assert store.partitions("nowhere", 5, claimed=True) == []
 
 
-def test_the_cluster_counts_all_queues_and_comes_first_if_capped_paused_or_asked_for(claimer: Claimers) -> None:
+def test_the_cluster_counts_all_queues_and_comes_first_if_capped_paused_or_asked_for(
+    claimer: Claimers,
+) -> None:
     store = OverviewStore(connection)
     queues = ["mail", "bulk", "twin", "default"]
     assert overview("*").effective["max_concurrency"] is None
@@ -127,7 +145,9 @@ def test_the_cluster_counts_all_queues_and_comes_first_if_capped_paused_or_asked
     assert len(store.permits("*", 10)) == 3
 
 
-def test_partitions_at_their_limit_are_counted_and_listed_those_with_most_tasks_first(claimer: Claimers) -> None:
+def test_partitions_at_their_limit_are_counted_and_listed_those_with_most_tasks_first(
+    claimer: Claimers,
+) -> None:
     limit("default", partition_by_args=["tenant"], partition_max_concurrency=2)
     for name, count in (("a", 3), ("b", 1), ("c", 4)):
         tenant(name, count)
@@ -138,12 +158,16 @@ def test_partitions_at_their_limit_are_counted_and_listed_those_with_most_tasks_
         PartitionLoad(key("c"), 2, 2, 2, False), PartitionLoad(key("a"), 2, 2, 1, False), PartitionLoad(key("b"), 1, 2, 0, False),
     ]  # fmt: skip
     TaskFactory.create_batch(999, queue_name="default", parked=True, partition_key=key("c"))
-    assert store.partitions("default", 1, claimed=True) == [PartitionLoad(key("c"), 2, 2, 1_000, True)], "to a bound"
+    assert store.partitions("default", 1, claimed=True) == [
+        PartitionLoad(key("c"), 2, 2, 1_000, True)
+    ], "to a bound"
     limit("default", partition_max_concurrency=None)
     assert {load.limit for load in store.partitions("default", 5, claimed=True)} == {None}
 
 
-def test_the_limit_of_a_partition_per_worker_counts_once_for_each_living_worker(claimer: Claimers) -> None:
+def test_the_limit_of_a_partition_per_worker_counts_once_for_each_living_worker(
+    claimer: Claimers,
+) -> None:
     limit("default", partition_by_args=["tenant"], partition_local_limit=1)
     serving("default")
     serving("default", "mail")
@@ -157,7 +181,9 @@ def test_the_limit_of_a_partition_per_worker_counts_once_for_each_living_worker(
     assert (load_.running, load_.limit) == (2, 2)
 
 
-def test_a_slot_names_its_task_worker_child_partition_and_whether_it_lives_the_oldest_first(claimer: Claimers) -> None:
+def test_a_slot_names_its_task_worker_child_partition_and_whether_it_lives_the_oldest_first(
+    claimer: Claimers,
+) -> None:
     limit("default", partition_by_args=["tenant"])
     ids = tenant("a", 4)
     worker, dead, gone = claimer(), claimer(), claimer()
@@ -178,11 +204,19 @@ def test_a_slot_names_its_task_worker_child_partition_and_whether_it_lives_the_o
 def stopping(name: str, minutes: int, **columns: Any) -> Any:
     """Put a task into the table that failed some minutes ago and stops its partition."""
     ago = dt.datetime.now(dt.UTC) - dt.timedelta(minutes=minutes)
-    held = {"status": "FAILED", "sent_at": ago, "finished_at": ago, "ordered": True, "order_stop": "stop"}
+    held = {
+        "status": "FAILED",
+        "sent_at": ago,
+        "finished_at": ago,
+        "ordered": True,
+        "order_stop": "stop",
+    }
     return TaskFactory(**{**held, "claim_generation": 1, "partition_key": key(name), **columns})
 
 
-def test_stopped_keys_are_listed_by_the_failed_task_the_longest_stopped_first_and_count_those_behind() -> None:
+def test_stopped_keys_are_listed_by_the_failed_task_the_longest_stopped_first_and_count_those_behind() -> (
+    None
+):
     limit("default", partition_by_args=["tenant"], partition_policy="stop")
     late, early = stopping("b", 1), stopping("a", 9)
     stopping("c", 5, order_stop="cancel")
@@ -196,19 +230,25 @@ def test_stopped_keys_are_listed_by_the_failed_task_the_longest_stopped_first_an
         OrderedKey(key("a"), early.id, early.task_name, "FAILED", found[0].since, 2, False),
         OrderedKey(key("b"), late.id, late.task_name, "FAILED", found[1].since, 0, False),
     ]
-    assert [one.since for one in found] == [Task.objects.get(pk=one.id).finished_at for one in (early, late)]
+    assert [one.since for one in found] == [
+        Task.objects.get(pk=one.id).finished_at for one in (early, late)
+    ]
     assert store.keys("default", 1, stopped=True) == found[:1]
     tenant("a", 999)
     (first, _) = store.keys("default", 10, stopped=True)
     assert (first.behind, first.behind_more) == (1_000, True), "to a bound"
-    second = stopping("b", 0)  # it ran beside the other one, under the rule before: a skip of it would find nothing
+    second = stopping(
+        "b", 0
+    )  # it ran beside the other one, under the rule before: a skip of it would find nothing
     listed = [one.task_id for one in store.keys("default", 10, stopped=True)]
     assert listed == [early.id, late.id], "one that does not come first is not what stops its key"
     Task.objects.filter(pk=late.id).update(order_stop=None)
     assert [one.task_id for one in store.keys("default", 10, stopped=True)] == [early.id, second.id]
 
 
-def test_all_keys_are_listed_with_the_task_that_comes_first_whatever_it_does(claimer: Claimers) -> None:
+def test_all_keys_are_listed_with_the_task_that_comes_first_whatever_it_does(
+    claimer: Claimers,
+) -> None:
     limit("default", partition_by_args=["tenant"], partition_policy="stop")
     assert OverviewStore(connection).keys("default", 10, stopped=False) == []
     (running, _), (waiting,) = tenant("a", 2), tenant("c")
@@ -250,9 +290,13 @@ def test_a_reader_in_a_long_transaction_holds_up_no_change(connect: Connect) -> 
     assert overview("mail").effective["max_concurrency"] == 7
 
 
-def test_tasks_are_read_through_their_indexes_however_many_there_are(connect: Connect, claimer: Claimers) -> None:
+def test_tasks_are_read_through_their_indexes_however_many_there_are(
+    connect: Connect, claimer: Claimers
+) -> None:
     limit("default", partition_by_args=["tenant"], partition_max_concurrency=2)
-    for state in islice(states(connect(), kwargs=['{"tenant": "a"}'] * 20_000), 1, None):  # an empty one may be read
+    for state in islice(
+        states(connect(), kwargs=['{"tenant": "a"}'] * 20_000), 1, None
+    ):  # an empty one may be read
         claimer().run_pass(sync=50, async_=50)
         reader = claimer()
         notices, store = explained(reader), OverviewStore(reader.conn)
@@ -278,11 +322,23 @@ def test_tasks_due_in_the_future_cost_the_count_one_probe_each_time(connect: Con
 
 MINUTE, HOUR = dt.timedelta(minutes=1), dt.timedelta(hours=1)
 INTO = "INSERT INTO horsies_history (width, at, queue, task, result, n, seconds, buckets)"
-SPANS = [(HOUR, 60, MINUTE, 1), (2 * HOUR, 24, MINUTE, 5), (24 * HOUR, 24, HOUR, 1), (168 * HOUR, 56, HOUR, 3)]
+SPANS = [
+    (HOUR, 60, MINUTE, 1),
+    (2 * HOUR, 24, MINUTE, 5),
+    (24 * HOUR, 24, HOUR, 1),
+    (168 * HOUR, 56, HOUR, 3),
+]
 
 
 def counted(
-    conn: Any, width: dt.timedelta, ago: int, queue: str, task: str, result: str, n: int = 1, bucket: int = 0
+    conn: Any,
+    width: dt.timedelta,
+    ago: int,
+    queue: str,
+    task: str,
+    result: str,
+    n: int = 1,
+    bucket: int = 0,
 ) -> None:
     """Put a row into the history that began so many minutes or hours before the present one."""
     seconds = int(width.total_seconds())
@@ -290,7 +346,15 @@ def counted(
     with conn.cursor() as cursor:
         cursor.execute(
             f"{INTO} VALUES (%s, %s, %s, %s, %s, %s, 0, %s)",
-            (seconds, at, queue, task, result, n, [n * (place == bucket) for place in range(len(BOUNDS))]),
+            (
+                seconds,
+                at,
+                queue,
+                task,
+                result,
+                n,
+                [n * (place == bucket) for place in range(len(BOUNDS))],
+            ),
         )
 
 
@@ -304,11 +368,23 @@ def test_steps_hold_what_was_counted_in_them(
     expected: dict[str, dict[int, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
     groups: Counter[tuple[str, str]] = Counter()
     keys = [
-        (ago, queue, result) for ago in range(points * each + 3) for queue in ("mail", "bulk") for result in RESULTS
+        (ago, queue, result)
+        for ago in range(points * each + 3)
+        for queue in ("mail", "bulk")
+        for result in RESULTS
     ]
     for ago, queue, result in chance.sample(keys, 300):
         n, place = chance.randrange(1, 9), points - 1 - ago // each
-        counted(conn, width, ago, queue, "" if result == CLAIMED else "shop.pay", result, n, bucket=ago % 16)
+        counted(
+            conn,
+            width,
+            ago,
+            queue,
+            "" if result == CLAIMED else "shop.pay",
+            result,
+            n,
+            bucket=ago % 16,
+        )
         other = HOUR if width == MINUTE else MINUTE
         counted(conn, other, ago, queue, "shop.other", result, 99)
         if place >= 0:
@@ -330,7 +406,9 @@ def test_steps_hold_what_was_counted_in_them(
 RESULTS = (COMPLETED, RETURNED, CLAIMED, "RETRIED", "CANCELLED", "OH_NO", "TASK_TIMEOUT")
 
 
-def test_a_queue_of_which_nothing_was_counted_is_missing_and_a_step_without_counts_is_empty(connect: Connect) -> None:
+def test_a_queue_of_which_nothing_was_counted_is_missing_and_a_step_without_counts_is_empty(
+    connect: Connect,
+) -> None:
     conn = connect()
     assert (series(conn, HOUR, 60), HistoryStore(conn).failures(HOUR, 5)) == ({}, [])
     counted(conn, MINUTE, 3, "mail", "", CLAIMED, bucket=2)
@@ -346,7 +424,10 @@ def test_steps_and_failures_are_read_through_the_key_of_the_history(connect: Con
         series(session, HOUR, 60)
         HistoryStore(session).failures(HOUR, 5)
         text = "\n".join(notices)
-        assert len(re.findall(r"Index Cond: \(\(width = .*\) AND \(at > ", text)) == 2, (state, text)
+        assert len(re.findall(r"Index Cond: \(\(width = .*\) AND \(at > ", text)) == 2, (
+            state,
+            text,
+        )
         assert "Seq Scan" not in text, state
         if state == "empty":
             rows = "SELECT 60, now() - n * interval '1 min', 'mail', 'shop.' || m, 'COMPLETED', 1, 0, array_fill(0, ARRAY[16])"
@@ -372,5 +453,10 @@ def test_gates_that_wait_are_counted_by_workflow_and_name_with_the_oldest(connec
     ended.cancel(actor="ada")
     drain(raise_errors=False)
     (found,) = HealthStore(connection).waiting_gates()
-    assert (found.workflow, found.gate, found.many, found.run) == ("order", "approve", 2, runs[0].workflow_id)
+    assert (found.workflow, found.gate, found.many, found.run) == (
+        "order",
+        "approve",
+        2,
+        runs[0].workflow_id,
+    )
     assert WorkflowRun.objects.filter(pk=found.run).exists()

@@ -40,7 +40,9 @@ def done(claim: Claim, status: str = "COMPLETED", **columns: Any) -> Outcome:
 
 
 def failed(claim: Claim, code: str = "BROKEN", **columns: Any) -> Outcome:
-    return Outcome(claim.id, claim.generation, "FAILED", json.dumps(error(code)), code, "broken", **columns)
+    return Outcome(
+        claim.id, claim.generation, "FAILED", json.dumps(error(code)), code, "broken", **columns
+    )
 
 
 def aware(**delta: float) -> dt.datetime:
@@ -54,9 +56,15 @@ WRITES: dict[str, tuple[set[str], Callable[[Claimer, list[Claim]], object]]] = {
         lambda worker, claims: worker.run_pass(outcomes=[*map(done, claims)], news="default"),
     ),
     "fail": ({"RUNNING"}, lambda worker, claims: worker.run_pass(outcomes=[*map(failed, claims)])),
-    "release": ({"CLAIMED", "lapsed", "RUNNING"}, lambda worker, claims: worker.run_pass(releases=claims)),
+    "release": (
+        {"CLAIMED", "lapsed", "RUNNING"},
+        lambda worker, claims: worker.run_pass(releases=claims),
+    ),
     "start": ({"CLAIMED"}, lambda worker, claims: worker.run_pass(starts=claims)),
-    "renew": ({"CLAIMED", "lapsed"}, lambda worker, claims: worker.store.renew(worker.id, claims, LEASE)),
+    "renew": (
+        {"CLAIMED", "lapsed"},
+        lambda worker, claims: worker.store.renew(worker.id, claims, LEASE),
+    ),
 }
 
 
@@ -66,7 +74,9 @@ def test_rows_that_a_pass_writes_are_not_checked_and_those_that_anybody_else_wri
     """Naive: each pass calls the function of the trigger twice per task; or its setting outlives it."""
     worker = claimer()
     put(2)
-    called = "SELECT coalesce(pg_stat_get_xact_function_calls('horsies_check_task()'::regprocedure), 0)"
+    called = (
+        "SELECT coalesce(pg_stat_get_xact_function_calls('horsies_check_task()'::regprocedure), 0)"
+    )
     with worker.conn.transaction():
         worker.conn.execute("SET LOCAL track_functions = 'pl'")
         for news in ("default", None):  # a short pass, a whole one
@@ -86,10 +96,17 @@ def test_a_write_counts_under_the_claim_of_its_worker_in_a_status_that_it_may_mo
     worker = claimer()
 
     def held(status: str, owner: uuid.UUID, generation: int = 1) -> uuid.UUID:
-        columns: dict[str, Any] = {"status": status.replace("lapsed", "CLAIMED"), "claim_generation": generation}
+        columns: dict[str, Any] = {
+            "status": status.replace("lapsed", "CLAIMED"),
+            "claim_generation": generation,
+        }
         if status != "PENDING":
             lease = aware(seconds=-1) if status == "lapsed" else aware(minutes=5)
-            columns |= {"claimed_by": owner, "claimed_at": aware(hours=-1), "claim_expires_at": lease}
+            columns |= {
+                "claimed_by": owner,
+                "claimed_at": aware(hours=-1),
+                "claim_expires_at": lease,
+            }
         return TaskFactory(**columns).pk  # type: ignore[no-any-return]
 
     def table() -> dict[uuid.UUID, Any]:
@@ -98,16 +115,24 @@ def test_a_write_counts_under_the_claim_of_its_worker_in_a_status_that_it_may_mo
     may, act = WRITES[write]
     kinds = [*map(str, Status), "lapsed"]
     own = {kind: held(kind, worker.id) for kind in kinds}
-    others = [held(kind, owner, number) for kind in kinds for owner, number in ((uuid.uuid4(), 1), (worker.id, 2))]
+    others = [
+        held(kind, owner, number)
+        for kind in kinds
+        for owner, number in ((uuid.uuid4(), 1), (worker.id, 2))
+    ]
     before = table()
-    act(worker, [Claim(id_, 1, "sync", "t", "{}") for id_ in [*own.values(), uuid.uuid4(), *others]])
+    act(
+        worker, [Claim(id_, 1, "sync", "t", "{}") for id_ in [*own.values(), uuid.uuid4(), *others]]
+    )
     after = table()
     assert {kind for kind, id_ in own.items() if after[id_] != before[id_]} == may
     assert [id_ for id_ in others if after[id_] != before[id_]] == []
     attempted = {own["RUNNING"]} if may == {"RUNNING"} else set()
     assert set(TaskAttempt.objects.values_list("task_id", flat=True)) == attempted
     TaskAttemptFactory(task_id=others[0])  # of another worker, whose claim had the same number
-    assert worker.store.unsettled(worker.id, [Claim(others[0], 1, "sync", "t", "{}")]) == {others[0]: "lost"}
+    assert worker.store.unsettled(worker.id, [Claim(others[0], 1, "sync", "t", "{}")]) == {
+        others[0]: "lost"
+    }
 
 
 @pytest.mark.promise("S2.10")
@@ -119,7 +144,14 @@ def test_a_claim_starts_a_task_and_a_settle_writes_result_and_attempt(claimer: C
     assert task.claimed_at is not None
     sent_at, due_in = task.sent_at.timestamp(), (task.enqueued_at - task.claimed_at).total_seconds()
     assert claim == Claim(
-        id_, 1, "sync", "tests.nothing", '{"a": 1}', queue_name="default", sent_at=sent_at, due_in=due_in
+        id_,
+        1,
+        "sync",
+        "tests.nothing",
+        '{"a": 1}',
+        queue_name="default",
+        sent_at=sent_at,
+        due_in=due_in,
     )
     assert task.claimed_at == task.started_at is not None
     assert worker.run_pass(outcomes=[done(claim)]).landed == {id_}
@@ -137,7 +169,9 @@ def test_a_claim_starts_a_task_and_a_settle_writes_result_and_attempt(claimer: C
     )
 
 
-def test_a_failure_of_an_older_claim_puts_nothing_back_that_the_newest_one_completed(claimer: Claimers) -> None:
+def test_a_failure_of_an_older_claim_puts_nothing_back_that_the_newest_one_completed(
+    claimer: Claimers,
+) -> None:
     """Naive: what is retried is found by its id, when another task of the batch is retried.
 
     Attempts belong to claims, so that two claims may run the same attempt.
@@ -151,13 +185,18 @@ def test_a_failure_of_an_older_claim_puts_nothing_back_that_the_newest_one_compl
     failed = {"error_code": "OH_NO", "error_message": "it broke"}
     older, newest = done(first, "FAILED", **failed), done(first._replace(generation=2))
     worker.run_pass(outcomes=[older, newest, done(second, "FAILED", **failed)])
-    assert dict(Task.objects.values_list("id", "status")) == {first.id: "COMPLETED", second.id: "PENDING"}
+    assert dict(Task.objects.values_list("id", "status")) == {
+        first.id: "COMPLETED",
+        second.id: "PENDING",
+    }
     attempts = TaskAttempt.objects.filter(task_id=first.id).order_by("claim_generation")
     assert list(attempts.values_list("attempt", "claim_generation")) == [(1, 1), (1, 2)]
     assert TaskAttempt.objects.get(task_id=second.id).outcome == "FAILED"
 
 
-def test_a_pass_says_when_the_next_task_is_due_although_another_queue_has_work(claimer: Claimers) -> None:
+def test_a_pass_says_when_the_next_task_is_due_although_another_queue_has_work(
+    claimer: Claimers,
+) -> None:
     (now,) = put(queue="mail")
     put(queue="bulk", delay=dt.timedelta(hours=1))
     put(queue="bulk", priority=5, delay=dt.timedelta(minutes=5))
@@ -169,7 +208,9 @@ def test_a_pass_says_when_the_next_task_is_due_although_another_queue_has_work(c
 
 
 @pytest.mark.promise("S2.7", "S2.8")
-def test_tasks_past_their_good_until_expire_at_the_claim_and_never_run_and_hide_no_good_one(claimer: Claimers) -> None:
+def test_tasks_past_their_good_until_expire_at_the_claim_and_never_run_and_hide_no_good_one(
+    claimer: Claimers,
+) -> None:
     late = put(1_200, good_until=aware(seconds=-1))
     first, fine = put(2, good_until=aware(hours=1))
     worker = claimer()
@@ -185,7 +226,9 @@ def test_tasks_past_their_good_until_expire_at_the_claim_and_never_run_and_hide_
     assert not TaskAttempt.objects.exists()
     Task.objects.filter(pk=fine).update(good_until=aware(seconds=-1))
     worker.run_pass(outcomes=[done(claim)])
-    assert Task.objects.get(pk=fine).status == "COMPLETED", "one that runs by then finishes as usual"
+    assert Task.objects.get(pk=fine).status == "COMPLETED", (
+        "one that runs by then finishes as usual"
+    )
 
 
 @pytest.fixture
@@ -193,7 +236,9 @@ def worker(claimer: Claimers) -> Claimer:
     return impatient(claimer())
 
 
-def test_a_cancel_amid_a_claim_waits_and_finds_a_task_running(worker: Claimer, connect: Connect, aside: Aside) -> None:
+def test_a_cancel_amid_a_claim_waits_and_finds_a_task_running(
+    worker: Claimer, connect: Connect, aside: Aside
+) -> None:
     (id_,) = put()
     other, watcher = connect(), connect()
     with worker.conn.transaction():
@@ -229,7 +274,9 @@ def test_a_cancel_of_what_is_over_changes_nothing() -> None:
     assert list(Task.objects.order_by("id").values()) == before
 
 
-def test_cancels_of_the_same_tasks_in_any_order_never_deadlock(worker: Claimer, connect: Connect, aside: Aside) -> None:
+def test_cancels_of_the_same_tasks_in_any_order_never_deadlock(
+    worker: Claimer, connect: Connect, aside: Aside
+) -> None:
     """Naive: rows locked in the order in which they were named. Two that name them the other way round deadlock."""
     ids = put(60)
 
@@ -269,7 +316,9 @@ class Noted:
         self.claimer = claimer
         self.commits: list[str] = []
         claimer.conn.execute("SET synchronous_commit = on")
-        claimer.conn.add_notice_handler(lambda notice: self.commits.append(notice.message_primary or ""))
+        claimer.conn.add_notice_handler(
+            lambda notice: self.commits.append(notice.message_primary or "")
+        )
 
     def taken(self) -> list[str]:
         """Return how the transactions since the last call committed."""
@@ -286,7 +335,9 @@ class Noted:
         return claim
 
     def ahead(self) -> Claim:
-        (claim,) = self.claimer.run_pass(wanted=Wanted(prefetch=1, lease=LEASE, durable=False)).prefetched
+        (claim,) = self.claimer.run_pass(
+            wanted=Wanted(prefetch=1, lease=LEASE, durable=False)
+        ).prefetched
         return claim
 
 
@@ -308,7 +359,9 @@ def test_claims_and_starts_do_not_wait_for_the_disk_unless_they_are_asked_to(not
     noted.claim(durable=True)
     noted.claim(durable=True, news="default")
     assert noted.taken() == ["on"] * 2
-    assert noted.claimer.conn.execute("SHOW synchronous_commit").fetchone() == ("on",), "the session's is as before"
+    assert noted.claimer.conn.execute("SHOW synchronous_commit").fetchone() == ("on",), (
+        "the session's is as before"
+    )
     limit("default", max_concurrency=9, partition_by_args=["a"], partition_max_concurrency=1)
     put(2, kwargs=['{"a": 1}'] * 2)
     noted.claim()
@@ -325,8 +378,12 @@ def test_what_settles_waits_and_with_it_what_is_claimed_beside(noted: Noted) -> 
     assert noted.taken() == ["off", "on", "on"]
     noted.claim(outcomes=[outcome], news="default")
     assert noted.taken() == ["on", "on"]
-    put(max_retries=1, options=options_text(RetryPolicy.fixed([60], auto_retry_for=["OH_NO"]), None))
-    noted.run_pass(outcomes=[done(noted.claim(), "FAILED", error_code="OH_NO", error_message="it broke")])
+    put(
+        max_retries=1, options=options_text(RetryPolicy.fixed([60], auto_retry_for=["OH_NO"]), None)
+    )
+    noted.run_pass(
+        outcomes=[done(noted.claim(), "FAILED", error_code="OH_NO", error_message="it broke")]
+    )
     assert Task.objects.filter(status="PENDING").count() == 1
     put()
     noted.run_pass(releases=[noted.claim()])
@@ -377,7 +434,10 @@ policies = st.one_of(
 failures = st.builds(
     Failure,
     st.sampled_from([*CODES, "TASK_TIMEOUT"]),
-    st.just(()) | st.sampled_from([OSError(), ConnectionResetError(), KeyError(), SystemExit()]).map(class_names),
+    st.just(())
+    | st.sampled_from([OSError(), ConnectionResetError(), KeyError(), SystemExit()]).map(
+        class_names
+    ),
     asked=st.booleans(),
     delay_seconds=st.none() | pauses,
     crashed=st.booleans(),
@@ -385,17 +445,30 @@ failures = st.builds(
 
 
 @pytest.mark.thorough
-@settings(max_examples=examples(100, 1_000), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(100, 1_000),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(
     failure=failures, policy=st.none() | policies, retry_count=st.integers(0, 6), most=st.integers(0, 2),
     until=st.none() | st.floats(0, 2_000), cancelled=st.booleans(),
 )  # fmt: skip
 def test_the_database_decides_as_the_pure_rule_does(
-    failure: Failure, policy: RetryPolicy | None, retry_count: int, most: int, until: float | None, cancelled: bool
+    failure: Failure,
+    policy: RetryPolicy | None,
+    retry_count: int,
+    most: int,
+    until: float | None,
+    cancelled: bool,
 ) -> None:
     """``most``: how many crashes make poison; ``until``: after how many seconds it would be too late."""
     good_until = None if until is None else NOW + dt.timedelta(seconds=until)
-    asked = json.dumps(True if failure.delay_seconds is None else failure.delay_seconds) if failure.asked else None
+    asked = (
+        json.dumps(True if failure.delay_seconds is None else failure.delay_seconds)
+        if failure.asked
+        else None
+    )
     ((due_at, poison),) = sql(
         "SELECT extract(epoch FROM due_at)::float8, poison "
         "FROM horsies_retry_decision(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
@@ -406,7 +479,9 @@ def test_the_database_decides_as_the_pure_rule_does(
         failure, policy, retry_count=retry_count, max_crashes=most, now=NOW, good_until=good_until, cancelled=cancelled
     )  # fmt: skip
     assert poison == (expected == "POISON")
-    assert due_at == (pytest.approx(expected.timestamp(), abs=1e-5) if isinstance(expected, dt.datetime) else None)
+    assert due_at == (
+        pytest.approx(expected.timestamp(), abs=1e-5) if isinstance(expected, dt.datetime) else None
+    )
 
 
 def test_jitter_moves_a_pause_by_up_to_a_quarter_and_never_beyond_the_longest() -> None:
@@ -435,17 +510,27 @@ def test_a_failed_attempt_leaves_a_row_and_a_task_that_waits_for_the_next(worker
     assert (task.status, task.retry_count) == ("PENDING", 1)
     assert task.claimed_by is task.error_code is task.result is None
     assert task.next_retry_at == task.enqueued_at == attempt.finished_at + dt.timedelta(seconds=60)
-    assert (attempt.attempt, attempt.outcome, attempt.error_code, attempt.will_retry) == (1, "FAILED", "BROKEN", True)
+    assert (attempt.attempt, attempt.outcome, attempt.error_code, attempt.will_retry) == (
+        1,
+        "FAILED",
+        "BROKEN",
+        True,
+    )
     assert attempt.started_at <= attempt.finished_at
 
 
-def test_a_row_whose_policy_an_older_sender_stored_without_a_list_keeps_what_it_meant_then(worker: Claimer) -> None:
+def test_a_row_whose_policy_an_older_sender_stored_without_a_list_keeps_what_it_meant_then(
+    worker: Claimer,
+) -> None:
     stored = {"strategy": "fixed", "intervals": [0], "jitter": False, "most": None, "codes": []}
     put(2, max_retries=1, options=json.dumps({"wire": 1, "retry": stored}))
     first, again = worker.run_pass(sync=2).claims
     raised = {"classes": class_names(OSError())}
     worker.run_pass(outcomes=[failed(first, **raised), failed(again, **raised, retry=True)])
-    assert [Task.objects.get(pk=claim.id).status for claim in (first, again)] == ["FAILED", "PENDING"]
+    assert [Task.objects.get(pk=claim.id).status for claim in (first, again)] == [
+        "FAILED",
+        "PENDING",
+    ]
 
 
 def test_a_failure_whose_row_is_let_go_between_decision_and_write_keeps_its_retry(
@@ -456,7 +541,9 @@ def test_a_failure_whose_row_is_let_go_between_decision_and_write_keeps_its_retr
     (claim,) = worker.run_pass(sync=1).claims
     holds_row, holds_attempts, watcher = connect(), connect(), connect()
     holds_attempts.execute("BEGIN")
-    holds_attempts.execute("LOCK TABLE horsies_task_attempts IN SHARE MODE")  # they can be read, and not be written
+    holds_attempts.execute(
+        "LOCK TABLE horsies_task_attempts IN SHARE MODE"
+    )  # they can be read, and not be written
     holds_row.execute("BEGIN")
     holds_row.execute("SELECT FROM horsies_tasks WHERE id = %s FOR UPDATE", [claim.id])
     passing = aside(lambda: worker.run_pass(outcomes=[failed(claim)]))

@@ -12,7 +12,14 @@ from django.db import connection
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from horsies_django import Workflow, WorkflowDefinitionError, explain, explain_node, get_handle, schedules
+from horsies_django import (
+    Workflow,
+    WorkflowDefinitionError,
+    explain,
+    explain_node,
+    get_handle,
+    schedules,
+)
 from horsies_django.core.codec.plain import named_arguments
 from horsies_django.core.options import read_options
 from horsies_django.core.records import Outcome
@@ -51,19 +58,31 @@ def test_a_change_of_the_rule_finds_new_keys_for_plain_tasks(
     plain_tasks: Plain, claimer: Claimers, by_args: list[str], by_task: bool, expected: str
 ) -> None:
     """Naive: of the statements that compute keys, one does not know the plain form."""
-    rule: dict[str, Any] = {"partition_by_args": by_args, "partition_by_task": by_task, "partition_max_concurrency": 1}
-    ids = [send_plain(plain_tasks["greet"], "Ann", "hi"), send_plain(plain_tasks["greet"], greeting="hi", name="Ann")]
+    rule: dict[str, Any] = {
+        "partition_by_args": by_args,
+        "partition_by_task": by_task,
+        "partition_max_concurrency": 1,
+    }
+    ids = [
+        send_plain(plain_tasks["greet"], "Ann", "hi"),
+        send_plain(plain_tasks["greet"], greeting="hi", name="Ann"),
+    ]
     limit("default", partition_by_args=["no such name"], partition_max_concurrency=1)
     worker = claimer()
     assert len(worker.run_pass(sync=9).claims) == 1, "the other one is parked"
     limit("default", **rule)
     sweep(many=10)
-    ids += [send_plain(plain_tasks["greet"], "Ann", "hi"), send_plain(plain_tasks["greet"], greeting="hi", name="Ann")]
+    ids += [
+        send_plain(plain_tasks["greet"], "Ann", "hi"),
+        send_plain(plain_tasks["greet"], greeting="hi", name="Ann"),
+    ]
     assert {row(id_).partition_key for id_ in ids} == {expected}
     assert worker.run_pass(sync=9).claims == []
 
 
-def test_a_claim_computes_the_key_of_a_plain_task_whose_rule_is_old(plain_tasks: Plain, claimer: Claimers) -> None:
+def test_a_claim_computes_the_key_of_a_plain_task_whose_rule_is_old(
+    plain_tasks: Plain, claimer: Claimers
+) -> None:
     id_ = send_plain(plain_tasks["greet"], "Ann")
     same = send_plain(plain_tasks["greet"], name="Ann")
     sql("UPDATE horsies_tasks SET partition_version = NULL, partition_key = NULL")
@@ -77,12 +96,17 @@ STORED = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text("ab*", max_size=2),
     lambda inner: (
         st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["args", "kwargs", "names", "a", "b", "*"]), inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["args", "kwargs", "names", "a", "b", "*"]), inner, max_size=3
+        )
     ),
     max_leaves=8,
 )
 CALLS = st.fixed_dictionaries(
-    {"args": st.lists(STORED, max_size=3), "kwargs": st.dictionaries(st.sampled_from("ab"), STORED)},
+    {
+        "args": st.lists(STORED, max_size=3),
+        "kwargs": st.dictionaries(st.sampled_from("ab"), STORED),
+    },
     optional={"names": st.lists(st.sampled_from("abc"), unique=True, max_size=2)},
 )
 
@@ -104,23 +128,33 @@ def test_the_database_and_the_admin_name_the_same_arguments_and_no_stored_json_m
     assert isinstance(named(stored), dict)
 
 
-def test_a_worker_of_the_release_before_leaves_plain_tasks_to_others(plain_tasks: Plain, claimer: Claimers) -> None:
+def test_a_worker_of_the_release_before_leaves_plain_tasks_to_others(
+    plain_tasks: Plain, claimer: Claimers
+) -> None:
     """Naive: a worker that has a typed task of the same name takes the row, and fails it because of its arguments."""
     id_ = send_plain(plain_tasks["greet"], "Ann")
-    assert read_options(json.dumps(row(id_).options)).wire == 2, "which tests/db/test_claims.py sees left to others"
+    assert read_options(json.dumps(row(id_).options)).wire == 2, (
+        "which tests/db/test_claims.py sees left to others"
+    )
     claims = claimer().run_pass(sync=1).claims
     assert UnknownTasks(timedelta(minutes=5)).split(claims) == (claims, [])
     typed = row(tasks.add.with_options(timeout_ms=500).send(1).task_id)
-    assert (typed.codec, typed.options) == (None, {"wire": 1, "timeout_ms": 500}), "what it does run"
+    assert (typed.codec, typed.options) == (None, {"wire": 1, "timeout_ms": 500}), (
+        "what it does run"
+    )
 
 
-def test_a_task_that_changed_its_kind_fails_clearly(plain_tasks: Plain, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_that_changed_its_kind_fails_clearly(
+    plain_tasks: Plain, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def greet(name: str) -> str:
         return name
 
     was_plain = send_plain(plain_tasks["greet"], "Ann")
     (was_typed,) = put(name=plain_tasks["double"].name, kwargs=['{"n": 1}'])
-    monkeypatch.setitem(registry._tasks, plain_tasks["greet"].name, define(greet, name=plain_tasks["greet"].name))
+    monkeypatch.setitem(
+        registry._tasks, plain_tasks["greet"].name, define(greet, name=plain_tasks["greet"].name)
+    )
     drain(raise_errors=False)
     found = [row(id_).result["err"] for id_ in (was_plain, was_typed)]
     assert [one["error_code"] for one in found] == ["WORKER_SERIALIZATION_ERROR"] * 2
@@ -131,7 +165,8 @@ def test_a_task_that_changed_its_kind_fails_clearly(plain_tasks: Plain, monkeypa
 def test_each_failed_attempt_keeps_its_traceback_and_a_copy_its_form(plain_tasks: Plain) -> None:
     """Naive: only the last attempt has one, in the result; that of an attempt that was retried is lost."""
     handle, done = (
-        get_handle(send_plain(plain_tasks[name], arg)) for name, arg in (("breaks", "it broke"), ("double", 1))
+        get_handle(send_plain(plain_tasks[name], arg))
+        for name, arg in (("breaks", "it broke"), ("double", 1))
     )
     drain(raise_errors=False)
     first, second = handle.info().attempts
@@ -145,10 +180,16 @@ def test_each_failed_attempt_keeps_its_traceback_and_a_copy_its_form(plain_tasks
     assert (attempt.exception_class, attempt.traceback) == (None, None)
     _, machine, _ = command("horsies_task")
     assert "ValueError" not in json.dumps(machine("show", handle.task_id))
-    assert machine("show", handle.task_id, "--payload")["attempts"][0]["traceback"] == first.traceback
+    assert (
+        machine("show", handle.task_id, "--payload")["attempts"][0]["traceback"] == first.traceback
+    )
     copy, old = uuid7(), row(handle.task_id)
     assert TaskStore(connection).copy(old.pk, copy).copied
-    assert (row(copy).codec, row(copy).kwargs, row(copy).options) == (old.codec, old.kwargs, old.options)
+    assert (row(copy).codec, row(copy).kwargs, row(copy).options) == (
+        old.codec,
+        old.kwargs,
+        old.options,
+    )
 
 
 def test_whatever_the_exception_of_an_error_is_its_attempt_is_written(claimer: Claimers) -> None:
@@ -179,7 +220,9 @@ def test_whatever_the_exception_of_an_error_is_its_attempt_is_written(claimer: C
         assert (len(attempt.site or "") <= 1_000, attempt.site_line) == (True, None)
 
 
-def test_plain_and_typed_tasks_mix_by_their_stored_priority(plain_tasks: Plain, claimer: Claimers) -> None:
+def test_plain_and_typed_tasks_mix_by_their_stored_priority(
+    plain_tasks: Plain, claimer: Claimers
+) -> None:
     """101 - p: 100 of django.tasks comes with our first, its default of 0 just behind our last."""
     sent = {
         stored: send_call(plain_tasks["double"], SendOptions(priority=stored), (stored,), {})[0]
@@ -193,7 +236,9 @@ def test_plain_and_typed_tasks_mix_by_their_stored_priority(plain_tasks: Plain, 
 def test_a_schedule_sends_a_plain_task(plain_tasks: Plain) -> None:
     """Naive: its arguments are stored in the form of a task, and wrapped once more when it is sent."""
     name = plain_tasks["greet"].name
-    schedules.create("greetings", {"task": name, "pattern": "every hour", "kwargs": {"name": "Ann"}}, actor="ada")
+    schedules.create(
+        "greetings", {"task": name, "pattern": "every hour", "kwargs": {"name": "Ann"}}, actor="ada"
+    )
     stored = Schedule.objects.get(name="greetings").definition["kwargs"]
     assert stored == {"name": "Ann"}
     id_ = schedules.run_now("greetings", actor="ada")
@@ -201,7 +246,9 @@ def test_a_schedule_sends_a_plain_task(plain_tasks: Plain) -> None:
     assert (row(id_).priority, row(id_).options) == (101, {"wire": 2})
     drain()
     assert plain.RAN == [("greet", ("Ann", "hello"), {"loud": False})]
-    in_wire_form = schedules.in_wire_form({"task": name, "pattern": "every hour", "kwargs": {"name": "Ann"}})
+    in_wire_form = schedules.in_wire_form(
+        {"task": name, "pattern": "every hour", "kwargs": {"name": "Ann"}}
+    )
     assert in_wire_form["kwargs"] == {"name": "Ann"}
     with pytest.raises(schedules.ScheduleError, match="missing a required argument: 'name'"):
         schedules.change("greetings", {"kwargs": {}}, actor="ada")
@@ -251,20 +298,30 @@ def test_results_become_arguments_of_a_plain_node_by_name(plain_tasks: Plain) ->
 
 @pytest.mark.parametrize("undo", ["halve", "typed_undo"])
 @pytest.mark.parametrize("undone", ["double", "number"])
-def test_a_plain_task_undoes_and_is_undone_by_name(plain_tasks: Plain, undo: str, undone: str) -> None:
+def test_a_plain_task_undoes_and_is_undone_by_name(
+    plain_tasks: Plain, undo: str, undone: str
+) -> None:
     """Naive: an undo looks for the parameters of its function in {"args": ..., "kwargs": ...}, and gets none."""
     flow = Workflow("plain")
     task = plain_tasks["double"].name if undone == "double" else flows.number
-    first = flow.add(task, 4, undo=DjangoTask(plain_tasks[undo]) if undone == "number" else plain_tasks[undo].name)
+    first = flow.add(
+        task,
+        4,
+        undo=DjangoTask(plain_tasks[undo]) if undone == "number" else plain_tasks[undo].name,
+    )
     flow.add(flows.broken, after=first)
     handle = flow.send()
     drain(raise_errors=False)
     result, before = (8, 1) if undone == "double" else (4, 0)
-    assert plain.RAN[before:] == [(undo, (4, result), {"comment": "undone"} if undo == "halve" else {})]
+    assert plain.RAN[before:] == [
+        (undo, (4, result), {"comment": "undone"} if undo == "halve" else {})
+    ]
     assert handle.get(0).err_value.data["undone"] == 1
 
 
-def test_a_partition_counts_plain_tasks_that_are_promoted_or_found_by_a_sweep(plain_tasks: Plain) -> None:
+def test_a_partition_counts_plain_tasks_that_are_promoted_or_found_by_a_sweep(
+    plain_tasks: Plain,
+) -> None:
     flow = Workflow("plain")
     flow.add(plain_tasks["double"].name, 9)
     flow.map(plain_tasks["double"].name, n=flow.add(plain_tasks["listed"].name, [7]))
@@ -284,7 +341,9 @@ def test_problems_of_plain_nodes_are_named_at_send(plain_tasks: Plain) -> None:
     flow.add(flows.number, 1, undo=plain_tasks["greet"].name)
     flow.add(plain_tasks["double"].name, flow.add(flows.number, 1, name="fits"), name="fits-2")
     flow.add(flows.plus, flow.add(plain_tasks["listed"].name, [1], name="fits-3"), name="fits-4")
-    flow.add(plain_tasks["note"].name, anything=flow.add(flows.number, 1, name="fits-5"), name="fits-6")
+    flow.add(
+        plain_tasks["note"].name, anything=flow.add(flows.number, 1, name="fits-5"), name="fits-6"
+    )
     with pytest.raises(WorkflowDefinitionError) as refused:
         flow.send()
     found = str(refused.value)
@@ -299,11 +358,15 @@ def test_problems_of_plain_nodes_are_named_at_send(plain_tasks: Plain) -> None:
 
 
 def check() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(ran("horsies_workflow", "check", "--json")[1])["problems"]
+    found: list[dict[str, Any]] = json.loads(ran("horsies_workflow", "check", "--json")[1])[
+        "problems"
+    ]
     return found
 
 
-def test_the_check_of_workflows_knows_plain_signatures(plain_tasks: Plain, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_check_of_workflows_knows_plain_signatures(
+    plain_tasks: Plain, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Naive: *args and **kwargs are taken for parameters, or the arguments are compared with types."""
     flow = Workflow("waiting")
     first, name = flow.add(flows.number, 1), plain_tasks["greet"].name
@@ -315,7 +378,9 @@ def test_the_check_of_workflows_knows_plain_signatures(plain_tasks: Plain, monke
     def typed(name: str) -> str:
         return name
 
-    monkeypatch.setitem(registry._tasks, name, plain.define_plain(lambda who, name=1: None, name=name))
+    monkeypatch.setitem(
+        registry._tasks, name, plain.define_plain(lambda who, name=1: None, name=name)
+    )
     assert [(one["code"], one["argument"]) for one in check()] == [("MISSING_ARGUMENT", "who")]
     monkeypatch.setitem(registry._tasks, name, plain.define_plain(lambda name: None, name=name))
     assert check() == []
@@ -338,7 +403,10 @@ def test_options_gates_growth_and_retries_know_plain_tasks(plain_tasks: Plain) -
     assert ("tell", ("review",), {}) in plain.RAN
     assert stored("double") == [{"args": [], "kwargs": {"n": n}} for n in (3, 21)]
     node = WorkflowNode.objects.get(name="added")
-    assert (node.codec, explain_node(handle.workflow_id, node.number).status) == ("plain", "COMPLETED")
+    assert (node.codec, explain_node(handle.workflow_id, node.number).status) == (
+        "plain",
+        "COMPLETED",
+    )
     open_gate(handle, "review")
     handle.retry()
     drain(raise_errors=False)

@@ -85,10 +85,14 @@ def left() -> set[uuid.UUID]:
     return set(Task.objects.values_list("pk", flat=True))
 
 
-def test_finished_tasks_that_are_old_enough_go_with_their_attempts_and_all_others_stay(connect: Connect) -> None:
+def test_finished_tasks_that_are_old_enough_go_with_their_attempts_and_all_others_stay(
+    connect: Connect,
+) -> None:
     old = [id_ for status in FINISHED for id_ in finished(status=status)]
     young, ago = finished(DAY - HOUR), now() - 9 * DAY
-    unfinished = [TaskFactory(status=status, sent_at=ago).pk for status in ("PENDING", "CLAIMED", "RUNNING")]
+    unfinished = [
+        TaskFactory(status=status, sent_at=ago).pk for status in ("PENDING", "CLAIMED", "RUNNING")
+    ]
     for id_ in (*old, *young):
         TaskAttemptFactory(task_id=id_)
         TaskAttemptFactory(task_id=id_, attempt=2)
@@ -113,7 +117,14 @@ def test_each_queue_is_kept_as_long_as_was_set_for_it(connect: Connect) -> None:
     for one in kept:
         prune(connect(), one)
     gone = {name for name, id_ in ids.items() if id_ not in left()}
-    assert gone == {("mail", 2), ("mail", 30), ("bulk", 2), ("bulk", 30), ("default", 30), ("undeclared", 30)}
+    assert gone == {
+        ("mail", 2),
+        ("mail", 30),
+        ("bulk", 2),
+        ("bulk", 30),
+        ("default", 30),
+        ("undeclared", 30),
+    }
 
 
 def entries(conn: psycopg.Connection[Any], kept: Kept, many: int = 500) -> int:
@@ -133,7 +144,9 @@ def test_tasks_that_are_kept_for_ever_are_met_once_and_never_again(connect: Conn
     assert Task.objects.exclude(queue_name="payments").count() == 0
 
 
-def test_full_batches_do_not_read_again_what_those_before_them_deleted_also_of_one_moment(connect: Connect) -> None:
+def test_full_batches_do_not_read_again_what_those_before_them_deleted_also_of_one_moment(
+    connect: Connect,
+) -> None:
     for batch in range(40):
         finished(9 * DAY - batch * HOUR, 5)
     assert entries(connect(), EVERYTHING, many=10) < 1_000
@@ -143,7 +156,9 @@ def test_full_batches_do_not_read_again_what_those_before_them_deleted_also_of_o
     assert left() == set(kept)
 
 
-def test_rounds_of_any_age_go_on_where_the_last_one_ended_and_begin_anew_after_a_week(connect: Connect) -> None:
+def test_rounds_of_any_age_go_on_where_the_last_one_ended_and_begin_anew_after_a_week(
+    connect: Connect,
+) -> None:
     conn = connect()
     finished(9 * DAY), finished(5 * DAY), finished(2 * DAY)
     assert prune(conn, EVERYTHING._replace(age=7 * DAY)) == 1
@@ -158,7 +173,9 @@ def test_rounds_of_any_age_go_on_where_the_last_one_ended_and_begin_anew_after_a
 
 
 @pytest.mark.parametrize("many", [50, 2], ids=["in the last batch", "in a full batch"])
-def test_what_is_locked_is_not_waited_for_and_goes_later_if_it_is_finished_still(connect: Connect, many: int) -> None:
+def test_what_is_locked_is_not_waited_for_and_goes_later_if_it_is_finished_still(
+    connect: Connect, many: int
+) -> None:
     conn, other = connect(), connect()
     finished(9 * DAY)
     (held,), (again,) = finished(8 * DAY), finished(8 * DAY)
@@ -184,7 +201,9 @@ def test_one_prunes_at_a_time_and_the_others_leave_it_to_that_one(connect: Conne
     assert prune(conn) == 2
 
 
-def test_another_set_of_queues_is_swept_from_the_beginning_and_rows_about_sets_of_old_go(connect: Connect) -> None:
+def test_another_set_of_queues_is_swept_from_the_beginning_and_rows_about_sets_of_old_go(
+    connect: Connect,
+) -> None:
     conn = connect()
     finished(queue_name="payments")
     assert prune(conn, Kept(("payments",), others=True, age=DAY)) == 0
@@ -215,10 +234,14 @@ def test_pruning_reads_tasks_through_their_indexes(claimer: Any, connect: Connec
         assert not re.search(r"Seq Scan on horsies_task_attempts\b|Sort ", shown), state
 
 
-def test_stopped_and_dead_workers_go_with_their_heartbeats_and_those_that_may_live_stay(connect: Connect) -> None:
+def test_stopped_and_dead_workers_go_with_their_heartbeats_and_those_that_may_live_stay(
+    connect: Connect,
+) -> None:
     ago = now() - 9 * DAY
     WorkerFactory(started_at=ago, seen_at=ago, stopped_at=ago)
-    dead, silent, alive = (living_worker(started_at=ago, seen_at=at, beat={"sent_at": at}) for at in (ago, ago, now()))
+    dead, silent, alive = (
+        living_worker(started_at=ago, seen_at=at, beat={"sent_at": at}) for at in (ago, ago, now())
+    )
     young = WorkerFactory(stopped_at=now())
     Heartbeat.objects.filter(pk=dead.pk).update(died_at=ago)
     for worker in (dead, silent, alive):
@@ -249,9 +272,13 @@ def test_old_snapshots_and_entries_of_the_audit_and_fire_times_go_in_batches_and
     assert model.objects.count() == 1
 
 
-def test_the_last_fire_time_of_a_schedule_stays_while_there_is_the_schedule(connect: Connect) -> None:
+def test_the_last_fire_time_of_a_schedule_stays_while_there_is_the_schedule(
+    connect: Connect,
+) -> None:
     """Naive: it goes, too, and the next fire time does not know which task may still run."""
-    schedules.create("nightly", {"task": "tests.apps.project.tasks.noop", "pattern": "every day"}, actor="a test")
+    schedules.create(
+        "nightly", {"task": "tests.apps.project.tasks.noop", "pattern": "every day"}, actor="a test"
+    )
     last = now() - 8 * DAY
     for name in ("nightly", "deleted"):
         for fire_at in (last - DAY, last):
@@ -266,7 +293,9 @@ def keeping(keep: Any, age: dt.timedelta, **columns: Any) -> uuid.UUID:
     return finished(age, options={"wire": 1, "keep_result": keep}, **columns)[0]
 
 
-def test_completed_tasks_with_a_retention_of_their_own_go_by_it_and_all_others_stay(connect: Connect) -> None:
+def test_completed_tasks_with_a_retention_of_their_own_go_by_it_and_all_others_stay(
+    connect: Connect,
+) -> None:
     """Naive: the options are looked at in the ordinary round, so nothing goes earlier than that."""
     conn, minute = connect(), dt.timedelta(minutes=1)
     old = [keeping(False, 2 * minute), keeping(3_600_000, 2 * HOUR)]
@@ -293,7 +322,13 @@ def test_completed_tasks_with_a_retention_of_their_own_go_by_it_and_all_others_s
 
 @pytest.mark.parametrize(
     ("keep", "step"),
-    [(60_000, 60_000), (60_001, 120_000), (3_600_000, 3_600_000), (5_000_000, 7_200_000), (86_399_999, 86_400_000)],
+    [
+        (60_000, 60_000),
+        (60_001, 120_000),
+        (3_600_000, 3_600_000),
+        (5_000_000, 7_200_000),
+        (86_399_999, 86_400_000),
+    ],
 )
 def test_a_duration_is_rounded_up_to_a_step(connect: Connect, keep: int, step: int) -> None:
     conn, due = connect(), OwnRetention(step)
@@ -333,8 +368,12 @@ def test_a_round_that_left_nothing_is_recorded(connect: Connect) -> None:
 WEEK = 7 * 86_400_000
 
 
-@pytest.mark.parametrize("keep", [None, True, "1h", {"a": 1}, [False], -5, 1.5, 10**30, WEEK, False, 3_600_000])
-def test_options_of_any_kind_stop_no_round_and_only_what_outlives_its_queue_stays(connect: Connect, keep: Any) -> None:
+@pytest.mark.parametrize(
+    "keep", [None, True, "1h", {"a": 1}, [False], -5, 1.5, 10**30, WEEK, False, 3_600_000]
+)
+def test_options_of_any_kind_stop_no_round_and_only_what_outlives_its_queue_stays(
+    connect: Connect, keep: Any
+) -> None:
     id_, conn = keeping(keep, 2 * DAY), connect()
     keeping(keep, 2 * DAY, status="FAILED")
     if keep not in (False, 3_600_000):
@@ -345,22 +384,33 @@ def test_options_of_any_kind_stop_no_round_and_only_what_outlives_its_queue_stay
     assert left() == ({id_} if stays else set())
 
 
-def act(conn: Any, verb: str, ids: list[uuid.UUID], statuses: list[str] | None = None) -> dict[str, int]:
+def act(
+    conn: Any, verb: str, ids: list[uuid.UUID], statuses: list[str] | None = None
+) -> dict[str, int]:
     how: dict[str, Any] = {"statuses": statuses, "spread": None, "actor": "ada", "reason": None}
     return SelectionStore(conn).act(verb, ids, channel_prefix(conn), **how)
 
 
-def test_what_was_taken_is_locked_or_has_not_finished_is_left_without_waiting(connect: Connect, claimer: Any) -> None:
+def test_what_was_taken_is_locked_or_has_not_finished_is_left_without_waiting(
+    connect: Connect, claimer: Any
+) -> None:
     """Naive: the ids are passed to the cancel of single tasks, which asks running ones to stop."""
     conn, other, worker = connect(), connect(), claimer()
     conn.execute("SET lock_timeout = '1s'")
     put(4)
     done = [TaskFactory(status=status).pk for status in FINISHED]
-    found = [task.id for task in SelectionStore(conn).page(Selection("PENDING", now() + DAY), many=10, read=10)[0]]
+    found = [
+        task.id
+        for task in SelectionStore(conn).page(Selection("PENDING", now() + DAY), many=10, read=10)[
+            0
+        ]
+    ]
     (claim,) = worker.run_pass(sync=1).claims
     locked = next(id_ for id_ in found if id_ != claim.id)
     with other.transaction():
-        other.execute("SELECT FROM horsies_tasks WHERE id = ANY(%s) FOR UPDATE", [[locked, done[0]]])
+        other.execute(
+            "SELECT FROM horsies_tasks WHERE id = ANY(%s) FOR UPDATE", [[locked, done[0]]]
+        )
         assert act(conn, "cancel", found, ["PENDING"]) == {"CANCELLED": 2, "LOCKED": 2}
         assert act(conn, "purge", done, [*FINISHED]) == {"DELETED": 3, "LOCKED": 1}
     row = Task.objects.get(pk=claim.id)
@@ -368,11 +418,17 @@ def test_what_was_taken_is_locked_or_has_not_finished_is_left_without_waiting(co
     ids = [TaskFactory(status=status).pk for status in ("PENDING", "CLAIMED", "RUNNING")]
     TaskAttemptFactory(task_id=ids[0])
     assert act(conn, "purge", [*ids, done[0]]) == {"DELETED": 1, "KEPT": 3}
-    assert set(Task.objects.filter(finished_at=None).values_list("pk", flat=True)) == {locked, claim.id, *ids}
+    assert set(Task.objects.filter(finished_at=None).values_list("pk", flat=True)) == {
+        locked,
+        claim.id,
+        *ids,
+    }
     assert TaskAttempt.objects.count() == 1
 
 
-def test_a_batch_is_deleted_by_ids_also_when_planned_as_if_none_had_finished(claimer: Any, connect: Connect) -> None:
+def test_a_batch_is_deleted_by_ids_also_when_planned_as_if_none_had_finished(
+    claimer: Any, connect: Connect
+) -> None:
     """Naive: the index of finished tasks looks empty, so each batch reads all finished tasks there are."""
     worker, admin = claimer(), connect()
     admin.execute("ALTER TABLE horsies_tasks SET (autovacuum_enabled = off)")
@@ -408,7 +464,10 @@ def age(days: int) -> None:
 
 
 def rows() -> list[int]:
-    return [model.objects.count() for model in (WorkflowRun, WorkflowNode, WorkflowEdge, Task, TaskAttempt)]
+    return [
+        model.objects.count()
+        for model in (WorkflowRun, WorkflowNode, WorkflowEdge, Task, TaskAttempt)
+    ]
 
 
 def test_a_run_is_deleted_with_all_that_belongs_to_it_and_younger_runs_stay() -> None:
@@ -432,9 +491,16 @@ def test_a_run_is_deleted_with_all_that_belongs_to_it_and_younger_runs_stay() ->
 def test_a_call_does_not_read_again_the_runs_that_it_deleted(connect: Connect) -> None:
     old = {"name": "run", "on_error": "fail", "status": "COMPLETED"}
     for number in range(60):
-        WorkflowRun(id=uuid.uuid4(), finished_at=now() - 9 * DAY + number * HOUR, **old).save_base(raw=True)
+        WorkflowRun(id=uuid.uuid4(), finished_at=now() - 9 * DAY + number * HOUR, **old).save_base(
+            raw=True
+        )
     conn = connect()
-    assert entries_read(conn, "horsies_workflows_finished", lambda: RetentionStore(conn).prune_runs(DAY, 1_000)) < 400
+    assert (
+        entries_read(
+            conn, "horsies_workflows_finished", lambda: RetentionStore(conn).prune_runs(DAY, 1_000)
+        )
+        < 400
+    )
     assert not WorkflowRun.objects.exists()
 
 
@@ -473,7 +539,9 @@ def test_a_run_whose_task_still_runs_stays(inside: bool) -> None:
     store = RetentionStore(connection)
     assert store.prune_runs(DAY, 1_000) == (0, 0, 0, False)
     assert handle.status() == "CANCELLED"
-    Task.objects.update(status="CANCELLED", claimed_by=None, finished_at=now(), error_code="TASK_CANCELLED")
+    Task.objects.update(
+        status="CANCELLED", claimed_by=None, finished_at=now(), error_code="TASK_CANCELLED"
+    )
     drain()  # takes it into account
     age(2)
     assert store.prune_runs(DAY, 1_000)[0] == 1
@@ -487,7 +555,12 @@ WHY = {"actor": "ada", "reason": "request 17"}
 def told(**columns: Any) -> Task:
     """Return a task with the secret wherever a task can have one, two attempts that tell it, and a step."""
     secret = {"to": SECRET}
-    values = {"kwargs": secret, "result": {"ok": secret}, "partition_key": json.dumps(secret), **columns}
+    values = {
+        "kwargs": secret,
+        "result": {"ok": secret},
+        "partition_key": json.dumps(secret),
+        **columns,
+    }
     if columns.get("status") == "FAILED":
         exception = {"type": "ValueError", "message": SECRET, "repr": SECRET, "traceback": SECRET}
         values |= {
@@ -495,7 +568,13 @@ def told(**columns: Any) -> Task:
             "error_code": "CARD_DECLINED",
         }
     task = TaskFactory(**values)
-    raised = {"error_message": SECRET, "exception_class": SECRET, "traceback": SECRET, "site": SECRET, "site_line": 7}
+    raised = {
+        "error_message": SECRET,
+        "exception_class": SECRET,
+        "traceback": SECRET,
+        "site": SECRET,
+        "site_line": 7,
+    }
     for attempt in (1, 2):
         TaskAttemptFactory(task_id=task.pk, attempt=attempt, error_code="CARD_DECLINED", **raised)
     step(task.pk, secret)
@@ -509,14 +588,18 @@ def step(task: uuid.UUID, result: Any = None) -> None:
 def everything() -> str:
     """Return all rows of all tables of the app, as text."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT relname FROM pg_class WHERE relname LIKE 'horsies%%' AND relkind = 'r'")
+        cursor.execute(
+            "SELECT relname FROM pg_class WHERE relname LIKE 'horsies%%' AND relkind = 'r'"
+        )
         rows = [f"SELECT row::text FROM {table} row" for (table,) in cursor.fetchall()]
         cursor.execute(" UNION ALL ".join(rows))
         return "\n".join(row for (row,) in cursor.fetchall())
 
 
 @pytest.mark.parametrize("status", FINISHED)
-def test_no_table_knows_any_more_what_a_redacted_task_was_about_and_the_audit_who_did_it_and_why(status: str) -> None:
+def test_no_table_knows_any_more_what_a_redacted_task_was_about_and_the_audit_who_did_it_and_why(
+    status: str,
+) -> None:
     task, other = told(status=status), uuid.uuid4()
     step(other)
     before = everything()
@@ -529,7 +612,15 @@ def test_no_table_knows_any_more_what_a_redacted_task_was_about_and_the_audit_wh
     after, rows = Task.objects.get(pk=task.pk), everything()
     assert SECRET not in rows
     assert after.redacted_at is not None
-    for name in ("status", "error_code", "task_name", "queue_name", "sent_at", "finished_at", "claimed_by"):
+    for name in (
+        "status",
+        "error_code",
+        "task_name",
+        "queue_name",
+        "sent_at",
+        "finished_at",
+        "claimed_by",
+    ):
         assert getattr(after, name) == getattr(task, name), name
     attempts = TaskAttempt.objects.values_list("error_code", "error_message", "site_line")
     assert list(attempts) == [("CARD_DECLINED", "redacted", None)] * 2
@@ -542,8 +633,13 @@ def test_no_table_knows_any_more_what_a_redacted_task_was_about_and_the_audit_wh
     assert everything() == rows
 
 
-def test_a_redacted_value_is_an_error_that_says_so_and_a_redacted_error_keeps_its_code_and_nothing_else() -> None:
-    task, failed = told(status="COMPLETED", task_name="tests.apps.project.tasks.add"), told(status="FAILED")
+def test_a_redacted_value_is_an_error_that_says_so_and_a_redacted_error_keeps_its_code_and_nothing_else() -> (
+    None
+):
+    task, failed = (
+        told(status="COMPLETED", task_name="tests.apps.project.tasks.add"),
+        told(status="FAILED"),
+    )
     redact(task.pk, **WHY)
     redact(failed.pk, **WHY)
     for handle, code in (
@@ -552,12 +648,21 @@ def test_a_redacted_value_is_an_error_that_says_so_and_a_redacted_error_keeps_it
         (get_handle(failed.pk), "CARD_DECLINED"),
     ):
         found = handle.get(0).err_value
-        assert (found.error_code, found.message, found.data, found.exception) == (code, "redacted", None, None)
+        assert (found.error_code, found.message, found.data, found.exception) == (
+            code,
+            "redacted",
+            None,
+            None,
+        )
 
 
 def test_a_partition_by_task_alone_says_nothing_about_people_and_stays() -> None:
     cut = '{"to": "' + "x" * 122 + "..." + "0" * 64
-    for key, stays in (('{"": "shop.pay"}', True), ('{"": "shop.pay", "to": 5}', False), (cut, False)):
+    for key, stays in (
+        ('{"": "shop.pay"}', True),
+        ('{"": "shop.pay", "to": 5}', False),
+        (cut, False),
+    ):
         task = told(status="COMPLETED", task_name="shop.pay", partition_key=key)
         redact(task.pk, **WHY)
         assert Task.objects.get(pk=task.pk).partition_key == (key if stays else None)
@@ -567,11 +672,18 @@ def test_the_command_redacts_and_names_what_stands_in_the_way() -> None:
     run, _, refusal = command("horsies_task")
     task, waits = told(status="COMPLETED"), told(result=None)
     assert run("redact", task.pk, "--reason=request 17") == f"Task {task.pk} is redacted.\n"
-    assert run("redact", task.pk, "--reason=request 17") == "Nothing changed: it is already redacted.\n"
+    assert (
+        run("redact", task.pk, "--reason=request 17")
+        == "Nothing changed: it is already redacted.\n"
+    )
     assert AuditEntry.objects.latest("pk").actor.startswith("shell:")
     with pytest.raises(ValueError, match="needs a reason"):
         redact(task.pk, actor="ada", reason=" ")
-    said = {waits.pk: "is PENDING.*cancel it first", uuid.uuid4(): "there is no task", "five": "is not a task id"}
+    said = {
+        waits.pk: "is PENDING.*cancel it first",
+        uuid.uuid4(): "there is no task",
+        "five": "is not a task id",
+    }
     for id_, why in said.items():
         assert re.search(f"horsies_task: .*{why}", refusal("redact", id_, "--reason=request 17"))
     assert "--reason" in refusal("redact", waits.pk)

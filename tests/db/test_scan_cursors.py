@@ -32,7 +32,9 @@ IDLE = psycopg.pq.TransactionStatus.IDLE
 BATCH = 50
 INDEXES = ("horsies_tasks_claim", "horsies_tasks_holding")
 LEASE = timedelta(minutes=5)
-EARLIER = timedelta(seconds=-1)  # tasks that are due since then: cursors stay a little behind the clock
+EARLIER = timedelta(
+    seconds=-1
+)  # tasks that are due since then: cursors stay a little behind the clock
 
 
 @pytest.fixture
@@ -68,7 +70,10 @@ def drain(worker: Claimer, count: int) -> dict[str, int]:
     for _ in range(count // BATCH):
         claims = worker.run_pass(sync=BATCH, outcomes=complete(claims)).claims
         assert len(claims) == BATCH
-    return {index: entries(worker, index, sync=1, outcomes=complete(worker.store.held(worker.id))) for index in INDEXES}
+    return {
+        index: entries(worker, index, sync=1, outcomes=complete(worker.store.held(worker.id)))
+        for index in INDEXES
+    }
 
 
 @pytest.mark.parametrize("cap", [None, 10 * BATCH])
@@ -107,7 +112,9 @@ def test_a_pass_says_that_it_read_far_over_dead_entries_and_a_short_one_over_lat
     assert worker.run_pass(sync=1, async_=1).late, "a whole pass ends them"
 
 
-def test_a_queue_in_which_nothing_waits_costs_few_probes_however_much_passed(sighted: Sights, connect: Connect) -> None:
+def test_a_queue_in_which_nothing_waits_costs_few_probes_however_much_passed(
+    sighted: Sights, connect: Connect
+) -> None:
     limit("default", max_concurrency=10)
     worker = sighted()
     with pinned(connect()):
@@ -121,7 +128,9 @@ def test_a_queue_in_which_nothing_waits_costs_few_probes_however_much_passed(sig
 
 def send_late(session: Session, queue: str = "default", **columns: Any) -> uuid.UUID:
     """Send a task in the session's own transaction, which is to commit later."""
-    TaskStore(session).send(NewTasks("tests.nothing", queue, "sync", 100, [id_ := uuid7()], ["{}"], **columns))
+    TaskStore(session).send(
+        NewTasks("tests.nothing", queue, "sync", 100, [id_ := uuid7()], ["{}"], **columns)
+    )
     return id_
 
 
@@ -136,16 +145,23 @@ def send_quietly(session: Session, **columns: Any) -> Iterator[uuid.UUID]:
 class Hours:
     """What happens beside a worker with cursors. It claims what it would if it looked everywhere, in the same order."""
 
-    def __init__(self, seed: int, worker: Sighted, others: list[Claimer], sender: Session, somebody: Session) -> None:
+    def __init__(
+        self, seed: int, worker: Sighted, others: list[Claimer], sender: Session, somebody: Session
+    ) -> None:
         self.pick, self.partitioned = random.Random(seed), seed % 2 == 1
         self.worker, self.others, self.sender, self.somebody = worker, others, sender, somebody
         self.ahead: list[Claim] = []
 
     def send(self) -> None:
         count = self.pick.randrange(1, 4)
-        due: dict[str, Any] = self.pick.choice(({}, {"delay": EARLIER}, {"due_at": aware(hours=-1)}))
+        due: dict[str, Any] = self.pick.choice(
+            ({}, {"delay": EARLIER}, {"due_at": aware(hours=-1)})
+        )
         kwargs = [f'{{"tenant": {self.pick.randrange(3)}}}'] * count
-        lane, priority = self.pick.choice(("sync", "sync", "async")), self.pick.choice((1, 100, 100, 200))
+        lane, priority = (
+            self.pick.choice(("sync", "sync", "async")),
+            self.pick.choice((1, 100, 100, 200)),
+        )
         put(count, kwargs=kwargs, lane=lane, priority=priority, max_retries=9, **due)
 
     def send_late(self) -> None:
@@ -168,9 +184,15 @@ class Hours:
     def end(self) -> None:
         """Settle or give back what somebody runs."""
         one = self.pick.choice([self.worker, *self.others])
-        held = [claim for claim in one.store.held(one.id) if claim.running and self.pick.random() < 0.7]
+        held = [
+            claim for claim in one.store.held(one.id) if claim.running and self.pick.random() < 0.7
+        ]
         back = [claim for claim in held if self.pick.random() < 0.3]
-        outcomes = [self.pick.choice((done(claim), failed(claim, retry=0))) for claim in held if claim not in back]
+        outcomes = [
+            self.pick.choice((done(claim), failed(claim, retry=0)))
+            for claim in held
+            if claim not in back
+        ]
         one.run_pass(outcomes=outcomes, releases=back)
 
     def take(self) -> None:
@@ -225,7 +247,9 @@ def test_whatever_happens_a_pass_claims_what_one_without_marks_would(
         hours.compare()
 
 
-def test_a_task_that_nobody_was_told_of_is_found_by_the_look_after_its_send(sighted: Sights, connect: Connect) -> None:
+def test_a_task_that_nobody_was_told_of_is_found_by_the_look_after_its_send(
+    sighted: Sights, connect: Connect
+) -> None:
     """Naive: a cursor at the time of the pass lies behind a quiet send that was committing meanwhile, until the next poll."""
     worker, sender = sighted(), connect()
     put()
@@ -254,13 +278,18 @@ def test_a_task_sent_while_a_pass_waits_for_the_locks_of_caps_is_found_by_the_ne
         with send_quietly(sender, queue="bulk") as quiet:
             pass
         longer = "SELECT clock_timestamp() > enqueued_at + %s * interval '2 s' FROM horsies_tasks WHERE id = %s"
-        wait_until(lambda: sender.execute(longer, [LAG_SECONDS, quiet]).fetchone()[0], "the locks are held for long")
+        wait_until(
+            lambda: sender.execute(longer, [LAG_SECONDS, quiet]).fetchone()[0],
+            "the locks are held for long",
+        )
     assert len(passing.result().claims) == 1
     assert claimed(worker) == [quiet]
 
 
 @pytest.mark.parametrize("priority", [1, 200])
-def test_a_task_of_a_priority_never_met_is_found_whenever_it_was_due(sighted: Sights, priority: int) -> None:
+def test_a_task_of_a_priority_never_met_is_found_whenever_it_was_due(
+    sighted: Sights, priority: int
+) -> None:
     worker = sighted()
     put(3)
     worker.run_pass(sync=2)
@@ -270,7 +299,9 @@ def test_a_task_of_a_priority_never_met_is_found_whenever_it_was_due(sighted: Si
     assert len(claims) == 2
 
 
-def test_a_claim_whose_lease_ended_is_claimed_in_its_place_and_no_other_worker_wakes_for_it(sighted: Sights) -> None:
+def test_a_claim_whose_lease_ended_is_claimed_in_its_place_and_no_other_worker_wakes_for_it(
+    sighted: Sights,
+) -> None:
     (id_,), (after,) = put(), put()
     gone, worker, other = sighted(), sighted(), sighted()
     gone.run_pass(wanted=Wanted(prefetch=1, lease=LEASE))
@@ -285,7 +316,9 @@ def test_a_claim_whose_lease_ended_is_claimed_in_its_place_and_no_other_worker_w
     worker.run_pass(outcomes=complete([claim]))
 
 
-def test_without_a_listener_there_are_no_marks_and_a_new_one_begins_without(sighted: Sights, connect: Connect) -> None:
+def test_without_a_listener_there_are_no_marks_and_a_new_one_begins_without(
+    sighted: Sights, connect: Connect
+) -> None:
     worker = sighted()
     put()
     worker.run_pass(sync=10)

@@ -63,7 +63,9 @@ def test_every_index_has_a_name_of_ours_and_no_number_of_rows_can_run_out() -> N
         "WHERE c.relname LIKE 'horsies%%' AND NOT i.indisprimary"
     )
     assert [name for (name,) in names if not re.fullmatch(r"horsies_[a-z_]+|.*_like", name)] == []
-    assert sql("SELECT DISTINCT data_type::text FROM pg_sequences WHERE sequencename LIKE 'horsies%%'") == [("bigint",)]
+    assert sql(
+        "SELECT DISTINCT data_type::text FROM pg_sequences WHERE sequencename LIKE 'horsies%%'"
+    ) == [("bigint",)]
 
 
 @pytest.mark.parametrize("schema", ["public", "queue"])
@@ -141,16 +143,25 @@ def runs_a_task() -> bool:
     return drain() == 1 and handle.get(0).ok_value == 3
 
 
-def test_migrations_run_back_to_their_tables_and_to_zero_and_forward_again(before: set[Any]) -> None:
-    for target, left in (("0001", TABLES - {"horsies_send_keys", "horsies_history"}), ("zero", set())):
+def test_migrations_run_back_to_their_tables_and_to_zero_and_forward_again(
+    before: set[Any],
+) -> None:
+    for target, left in (
+        ("0001", TABLES - {"horsies_send_keys", "horsies_history"}),
+        ("zero", set()),
+    ):
         call_command("migrate", "horsies", target, verbosity=0)
-        assert {name for kind, name, *_ in made() if kind in ("storage", "function", "trigger")} == left
+        assert {
+            name for kind, name, *_ in made() if kind in ("storage", "function", "trigger")
+        } == left
         call_command("migrate", "horsies", verbosity=0)
         assert made() == before
 
 
 @pytest.mark.parametrize("left", ["", OLDER], ids=["today's", "older"])
-def test_tables_that_were_dropped_are_migrated_over_what_they_left_behind(before: set[Any], left: str) -> None:
+def test_tables_that_were_dropped_are_migrated_over_what_they_left_behind(
+    before: set[Any], left: str
+) -> None:
     drop_tables()
     sql(f"{left};")
     call_command("migrate", "horsies", verbosity=0)
@@ -161,7 +172,9 @@ def test_tables_that_were_dropped_are_migrated_over_what_they_left_behind(before
 def test_what_dropped_tables_left_behind_is_gone_after_migrating_back(before: set[Any]) -> None:
     for table in TABLES:
         sql(f"DROP TABLE IF EXISTS {table} CASCADE")
-    sql("DELETE FROM django_migrations WHERE app = 'horsies' AND name > '0003'")  # what these do, they do to the tables
+    sql(
+        "DELETE FROM django_migrations WHERE app = 'horsies' AND name > '0003'"
+    )  # what these do, they do to the tables
     call_command("migrate", "horsies", "0001", verbosity=0)
     assert {kind for kind, *_ in made()} == {"sequence", "constraint"}  # that of the domain
 
@@ -184,7 +197,9 @@ def test_without_migrations_tables_and_functions_are_those_of_the_migrations_and
     assert made() == before
 
 
-def test_functions_of_another_schema_on_the_search_path_are_left_alone(before: set[Any], elsewhere: None) -> None:
+def test_functions_of_another_schema_on_the_search_path_are_left_alone(
+    before: set[Any], elsewhere: None
+) -> None:
     call_command("migrate", "horsies", verbosity=0)
     assert {tuple(line[:3]) for line in made()} == {tuple(line[:3]) for line in before}
     call_command("migrate", "horsies", "zero", verbosity=0)
@@ -200,8 +215,12 @@ def printed(name: str, **how: Any) -> str:
     return text.getvalue()
 
 
-def test_the_printed_sql_of_the_migrations_makes_the_same_and_takes_it_back(before: set[Any], elsewhere: None) -> None:
-    def one_by_one(text: str) -> None:  # as psql runs them, so that indexes can be built concurrently
+def test_the_printed_sql_of_the_migrations_makes_the_same_and_takes_it_back(
+    before: set[Any], elsewhere: None
+) -> None:
+    def one_by_one(
+        text: str,
+    ) -> None:  # as psql runs them, so that indexes can be built concurrently
         for statement in re.findall(r"(?s)[^;]*(?:CONCURRENTLY|ALTER TABLE)[^;]*;", text):
             sql(statement)
 
@@ -216,7 +235,9 @@ def test_the_printed_sql_of_the_migrations_makes_the_same_and_takes_it_back(befo
 class Router:
     """A project's router that knows the tables of the queue by the names of their models."""
 
-    def allow_migrate(self, db: str, app_label: str, model_name: str | None = None, **hints: Any) -> bool | None:
+    def allow_migrate(
+        self, db: str, app_label: str, model_name: str | None = None, **hints: Any
+    ) -> bool | None:
         models = {model._meta.model_name for model in apps.get_app_config("horsies").get_models()}
         return False if model_name in models else None
 
@@ -251,27 +272,43 @@ def own(settings: Any) -> Iterator[dict[str, Any]]:
     """Give the settings of an alias "own", whose backend opens connections itself."""
     default = connections.databases["default"]
     settings.CONNECTOR_HOST = default["HOST"]
-    connections.databases["own"] = {**default, "ENGINE": "tests.apps.connector", "HOST": INSTANCE, "OPTIONS": {}}
+    connections.databases["own"] = {
+        **default,
+        "ENGINE": "tests.apps.connector",
+        "HOST": INSTANCE,
+        "OPTIONS": {},
+    }
     yield connections.databases["own"]
     del connections.databases["own"]
     if hasattr(connections._connections, "own"):
         del connections["own"]
 
 
-def test_a_backend_opens_the_connection_without_pool_and_the_session_is_that_of_the_queue(own: dict[str, Any]) -> None:
+def test_a_backend_opens_the_connection_without_pool_and_the_session_is_that_of_the_queue(
+    own: dict[str, Any],
+) -> None:
     own["AUTOCOMMIT"] = False
     own["OPTIONS"] = {
         "pool": True, "isolation_level": psycopg.IsolationLevel.SERIALIZABLE, "prepare_threshold": 7,
         "options": "-c lock_timeout=5 -c default_transaction_isolation=serializable",
     }  # fmt: skip
-    with direct_connection("own", application_name=NAME, prepare=True, statement_timeout_ms=4_000) as conn:
+    with direct_connection(
+        "own", application_name=NAME, prepare=True, statement_timeout_ms=4_000
+    ) as conn:
         shown = [
             conn.execute(f"SHOW {name}").fetchall()[0][0]
-            for name in ("transaction_isolation", "lock_timeout", "statement_timeout", "application_name")
+            for name in (
+                "transaction_isolation",
+                "lock_timeout",
+                "statement_timeout",
+                "application_name",
+            )
         ]
         with conn.transaction():
             assert conn.execute("SHOW transaction_isolation").fetchone() == ("read committed",)
-        values = conn.execute("""SELECT '{"a": 1}'::jsonb, '2026-01-02 03:04Z'::timestamptz""").fetchone()
+        values = conn.execute(
+            """SELECT '{"a": 1}'::jsonb, '2026-01-02 03:04Z'::timestamptz"""
+        ).fetchone()
         ((prepared,),) = conn.execute("SELECT count(*) FROM pg_prepared_statements").fetchall()
     assert shown == ["read committed", "0", "4s", NAME]
     assert values == ({"a": 1}, dt.datetime(2026, 1, 2, 3, 4, tzinfo=dt.UTC))
@@ -280,7 +317,9 @@ def test_a_backend_opens_the_connection_without_pool_and_the_session_is_that_of_
     assert connections["own"].connection is None
 
 
-def test_a_receiver_finds_the_new_connection_under_its_alias_and_nobody_finds_it_afterwards() -> None:
+def test_a_receiver_finds_the_new_connection_under_its_alias_and_nobody_finds_it_afterwards() -> (
+    None
+):
     connection.ensure_connection()
     before, found = connection.connection, []
 
@@ -323,11 +362,17 @@ class Away:
 def test_a_receiver_that_raises_or_leaves_a_transaction_is_told_and_no_connection_stays_open(
     connect: Connect, receiver: Callable[..., Any], kind: type[Exception], said: str
 ) -> None:
-    words = f"the receiver <?tests.db.test_schema.{said}.*begins with 'horsies'" if said else "left a transaction open"
+    words = (
+        f"the receiver <?tests.db.test_schema.{said}.*begins with 'horsies'"
+        if said
+        else "left a transaction open"
+    )
     with receiving(receiver), pytest.raises(kind, match=f"(?s){words}"):
         opened()
     watching = connect()
-    wait_until(lambda: watching.execute(OPEN, [NAME]).fetchone() == (0,), "the connection is closed")
+    wait_until(
+        lambda: watching.execute(OPEN, [NAME]).fetchone() == (0,), "the connection is closed"
+    )
 
 
 def test_a_password_that_the_server_refuses_or_the_backend_does_not_get_is_a_database_that_is_away(
@@ -340,7 +385,9 @@ def test_a_password_that_the_server_refuses_or_the_backend_does_not_get_is_a_dat
     with pytest.raises(psycopg.OperationalError, match="nobody of this name"):
         direct_connection("own", application_name=NAME)
     monkeypatch.setattr(type(connections["own"]), "get_new_connection", no_token)
-    with pytest.raises(psycopg.OperationalError, match="backend of 'own' raised TimeoutError: no token"):
+    with pytest.raises(
+        psycopg.OperationalError, match="backend of 'own' raised TimeoutError: no token"
+    ):
         direct_connection("own", application_name=NAME)
 
 
@@ -365,7 +412,9 @@ def test_all_errors_of_a_backend_become_those_of_psycopg(
 
     monkeypatch.setattr(type(connections["own"]), "get_new_connection", refuse)
 
-    with pytest.raises(kind, match=f"the database backend of 'own' raised {type(raised).__name__}: {raised}"):
+    with pytest.raises(
+        kind, match=f"the database backend of 'own' raised {type(raised).__name__}: {raised}"
+    ):
         direct_connection("own", application_name=NAME)
 
 
@@ -386,21 +435,31 @@ class Pooled:
             self.driver_connection.close()
 
 
-def test_a_connection_of_a_pool_is_taken_out_of_it(own: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_of_a_pool_is_taken_out_of_it(
+    own: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Fails if settings of the connection reach the proxy only: each pass raises, and the worker runs nothing."""
     kind = type(connections["own"])
     get_new_connection = kind.get_new_connection
-    monkeypatch.setattr(kind, "get_new_connection", lambda self, given: Pooled(get_new_connection(self, given)))
+    monkeypatch.setattr(
+        kind, "get_new_connection", lambda self, given: Pooled(get_new_connection(self, given))
+    )
 
     with direct_connection("own", application_name=NAME, prepare=True) as conn:
         gc.collect()
-        values = conn.cursor(binary=True).execute("SELECT 1::bigint, current_setting('application_name')").fetchone()
+        values = (
+            conn.cursor(binary=True)
+            .execute("SELECT 1::bigint, current_setting('application_name')")
+            .fetchone()
+        )
 
     assert isinstance(conn, psycopg.Connection)
     assert values == (1, NAME)
 
 
-def test_a_backend_of_another_driver_is_refused_by_name(own: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backend_of_another_driver_is_refused_by_name(
+    own: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Foreign:
         closed = False
 
@@ -412,11 +471,15 @@ def test_a_backend_of_another_driver_is_refused_by_name(own: dict[str, Any], mon
         monkeypatch.setattr(kind, name, lambda self, *args: None)
     monkeypatch.setattr(kind, "get_new_connection", lambda self, given: Foreign())
 
-    with pytest.raises(psycopg.NotSupportedError, match=r"ENGINE of the database 'own' .*\.Foreign.* psycopg 3"):
+    with pytest.raises(
+        psycopg.NotSupportedError, match=r"ENGINE of the database 'own' .*\.Foreign.* psycopg 3"
+    ):
         direct_connection("own", application_name=NAME)
 
 
-def test_a_receiver_that_waits_for_ever_is_cut(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_receiver_that_waits_for_ever_is_cut(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(notify, "SET_UP_SECONDS", 0.3)
     holder = connect()
     holder.execute("SELECT pg_advisory_lock(471100)")
@@ -429,7 +492,9 @@ def test_a_receiver_that_waits_for_ever_is_cut(connect: Connect, monkeypatch: py
         opened()
 
 
-def test_what_waits_for_a_result_polls_while_a_receiver_raises(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_waits_for_a_result_polls_while_a_receiver_raises(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     handle = tasks.add.send(1)
     with receiving(broken):
         assert handle.get(timeout_ms=300).err_value.error_code == "WAIT_TIMEOUT"
@@ -450,7 +515,9 @@ def unmigrated() -> Iterator[None]:
 CALLS: dict[str, Callable[[], Any]] = {
     "send": lambda: tasks.add.send(1),
     "send_many": lambda: tasks.add.send_many([{"a": 1}, {"a": 2}]),
-    "send_many in portions": lambda: tasks.add.send_many([{"a": number} for number in range(6_000)]),
+    "send_many in portions": lambda: tasks.add.send_many(
+        [{"a": number} for number in range(6_000)]
+    ),
     "asend": lambda: async_to_sync(tasks.add.asend)(1),
     "get": lambda: get_handle(uuid7()).get(timeout_ms=1_000),
     "pause": lambda: queues.pause("mail", actor="ann"),
@@ -458,15 +525,23 @@ CALLS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("verb", CALLS)
-def test_whatever_asks_an_unmigrated_database_says_migrate_a_send_in_its_own_error(unmigrated: None, verb: str) -> None:
+def test_whatever_asks_an_unmigrated_database_says_migrate_a_send_in_its_own_error(
+    unmigrated: None, verb: str
+) -> None:
     kind, code = (TaskSendError, "ENQUEUE_FAILED.*") if "send" in verb else (ProgrammingError, "")
-    with pytest.raises(kind, match=f"{code}the database 'default' does not have the tables .*: {MIGRATE}"):
+    with pytest.raises(
+        kind, match=f"{code}the database 'default' does not have the tables .*: {MIGRATE}"
+    ):
         CALLS[verb]()
 
 
-def test_a_send_that_an_unmigrated_database_refused_ends_the_transaction_around_it(unmigrated: None) -> None:
+def test_a_send_that_an_unmigrated_database_refused_ends_the_transaction_around_it(
+    unmigrated: None,
+) -> None:
     with pytest.raises(InternalError, match="transaction is aborted"), transaction.atomic():
         with pytest.raises(TaskSendError, match=MIGRATE):
             tasks.add.send(1)
         Task.objects.exists()
-    assert str(NotMigrated("queue", "no table")).endswith(": run 'python manage.py migrate --database=queue'")
+    assert str(NotMigrated("queue", "no table")).endswith(
+        ": run 'python manage.py migrate --database=queue'"
+    )

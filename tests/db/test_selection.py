@@ -73,8 +73,12 @@ def made(pick: random.Random, moment: dt.datetime) -> Task:
     task: Task = TaskFactory(**values)
     if status == "FAILED":
         site = pick.choice((None, "shop/tasks.py in pay"))
-        TaskAttemptFactory(task_id=task.pk, attempt=1, site="shop/tasks.py in early")  # before somebody retried it
-        TaskAttemptFactory(task_id=task.pk, attempt=2, claim_generation=2, site=site, finished_at=task.finished_at)
+        TaskAttemptFactory(
+            task_id=task.pk, attempt=1, site="shop/tasks.py in early"
+        )  # before somebody retried it
+        TaskAttemptFactory(
+            task_id=task.pk, attempt=2, claim_generation=2, site=site, finished_at=task.finished_at
+        )
         task.failed_at = site  # type: ignore[attr-defined]
     return task
 
@@ -123,7 +127,9 @@ def key_of(status: str | None) -> Callable[[Any], Any]:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_every_selection_and_every_list_has_all_tasks_that_it_describes_each_once_and_no_other(seed: int) -> None:
+def test_every_selection_and_every_list_has_all_tasks_that_it_describes_each_once_and_no_other(
+    seed: int,
+) -> None:
     """Naive: a page ends between two tasks of the same moment, and the second one is never found.
 
     Or the list of a page, of a command and of an act say the same in three ways, which differ at their edges.
@@ -136,7 +142,9 @@ def test_every_selection_and_every_list_has_all_tasks_that_it_describes_each_onc
         pages = list(listed)
         assert not bounded
         assert len(pages) == len({row.pk for row in pages}), chosen
-        assert {row.pk for row in pages} == {row.pk for row in rows if fits(row, chosen, runs=True)}, chosen
+        assert {row.pk for row in pages} == {
+            row.pk for row in rows if fits(row, chosen, runs=True)
+        }, chosen
         if chosen.status != "PENDING":
             assert pages == sorted(pages, key=key_of(chosen.status), reverse=True)
         chosen = chosen._replace(status=chosen.status or "FAILED", until=chosen.until or moment)
@@ -145,7 +153,9 @@ def test_every_selection_and_every_list_has_all_tasks_that_it_describes_each_onc
         assert set(found) == {row.pk for row in rows if fits(row, chosen)}, chosen
 
 
-def test_a_list_looks_at_the_newest_of_its_own_time_and_says_if_there_are_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_looks_at_the_newest_of_its_own_time_and_says_if_there_are_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Naive: the newest 30,000 are from after the night that is asked for, and the night is empty."""
     monkeypatch.setattr(module, "DEEPEST", 5)
     night = now() - dt.timedelta(hours=12)
@@ -157,13 +167,19 @@ def test_a_list_looks_at_the_newest_of_its_own_time_and_says_if_there_are_more(m
         assert (bounded, {row.pk for row in listed}) == (False, set(old))
         listed, bounded = module.newest(Selection(status, since=night - hour, names=["x"]))
         assert (bounded, list(listed)) == (True, [])
-        assert module.newest(Selection(status, since=night + hour, until=night + 2 * hour))[1] is False
+        assert (
+            module.newest(Selection(status, since=night + hour, until=night + 2 * hour))[1] is False
+        )
 
 
 @pytest.mark.parametrize("status", ["UNSUCCESSFUL", "FINISHED", "PENDING", "RUNNING"])
-def test_a_page_reads_no_more_of_its_index_than_it_may(claimer: Claimers, connect: Connect, status: str) -> None:
+def test_a_page_reads_no_more_of_its_index_than_it_may(
+    claimer: Claimers, connect: Connect, status: str
+) -> None:
     """Naive: each page begins at the first entry again, so that 300,000 tasks are read 600 times."""
-    kinds: dict[str, Any] = {"status": {"UNSUCCESSFUL": "FAILED", "FINISHED": "COMPLETED"}.get(status, status)}
+    kinds: dict[str, Any] = {
+        "status": {"UNSUCCESSFUL": "FAILED", "FINISHED": "COMPLETED"}.get(status, status)
+    }
     TaskFactory.create_batch(600, **kinds)
     TaskFactory.create_batch(600, status="COMPLETED" if status != "FINISHED" else "PENDING")
     connect().execute("ANALYZE horsies_tasks")
@@ -175,17 +191,27 @@ def test_a_page_reads_no_more_of_its_index_than_it_may(claimer: Claimers, connec
     page, _after = store.page(chosen, after, many=20, read=50)
     assert len(page) == 20
     (plan,) = plans(notices, "fitting")
-    read = [int(rows) for rows in re.findall(r"Index Scan using horsies_tasks_\w+ .*?\(actual .*?rows=(\d+)", plan)]
+    read = [
+        int(rows)
+        for rows in re.findall(
+            r"Index Scan using horsies_tasks_\w+ .*?\(actual .*?rows=(\d+)", plan
+        )
+    ]
     assert read, plan
     assert max(read) <= 51, plan
 
 
 def failures(count: int = 1, **columns: Any) -> list[uuid.UUID]:
     values = {"finished_at": now() - dt.timedelta(seconds=1), **columns}
-    return [task.pk for task in TaskFactory.create_batch(count, status="FAILED", error_code="OH_NO", **values)]
+    return [
+        task.pk
+        for task in TaskFactory.create_batch(count, status="FAILED", error_code="OH_NO", **values)
+    ]
 
 
-def test_a_retry_of_all_lets_each_run_once_though_stopped_and_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_retry_of_all_lets_each_run_once_though_stopped_and_begun_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(module, "BATCH", 7)
     monkeypatch.setattr(module, "READ", 10)
     failures(40)
@@ -200,29 +226,40 @@ def test_a_retry_of_all_lets_each_run_once_though_stopped_and_begun_again(monkey
     failures(1, partition_key='{"to":"ann@example.org"}')
     act(matching("FAILED", queue="default", partition='{"to":"ann@example.org"}'), "retry", **WHO)
     after = AuditEntry.objects.filter(action="task.retry").latest("pk").after
-    assert ("partition" in after["selection"], "ann@" in str(after)) == (True, False), "no value of a partition"
+    assert ("partition" in after["selection"], "ann@" in str(after)) == (True, False), (
+        "no value of a partition"
+    )
     assert Counter(Task.objects.values_list("status", flat=True)) == {"PENDING": 41, "COMPLETED": 1}
     failures(3, finished_at=now() + LATER)  # after the selection
     assert [step.tasks for step in act_on_all(chosen, "retry", **WHO)] == [0]
 
 
-def test_what_others_hold_is_left_and_counted_and_what_refuses_is_counted_by_why(connect: Connect) -> None:
+def test_what_others_hold_is_left_and_counted_and_what_refuses_is_counted_by_why(
+    connect: Connect,
+) -> None:
     """Naive: the act waits for a lock, or one task that refuses undoes the other 499 of its transaction."""
     plain, held = failures(2)
     TaskFactory(status="CANCELLED", error_code="MERGED", merged_into=plain, finished_at=now())
     gone = failures(1)[0]
     redact(gone, actor="ada", reason="asked")
     done = tasks.noop.send()
-    Task.objects.filter(pk=done.task_id).update(status="CANCELLED", finished_at=now(), error_code="TASK_CANCELLED")
+    Task.objects.filter(pk=done.task_id).update(
+        status="CANCELLED", finished_at=now(), error_code="TASK_CANCELLED"
+    )
     other = connect()
     with other.transaction():
         other.execute("SELECT FROM horsies_tasks WHERE id = %s FOR UPDATE", [held])
         (step,) = act_on_all(matching("UNSUCCESSFUL"), "retry", **WHO)
-    assert (step.tasks, step.verdicts) == (5, {"RETRIED": 2, "MERGED": 1, "REDACTED": 1, "LOCKED": 1})
+    assert (step.tasks, step.verdicts) == (
+        5,
+        {"RETRIED": 2, "MERGED": 1, "REDACTED": 1, "LOCKED": 1},
+    )
     assert Task.objects.get(pk=held).status == "FAILED"
 
 
-def test_retries_are_spread_over_a_time_and_workers_are_woken_once_for_a_queue(connect: Connect) -> None:
+def test_retries_are_spread_over_a_time_and_workers_are_woken_once_for_a_queue(
+    connect: Connect,
+) -> None:
     """Naive: 300,000 retries are 300,000 notifications, and hit the service that failed all at once."""
     failures(30, queue_name="mail")
     listener = connect()
@@ -230,7 +267,13 @@ def test_retries_are_spread_over_a_time_and_workers_are_woken_once_for_a_queue(c
     began = now()
     [*act_on_all(matching("FAILED"), "retry", spread=dt.timedelta(hours=1), **WHO)]
     due = sorted(row.enqueued_at - began for row in Task.objects.all())
-    assert dt.timedelta(0) <= due[0] < dt.timedelta(minutes=30) < due[-1] <= dt.timedelta(hours=1, minutes=1)
+    assert (
+        dt.timedelta(0)
+        <= due[0]
+        < dt.timedelta(minutes=30)
+        < due[-1]
+        <= dt.timedelta(hours=1, minutes=1)
+    )
     heard = [notify.payload for notify in listener.notifies(timeout=5, stop_after=1)]
     assert [text.split()[1] for text in heard] == ["mail"]
     assert [*listener.notifies(timeout=0)] == []
@@ -257,7 +300,9 @@ def test_each_verb_does_to_all_what_it_does_to_one_and_the_audit_says_who_why_an
     assert first.verdicts == verdicts
     task.refresh_from_db()
     assert (task.status, task.terminate) == (after, verb == "terminate")
-    assert (task.redacted_at is not None, task.kwargs) == ((True, {}) if verb == "redact" else (False, {"to": "ann"}))
+    assert (task.redacted_at is not None, task.kwargs) == (
+        (True, {}) if verb == "redact" else (False, {"to": "ann"})
+    )
     entry = AuditEntry.objects.filter(action=f"task.{verb}").latest("pk")
     assert (entry.subject, entry.actor, entry.reason) == ("mail", "ada", "a night")
     assert json.loads(entry.after["verdicts"]) == verdicts
@@ -266,12 +311,26 @@ def test_each_verb_does_to_all_what_it_does_to_one_and_the_audit_says_who_why_an
 
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     **{
-        f"{verb} {status}": (lambda v=verb, s=status: act(matching(s), v, **WHO), f"{verb} is for tasks that are")
-        for verb, status in (("retry", "COMPLETED"), ("retry", "FINISHED"), ("cancel", "FAILED"), ("redact", "RUNNING"))
+        f"{verb} {status}": (
+            lambda v=verb, s=status: act(matching(s), v, **WHO),
+            f"{verb} is for tasks that are",
+        )
+        for verb, status in (
+            ("retry", "COMPLETED"),
+            ("retry", "FINISHED"),
+            ("cancel", "FAILED"),
+            ("redact", "RUNNING"),
+        )
     },
-    "any status": (lambda: act(module.as_of_now(module.described()), "cancel", **WHO), "cancel is for tasks"),
+    "any status": (
+        lambda: act(module.as_of_now(module.described()), "cancel", **WHO),
+        "cancel is for tasks",
+    ),
     "verb": (lambda: act(matching("FAILED"), "burn", **WHO), "'burn' is not one of retry"),
-    "reason": (lambda: act(matching("FAILED"), "redact", actor="ada", reason=" "), "needs a reason"),
+    "reason": (
+        lambda: act(matching("FAILED"), "redact", actor="ada", reason=" "),
+        "needs a reason",
+    ),
     "actor": (lambda: act(matching("FAILED"), "retry", actor=""), "no task was changed: actor"),
     "code": (lambda: matching("COMPLETED", code="OH_NO"), "have an error code"),
     "site": (lambda: matching("RUNNING", site="x"), "have an error code, a site or an exception"),
@@ -311,7 +370,9 @@ def test_a_preview_counts_by_name_and_code_and_shows_some(monkeypatch: pytest.Mo
     failures(1, task_name="shop.late", finished_at=now())
     late = preview(matching("FAILED", name="shop.late"))
     assert late[:3] == (1, False, [("shop.late", "OH_NO", 1)]), "behind nine others"
-    assert preview(matching("FAILED", name="shop.late"), first=True)[:2] == (0, True), "a page reads the first entries"
+    assert preview(matching("FAILED", name="shop.late"), first=True)[:2] == (0, True), (
+        "a page reads the first entries"
+    )
     limit("mail", partition_by_args=[], partition_max_concurrency=1)
     put(2, queue="default")
     TaskFactory(queue_name="mail", parked=True, partition_key="x")
@@ -351,7 +412,10 @@ def returned(transactional_db: None) -> Iterator[Callable[[], Counter[uuid.UUID]
 
 def ends(id_: uuid.UUID) -> list[str | None]:
     """Return the error code of each end of a task so far, None for a completion."""
-    return [code for (code,) in sql("SELECT code FROM moves WHERE ended AND id = %s ORDER BY number", [id_])]
+    return [
+        code
+        for (code,) in sql("SELECT code FROM moves WHERE ended AND id = %s ORDER BY number", [id_])
+    ]
 
 
 def waited(id_: uuid.UUID) -> TaskResult[Any]:
@@ -384,10 +448,17 @@ class Night:
     """The moves, and what the acts say that they did."""
 
     def __init__(self, seed: int, worker: Claimer, aside: Any, threads: ThreadPoolExecutor) -> None:
-        self.pick, self.worker, self.aside, self.threads = random.Random(seed), worker, aside, threads
+        self.pick, self.worker, self.aside, self.threads = (
+            random.Random(seed),
+            worker,
+            aside,
+            threads,
+        )
         self.verdicts: Counter[str] = Counter()
         self.ids = list(Task.objects.order_by("pk").values_list("pk", flat=True))
-        self.again = set(self.pick.sample(self.ids, 6))  # they fail again when they run, and nobody clicks on them
+        self.again = set(
+            self.pick.sample(self.ids, 6)
+        )  # they fail again when they run, and nobody clicks on them
         self.redacted: dict[uuid.UUID, int] = {}
         sent = Task.objects.filter(task_name__contains="errands").values_list("pk", flat=True)
         self.results = [errands.returns.get_result(str(id_)) for id_ in sent]
@@ -405,7 +476,9 @@ class Night:
     def act_beside_locks(self) -> None:
         with self.aside.transaction():
             held = [str(id_) for id_ in self.pick.sample(self.ids, 5)]
-            self.aside.execute("SELECT FROM horsies_tasks WHERE id = ANY (%s::uuid[]) FOR UPDATE", [held])
+            self.aside.execute(
+                "SELECT FROM horsies_tasks WHERE id = ANY (%s::uuid[]) FOR UPDATE", [held]
+            )
             self.act()
 
     def click_twice(self) -> None:
@@ -473,13 +546,21 @@ def test_each_is_retried_at_most_once_whatever_else_happens_and_what_is_counted_
         night.pick.choice(moves)()
         for id_ in set(night.redacted) - before:
             night.redacted[id_] = returned()[id_]
-        unfinished = Task.objects.filter(task_name=of_order.name, finished_at=None).values_list("kwargs", flat=True)
-        assert max(Counter(json.dumps(kwargs) for kwargs in unfinished).values(), default=0) <= 1, "unique"
+        unfinished = Task.objects.filter(task_name=of_order.name, finished_at=None).values_list(
+            "kwargs", flat=True
+        )
+        assert max(Counter(json.dumps(kwargs) for kwargs in unfinished).values(), default=0) <= 1, (
+            "unique"
+        )
     for steps in night.acts:
         for step in steps:
             night.verdicts.update(step.verdicts)
     last = sum(
-        (Counter(step.verdicts) for step in act_on_all(matching("UNSUCCESSFUL"), "retry", actor="ada")), Counter()
+        (
+            Counter(step.verdicts)
+            for step in act_on_all(matching("UNSUCCESSFUL"), "retry", actor="ada")
+        ),
+        Counter(),
     )
     assert not last.keys() - {"RETRIED", "MERGED", "REDACTED", "DUPLICATE"}
     found = returned()
@@ -496,7 +577,10 @@ def test_each_is_retried_at_most_once_whatever_else_happens_and_what_is_counted_
         worker.run_pass(outcomes=[done(one) for one in claims])
     night.look()
     for id_, before, wait in night.waits:
-        got, after = wait.result(60), [*ends(id_)[before:], *["RESULT_REDACTED"] * (id_ in night.redacted)]
+        got, after = (
+            wait.result(60),
+            [*ends(id_)[before:], *["RESULT_REDACTED"] * (id_ in night.redacted)],
+        )
         code = None if got.is_ok() else got.err_value.error_code
         assert code in after, "the first end after the call, or a later one"
     threads.shutdown()

@@ -63,13 +63,18 @@ def test_one_notification_per_queue_and_transaction_arrives_at_the_commit(connec
 
 
 @pytest.mark.parametrize("server_side_binding", [False, True])
-def test_every_option_is_stored_whether_the_driver_or_the_server_binds_parameters(server_side_binding: bool) -> None:
+def test_every_option_is_stored_whether_the_driver_or_the_server_binds_parameters(
+    server_side_binding: bool,
+) -> None:
     def new(**columns: Any) -> NewTasks:
         return NewTasks("x", "default", "sync", 7, [uuid7()], ["{}"], **columns)
 
     due_at = dt.datetime(2100, 1, 1, tzinfo=dt.UTC)
     other = connection.copy()
-    other.settings_dict["OPTIONS"] = {**connection.settings_dict["OPTIONS"], "server_side_binding": server_side_binding}
+    other.settings_dict["OPTIONS"] = {
+        **connection.settings_dict["OPTIONS"],
+        "server_side_binding": server_side_binding,
+    }
     with closing(other):
         store = TaskStore(other)
         table = store.send(new(due_at=due_at, good_for=dt.timedelta(days=36_500), max_retries=3))
@@ -87,11 +92,28 @@ def test_every_option_is_stored_whether_the_driver_or_the_server_binds_parameter
 def test_the_row_carries_what_was_sent() -> None:
     until = timezone.now() + dt.timedelta(hours=1) if timezone.is_aware(timezone.now()) else None
     row = Task.objects.get(pk=tasks.mail.send("a@example.org").task_id)
-    assert (row.task_name, row.queue_name, row.lane, row.priority) == (tasks.mail.name, "mail", "sync", 7)
-    assert (row.kwargs, row.status, row.claim_generation, row.retry_count) == ({"to": "a@example.org"}, "PENDING", 0, 0)
-    sender = tasks.anoop.with_options(queue="bulk", delay=60).with_options(priority=3, good_until=until, delay=0)
+    assert (row.task_name, row.queue_name, row.lane, row.priority) == (
+        tasks.mail.name,
+        "mail",
+        "sync",
+        7,
+    )
+    assert (row.kwargs, row.status, row.claim_generation, row.retry_count) == (
+        {"to": "a@example.org"},
+        "PENDING",
+        0,
+        0,
+    )
+    sender = tasks.anoop.with_options(queue="bulk", delay=60).with_options(
+        priority=3, good_until=until, delay=0
+    )
     row = Task.objects.get(pk=sender.send().task_id)
-    assert (row.queue_name, row.lane, row.priority, row.good_until) == ("bulk", "async", 3, until), "options add up"
+    assert (row.queue_name, row.lane, row.priority, row.good_until) == (
+        "bulk",
+        "async",
+        3,
+        until,
+    ), "options add up"
     assert row.enqueued_at == row.sent_at
     row = Task.objects.get(pk=tasks.add.send(1, b=2).task_id)
     assert row.kwargs == {"a": 1, "b": 2}, "by name, and without defaults"
@@ -115,16 +137,22 @@ def test_send_many_sends_all_in_order_each_statement_with_a_moment_of_its_own(ch
         handles = tasks.add.send_many(calls(120))
         handles.append(tasks.add.send(a=120))
     found = Task.objects.order_by("enqueued_at", "id").values_list("id", "kwargs__a", "enqueued_at")
-    assert [(handle.task_id, number) for number, handle in enumerate(handles)] == [(id_, a) for id_, a, _ in found]
+    assert [(handle.task_id, number) for number, handle in enumerate(handles)] == [
+        (id_, a) for id_, a, _ in found
+    ]
     assert len({moment for *_, moment in found}) == 4
     assert tasks.add.send_many([]) == []
 
 
-def test_calls_may_come_from_a_query_on_the_same_connection_that_is_read_in_pieces(chunks: None) -> None:
+def test_calls_may_come_from_a_query_on_the_same_connection_that_is_read_in_pieces(
+    chunks: None,
+) -> None:
     tasks.add.send_many(calls(110))
     rows = Task.objects.order_by("id").values_list("kwargs", flat=True)
     with transaction.atomic():
-        handles = tasks.add.send_many({"a": kwargs["a"] + 110} for kwargs in rows.iterator(chunk_size=10))
+        handles = tasks.add.send_many(
+            {"a": kwargs["a"] + 110} for kwargs in rows.iterator(chunk_size=10)
+        )
     assert len(handles) == 110
     assert sorted(kwargs["a"] for kwargs in rows) == list(range(220))
 
@@ -137,8 +165,12 @@ def test_send_many_cuts_by_rows_and_by_size_and_loses_none() -> None:
         (["x" * 16_777_000, "x" * 1_000, ""], [2, 1]),
         ([], []),
     ):
-        chunks = list(enqueue.encoded(tasks.echo.definition, template, [{"text": text} for text in texts]))
-        assert [len(chunk.ids) for chunk in chunks] == [len(chunk.kwargs) for chunk in chunks] == sizes
+        chunks = list(
+            enqueue.encoded(tasks.echo.definition, template, [{"text": text} for text in texts])
+        )
+        assert (
+            [len(chunk.ids) for chunk in chunks] == [len(chunk.kwargs) for chunk in chunks] == sizes
+        )
         assert [json.loads(text)["text"] for chunk in chunks for text in chunk.kwargs] == texts
 
 
@@ -168,20 +200,37 @@ def test_what_is_wrong_with_a_late_item_of_many_undoes_all_and_leaves_the_transa
 
 
 REFUSED: dict[str, tuple[Callable[[], Any], list[str]]] = {
-    "queue": (lambda: tasks.add.with_options(queue="mial").send(1), ["'mial'", "bulk, default, mail, twin"]),
-    "priority 0": (lambda: tasks.add.with_options(priority=0).send(1), ["priority", "1 (first) to 100"]),
-    "priority 101": (lambda: tasks.add.with_options(priority=101).send(1), ["priority", "1 (first) to 100"]),
-    "priority True": (lambda: tasks.add.with_options(priority=True).send(1), ["priority", "1 (first) to 100"]),
+    "queue": (
+        lambda: tasks.add.with_options(queue="mial").send(1),
+        ["'mial'", "bulk, default, mail, twin"],
+    ),
+    "priority 0": (
+        lambda: tasks.add.with_options(priority=0).send(1),
+        ["priority", "1 (first) to 100"],
+    ),
+    "priority 101": (
+        lambda: tasks.add.with_options(priority=101).send(1),
+        ["priority", "1 (first) to 100"],
+    ),
+    "priority True": (
+        lambda: tasks.add.with_options(priority=True).send(1),
+        ["priority", "1 (first) to 100"],
+    ),
     "time": (lambda: tasks.add.with_options(delay=60).schedule(60, 1), ["the time is given twice"]),
     "type": (lambda: tasks.add.send("one"), ["argument 'a'"]),
     "missing": (lambda: tasks.add.send(), ["missing", "'a'"]),
-    "model": (lambda: tasks.echo.send(User(pk=7, username="u")), ["argument 'text'", "pass text.pk"]),
+    "model": (
+        lambda: tasks.echo.send(User(pk=7, username="u")),
+        ["argument 'text'", "pass text.pk"],
+    ),
     "size": (lambda: tasks.echo.send("z" * 50_000_000), ["MAX_PAYLOAD_BYTES", "16,777,216"]),
 }
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_cannot_be_sent_is_refused_by_name_before_the_transaction_is_touched(what: str) -> None:
+def test_what_cannot_be_sent_is_refused_by_name_before_the_transaction_is_touched(
+    what: str,
+) -> None:
     send, words = REFUSED[what]
     with transaction.atomic():
         with pytest.raises(
@@ -217,7 +266,9 @@ def test_the_async_verbs_send_as_their_twins_do_which_on_a_running_loop_name_the
             tasks.add.send(6)
 
     async_to_sync(view)()
-    assert [kwargs["a"] for kwargs in Task.objects.order_by("id").values_list("kwargs", flat=True)] == [1, 2, 3, 4, 5]
+    assert [
+        kwargs["a"] for kwargs in Task.objects.order_by("id").values_list("kwargs", flat=True)
+    ] == [1, 2, 3, 4, 5]
 
 
 def test_a_send_while_apps_load_or_tasks_are_imported_is_refused_in_that_thread_only(
@@ -234,10 +285,15 @@ def test_a_send_while_apps_load_or_tasks_are_imported_is_refused_in_that_thread_
         tasks.add.send(1)
 
 
-def test_a_database_that_is_gone_may_be_sent_to_again_and_one_that_refuses_the_value_may_not(connect: Connect) -> None:
+def test_a_database_that_is_gone_may_be_sent_to_again_and_one_that_refuses_the_value_may_not(
+    connect: Connect,
+) -> None:
     """As a character that its encoding does not have, which is one error of class 22 of many."""
     other = connect()
-    with refusing.refused("horsies_tasks", event="INSERT", code="22P05"), pytest.raises(TaskSendError) as caught:
+    with (
+        refusing.refused("horsies_tasks", event="INSERT", code="22P05"),
+        pytest.raises(TaskSendError) as caught,
+    ):
         tasks.add.send(1)
     assert (caught.value.code, caught.value.retryable) == ("VALIDATION_FAILED", False)
     with other.transaction(), pytest.raises(TaskSendError) as caught, transaction.atomic():
@@ -253,7 +309,9 @@ def test_a_database_that_is_gone_may_be_sent_to_again_and_one_that_refuses_the_v
     connection.close()
 
 
-def test_ids_grow_within_a_process_whatever_the_clock_does_and_those_of_the_database_tell_time_and_place() -> None:
+def test_ids_grow_within_a_process_whatever_the_clock_does_and_those_of_the_database_tell_time_and_place() -> (
+    None
+):
     """The pages of the audit are ordered by them."""
     clockwork = Clockwork()
     clockwork.last = 2**47 << 42  # a clock that was set back far behind
@@ -279,7 +337,9 @@ def test_a_task_defined_twice_under_one_name_is_refused(monkeypatch: pytest.Monk
     def second() -> None: ...
 
     task(name="tests.taken")(first)
-    with pytest.raises(TaskDefinitionError, match=r"two tasks are named 'tests.taken'.*first.*second"):
+    with pytest.raises(
+        TaskDefinitionError, match=r"two tasks are named 'tests.taken'.*first.*second"
+    ):
         task(name="tests.taken")(second)
 
 
@@ -292,7 +352,9 @@ def row(handle: TaskHandle[Any]) -> Task:
     return Task.objects.get(pk=handle.task_id)
 
 
-def test_a_delay_and_a_good_until_count_from_the_send_and_not_from_the_start_of_its_transaction() -> None:
+def test_a_delay_and_a_good_until_count_from_the_send_and_not_from_the_start_of_its_transaction() -> (
+    None
+):
     good = tasks.add.with_options(good_until=HOUR)
     with transaction.atomic():
         sql("SELECT pg_sleep(0.05)")  # the transaction is older than what is done in it
@@ -309,21 +371,29 @@ def test_a_delay_and_a_good_until_count_from_the_send_and_not_from_the_start_of_
 MOMENT = dt.datetime(2100, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
 
 
-@pytest.mark.parametrize("delay", [3_600, 3_600.0, HOUR, MOMENT], ids=["int", "float", "timedelta", "datetime"])
+@pytest.mark.parametrize(
+    "delay", [3_600, 3_600.0, HOUR, MOMENT], ids=["int", "float", "timedelta", "datetime"]
+)
 def test_a_delay_among_the_options_is_what_schedule_takes_for_every_verb(delay: Any) -> None:
     sender = tasks.add.with_options(delay=delay)
 
     async def later() -> list[TaskHandle[int]]:
         return [await sender.asend(1, b=2), *await sender.asend_many([{"a": 3}, {"a": 4}])]
 
-    handles = [sender.send(1, b=2), *sender.send_many([{"a": 3}, {"a": 4}]), *async_to_sync(later)()]
+    handles = [
+        sender.send(1, b=2),
+        *sender.send_many([{"a": 3}, {"a": 4}]),
+        *async_to_sync(later)(),
+    ]
     expected = row(tasks.add.schedule(delay, 1))
     for handle in handles:
         found = row(handle)
         if isinstance(delay, dt.datetime):
             assert aware(found.enqueued_at) == aware(expected.enqueued_at) == MOMENT
         else:
-            assert found.enqueued_at - found.sent_at == expected.enqueued_at - expected.sent_at == HOUR
+            assert (
+                found.enqueued_at - found.sent_at == expected.enqueued_at - expected.sent_at == HOUR
+            )
     assert row(handles[0]).kwargs == {"a": 1, "b": 2}
 
 
@@ -333,10 +403,19 @@ OVER = "is not after the time at which the task is due"
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"good_until": dt.datetime(2020, 1, 1, tzinfo=dt.UTC)}, "good_until=2020-01-01T00:00:00.00:00 is in the past"),
-        ({"good_until": HOUR, "delay": HOUR}, f"good_until=1:00:00 {OVER}, 1:00:00: it could never run"),
+        (
+            {"good_until": dt.datetime(2020, 1, 1, tzinfo=dt.UTC)},
+            "good_until=2020-01-01T00:00:00.00:00 is in the past",
+        ),
+        (
+            {"good_until": HOUR, "delay": HOUR},
+            f"good_until=1:00:00 {OVER}, 1:00:00: it could never run",
+        ),
         ({"good_until": HOUR, "delay": LATER}, f"good_until=1:00:00 {OVER}, 2100-01-01"),
-        ({"good_until": LATER, "delay": LATER}, f"good_until=2100-01-01 00:00:00.00:00 {OVER}, 2100"),
+        (
+            {"good_until": LATER, "delay": LATER},
+            f"good_until=2100-01-01 00:00:00.00:00 {OVER}, 2100",
+        ),
         ({"good_until": SOON, "delay": HOUR}, f"good_until=.* {OVER}"),
     ],
 )
@@ -345,7 +424,9 @@ def test_a_task_that_could_never_run_is_refused(options: dict[str, Any], words: 
     sender = tasks.add.with_options(**options)
 
     for send in (lambda: sender.send(1), lambda: sender.send_many([{"a": 1}])):
-        with pytest.raises(TaskSendError, match=f"VALIDATION_FAILED.*tests.apps.project.tasks.add: {words}"):
+        with pytest.raises(
+            TaskSendError, match=f"VALIDATION_FAILED.*tests.apps.project.tasks.add: {words}"
+        ):
             send()
 
     assert not Task.objects.exists()
@@ -365,17 +446,28 @@ def test_a_task_that_could_never_run_is_refused(options: dict[str, Any], words: 
         ({"good_until": dt.timedelta(0)}, "good_until=0:00:00 must be more than 0 seconds"),
         ({"good_until": dt.timedelta.max}, "at most 100 years from now"),
         ({"good_until": 60}, "good_until must be an aware datetime or a timedelta, not int"),
-        ({"good_until": dt.datetime(2030, 1, 1)}, "good_until=2030-01-01T00:00:00 has no time zone"),
+        (
+            {"good_until": dt.datetime(2030, 1, 1)},
+            "good_until=2030-01-01T00:00:00 has no time zone",
+        ),
     ],
 )
-def test_a_moment_among_the_options_that_cannot_be_is_refused(options: dict[str, Any], words: str) -> None:
+def test_a_moment_among_the_options_that_cannot_be_is_refused(
+    options: dict[str, Any], words: str
+) -> None:
     sender = tasks.add.with_options(**options)
 
     async def later() -> None:
         await sender.asend(1)
 
-    for send in (lambda: sender.send(1), lambda: sender.send_many([{"a": 1}]), async_to_sync(later)):
-        with pytest.raises(TaskSendError, match=f"VALIDATION_FAILED.*tests.apps.project.tasks.add: .*{words}"):
+    for send in (
+        lambda: sender.send(1),
+        lambda: sender.send_many([{"a": 1}]),
+        async_to_sync(later),
+    ):
+        with pytest.raises(
+            TaskSendError, match=f"VALIDATION_FAILED.*tests.apps.project.tasks.add: .*{words}"
+        ):
             send()
     if "delay" in options:
         with pytest.raises(TaskSendError, match=words.removeprefix("delay")):

@@ -82,7 +82,9 @@ def test_a_locked_next_task_is_told_of_and_tried_again(
 
 
 @pytest.mark.parametrize("how", ["stop", "continue", "cancel", "cap", "first"])
-def test_no_notification_contains_a_partition_key(claimer: Claimers, connect: Connect, how: str) -> None:
+def test_no_notification_contains_a_partition_key(
+    claimer: Claimers, connect: Connect, how: str
+) -> None:
     """Fails if: a role without any grant can read values of arguments by LISTEN."""
     by("customer_id") if how == "cap" else ordered("stop" if how == "first" else how)
     worker, other, listener = impatient(claimer()), connect(), connect()
@@ -106,7 +108,9 @@ def test_no_notification_contains_a_partition_key(claimer: Claimers, connect: Co
     assert "ann" not in payloads
 
 
-def test_stalled_partitions_of_other_queues_are_left(claimer: Claimers, connect: Connect, told: Listening) -> None:
+def test_stalled_partitions_of_other_queues_are_left(
+    claimer: Claimers, connect: Connect, told: Listening
+) -> None:
     ordered()
     worker, other = impatient(claimer()), connect()
     _first, second = of(*"aa")
@@ -168,7 +172,9 @@ def test_a_locked_task_that_waits_to_be_merged_is_tried_again(
     assert started(worker) == [later]
 
 
-def test_another_task_of_a_cap_starts_though_one_is_locked(claimer: Claimers, connect: Connect) -> None:
+def test_another_task_of_a_cap_starts_though_one_is_locked(
+    claimer: Claimers, connect: Connect
+) -> None:
     by("customer_id")
     worker, other = claimer(), connect()
     _first, second, third = of(*"aaa")
@@ -180,7 +186,9 @@ def test_another_task_of_a_cap_starts_though_one_is_locked(claimer: Claimers, co
         assert end(worker, done(one)) == [third]
 
 
-def test_nobody_is_told_of_tasks_that_a_paused_run_keeps(claimer: Claimers, told: Listening) -> None:
+def test_nobody_is_told_of_tasks_that_a_paused_run_keeps(
+    claimer: Claimers, told: Listening
+) -> None:
     """Fails if: workers try again and again, for as long as the pause lasts."""
     by("customer_id")
     worker = claimer()
@@ -219,7 +227,9 @@ def test_a_locked_task_behind_a_failed_one_is_cancelled_soon(
     assert started(worker) == [later]
 
 
-def test_a_locked_failed_task_cancels_soon(claimer: Claimers, connect: Connect, told: Listening) -> None:
+def test_a_locked_failed_task_cancels_soon(
+    claimer: Claimers, connect: Connect, told: Listening
+) -> None:
     """Fails if: who meets it takes it for one that has done its part."""
     ordered("cancel")
     worker, other = claimer(), connect()
@@ -251,7 +261,9 @@ def few_cancels() -> Iterator[None]:
 
 @pytest.mark.usefixtures("few_cancels")
 @pytest.mark.parametrize("sweeps", [False, True])
-def test_many_behind_a_failed_task_are_cancelled_at_once(claimer: Claimers, told: Listening, sweeps: bool) -> None:
+def test_many_behind_a_failed_task_are_cancelled_at_once(
+    claimer: Claimers, told: Listening, sweeps: bool
+) -> None:
     """Fails if: what one statement leaves waits for the next sweep, half a minute later."""
     ordered("cancel")
     worker = claimer()
@@ -276,7 +288,9 @@ def test_many_behind_a_failed_task_are_cancelled_at_once(claimer: Claimers, told
     assert started(worker) == [later]
 
 
-def test_a_failed_task_is_not_retried_before_it_has_cancelled(claimer: Claimers, connect: Connect) -> None:
+def test_a_failed_task_is_not_retried_before_it_has_cancelled(
+    claimer: Claimers, connect: Connect
+) -> None:
     """Fails if: what was locked then is never cancelled, and runs after the retry."""
     ordered("cancel")
     worker, other = claimer(), connect()
@@ -295,7 +309,9 @@ def test_a_failed_task_is_not_retried_before_it_has_cancelled(claimer: Claimers,
     assert started(worker) == [bad]
 
 
-def test_a_failed_task_that_cancels_others_is_not_skipped(claimer: Claimers, connect: Connect) -> None:
+def test_a_failed_task_that_cancels_others_is_not_skipped(
+    claimer: Claimers, connect: Connect
+) -> None:
     """Fails if: those that it is to cancel run."""
     ordered("cancel")
     worker, other = claimer(), connect()
@@ -316,7 +332,9 @@ def sweep_all() -> None:
     sweep()
 
 
-def test_a_redacted_task_loses_its_key_when_it_has_cancelled(claimer: Claimers, connect: Connect) -> None:
+def test_a_redacted_task_loses_its_key_when_it_has_cancelled(
+    claimer: Claimers, connect: Connect
+) -> None:
     ordered("cancel")
     worker, other = claimer(), connect()
     bad, locked = of(*"aa")
@@ -349,14 +367,18 @@ def test_whoever_ends_the_first_task_tells_of_a_locked_one(
 
     with other.transaction():
         lock(other, second)
-        cancel(first) if how == "cancel" else operations.skip(first, actor="ann", reason="broken data")
+        cancel(first) if how == "cancel" else operations.skip(
+            first, actor="ann", reason="broken data"
+        )
         (stalled,) = told()
     try_again(stalled)
 
     assert started(worker) == [second]
 
 
-def test_a_first_task_that_is_locked_is_looked_at_again(claimer: Claimers, connect: Connect, told: Listening) -> None:
+def test_a_first_task_that_is_locked_is_looked_at_again(
+    claimer: Claimers, connect: Connect, told: Listening
+) -> None:
     """Fails if: a pass finds another one behind it, leaves both, and nobody looks before the next poll."""
     ordered()
     worker, other = claimer(), connect()

@@ -26,7 +26,9 @@ CALLS = {"tasks/send", "tasks/send_once", "tasks/send_timed"}
 
 
 @pytest.mark.parametrize("name", sorted(STATEMENTS.keys() - COMMANDS))
-def test_the_statement_can_be_prepared_with_its_parameters_typed(connect: Connect, name: str) -> None:
+def test_the_statement_can_be_prepared_with_its_parameters_typed(
+    connect: Connect, name: str
+) -> None:
     text, numbers = load(name), {}
     for parameter in re.findall(r"%\((\w+)\)s", text):
         numbers.setdefault(parameter, f"${len(numbers) + 1}")
@@ -50,7 +52,9 @@ def test_a_discarded_session_is_as_it_was_when_it_was_opened(connect: Connect) -
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_the_installed_function_is_the_one_in_the_file(connect: Connect, name: str) -> None:
     (body,) = re.findall(r"\$\$(.*?)\$\$", FUNCTIONS[name].read_text(), re.DOTALL)
-    (installed,) = connect().execute("SELECT prosrc FROM pg_proc WHERE proname = %s", [name]).fetchall()
+    (installed,) = (
+        connect().execute("SELECT prosrc FROM pg_proc WHERE proname = %s", [name]).fetchall()
+    )
     assert installed[0] == body
 
 
@@ -92,7 +96,9 @@ def states(admin: Any, **columns: Any) -> Iterator[str]:
     yield "large"
 
 
-def test_the_pass_reads_tasks_through_their_indexes_and_never_sorts_them(claimer: Any, connect: Connect) -> None:
+def test_the_pass_reads_tasks_through_their_indexes_and_never_sorts_them(
+    claimer: Any, connect: Connect
+) -> None:
     for state in states(connect()):
         worker = claimer()
         notices = explained(worker)
@@ -104,18 +110,26 @@ def test_the_pass_reads_tasks_through_their_indexes_and_never_sorts_them(claimer
             assert "Sort" not in plan.replace("Sort Key", ""), state
 
 
-def test_the_short_pass_reads_tasks_by_indexes_and_sorts_only_what_it_claimed(claimer: Any, connect: Connect) -> None:
+def test_the_short_pass_reads_tasks_by_indexes_and_sorts_only_what_it_claimed(
+    claimer: Any, connect: Connect
+) -> None:
     for state in states(connect()):
         worker = claimer()
         notices = explained(worker)
-        claims = worker.run_pass(sync=4, async_=4).claims or [Claim(uuid.uuid4(), 1, "sync", "gone", "{}")]
+        claims = worker.run_pass(sync=4, async_=4).claims or [
+            Claim(uuid.uuid4(), 1, "sync", "gone", "{}")
+        ]
         assert worker.run_pass(sync=4, async_=4, news="default", outcomes=complete(claims)).short
-        settling, claiming = (plans(notices, f"{name} AS MATERIALIZED")[0] for name in ("ended", "found"))
+        settling, claiming = (
+            plans(notices, f"{name} AS MATERIALIZED")[0] for name in ("ended", "found")
+        )
         assert settling.count("using horsies_tasks_pkey") == 2, state
         assert "Nested Loop" not in settling, state  # of outcomes with outcomes: each with each
         assert claiming.count("using horsies_tasks_claim") == 1, state
         assert claiming.count("using horsies_tasks_pkey") == 1, state
-        assert claiming.count("using horsies_workflows_pkey") == 1, state  # not by a call for each row
+        assert claiming.count("using horsies_workflows_pkey") == 1, (
+            state
+        )  # not by a call for each row
         for plan, sorts in ((settling, 0), (claiming, 1)):
             assert plan.count("Sort\n") + plan.count("Sort  (") <= sorts, state
 
@@ -139,7 +153,9 @@ def test_caps_count_by_the_index_of_what_is_in_flight_and_unpark_by_that_of_the_
         counting, shown = plans(notices, "horsies_holds_permit"), "\n".join(notices)
         assert counting, state
         for plan in counting:
-            assert not re.search(r"Scan using (?!horsies_tasks_holding)\w+ on horsies_tasks [a-z]\b", plan), plan
+            assert not re.search(
+                r"Scan using (?!horsies_tasks_holding)\w+ on horsies_tasks [a-z]\b", plan
+            ), plan
         assert "horsies_tasks_parked" in shown, state
         assert "horsies_tasks_deadline" in shown, state
         worker.run_pass(outcomes=complete(worker.store.held(worker.id)))
@@ -175,7 +191,9 @@ def test_whether_the_last_task_has_finished_is_read_through_primary_keys(connect
         "skip": True,
         "now": None,
     }
-    plan = "\n".join(line for (line,) in conn.execute(f"EXPLAIN {load('schedules/tick')}".encode(), params))
+    plan = "\n".join(
+        line for (line,) in conn.execute(f"EXPLAIN {load('schedules/tick')}".encode(), params)
+    )
     assert "Index Scan Backward using horsies_schedule_ticks_pkey" in plan
     assert "using horsies_tasks_pkey" in plan
     assert not re.search("Seq Scan on horsies_(tasks|schedule_ticks)|Sort", plan)
@@ -186,7 +204,9 @@ def test_the_problems_read_what_grows_through_its_indexes(claimer: Any, connect:
     worker = claimer()
     serving("default", id=worker.id, task_names=["tests.other"])
     admin = connect()
-    columns = "workflow_id, number, name, kind, status, task_name, queue_name, lane, priority, due_at"
+    columns = (
+        "workflow_id, number, name, kind, status, task_name, queue_name, lane, priority, due_at"
+    )
     for statement in (
         "INSERT INTO horsies_schedules (name) VALUES ('nightly')",
         "INSERT INTO horsies_schedule_ticks (schedule_name, fire_at, task_id) SELECT 'nightly', "
@@ -210,8 +230,13 @@ def test_the_problems_read_what_grows_through_its_indexes(claimer: Any, connect:
             notices = explained(reader)
             getattr(HealthStore(reader.conn), name)(*given)
             shown = "\n".join(plans(notices, ""))
-            assert [index for index in indexes if f"horsies_{index}" not in shown] == [], (state, name)
-            assert not re.search(r"Seq Scan on horsies_(schedule_ticks|workflows|workflow_nodes)\b", shown), (
+            assert [index for index in indexes if f"horsies_{index}" not in shown] == [], (
+                state,
+                name,
+            )
+            assert not re.search(
+                r"Seq Scan on horsies_(schedule_ticks|workflows|workflow_nodes)\b", shown
+            ), (
                 state,
                 name,
             )
@@ -222,8 +247,12 @@ def blocks(conn: psycopg.Connection[Any], query: str, params: Any) -> int:
     found = []
     for _ in range(3):  # what a session reads once, or when an autovacuum makes it plan again
         with conn.transaction(force_rollback=True):
-            ((plan,),) = conn.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {query}".encode(), params).fetchall()
-            found.append(int(plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"]))
+            ((plan,),) = conn.execute(
+                f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {query}".encode(), params
+            ).fetchall()
+            found.append(
+                int(plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"])
+            )
     return min(found)
 
 
@@ -248,13 +277,17 @@ def test_tasks_of_the_other_lane_cost_a_claim_nothing(claimer: Any) -> None:
     assert entries(claimer(), "horsies_tasks_claim", sync=1) == 0
 
 
-def test_tasks_due_in_the_future_and_full_partitions_cost_a_settle_and_a_claim_a_probe_each(claimer: Any) -> None:
+def test_tasks_due_in_the_future_and_full_partitions_cost_a_settle_and_a_claim_a_probe_each(
+    claimer: Any,
+) -> None:
     limit("default", max_concurrency=4)
     put(4)
     put(2_000, priority=1, delay=timedelta(days=1))
     worker = claimer()
     claims = worker.run_pass(sync=2).claims
-    assert entries(worker, "horsies_tasks_claim", outcomes=complete(claims)) < 20  # it looks whether to wake others
+    assert (
+        entries(worker, "horsies_tasks_claim", outcomes=complete(claims)) < 20
+    )  # it looks whether to wake others
     assert entries(worker, "horsies_tasks_claim", sync=2) < 20
     limit("mail", partition_by_args=["tenant"], partition_max_concurrency=1)
     put(500, queue="mail", kwargs=[f'{{"tenant": {number}}}' for number in range(500)])
@@ -263,7 +296,9 @@ def test_tasks_due_in_the_future_and_full_partitions_cost_a_settle_and_a_claim_a
     assert entries(claimer(mail=1), "horsies_tasks_holding", sync=1) < 5
 
 
-def test_a_claim_reads_only_what_it_takes_after_all_was_deleted_and_much_came(claimer: Any, connect: Connect) -> None:
+def test_a_claim_reads_only_what_it_takes_after_all_was_deleted_and_much_came(
+    claimer: Any, connect: Connect
+) -> None:
     """Naive: a join with the candidates. Statistics of pages without rows promise one row, so all tasks are read to join them."""
     admin = connect()
     admin.execute("ALTER TABLE horsies_tasks SET (autovacuum_enabled = off)")

@@ -40,7 +40,9 @@ def sent() -> None:
 
 def crash(worker: Claimer, claim: Claim) -> bool:
     """Let the attempt end as a crash; return whether that could be written."""
-    return claim.id in worker.run_pass(outcomes=[failed(claim, "WORKER_CRASHED", crashed=True)]).landed
+    return (
+        claim.id in worker.run_pass(outcomes=[failed(claim, "WORKER_CRASHED", crashed=True)]).landed
+    )
 
 
 def make(name: str) -> str:
@@ -86,13 +88,19 @@ def test_a_step_of_an_attempt_that_was_given_up_in_its_middle_is_not_recorded(
     new = claimed(other)
     assert code_of(other, new).step("make", make, "a") == "a"
     go.set()
-    with pytest.raises(StaleAttempt, match=rf"task {old.id} no longer belongs to worker {zombie.id}, generation 1"):
+    with pytest.raises(
+        StaleAttempt, match=rf"task {old.id} no longer belongs to worker {zombie.id}, generation 1"
+    ):
         running.result(30)
     assert names() == (["a"] if atomic else ["a", "by the zombie"])
-    assert list(TaskStep.objects.values_list("task_id", "name", "result")) == [(old.id, "make", "a")]
+    assert list(TaskStep.objects.values_list("task_id", "name", "result")) == [
+        (old.id, "make", "a")
+    ]
 
 
-def test_only_the_present_attempt_takes_a_step_also_after_it_was_asked_to_stop(claimer: Claimers) -> None:
+def test_only_the_present_attempt_takes_a_step_also_after_it_was_asked_to_stop(
+    claimer: Claimers,
+) -> None:
     sent()
     zombie, other = claimer(default=100), claimer(default=100)
     old = claimed(zombie)

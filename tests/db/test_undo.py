@@ -22,15 +22,25 @@ from tests.db.test_workflows import refuses, statuses
 
 
 def undos(handle: WorkflowHandle) -> dict[str, str]:
-    nodes = WorkflowNode.objects.filter(workflow_id=handle.workflow_id, kind="undo").order_by("number")
+    nodes = WorkflowNode.objects.filter(workflow_id=handle.workflow_id, kind="undo").order_by(
+        "number"
+    )
     return {node.name.removeprefix("undo "): node.status for node in nodes}
 
 
 def sent(handle: WorkflowHandle) -> list[tuple[str, int, dict[str, Any]]]:
     """Return the tasks of undos with the names of what they undo and their arguments, in the order in which they were sent."""
-    names = dict(WorkflowNode.objects.filter(workflow_id=handle.workflow_id, kind="undo").values_list("number", "name"))
-    tasks = Task.objects.filter(workflow_id=handle.workflow_id, node__in=names).order_by("sent_at", "node_index")
-    return [(names[task.node].removeprefix("undo "), task.node_index, task.kwargs) for task in tasks]
+    names = dict(
+        WorkflowNode.objects.filter(workflow_id=handle.workflow_id, kind="undo").values_list(
+            "number", "name"
+        )
+    )
+    tasks = Task.objects.filter(workflow_id=handle.workflow_id, node__in=names).order_by(
+        "sent_at", "node_index"
+    )
+    return [
+        (names[task.node].removeprefix("undo "), task.node_index, task.kwargs) for task in tasks
+    ]
 
 
 def go(hand: Hand, *names: str, value: Any = 1, code: str | None = None) -> None:
@@ -74,7 +84,9 @@ def test_an_undo_waits_for_the_nearest_undos_below_it_and_for_no_others(hand: Ha
     names = dict(WorkflowNode.objects.filter(kind="undo").values_list("number", "name"))
     edges = {
         (names[up].removeprefix("undo "), names[down].removeprefix("undo "))
-        for up, down in WorkflowEdge.objects.filter(upstream__in=names).values_list("upstream", "downstream")
+        for up, down in WorkflowEdge.objects.filter(upstream__in=names).values_list(
+            "upstream", "downstream"
+        )
     }
     assert edges == {("leaf", "left"), ("grown", "left"), ("left", "top"), ("right", "top")}
     assert {name for name, status in undos(handle).items() if status == "ENQUEUED"} == {
@@ -112,14 +124,21 @@ def test_a_cancelled_run_is_undone_once_its_tasks_have_stopped(hand: Hand) -> No
     go(hand, "first")
     hand.take()
     assert handle.cancel(actor="ada") is True
-    assert (handle.status(), undos(handle), statuses(handle)["third"]) == ("COMPENSATING", {}, "CANCELLED")
+    assert (handle.status(), undos(handle), statuses(handle)["third"]) == (
+        "COMPENSATING",
+        {},
+        "CANCELLED",
+    )
     assert [handle.cancel(), handle.pause(), handle.resume()] == [False, False, False]
     refuses("being undone", handle.retry)
     hand.end("second", code="TASK_CANCELLED")
     assert undos(handle) == {"first": "PENDING", "second": "ENQUEUED"}
     hand.finish()
     assert [kwargs["result"] for _, _, kwargs in sent(handle)] == [None, 1]
-    assert (handle.status(), handle.get(0).err_value.error_code) == ("CANCELLED", "WORKFLOW_CANCELLED")
+    assert (handle.status(), handle.get(0).err_value.error_code) == (
+        "CANCELLED",
+        "WORKFLOW_CANCELLED",
+    )
     assert handle.get(0).err_value.data == {"error_code": "WORKFLOW_CANCELLED", "undone": 2}
     assert [change.details["after"] for change in handle.history()] == ["COMPENSATING"]
 
@@ -129,14 +148,18 @@ def slow_begin() -> Iterator[None]:
     """Let the server take longer to find what is to be undone than an advance may take to send."""
     name, begin = "horsies_begin_undo", "FUNCTION horsies_begin_undo(p_workflow uuid)"
     sql(f"ALTER FUNCTION {name} RENAME TO begin_undo")
-    sql(f"CREATE {begin} RETURNS int LANGUAGE sql VOLATILE AS 'SELECT begin_undo(p_workflow) FROM pg_sleep(0.05)'")
+    sql(
+        f"CREATE {begin} RETURNS int LANGUAGE sql VOLATILE AS 'SELECT begin_undo(p_workflow) FROM pg_sleep(0.05)'"
+    )
     yield
     sql(f"DROP {begin}")
     sql(f"ALTER FUNCTION begin_undo RENAME TO {name}")
 
 
 @pytest.mark.usefixtures("slow_begin")
-def test_a_cancel_between_two_tasks_sends_the_first_undo_at_once_also_on_a_slow_server(hand: Hand) -> None:
+def test_a_cancel_between_two_tasks_sends_the_first_undo_at_once_also_on_a_slow_server(
+    hand: Hand,
+) -> None:
     """Naive: the time is over before anything was sent, and the undo waits until somebody finds what is owed."""
     handle = chain("first", "second", undo=flows.unact).send()
     assert handle.cancel()
@@ -150,7 +173,9 @@ def test_a_cancel_between_two_tasks_sends_the_first_undo_at_once_also_on_a_slow_
 
 
 @pytest.mark.parametrize(("verb", "end"), [("resume", "FAILED"), ("cancel", "CANCELLED")])
-def test_a_paused_run_is_undone_when_it_is_resumed_or_cancelled(hand: Hand, verb: str, end: str) -> None:
+def test_a_paused_run_is_undone_when_it_is_resumed_or_cancelled(
+    hand: Hand, verb: str, end: str
+) -> None:
     """Naive: on_error="pause" is for somebody to look, and the undo does not wait for them."""
     handle = failing("first", on_error="pause").send()
     go(hand, "first")
@@ -182,7 +207,9 @@ def test_a_run_inside_takes_no_undo_and_ends_before_the_run_around_it_is_undone(
 
 
 @pytest.mark.parametrize(("cancelled", "end"), [(False, "FAILED"), (True, "CANCELLED")])
-def test_a_retry_runs_failed_undos_in_parts_and_in_order(hand: Hand, parts: Parts, cancelled: bool, end: str) -> None:
+def test_a_retry_runs_failed_undos_in_parts_and_in_order(
+    hand: Hand, parts: Parts, cancelled: bool, end: str
+) -> None:
     """Naive: one statement replaces all of them; or the first ones run before the others have been reached; or one that fails
     ends the others."""
     handle = failing("first", "second", "third").send()
@@ -199,9 +226,17 @@ def test_a_retry_runs_failed_undos_in_parts_and_in_order(hand: Hand, parts: Part
     if not cancelled:
         cause = "node bad failed: BROKEN: no"
         assert error.message == f"not undone: third, first; {cause}"
-        assert (error.data["cause"]["error_code"], error.data.pop("cause")["message"]) == ("WORKFLOW_FAILED", cause)
+        assert (error.data["cause"]["error_code"], error.data.pop("cause")["message"]) == (
+            "WORKFLOW_FAILED",
+            cause,
+        )
         not_undone = [{"node": name, "error_code": "REFUSED"} for name in ("third", "first")]
-        assert error.data == {"node": "bad", "error_code": "BROKEN", "undone": 1, "not_undone": not_undone}
+        assert error.data == {
+            "node": "bad",
+            "error_code": "BROKEN",
+            "undone": 1,
+            "not_undone": not_undone,
+        }
     parts(1)
     handle.retry(actor="ada")
     assert handle.status() == "COMPENSATING"
@@ -218,7 +253,9 @@ def test_a_retry_runs_failed_undos_in_parts_and_in_order(hand: Hand, parts: Part
     refuses("its nodes were undone; send it again", handle.retry)
 
 
-def test_what_was_redacted_or_is_too_large_is_told_and_an_undo_without_arguments_needs_nothing(hand: Hand) -> None:
+def test_what_was_redacted_or_is_too_large_is_told_and_an_undo_without_arguments_needs_nothing(
+    hand: Hand,
+) -> None:
     flow = Workflow("told")
     flow.map(flows.act, value=["a", "b"], name="each", undo=flows.unact)
     large = flow.add(flows.act, name="large", undo=flows.unact)
@@ -233,7 +270,9 @@ def test_what_was_redacted_or_is_too_large_is_told_and_an_undo_without_arguments
     go(hand, "bad", code="BROKEN")
     hand.finish()
     assert undos(handle) == {"each": "FAILED", "large": "FAILED", "plain": "COMPLETED"}
-    not_undone = {each["node"]: each["error_code"] for each in handle.get(0).err_value.data["not_undone"]}
+    not_undone = {
+        each["node"]: each["error_code"] for each in handle.get(0).err_value.data["not_undone"]
+    }
     assert not_undone == {"each": "RESULT_REDACTED", "large": "PAYLOAD_TOO_LARGE"}
     assert Task.objects.get(kwargs={"value": "b", "result": 1}).status == "COMPLETED"
 
@@ -247,10 +286,16 @@ def test_nodes_that_are_added_while_a_run_is_undone_do_not_run(hand: Hand) -> No
     inside(hand.claims["adder"]).add(flows.act, name="added", undo=flows.unact)
     hand.end("adder")
     hand.take()
-    refuses("an undo adds no nodes", inside(hand.claims["undo first"]).add, flows.act, name="added too")
+    refuses(
+        "an undo adds no nodes", inside(hand.claims["undo first"]).add, flows.act, name="added too"
+    )
     hand.finish()
     added = WorkflowNode.objects.get(name="added")
-    assert (added.status, added.error_code, handle.status()) == ("CANCELLED", "WORKFLOW_ENDED", "CANCELLED")
+    assert (added.status, added.error_code, handle.status()) == (
+        "CANCELLED",
+        "WORKFLOW_ENDED",
+        "CANCELLED",
+    )
     assert undos(handle) == {"first": "COMPLETED"}
 
 
@@ -269,7 +314,9 @@ def test_a_cancel_waits_for_an_advance_and_undoes_what_that_counted(hand: Hand) 
     assert handle.status() == "CANCELLED"
 
 
-def test_nodes_are_added_and_undone_in_a_run_that_has_the_next_numbers_of_the_sequence_already() -> None:
+def test_nodes_are_added_and_undone_in_a_run_that_has_the_next_numbers_of_the_sequence_already() -> (
+    None
+):
     """Logical replication copies rows, but no sequences."""
     flow = Workflow("moved")
     first = flow.add(flows.grows, 3, name="first")

@@ -111,11 +111,15 @@ def test_what_has_ended_or_is_gone_holds_nothing(how: str) -> None:
     assert not same(first, whole.send(1, 2))
 
 
-def test_a_retry_holds_again_and_is_refused_beside_the_same_work_and_a_duplicate_may_be_an_error() -> None:
+def test_a_retry_holds_again_and_is_refused_beside_the_same_work_and_a_duplicate_may_be_an_error() -> (
+    None
+):
     first = whole.send(1, 2)
     first.cancel()
     second = whole.send(1, 2)
-    with pytest.raises(TaskNotRetryable, match=f"is unique, and task {second.task_id} is the same work"):
+    with pytest.raises(
+        TaskNotRetryable, match=f"is unique, and task {second.task_id} is the same work"
+    ):
         first.retry()
     second.cancel()
     first.retry()
@@ -129,7 +133,9 @@ def test_a_retry_holds_again_and_is_refused_beside_the_same_work_and_a_duplicate
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_a_retry_waits_for_an_open_send_of_the_same_work(aside: Aside, connect: Connect, commits: bool) -> None:
+def test_a_retry_waits_for_an_open_send_of_the_same_work(
+    aside: Aside, connect: Connect, commits: bool
+) -> None:
     """Fails if: it reads with the snapshot from before its wait, and both run."""
     first = whole.send(1, 2)
     first.cancel()
@@ -158,7 +164,9 @@ def test_a_retry_waits_for_an_open_send_no_longer_than_a_send(aside: Aside, sett
         with pytest.raises(TaskNotRetryable, match="another transaction, which is still open"):
             aside(first.retry).result(30)
 
-    assert set(Task.objects.filter(status="PENDING").values_list("pk", flat=True)) == {second.task_id}
+    assert set(Task.objects.filter(status="PENDING").values_list("pk", flat=True)) == {
+        second.task_id
+    }
     assert sql("SHOW lock_timeout") == [("0",)]
 
 
@@ -189,7 +197,9 @@ def test_a_retry_of_many_leaves_those_that_an_open_transaction_sends(aside: Asid
 
 
 @pytest.mark.parametrize("first_is", ["send", "retry"])
-def test_of_a_send_and_a_retry_in_repeatable_read_one_remains(aside: Aside, connect: Connect, first_is: str) -> None:
+def test_of_a_send_and_a_retry_in_repeatable_read_one_remains(
+    aside: Aside, connect: Connect, first_is: str
+) -> None:
     """Fails if: the second one reads what was when its transaction began."""
     failed = whole.send(1, 2)
     failed.cancel()
@@ -200,7 +210,9 @@ def test_of_a_send_and_a_retry_in_repeatable_read_one_remains(aside: Aside, conn
             sql("SELECT FROM horsies_tasks")
             began.set()
             assert go.wait(30)
-            assert failed.retry() is None if first_is == "send" else whole.send(1, 2).is_new is False
+            assert (
+                failed.retry() is None if first_is == "send" else whole.send(1, 2).is_new is False
+            )
 
     began, go = threading.Event(), threading.Event()
     waiting_for = aside(second)
@@ -211,7 +223,9 @@ def test_of_a_send_and_a_retry_in_repeatable_read_one_remains(aside: Aside, conn
         failed.retry()
     go.set()
 
-    with pytest.raises((OperationalError, TaskSendError, TaskNotRetryable), match="could not serialize"):
+    with pytest.raises(
+        (OperationalError, TaskSendError, TaskNotRetryable), match="could not serialize"
+    ):
         waiting_for.result(30)
     assert Task.objects.filter(status="PENDING").count() == 1
 
@@ -278,7 +292,9 @@ def test_what_is_past_its_good_until_does_not_refuse_a_retry() -> None:
         second.retry()
 
 
-def test_a_send_waits_for_the_pass_that_holds_what_is_late(aside: Aside, claimer: Claimers, connect: Connect) -> None:
+def test_a_send_waits_for_the_pass_that_holds_what_is_late(
+    aside: Aside, claimer: Claimers, connect: Connect
+) -> None:
     """Fails if: a pass has claimed it in time, has not committed, and the same work is sent beside it."""
     first = whole.send(1, 2)
     worker = claimer()
@@ -286,7 +302,10 @@ def test_a_send_waits_for_the_pass_that_holds_what_is_late(aside: Aside, claimer
 
     with worker.conn.transaction():
         (one,) = worker.run_pass(sync=1).claims
-        wait_until(lambda: sql("SELECT 1 FROM horsies_tasks WHERE good_until < clock_timestamp()"), "it is late")
+        wait_until(
+            lambda: sql("SELECT 1 FROM horsies_tasks WHERE good_until < clock_timestamp()"),
+            "it is late",
+        )
         second = aside(whole.send, 1, 2)
         wait_for_anybody(connect())
 
@@ -331,8 +350,13 @@ def test_digests_go_with_their_tasks_and_with_redaction() -> None:
     redaction.redact(first.task_id, actor="ada", reason="asked for")
     assert [key.task_id for key in SendKey.objects.all()] == [second.task_id]
     assert "unique" not in (Task.objects.get(pk=first.task_id).options or {})
-    ids = [put(options=json.dumps({"unique": {"digest": digest}}))[0] for digest in ("0", "no digest", 7, None)]
-    Task.objects.filter(pk__in=ids).update(status="CANCELLED", error_code="TASK_CANCELLED", finished_at=Now())
+    ids = [
+        put(options=json.dumps({"unique": {"digest": digest}}))[0]
+        for digest in ("0", "no digest", 7, None)
+    ]
+    Task.objects.filter(pk__in=ids).update(
+        status="CANCELLED", error_code="TASK_CANCELLED", finished_at=Now()
+    )
     assert prune() == 6
     assert not SendKey.objects.exists()
 
@@ -340,11 +364,17 @@ def test_digests_go_with_their_tasks_and_with_redaction() -> None:
 def prune() -> int:
     """Delete the finished tasks, and return how many these were."""
     sql("UPDATE horsies_tasks SET finished_at = finished_at - interval '2 days'")
-    return RetentionStore(connection).prune_tasks(Kept((), others=True, age=timedelta(days=1)), 10).tasks
+    return (
+        RetentionStore(connection)
+        .prune_tasks(Kept((), others=True, age=timedelta(days=1)), 10)
+        .tasks
+    )
 
 
 @pytest.mark.parametrize("pruned", [True, False])
-def test_a_digest_that_a_newer_task_has_taken_over_stays_when_the_older_one_goes(pruned: bool) -> None:
+def test_a_digest_that_a_newer_task_has_taken_over_stays_when_the_older_one_goes(
+    pruned: bool,
+) -> None:
     first = whole.send(1)
     first.cancel()
     second = whole.send(1)
@@ -375,7 +405,9 @@ def test_what_cannot_be_unique_is_refused_where_it_is_written(unique: Any, said:
 
 
 @task(name="tests.optional", unique=True)
-def optional(order: int, lang: str = "en", day: dt.date = dt.date(2026, 1, 1), mark: int = UNSENDABLE) -> None: ...
+def optional(
+    order: int, lang: str = "en", day: dt.date = dt.date(2026, 1, 1), mark: int = UNSENDABLE
+) -> None: ...
 
 
 def test_an_argument_that_is_left_out_is_its_default() -> None:
@@ -385,7 +417,9 @@ def test_an_argument_that_is_left_out_is_its_default() -> None:
     assert same(first, optional.send(1, "en"))
     assert same(first, optional.send(1, day=dt.date(2026, 1, 1)))
     assert not same(first, optional.send(1, "de"))
-    assert Task.objects.get(pk=first.task_id).kwargs == {"order": 1}, "the default of the code that runs it counts"
+    assert Task.objects.get(pk=first.task_id).kwargs == {"order": 1}, (
+        "the default of the code that runs it counts"
+    )
     many = optional.send_many([{"order": 1}, {"order": 1, "lang": "en"}])
     assert [handle.is_new for handle in many] == [False] * 2
 
@@ -420,7 +454,10 @@ def test_other_arguments_are_a_conflict_until_the_task_is_redacted() -> None:
     with pytest.raises(TaskSendError, match=said):
         once.send(1, 3)
     assert Task.objects.count() == 1
-    for other in (tasks.add.with_options(key="evt_2").send(1, 2), tasks.noop.with_options(key="evt_1").send()):
+    for other in (
+        tasks.add.with_options(key="evt_2").send(1, 2),
+        tasks.noop.with_options(key="evt_1").send(),
+    ):
         assert other.is_new, "a key is of one task, and another key is other work"
     drain()
     redaction.redact(first.task_id, actor="ada", reason="asked for")
@@ -462,16 +499,16 @@ def test_a_second_sender_waits_and_finds_what_became_of_the_first(
     assert Task.objects.filter(status="PENDING").count() == 1
 
 
-def test_of_two_that_take_over_a_digest_at_the_same_moment_one_sends(aside: Aside, connect: Connect) -> None:
+def test_of_two_that_take_over_a_digest_at_the_same_moment_one_sends(
+    aside: Aside, connect: Connect
+) -> None:
     """Naive: both read that its task has ended, and both write themselves into it."""
     whole.send(1, 2).cancel()
     holder, watcher = connect(), connect()
     with holder.transaction():
         holder.execute("SELECT FROM horsies_send_keys FOR UPDATE")
         both = [aside(whole.send, 1, 2) for _ in range(2)]
-        waiting_for = (
-            "SELECT count(*) FROM pg_stat_activity WHERE pg_blocking_pids(pid) <> '{}' AND datname = current_database()"
-        )
+        waiting_for = "SELECT count(*) FROM pg_stat_activity WHERE pg_blocking_pids(pid) <> '{}' AND datname = current_database()"
         wait_until(lambda: watcher.execute(waiting_for).fetchone() == (2,), "both wait to write")
     assert sorted(one.result(30).is_new for one in both) == [False, True]
     assert Task.objects.filter(status="PENDING").count() == 1

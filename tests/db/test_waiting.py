@@ -40,7 +40,9 @@ def finish(worker: Claimer, *results: str, code: str | None = None) -> None:
     status = "COMPLETED" if code is None else "FAILED"
     claims = worker.run_pass(sync=100, async_=100).claims
     ends = zip(claims, results or ['{"ok": 3}'] * len(claims), strict=True)
-    worker.run_pass(outcomes=[Outcome(one.id, one.generation, status, result, code) for one, result in ends])
+    worker.run_pass(
+        outcomes=[Outcome(one.id, one.generation, status, result, code) for one, result in ends]
+    )
 
 
 def connections_of(name: str) -> int:
@@ -68,7 +70,9 @@ def test_a_result_that_is_there_already_needs_no_waiting_connection_and_is_kept(
         assert handle.get() == TaskResult(ok=3)
 
 
-def test_a_timeout_is_an_error_that_is_not_kept_and_nobody_waits_any_more(claimer: Claimers) -> None:
+def test_a_timeout_is_an_error_that_is_not_kept_and_nobody_waits_any_more(
+    claimer: Claimers,
+) -> None:
     handle = tasks.add.send(1)
     for timeout in (50, 0, dt.timedelta(milliseconds=20)):
         assert handle.get(timeout).err_value.error_code == "WAIT_TIMEOUT"
@@ -90,7 +94,12 @@ def test_an_id_that_is_no_uuid_and_a_timeout_that_is_no_time_are_refused() -> No
     for bad in ("", "7", None, 12, "x" * 5000):
         with pytest.raises(ValueError, match="is not a task id"):
             get_handle(bad)
-    for timeout, error in ((-1, ValueError), (float("nan"), ValueError), (True, TypeError), ("1", TypeError)):
+    for timeout, error in (
+        (-1, ValueError),
+        (float("nan"), ValueError),
+        (True, TypeError),
+        ("1", TypeError),
+    ):
         with pytest.raises(error, match="timeout_ms"):
             get_handle(uuid.uuid4()).get(timeout)
 
@@ -104,7 +113,9 @@ def test_waiting_for_a_task_of_the_own_open_transaction_raises_at_once() -> None
     assert handle.get(20).err_value.error_code == "WAIT_TIMEOUT"
 
 
-def test_many_who_wait_share_one_connection_and_each_gets_its_own_result(claimer: Claimers, aside: Aside) -> None:
+def test_many_who_wait_share_one_connection_and_each_gets_its_own_result(
+    claimer: Claimers, aside: Aside
+) -> None:
     waiters = [aside(tasks.add.send(number).get, 60_000) for number in range(8)]
     wait_until(lambda: len(result_listener.get_listener().callers) == 8, "all eight wait")
     assert wait_until(lambda: connections_of("horsies waiting"), "they are connected") == 1
@@ -120,7 +131,9 @@ def cut(condition: str) -> None:
     )
 
 
-@pytest.mark.parametrize("which", ["application_name = 'horsies waiting'", "true"], ids=["waiting", "all others"])
+@pytest.mark.parametrize(
+    "which", ["application_name = 'horsies waiting'", "true"], ids=["waiting", "all others"]
+)
 def test_a_waiting_connection_that_is_cut_is_no_end_of_waiting(
     claimer: Claimers, waiter: Future[Any], which: str
 ) -> None:
@@ -129,7 +142,9 @@ def test_a_waiting_connection_that_is_cut_is_no_end_of_waiting(
     assert waiter.result(30) == TaskResult(ok=3)
 
 
-def test_a_wait_in_a_transaction_ends_with_the_connection_because_the_transaction_is_lost(aside: Aside) -> None:
+def test_a_wait_in_a_transaction_ends_with_the_connection_because_the_transaction_is_lost(
+    aside: Aside,
+) -> None:
     handle = tasks.add.send(1)
     waiting = aside(transaction.atomic(handle.get), 60_000)
     wait_until(Waiter.objects.exists, "the process says that it waits")
@@ -184,7 +199,9 @@ def test_get_on_a_running_loop_names_aget() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
-def test_a_forked_process_opens_a_waiting_connection_of_its_own(claimer: Claimers, waiter: Future[Any]) -> None:
+def test_a_forked_process_opens_a_waiting_connection_of_its_own(
+    claimer: Claimers, waiter: Future[Any]
+) -> None:
     read, write = os.pipe()
     if (pid := os.fork()) == 0:
         os.write(write, b"0" if result_listener._listeners else b"1")
@@ -195,7 +212,9 @@ def test_a_forked_process_opens_a_waiting_connection_of_its_own(claimer: Claimer
     assert waiter.result(30) == TaskResult(ok=3)  # the parent's connection survived the child
 
 
-def test_another_process_gets_a_typed_result_by_id_and_one_that_no_longer_fits_is_an_error(claimer: Claimers) -> None:
+def test_another_process_gets_a_typed_result_by_id_and_one_that_no_longer_fits_is_an_error(
+    claimer: Claimers,
+) -> None:
     handle, odd = tasks.mirror.send(tasks.Point(1, 2)), tasks.mirror.send(tasks.Point(1, 2))
     finish(claimer(), '{"ok": {"x": 2, "y": 1}}', '{"ok": "not a point"}')
     assert tasks.mirror.handle(str(handle.task_id)).get() == TaskResult(ok=tasks.Point(2, 1))
@@ -217,7 +236,11 @@ def test_the_error_of_a_task_comes_back_with_its_code_and_data(claimer: Claimers
 def test_info_tells_the_row_and_its_attempts(claimer: Claimers) -> None:
     handle = tasks.add.send(1)
     info = handle.info()
-    assert (info.status, info.task_name, info.attempts) == ("PENDING", "tests.apps.project.tasks.add", ())
+    assert (info.status, info.task_name, info.attempts) == (
+        "PENDING",
+        "tests.apps.project.tasks.add",
+        (),
+    )
     worker = claimer()
     finish(worker)
     info = async_to_sync(handle.ainfo)()
@@ -226,7 +249,9 @@ def test_info_tells_the_row_and_its_attempts(claimer: Claimers) -> None:
     assert Task.objects.get().finished_at == info.finished_at
 
 
-def test_outside_tests_the_connection_outlives_the_last_wait_by_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outside_tests_the_connection_outlives_the_last_wait_by_a_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from django.test.utils import _TestState
 
     assert result_listener.linger_seconds() == 0.0
@@ -252,7 +277,10 @@ def looked_for(poll_seconds: float) -> Iterator[None]:
         wait_until(lambda: len(news) >= 2, "it looks when somebody comes, and shortly after")
         assert [item.status for item in news if isinstance(item, Found)] == ["PENDING"] * len(news)
         yield
-        wait_until(lambda: isinstance(news[-1], Exception) or news[-1].status == "COMPLETED", "there is an answer")
+        wait_until(
+            lambda: isinstance(news[-1], Exception) or news[-1].status == "COMPLETED",
+            "there is an answer",
+        )
     assert isinstance(news[-1], Found)
 
 
@@ -272,10 +300,17 @@ def test_what_nobody_announced_is_found_by_the_poll_and_not_by_a_renewal(claimer
 
 
 @pytest.mark.usefixtures("no_renewal")
-@settings(max_examples=10, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=10,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @example([text for text in HOSTILE if text.isprintable()])
 @given(st.lists(sendable, min_size=1, max_size=12))
-def test_whatever_is_said_of_finished_tasks_true_words_are_heard(claimer: Claimers, said: list[str]) -> None:
+def test_whatever_is_said_of_finished_tasks_true_words_are_heard(
+    claimer: Claimers, said: list[str]
+) -> None:
     worker = claimer()
     with looked_for(FOR_EVER):
         for payload in said:
@@ -299,7 +334,11 @@ def test_a_process_out_of_descriptors_or_threads_waits_again(
     """Fails if the thread ends where nobody notices: each later wait times out."""
 
     def refuse(*args: Any, **kwargs: Any) -> None:
-        raise RuntimeError("can't start new thread") if part == "thread" else OSError(24, "Too many open files")
+        raise (
+            RuntimeError("can't start new thread")
+            if part == "thread"
+            else OSError(24, "Too many open files")
+        )
 
     handle = tasks.add.send(1)
     with monkeypatch.context() as patched:
@@ -328,6 +367,9 @@ def test_a_loop_closed_under_a_wait_ends_no_other_wait(claimer: Claimers) -> Non
         wait_until(lambda: abandoned not in listener.callers, "the caller is removed")
         thread = listener.thread
         finish(claimer())
-        wait_until(lambda: isinstance(news[-1], Found) and news[-1].status == "COMPLETED", "the other one is told")
+        wait_until(
+            lambda: isinstance(news[-1], Found) and news[-1].status == "COMPLETED",
+            "the other one is told",
+        )
 
     assert listener.thread in (thread, None)

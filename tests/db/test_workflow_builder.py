@@ -25,12 +25,18 @@ def problems_of(flow: Workflow) -> list[str]:
     return raised.value.problems
 
 
-def test_parameters_and_inputs_with_the_names_of_options_are_given_in_kwargs_or_by_position() -> None:
+def test_parameters_and_inputs_with_the_names_of_options_are_given_in_kwargs_or_by_position() -> (
+    None
+):
     child = Workflow("child")
-    child.returns(child.add(flows.planned, kwargs={"when": "now", "name": child.input("name", str)}))
+    child.returns(
+        child.add(flows.planned, kwargs={"when": "now", "name": child.input("name", str)})
+    )
     flow = Workflow("kwargs")
     first = flow.add(flows.planned, kwargs={"when": "tomorrow", "name": "ada"}, name="first")
-    flow.map(flows.planned, kwargs={"name": ["bob", "cyd"], "when": first}, after=first, name="second")
+    flow.map(
+        flows.planned, kwargs={"name": ["bob", "cyd"], "when": first}, after=first, name="second"
+    )
     flow.add(child, kwargs={"name": first}, name="third")
     flow.add(flows.planned, "tomorrow", "eve", name="by position")
     results = run(flow).results()
@@ -41,10 +47,15 @@ def test_parameters_and_inputs_with_the_names_of_options_are_given_in_kwargs_or_
 
 @pytest.mark.parametrize("change", ["add", "map", "sleep", "after", "returns"])
 @pytest.mark.parametrize("how", ["add", "continue_as"])
-def test_a_workflow_that_changes_after_it_became_part_of_another_is_refused(change: str, how: str) -> None:
+def test_a_workflow_that_changes_after_it_became_part_of_another_is_refused(
+    change: str, how: str
+) -> None:
     """Naive: the other one keeps the graph as it was, and the rest never runs."""
     late = Workflow("late")
-    first, second = late.add(flows.number, 1, name="first"), late.add(flows.number, 2, name="second")
+    first, second = (
+        late.add(flows.number, 1, name="first"),
+        late.add(flows.number, 2, name="second"),
+    )
     middle, outer = Workflow("middle"), Workflow("outer")
     getattr(middle, how)(late)
     if how == "add":
@@ -80,14 +91,25 @@ def test_a_running_task_is_told_at_once_what_it_cannot_add(hand: Hand) -> None:
     hand.send(flow)
     growing, inner = inside(hand.claims["adder"]), child(adds_one, "inner")
     node = growing.add(inner)
-    complete = "after it was added to 'the workflow of the current task': add it when it is complete"
+    complete = (
+        "after it was added to 'the workflow of the current task': add it when it is complete"
+    )
     adds: list[tuple[Callable[[], object], str]] = [
         (lambda: inner.add(flows.number, 2), f"'inner' got the node 'number-2' {complete}"),
-        (lambda: node.after(node), "inner: after() comes too late, the node is inserted already: give add() after=..."),
-        (lambda: growing.input("n", int), "its input 'n' has no value: only a node of another workflow gets one"),
+        (
+            lambda: node.after(node),
+            "inner: after() comes too late, the node is inserted already: give add() after=...",
+        ),
+        (
+            lambda: growing.input("n", int),
+            "its input 'n' has no value: only a node of another workflow gets one",
+        ),
         (lambda: growing.gate("paid"), "'paid' is the name of a gate and of a signal"),
         (lambda: growing.signal("legal"), "'legal' is the name of a gate and of a signal"),
-        (lambda: growing.continue_as(child(adds_one)), "continue: a run with a key continues under its name, 'grows'"),
+        (
+            lambda: growing.continue_as(child(adds_one)),
+            "continue: a run with a key continues under its name, 'grows'",
+        ),
         (
             lambda: inside(hand.claims["nested"]).continue_as(child(adds_one)),
             "continue: its run is a node of another one, and",
@@ -110,7 +132,9 @@ def levels_of(many: int, task: Any = flows.number) -> Workflow:
     return inner
 
 
-def test_workflows_in_workflows_run_to_the_depth_that_is_allowed_and_none_is_sent_below_it() -> None:
+def test_workflows_in_workflows_run_to_the_depth_that_is_allowed_and_none_is_sent_below_it() -> (
+    None
+):
     """Naive: they are sent, and the innermost ones fail with the stack of the database."""
     assert run(levels_of(100)).get(0).ok_value == 7
     assert problems_of(levels_of(101)) == [
@@ -183,72 +207,175 @@ def keyed(flow: Workflow, following: Workflow) -> None:
 def joined(flow: Workflow, join: Any, many: int) -> None:
     """Add a node with an argument, a condition and so many branches."""
     page, other = flow.add(flows.number, 1), flow.add(flows.number, 2)
-    how: dict[str, Any] = {"after": [page, other][:many], "join": join, "when": page.matches("$ == 1")}
+    how: dict[str, Any] = {
+        "after": [page, other][:many],
+        "join": join,
+        "when": page.matches("$ == 1"),
+    }
     flow.add(flows.act, flow.add(flows.number, 3), **how, name="end")
 
 
 @pytest.mark.parametrize(
     ("problem", "build"),
     [
-        *[(f"{DELAY} {bad!r}", lambda flow, bad=bad: flow.sleep(bad)) for bad in ("1 day", -1, math.nan, True, None)],
+        *[
+            (f"{DELAY} {bad!r}", lambda flow, bad=bad: flow.sleep(bad))
+            for bad in ("1 day", -1, math.nan, True, None)
+        ],
         (DELAY, lambda flow: flow.sleep(1e300)),
-        ("until: until() takes an aware datetime", lambda flow: flow.until(dt.datetime(2030, 1, 1))),  # noqa: DTZ001
+        (
+            "until: until() takes an aware datetime",
+            lambda flow: flow.until(dt.datetime(2030, 1, 1)),
+        ),  # noqa: DTZ001
         *[(BAD_NAME, lambda flow, bad=bad: flow.signal(bad)) for bad in ("", 7, "a\nb")],
         ("a: key must be a str", lambda flow: flow.signal("a", key=7)),
         ("a: timeout must be", lambda flow: flow.signal("a", timeout=-1)),
-        ("a: on_timeout must be 'fail', ", lambda flow: flow.signal("a", timeout=1, on_timeout="retry")),
-        ("a: permission must be a str like 'shop.approve'", lambda flow: flow.gate("a", permission="approve")),
+        (
+            "a: on_timeout must be 'fail', ",
+            lambda flow: flow.signal("a", timeout=1, on_timeout="retry"),
+        ),
+        (
+            "a: permission must be a str like 'shop.approve'",
+            lambda flow: flow.gate("a", permission="approve"),
+        ),
         ("a node's name must be a str", lambda flow: flow.gate("a" * 300)),
         ("the name 'a' is used for two nodes", lambda flow: (flow.gate("a"), flow.gate("a"))),
-        ("'a' is the name of a gate and of a signal", lambda flow: (flow.gate("a"), flow.signal("a", name="b"))),
-        ("announce a: number() got an unexpected", lambda flow: flow.gate("a", announce=flows.number)),
-        ("'a' takes int, but a gives str", lambda flow: flow.add(flows.plus, flow.signal("a", annotation=str))),
-        ("'a' takes int, but a gives int | None", lambda flow: flow.add(flows.plus, flow.signal("a", **OPTIONAL))),
+        (
+            "'a' is the name of a gate and of a signal",
+            lambda flow: (flow.gate("a"), flow.signal("a", name="b")),
+        ),
+        (
+            "announce a: number() got an unexpected",
+            lambda flow: flow.gate("a", announce=flows.number),
+        ),
+        (
+            "'a' takes int, but a gives str",
+            lambda flow: flow.add(flows.plus, flow.signal("a", annotation=str)),
+        ),
+        (
+            "'a' takes int, but a gives int | None",
+            lambda flow: flow.add(flows.plus, flow.signal("a", **OPTIONAL)),
+        ),
         ("'a' takes int, but sleep gives None", lambda flow: flow.add(flows.plus, flow.sleep(1))),
-        ("'values' takes str, but number gives int", lambda flow: flow.add(flows.lengths, ints(flow))),
-        ("'language' takes str, but number gives int", lambda flow: flow.map(flows.page, language=ints(flow), pages=1)),
-        ("may add a workflow by current_task().workflow.add()", lambda flow: flow.map(named(), n=[1, 2])),
+        (
+            "'values' takes str, but number gives int",
+            lambda flow: flow.add(flows.lengths, ints(flow)),
+        ),
+        (
+            "'language' takes str, but number gives int",
+            lambda flow: flow.map(flows.page, language=ints(flow), pages=1),
+        ),
+        (
+            "may add a workflow by current_task().workflow.add()",
+            lambda flow: flow.map(named(), n=[1, 2]),
+        ),
         *[
-            (f"number: after(): {wrong!r} is not a node of", lambda flow, wrong=wrong: adds_one(flow, after=wrong))
+            (
+                f"number: after(): {wrong!r} is not a node of",
+                lambda flow, wrong=wrong: adds_one(flow, after=wrong),
+            )
             for wrong in (flows.number, "number", 3)
         ],
-        ("number: after(): 'number' is not a node of", lambda flow: adds_one(flow, after=["number"])),
+        (
+            "number: after(): 'number' is not a node of",
+            lambda flow: adds_one(flow, after=["number"]),
+        ),
         ("returns(): 'number' is not a node of", lambda flow: flow.returns("number")),
-        ("'n' is given twice: in kwargs= and beside it", lambda flow: flow.add(flows.number, kwargs={"n": 1}, n=2)),
+        (
+            "'n' is given twice: in kwargs= and beside it",
+            lambda flow: flow.add(flows.number, kwargs={"n": 1}, n=2),
+        ),
         (NODES_INSIDE, lambda flow: flow.add(flows.total_list, [[adds_one(flow)]])),
         (NODES_INSIDE, lambda flow: flow.map(flows.plus, a=[1, [adds_one(flow)]])),
         (NODES_INSIDE, lambda flow: flow.add(named(), kwargs={"name": {"a": adds_one(flow)}})),
         (f"{BAD_KWARGS} ['n']", lambda flow: flow.add(flows.number, kwargs=["n"])),
         (f"{BAD_KWARGS} {{1: 2}}", lambda flow: flow.add(flows.number, kwargs={1: 2})),
         ("ada: name= is an option of add(), and the", lambda flow: flow.add(named(), name="ada")),
-        ("ada: name= is an option of continue_as(), and the", lambda flow: flow.continue_as(named(), name="ada")),
-        ("ada: name= is an option of add(), and tests.", lambda flow: flow.add(flows.planned, "now", name="ada")),
-        ("planned: when= is an option of add(), and tests.", lambda flow: flow.add(flows.planned, when="tomorrow")),
-        ("planned: when= is an option of map(), and tests.", lambda flow: flow.map(flows.planned, when=["tomorrow"])),
-        ("inner: good_until must be an aware", lambda flow: flow.add(Workflow("a", good_until="soon"), name="inner")),
-        ("inner: a workflow's name must be a str", lambda flow: flow.continue_as(Workflow(3), name="inner")),
+        (
+            "ada: name= is an option of continue_as(), and the",
+            lambda flow: flow.continue_as(named(), name="ada"),
+        ),
+        (
+            "ada: name= is an option of add(), and tests.",
+            lambda flow: flow.add(flows.planned, "now", name="ada"),
+        ),
+        (
+            "planned: when= is an option of add(), and tests.",
+            lambda flow: flow.add(flows.planned, when="tomorrow"),
+        ),
+        (
+            "planned: when= is an option of map(), and tests.",
+            lambda flow: flow.map(flows.planned, when=["tomorrow"]),
+        ),
+        (
+            "inner: good_until must be an aware",
+            lambda flow: flow.add(Workflow("a", good_until="soon"), name="inner"),
+        ),
+        (
+            "inner: a workflow's name must be a str",
+            lambda flow: flow.continue_as(Workflow(3), name="inner"),
+        ),
         ("there is no task named 'refnd'", lambda flow: flow.add(flows.number, 1, undo="refnd")),
         ("number: undo= takes a task, what its", lambda flow: flow.add(flows.number, 1, undo=3)),
-        ("takes 'a', which is neither 'result' nor", lambda flow: flow.add(flows.number, 1, undo=flows.plus)),
-        ("takes int | None as 'result', but", lambda flow: flow.add(flows.page, "en", pages=1, undo=flows.refund)),
-        ("gets None as 'result' if it is not", lambda flow: flow.add(flows.number, 1, undo=flows.strict_refund)),
-        ("no delay, no good_until and no key", lambda flow: undone(flow, flows.refund.with_options(delay=1))),
-        ("queue 'nowhere' is not declared", lambda flow: undone(flow, flows.refund.with_options(queue="nowhere"))),
+        (
+            "takes 'a', which is neither 'result' nor",
+            lambda flow: flow.add(flows.number, 1, undo=flows.plus),
+        ),
+        (
+            "takes int | None as 'result', but",
+            lambda flow: flow.add(flows.page, "en", pages=1, undo=flows.refund),
+        ),
+        (
+            "gets None as 'result' if it is not",
+            lambda flow: flow.add(flows.number, 1, undo=flows.strict_refund),
+        ),
+        (
+            "no delay, no good_until and no key",
+            lambda flow: undone(flow, flows.refund.with_options(delay=1)),
+        ),
+        (
+            "queue 'nowhere' is not declared",
+            lambda flow: undone(flow, flows.refund.with_options(queue="nowhere")),
+        ),
         ("needs 'customer', which", lambda flow: undone(flow, flows.refund_customer)),
         ("child: a workflow that is a node cannot be undone", lambda flow: flow.add(child(undone))),
-        ("child: undo= is for a task or a map, not for a", lambda flow: flow.add(named(), undo=flows.refund)),
+        (
+            "child: undo= is for a task or a map, not for a",
+            lambda flow: flow.add(named(), undo=flows.refund),
+        ),
         ("a workflow cannot be a node of itself", lambda flow: flow.add(flow)),
-        ("'wrong' got the node 'child' after", lambda flow: flow.add(child(lambda inner: inner.add(flow)))),
+        (
+            "'wrong' got the node 'child' after",
+            lambda flow: flow.add(child(lambda inner: inner.add(flow))),
+        ),
         ("continue: a workflow cannot contain itself", lambda flow: flow.continue_as(flow)),
         ("continue: continue_as() takes a Workflow, not int", lambda flow: flow.continue_as(3)),
-        ("next: the workflow that continues a run", lambda flow: keyed(flow, child(adds_one, "wrong", key="mine"))),
-        ("next: a run with a key continues under its name, 'wrong'", lambda flow: keyed(flow, child(adds_one))),
+        (
+            "next: the workflow that continues a run",
+            lambda flow: keyed(flow, child(adds_one, "wrong", key="mine")),
+        ),
+        (
+            "next: a run with a key continues under its name, 'wrong'",
+            lambda flow: keyed(flow, child(adds_one)),
+        ),
         ("continue: its input 'name' is missing", lambda flow: flow.continue_as(named())),
         ("continue: it has no input 'other'", lambda flow: flow.continue_as(named(), other=1)),
-        ("number: the run ends at continue, so", lambda flow: adds_one(flow, after=flow.continue_as(child(adds_one)))),
-        ("child: a workflow that is a node cannot continue", lambda flow: flow.add(child(continues))),
-        ("a quorum of 1 of 0 branches is impossible: it counts", lambda flow: joined(flow, "any", 0)),
-        ("a quorum of 3 of 2 branches is impossible: it counts", lambda flow: joined(flow, quorum(3), 2)),
+        (
+            "number: the run ends at continue, so",
+            lambda flow: adds_one(flow, after=flow.continue_as(child(adds_one))),
+        ),
+        (
+            "child: a workflow that is a node cannot continue",
+            lambda flow: flow.add(child(continues)),
+        ),
+        (
+            "a quorum of 1 of 0 branches is impossible: it counts",
+            lambda flow: joined(flow, "any", 0),
+        ),
+        (
+            "a quorum of 3 of 2 branches is impossible: it counts",
+            lambda flow: joined(flow, quorum(3), 2),
+        ),
     ],
 )
 def test_bad_input_is_named(build: Callable[[Workflow], object], problem: str) -> None:

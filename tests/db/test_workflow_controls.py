@@ -101,7 +101,9 @@ def test_a_task_that_waits_or_comes_back_during_a_pause_starts_after_the_resume(
     assert [found.attempt for found in claim(other)] == [2 if how.startswith("failed") else 1]
 
 
-def test_a_prefetched_task_of_a_paused_run_is_given_back_and_takes_no_room_from_others(claimer: Claimers) -> None:
+def test_a_prefetched_task_of_a_paused_run_is_given_back_and_takes_no_room_from_others(
+    claimer: Claimers,
+) -> None:
     handle, worker = one(), claimer()
     put(1)
     paused, other = ahead(worker, 2)
@@ -115,7 +117,9 @@ def test_a_prefetched_task_of_a_paused_run_is_given_back_and_takes_no_room_from_
     assert [claim.id for claim in whole(worker)] == [paused.id]
 
 
-@pytest.mark.parametrize("cursors", [None, json.dumps({"default": {"sync": EVERYWHERE, "async": EVERYWHERE}})])
+@pytest.mark.parametrize(
+    "cursors", [None, json.dumps({"default": {"sync": EVERYWHERE, "async": EVERYWHERE}})]
+)
 def test_the_task_of_a_paused_run_wakes_nobody_until_the_resume(
     claimer: Claimers, connect: Connect, cursors: str | None
 ) -> None:
@@ -190,7 +194,11 @@ def test_the_explanation_of_a_task_says_that_its_run_is_paused(claimer: Claimers
     task = Task.objects.filter(workflow_id=later.workflow_id)
     task.update(next_retry_at=due)
     reasons = explain(task.get().pk).reasons
-    assert [reason.code.value for reason in reasons] == ["RUN_PAUSED", "NO_LIVE_WORKER", "RETRY_WAITING"]
+    assert [reason.code.value for reason in reasons] == [
+        "RUN_PAUSED",
+        "NO_LIVE_WORKER",
+        "RETRY_WAITING",
+    ]
     assert dt.datetime.fromisoformat(reasons[-1].details["due_at"]) == due
 
 
@@ -198,7 +206,9 @@ def moments() -> set[dt.datetime]:
     return set(Task.objects.filter(status="PENDING").values_list("enqueued_at", flat=True))
 
 
-def test_a_pause_does_not_begin_a_delay_anew_and_a_retry_does_and_one_that_ends_meanwhile_is_over() -> None:
+def test_a_pause_does_not_begin_a_delay_anew_and_a_retry_does_and_one_that_ends_meanwhile_is_over() -> (
+    None
+):
     flow = Workflow("delayed")
     flow.add(flows.number.with_options(delay=3_600), 1, name="node")
     flow.map(flows.plus.with_options(delay=3_600), a=[1, 2, 3], name="map")
@@ -294,7 +304,9 @@ def test_a_retried_run_has_no_good_until_any_more(of: str) -> None:
     hour = dt.timedelta(hours=1)
     flow = Workflow("late", good_until=hour if of == "run" else None)
     pair = Workflow("pair", good_until=hour) if of == "child" else flow
-    first = pair.add(flows.number.with_options(good_until=hour if of == "node" else None), 1, name="first")
+    first = pair.add(
+        flows.number.with_options(good_until=hour if of == "node" else None), 1, name="first"
+    )
     pair.add(flows.plus, first, name="second")
     if of == "child":
         flow.add(pair, name="pair")
@@ -341,7 +353,9 @@ def arguments(claims: list[Any], name: str) -> list[Any]:
 
 
 @pytest.mark.promise("S4.24")
-def test_limits_per_partition_hold_for_maps_and_nodes_whose_arguments_are_results(claimer: Claimers) -> None:
+def test_limits_per_partition_hold_for_maps_and_nodes_whose_arguments_are_results(
+    claimer: Claimers,
+) -> None:
     worker = claimer(default=1, mail=2)
     limit("mail", partition_by_args=["a"], partition_max_concurrency=1)
     plus = flows.plus.with_options(queue="mail")
@@ -363,7 +377,9 @@ def test_limits_per_partition_hold_for_maps_and_nodes_whose_arguments_are_result
 
 
 @pytest.mark.promise("S4.24")
-def test_the_cap_of_a_queue_bounds_tasks_of_workflows_together_with_others(claimer: Claimers) -> None:
+def test_the_cap_of_a_queue_bounds_tasks_of_workflows_together_with_others(
+    claimer: Claimers,
+) -> None:
     worker = claimer(default=1)
     limit("default", max_concurrency=3)
     flow = Workflow("cap")
@@ -375,9 +391,13 @@ def test_the_cap_of_a_queue_bounds_tasks_of_workflows_together_with_others(claim
     assert worker.run_pass(sync=10).claims == []
 
 
-def test_a_task_that_the_database_sends_has_the_priority_retries_and_options_of_its_node(claimer: Claimers) -> None:
+def test_a_task_that_the_database_sends_has_the_priority_retries_and_options_of_its_node(
+    claimer: Claimers,
+) -> None:
     worker = claimer(default=1)
-    plus = flows.plus.with_options(priority=3, retry_policy=RetryPolicy.fixed([5, 60]), timeout_ms=7_000)
+    plus = flows.plus.with_options(
+        priority=3, retry_policy=RetryPolicy.fixed([5, 60]), timeout_ms=7_000
+    )
     flow = Workflow("options")
     flow.add(plus, flow.add(flows.number, 1))
     flow.map(plus, a=flow.add(flows.numbers, 1))
@@ -388,4 +408,6 @@ def test_a_task_that_the_database_sends_has_the_priority_retries_and_options_of_
     columns = ("task_name", "queue_name", "lane", "priority", "max_retries", "options")
     alike = Task.objects.filter(task_name=flows.plus.name).values_list(*columns)
     assert len(alike) == 3
-    assert set(map(repr, alike)) == {repr(Task.objects.values_list(*columns).get(pk=expected.task_id))}
+    assert set(map(repr, alike)) == {
+        repr(Task.objects.values_list(*columns).get(pk=expected.task_id))
+    }

@@ -55,7 +55,9 @@ def test_a_node_waits_for_the_upstream_nodes_that_are_open() -> None:
     third = flow.add(flows.number, 7, name="free")
     flow.add(flows.number, 1, after=[first, second], name="end")
     flow.add(flows.number, 1, after=[first, second, third], join=quorum(2), name="two")
-    flow.add(flows.number, 1, after=[first, second, third], join="any", allow_failed=True, name="any")
+    flow.add(
+        flows.number, 1, after=[first, second, third], join="any", allow_failed=True, name="any"
+    )
     flow.add(flows.total, [flow.add(flows.number, n) for n in range(1_200)], name="many")
     handle = flow.send()
     waits = "It waits for 2 of its 2 upstream nodes: 'number' is ENQUEUED, 'plus' is PENDING."
@@ -67,17 +69,25 @@ def test_a_node_waits_for_the_upstream_nodes_that_are_open() -> None:
     assert "2 of its 3 branches to complete: 0 did, 3 open" in only(handle, "two")[1]
     assert "1 of its 3 branches to finish" in only(handle, "any")[1]
     many = only(handle, "many")[1]
-    assert many.startswith("It waits for 1,200 of its 1,200 upstream nodes: 'number-2' is ENQUEUED, ")
+    assert many.startswith(
+        "It waits for 1,200 of its 1,200 upstream nodes: 'number-2' is ENQUEUED, "
+    )
     assert many.endswith("'number-6' is ENQUEUED, and 1,195 more.")
 
 
-def test_the_task_of_a_node_is_explained_as_any_task_and_a_pause_and_the_end_of_its_run_as_well() -> None:
+def test_the_task_of_a_node_is_explained_as_any_task_and_a_pause_and_the_end_of_its_run_as_well() -> (
+    None
+):
     flow = Workflow("paused")
     flow.add(flows.plus, flow.add(flows.number, 1))
     handle = flow.send()
     queues.pause("default", actor="ada", reason="the disk is full")
     found = told(handle, "number")
-    assert [reason.code.value for reason in found.reasons] == ["TASK", "QUEUE_PAUSED", "NO_LIVE_WORKER"]
+    assert [reason.code.value for reason in found.reasons] == [
+        "TASK",
+        "QUEUE_PAUSED",
+        "NO_LIVE_WORKER",
+    ]
     assert found.task_id == Task.objects.get().pk
     assert "the disk is full" in str(found)
     WorkflowRun.objects.update(status="CANCELLED", finished_at=now())
@@ -87,7 +97,9 @@ def test_the_task_of_a_node_is_explained_as_any_task_and_a_pause_and_the_end_of_
     handle.pause(actor="ada", reason="wrong book.")
     assert codes(handle, "plus") == ["RUN_PAUSED", "WAITING_FOR_NODES"]
     assert codes(handle, "number") == ["RUN_PAUSED"]
-    assert "by ada: wrong book. No other node starts until it is resumed." in str(told(handle, "number"))
+    assert "by ada: wrong book. No other node starts until it is resumed." in str(
+        told(handle, "number")
+    )
     flow = Workflow("pauses", on_error="pause", max_in_flight=1)
     flow.add(flows.broken)
     flow.add(flows.number, 1)
@@ -114,7 +126,10 @@ def test_a_map_that_is_retried_counts_what_it_kept() -> None:
     flow.map(flows.odd_fails, n=[0, 1, 2, 3])
     handle = run(flow)
     handle.retry()
-    assert "4 of its 4 tasks are sent; 2 of them have finished." in told(handle, "odd_fails").reasons[0].text
+    assert (
+        "4 of its 4 tasks are sent; 2 of them have finished."
+        in told(handle, "odd_fails").reasons[0].text
+    )
     handle.pause()
     assert "2 of its 4 tasks are sent; 2 of them have finished." in str(told(handle, "odd_fails"))
 
@@ -128,7 +143,9 @@ def test_a_node_that_is_ready_was_added_or_is_a_run_says_what_it_needs() -> None
     handle = flow.send()
     added = '[{"number": 1000000, "name": "late", "kind": "task", "task": "x"}]'
     sql("SELECT horsies_add_nodes(%s, 0, %s, '{}', NULL)", [handle.workflow_id, added])
-    WorkflowNode.objects.filter(name="plus").update(status="READY")  # as when more was ready than a sender promotes
+    WorkflowNode.objects.filter(name="plus").update(
+        status="READY"
+    )  # as when more was ready than a sender promotes
     assert only(handle, "plus")[0] == "NO_WORKER"
     serving("default")
     assert only(handle, "plus")[0] == "READY"
@@ -146,8 +163,22 @@ def test_a_node_that_has_ended_says_how_and_which_of_the_many_causes_of_a_skip_i
     none = flow.add(flows.skips)
     flow.add(flows.plus, bad, name="failed upstream")
     flow.add(flows.number, 1, when=page.matches("$.pages > 10"), name="condition")
-    flow.add(flows.number, 1, after=[bad, none, page], join=quorum(2), when=page.matches("$.pages == 3"), name="quorum")
-    flow.add(flows.number, 1, after=[bad, page], join="any", when=page.matches("$.pages > 10"), name="any condition")
+    flow.add(
+        flows.number,
+        1,
+        after=[bad, none, page],
+        join=quorum(2),
+        when=page.matches("$.pages == 3"),
+        name="quorum",
+    )
+    flow.add(
+        flows.number,
+        1,
+        after=[bad, page],
+        join="any",
+        when=page.matches("$.pages > 10"),
+        name="any condition",
+    )
     flow.add(flows.number, 1, after=page, name="by hand")
     flow.signal("paid", timeout=0, on_timeout="skip")
     handle = flow.send()
@@ -173,10 +204,15 @@ def test_a_node_that_has_ended_says_how_and_which_of_the_many_causes_of_a_skip_i
 
 
 def test_the_callbacks_of_a_batch_say_why_they_did_not_run() -> None:
-    for member, said in ((flows.number, "no node failed"), (flows.broken, "only if no node fails: 'member' is FAILED")):
+    for member, said in (
+        (flows.number, "no node failed"),
+        (flows.broken, "only if no node fails: 'member' is FAILED"),
+    ):
         batch = Batch("batch")
         batch.add(member, 1, name="member")
-        (batch.on_failure if member is flows.number else batch.on_success)(flows.number, 0, name="callback")
+        (batch.on_failure if member is flows.number else batch.on_success)(
+            flows.number, 0, name="callback"
+        )
         assert said in only(run(batch), "callback")[1]
 
 
@@ -190,14 +226,30 @@ def test_what_does_not_exist_is_named() -> None:
     refuses("UUID", explain_node, "x", "number", error=ValueError)
     WorkflowNode.objects.filter(name="number").update(added_by=5)
     twin = """'{"number": 9, "added_by": 6}'"""
-    sql(f"INSERT INTO horsies_workflow_nodes SELECT (jsonb_populate_record(n, {twin})).* FROM horsies_workflow_nodes n")
-    refuses("several nodes named 'number'", explain_node, handle.workflow_id, "number", error=LookupError)
+    sql(
+        f"INSERT INTO horsies_workflow_nodes SELECT (jsonb_populate_record(n, {twin})).* FROM horsies_workflow_nodes n"
+    )
+    refuses(
+        "several nodes named 'number'",
+        explain_node,
+        handle.workflow_id,
+        "number",
+        error=LookupError,
+    )
     assert explain_node(handle.workflow_id, 9).number == 9
 
 
 @pytest.mark.parametrize("analyzed", ["when empty", "when full"])
-def test_it_reads_large_tables_through_their_indexes_whatever_the_statistics_say(analyzed: str) -> None:
-    tables = ["horsies_workflows", "horsies_workflow_nodes", "horsies_workflow_edges", "horsies_tasks", "horsies_audit"]
+def test_it_reads_large_tables_through_their_indexes_whatever_the_statistics_say(
+    analyzed: str,
+) -> None:
+    tables = [
+        "horsies_workflows",
+        "horsies_workflow_nodes",
+        "horsies_workflow_edges",
+        "horsies_tasks",
+        "horsies_audit",
+    ]
     scans = "SELECT sum(seq_scan) FROM pg_stat_xact_all_tables WHERE relname = ANY(%s)"
     if analyzed == "when empty":
         sql(f"ANALYZE {', '.join(tables)}")
@@ -223,7 +275,9 @@ def test_a_node_that_waits_says_for_what_and_until_when() -> None:
     flow.gate("look")
     flow.add(flows.act, flow.nodes[2], after=flow.add(flows.number, 1), join="any", name="argument")
     handle = run(flow)
-    assert "1 did, 0 open; and for 1 other upstream nodes" in only(handle, "argument")[1], "though the quorum is met"
+    assert "1 did, 0 open; and for 1 other upstream nodes" in only(handle, "argument")[1], (
+        "though the quorum is met"
+    )
     assert codes(handle, "paid") == ["WAITING_FOR_SIGNAL", "NO_WORKER"]
     serving("default")
     at = r"(\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d"  # with the day before midnight

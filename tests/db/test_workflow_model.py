@@ -60,7 +60,9 @@ def step(drive: Driven, *many: int) -> None:
 
 @pytest.mark.usefixtures("in_parts")
 @pytest.mark.promise("S3.1", "S4.24")
-def test_workflows_end_as_the_model_says_whatever_the_order_and_whoever_dies(connect: Connect) -> None:
+def test_workflows_end_as_the_model_says_whatever_the_order_and_whoever_dies(
+    connect: Connect,
+) -> None:
     """Naive, in parts of 2: a node is decided about before all that it waits for is to run again, or stays skipped."""
     drive = Drive(connect)
     for seed in range(SEEDS):
@@ -93,18 +95,35 @@ def test_what_is_stopped_or_cancelled_leaves_nothing_open_whatever_the_order_and
                 step(drive, 10)
             drive.finish()
             drive.judge_broken_off()
-            assert drive.handle.status() in ("FAILED" if how == "stop" else "CANCELLED", drive.run.status())
+            assert drive.handle.status() in (
+                "FAILED" if how == "stop" else "CANCELLED",
+                drive.run.status(),
+            )
 
 
 # undos: the drive's own record of attempts is the model. From it follows which elements have begun, and so what has to be undone
 
-AGAIN = RetryPolicy.fixed([0] * 9, auto_retry_for=["AGAIN", "TASK_TIMEOUT", "WORKER_CRASHED"], jitter=False)
+AGAIN = RetryPolicy.fixed(
+    [0] * 9, auto_retry_for=["AGAIN", "TASK_TIMEOUT", "WORKER_CRASHED"], jitter=False
+)
 UNKNOWN = {
     "WORKER_CRASHED": 1, "TASK_TIMEOUT": 1, "TASK_CANCELLED": 0.3, "WORKER_SERIALIZATION_ERROR": 0.3, "RETURN_TYPE_MISMATCH": 0.3,
     "PAYLOAD_TOO_LARGE": 0.3,
 }  # fmt: skip
-ENDS: dict[str | None, float] = {None: 12, "BROKEN": 1.5, "AGAIN": 2, "TASK_SKIPPED": 0.5, **UNKNOWN}
-UNDO_ENDS: dict[str | None, float] = {None: 8, "REFUSED": 2, "AGAIN": 2, "WORKER_CRASHED": 0.5, "TASK_SKIPPED": 0.5}
+ENDS: dict[str | None, float] = {
+    None: 12,
+    "BROKEN": 1.5,
+    "AGAIN": 2,
+    "TASK_SKIPPED": 0.5,
+    **UNKNOWN,
+}
+UNDO_ENDS: dict[str | None, float] = {
+    None: 8,
+    "REFUSED": 2,
+    "AGAIN": 2,
+    "WORKER_CRASHED": 0.5,
+    "TASK_SKIPPED": 0.5,
+}
 
 
 class Spot(NamedTuple):
@@ -143,22 +162,33 @@ class Saga(Driven):
         """Send a random workflow into empty tables."""
         self.clear()
         self.dice = Dice(f"saga {seed}")
-        self.below: dict[int, set[int]] = defaultdict(set)  # node -> those that wait for it, and that it added
+        self.below: dict[int, set[int]] = defaultdict(
+            set
+        )  # node -> those that wait for it, and that it added
         self.undoable: set[int] = set()
         self.records: dict[tuple[int, int], Record] = defaultdict(Record)
-        self.undone: dict[tuple[int, int], str | None] = {}  # the code with which the undo of an element ended
+        self.undone: dict[
+            tuple[int, int], str | None
+        ] = {}  # the code with which the undo of an element ended
         self.skipped: set[int] = set()  # nodes whose undo was skipped by hand
         self.cancelled = False
         self.handle = self.build(size).send()
 
     def build(self, size: int) -> Workflow:
         dice = self.dice
-        on_error, most = dice.choice(["fail", "stop", "pause", "pause"]), dice.choice([None, None, 1, 3])
+        on_error, most = (
+            dice.choice(["fail", "stop", "pause", "pause"]),
+            dice.choice([None, None, 1, 3]),
+        )
         flow = Workflow("saga", on_error=on_error, max_in_flight=most)
         made: list[Node] = []
         for number in range(size):
             upstream = dice.sample(made, min(len(made), dice.choice([0, 1, 1, 2, 3])))
-            how: dict[str, Any] = {"after": upstream, "allow_failed": dice.chance(0.3), "name": f"n{number}"}
+            how: dict[str, Any] = {
+                "after": upstream,
+                "allow_failed": dice.chance(0.3),
+                "name": f"n{number}",
+            }
             if dice.chance(0.6):
                 how["undo"] = flows.unact.with_options(retry_policy=AGAIN)
                 self.undoable.add(number)
@@ -188,8 +218,12 @@ class Saga(Driven):
             record.unknown = record.unknown or code in UNKNOWN
             if code is None:
                 record.completed, record.value = True, value
-        elif self.rows("SELECT FROM horsies_tasks t WHERE t.id = %s AND t.finished_at IS NOT NULL", [task]):
-            assert self.undone.get((spot.number, spot.element), "") is not None, "it was undone before"
+        elif self.rows(
+            "SELECT FROM horsies_tasks t WHERE t.id = %s AND t.finished_at IS NOT NULL", [task]
+        ):
+            assert self.undone.get((spot.number, spot.element), "") is not None, (
+                "it was undone before"
+            )
             self.undone[spot.number, spot.element] = None if code == "TASK_SKIPPED" else code
 
     def began(self, engine: Engine, claim: Claim) -> Spot:
@@ -206,7 +240,11 @@ class Saga(Driven):
         assert spot.number in self.undoable
         assert record.begun, ("it did not begin", spot, record)
         arguments = json.loads(claim.kwargs)
-        assert arguments["result"] == (record.value if record.completed else None), (spot, record, arguments)
+        assert arguments["result"] == (record.value if record.completed else None), (
+            spot,
+            record,
+            arguments,
+        )
         below = self.descendants(spot.number)
         early = [place for place, each in self.records.items() if place[0] in below & self.undoable and each.begun
                  and place not in self.undone and place[0] not in self.skipped]  # fmt: skip
@@ -275,7 +313,11 @@ class Saga(Driven):
         """Check that each element that began was undone once, or is told in the result, and that nothing else was."""
         self.judge_nothing_left()
         ((status, result),) = self.rows("SELECT w.status, w.result FROM horsies_workflows w")
-        begun = {place for place, record in self.records.items() if record.begun and place[0] in self.undoable}
+        begun = {
+            place
+            for place, record in self.records.items()
+            if record.begun and place[0] in self.undoable
+        }
         if status == "COMPLETED":
             assert self.undone == {}
             return
@@ -298,7 +340,9 @@ class Saga(Driven):
 
 
 @pytest.mark.usefixtures("in_parts")
-def test_what_began_is_undone_once_and_after_what_depends_on_it_whoever_dies(connect: Connect) -> None:
+def test_what_began_is_undone_once_and_after_what_depends_on_it_whoever_dies(
+    connect: Connect,
+) -> None:
     saga, ends = Saga(connect), Counter[str]()
     for seed in range(SAGAS):
         size = 1 + seed % 25
@@ -345,7 +389,11 @@ class Waits(Driven):
     def waiters(self, many: int, depth: int = 0) -> list[Waiter]:
         nodes: list[Waiter] = []
         for number in range(many):
-            nodes.append(self.waiter(number, [node.number for node in nodes if node.kind != "continue"], depth))
+            nodes.append(
+                self.waiter(
+                    number, [node.number for node in nodes if node.kind != "continue"], depth
+                )
+            )
         return nodes
 
     def waiter(self, number: int, before: list[int], depth: int) -> Waiter:
@@ -369,14 +417,21 @@ class Waits(Driven):
         flow = Workflow("waits")
         made: list[Any] = []
         for node in nodes:
-            how: dict[str, Any] = {"after": [made[each] for each in node.upstream], "allow_failed": node.allow_failed}
+            how: dict[str, Any] = {
+                "after": [made[each] for each in node.upstream],
+                "allow_failed": node.allow_failed,
+            }
             limit = {"timeout": node.timeout, "on_timeout": node.on_timeout}
             if node.kind == "timer":
                 made.append(flow.sleep(node.timeout or 0, **how))
             elif node.kind == "gate":
                 made.append(flow.gate(f"gate {node.number}", **limit, **how))
             elif node.kind == "continue":
-                made.append(flow.continue_as(self.built(node.following), name=f"continue {node.number}", **how))
+                made.append(
+                    flow.continue_as(
+                        self.built(node.following), name=f"continue {node.number}", **how
+                    )
+                )
             else:
                 made.append(flow.signal(node.signal or "", key=node.key, **limit, **how))
         return flow
@@ -390,13 +445,24 @@ class Waits(Driven):
             engine.advancer.now = moment
 
     def signal(self, engine: Engine) -> None:
-        sent = Sent(self.dice.choice("ab"), self.dice.choice([None, "x", "y"]), len(self.line.sent), self.now)
+        sent = Sent(
+            self.dice.choice("ab"),
+            self.dice.choice([None, "x", "y"]),
+            len(self.line.sent),
+            self.now,
+        )
         self.send(sent)
 
     def flood(self, engine: Engine) -> None:
         """Send more signals of one name and key than an advance takes, and others after them, and let time pass."""
-        late = [node for node in self.line.nodes if node.kind in ("signal", "continue") and node.status == "PENDING"]
-        if not late:  # what these get of the signals that an advance has not seen depends on when they begin
+        late = [
+            node
+            for node in self.line.nodes
+            if node.kind in ("signal", "continue") and node.status == "PENDING"
+        ]
+        if (
+            not late
+        ):  # what these get of the signals that an advance has not seen depends on when they begin
             name, key = self.dice.choice("ab"), self.dice.choice([None, "x", "y"])
             for _ in range(205):
                 self.send(Sent(name, key, len(self.line.sent), self.now))
@@ -405,7 +471,9 @@ class Waits(Driven):
             self.pass_time(engine)
 
     def decide(self, engine: Engine) -> None:
-        gates = [node.signal for line in self.first.all() for node in line.nodes if node.kind == "gate"]
+        gates = [
+            node.signal for line in self.first.all() for node in line.nodes if node.kind == "gate"
+        ]
         if gates:
             name, approved = self.dice.choice(gates) or "", self.dice.chance(0.6)
             counts = self.line.decide(name, approved, {"by": "ada", "reason": None}, self.now)
@@ -447,8 +515,12 @@ class Waits(Driven):
         for line in self.first.all():
             assert handle is not None, "the run did not continue"
             rows = WorkflowNode.objects.filter(workflow_id=handle.workflow_id).order_by("number")
-            assert list(rows.values_list("status", "value")) == [(node.status, node.value) for node in line.nodes]
-            unused = WorkflowSignal.objects.filter(workflow_id=handle.workflow_id, used_at=None).order_by("pk")
+            assert list(rows.values_list("status", "value")) == [
+                (node.status, node.value) for node in line.nodes
+            ]
+            unused = WorkflowSignal.objects.filter(
+                workflow_id=handle.workflow_id, used_at=None
+            ).order_by("pk")
             assert list(unused.values_list("name", "key")) == [
                 (sent.name, sent.key) for sent in line.sent if not sent.used
             ]
@@ -458,7 +530,11 @@ class Waits(Driven):
         assert handle is None, "the run continued"
         found = self.handle.get(0)
         code = None if found.is_ok() else found.err_value.error_code
-        assert code == (("WORKFLOW_FAILED" if self.line.failed() else None) if self.line.ended() else "WAIT_TIMEOUT")
+        assert code == (
+            ("WORKFLOW_FAILED" if self.line.failed() else None)
+            if self.line.ended()
+            else "WAIT_TIMEOUT"
+        )
         assert not self.rows(MISCOUNTED)
 
 

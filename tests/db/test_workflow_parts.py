@@ -69,7 +69,11 @@ def mapped() -> Workflow:
 
 def counted(model: Any, handle: WorkflowHandle) -> dict[str, int]:
     """Return how many tasks or nodes of a run have each status."""
-    rows = model.objects.filter(workflow_id=handle.workflow_id).values_list("status").annotate(Count("status"))
+    rows = (
+        model.objects.filter(workflow_id=handle.workflow_id)
+        .values_list("status")
+        .annotate(Count("status"))
+    )
     return dict(rows)
 
 
@@ -79,7 +83,9 @@ def skipped(handle: WorkflowHandle) -> int:
 
 def ended(handle: WorkflowHandle) -> int:
     """Return how many tasks of a run, and nodes without a task, are CANCELLED."""
-    nodes = WorkflowNode.objects.filter(workflow_id=handle.workflow_id, status="CANCELLED", task_id=None)
+    nodes = WorkflowNode.objects.filter(
+        workflow_id=handle.workflow_id, status="CANCELLED", task_id=None
+    )
     return max(counted(Task, handle).get("CANCELLED", 0), nodes.count())
 
 
@@ -88,7 +94,9 @@ def failed_elements(handle: WorkflowHandle) -> int:
     return Task.objects.filter(workflow_id=handle.workflow_id, node=0, status="FAILED").count()
 
 
-def largest_part(engine: Engine, handle: WorkflowHandle, count: Callable[[WorkflowHandle], int]) -> int:
+def largest_part(
+    engine: Engine, handle: WorkflowHandle, count: Callable[[WorkflowHandle], int]
+) -> int:
     """Advance a run until nothing is left; return by how much a count changed at most in one transaction."""
     found, more = [count(handle)], True
     while more:
@@ -122,15 +130,22 @@ def status(name: str) -> str:
 
 
 @pytest.mark.parametrize("build", [mapped, flat, chain])
-def test_a_cancel_ends_the_run_at_once_and_its_tasks_and_nodes_in_parts(engine: Engine, build: Build) -> None:
+def test_a_cancel_ends_the_run_at_once_and_its_tasks_and_nodes_in_parts(
+    engine: Engine, build: Build
+) -> None:
     """Naive: one statement that takes a minute for 80,000 tasks, and during which the worker loses its connection."""
     handle = build().send()
     engine.advance()
     assert (handle.cancel(), handle.cancel()) == (True, False)
-    assert (handle.status(), handle.get(0).err_value.error_code) == ("CANCELLED", "WORKFLOW_CANCELLED")
+    assert (handle.status(), handle.get(0).err_value.error_code) == (
+        "CANCELLED",
+        "WORKFLOW_CANCELLED",
+    )
     assert ended(handle) == PART
     refuses("still", handle.retry)
-    assert [owed.workflow for owed in engine.workflows.owed(None, 9) if owed.task is None] == [handle.workflow_id]
+    assert [owed.workflow for owed in engine.workflows.owed(None, 9) if owed.task is None] == [
+        handle.workflow_id
+    ]
     assert largest_part(engine, handle, ended) <= PART
     assert counted(Task, handle).keys() == {"CANCELLED"} == counted(WorkflowNode, handle).keys()
     assert engine.workflows.owed(None, 9) == []
@@ -139,7 +154,9 @@ def test_a_cancel_ends_the_run_at_once_and_its_tasks_and_nodes_in_parts(engine: 
     assert handle.status() == "RUNNING"
 
 
-def test_a_stop_ends_tasks_and_nodes_in_parts_and_then_runs_what_runs_when_others_ended(engine: Engine) -> None:
+def test_a_stop_ends_tasks_and_nodes_in_parts_and_then_runs_what_runs_when_others_ended(
+    engine: Engine,
+) -> None:
     """Naive: all of them in the statement that takes the failed task into account; or callbacks that end with the others."""
     flow = Batch("stop", on_error="stop")
     flow.add(flows.number, 1)
@@ -165,7 +182,9 @@ def test_a_stop_ends_tasks_and_nodes_in_parts_and_then_runs_what_runs_when_other
     assert (handle.status(), status("good")) == ("FAILED", "CANCELLED")
 
 
-def test_a_map_that_cannot_be_sent_as_a_whole_ends_after_the_tasks_that_were_sent(engine: Engine) -> None:
+def test_a_map_that_cannot_be_sent_as_a_whole_ends_after_the_tasks_that_were_sent(
+    engine: Engine,
+) -> None:
     flow = Workflow("map", max_in_flight=2)
     first = flow.map(flows.number, n=[0, 1, 2], name="first")
     flow.map(flows.number, n=first, name="second")
@@ -187,7 +206,9 @@ def test_a_map_that_cannot_be_sent_as_a_whole_ends_after_the_tasks_that_were_sen
 
 
 @pytest.mark.parametrize("build", [mapped, flat])
-def test_a_pause_withdraws_tasks_in_parts_and_a_resume_sends_them_again(engine: Engine, build: Build) -> None:
+def test_a_pause_withdraws_tasks_in_parts_and_a_resume_sends_them_again(
+    engine: Engine, build: Build
+) -> None:
     handle = build().send()
     engine.advance()
     assert handle.pause()
@@ -210,7 +231,9 @@ def test_a_resume_lets_go_in_parts_what_a_pause_held_back(engine: Engine, connec
     handle = flat().send()
     engine.advance()
     due = timezone.now() + dt.timedelta(hours=1)
-    Task.objects.update(retry_count=1, next_retry_at=due, enqueued_at=due, parked=True, partition_key="{}")
+    Task.objects.update(
+        retry_count=1, next_retry_at=due, enqueued_at=due, parked=True, partition_key="{}"
+    )
     held = Task.objects.filter(enqueued_at__year=9999, parked=False)
     listener.execute(f'LISTEN "{engine.channel}_new"')
     for _ in range(2):
@@ -244,7 +267,9 @@ def test_a_retry_reaches_what_was_skipped_in_parts(engine: Engine, build: Build)
     handle.retry()
     assert handle.status() == "RUNNING"
     assert skipped(handle) >= MANY - 2 * PART
-    assert [owed.workflow for owed in engine.workflows.owed(None, 9) if owed.task is None] == [handle.workflow_id] * 2
+    assert [owed.workflow for owed in engine.workflows.owed(None, 9) if owed.task is None] == [
+        handle.workflow_id
+    ] * 2
     assert largest_part(engine, handle, skipped) <= 1.5 * PART
     assert counted(WorkflowNode, handle) == {"ENQUEUED": 1, "PENDING": MANY - 1}
     assert WorkflowRun.objects.get().retrying is None
@@ -265,7 +290,9 @@ def test_a_retry_goes_on_during_a_pause_and_sends_nothing(engine: Engine) -> Non
     assert counted(WorkflowNode, handle) == {"ENQUEUED": MANY}
 
 
-def test_the_tasks_of_a_failed_map_are_replaced_in_parts_and_completed_elements_kept(engine: Engine) -> None:
+def test_the_tasks_of_a_failed_map_are_replaced_in_parts_and_completed_elements_kept(
+    engine: Engine,
+) -> None:
     """Naive: one node is one part, also if it has 150,000 tasks."""
     handle = mapped().send()
     engine.advance()
@@ -278,23 +305,35 @@ def test_the_tasks_of_a_failed_map_are_replaced_in_parts_and_completed_elements_
     assert counted(Task, handle) == {"COMPLETED": 7, "FAILED": MANY - 7, "PENDING": MANY - 7}
     engine.run_all()
     node = WorkflowNode.objects.get()
-    assert (handle.status(), node.items_ok, node.items_bad, node.in_flight) == ("COMPLETED", MANY, 0, 0)
+    assert (handle.status(), node.items_ok, node.items_bad, node.in_flight) == (
+        "COMPLETED",
+        MANY,
+        0,
+        0,
+    )
 
 
 @pytest.mark.parametrize("build", [chain, flat])
-def test_a_cancel_ends_a_retry_and_a_later_retry_runs_everything(engine: Engine, build: Build) -> None:
+def test_a_cancel_ends_a_retry_and_a_later_retry_runs_everything(
+    engine: Engine, build: Build
+) -> None:
     """Naive: nodes that the retry had reached stay ADDED for ever, or the cancelled run goes on being retried."""
     handle = retried(engine, build(), 1 if build is chain else MANY)
     assert engine.advance_run(handle.workflow_id).more
     assert handle.cancel()
     engine.advance()
-    assert counted(WorkflowNode, handle).keys() == {"CANCELLED", "SKIPPED" if build is chain else "FAILED"}
+    assert counted(WorkflowNode, handle).keys() == {
+        "CANCELLED",
+        "SKIPPED" if build is chain else "FAILED",
+    }
     assert (handle.status(), WorkflowRun.objects.get().retrying) == ("CANCELLED", None)
     assert engine.workflows.owed(None, 9) == []
     assert handle.progress().open == 0
     handle.retry()
     engine.advance()
-    assert counted(WorkflowNode, handle).keys() == ({"ENQUEUED", "PENDING"} if build is chain else {"ENQUEUED"})
+    assert counted(WorkflowNode, handle).keys() == (
+        {"ENQUEUED", "PENDING"} if build is chain else {"ENQUEUED"}
+    )
     assert miscounted() == []
 
 
@@ -320,7 +359,10 @@ def test_a_cancel_ends_a_retry_of_a_run_that_is_then_undone(engine: Engine, part
         assert not undos.exists()
         engine.advance_run(handle.workflow_id)
     engine.run_all()
-    assert (handle.status(), [*undos.values_list("name", "status")]) == ("CANCELLED", [("undo first", "COMPLETED")])
+    assert (handle.status(), [*undos.values_list("name", "status")]) == (
+        "CANCELLED",
+        [("undo first", "COMPLETED")],
+    )
 
 
 def test_runs_inside_are_retried_in_parts_or_begin_anew(engine: Engine, parts: Parts) -> None:
@@ -347,7 +389,9 @@ def test_runs_inside_are_retried_in_parts_or_begin_anew(engine: Engine, parts: P
     assert {name for name in runs if runs[name] != after[name]} == {"tolerant"}
 
 
-def test_a_retry_is_refused_while_tasks_of_a_cancelled_run_inside_are_still_running(engine: Engine) -> None:
+def test_a_retry_is_refused_while_tasks_of_a_cancelled_run_inside_are_still_running(
+    engine: Engine,
+) -> None:
     flow = Workflow("outer")
     flow.add(chain(1))
     handle = flow.send()
@@ -381,7 +425,9 @@ def test_what_waits_for_a_failed_node_is_skipped_in_parts(engine: Engine) -> Non
 
 
 @pytest.mark.parametrize("on_error", ["stop", "pause"])
-def test_a_failure_halts_the_run_at_once_though_not_all_is_skipped(engine: Engine, parts: Parts, on_error: str) -> None:
+def test_a_failure_halts_the_run_at_once_though_not_all_is_skipped(
+    engine: Engine, parts: Parts, on_error: str
+) -> None:
     """Naive: what is left is skipped only after a resume; or after a stop, what runs when others ended is cancelled, too."""
     parts(3)
     flow = Batch("halts", on_error=on_error)
@@ -402,13 +448,20 @@ def test_a_failure_halts_the_run_at_once_though_not_all_is_skipped(engine: Engin
         assert (handle.status(), skipped(handle), status("after other")) == ("PAUSED", 20, "READY")
         handle.resume()
     else:
-        assert counted(WorkflowNode, handle).keys() == {"FAILED", "SKIPPED", "CANCELLED", "ENQUEUED"}
+        assert counted(WorkflowNode, handle).keys() == {
+            "FAILED",
+            "SKIPPED",
+            "CANCELLED",
+            "ENQUEUED",
+        }
     engine.run_all()
     assert status("told") == "COMPLETED"
     assert handle.status() == "FAILED"
 
 
-def test_a_quorum_that_cannot_be_met_halts_the_run_also_in_a_later_part(engine: Engine, parts: Parts) -> None:
+def test_a_quorum_that_cannot_be_met_halts_the_run_also_in_a_later_part(
+    engine: Engine, parts: Parts
+) -> None:
     parts(2)
     flow = chain(9, on_error="pause")
     bad, *_, last = flow.nodes

@@ -40,7 +40,9 @@ def parent_of(child: Workflow, *others: str, **options: Any) -> Any:
     return flow.send()
 
 
-def test_a_child_that_failed_again_before_its_first_end_was_noted_is_told_to_its_parent(engines: Engines) -> None:
+def test_a_child_that_failed_again_before_its_first_end_was_noted_is_told_to_its_parent(
+    engines: Engines,
+) -> None:
     """Naive: whoever advanced the parent then notes that the child was told, though a retry has run it once more meanwhile."""
     one, two = engines(), engines()
     flow = Workflow("parent")
@@ -50,7 +52,10 @@ def test_a_child_that_failed_again_before_its_first_end_was_noted_is_told_to_its
     run = WorkflowRun.objects.get(parent_id=handle.workflow_id).pk
     one.advance_run(run, Task.objects.values_list("id", flat=True))
     one.advance_run(handle.workflow_id, children=[run])
-    assert (statuses(handle), handle.status()) == ({"chain": "FAILED", "after": "SKIPPED"}, "FAILED")
+    assert (statuses(handle), handle.status()) == (
+        {"chain": "FAILED", "after": "SKIPPED"},
+        "FAILED",
+    )
     handle.retry()
     assert statuses(handle) == {"chain": "ENQUEUED", "after": "PENDING"}
     two.advance()
@@ -58,7 +63,10 @@ def test_a_child_that_failed_again_before_its_first_end_was_noted_is_told_to_its
     two.advance_run(run, Task.objects.values_list("id", flat=True))
     one.workflows.mark_advanced([run])  # of its first end
     engines().advance()
-    assert (statuses(handle), handle.status()) == ({"chain": "FAILED", "after": "SKIPPED"}, "FAILED")
+    assert (statuses(handle), handle.status()) == (
+        {"chain": "FAILED", "after": "SKIPPED"},
+        "FAILED",
+    )
 
 
 # two engines
@@ -77,12 +85,17 @@ def test_an_engine_that_found_a_run_busy_counts_its_task_later(engines: Engines)
         two.settle(second)
         two.advancer.turn(two.workflows)
         assert two.advancer.owed[handle.workflow_id].tasks == {second.id}
-    wait_until(lambda: two.advancer.turn(two.workflows), "the run is free, and its last task is sent")
+    wait_until(
+        lambda: two.advancer.turn(two.workflows), "the run is free, and its last task is sent"
+    )
     assert statuses(handle)["end"] == "ENQUEUED"
 
 
 def rows() -> list[Any]:
-    return [*WorkflowNode.objects.order_by("pk").values_list(), *Task.objects.order_by("pk").values_list()]
+    return [
+        *WorkflowNode.objects.order_by("pk").values_list(),
+        *Task.objects.order_by("pk").values_list(),
+    ]
 
 
 @pytest.mark.parametrize("table", ["edges", "nodes", "tasks"])
@@ -98,7 +111,9 @@ def test_an_advance_that_is_killed_in_the_middle_leaves_nothing_half_done(
     before = rows()
     lock = "horsies_tasks" if table == "tasks" else f"horsies_workflow_{table}"
     with holder.transaction():
-        holder.execute(f"LOCK TABLE {lock} IN {'SHARE' if table != 'edges' else 'ACCESS EXCLUSIVE'} MODE")
+        holder.execute(
+            f"LOCK TABLE {lock} IN {'SHARE' if table != 'edges' else 'ACCESS EXCLUSIVE'} MODE"
+        )
         advancing = aside(one.advance_run, handle.workflow_id, [first.id])
         wait_for_waiting(connect(), one.conn)
         connect().execute("SELECT pg_terminate_backend(%s)", [one.conn.info.backend_pid])
@@ -151,7 +166,12 @@ def test_a_task_that_starts_or_ends_while_its_run_is_paused_counts_and_nothing_f
     engine.advance()
     assert set(Task.objects.values_list("status", flat=True)) == {"COMPLETED", "RUNNING"}
     engine.end(*claims)
-    assert statuses(handle) == {"a": "COMPLETED", "b": "COMPLETED", "a-next": "READY", "b-next": "READY"}
+    assert statuses(handle) == {
+        "a": "COMPLETED",
+        "b": "COMPLETED",
+        "a-next": "READY",
+        "b-next": "READY",
+    }
     assert (engine.take(), handle.status()) == ([], "PAUSED")
     handle.resume()
     assert [claim.kwargs for claim in engine.take()] == ['{"value": 1}'] * 2
@@ -170,7 +190,10 @@ def test_a_cancel_and_a_settle_of_the_same_task_do_not_deadlock_and_the_first_de
         wait_for_waiting(connect(), two.conn)
     assert cancelling.result() == ("RUNNING", "CANCELLED")
     two.advance()
-    assert (statuses(handle), handle.status()) == ({"first": "COMPLETED", "second": "CANCELLED"}, "CANCELLED")
+    assert (statuses(handle), handle.status()) == (
+        {"first": "COMPLETED", "second": "CANCELLED"},
+        "CANCELLED",
+    )
     assert Task.objects.count() == 2
 
 
@@ -199,7 +222,9 @@ def test_a_child_is_not_left_paused_when_its_parent_was_resumed_before_it(engine
 
 
 @pytest.mark.parametrize(("on_error", "status"), [("stop", "CANCELLED"), ("pause", "PAUSED")])
-def test_runs_inside_follow_their_parent_though_its_engine_died(engines: Engines, on_error: str, status: str) -> None:
+def test_runs_inside_follow_their_parent_though_its_engine_died(
+    engines: Engines, on_error: str, status: str
+) -> None:
     """Naive: only the engine's memory leads from the run that stopped to the runs inside."""
     one, child = engines(), Workflow("child")
     child.add(chain("first", "second"))
@@ -212,12 +237,16 @@ def test_runs_inside_follow_their_parent_though_its_engine_died(engines: Engines
     inner = WorkflowRun.objects.filter(parent_id__isnull=False)
     assert set(inner.values_list("status", flat=True)) == {"RUNNING"}
     two = engines()
-    two.advancer.owe([(WorkflowNode.objects.get(name="early").workflow_id, uuid.uuid4())])  # any reason will do
+    two.advancer.owe(
+        [(WorkflowNode.objects.get(name="early").workflow_id, uuid.uuid4())]
+    )  # any reason will do
     two.advance()
     assert set(inner.values_list("status", flat=True)) == {status}
 
 
-def test_a_parent_keeps_what_its_child_is_owed_when_both_are_advanced_in_one_round_trip(engine: Engine) -> None:
+def test_a_parent_keeps_what_its_child_is_owed_when_both_are_advanced_in_one_round_trip(
+    engine: Engine,
+) -> None:
     """Naive: the end of the child is noted for the parent, and then the parent's turn is crossed off with it."""
     handle = parent_of(chain("inner"), "other")
     claims = engine.named()
@@ -228,7 +257,9 @@ def test_a_parent_keeps_what_its_child_is_owed_when_both_are_advanced_in_one_rou
     assert engine.advancer.owed[handle.workflow_id].children == {run}
 
 
-def test_an_error_after_the_commit_puts_the_run_off(engines: Engines, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_after_the_commit_puts_the_run_off(
+    engines: Engines, caplog: pytest.LogCaptureFixture
+) -> None:
     """Naive: the run is crossed off already, and the engine ends with a KeyError when it puts the run off."""
     one = engines()
     handle = parent_of(chain("inner"))
@@ -236,11 +267,16 @@ def test_an_error_after_the_commit_puts_the_run_off(engines: Engines, caplog: py
     with refused("horsies_workflows", event="UPDATE OF advanced_at"):
         one.advancer.turn(one.workflows)
         one.advancer.turn(one.workflows)
-    assert f"workflow run {handle.workflow_id} could not be advanced; trying again: refused" in caplog.text
+    assert (
+        f"workflow run {handle.workflow_id} could not be advanced; trying again: refused"
+        in caplog.text
+    )
     assert one.advancer.owed[handle.workflow_id].at > 0
     engines().advance()
     assert handle.status() == "COMPLETED"
-    assert not WorkflowRun.objects.filter(parent_id__isnull=False, advanced_at__isnull=True).exists()
+    assert not WorkflowRun.objects.filter(
+        parent_id__isnull=False, advanced_at__isnull=True
+    ).exists()
 
 
 def test_an_attempt_that_was_given_up_adds_nothing(engines: Engines) -> None:
@@ -251,8 +287,12 @@ def test_an_attempt_that_was_given_up_adds_nothing(engines: Engines) -> None:
     handle = flow.send()
     (lost,) = one.take()
     inside(lost).add(flows.act, name="once")
-    connection.cursor().execute("UPDATE horsies_heartbeats SET died_at = now() WHERE id = %s", [one.id])
-    assert [told.kind for told in WorkerStore(two.conn).reap(THRESHOLD, judge=False, many=9)] == ["retried"]
+    connection.cursor().execute(
+        "UPDATE horsies_heartbeats SET died_at = now() WHERE id = %s", [one.id]
+    )
+    assert [told.kind for told in WorkerStore(two.conn).reap(THRESHOLD, judge=False, many=9)] == [
+        "retried"
+    ]
     for name in ("once", "late"):
         refuses("not the current one", inside(lost).add, flows.act, name=name)
     (again,) = two.take()
@@ -274,7 +314,9 @@ def test_nodes_committed_after_the_end_of_the_run_are_cancelled(engine: Engine, 
         if end == "CANCELLED":
             engine.workflows.control(handle.workflow_id, "cancel")
         engine.end(claim)
-        assert engine.conn.execute("SELECT w.status FROM horsies_workflows w").fetchall() == [(end,)]
+        assert engine.conn.execute("SELECT w.status FROM horsies_workflows w").fetchall() == [
+            (end,)
+        ]
     engine.advance()
     assert statuses(handle) == {"inner": "COMPLETED", "added": "CANCELLED", "after": "CANCELLED"}
     assert (handle.status(), engine.take(), engine.workflows.owed(None, 9)) == (end, [], [])
@@ -283,12 +325,16 @@ def test_nodes_committed_after_the_end_of_the_run_are_cancelled(engine: Engine, 
 # what a pass itself does for the workflows whose tasks it settles, and what it leaves to an advance
 
 
-def test_a_pass_goes_on_with_a_chain_claims_what_it_sends_and_ends_the_run(engine: Engine, connect: Connect) -> None:
+def test_a_pass_goes_on_with_a_chain_claims_what_it_sends_and_ends_the_run(
+    engine: Engine, connect: Connect
+) -> None:
     """Naive: settle, advance and claim are three round trips, and two commits more; or who waits for the value is not told."""
     flow, listener = chain("a", "b", "c"), connect()
     flow.returns(flow.nodes[0])
     handle = flow.send()
-    listener.execute("INSERT INTO horsies_waiters VALUES (gen_random_uuid(), now() + interval '1 h')")
+    listener.execute(
+        "INSERT INTO horsies_waiters VALUES (gen_random_uuid(), now() + interval '1 h')"
+    )
     listener.execute(f"LISTEN {engine.channel}_done")
     (first,) = engine.take()
     passed = engine.run_pass(5, [ended(first, 7)])
@@ -312,22 +358,32 @@ def test_a_join_starts_in_the_pass_that_settles_its_last_task(engine: Engine) ->
     assert engine.run_pass(5, [ended(first)]).claims == []
     assert statuses(handle)["end"] == "PENDING"
     (last,) = engine.run_pass(5, [ended(claim) for claim in others]).claims
-    assert (Task.objects.get(pk=last.id).node, miscounted()) == (WorkflowNode.objects.get(name="end").number, [])
+    assert (Task.objects.get(pk=last.id).node, miscounted()) == (
+        WorkflowNode.objects.get(name="end").number,
+        [],
+    )
 
 
 LEFT: dict[str, Callable[[Workflow, Any], object]] = {
-    "a condition": lambda flow, first: flow.add(flows.act, after=first, when=first.matches("$ == 1")),
+    "a condition": lambda flow, first: flow.add(
+        flows.act, after=first, when=first.matches("$ == 1")
+    ),
     "any": lambda flow, first: flow.add(flows.act, after=[first, flow.gate("never")], join="any"),
     "a delay": lambda flow, first: flow.add(flows.act.with_options(delay=60), after=first),
     "a map": lambda flow, first: flow.map(flows.act, value=[1, 2], after=first),
     "a timer": lambda flow, first: flow.sleep(1_000, after=first),
     "a run inside": lambda flow, first: flow.add(chain("inner"), after=first),
-    "one task beside another": lambda flow, first: [flow.add(flows.act, after=first), flow.gate("wait", after=first)],
+    "one task beside another": lambda flow, first: [
+        flow.add(flows.act, after=first),
+        flow.gate("wait", after=first),
+    ],
 }
 
 
 @pytest.mark.parametrize("what", LEFT)
-def test_where_more_has_to_be_decided_a_pass_leaves_the_run_as_it_is(engine: Engine, what: str) -> None:
+def test_where_more_has_to_be_decided_a_pass_leaves_the_run_as_it_is(
+    engine: Engine, what: str
+) -> None:
     flow = Workflow("left")
     LEFT[what](flow, flow.add(flows.act, name="first"))
     handle = flow.send()
@@ -341,9 +397,12 @@ def test_where_more_has_to_be_decided_a_pass_leaves_the_run_as_it_is(engine: Eng
 
 
 @pytest.mark.parametrize(
-    "what", ["a limit", "a pause", "a part that is left", "added nodes", "a failure", "another's lock"]
+    "what",
+    ["a limit", "a pause", "a part that is left", "added nodes", "a failure", "another's lock"],
 )
-def test_a_run_in_which_something_matters_is_left_to_an_advance(engine: Engine, connect: Connect, what: str) -> None:
+def test_a_run_in_which_something_matters_is_left_to_an_advance(
+    engine: Engine, connect: Connect, what: str
+) -> None:
     engine.conn.execute("SET lock_timeout = '5s'")
     handle = chain("a", "b", "c", max_in_flight=1 if what == "a limit" else None).send()
     (claim,) = engine.take()
@@ -368,7 +427,9 @@ def test_a_task_that_cannot_be_sent_does_not_refuse_the_outcome_before_it(engine
     handle, other = chain("a", "b").send(), chain("a", "b").send()
     claims = engine.take()
     engine.goes_on = 100
-    long = next(claim for claim in claims if Task.objects.get(pk=claim.id).workflow_id == handle.workflow_id)
+    long = next(
+        claim for claim in claims if Task.objects.get(pk=claim.id).workflow_id == handle.workflow_id
+    )
     (short,) = (claim for claim in claims if claim is not long)
     passed = engine.run_pass(5, [ended(long, "x" * 200), ended(short, 1)])
     assert (passed.landed, len(passed.in_runs)) == ({long.id, short.id}, 2)
@@ -379,7 +440,9 @@ def test_a_task_that_cannot_be_sent_does_not_refuse_the_outcome_before_it(engine
     assert (statuses(handle)["b"], other.status()) == ("FAILED", "COMPLETED")
 
 
-def test_a_pass_sends_no_task_against_the_rules_of_its_table_for_a_node_that_a_stranger_wrote(engine: Engine) -> None:
+def test_a_pass_sends_no_task_against_the_rules_of_its_table_for_a_node_that_a_stranger_wrote(
+    engine: Engine,
+) -> None:
     """Naive: rows that a pass writes are not checked, so it sends what no later statement could bear."""
     chain("a", "b").send()
     (first,) = engine.take()
@@ -388,7 +451,9 @@ def test_a_pass_sends_no_task_against_the_rules_of_its_table_for_a_node_that_a_s
     assert (passed.landed, len(passed.in_runs), Task.objects.count()) == ({first.id}, 1, 1)
 
 
-def test_workers_are_told_of_what_a_pass_sent_and_did_not_claim(engine: Engine, connect: Connect) -> None:
+def test_workers_are_told_of_what_a_pass_sent_and_did_not_claim(
+    engine: Engine, connect: Connect
+) -> None:
     """Naive: all tasks that it sends are announced, so each hop wakes a worker for nothing; or none is, and one waits."""
     flow = Workflow("fan")
     first = flow.add(flows.act, name="first")
@@ -399,13 +464,17 @@ def test_workers_are_told_of_what_a_pass_sent_and_did_not_claim(engine: Engine, 
     (claim,) = engine.take()
     listener.execute(f"LISTEN {engine.channel}_new")
     claims = engine.run_pass(2, [ended(claim)]).claims
-    assert (len(claims), [text.split()[-1] for text in heard(listener)]) == (2, ["default"]), "one is left"
+    assert (len(claims), [text.split()[-1] for text in heard(listener)]) == (2, ["default"]), (
+        "one is left"
+    )
     claims += engine.take(1)
     claims = engine.run_pass(3, [ended(claim) for claim in claims]).claims
     assert (len(claims), heard(listener)) == (3, [])
 
 
-def test_of_a_run_of_many_nodes_a_pass_reads_those_that_it_moves(engine: Engine, connect: Connect) -> None:
+def test_of_a_run_of_many_nodes_a_pass_reads_those_that_it_moves(
+    engine: Engine, connect: Connect
+) -> None:
     """Naive: with the run as a constant, a plan of an empty table reads all nodes of the run for each of its tasks."""
     for _ in range(100):
         chain("a", "b", "c").send()
@@ -416,6 +485,8 @@ def test_of_a_run_of_many_nodes_a_pass_reads_those_that_it_moves(engine: Engine,
     flow.send()
     notices = explained(engine)
     engine.run_pass(1, [ended(claim) for claim in engine.take()])
-    scans = re.findall(r"Scan using horsies_workflow_nodes_pkey on .*\n\s+Index Cond: (.*)", "\n".join(notices))
+    scans = re.findall(
+        r"Scan using horsies_workflow_nodes_pkey on .*\n\s+Index Cond: (.*)", "\n".join(notices)
+    )
     assert len(scans) > 5
     assert [condition for condition in scans if "number = " not in condition] == []

@@ -29,7 +29,9 @@ def tasks_of(handle: WorkflowHandle) -> int:
     return Task.objects.filter(workflow_id=handle.workflow_id).count()
 
 
-def test_any_runs_at_the_first_success_and_a_quorum_is_skipped_as_soon_as_it_cannot_be_met(hand: Hand) -> None:
+def test_any_runs_at_the_first_success_and_a_quorum_is_skipped_as_soon_as_it_cannot_be_met(
+    hand: Hand,
+) -> None:
     """Naive: they wait for all, each success sends "any" again, or the last one brings the quorum back."""
     flow = Workflow("joins")
     nodes = [flow.add(flows.act, name=name) for name in "abcd"]
@@ -70,7 +72,9 @@ def test_a_quorum_that_conditions_made_impossible_is_no_failure(on_error: str) -
     flow = Workflow("skipped", on_error=on_error)
     page, bad = flow.add(flows.number, 1), flow.add(flows.broken)
     flow.add(flows.describe, bad, allow_failed=True)
-    sides = [flow.add(flows.number, n, when=page.matches("$ == 2"), name=f"side {n}") for n in range(2)]
+    sides = [
+        flow.add(flows.number, n, when=page.matches("$ == 2"), name=f"side {n}") for n in range(2)
+    ]
     flow.add(flows.number, 1, after=sides, join="any", name="end")
     flow.add(flows.act, bad, after=sides, join="any", name="argument")
     flow.add(flows.number, 1, after=page, name="other")
@@ -84,7 +88,9 @@ def test_an_input_never_counts_in_a_quorum() -> None:
     """Naive: it is there from the start, so the quorum is met before anything has run."""
     child = Workflow("child")
     a = child.input("a", int)
-    child.returns(child.add(flows.act, a, after=[a, child.add(flows.broken)], join="any", name="end"))
+    child.returns(
+        child.add(flows.act, a, after=[a, child.add(flows.broken)], join="any", name="end")
+    )
     flow = Workflow("parent")
     flow.add(child, a=1)
     assert statuses(run(flow)) == {"child": "FAILED"}
@@ -99,7 +105,12 @@ def test_a_handler_whose_condition_is_false_takes_no_failure(on_error: Any) -> N
     asked = flow.add(flows.act, 0, name="asked", after=flow.add(flows.act, name="before"))
     flow.add(flows.act, after=bad, when=asked.matches("$ == 1"), allow_failed=True, name="handler")
     handle = run(flow)
-    assert statuses(handle) == {"bad": "FAILED", "before": "COMPLETED", "asked": "COMPLETED", "handler": "SKIPPED"}
+    assert statuses(handle) == {
+        "bad": "FAILED",
+        "before": "COMPLETED",
+        "asked": "COMPLETED",
+        "handler": "SKIPPED",
+    }
     assert (handle.status(), handle.get(0).err_value.data["node"]) == ("FAILED", "bad")
 
 
@@ -116,7 +127,9 @@ def test_a_second_failure_keeps_the_error_of_the_first(hand: Hand) -> None:
 
 
 @pytest.mark.parametrize(("verb", "ended"), [("resume", "FAILED"), ("retry", "COMPLETED")])
-def test_a_failed_child_that_pauses_is_resumed_and_retried_with_its_parent(hand: Hand, verb: str, ended: str) -> None:
+def test_a_failed_child_that_pauses_is_resumed_and_retried_with_its_parent(
+    hand: Hand, verb: str, ended: str
+) -> None:
     """Naive: the parent is not paused itself, and none of its nodes has failed, so both do nothing and it waits for ever."""
     child = Workflow("child", on_error="pause")
     child.add(flows.act, name="bad")
@@ -130,7 +143,10 @@ def test_a_failed_child_that_pauses_is_resumed_and_retried_with_its_parent(hand:
     getattr(handle, verb)()
     assert hand.take() == ({"bad"} if verb == "retry" else set())
     hand.finish()
-    assert (handle.status(), statuses(handle)) == ("COMPLETED", {"child": ended, "end": "COMPLETED"})
+    assert (handle.status(), statuses(handle)) == (
+        "COMPLETED",
+        {"child": ended, "end": "COMPLETED"},
+    )
 
 
 @pytest.mark.parametrize(
@@ -142,7 +158,9 @@ def test_a_failed_child_that_pauses_is_resumed_and_retried_with_its_parent(hand:
         ({"status": "EXPIRED", "error_code": "TASK_EXPIRED"}, "EXPIRED"),
     ],
 )
-def test_whatever_ends_a_task_is_found_once(hand: Hand, columns: dict[str, Any], expected: str) -> None:
+def test_whatever_ends_a_task_is_found_once(
+    hand: Hand, columns: dict[str, Any], expected: str
+) -> None:
     """Naive: only engines that settle advance a run; or a missing result stops it."""
     flow = Workflow("found")
     flow.add(flows.act, flow.add(flows.act, name="first"), allow_failed=True, name="second")
@@ -160,7 +178,9 @@ def test_whatever_ends_a_task_is_found_once(hand: Hand, columns: dict[str, Any],
     assert (handle.status(), tasks_of(handle)) == ("COMPLETED", 2)
 
 
-def test_ready_nodes_that_a_turn_left_are_found_page_by_page(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ready_nodes_that_a_turn_left_are_found_page_by_page(
+    hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Naive: what is more than one turn sends is remembered only by the engine that dies."""
     monkeypatch.setattr(advancer, "LIMIT", 2)
     flow = Workflow("many")
@@ -191,23 +211,32 @@ def test_a_run_that_cannot_be_advanced_does_not_hold_up_the_others(hand: Hand) -
     poisoned = handles[2]
     with refused("horsies_workflow_nodes", f"new.workflow_id = '{poisoned.workflow_id}'"):
         hand.engine.advancer.turn(hand.engine.workflows)
-    assert [statuses(handle)["second"] for handle in handles] == ["ENQUEUED"] * 2 + ["PENDING"] + ["ENQUEUED"] * 2
+    assert [statuses(handle)["second"] for handle in handles] == ["ENQUEUED"] * 2 + ["PENDING"] + [
+        "ENQUEUED"
+    ] * 2
     assert statuses(poisoned)["first"] == "ENQUEUED"
     hand.engine.start()
     hand.engine.run_all()
     assert {handle.status() for handle in handles} == {"COMPLETED"}
 
 
-def test_an_error_of_many_runs_is_logged_once_without_rows(hand: Hand, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_of_many_runs_is_logged_once_without_rows(
+    hand: Hand, caplog: pytest.LogCaptureFixture
+) -> None:
     """Naive: a line of kilobytes for each run, again every 5 s; 300 such runs filled a disk."""
     settled(hand, 9)
     with refused("horsies_workflow_nodes"):
         hand.engine.advancer.turn(hand.engine.workflows, seconds=60)
     (record,) = [record for record in caplog.records if record.levelname == "WARNING"]
-    assert re.fullmatch(r"workflow run [-0-9a-f]{36} could not be advanced; trying again: refused", record.getMessage())
+    assert re.fullmatch(
+        r"workflow run [-0-9a-f]{36} could not be advanced; trying again: refused",
+        record.getMessage(),
+    )
     assert not record.exc_info
     twin = hand.engine.advancer.twin(lambda _: None)
-    assert twin.repeats.kinds == {"RaiseException": (hand.engine.advancer.repeats.kinds["RaiseException"][0], 8)}
+    assert twin.repeats.kinds == {
+        "RaiseException": (hand.engine.advancer.repeats.kinds["RaiseException"][0], 8)
+    }
 
 
 # runs that end and continue as another run
@@ -222,7 +251,9 @@ def second(**options: Any) -> Workflow:
 
 def test_a_run_ends_and_its_successor_begins_with_its_values(hand: Hand) -> None:
     following = Workflow("following")
-    following.returns(following.add(flows.plus, following.input("a", int), b=following.input("b", int)))
+    following.returns(
+        following.add(flows.plus, following.input("a", int), b=following.input("b", int))
+    )
     flow = Workflow("first")
     value = flow.add(flows.number, 4)
     flow.continue_as(following, a=value, b=3)
@@ -246,14 +277,20 @@ def test_a_run_ends_and_its_successor_begins_with_its_values(hand: Hand) -> None
     assert hand.claims["plus"].kwargs == '{"a": 4, "b": 3}'
     hand.end("plus", value=7)
     hand.end("slow", code="TASK_CANCELLED")
-    assert (found.get(0).ok_value, handle.status(), statuses(handle)["slow"]) == (7, "COMPLETED", "CANCELLED")
+    assert (found.get(0).ok_value, handle.status(), statuses(handle)["slow"]) == (
+        7,
+        "COMPLETED",
+        "CANCELLED",
+    )
     assert handle.get(0).ok_value == 7
     refuses("it continued as another run", handle.retry)
     assert handle.cancel() is False
     assert hand.engine.workflows.owed(None, 9) == []
 
 
-def test_async_code_follows_a_loop_and_the_value_is_not_read_with_the_type_of_the_first_run() -> None:
+def test_async_code_follows_a_loop_and_the_value_is_not_read_with_the_type_of_the_first_run() -> (
+    None
+):
     flow = Workflow("first")
     flow.returns(flow.add(flows.page, "en", flow.add(flows.next_round_async, 2)))
     handle = flow.send()
@@ -290,7 +327,8 @@ def test_a_loop_keeps_its_key_and_one_run_lives_at_a_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "status", "node", "runs"), [(None, "COMPLETED", "COMPLETED", 2), ("BROKEN", "FAILED", "SKIPPED", 1)]
+    ("code", "status", "node", "runs"),
+    [(None, "COMPLETED", "COMPLETED", 2), ("BROKEN", "FAILED", "SKIPPED", 1)],
 )
 def test_a_successor_waits_for_the_success_of_the_task_that_adds_it_and_is_one_in_all_attempts(
     hand: Hand, code: str | None, status: str, node: str, runs: int
@@ -311,7 +349,9 @@ def test_a_successor_waits_for_the_success_of_the_task_that_adds_it_and_is_one_i
     assert (WorkflowRun.objects.count(), handle.latest().status()) == (runs, status)
 
 
-def test_a_run_that_continues_begins_one_successor_cancels_runs_inside_and_undoes_nothing(hand: Hand) -> None:
+def test_a_run_that_continues_begins_one_successor_cancels_runs_inside_and_undoes_nothing(
+    hand: Hand,
+) -> None:
     child = Workflow("child")
     child.add(flows.act, after=child.add(flows.act, name="inside"), name="then")
     flow = Workflow("parent")
@@ -374,13 +414,22 @@ def test_signals_decisions_and_controls_with_the_old_id_reach_the_last_run(hand:
     hand.engine.advance()
     assert statuses(last) == {"go": "COMPLETED", "legal": "COMPLETED", "stays": "WAITING"}
     assert (statuses(handle), handle.history()) == ({"continue": "COMPLETED"}, [])
-    assert [change.action for change in last.history()] == ["workflow.approve", "workflow.pause", "workflow.resume"]
+    assert [change.action for change in last.history()] == [
+        "workflow.approve",
+        "workflow.pause",
+        "workflow.resume",
+    ]
     assert handle.cancel()
-    assert (last.status(), handle.get(0).err_value.error_code) == ("CANCELLED", "WORKFLOW_CANCELLED")
+    assert (last.status(), handle.get(0).err_value.error_code) == (
+        "CANCELLED",
+        "WORKFLOW_CANCELLED",
+    )
     refuses(f"run {last.workflow_id} has ended", handle.signal, "go")
 
 
-def test_a_signal_whose_sender_had_not_seen_the_end_of_the_run_is_passed_on(hand: Hand, connect: Connect) -> None:
+def test_a_signal_whose_sender_had_not_seen_the_end_of_the_run_is_passed_on(
+    hand: Hand, connect: Connect
+) -> None:
     """Naive: it commits after the run has continued, and is never looked at, or stays with the run that has ended."""
     following = Workflow("second")
     following.continue_as(third(), after=following.add(flows.act, name="two"))
@@ -402,7 +451,9 @@ def test_a_signal_whose_sender_had_not_seen_the_end_of_the_run_is_passed_on(hand
     assert hand.engine.workflows.owed(None, 9) == []
 
 
-def test_a_control_that_waited_changes_the_last_run(hand: Hand, connect: Connect, aside: Aside) -> None:
+def test_a_control_that_waited_changes_the_last_run(
+    hand: Hand, connect: Connect, aside: Aside
+) -> None:
     flow = Workflow("first")
     flow.continue_as(third(), after=flow.add(flows.act, name="one"))
     handle = hand.send(flow)

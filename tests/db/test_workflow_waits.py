@@ -30,7 +30,11 @@ def node(handle: Any, name: str) -> WorkflowNode:
 
 
 def unused() -> list[Any]:
-    return list(WorkflowSignal.objects.filter(used_at=None).order_by("sent_at", "pk").values_list("data", flat=True))
+    return list(
+        WorkflowSignal.objects.filter(used_at=None)
+        .order_by("sent_at", "pk")
+        .values_list("data", flat=True)
+    )
 
 
 def send_many(handle: Any, name: str, keys: list[str | None]) -> None:
@@ -46,7 +50,9 @@ def advance_once(handle: Any, now: dt.datetime | None = None) -> Advanced:
     """Advance a run once, perhaps at another moment; only some of its signals are seen."""
     advancer = Advancer(1_000_000)
     advancer.now = now
-    with advancer.store(connection, channel_prefix(connection)).advancing(handle.workflow_id, [], [], LIMIT) as cursor:
+    with advancer.store(connection, channel_prefix(connection)).advancing(
+        handle.workflow_id, [], [], LIMIT
+    ) as cursor:
         return Advanced(*cursor.fetchall()[0])
 
 
@@ -100,7 +106,12 @@ def test_a_signal_is_the_value_of_the_node_that_takes_it() -> None:
     assert statuses(handle) == {"paid": "COMPLETED", "yes": "COMPLETED", "no": "SKIPPED"}
     assert handle.get(0).ok_value == handle.results()["yes"].ok_value == {"amount": 42}
     taken = WorkflowSignal.objects.get()
-    assert (taken.actor, taken.node, taken.used_at is None, taken.seen_at is None) == ("shop", 0, False, False)
+    assert (taken.actor, taken.node, taken.used_at is None, taken.seen_at is None) == (
+        "shop",
+        0,
+        False,
+        False,
+    )
 
 
 @pytest.mark.parametrize("chained", [False, True])
@@ -116,11 +127,15 @@ def test_an_advance_takes_some_of_many_signals_and_all_are_taken_in_order(chaine
     assert 0 < WorkflowNode.objects.filter(status="COMPLETED").count() < many
     drain()
     assert handle.status() == "COMPLETED"
-    assert [*WorkflowNode.objects.order_by("number").values_list("value", flat=True)] == [*range(many)]
+    assert [*WorkflowNode.objects.order_by("number").values_list("value", flat=True)] == [
+        *range(many)
+    ]
     assert unused() == [many]
 
 
-def test_a_signal_that_nobody_can_take_or_that_cannot_be_stored_is_refused_and_the_error_says_why() -> None:
+def test_a_signal_that_nobody_can_take_or_that_cannot_be_stored_is_refused_and_the_error_says_why() -> (
+    None
+):
     """Naive: what cannot be stored is refused by the database, which ends the transaction."""
     flow = Workflow("refuses")
     flow.signal("paid")
@@ -131,7 +146,9 @@ def test_a_signal_that_nobody_can_take_or_that_cannot_be_stored_is_refused_and_t
         handle.signal("paid")
         raise ZeroDivisionError
     drain()
-    assert statuses(handle)["paid"] == "WAITING", "a signal belongs to the transaction of its sender"
+    assert statuses(handle)["paid"] == "WAITING", (
+        "a signal belongs to the transaction of its sender"
+    )
     refuses("the signal 'paid' was not sent: .*object", handle.signal, "paid", object())
     with override_settings(HORSIES={"MAX_PAYLOAD_BYTES": 2_000}):
         refuses("2,002 bytes .* allows 2,000", handle.signal, "paid", "x" * 2_000)
@@ -146,10 +163,20 @@ def test_a_signal_that_nobody_can_take_or_that_cannot_be_stored_is_refused_and_t
         refuses(said, handle.signal, bad)
         refuses(said, handle.signal, "paid", key=bad)
         refuses(said, handle.signal, "paid", actor=bad)
-    refuses("no node .* waits for the signal 'pay'; its signals are 'paid'", handle.signal, "pay", error=LookupError)
+    refuses(
+        "no node .* waits for the signal 'pay'; its signals are 'paid'",
+        handle.signal,
+        "pay",
+        error=LookupError,
+    )
     no_gate = "waits for the gate 'reject'; its gates are 'approve'"
     refuses(no_gate, handle.approve, "reject", actor="ada", error=LookupError)
-    refuses("'approve' of run .* is not a signal but a gate: approve or", handle.signal, "approve", {"approved": True})
+    refuses(
+        "'approve' of run .* is not a signal but a gate: approve or",
+        handle.signal,
+        "approve",
+        {"approved": True},
+    )
     refuses("'paid' of run .* is not a gate but a signal", handle.approve, "paid", actor="ada")
     handle.signal("paid")
     drain()
@@ -191,7 +218,9 @@ def test_data_has_to_fit_one_of_the_nodes_that_can_take_it() -> None:
 
 
 @pytest.mark.parametrize("key", [None, "mine"])
-def test_only_signals_of_its_name_and_key_that_came_in_time_hold_a_timeout_back(key: str | None) -> None:
+def test_only_signals_of_its_name_and_key_that_came_in_time_hold_a_timeout_back(
+    key: str | None,
+) -> None:
     """Naive: a run that gets many signals times nothing out, until it has seen them all."""
     flow = Workflow("noise")
     flow.signal("noise", key="x")
@@ -205,7 +234,12 @@ def test_only_signals_of_its_name_and_key_that_came_in_time_hold_a_timeout_back(
         handle.signal("go", 1, key="other")
         WorkflowSignal.objects.filter(name="go").update(sent_at=dt.datetime.now(dt.UTC) + 2 * DAY)
     advance_once(handle, dt.datetime.now(dt.UTC) + 3 * DAY)
-    assert statuses(handle) == {"noise": "WAITING", "none came": "FAILED", "late": "FAILED", "in time": "WAITING"}
+    assert statuses(handle) == {
+        "noise": "WAITING",
+        "none came": "FAILED",
+        "late": "FAILED",
+        "in time": "WAITING",
+    }
     drain(until=3 * DAY)
     assert statuses(handle)["in time"] == "COMPLETED"
 
@@ -221,13 +255,20 @@ def test_waits_go_on_while_a_run_is_paused_and_nothing_follows_before_it_is_resu
     handle.pause()
     handle.signal("go", 5)
     assert drain(until=2 * DAY) == 0
-    assert statuses(handle) == {"sleep": "COMPLETED", "slept": "READY", "go": "COMPLETED", "told": "READY"}
+    assert statuses(handle) == {
+        "sleep": "COMPLETED",
+        "slept": "READY",
+        "go": "COMPLETED",
+        "told": "READY",
+    }
     handle.resume()
     assert drain() == 2
     assert handle.status() == "COMPLETED"
 
 
-def test_what_was_cancelled_rejected_or_timed_out_waits_anew_after_a_retry_and_what_waits_can_be_skipped() -> None:
+def test_what_was_cancelled_rejected_or_timed_out_waits_anew_after_a_retry_and_what_waits_can_be_skipped() -> (
+    None
+):
     flow = Workflow("ends")
     flow.sleep(DAY)
     flow.signal("go", timeout=MINUTE)
@@ -264,7 +305,9 @@ def test_a_text_of_digits_names_a_gate_and_is_not_its_number(verb: str) -> None:
     number = node(handle, "refund all").number
     decide = getattr(handle, verb)
 
-    refuses("give the number of a node as an int", decide, str(number), actor="ada", error=LookupError)
+    refuses(
+        "give the number of a node as an int", decide, str(number), actor="ada", error=LookupError
+    )
     for other in (number + 1, -1, 2**70):
         refuses("its gates are 'refund all'", decide, other, actor="ada", error=LookupError)
     refuses("gate must be a str", decide, True, actor="ada")
@@ -289,7 +332,13 @@ def test_waits_join_have_conditions_and_are_members_of_child_runs() -> None:
     found = statuses(handle)
     assert (found["never"], found["end"], found["any"]) == ("SKIPPED", "PENDING", "COMPLETED")
     waits = handle.children()["child"]
-    refuses(f"The run of its node 'child' does: signal {waits.workflow_id}", handle.signal, "go", 3, error=LookupError)
+    refuses(
+        f"The run of its node 'child' does: signal {waits.workflow_id}",
+        handle.signal,
+        "go",
+        3,
+        error=LookupError,
+    )
     waits.signal("go", 3)
     drain()
     assert (handle.results()["end"].ok_value, handle.status()) == (3, "COMPLETED")
@@ -309,13 +358,20 @@ def test_a_running_task_adds_waits_and_those_of_a_map_have_names_of_their_own() 
     flow.map(adds_waits, n=[1, 2])
     handle = flow.send()
     assert drain() == 4
-    found = {name.removesuffix("[1]"): status for name, status in statuses(handle).items() if name.endswith("[1]")}
+    found = {
+        name.removesuffix("[1]"): status
+        for name, status in statuses(handle).items()
+        if name.endswith("[1]")
+    }
     assert found == {
         "sleep": "WAITING", "go": "PENDING", "told": "PENDING", "until": "WAITING", "approve": "WAITING",
         "announce approve": "COMPLETED",
     }  # fmt: skip
     open_gate(handle, "approve[1]")
-    assert (statuses(handle)["approve[0]"], statuses(handle)["approve[1]"]) == ("WAITING", "COMPLETED")
+    assert (statuses(handle)["approve[0]"], statuses(handle)["approve[1]"]) == (
+        "WAITING",
+        "COMPLETED",
+    )
     for number in (7, 8):
         handle.signal("go", number)
     assert drain(until=2 * DAY) == 2
@@ -339,7 +395,9 @@ def test_signals_and_waits_of_a_run_that_was_deleted_by_hand_are_deleted() -> No
 
 @pytest.mark.parametrize("many", [1, 200], ids=["one", "more than an advance looks at"])
 @pytest.mark.parametrize("early", [True, False], ids=["before the wait", "during the wait"])
-def test_the_signal_that_was_sent_first_is_taken_first_whatever_the_ids(early: bool, many: int) -> None:
+def test_the_signal_that_was_sent_first_is_taken_first_whatever_the_ids(
+    early: bool, many: int
+) -> None:
     flow = Workflow("two")
     flow.signal("go", name="wait", after=flow.add(flows.number, 1))
     handle = flow.send()

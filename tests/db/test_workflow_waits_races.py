@@ -46,7 +46,9 @@ def sleeping(many: int) -> list[Any]:
     return [flow.send() for _ in range(many)]
 
 
-def test_two_signals_at_once_for_one_wait_are_taken_by_one_and_kept(engines: Engines, aside: Aside) -> None:
+def test_two_signals_at_once_for_one_wait_are_taken_by_one_and_kept(
+    engines: Engines, aside: Aside
+) -> None:
     """Naive: each engine gives its signal to the node, and the second value replaces the first, or both are marked as taken."""
     one, two = engines(), engines()
     handle = waiting()
@@ -62,7 +64,9 @@ def test_two_signals_at_once_for_one_wait_are_taken_by_one_and_kept(engines: Eng
     assert Task.objects.count() == 1
 
 
-def test_a_signal_that_commits_during_an_advance_is_not_seen(engines: Engines, connect: Connect, aside: Aside) -> None:
+def test_a_signal_that_commits_during_an_advance_is_not_seen(
+    engines: Engines, connect: Connect, aside: Aside
+) -> None:
     """Naive: all unseen signals are marked at the end. The advance stands still after it has read the signals."""
     one, holder = engines(), connect()
     handle = waiting()
@@ -78,7 +82,9 @@ def test_a_signal_that_commits_during_an_advance_is_not_seen(engines: Engines, c
     assert [each.workflow for each in one.workflows.owed(None, 9)] == [handle.workflow_id]
 
 
-def test_a_cancel_and_a_signal_at_once_leave_nothing_that_waits(engine: Engine, aside: Aside) -> None:
+def test_a_cancel_and_a_signal_at_once_leave_nothing_that_waits(
+    engine: Engine, aside: Aside
+) -> None:
     """Naive: the signal wakes a node of a run that has ended, or is looked for for ever."""
     handle = waiting()
     with transaction.atomic():
@@ -93,7 +99,9 @@ def test_a_cancel_and_a_signal_at_once_leave_nothing_that_waits(engine: Engine, 
 # many that wake together
 
 
-def test_two_workers_that_wake_runs_share_them_and_each_sends_its_task_once(engines: Engines) -> None:
+def test_two_workers_that_wake_runs_share_them_and_each_sends_its_task_once(
+    engines: Engines,
+) -> None:
     """Naive: the second worker waits for the runs that the first one holds, or finds only those."""
     one, two = engines(), engines()
     two.conn.execute("SET lock_timeout = '5s'")
@@ -139,9 +147,15 @@ def test_runs_inside_and_their_parents_are_told_what_a_timeout_ended(engines: En
 
 # What waits in a run with a timer, and two tasks beside it, and perhaps one that fails.
 WOKEN: list[Callable[[Workflow, Node, Node, Node], object]] = [
-    lambda flow, timer, one, two: [flow.add(flows.act, one, after=timer, name=name) for name in "ab"],  # paused
-    lambda flow, timer, one, two: [flow.add(flows.act, one, after=timer, name=name) for name in "ab"],  # one at a time
-    lambda flow, timer, one, two: flow.add(flows.act, after=[timer, flow.gate("never")], join="any"),
+    lambda flow, timer, one, two: [
+        flow.add(flows.act, one, after=timer, name=name) for name in "ab"
+    ],  # paused
+    lambda flow, timer, one, two: [
+        flow.add(flows.act, one, after=timer, name=name) for name in "ab"
+    ],  # one at a time
+    lambda flow, timer, one, two: flow.add(
+        flows.act, after=[timer, flow.gate("never")], join="any"
+    ),
     lambda flow, timer, one, two: flow.add(flows.act, after=timer, when=one.matches("$ == 2")),
     lambda flow, timer, one, two: flow.add(flows.act, after=[timer, flow.sleep(1_000)]),
     lambda flow, timer, one, two: flow.add(flows.act, after=[timer, flow.gate("never")]),
@@ -149,23 +163,34 @@ WOKEN: list[Callable[[Workflow, Node, Node, Node], object]] = [
         flows.act, after=[timer, flow.signal("go", timeout=1_000)], allow_failed=True
     ),
     lambda flow, timer, one, two: flow.map(flows.act, value=[1, 2], after=timer),
-    lambda flow, timer, one, two: flow.signal("go", timeout=1_000, after=timer, on_timeout="complete"),
+    lambda flow, timer, one, two: flow.signal(
+        "go", timeout=1_000, after=timer, on_timeout="complete"
+    ),
     lambda flow, timer, one, two: flow.add(
         flows.act, [one, two], after=[timer, flow.add(flows.act, name="bad")], allow_failed=True
     ),
-    lambda flow, timer, one, two: flow.add(flows.act, after=[timer, flow.add(flows.act, name="bad")]),
+    lambda flow, timer, one, two: flow.add(
+        flows.act, after=[timer, flow.add(flows.act, name="bad")]
+    ),
     lambda flow, timer, one, two: None,
 ]
 
 
-def test_runs_that_wake_together_end_like_those_that_are_advanced_one_by_one(engines: Engines) -> None:
+def test_runs_that_wake_together_end_like_those_that_are_advanced_one_by_one(
+    engines: Engines,
+) -> None:
     """Naive: what is done for many at once forgets a join, a condition, a limit, a pause, or a node that only waits."""
 
     def ends(wake: Callable[[Engine], object]) -> list[Any]:
         one, handles = engines(), []
         for number, build in enumerate(WOKEN):
             flow = Workflow(f"wakes {number}", max_in_flight=1 if number == 1 else None)
-            build(flow, flow.sleep(1_000), flow.add(flows.act, name="first"), flow.add(flows.act, name="second"))
+            build(
+                flow,
+                flow.sleep(1_000),
+                flow.add(flows.act, name="first"),
+                flow.add(flows.act, name="second"),
+            )
             handles.append(flow.send())
         for claim in one.take():
             name = WorkflowNode.objects.get(task_id=claim.id).name
@@ -176,7 +201,9 @@ def test_runs_that_wake_together_end_like_those_that_are_advanced_one_by_one(eng
         wake(one)
         before = [statuses(handle) for handle in handles]
         runs = [handle.workflow_id for handle in handles]
-        assert not WorkflowNode.objects.filter(status="WAITING", kind="timer", workflow_id__in=runs).exists()
+        assert not WorkflowNode.objects.filter(
+            status="WAITING", kind="timer", workflow_id__in=runs
+        ).exists()
         handles[0].resume()
         one.run_all()
         let_time_pass()
@@ -191,7 +218,9 @@ def test_runs_that_wake_together_end_like_those_that_are_advanced_one_by_one(eng
     assert ends(together) == ends(Engine.advance)
 
 
-def test_a_worker_that_is_told_of_a_signal_advances_the_run_unless_another_one_has_done_it(engines: Engines) -> None:
+def test_a_worker_that_is_told_of_a_signal_advances_the_run_unless_another_one_has_done_it(
+    engines: Engines,
+) -> None:
     """Naive: every worker of a large fleet advances, and locks, each run that gets a signal."""
     one, two = engines(), engines()
     handle = waiting()
@@ -225,11 +254,16 @@ SELECT horsies_uuid7(run), md5(run::text)::uuid, 'other', '1', 'test', now() FRO
 
 def idle(engine: Engine) -> int:
     """Return how many entries of indexes the two looks of an idle tick read."""
-    looks = (partial(engine.workflows.owed, None, 1_000), partial(engine.workflows.wake, 1_000, 200))
+    looks = (
+        partial(engine.workflows.owed, None, 1_000),
+        partial(engine.workflows.wake, 1_000, 200),
+    )
     return sum(entries(engine.conn, look) for look in looks)
 
 
-def test_an_idle_tick_reads_as_little_with_many_sleeping_runs(engines: Engines, connect: Connect) -> None:
+def test_an_idle_tick_reads_as_little_with_many_sleeping_runs(
+    engines: Engines, connect: Connect
+) -> None:
     """Of the runs that sleep, each waits for time and for signals, and has got one that nobody takes."""
     empty, admin = idle(engines()), connect()
     for statement in SLEEPING.split(";"):
@@ -299,7 +333,9 @@ def test_a_decision_does_not_open_the_gate_that_a_retry_opens_anew() -> None:
     found = gate(handle)
     assert (found.status, found.opening, found.decided_by) == ("WAITING", 2, None)
     user = User.objects.create_user("bob")
-    decide = partial(operations.decide_opening, handle.workflow_id, found.number, approved=True, user=user)
+    decide = partial(
+        operations.decide_opening, handle.workflow_id, found.number, approved=True, user=user
+    )
     refuses("was opened anew since: look at it again", decide, 1)  # a tab from before
     drain()
     assert gate(handle).status == "WAITING"
@@ -321,7 +357,9 @@ def test_a_double_click_does_not_decide_the_gate_of_the_next_round() -> None:
     flow.add(asks_again, 1)
     handle = run(flow)
     number, user = gate(handle).number, User.objects.create_user("ada")
-    decide = partial(operations.decide_opening, handle.workflow_id, number, 1, approved=True, user=user)
+    decide = partial(
+        operations.decide_opening, handle.workflow_id, number, 1, approved=True, user=user
+    )
     decide()
     drain()
     assert gate(handle).number != number
@@ -334,7 +372,12 @@ def test_a_gate_that_does_not_wait_is_not_decided_and_nothing_is_kept_for_it() -
     flow = Workflow("contract")
     flow.gate("legal", after=flow.add(flows.number, 1))
     handle = flow.send()
-    refuses("'legal' of run .* is not open yet: decide when it waits", handle.approve, "legal", actor="ada")
+    refuses(
+        "'legal' of run .* is not open yet: decide when it waits",
+        handle.approve,
+        "legal",
+        actor="ada",
+    )
     refuses("is not open yet", open_gate, handle, "legal")
     drain()
     assert gate(handle).status == "WAITING"
@@ -345,7 +388,9 @@ def test_a_gate_that_does_not_wait_is_not_decided_and_nothing_is_kept_for_it() -
     skipped, cancelled, late = gated(), gated(), gated(timeout=HOUR)
     let_time_pass()
     for _ in range(2):  # before and after a worker saw it
-        refuses(r"is not open any more: its time was over at \d\d", late.approve, "legal", actor="ada")
+        refuses(
+            r"is not open any more: its time was over at \d\d", late.approve, "legal", actor="ada"
+        )
         drain()
     skipped.skip("legal")
     cancelled.cancel()
@@ -356,12 +401,20 @@ def test_a_gate_that_does_not_wait_is_not_decided_and_nothing_is_kept_for_it() -
 # who decides
 
 
-def test_a_user_needs_the_permission_of_a_gate_and_another_one_that_was_checked_does_not_decide() -> None:
+def test_a_user_needs_the_permission_of_a_gate_and_another_one_that_was_checked_does_not_decide() -> (
+    None
+):
     """Naive: a decision that was checked against an unprotected gate opens one of that name with a permission."""
     ada, bob = User.objects.create_user("ada"), User.objects.create_user("bob")
     ada.user_permissions.add(Permission.objects.get(codename="operate_workflow"))
     handle = gated(permission="horsies.operate_workflow")
-    refuses(r"bob .* horsies\.operate_workflow .* 'legal'", handle.approve, "legal", user=bob, error=PermissionDenied)
+    refuses(
+        r"bob .* horsies\.operate_workflow .* 'legal'",
+        handle.approve,
+        "legal",
+        user=bob,
+        error=PermissionDenied,
+    )
     with writing() as store:
         for checked in (None, "horsies.look"):
             assert not store.decide(handle.workflow_id, 0, 1, checked, True, "ada", None)
@@ -376,7 +429,13 @@ def test_a_user_needs_the_permission_of_a_gate_to_skip_it() -> None:
     handle = gated(permission="horsies.operate_workflow")
     node = gate(handle)
 
-    refuses(r"ada .* horsies\.operate_workflow .* 'legal'", handle.skip, node.name, user=ada, error=PermissionDenied)
+    refuses(
+        r"ada .* horsies\.operate_workflow .* 'legal'",
+        handle.skip,
+        node.name,
+        user=ada,
+        error=PermissionDenied,
+    )
     assert (gate(handle).status, changes()) == ("WAITING", [])
 
     ada.user_permissions.add(Permission.objects.get(codename="operate_workflow"))
@@ -404,16 +463,27 @@ def test_of_several_open_gates_of_one_name_one_is_decided_by_its_number() -> Non
         flow.add(asks_again, 0, name=name)
     handle = flow.send()
     drain()
-    one, other = WorkflowNode.objects.filter(kind="gate").order_by("number").values_list("number", flat=True)
-    refuses(f"several open gates 'legal': .* by its number: {one}, {other}", handle.approve, "legal", actor="ada")
+    one, other = (
+        WorkflowNode.objects.filter(kind="gate").order_by("number").values_list("number", flat=True)
+    )
+    refuses(
+        f"several open gates 'legal': .* by its number: {one}, {other}",
+        handle.approve,
+        "legal",
+        actor="ada",
+    )
     handle.approve(other, actor="ada")
     drain()
-    assert [*WorkflowNode.objects.filter(status="WAITING").values_list("number", flat=True)] == [one]
+    assert [*WorkflowNode.objects.filter(status="WAITING").values_list("number", flat=True)] == [
+        one
+    ]
     handle.approve("legal", actor="ada")
     assert handle.status() == "COMPLETED"
 
 
-def test_a_decision_waits_for_another_one_and_is_told_that_it_came_second(connect: Connect, aside: Aside) -> None:
+def test_a_decision_waits_for_another_one_and_is_told_that_it_came_second(
+    connect: Connect, aside: Aside
+) -> None:
     handle = gated()
     with transaction.atomic():
         get_workflow(handle.workflow_id).approve("legal", actor="ada")

@@ -47,7 +47,9 @@ def run(flow: Workflow) -> Any:
     return handle
 
 
-def refuses(said: str, call: Callable[..., object], *args: Any, error: Any = WorkflowError, **how: Any) -> None:
+def refuses(
+    said: str, call: Callable[..., object], *args: Any, error: Any = WorkflowError, **how: Any
+) -> None:
     """Check that a call raises an error that says so."""
     with pytest.raises(error, match=said):
         call(*args, **how)
@@ -100,7 +102,12 @@ def test_a_batch_calls_back_about_a_member_that_expired() -> None:
     past = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=1)
     batch.add(flows.number.with_options(good_until=past), 1, name="member")
     handle = run(with_callbacks(batch))
-    assert statuses(handle) == {"member": "EXPIRED", "good": "SKIPPED", "bad": "COMPLETED", "end": "COMPLETED"}
+    assert statuses(handle) == {
+        "member": "EXPIRED",
+        "good": "SKIPPED",
+        "bad": "COMPLETED",
+        "end": "COMPLETED",
+    }
     assert handle.status() == "FAILED"
 
 
@@ -114,7 +121,10 @@ def test_an_empty_batch_is_a_success_and_no_failure(members: list[int] | None) -
     outer.add(with_callbacks(batch), name="batch")
     for handle in (run(batch), run(outer).children()["batch"]):
         assert handle.status() == "COMPLETED"
-        assert statuses(handle).items() >= {"good": "COMPLETED", "bad": "SKIPPED", "end": "COMPLETED"}.items()
+        assert (
+            statuses(handle).items()
+            >= {"good": "COMPLETED", "bad": "SKIPPED", "end": "COMPLETED"}.items()
+        )
         assert handle.results()["bad"].err_value.error_code == "UPSTREAM_SKIPPED"
     only_failure = Batch("nothing failed")
     only_failure.on_failure(flows.number, 1)
@@ -150,7 +160,9 @@ def numbered(*numbers: int, key: str | None = None) -> Workflow:
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 5_000])
-def test_many_workflows_are_sent_in_order_in_any_chunks(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+def test_many_workflows_are_sent_in_order_in_any_chunks(
+    monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
     monkeypatch.setattr(send, "CHUNK", chunk)
     sizes = (1, 1, 3, 1, 2, 1)
     handles = Workflow.send_many(numbered(*range(size)) for size in sizes)
@@ -164,10 +176,17 @@ def test_many_workflows_are_sent_in_order_in_any_chunks(monkeypatch: pytest.Monk
 def test_of_many_workflows_all_or_none_are_sent() -> None:
     numbered(1, key="here").send()
     bad = Workflow("bad").add("nothing").flow
-    refuses("no task named", Workflow.send_many, [numbered(1), numbered(2), bad], error=WorkflowDefinitionError)
+    refuses(
+        "no task named",
+        Workflow.send_many,
+        [numbered(1), numbered(2), bad],
+        error=WorkflowDefinitionError,
+    )
     refuses("another graph", Workflow.send_many, [numbered(1), numbered(2, key="here")])
     assert WorkflowRun.objects.count() == 1
-    one, other, same = Workflow.send_many([numbered(1, key="new"), numbered(2), numbered(1, key="new")])
+    one, other, same = Workflow.send_many(
+        [numbered(1, key="new"), numbered(2), numbered(1, key="new")]
+    )
     assert (one == same, WorkflowRun.objects.count()) == (True, 3)
 
 
@@ -222,11 +241,16 @@ def test_the_error_of_a_map_says_what_became_of_one_of_its_tasks_that_failed() -
     flow.map(flows.odd_fails, n=[0, 1, 2])
     handle = run(flow)
     node = WorkflowNode.objects.get(workflow_id=handle.workflow_id)
-    assert node.error == "1 of 3 tasks did not complete; one of them: UNHANDLED_ERROR: ValueError: 1 is odd"
+    assert (
+        node.error
+        == "1 of 3 tasks did not complete; one of them: UNHANDLED_ERROR: ValueError: 1 is odd"
+    )
     assert "ValueError: 1 is odd" in handle.get(0).err_value.message
 
 
-def test_async_tasks_grow_and_read_results_which_leave_out_no_node_although_two_have_one_name() -> None:
+def test_async_tasks_grow_and_read_results_which_leave_out_no_node_although_two_have_one_name() -> (
+    None
+):
     """Naive: they are kept by name, and one hides the other."""
     flow = Workflow("async")
     for n in (1, 2):
@@ -235,14 +259,20 @@ def test_async_tasks_grow_and_read_results_which_leave_out_no_node_although_two_
     handle = run(flow)
     assert handle.get(0).ok_value == 9
     found = {name: result.ok_value for name, result in handle.results().items()}
-    numbers = WorkflowNode.objects.filter(name="first").order_by("number").values_list("number", flat=True)
+    numbers = (
+        WorkflowNode.objects.filter(name="first")
+        .order_by("number")
+        .values_list("number", flat=True)
+    )
     assert sorted([found["first"], found[f"first ({numbers[1]})"]]) == [1, 2]
     assert {5, 7} <= {value for name, value in found.items() if name.startswith("sum")}
     assert len(found) == WorkflowNode.objects.count()
 
 
 @pytest.mark.parametrize("what", ["same", "graph", "argument", "task", "input", "list", "key"])
-def test_a_second_attempt_that_adds_another_node_is_told(what: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_second_attempt_that_adds_another_node_is_told(
+    what: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """Naive: the earlier node is kept in silence, mixed with those of the later attempt."""
     flow = Workflow("grows anew")
     flow.add(flows.grows_anew, what, 30)
@@ -250,12 +280,17 @@ def test_a_second_attempt_that_adds_another_node_is_told(what: str, caplog: pyte
     assert handle.status() == "COMPLETED"
     told = handle.history()
     if what == "same":
-        assert (told, [record.message for record in caplog.records if record.levelname == "WARNING"]) == ([], [])
+        assert (
+            told,
+            [record.message for record in caplog.records if record.levelname == "WARNING"],
+        ) == ([], [])
         return
     assert len(told) == (20 if what == "argument" else 1)
     assert (told[0].actor, told[0].action) == (flows.grows_anew.name, "workflow.keep")
     assert "attempt 2 adds 'node" in str(told[0].reason)
-    assert str(told[0].reason).endswith("with other arguments: the node of an earlier attempt stays")
+    assert str(told[0].reason).endswith(
+        "with other arguments: the node of an earlier attempt stays"
+    )
     logged = [message for message in caplog.messages if "attempt 2 adds" in message]
     assert logged[0].startswith(f"workflow run {handle.workflow_id}")
     if what == "argument":
@@ -303,7 +338,11 @@ def read(values: Results[int]) -> list[int]:
 
 def values(handle: Any) -> dict[str, Any]:
     """Return the values of the nodes that have one."""
-    return {name: found.ok_value for name, found in handle.results().items() if found is not None and found.is_ok()}
+    return {
+        name: found.ok_value
+        for name, found in handle.results().items()
+        if found is not None and found.is_ok()
+    }
 
 
 # elements that were skipped
@@ -317,7 +356,9 @@ def test_elements_that_were_passed_over_are_not_open_in_progress() -> None:
     assert run(flow).progress() == (8, 6, 0, 0, 2)
 
 
-def test_a_map_that_was_skipped_by_hand_is_skipped_in_progress_and_what_a_cancel_kept_back_a_failure() -> None:
+def test_a_map_that_was_skipped_by_hand_is_skipped_in_progress_and_what_a_cancel_kept_back_a_failure() -> (
+    None
+):
     """Naive: skipped elements count as failed, because it is known how many they are; or what was not sent as completed."""
     flow = Workflow("skipped", max_in_flight=1)
     flow.map(flows.plus, a=[1, 2, 3], name="map")
@@ -357,7 +398,9 @@ def test_a_map_in_a_list_gives_its_elements_in_order(monkeypatch: pytest.MonkeyP
     assert values(handle)["read"] == [6, *expected]
     for size in range(1, 10):
         monkeypatch.setattr(arguments, "CHUNK", size)
-        assert [*Results(handle.workflow_id, reader.number, "values", shape_of(int, "it"))] == expected
+        assert [
+            *Results(handle.workflow_id, reader.number, "values", shape_of(int, "it"))
+        ] == expected
 
 
 def test_a_redacted_result_or_element_of_a_map_fails_what_takes_it() -> None:
@@ -433,9 +476,12 @@ def test_a_run_whose_value_is_too_large_has_failed_and_its_node_too(settings: An
 
 @pytest.mark.usefixtures("small_payloads")
 @pytest.mark.parametrize(
-    ("element", "many", "status"), [("x" * 1_900, 2, "FAILED"), (7, 600, "COMPLETED"), (7, 700, "FAILED")]
+    ("element", "many", "status"),
+    [("x" * 1_900, 2, "FAILED"), (7, 600, "COMPLETED"), (7, 700, "FAILED")],
 )
-def test_the_values_of_a_map_are_as_large_as_their_json(element: Any, many: int, status: str) -> None:
+def test_the_values_of_a_map_are_as_large_as_their_json(
+    element: Any, many: int, status: str
+) -> None:
     """Naive: as large as what is stored: a long text is compressed there, and a small number takes more."""
     flow = Workflow("sizes")
     flow.returns(flow.map(flows.anything, value=[element] * many))
@@ -468,7 +514,9 @@ def test_a_run_whose_output_was_redacted_has_failed(output: str) -> None:
     child.returns(node)
     handle = run(inside(child))
     inner = handle.children()["child"]
-    redact(Task.objects.get(workflow_id=inner.workflow_id, node=node.number).pk, actor="x", reason="y")
+    redact(
+        Task.objects.get(workflow_id=inner.workflow_id, node=node.number).pk, actor="x", reason="y"
+    )
     inner.approve("go", actor="ada")
     drain()
     assert (inner.status(), code_of(inner)) == ("FAILED", "RESULT_REDACTED")
@@ -495,9 +543,15 @@ def test_the_value_of_a_workflow_that_returns_another_one_has_its_type() -> None
     flow = nested(2)
     flow.add(make, 7)
     handle = run(flow)
-    assert (handle.get(0).ok_value, values(handle)) == ([INVOICE], {"inner": [INVOICE], "make": INVOICE})
+    assert (handle.get(0).ok_value, values(handle)) == (
+        [INVOICE],
+        {"inner": [INVOICE], "make": INVOICE},
+    )
     by_id, stored = get_workflow(handle.workflow_id), {"number": 7, "due": "2026-11-24"}
-    assert (by_id.get(0).ok_value, values(by_id)) == ([stored], {"inner": [stored], "make": INVOICE})
+    assert (by_id.get(0).ok_value, values(by_id)) == (
+        [stored],
+        {"inner": [stored], "make": INVOICE},
+    )
 
 
 def test_the_data_of_a_signal_has_the_type_of_its_annotation() -> None:
@@ -510,6 +564,13 @@ def test_the_data_of_a_signal_has_the_type_of_its_annotation() -> None:
     handle.signal("due", INVOICE.due)
     drain()
     assert handle.get(0).ok_value == INVOICE.due
-    assert values(handle) == values(flow.handle(handle.workflow_id)) == {"due": INVOICE.due, "never": None}
-    assert changed.handle(handle.workflow_id).get(0).err_value.error_code == "RESULT_DESERIALIZATION_ERROR"
+    assert (
+        values(handle)
+        == values(flow.handle(handle.workflow_id))
+        == {"due": INVOICE.due, "never": None}
+    )
+    assert (
+        changed.handle(handle.workflow_id).get(0).err_value.error_code
+        == "RESULT_DESERIALIZATION_ERROR"
+    )
     assert get_workflow(handle.workflow_id).get(0).ok_value == "2026-11-24"

@@ -24,9 +24,18 @@ from tests.db.test_statements import explained
 from tests.support.deadlines import wait_until
 from tests.support.factories import now
 
-KINDS = ("tasks", "task_attempts", "workflows", "workflow_nodes", "workflow_edges", "workflow_signals")
+KINDS = (
+    "tasks",
+    "task_attempts",
+    "workflows",
+    "workflow_nodes",
+    "workflow_edges",
+    "workflow_signals",
+)
 TABLES = [f"horsies_{kind}" for kind in KINDS]
-POSTPONE = "UPDATE horsies_tasks SET enqueued_at = now() + interval '1 year' WHERE finished_at IS NULL"
+POSTPONE = (
+    "UPDATE horsies_tasks SET enqueued_at = now() + interval '1 year' WHERE finished_at IS NULL"
+)
 
 
 ANALYZE = f"ANALYZE {', '.join(TABLES)}"
@@ -58,19 +67,25 @@ def fill(state: str, admin: Any) -> None:
     for table in TABLES:
         admin.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
     admin.execute(f"TRUNCATE {', '.join(TABLES)} CASCADE")
-    admin.execute("DELETE FROM pg_statistic WHERE starelid = ANY (%s::text[]::regclass[])", [list(TABLES)])
+    admin.execute(
+        "DELETE FROM pg_statistic WHERE starelid = ANY (%s::text[]::regclass[])", [list(TABLES)]
+    )
     for statement in STATES[state]:
         admin.execute(statement)
 
 
 def full_scans(notices: list[str]) -> set[str]:
     """Return the tables of which statements inside functions, whose plans are pinned, read every row."""
-    plans = "\n".join(notice.partition("plan:")[2] for notice in notices if "Query Text: -- " not in notice)
+    plans = "\n".join(
+        notice.partition("plan:")[2] for notice in notices if "Query Text: -- " not in notice
+    )
     return set(re.findall(r"Seq Scan on (horsies_(?:tasks|task_attempts|workflow\w+))", plans))
 
 
 @pytest.mark.parametrize("state", ["empty", "stale", "emptied", "large"])
-def test_a_run_is_advanced_and_deleted_through_indexes(engines: Engines, connect: Connect, state: str) -> None:
+def test_a_run_is_advanced_and_deleted_through_indexes(
+    engines: Engines, connect: Connect, state: str
+) -> None:
     fill(state, connect())
     engine = engines()
     notices = explained(engine)
@@ -146,7 +161,9 @@ def read(engine: Engine, length: int) -> int:
 
 
 @pytest.mark.parametrize("state", ["new", "stale", "emptied", "large"])
-def test_an_advance_reads_no_more_in_a_large_run(engines: Engines, connect: Connect, state: str) -> None:
+def test_an_advance_reads_no_more_in_a_large_run(
+    engines: Engines, connect: Connect, state: str
+) -> None:
     """Naive: a join whose plan reads all nodes of the run, or all unfinished nodes there are, for each finished task."""
     fill(state, connect())
     engine = engines()
@@ -157,7 +174,9 @@ def test_an_advance_reads_no_more_in_a_large_run(engines: Engines, connect: Conn
     assert read(engine, 2_000) < small + 50
 
 
-def test_an_advance_reads_no_more_among_tasks_that_finished_since(engines: Engines, connect: Connect) -> None:
+def test_an_advance_reads_no_more_among_tasks_that_finished_since(
+    engines: Engines, connect: Connect
+) -> None:
     """Naive: while none has finished, the index of all finished tasks will do, and the plan stays when they are many."""
     admin, engine = connect(), engines()
     fill("new", admin)
@@ -171,7 +190,9 @@ def test_an_advance_reads_no_more_among_tasks_that_finished_since(engines: Engin
     assert read(engine, 10) < small + 50
 
 
-def test_a_batch_that_prunes_reads_as_much_of_a_run_twice_as_large(engines: Engines, connect: Connect) -> None:
+def test_a_batch_that_prunes_reads_as_much_of_a_run_twice_as_large(
+    engines: Engines, connect: Connect
+) -> None:
     """Naive: each batch reads the tasks that are left, to see that none of them runs."""
     admin, engine = connect(), engines()
     fill("new", admin)
@@ -181,12 +202,22 @@ def test_a_batch_that_prunes_reads_as_much_of_a_run_twice_as_large(engines: Engi
         flow.map(flows.number, n=list(range(many)))
         flow.send()
         ended = "status = 'COMPLETED', finished_at = now() - interval '9 days'"
-        columns = {"tasks": ", advanced_at = now()", "workflow_nodes": "", "workflows": ", owed_at = NULL"}
+        columns = {
+            "tasks": ", advanced_at = now()",
+            "workflow_nodes": "",
+            "workflows": ", owed_at = NULL",
+        }
         for table, more in columns.items():
             admin.execute(f"UPDATE horsies_{table} SET {ended}{more}")
-        admin.execute("ALTER TABLE horsies_tasks SET (autovacuum_enabled = off)")  # both times the session plans anew
+        admin.execute(
+            "ALTER TABLE horsies_tasks SET (autovacuum_enabled = off)"
+        )  # both times the session plans anew
         before = Task.objects.count()
-        found.append(entries(engine.conn, lambda: RetentionStore(engine.conn).prune_runs(timedelta(days=1), 100)))
+        found.append(
+            entries(
+                engine.conn, lambda: RetentionStore(engine.conn).prune_runs(timedelta(days=1), 100)
+            )
+        )
         assert Task.objects.count() == before - 100
         admin.execute("TRUNCATE horsies_tasks, horsies_workflows, horsies_workflow_nodes")
     assert found[1] < 1.5 * found[0]
@@ -249,7 +280,9 @@ def retry_of_undos(engine: Engine, many: int) -> int:
 @pytest.mark.parametrize(
     ("act", "state"),
     [
-        *product((retry_of_a_chain, failure_and_retry_of_a_fan), ("new", "stale", "emptied", "large")),
+        *product(
+            (retry_of_a_chain, failure_and_retry_of_a_fan), ("new", "stale", "emptied", "large")
+        ),
         *product((cancel_with_undos, retry_of_undos), ("new", "emptied", "large")),
     ],
 )
@@ -294,7 +327,11 @@ def decided(engine: Engine) -> None:
 def signalled(engine: Engine) -> None:
     flow = Workflow("signal")
     first = flow.add(flows.act)
-    waits = [flow.signal("go", after=first), flow.signal("go", key="k", after=first), flow.gate("open")]
+    waits = [
+        flow.signal("go", after=first),
+        flow.signal("go", key="k", after=first),
+        flow.gate("open"),
+    ]
     handle = tail(flow, [*waits, flow.signal("go", key="late", name="late")]).send()
     handle.signal("go", 1, key="k")
     handle.signal("go", 2)
@@ -327,7 +364,9 @@ def undone(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("state", ["new", "empty", "one", "stale", "emptied"])
-def test_what_is_done_for_a_run_reads_no_more_among_many_runs_that_wait(connect: Connect, state: str) -> None:
+def test_what_is_done_for_a_run_reads_no_more_among_many_runs_that_wait(
+    connect: Connect, state: str
+) -> None:
     """Naive: a plan of nearly empty tables joins a list with all nodes there are; 5,000 sleepers woke in 38 seconds.
 
     Who sends keeps its plans, which are made in this state: of an older session they would be those of the test before.
@@ -351,4 +390,7 @@ def test_what_is_done_for_a_run_reads_no_more_among_many_runs_that_wait(connect:
     assert max(few.values()) < 1_000, "of 500 runs with 10,000 nodes that have ended"
     for act, found in few.items():
         # as long as a transaction of any database is older, versions that died meanwhile are read again
-        wait_until(partial(reads_at_most, 2 * found + 300, engine, act), f"{act.__name__} reads no more than alone")
+        wait_until(
+            partial(reads_at_most, 2 * found + 300, engine, act),
+            f"{act.__name__} reads no more than alone",
+        )

@@ -76,31 +76,42 @@ def table(html: str, section: str) -> list[list[str]]:
 def client_with(*codenames: str, name: str | None = None, staff: bool = True) -> Client:
     """Return the browser of a new user with these permissions."""
     user = User.objects.create_user(name or f"user-{uuid.uuid4()}", is_staff=staff)
-    user.user_permissions.set(Permission.objects.filter(content_type__app_label="horsies", codename__in=codenames))
+    user.user_permissions.set(
+        Permission.objects.filter(content_type__app_label="horsies", codename__in=codenames)
+    )
     client = Client()
     client.force_login(user)
     return client
 
 
-def test_each_status_has_a_badge_and_a_filter_that_finds_its_tasks_and_each_queue_is_offered(boss: Client) -> None:
+def test_each_status_has_a_badge_and_a_filter_that_finds_its_tasks_and_each_queue_is_offered(
+    boss: Client,
+) -> None:
     Queue.objects.get_or_create(name="*")
     tasks = {status: TaskFactory(status=status.value) for status in Status}
     html = body(boss, reverse(TASKS))
     for status, (shape, text) in STATUSES.items():
         colour = f"horsies-badge horsies-{status.value.lower()}"
-        assert f'<span class="{colour}"><span aria-hidden="true">{shape}</span> {text}</span>' in html
+        assert (
+            f'<span class="{colour}"><span aria-hidden="true">{shape}</span> {text}</span>' in html
+        )
         assert listed(boss, status=status.value) == [tasks[status].pk]
     assert len({shape for shape, _text in STATUSES.values()}) == len(Status)
     offered = html.partition('id="horsies-queues"')[2].partition("</datalist>")[0]
     assert re.findall(r'<option value="([a-z*]+)">', offered) == ["bulk", "default", "mail", "twin"]
-    assert "SLEEPING" in TaskAdmin(Task, admin.site).shown_status(Task(status="SLEEPING")), "of a newer version"
+    assert "SLEEPING" in TaskAdmin(Task, admin.site).shown_status(Task(status="SLEEPING")), (
+        "of a newer version"
+    )
 
 
 def test_the_list_shows_the_newest_first_with_worker_age_and_duration(boss: Client) -> None:
     worker = WorkerFactory(hostname="web-7", pid=4711)
     sent = now() - dt.timedelta(hours=2, minutes=5, seconds=10)
     old = TaskFactory(
-        status="COMPLETED", sent_at=sent, claimed_by=worker.pk, finished_at=sent + dt.timedelta(milliseconds=4_200)
+        status="COMPLETED",
+        sent_at=sent,
+        claimed_by=worker.pk,
+        finished_at=sent + dt.timedelta(milliseconds=4_200),
     )
     new = TaskFactory()
     assert listed(boss) == [new.pk, old.pk]
@@ -122,7 +133,9 @@ def test_a_span_of_time_has_its_two_largest_units() -> None:
     assert [span(dt.timedelta(seconds=one)) for one in seconds] == texts
 
 
-@pytest.mark.skipif(django.VERSION < (6, 1), reason="Django 6.1 passes get_actions the place of the actions")
+@pytest.mark.skipif(
+    django.VERSION < (6, 1), reason="Django 6.1 passes get_actions the place of the actions"
+)
 def test_the_task_pages_use_nothing_of_django_that_is_deprecated(boss: Client) -> None:
     task = TaskFactory(status="FAILED")
     with warnings.catch_warnings():
@@ -133,20 +146,34 @@ def test_the_task_pages_use_nothing_of_django_that_is_deprecated(boss: Client) -
         assert boss.post(reverse(TASKS), data).status_code == 302
 
 
-def test_search_finds_tasks_by_the_whole_id_or_a_part_of_a_known_name_and_by_no_payload(boss: Client) -> None:
-    mail, more, other = (TaskFactory(task_name=name) for name in ("shop.mail", "shop.mail_all", "x.shop.mail"))
+def test_search_finds_tasks_by_the_whole_id_or_a_part_of_a_known_name_and_by_no_payload(
+    boss: Client,
+) -> None:
+    mail, more, other = (
+        TaskFactory(task_name=name) for name in ("shop.mail", "shop.mail_all", "x.shop.mail")
+    )
     with connection.cursor() as cursor:
         cursor.execute(
             "INSERT INTO horsies_history SELECT 3600, now(), 'default', name, 'COMPLETED', 1, 0, array_fill(0, '{16}')"
             " FROM unnest(ARRAY['shop.mail_all', 'x.shop.mail']) AS name"
         )
-    secret = {"kwargs": {"password": "s3cret"}, "partition_key": "s3cret", "result": error("A_CODE", "s3cret")}
+    secret = {
+        "kwargs": {"password": "s3cret"},
+        "partition_key": "s3cret",
+        "result": error("A_CODE", "s3cret"),
+    }
     wanted = TaskFactory(status="FAILED", **secret)
     for spelling in ("{}", " {} ", "{{{}}}", "urn:uuid:{}"):
         assert listed(boss, q=spelling.format(wanted.pk)) == [wanted.pk]
         assert listed(boss, q=spelling.format(wanted.pk), status="PENDING") == []
-    assert listed(boss, q="shop.mail") == listed(boss, name="shop.mail") == [other.pk, more.pk, mail.pk]
-    assert listed(boss, q="shop.mail_all", name="x.shop.mail") == [more.pk], "the box was filled in last"
+    assert (
+        listed(boss, q="shop.mail")
+        == listed(boss, name="shop.mail")
+        == [other.pk, more.pk, mail.pk]
+    )
+    assert listed(boss, q="shop.mail_all", name="x.shop.mail") == [more.pk], (
+        "the box was filled in last"
+    )
     for nothing in ("shop%", "SHOP", "s3cret"):
         assert listed(boss, q=nothing) == []
     assert "Null characters are not allowed" in body(boss, reverse(TASKS), q="a\x00b")
@@ -161,7 +188,9 @@ def test_pages_lead_to_older_tasks_and_back(boss: Client) -> None:
     assert 'rel="next"' not in body(boss, reverse(TASKS), p="3")
 
 
-def test_the_detail_shows_all_that_is_known_of_a_task_but_no_results_of_its_steps(boss: Client) -> None:
+def test_the_detail_shows_all_that_is_known_of_a_task_but_no_results_of_its_steps(
+    boss: Client,
+) -> None:
     worker = WorkerFactory(hostname="web-7", pid=4711)
     exception = {"repr": "E()", "traceback": "line 1\nline 2"}
     task = TaskFactory(
@@ -169,11 +198,21 @@ def test_the_detail_shows_all_that_is_known_of_a_task_but_no_results_of_its_step
         retry_count=1, partition_key="customer 9", claimed_by=worker.pk, error_code="CARD_DECLINED",
         result=error("CARD_DECLINED", "the bank said no", data={"bank": 7}, exception=exception),
     )  # fmt: skip
-    TaskAttemptFactory(task_id=task.pk, attempt=1, error_code="BUSY", error_message="line busy", will_retry=True)
-    TaskAttemptFactory(task_id=task.pk, attempt=2, error_code="CARD_DECLINED", worker_id=worker.pk, child_pid=999_123)
+    TaskAttemptFactory(
+        task_id=task.pk, attempt=1, error_code="BUSY", error_message="line busy", will_retry=True
+    )
+    TaskAttemptFactory(
+        task_id=task.pk,
+        attempt=2,
+        error_code="CARD_DECLINED",
+        worker_id=worker.pk,
+        child_pid=999_123,
+    )
     other = TaskFactory(status="RUNNING")
     for of, name in ((task, "charge <b>"), (other, "another")):
-        TaskStep.objects.bulk_create([TaskStep(task_id=of.pk, name=name, digest="d", result="s3cret")])
+        TaskStep.objects.bulk_create(
+            [TaskStep(task_id=of.pk, name=name, digest="d", result="s3cret")]
+        )
     html = body(boss, page_of(task))
     says(
         html, str(task.pk), "shop.tasks.send_receipt", "grüße", "&quot;id&quot;: 42", "the bank said no", "&quot;bank&quot;: 7",
@@ -187,7 +226,12 @@ def test_the_detail_shows_all_that_is_known_of_a_task_but_no_results_of_its_step
 
 def test_a_hostile_value_longer_than_the_shown_part_is_text_all_the_same(boss: Client) -> None:
     evil = "</pre><script>alert(1)</script><b>&amp;" * 1_000
-    row = TaskFactory(status="FAILED", kwargs={"evil": evil}, error_code="EVIL", result=error("EVIL", evil, data=evil))
+    row = TaskFactory(
+        status="FAILED",
+        kwargs={"evil": evil},
+        error_code="EVIL",
+        result=error("EVIL", evil, data=evil),
+    )
     html = body(boss, page_of(row))
     assert html.count("Showing the first 20,000 of") == 3
     assert f"Showing the first 20,000 of {len(evil) + 16:,} characters." in html
@@ -196,9 +240,15 @@ def test_a_hostile_value_longer_than_the_shown_part_is_text_all_the_same(boss: C
         assert markup not in html, markup
 
 
-@pytest.mark.parametrize("result", [[], "text", {"err": "text"}, {"err": {"exception": []}}, {"err": {}}, {"odd": 1}])
-def test_a_task_that_no_code_has_and_a_result_that_we_did_not_write_are_shown(boss: Client, result: Any) -> None:
-    task = TaskFactory(task_name="no.such.task", status="COMPLETED", kwargs={"day": "2026-02-30"}, result=result)
+@pytest.mark.parametrize(
+    "result", [[], "text", {"err": "text"}, {"err": {"exception": []}}, {"err": {}}, {"odd": 1}]
+)
+def test_a_task_that_no_code_has_and_a_result_that_we_did_not_write_are_shown(
+    boss: Client, result: Any
+) -> None:
+    task = TaskFactory(
+        task_name="no.such.task", status="COMPLETED", kwargs={"day": "2026-02-30"}, result=result
+    )
     html = body(boss, page_of(task))
     says(html, "Arguments and result", "2026-02-30")
 
@@ -211,7 +261,9 @@ MISSING: dict[type[Any], tuple[Any, ...]] = {
 
 
 @pytest.mark.parametrize("model", MISSING)
-def test_a_row_that_is_not_there_is_said_to_be_missing_and_is_not_made(boss: Client, model: type[Any]) -> None:
+def test_a_row_that_is_not_there_is_said_to_be_missing_and_is_not_made(
+    boss: Client, model: type[Any]
+) -> None:
     before, given = model.objects.count(), {"reason": "why", "max_concurrency": "1"}
     subjects = {Queue: OF_QUEUES, Schedule: OF_SCHEDULES, Task: OF_TASKS, WorkflowRun: OF_WORKFLOWS}
     verbs = VERBS[subjects[model]].keys() - {"add"} if model in subjects else set()
@@ -230,7 +282,13 @@ def test_a_row_that_is_not_there_is_said_to_be_missing_and_is_not_made(boss: Cli
 def test_an_idle_worker_is_living_as_the_status_says_although_its_row_is_old(boss: Client) -> None:
     """Naive: the time in its row, which an idle worker writes every 30 seconds, makes it red."""
     past = now() - dt.timedelta(minutes=2, seconds=5)
-    beats = {"up": {}, "stale": {"sent_at": past}, "dead": {"died_at": now()}, "stopped": {}, "leaving": {}}
+    beats = {
+        "up": {},
+        "stale": {"sent_at": past},
+        "dead": {"died_at": now()},
+        "stopped": {},
+        "leaving": {},
+    }
     for name, beat in beats.items():
         times = {"stopped": {"stopped_at": now()}, "leaving": {"stopping_at": now()}}.get(name, {})
         worker = WorkerFactory(hostname=name, seen_at=past, **times)
@@ -248,7 +306,10 @@ def test_an_idle_worker_is_living_as_the_status_says_although_its_row_is_old(bos
     }
     assert {name: row.state for name, row in rows.items()} == told
     html = body(boss, url(Worker))
-    assert [html.count(f"</span> {text}</span>") for text in ("Living", "Stopping", "Stale", "Dead", "Stopped")] == [
+    assert [
+        html.count(f"</span> {text}</span>")
+        for text in ("Living", "Stopping", "Stale", "Dead", "Stopped")
+    ] == [
         1,
         1,
         1,
@@ -260,8 +321,12 @@ def test_an_idle_worker_is_living_as_the_status_says_although_its_row_is_old(bos
     assert "Stale" in body(boss, page_of(Worker.objects.get(hostname="stale")))
 
 
-def test_a_worker_shows_its_processes_its_running_tasks_and_its_last_snapshots(boss: Client) -> None:
-    worker = WorkerFactory(queues=["mail", "bulk"], processes=4, memory_usage_mb=52.4, children_memory_mb=210.0)
+def test_a_worker_shows_its_processes_its_running_tasks_and_its_last_snapshots(
+    boss: Client,
+) -> None:
+    worker = WorkerFactory(
+        queues=["mail", "bulk"], processes=4, memory_usage_mb=52.4, children_memory_mb=210.0
+    )
     assert "Snapshots" not in body(boss, page_of(worker))
     HeartbeatFactory(worker_id=worker.pk, role="claimer", pid=worker.pid)
     HeartbeatFactory(worker_id=worker.pk, pid=818_181, memory_mb=53.4)
@@ -270,7 +335,9 @@ def test_a_worker_shows_its_processes_its_running_tasks_and_its_last_snapshots(b
     HeartbeatFactory(worker_id=worker.pk, pid=818_182, memory_mb=80, holding=[str(task.pk)])
     TaskFactory(status="RUNNING", task_name="shop.tasks.of_another")
     for number in range(25):
-        WorkerStateFactory(worker_id=worker.pk, buffered=700 + number, cpu_percent=None if number == 24 else 37.5)
+        WorkerStateFactory(
+            worker_id=worker.pk, buffered=700 + number, cpu_percent=None if number == 24 else 37.5
+        )
     WorkerStateFactory(buffered=800)
     html = body(boss, page_of(worker))
     says(
@@ -284,7 +351,9 @@ def test_a_worker_shows_its_processes_its_running_tasks_and_its_last_snapshots(b
     assert children["818182"][1].split()[0] == "shop.tasks.held"
     (held,) = table(html, "horsies-held")
     assert (held[0], held[3]) == ("shop.tasks.held", "818182")
-    assert [int(cell) for cell in re.findall(r"<td>([78]\d\d)</td>", html)] == list(range(724, 704, -1))
+    assert [int(cell) for cell in re.findall(r"<td>([78]\d\d)</td>", html)] == list(
+        range(724, 704, -1)
+    )
     assert "Running tasks" not in body(client_with("view_worker"), page_of(worker))
 
 
@@ -298,7 +367,9 @@ def test_a_project_adds_a_search_and_actions_to_a_page_that_has_none(rf: Any) ->
         def note(self, request: Any, queryset: Any) -> None:
             noted.extend(queryset.values_list("pk", flat=True))
 
-    Queue.objects.bulk_create([Queue(name=name) for name in ("mail", "bulk")], ignore_conflicts=True)
+    Queue.objects.bulk_create(
+        [Queue(name=name) for name in ("mail", "bulk")], ignore_conflicts=True
+    )
     page = OwnAdmin(Queue, admin.site)
     request = rf.post("/", {"action": "note", "_selected_action": ["mail", "\x00"], "index": "0"})
     request.user = User.objects.create_superuser("boss")

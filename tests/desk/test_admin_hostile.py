@@ -16,7 +16,16 @@ from horsies_django import queues
 from horsies_django.admin.overview import summaries
 from horsies_django.core.counts import COMPLETED
 from horsies_django.core.schedules import KEYS
-from horsies_django.models import AuditEntry, Queue, Schedule, Task, Worker, WorkflowEdge, WorkflowNode, WorkflowRun
+from horsies_django.models import (
+    AuditEntry,
+    Queue,
+    Schedule,
+    Task,
+    Worker,
+    WorkflowEdge,
+    WorkflowNode,
+    WorkflowRun,
+)
 from horsies_django.tasks.ids import uuid7
 from tests.desk.test_admin_overview import anew, counted, sections
 from tests.support.factories import (
@@ -45,20 +54,38 @@ def pages(boss: Client) -> dict[str, str]:
     queues.override(short, {"max_concurrency": 3}, actor=EVIL, reason=EVIL)
     queues.pause(short, actor=EVIL, reason=EVIL)
     queue.refresh_from_db()
-    odd_entry = AuditEntryFactory(actor=EVIL, action=short[:50], subject=EVIL, reason=EVIL, before=EVIL, after=[EVIL])
+    odd_entry = AuditEntryFactory(
+        actor=EVIL, action=short[:50], subject=EVIL, reason=EVIL, before=EVIL, after=[EVIL]
+    )
     after = {"override": {EVIL: {EVIL: EVIL}}}
-    written = {"actor": EVIL, "subject": short, "reason": EVIL, "before": {EVIL: EVIL}, "after": after}
+    written = {
+        "actor": EVIL,
+        "subject": short,
+        "reason": EVIL,
+        "before": {EVIL: EVIL},
+        "after": after,
+    }
     entry = AuditEntryFactory(action="queue.set", **written)
     shape = {"version": short[:50], "memory_usage_mb": 1}
-    worker = living_worker(EVIL, hostname=EVIL, beat={"sent_at": now() - dt.timedelta(hours=1)}, **shape)
+    worker = living_worker(
+        EVIL, hostname=EVIL, beat={"sent_at": now() - dt.timedelta(hours=1)}, **shape
+    )
     counted((short, EVIL, short, 30), (short, EVIL, COMPLETED, 1))
     summaries.kept.clear()
-    exception = {"type": EVIL, "module": EVIL, "message": EVIL, "repr": EVIL, "traceback": f"Traceback\n{EVIL}"}
+    exception = {
+        "type": EVIL,
+        "module": EVIL,
+        "message": EVIL,
+        "repr": EVIL,
+        "traceback": f"Traceback\n{EVIL}",
+    }
     columns: dict[str, Any] = {
         "task_name": EVIL, "queue_name": short, "kwargs": {EVIL: [EVIL, {"deep": EVIL}]}, "options": {EVIL: EVIL},
         "partition_key": EVIL, "claimed_by": worker.pk,
     }  # fmt: skip
-    problem = {"err": {"error_code": EVIL, "message": EVIL, "data": {EVIL: EVIL}, "exception": exception}}
+    problem = {
+        "err": {"error_code": EVIL, "message": EVIL, "data": {EVIL: EVIL}, "exception": exception}
+    }
     failed = TaskFactory(status="FAILED", error_code=short, result=problem, **columns)
     done = TaskFactory(status="COMPLETED", result={"ok": EVIL}, **columns)
     odd = TaskFactory(status="COMPLETED", result={"ok": {EVIL: EVIL}, "err": EVIL}, **columns)
@@ -70,9 +97,14 @@ def pages(boss: Client) -> dict[str, str]:
     )  # fmt: skip
     addresses = [*schedules(short, failed), *workflows(short)]
     opened = {"task": EVIL, "code": short, "since": "day", "status": "FAILED"}
-    addresses += [f"{reverse(f'admin:horsies_task_{page}')}?{urlencode(opened)}" for page in ("failures", "all")]
+    addresses += [
+        f"{reverse(f'admin:horsies_task_{page}')}?{urlencode(opened)}"
+        for page in ("failures", "all")
+    ]
     rows = (failed, done, odd, running, waiting, worker, entry, odd_entry)
-    addresses += [reverse(f"admin:horsies_{row._meta.model_name}_change", args=(row.pk,)) for row in rows]
+    addresses += [
+        reverse(f"admin:horsies_{row._meta.model_name}_change", args=(row.pk,)) for row in rows
+    ]
     forms = ("change", "override", "clear", "resume")
     addresses += [reverse(f"admin:horsies_queue_{page}", args=(quote(short),)) for page in forms]
     verbs = ("retry", "copy", "redact", "kill")
@@ -90,13 +122,27 @@ def schedules(short: str, task: Task) -> list[str]:
     readable = {**columns, "pattern": "daily at 04:30", "zone": "UTC"}
     names = [short, f"{short}?", f"{short}/"]
     for name, definition in zip(names, (columns, readable, {"kwargs": [EVIL]}), strict=True):
-        given = {"declared": columns, "declared_in": EVIL, "changes": definition, "error": EVIL, "error_at": now()}
-        Schedule.objects.bulk_create([Schedule(name=name, next_at=now() - dt.timedelta(hours=1), **given)])
+        given = {
+            "declared": columns,
+            "declared_in": EVIL,
+            "changes": definition,
+            "error": EVIL,
+            "error_at": now(),
+        }
+        Schedule.objects.bulk_create(
+            [Schedule(name=name, next_at=now() - dt.timedelta(hours=1), **given)]
+        )
         ScheduleTickFactory(schedule_name=name, task_id=task.pk)
         after = {"kwargs": EVIL, "pattern": EVIL, EVIL: EVIL}
-        AuditEntryFactory(actor=EVIL, action="schedule.change", subject=name, reason=EVIL, after=after)
+        AuditEntryFactory(
+            actor=EVIL, action="schedule.change", subject=name, reason=EVIL, after=after
+        )
     pages = ("change", "edit", "run_now", "disable", "revert")
-    found = [reverse(f"admin:horsies_schedule_{page}", args=(quote(name),)) for name in names for page in pages]
+    found = [
+        reverse(f"admin:horsies_schedule_{page}", args=(quote(name),))
+        for name in names
+        for page in pages
+    ]
     entry = AuditEntry.objects.filter(action="schedule.change").latest("pk")
     return [*found, reverse("admin:horsies_auditentry_change", args=(entry.pk,))]
 
@@ -107,7 +153,13 @@ def workflows(short: str) -> list[str]:
         id=uuid7(), name=EVIL, key=EVIL, status=short[:10], on_error="fail", error_node=0, error_code=short, output=1,
         result={EVIL: EVIL}, parent_id=uuid7(), parent_node=5, sent_at=now(),
     )  # fmt: skip
-    stopped = {"status": "PAUSED", "on_error": "pause", "error_code": "X", "output": 0, "sent_at": now()}
+    stopped = {
+        "status": "PAUSED",
+        "on_error": "pause",
+        "error_code": "X",
+        "output": 0,
+        "sent_at": now(),
+    }
     WorkflowRun.objects.bulk_create([run, WorkflowRun(id=uuid7(), name=EVIL, **stopped)])
     columns: dict[str, Any] = {
         "workflow_id": run.pk, "queue_name": short, "lane": "sync", "priority": 1, "rule": "all", "when_node": 0,
@@ -118,23 +170,42 @@ def workflows(short: str) -> list[str]:
     nodes = [
         WorkflowNode(number=0, name=EVIL, kind="task", **finished, **columns),
         WorkflowNode(number=1, name=f"{EVIL}1", kind=short[:8], status=short[:10], **columns),
-        WorkflowNode(number=2, name=f"{EVIL}2", kind="map", status="PENDING", open=1, bad=1, total=3, **columns),
+        WorkflowNode(
+            number=2,
+            name=f"{EVIL}2",
+            kind="map",
+            status="PENDING",
+            open=1,
+            bad=1,
+            total=3,
+            **columns,
+        ),
         WorkflowNode(number=3, name=f"{EVIL}3", kind="gate", status="WAITING", **columns),
     ]
     WorkflowNode.objects.bulk_create(nodes)
     edges = [WorkflowEdge(workflow_id=run.pk, upstream=number, downstream=2) for number in (0, 1)]
     WorkflowEdge.objects.bulk_create(edges)
-    for action, after in (("pause", {EVIL: EVIL}), ("skip", EVIL), ("resume", {"before": EVIL, "after": [EVIL]})):
-        AuditEntryFactory(actor=EVIL, action=f"workflow.{action}", subject=str(run.pk), reason=EVIL, after=after)
+    for action, after in (
+        ("pause", {EVIL: EVIL}),
+        ("skip", EVIL),
+        ("resume", {"before": EVIL, "after": [EVIL]}),
+    ):
+        AuditEntryFactory(
+            actor=EVIL, action=f"workflow.{action}", subject=str(run.pk), reason=EVIL, after=after
+        )
     task = TaskFactory(task_name=EVIL, queue_name=short, workflow_id=run.pk, node=2, node_index=0)
     verbs = ("change", "picture", "pause", "resume", "cancel", "retry", "skip")
     found = [reverse(f"admin:horsies_workflowrun_{verb}", args=(run.pk,)) for verb in verbs]
-    found += [reverse("admin:horsies_workflowrun_node", args=(run.pk, node.number)) for node in nodes]
+    found += [
+        reverse("admin:horsies_workflowrun_node", args=(run.pk, node.number)) for node in nodes
+    ]
     return [*found, reverse("admin:horsies_task_change", args=(task.pk,))]
 
 
 @pytest.mark.django_db(transaction=True)  # the overview reads by a connection of its own
-def test_hostile_texts_are_text_and_no_page_carries_styles_scripts_or_handlers_inline(pages: dict[str, str]) -> None:
+def test_hostile_texts_are_text_and_no_page_carries_styles_scripts_or_handlers_inline(
+    pages: dict[str, str],
+) -> None:
     assert len(pages) == 55
     for address, html in pages.items():
         assert "alert(1)" in html, address
@@ -142,7 +213,9 @@ def test_hostile_texts_are_text_and_no_page_carries_styles_scripts_or_handlers_i
         for markup in ("<script>alert", "<img src=x", "</pre></script>", "<style"):
             assert markup not in html, address
         assert not re.search(r"<[a-z]+[^<>]*\"'>", html), address
-        tags = re.findall(r"<[a-z][^>]*>", re.sub(r'="[^"]*"', "=", html))  # without the values of attributes
+        tags = re.findall(
+            r"<[a-z][^>]*>", re.sub(r'="[^"]*"', "=", html)
+        )  # without the values of attributes
         assert not [tag for tag in tags if re.search(r"\s(style|on[a-z]+)=", tag)], address
         assert re.findall(r"<script(?![^>]*\ssrc=)", html) == [], address
     overview = sections(pages[reverse("admin:app_list", args=("horsies",))])
@@ -151,7 +224,16 @@ def test_hostile_texts_are_text_and_no_page_carries_styles_scripts_or_handlers_i
     }  # fmt: skip
 
 
-TEXTS = (EVIL, "a\0b", "x" * 5_000, "\ud7ff\U0001f98a", "2030-02-31", "0001-01-01", "9999-12-31 23:59", "999999999d")
+TEXTS = (
+    EVIL,
+    "a\0b",
+    "x" * 5_000,
+    "\ud7ff\U0001f98a",
+    "2030-02-31",
+    "0001-01-01",
+    "9999-12-31 23:59",
+    "999999999d",
+)
 NO_NUMBERS = ("9" * 5_000, "9" * 20, "-1", "%00", "%ED%A0%80", "%FF", "1e999", "\u0663" * 30)
 OF_TASKS = ("status", "queue", "name", "code", "site", "since", "until", "worker", "partition")
 READ = {  # what the pages read from an address
@@ -170,42 +252,62 @@ READ = {  # what the pages read from an address
 
 
 @pytest.mark.parametrize("page", READ)
-def test_no_value_in_the_address_of_a_page_is_an_error_of_the_server_or_markup(boss: Client, page: str) -> None:
+def test_no_value_in_the_address_of_a_page_is_an_error_of_the_server_or_markup(
+    boss: Client, page: str
+) -> None:
     """Naive: Python refuses to make a number of 5,000 digits."""
     name, _, usual = page.partition("?")
     workflows("short")
     run = WorkflowNode.objects.filter(number=0).get().workflow_id
-    args = {"app_list": ["horsies"], "workflowrun_change": [run], "workflowrun_skip": [run]}.get(name)
+    args = {"app_list": ["horsies"], "workflowrun_change": [run], "workflowrun_skip": [run]}.get(
+        name
+    )
     address = reverse(f"admin:{name}" if name == "app_list" else f"admin:horsies_{name}", args=args)
     for field in READ[page]:
         for value in (*map(quote_plus, TEXTS), *NO_NUMBERS):
             response = boss.get(f"{address}?{usual}&{field}={value}")
             assert response.status_code in (200, 302), (field, value[:20])
             html = response.content.decode()
-            assert ("<script>alert" in html, "<img src=x" in html) == (False, False), (field, value[:20])
+            assert ("<script>alert" in html, "<img src=x" in html) == (False, False), (
+                field,
+                value[:20],
+            )
 
 
 NOT_OFFERED = {  # values that lead back to the list, and lookups
-    "task": (["p=0", "p=-3", "p=2001", f"p={10**30}"], ["kwargs__password__startswith", "partition_key", "id__gte"]),
-    "auditentry": (["action=drop", "subject=a%00b", "p=0"], ["actor", "reason__contains", "after__override_by"]),
+    "task": (
+        ["p=0", "p=-3", "p=2001", f"p={10**30}"],
+        ["kwargs__password__startswith", "partition_key", "id__gte"],
+    ),
+    "auditentry": (
+        ["action=drop", "subject=a%00b", "p=0"],
+        ["actor", "reason__contains", "after__override_by"],
+    ),
     "workflowrun": (["status=SLEEPING", "child=2", "name=a%00"], ["result__has_key"]),
     "schedule": (["state=lost"], []),
     "worker": (["state=odd"], []),
 }
 
 
-def test_an_address_that_asks_for_nonsense_leads_back_to_the_list_and_no_lookup_finds_payload(boss: Client) -> None:
+def test_an_address_that_asks_for_nonsense_leads_back_to_the_list_and_no_lookup_finds_payload(
+    boss: Client,
+) -> None:
     workflows("short")  # without runs there is no filter by their names
     for model, (queries, lookups) in NOT_OFFERED.items():
         address = reverse(f"admin:horsies_{model}_changelist")
         for query in queries:
             response = boss.get(f"{address}?{query}")
-            assert (response.status_code, response["Location"]) == (302, f"{address}?e=1"), (model, query)
+            assert (response.status_code, response["Location"]) == (302, f"{address}?e=1"), (
+                model,
+                query,
+            )
         for lookup in lookups:
             assert boss.get(address, {lookup: "s"}).status_code == 400, (model, lookup)
 
 
-@pytest.mark.parametrize("odd", [5, "text", [1, None], {}, {"task": [5]}, {"task": None, "begun": 5}], ids=str)
+@pytest.mark.parametrize(
+    "odd", [5, "text", [1, None], {}, {"task": [5]}, {"task": None, "begun": 5}], ids=str
+)
 def test_json_of_an_unexpected_shape_is_no_error_of_the_server(boss: Client, odd: Any) -> None:
     """Naive: the page of a node takes the undo for an object with a task, as the code of this release writes it."""
     addresses = [address for address in workflows("short") if "/workflowrun/" in address]

@@ -57,27 +57,41 @@ def test_each_field_of_the_list_is_exact(boss: Client) -> None:
     aware = timezone.make_aware(when) if timezone.is_naive(when) else when
     for query, chosen in (
         ({}, Selection(None)),
-        *(({"status": status}, Selection(status)) for status in ("CLAIMED", "UNSUCCESSFUL", "FINISHED")),
+        *(
+            ({"status": status}, Selection(status))
+            for status in ("CLAIMED", "UNSUCCESSFUL", "FINISHED")
+        ),
         ({"queue": "mail"}, Selection(None, queue="mail")),
         ({"name": "shop.pay"}, Selection(None, names=["shop.pay"])),
         ({"since": "1h", "q": "shop.pay"}, Selection(None, names=["shop.pay"])),
         ({"worker": str(WORKER)}, Selection(None, worker=WORKER)),
         ({"since": when.isoformat(" ")}, Selection(None, since=when)),
         ({"until": aware.isoformat()}, Selection(None, until=when)),
-        ({"since": f"{timezone.localtime(aware):%F %T}"}, Selection(None, since=when)),  # in the current time zone
+        (
+            {"since": f"{timezone.localtime(aware):%F %T}"},
+            Selection(None, since=when),
+        ),  # in the current time zone
         ({"queue": "mail", "partition": "x"}, Selection(None, queue="mail", partition="x")),
-        ({"queue": "mail", "partition": "a=7"}, Selection(None, queue="mail", partition='{"a": 7}')),
+        (
+            {"queue": "mail", "partition": "a=7"},
+            Selection(None, queue="mail", partition='{"a": 7}'),
+        ),
         ({"code": "OH_NO"}, Selection("UNSUCCESSFUL", code="OH_NO")),
         ({"status": "FAILED", "site": SITE}, Selection("FAILED", site=SITE)),
         ({"status": "FAILED", "exception": "(none)"}, Selection("FAILED", exception="(none)")),
     ):
-        assert set(listed(boss, **query)) == {row.pk for row in rows if fits(row, chosen, runs=True)}, query
+        assert set(listed(boss, **query)) == {
+            row.pk for row in rows if fits(row, chosen, runs=True)
+        }, query
 
 
 @pytest.mark.parametrize(
     ("query", "words"),
     [
-        ({"status": "RUNNING", "code": "OH_NO"}, "only tasks that did not complete have an error code"),
+        (
+            {"status": "RUNNING", "code": "OH_NO"},
+            "only tasks that did not complete have an error code",
+        ),
         ({"partition": "x"}, "name the queue, too"),
         ({"worker": "web-1"}, "Enter a valid UUID"),
         ({"since": "yesterday"}, "Enter 30m, 2h, 7d or"),
@@ -85,7 +99,9 @@ def test_each_field_of_the_list_is_exact(boss: Client) -> None:
         ({"queue": "a\x00b"}, "Null characters are not allowed"),
     ],
 )
-def test_a_field_that_cannot_be_meant_is_an_error_and_no_list(boss: Client, query: dict[str, str], words: str) -> None:
+def test_a_field_that_cannot_be_meant_is_an_error_and_no_list(
+    boss: Client, query: dict[str, str], words: str
+) -> None:
     """Naive: a server error, or a list of all tasks, on which somebody clicks Retry."""
     TaskFactory(status="RUNNING")
     for address, given in ((LIST, query), (ALL, {"status": "FAILED", **query})):
@@ -96,7 +112,14 @@ def test_a_field_that_cannot_be_meant_is_an_error_and_no_list(boss: Client, quer
 
 def test_the_link_to_the_page_of_acts_has_the_fields_of_the_list(boss: Client) -> None:
     """Naive: the list shows the failures of a night at one site, and "all that match" are all that ever failed."""
-    fields = {"status": "FAILED", "queue": "mail", "code": "OH_NO", "site": SITE, "since": "12h", "worker": str(WORKER)}
+    fields = {
+        "status": "FAILED",
+        "queue": "mail",
+        "code": "OH_NO",
+        "site": SITE,
+        "since": "12h",
+        "worker": str(WORKER),
+    }
     page = body(boss, LIST, **fields, q="shop", p="1")
     (link,) = re.findall(r'href="([^"]+/all/[^"]*)"', page)
     assert dict(parse_qsl(urlsplit(html.unescape(link)).query)) == {**fields, "name": "shop"}
@@ -104,7 +127,9 @@ def test_the_link_to_the_page_of_acts_has_the_fields_of_the_list(boss: Client) -
     (link,) = re.findall(r'href="([^"]+/all/[^"]*)"', without)
     form = body(boss, html.unescape(link))
     assert ('value="mail"' in form, '<option value="FAILED" selected>' in form) == (True, True)
-    assert "/all/" not in body(boss, LIST, workflow=str(uuid.uuid4())), "acts leave the tasks of runs"
+    assert "/all/" not in body(boss, LIST, workflow=str(uuid.uuid4())), (
+        "acts leave the tasks of runs"
+    )
 
 
 def test_partitions_are_for_those_who_may_see_payloads() -> None:
@@ -127,11 +152,17 @@ HOUR, NOW = dt.timedelta(hours=1), dt.timedelta(0)
 PAY, SHIP = 'shop/tasks.py in "pay" & <co>', "shop/tasks.py in ship"
 
 
-def fail(exception: Any, site: Any, message: str = "s3cret", ago: dt.timedelta = NOW, **columns: Any) -> Task:
+def fail(
+    exception: Any, site: Any, message: str = "s3cret", ago: dt.timedelta = NOW, **columns: Any
+) -> Task:
     """Make a task that failed at its second attempt, elsewhere than at its first one."""
     values = {"task_name": "shop.pay", "error_code": "OH_NO", **columns}
     task: Task = TaskFactory(status="FAILED", finished_at=now() - ago, **values)
-    early = {"exception_class": "Early", "site": "shop/tasks.py in early", "error_message": "s3cret"}
+    early = {
+        "exception_class": "Early",
+        "site": "shop/tasks.py in early",
+        "error_message": "s3cret",
+    }
     TaskAttemptFactory(task_id=task.pk, attempt=1, **early)
     last = {"exception_class": exception, "site": site, "error_message": message}
     TaskAttemptFactory(task_id=task.pk, attempt=2, finished_at=task.finished_at, **last)
@@ -140,26 +171,56 @@ def fail(exception: Any, site: Any, message: str = "s3cret", ago: dt.timedelta =
 
 def rows(page: str) -> list[list[str]]:
     """Return the texts of the cells of all tables, without their links to other pages."""
-    cell, of_page = r'<(?:td|th scope="row")[^>]*>(.*?)</t[dh]>', re.findall(r"<tr>(.*?)</tr>", page, re.DOTALL)
+    cell, of_page = (
+        r'<(?:td|th scope="row")[^>]*>(.*?)</t[dh]>',
+        re.findall(r"<tr>(.*?)</tr>", page, re.DOTALL),
+    )
     found = [re.findall(cell, row, re.DOTALL)[:-1] for row in of_page]
-    return [[html.unescape(re.sub(r"<[^>]+>", "", cell)).strip() for cell in cells] for cells in found if cells]
+    return [
+        [html.unescape(re.sub(r"<[^>]+>", "", cell)).strip() for cell in cells]
+        for cells in found
+        if cells
+    ]
 
 
-def test_failures_for_good_are_counted_by_task_and_code_the_most_frequent_first(boss: Client) -> None:
+def test_failures_for_good_are_counted_by_task_and_code_the_most_frequent_first(
+    boss: Client,
+) -> None:
     """Naive: retries and returned errors are counted, or each queue has a row of its own."""
-    counted(("mail", "shop.pay", "OH_NO", 3), ("bulk", "shop.pay", "OH_NO", 4), ("mail", "shop.ship", "NO_ROOM", 9))
+    counted(
+        ("mail", "shop.pay", "OH_NO", 3),
+        ("bulk", "shop.pay", "OH_NO", 4),
+        ("mail", "shop.ship", "NO_ROOM", 9),
+    )
     none = ("RETRIED", "RETURNED", "COMPLETED", "CRASHED", "EXPIRED", "CANCELLED")
-    counted(("mail", "shop.pay", "TASK_TIMEOUT", 1), *(("mail", "shop.pay", result, 100) for result in none))
+    counted(
+        ("mail", "shop.pay", "TASK_TIMEOUT", 1),
+        *(("mail", "shop.pay", result, 100) for result in none),
+    )
     page = body(boss, PAGE)
-    assert rows(page) == [["shop.ship", "NO_ROOM", "9"], ["shop.pay", "OH_NO", "7"], ["shop.pay", "TASK_TIMEOUT", "1"]]
+    assert rows(page) == [
+        ["shop.ship", "NO_ROOM", "9"],
+        ["shop.pay", "OH_NO", "7"],
+        ["shop.pay", "TASK_TIMEOUT", "1"],
+    ]
     assert ">17 failed for good since " in page
 
 
 def test_each_span_has_what_was_counted_from_its_begin_on(boss: Client, settings: Any) -> None:
     """Naive: the row in which the span begins is left out, and half of a night's first hour with it."""
-    for hours, minutes in (*((hours, 0) for hours in (0, 1, 23, 24, 26, 100, 168, 170, 400)), (0, 59), (1, 3)):
-        counted(("mail", "shop.pay", f"{hours} H {minutes} M", 1), ago=dt.timedelta(hours=hours, minutes=minutes))
-    found = {span: {cells[1] for cells in rows(body(boss, PAGE, since=span))} for span in ("hour", "day", "week")}
+    for hours, minutes in (
+        *((hours, 0) for hours in (0, 1, 23, 24, 26, 100, 168, 170, 400)),
+        (0, 59),
+        (1, 3),
+    ):
+        counted(
+            ("mail", "shop.pay", f"{hours} H {minutes} M", 1),
+            ago=dt.timedelta(hours=hours, minutes=minutes),
+        )
+    found = {
+        span: {cells[1] for cells in rows(body(boss, PAGE, since=span))}
+        for span in ("hour", "day", "week")
+    }
     lately = {"0 H 0 M", "0 H 59 M", "1 H 0 M"}
     assert found["hour"] == lately
     assert found["day"] == {*lately, "1 H 3 M", "23 H 0 M", "24 H 0 M"}
@@ -167,11 +228,17 @@ def test_each_span_has_what_was_counted_from_its_begin_on(boss: Client, settings
     assert rows(body(boss, PAGE, since="nonsense\x00")) == rows(body(boss, PAGE)), "last night"
     settings.TIME_ZONE = "Asia/Kolkata"  # half an hour beside the hours that are counted
     (told,) = re.findall(r"since (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)", body(boss, PAGE))
-    yesterday = dt.datetime.now(dt.timezone(dt.timedelta(hours=5, minutes=30))).date() - dt.timedelta(days=1)
-    assert dt.datetime.fromisoformat(told) == dt.datetime.combine(yesterday, dt.time(17, 30)), "six in the evening"
+    yesterday = dt.datetime.now(
+        dt.timezone(dt.timedelta(hours=5, minutes=30))
+    ).date() - dt.timedelta(days=1)
+    assert dt.datetime.fromisoformat(told) == dt.datetime.combine(yesterday, dt.time(17, 30)), (
+        "six in the evening"
+    )
 
 
-def test_a_group_is_opened_by_class_and_site_with_links_to_just_these(boss: Client, monkeypatch: Any) -> None:
+def test_a_group_is_opened_by_class_and_site_with_links_to_just_these(
+    boss: Client, monkeypatch: Any
+) -> None:
     """Naive: the first attempts are counted, or "Retry all" retries what failed elsewhere."""
     counted(("mail", "shop.pay", "OH_NO", 5))
     late = fail("ValueError", PAY, "the newest")
@@ -191,7 +258,9 @@ def test_a_group_is_opened_by_class_and_site_with_links_to_just_these(boss: Clie
     assert set(listed(boss, **dict(parse_qsl(urlsplit(show).query)))) == wanted
     assert '<h2 id="horsies-found">2 tasks</h2>' in body(boss, retry)
     place = next(place for place, cells in enumerate(found) if cells[0].startswith("–"))
-    assert listed(boss, **dict(parse_qsl(urlsplit(links(page, "Show")[place]).query))) == [nowhere.pk]
+    assert listed(boss, **dict(parse_qsl(urlsplit(links(page, "Show")[place]).query))) == [
+        nowhere.pk
+    ]
     assert '<h2 id="horsies-found">1 tasks</h2>' in body(boss, links(page, "Retry all")[place])
     assert parse_qsl(urlsplit(show).query) == parse_qsl(urlsplit(retry).query)
     monkeypatch.setattr(history, "NEWEST", 1)
@@ -199,10 +268,14 @@ def test_a_group_is_opened_by_class_and_site_with_links_to_just_these(boss: Clie
     assert seen == ["1", "5"], "so many are looked at, of those that were counted"
 
 
-def test_what_is_counted_together_has_no_link_and_a_group_that_is_gone_says_so(boss: Client) -> None:
+def test_what_is_counted_together_has_no_link_and_a_group_that_is_gone_says_so(
+    boss: Client,
+) -> None:
     counted(("mail", OTHER, "OH_NO", 2), ("mail", "shop.pay", OTHER, 1))
     page = body(boss, PAGE)
-    assert [len(links(page, text)) for text in ("Show", "Retry all", re.escape(OTHER), "shop.pay")] == [0, 0, 0, 0]
+    assert [
+        len(links(page, text)) for text in ("Show", "Retry all", re.escape(OTHER), "shop.pay")
+    ] == [0, 0, 0, 0]
     assert "They have been deleted, or retried." in body(boss, PAGE, task="shop.gone", code="OH_NO")
 
 
@@ -267,14 +340,22 @@ def test_an_act_that_takes_long_or_is_refused_says_how_far_it_is_and_why_and_goe
     assert statuses() == {"PENDING": 4, "FAILED": 1}
     with refused("horsies_tasks", f"OLD.id = '{last.pk}'"):
         page = posted(boss, page, go="Continue")
-    assert ("<h2>Stopped</h2>" in page, "<li>RETRIED: 4</li>" in page, "data-continues" in page) == (True, True, False)
+    assert (
+        "<h2>Stopped</h2>" in page,
+        "<li>RETRIED: 4</li>" in page,
+        "data-continues" in page,
+    ) == (True, True, False)
     assert "The database refused" in page
     assert "<li>RETRIED: 5</li>" in posted(boss, page, go="Continue")
     assert statuses() == {"PENDING": 5}
-    assert len({entry.after["act"] for entry in AuditEntry.objects.filter(action="task.retry")}) == 1
+    assert (
+        len({entry.after["act"] for entry in AuditEntry.objects.filter(action="task.retry")}) == 1
+    )
 
 
-def test_a_page_counts_the_first_entries_and_an_act_reads_all(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_counts_the_first_entries_and_an_act_reads_all(
+    boss: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Naive: nothing can be done to tasks that are behind those that were counted."""
     monkeypatch.setattr(selection, "DEEPEST", 2)
     failures(3, task_name="shop.pay")
@@ -313,14 +394,19 @@ def test_each_verb_needs_its_permission_and_a_status_that_allows_it(
     assert changed == allowed
 
 
-def test_what_was_not_signed_here_for_this_user_or_may_not_be_any_more_is_refused(boss: Client) -> None:
+def test_what_was_not_signed_here_for_this_user_or_may_not_be_any_more_is_refused(
+    boss: Client,
+) -> None:
     failures(1)
     page = body(boss, ALL, status="FAILED")
     client = client_with(*OPERATOR)
     for browser, text in ((boss, hidden(page) + "x"), (boss, "nonsense"), (client, hidden(page))):
         assert browser.post(ALL, {"act": text, "verb": "retry"}).status_code == 403
     for reason in ("a\0b", "x" * 10_001):
-        assert boss.post(ALL, {"act": hidden(page), "verb": "retry", "reason": reason}).status_code == 403
+        assert (
+            boss.post(ALL, {"act": hidden(page), "verb": "retry", "reason": reason}).status_code
+            == 403
+        )
     assert statuses() == {"FAILED": 1}
     act = begun(client, "FAILED", verb="redact", reason="asked", verdicts={})
     assert client.post(ALL, {"act": act, "go": "Continue"}).status_code == 403
@@ -344,11 +430,20 @@ def entries(client: Client, **query: str) -> list[tuple[str, str]]:
     return [(entry.action, entry.subject) for entry in response.context["cl"].result_list]
 
 
-def test_the_audit_tells_who_changed_what_and_why_by_subject_and_by_action(boss: Client, empty: None) -> None:
+def test_the_audit_tells_who_changed_what_and_why_by_subject_and_by_action(
+    boss: Client, empty: None
+) -> None:
     queues.change("mail", {"max_concurrency": 8}, actor="ada", reason="eight is plenty")
     queues.override("mail", {"max_concurrency": 4}, actor="grace", reason="four is safe")
     html = body(boss, reverse(AUDIT))
-    says(html, "ada", "eight is plenty", "concurrency: no limit → 8", "grace", "concurrency (override): – → 4")
+    says(
+        html,
+        "ada",
+        "eight is plenty",
+        "concurrency: no limit → 8",
+        "grace",
+        "concurrency (override): – → 4",
+    )
     assert f'<a href="{page_of(Queue(name="mail"))}">mail</a>' in html
     html = body(boss, page_of(AuditEntry.objects.latest("pk")))
     says(html, "grace", "Overridden", "four is safe", "&quot;override_by&quot;: &quot;grace&quot;")
@@ -380,11 +475,15 @@ def test_the_audit_tells_who_changed_what_and_why_by_subject_and_by_action(boss:
         ),
     ],
 )
-def test_changes_are_told_in_a_line_whatever_an_entry_holds(before: object, after: object, told: list[str]) -> None:
+def test_changes_are_told_in_a_line_whatever_an_entry_holds(
+    before: object, after: object, told: list[str]
+) -> None:
     assert changes(AuditEntry(before=before, after=after)) == told
 
 
-def test_all_audit_lists_are_read_down_an_index_and_counted_nowhere(boss: Client, empty: None) -> None:
+def test_all_audit_lists_are_read_down_an_index_and_counted_nowhere(
+    boss: Client, empty: None
+) -> None:
     sql(
         "INSERT INTO horsies_audit (id, actor, action, subject, at)"
         " SELECT horsies_uuid7(n), 'ada', 'queue.set', 'queue-' || n %% 50, now() - n * interval '1 s'"
@@ -399,7 +498,11 @@ def test_all_audit_lists_are_read_down_an_index_and_counted_nowhere(boss: Client
         ({"subject": "queue-7", "action": "queue.pause"}, {"horsies_audit_subject"}),
         ({"q": "queue-7"}, {"horsies_audit_subject"}),
     ):
-        found = [text for text in queries(boss, reverse(AUDIT), **query) if 'FROM "horsies_audit"' in text]
+        found = [
+            text
+            for text in queries(boss, reverse(AUDIT), **query)
+            if 'FROM "horsies_audit"' in text
+        ]
         assert len(found) == 1
         assert "count(" not in found[0].lower()
         assert "LIMIT 51" in found[0]

@@ -27,17 +27,29 @@ from horsies_django.testing import drain
 from tests.apps.project import flows
 from tests.conftest import Connect, limit, put, sql
 from tests.desk.test_admin import body, client_with
-from tests.support.factories import HeartbeatFactory, TaskAttemptFactory, TaskFactory, WorkerFactory, living_worker, now
+from tests.support.factories import (
+    HeartbeatFactory,
+    TaskAttemptFactory,
+    TaskFactory,
+    WorkerFactory,
+    living_worker,
+    now,
+)
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 MINUTE, HOUR = dt.timedelta(minutes=1), dt.timedelta(hours=1)
-SEEN: dict[str, tuple[str, set[str]]] = {  # a problem and the sections that somebody with a permission sees
+SEEN: dict[
+    str, tuple[str, set[str]]
+] = {  # a problem and the sections that somebody with a permission sees
     "view_queue": ("Queue mail has 3 tasks", {"Queues"}),
     "view_task": ("25 tasks shop.pay failed", {"Most failures"}),
     "view_worker": ("Worker web-9:77 is stale", {"Workers"}),
     "view_schedule": ("The schedule 'night' is overdue", {"Late schedules"}),
-    "view_workflowrun": ("1 run of workflow order was paused", {"Runs that stand still", "Gates that wait"}),
+    "view_workflowrun": (
+        "1 run of workflow order was paused",
+        {"Runs that stand still", "Gates that wait"},
+    ),
     "view_auditentry": ("could not be written", set()),  # of which there is none
 }
 
@@ -73,15 +85,27 @@ def links(html: str) -> list[str]:
 
 def cells(html: str, queue: str) -> dict[str, str]:
     """Return the columns of a queue, as texts."""
-    (row,) = [one for one in re.findall(r"<tr>(.*?)</tr>", sections(html)["Queues"], re.DOTALL) if f">{queue}<" in one]
-    return {name: text(cell) for name, cell in re.findall(r'<td data-label="(.*?)">(.*?)</td>', row, re.DOTALL)}
+    (row,) = [
+        one
+        for one in re.findall(r"<tr>(.*?)</tr>", sections(html)["Queues"], re.DOTALL)
+        if f">{queue}<" in one
+    ]
+    return {
+        name: text(cell)
+        for name, cell in re.findall(r'<td data-label="(.*?)">(.*?)</td>', row, re.DOTALL)
+    }
 
 
-def counted(*rows: tuple[str, str, str, int], ago: dt.timedelta = dt.timedelta(0), seconds: int = 5) -> None:
+def counted(
+    *rows: tuple[str, str, str, int], ago: dt.timedelta = dt.timedelta(0), seconds: int = 5
+) -> None:
     """Count results of tasks in the history: queue, task, result, how often, all in the bucket of half a second."""
     worker = WorkerFactory(stopped_at=now(), seen_at=now() - HOUR)
     buckets = [tuple(n * (place == seconds) for place in range(len(BOUNDS))) for *_, n in rows]
-    totals = [Total(*row, seconds=0.0, buckets=histogram) for row, histogram in zip(rows, buckets, strict=True)]
+    totals = [
+        Total(*row, seconds=0.0, buckets=histogram)
+        for row, histogram in zip(rows, buckets, strict=True)
+    ]
     HistoryStore(connection).add(worker.pk, 1, totals, 2 * ago)
 
 
@@ -98,45 +122,75 @@ def troubled(transactional_db: None) -> dict[str, Any]:
     worker = living_worker(hostname="web-9", pid=77, beat={"sent_at": now() - HOUR})
     TaskFactory(status="RUNNING", claimed_by=worker.pk)
     memory = {"memory_usage_mb": 80, "children_memory_mb": 912}
-    grown = living_worker("default", "bulk", hostname="web-1", pid=12, task_names=["shop.eats", "shop.pay"], **memory)
+    grown = living_worker(
+        "default", "bulk", hostname="web-1", pid=12, task_names=["shop.eats", "shop.pay"], **memory
+    )
     eats = TaskFactory(task_name="shop.eats", status="RUNNING", claimed_by=grown.pk)
     HeartbeatFactory(worker_id=grown.pk, pid=34, holding=[str(eats.pk)], memory_mb=912)
-    for name, code, site in (("shop.pay", "CARD", "shop/tasks.py in pay"), ("shop.eats", "WORKER_CRASHED", None)):
+    for name, code, site in (
+        ("shop.pay", "CARD", "shop/tasks.py in pay"),
+        ("shop.eats", "WORKER_CRASHED", None),
+    ):
         failed = {"error_code": code, "finished_at": now() - MINUTE}
         task = TaskFactory(task_name=name, status="FAILED", claimed_by=grown.pk, **failed)
-        attempt = {"site": site, "exception_class": "OSError", "worker_id": grown.pk, "child_pid": 4711}
+        attempt = {
+            "site": site,
+            "exception_class": "OSError",
+            "worker_id": grown.pk,
+            "child_pid": 4711,
+        }
         TaskAttemptFactory(task_id=task.pk, **failed, **attempt)
     TaskFactory(task_name="shop.gone", sent_at=now() - HOUR)
     limit("bulk", partition_by_args=["customer"], partition_max_concurrency=1)
-    of_acme = {"queue_name": "bulk", "partition_key": '{"customer": "acme"}', "partition_version": 1}
+    of_acme = {
+        "queue_name": "bulk",
+        "partition_key": '{"customer": "acme"}',
+        "partition_version": 1,
+    }
     TaskFactory(status="RUNNING", claimed_by=grown.pk, **of_acme)
     TaskFactory(parked=True, **of_acme)
-    queues.override("bulk", {"max_concurrency": 2}, actor="grace", reason="The provider throttles us.")
+    queues.override(
+        "bulk", {"max_concurrency": 2}, actor="grace", reason="The provider throttles us."
+    )
     definition = {"task": "shop.night", "pattern": "0 3 * * *", "zone": "UTC"}
     Schedule.objects.bulk_create([Schedule(name="night", changes=definition, next_at=now() - HOUR)])
-    counted(("mail", "shop.pay", "CARD", 25), ("mail", "shop.pay", COMPLETED, 115), ("mail", "", CLAIMED, 100))
+    counted(
+        ("mail", "shop.pay", "CARD", 25),
+        ("mail", "shop.pay", COMPLETED, 115),
+        ("mail", "", CLAIMED, 100),
+    )
     counted(("mail", "shop.old", "LATE", 7), ago=3 * HOUR)
     counted(("default", "shop.eats", "CRASHED", 3))
     return {"worker": worker, "run": run, "gate": gate}
 
 
-def test_it_says_what_is_wrong_the_worst_first_with_the_link_that_shows_it(boss: Client, troubled: Any) -> None:
+def test_it_says_what_is_wrong_the_worst_first_with_the_link_that_shows_it(
+    boss: Client, troubled: Any
+) -> None:
     html = sections(seen(boss))["Problems"]
     told = [text(one) for one in re.findall(r"<li>(.*?)</li>", html, re.DOTALL)]
     assert [one.split()[1] for one in told] == sorted(one.split()[1] for one in told)
     assert {"Critical", "Warning"} == {one.split()[1] for one in told}
     (mail,) = [one for one in told if "Queue mail has 3 tasks due and no live worker. For" in one]
     assert "Start one that serves it" in mail
-    rows = {"worker": troubled["worker"].pk, "workflowrun": troubled["run"].workflow_id, "queue": "mail"}
+    rows = {
+        "worker": troubled["worker"].pk,
+        "workflowrun": troubled["run"].workflow_id,
+        "queue": "mail",
+    }
     rows["schedule"] = "night"
-    expected = {reverse(f"admin:horsies_{model}_change", args=(key,)) for model, key in rows.items()}
+    expected = {
+        reverse(f"admin:horsies_{model}_change", args=(key,)) for model, key in rows.items()
+    }
     tasks = reverse("admin:horsies_task_changelist")
     assert {*expected, f"{tasks}?status=FAILED&name=shop.pay"} <= set(links(html))
     for address in expected:
         assert boss.get(address).status_code == 200
 
 
-def test_it_tells_the_figures_of_each_queue_with_links_to_its_tasks(boss: Client, troubled: Any) -> None:
+def test_it_tells_the_figures_of_each_queue_with_links_to_its_tasks(
+    boss: Client, troubled: Any
+) -> None:
     limit("mail", max_concurrency=8)
     TaskFactory.create_batch(2, status="RUNNING", queue_name="mail")
     html = seen(boss)
@@ -152,8 +206,12 @@ def test_it_tells_the_figures_of_each_queue_with_links_to_its_tasks(boss: Client
     counted(("bulk", "shop.pay", COMPLETED, 5))
     whole = cells(seen(boss), "the whole cluster")
     assert (whole["Running"], whole["Per minute"], whole["Failed"]) == ("5 of 40", "10", "25")
-    assert re.search(r"most 14[05], last \d+; failed in all: 25$", whole["Finished"])  # a new minute may have begun
-    assert re.fullmatch(r"mail, Last hour: least 0, most 140, last \d+; failed in all: 25", found["Finished"])
+    assert re.search(
+        r"most 14[05], last \d+; failed in all: 25$", whole["Finished"]
+    )  # a new minute may have begun
+    assert re.fullmatch(
+        r"mail, Last hour: least 0, most 140, last \d+; failed in all: 25", found["Finished"]
+    )
     tasks = reverse("admin:horsies_task_changelist")
     for status in ("PENDING", "RUNNING", "FAILED"):
         assert f"{tasks}?status={status}&queue=mail" in links(html)
@@ -173,10 +231,16 @@ def test_it_tells_workers_schedules_runs_gates_and_failures(boss: Client, troubl
     ]
     assert text(found["Most failures"]) == "25 × shop.pay CARD"
     (link,) = links(found["Most failures"])
-    assert QueryDict(link.partition("?")[2]).dict() == {"status": "FAILED", "name": "shop.pay", "code": "CARD"}
+    assert QueryDict(link.partition("?")[2]).dict() == {
+        "status": "FAILED",
+        "name": "shop.pay",
+        "code": "CARD",
+    }
 
 
-def test_the_span_that_is_chosen_is_that_of_the_figures(boss: Client, troubled: Any, monkeypatch: Any) -> None:
+def test_the_span_that_is_chosen_is_that_of_the_figures(
+    boss: Client, troubled: Any, monkeypatch: Any
+) -> None:
     """And a page takes no more than 25 queries."""
     ran: list[str] = []
     monkeypatch.setattr(base, "watchers", [lambda _connection, name, _params: ran.append(name)])
@@ -200,13 +264,19 @@ def test_a_user_sees_only_what_they_may_view(troubled: Any, codename: str) -> No
     html = seen(viewer)
     titles = SEEN[codename][1]
     assert set(sections(html)) == {"Problems", *titles}
-    assert [one for one, (told, _) in SEEN.items() if told in text(html)] == ([codename] if titles else [])
+    assert [one for one, (told, _) in SEEN.items() if told in text(html)] == (
+        [codename] if titles else []
+    )
     for name in SEEN.keys() - {codename}:
-        assert not [link for link in links(html) if f"/horsies/{name.removeprefix('view_')}/" in link], name
+        assert not [
+            link for link in links(html) if f"/horsies/{name.removeprefix('view_')}/" in link
+        ], name
 
 
 @pytest.mark.urls("tests.support.backstage")
-def test_on_a_site_of_the_project_links_stay_there_and_its_pages_say_who_may_view(boss: Client, troubled: Any) -> None:
+def test_on_a_site_of_the_project_links_stay_there_and_its_pages_say_who_may_view(
+    boss: Client, troubled: Any
+) -> None:
     """Naive: links lead to Django's own site, and a permission is enough where has_view_permission says no."""
     html = boss.get(reverse("backstage:app_list", args=("horsies",))).content.decode()
     html = html.partition('class="horsies-overview"')[2].partition('id="content-main"')[0]
@@ -229,9 +299,13 @@ def test_the_database_is_read_once_in_five_seconds_and_nobody_sees_what_was_read
     assert set(sections(shown(viewer))) == {"Problems", "Workers"}
     assert "mail" not in shown(viewer)
     assert shown(boss) == html
-    assert cells(shown(boss, span="week"), "mail")["Failed"] == "32", "another span is not what was kept"
+    assert cells(shown(boss, span="week"), "mail")["Failed"] == "32", (
+        "another span is not what was kept"
+    )
     kept = summaries.kept
-    summaries.kept = {name: (until - reading.CACHED_SECONDS, one) for name, (until, one) in kept.items()}
+    summaries.kept = {
+        name: (until - reading.CACHED_SECONDS, one) for name, (until, one) in kept.items()
+    }
     ran: list[str] = []
     monkeypatch.setattr(base, "watchers", [lambda _connection, name, _params: ran.append(name)])
     assert cells(shown(boss), "mail")["Waiting"] == "7"
@@ -255,7 +329,9 @@ def test_a_lock_that_keeps_it_from_the_tables_is_the_problem_that_it_tells(
         assert "psql" not in seen(client_with("view_task"))
 
 
-def test_a_database_that_refuses_is_told_and_not_asked_again(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_that_refuses_is_told_and_not_asked_again(
+    boss: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And so is one whose tables are not migrated."""
     with monkeypatch.context() as patch:
         patch.setitem(connection.settings_dict, "PORT", "1")
@@ -271,12 +347,18 @@ def test_a_database_that_refuses_is_told_and_not_asked_again(boss: Client, monke
         sql("ALTER TABLE other RENAME TO horsies_history")
 
 
-def test_it_says_when_it_was_read_and_the_models_stand_below_and_other_apps_are_as_they_were(boss: Client) -> None:
+def test_it_says_when_it_was_read_and_the_models_stand_below_and_other_apps_are_as_they_were(
+    boss: Client,
+) -> None:
     (told,) = re.findall(r"Read at (\S+ \S+)<", seen(boss))
-    clock = dt.datetime.now(dt.timezone(dt.timedelta(hours=3))).replace(tzinfo=None)  # TIME_ZONE is Istanbul
+    clock = dt.datetime.now(dt.timezone(dt.timedelta(hours=3))).replace(
+        tzinfo=None
+    )  # TIME_ZONE is Istanbul
     assert abs(dt.datetime.fromisoformat(told) - clock) < MINUTE
     assert "horsies-overview" not in body(boss, reverse("admin:app_list", args=("auth",)))
-    models = body(boss, reverse("admin:app_list", args=("horsies",))).partition('id="content-main"')[2]
+    models = body(boss, reverse("admin:app_list", args=("horsies",))).partition(
+        'id="content-main"'
+    )[2]
     assert f'href="{reverse("admin:horsies_worker_changelist")}"' in models
 
 
@@ -286,16 +368,31 @@ def test_it_says_when_it_was_read_and_the_models_stand_below_and_other_apps_are_
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "incidents.md"
 UNKNOWN = "No live worker of its queue knows the task 'shop.gone'"
 JOURNEYS = {  # by headings of PAGE: links, some with a part of the address, and what is said
-    "What would have woken me?": ([], ["Critical", "Queue mail has 3 tasks due and no live worker"]),
-    "Mail is late": (["3@status=PENDING&queue=mail", "tests.nothing", "mail"], ["No worker serves the queue 'mail'"]),
+    "What would have woken me?": (
+        [],
+        ["Critical", "Queue mail has 3 tasks due and no live worker"],
+    ),
+    "Mail is late": (
+        ["3@status=PENDING&queue=mail", "tests.nothing", "mail"],
+        ["No worker serves the queue 'mail'"],
+    ),
     "A night's failures": (["Tasks", "Failures", "shop.pay"], ["OSError", "shop/tasks.py in pay"]),
     "One tenant floods the queue": (["bulk"], ["acme", "At its limit"]),
     "Who changed the limit?": (["bulk"], ["grace", "The provider throttles us.", "Overridden"]),
-    "A task kills its processes": (["These tasks@shop.eats", "shop.eats"], ["WORKER_CRASHED", "4711", "web-1:12"]),
+    "A task kills its processes": (
+        ["These tasks@shop.eats", "shop.eats"],
+        ["WORKER_CRASHED", "4711", "web-1:12"],
+    ),
     "A deploy removed a task": (["These tasks@shop.gone", "shop.gone"], [UNKNOWN]),
-    "A worker grows": (["Workers", "web-1:12"], ["80 MB + 912 MB", "34 child, runs tasks 912 MB shop.eats"]),
+    "A worker grows": (
+        ["Workers", "web-1:12"],
+        ["80 MB + 912 MB", "34 child, runs tasks 912 MB shop.eats"],
+    ),
     "Did 03:00 fire?": (["night"], ["0 3 * * *", "Last fire times"]),
-    "A run stands still": (["The first run", "Retry"], ["Nodes that failed, expired or were cancelled run again"]),
+    "A run stands still": (
+        ["The first run", "Retry"],
+        ["Nodes that failed, expired or were cancelled run again"],
+    ),
     "How much ran today?": (["Last 24 hours"], ["most 140", "failed in all: 32"]),
 }
 
@@ -313,13 +410,19 @@ def walk(client: Client, *steps: str) -> str:
         if step is not None:
             word, _, part = step.partition("@")
             offered = re.findall(r'<a[^>]*?href="([^"]*)"[^>]*>(.*?)</a>', html, re.DOTALL)
-            to = [unescape(to) for to, shown in offered if text(shown) == word and part in unescape(to)]
+            to = [
+                unescape(to)
+                for to, shown in offered
+                if text(shown) == word and part in unescape(to)
+            ]
             assert to, (step, [text(shown) for _to, shown in offered])
             address = to[0] if to[0].startswith("/") else address.partition("?")[0] + to[0]
     return said
 
 
-def test_what_people_on_call_ask_is_on_the_overview_or_a_few_links_away(boss: Client, troubled: Any) -> None:
+def test_what_people_on_call_ask_is_on_the_overview_or_a_few_links_away(
+    boss: Client, troubled: Any
+) -> None:
     assert set(re.findall(r"^## (.*)$", PAGE.read_text(), re.MULTILINE)) >= JOURNEYS.keys()
     for question, (links_, told) in JOURNEYS.items():
         assert len(links_) < 4

@@ -48,7 +48,11 @@ def labels(client: Client, handle: Any) -> dict[int, str]:
     """Return what the boxes say to those who do not see them, by the numbers of their nodes."""
     links = drawing(client, handle).iter(f"{SVG}a")
     found = {link.get("id", ""): link.get("aria-label", "") for link in links}
-    return {int(id_.removeprefix("horsies-node-")): text for id_, text in found.items() if "-node-" in id_}
+    return {
+        int(id_.removeprefix("horsies-node-")): text
+        for id_, text in found.items()
+        if "-node-" in id_
+    }
 
 
 def texts(client: Client, handle: Any, number: int) -> list[str]:
@@ -56,9 +60,13 @@ def texts(client: Client, handle: Any, number: int) -> list[str]:
     return [text.text or "" for text in link.iter(f"{SVG}text")]
 
 
-def test_every_node_is_a_link_with_its_name_kind_and_state_in_the_order_of_the_layers(boss: Client) -> None:
+def test_every_node_is_a_link_with_its_name_kind_and_state_in_the_order_of_the_layers(
+    boss: Client,
+) -> None:
     flow = Workflow("picture")
-    last = flow.add(flows.total, [flow.add(flows.number, 1, name="one"), flow.add(flows.number, 2, name="two")])
+    last = flow.add(
+        flows.total, [flow.add(flows.number, 1, name="one"), flow.add(flows.number, 2, name="two")]
+    )
     flow.add(flows.number, 3, after=last, name="end")
     handle = flow.send()
     told = ["one, task, sent", "two, task, sent", "total, task, pending", "end, task, pending"]
@@ -68,7 +76,9 @@ def test_every_node_is_a_link_with_its_name_kind_and_state_in_the_order_of_the_l
     html = body(boss, url(handle, "picture"))
     assert "4 nodes in 3 layers" in " ".join(html.split())
     says(html, f'<a href="{url(handle)}">Run</a>', f'<a href="{url(handle, "pause")}">Pause</a>')
-    assert not re.search(r'style="|<style|onclick|<script>|javascript:', html.partition("</header>")[2])
+    assert not re.search(
+        r'style="|<style|onclick|<script>|javascript:', html.partition("</header>")[2]
+    )
     assert f'<a href="{url(handle, "picture")}">Picture</a>' in body(boss, url(handle))
     assert f'href="{url(handle, "picture")}#horsies-node-1"' in body(boss, node_url(handle, 1))
     drain()
@@ -83,19 +93,28 @@ def test_durations_are_those_of_the_tasks_and_of_the_child_runs(boss: Client) ->
     flow.add(flows.number, 1, name="runs")
     flow.add(child, name="child")
     handle = flow.send()
-    done, runs = (Task.objects.get(workflow_id=handle.workflow_id, node=number).pk for number in (0, 1))
-    columns = "claimed_by = gen_random_uuid(), claimed_at = now(), started_at = now() - interval '90 s'"
+    done, runs = (
+        Task.objects.get(workflow_id=handle.workflow_id, node=number).pk for number in (0, 1)
+    )
+    columns = (
+        "claimed_by = gen_random_uuid(), claimed_at = now(), started_at = now() - interval '90 s'"
+    )
     sql(f"UPDATE horsies_tasks SET status = 'RUNNING', {columns} WHERE id = %s", [runs])
     columns = "started_at = now() - interval '3 s', finished_at = now(), result = '{\"ok\": 1}'"
     sql(f"UPDATE horsies_tasks SET status = 'COMPLETED', {columns} WHERE id = %s", [done])
-    sql("UPDATE horsies_workflows SET sent_at = now() - interval '2 h' WHERE parent_id = %s", [handle.workflow_id])
+    sql(
+        "UPDATE horsies_workflows SET sent_at = now() - interval '2 h' WHERE parent_id = %s",
+        [handle.workflow_id],
+    )
     found = labels(boss, handle)
     assert found[0] == "done, task, sent, took 3.0 s", "its run does not know of the end yet"
     assert found[1] == "runs, task, running, for 1 min 30 s"
     assert found[2] == "child, workflow, running, for 2 h 0 min"
     assert texts(boss, handle, 1) == ["runs", "Running · 1 min 30 s"]
     inner = WorkflowRun.objects.get(parent_id=handle.workflow_id)
-    links = {link.get("aria-label"): link.get("href") for link in drawing(boss, handle).iter(f"{SVG}a")}
+    links = {
+        link.get("aria-label"): link.get("href") for link in drawing(boss, handle).iter(f"{SVG}a")
+    }
     assert links["Picture of child"] == url(inner.pk, "picture")
     assert len(labels(boss, inner.pk)) == 1
 
@@ -107,11 +126,19 @@ def test_a_map_is_one_box_with_its_counts_and_a_bar(boss: Client) -> None:
     assert texts(boss, handle, 0) == ["odd_fails", "Map · 0 / 5"]
     assert labels(boss, handle) == {0: "odd_fails, map, running, 0 of 5 completed"}
     drain(raise_errors=False)
-    assert labels(boss, handle) == {0: "odd_fails, map, failed, 3 of 5 completed, 2 failed, MAP_FAILED"}
+    assert labels(boss, handle) == {
+        0: "odd_fails, map, failed, 3 of 5 completed, 2 failed, MAP_FAILED"
+    }
     assert texts(boss, handle, 0) == ["odd_fails", "Map · 3 / 5, 2 failed"]
-    bars = [bar for bar in drawing(boss, handle).iter(f"{SVG}rect") if "horsies-bar-" in bar.get("class", "")]
+    bars = [
+        bar
+        for bar in drawing(boss, handle).iter(f"{SVG}rect")
+        if "horsies-bar-" in bar.get("class", "")
+    ]
     assert [int(bar.get("width", 0)) for bar in bars] == [81, 54]
-    assert int(bars[0].get("x", 0)) + 81 == int(bars[1].get("x", 0)) - 1, "side by side, but for rounding"
+    assert int(bars[0].get("x", 0)) + 81 == int(bars[1].get("x", 0)) - 1, (
+        "side by side, but for rounding"
+    )
 
 
 def test_what_waits_says_for_what(boss: Client) -> None:
@@ -149,14 +176,19 @@ def test_an_undo_is_below_what_it_undoes_on_a_dashed_line(boss: Client) -> None:
     change(handle, 1, kind="undo", undoes=0, total=1)
     assert labels(boss, handle)[1] == "refund, undo, sent", "only undos of maps have counts"
     svg = drawing(boss, handle)
-    tops = [int(re.findall(r"\d+", group.get("transform", ""))[1]) for group in svg.findall(f"{SVG}g[@transform]")]
-    assert tops[0] < tops[1]
-    assert [path.get("class") for path in svg.iter(f"{SVG}path") if "head" not in path.get("class", "")] == [
-        "horsies-line horsies-line-undo"
+    tops = [
+        int(re.findall(r"\d+", group.get("transform", ""))[1])
+        for group in svg.findall(f"{SVG}g[@transform]")
     ]
+    assert tops[0] < tops[1]
+    assert [
+        path.get("class") for path in svg.iter(f"{SVG}path") if "head" not in path.get("class", "")
+    ] == ["horsies-line horsies-line-undo"]
 
 
-def test_nodes_that_a_task_added_are_below_it_and_edges_to_deleted_nodes_are_left_out(boss: Client) -> None:
+def test_nodes_that_a_task_added_are_below_it_and_edges_to_deleted_nodes_are_left_out(
+    boss: Client,
+) -> None:
     flow = Workflow("grows")
     flow.add(flows.grows, 2)
     handle = flow.send()
@@ -171,7 +203,9 @@ def test_nodes_that_a_task_added_are_below_it_and_edges_to_deleted_nodes_are_lef
     assert sorted(labels(boss, chain)) == [1]
 
 
-def test_every_status_has_an_icon_of_its_own_and_the_legend_names_those_there_are(boss: Client) -> None:
+def test_every_status_has_an_icon_of_its_own_and_the_legend_names_those_there_are(
+    boss: Client,
+) -> None:
     html = body(boss, url(failed(), "picture"))
     icons = dict(re.findall(r'<symbol id="horsies-icon-(\w+)"[^>]*>(.*?)</symbol>', html))
     assert set(SHAPES) >= {*NODE_STATUSES, *RUN_STATUSES}
@@ -191,16 +225,23 @@ def test_only_what_is_known_is_said_to_be_live(boss: Client) -> None:
     handle = sent()
     live = body(boss, url(handle, "picture"), live="")
     assert ('<div data-live="2000">' in live, "<html" in live) == (True, False)
-    assert {"status", "progress", "gates", "legend", "drawing", "note"} == set(re.findall(r'data-part="(\w+)"', live))
+    assert {"status", "progress", "gates", "legend", "drawing", "note"} == set(
+        re.findall(r'data-part="(\w+)"', live)
+    )
     drain()
     live = body(boss, url(handle, "picture"), live="")
     assert ("data-live" in live, 'data-part="note"' in live) == (False, False)
 
 
-def test_a_run_that_is_too_large_is_shown_as_a_table_instead(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_is_too_large_is_shown_as_a_table_instead(
+    boss: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     handle = sent()
     assert 'class="horsies-drawing"' in body(boss, url(handle, "picture"))
-    for name, most, told in (("MOST_NODES", 1, "1 nodes or 10,000"), ("MOST_EDGES", 0, "2,000 nodes or 0")):
+    for name, most, told in (
+        ("MOST_NODES", 1, "1 nodes or 10,000"),
+        ("MOST_EDGES", 0, "2,000 nodes or 0"),
+    ):
         with monkeypatch.context() as patched:
             patched.setattr(picture, name, most)
             html = body(boss, url(handle, "picture"))
@@ -215,7 +256,9 @@ def test_the_tasks_of_maps_are_neither_read_nor_counted_for_the_picture(boss: Cl
     flow.add(flows.number, 1)
     address = url(flow.send(), "picture")
     assert rows_read(boss, address) < 10
-    assert not [text for text in queries(boss, address) if "COUNT(" in text and "horsies_tasks" in text]
+    assert not [
+        text for text in queries(boss, address) if "COUNT(" in text and "horsies_tasks" in text
+    ]
 
 
 # Gates
@@ -230,13 +273,18 @@ def gated(permission: str | None = None) -> Any:
     return handle
 
 
-def test_gates_that_wait_are_listed_above_the_picture_for_those_who_may_decide(boss: Client) -> None:
+def test_gates_that_wait_are_listed_above_the_picture_for_those_who_may_decide(
+    boss: Client,
+) -> None:
     handle = gated("horsies.configure_queue")
     link = f'<a class="button" href="{node_url(handle, 0)}#horsies-decision">'
     assert link in body(boss, url(handle, "picture"))
     assert 'id="horsies-decision"' in body(boss, node_url(handle, 0))
     operator = ("view_workflowrun", "operate_workflow")
-    for has, lacked in ((operator[:1], "horsies.operate_workflow"), (operator, "horsies.configure_queue")):
+    for has, lacked in (
+        (operator[:1], "horsies.operate_workflow"),
+        (operator, "horsies.configure_queue"),
+    ):
         client = client_with(*has)
         html = body(client, url(handle, "picture"))
         assert link not in html
@@ -266,19 +314,29 @@ def test_a_gate_is_skipped_with_its_permission_only() -> None:
 
 
 @pytest.mark.parametrize(("verb", "after"), [("approve", "COMPLETED"), ("reject", "FAILED")])
-def test_the_form_of_a_gate_decides_with_the_user_and_the_reason_which_is_payload(verb: str, after: str) -> None:
+def test_the_form_of_a_gate_decides_with_the_user_and_the_reason_which_is_payload(
+    verb: str, after: str
+) -> None:
     """Naive: the value of the gate is hidden, and the audit beside it tells the reason."""
     handle = gated("horsies.configure_queue")
     may = ("view_workflowrun", "view_auditentry", "operate_workflow")
     client, viewer = client_with(*may, "configure_queue", "view_payload"), client_with(*may)
     html = body(client, node_url(handle, 0))
-    says(html, "csrfmiddlewaretoken", *(f'action="{url(handle, name)}"' for name in ("approve", "reject")))
+    says(
+        html,
+        "csrfmiddlewaretoken",
+        *(f'action="{url(handle, name)}"' for name in ("approve", "reject")),
+    )
     values = {"node": "0", "opening": "1"}
-    assert viewer.post(url(handle, verb), values).status_code == 403, "without the permission of the gate"
+    assert viewer.post(url(handle, verb), values).status_code == 403, (
+        "without the permission of the gate"
+    )
     assert not AuditEntry.objects.filter(action__startswith="workflow.").exists()
     handle.pause(actor="ada", reason="a short break")
     handle.resume()
-    response = client.post(url(handle, verb), {**values, "reason": "The stock was counted."}, follow=True)
+    response = client.post(
+        url(handle, verb), {**values, "reason": "The stock was counted."}, follow=True
+    )
     user = response.context["user"].get_username()
     (message,) = messages(response)
     assert "gate: approve" in message
@@ -286,13 +344,18 @@ def test_the_form_of_a_gate_decides_with_the_user_and_the_reason_which_is_payloa
     assert (entry.actor, entry.reason) == (user, "The stock was counted.")
     drain()
     assert WorkflowNode.objects.get(workflow_id=handle.workflow_id, number=0).status == after
-    assert [(row[0], row[2], row[4]) for row in table(body(client, url(handle)), "horsies-gates")] == [
-        ("approve", "horsies.configure_queue", user)
-    ]
+    assert [
+        (row[0], row[2], row[4]) for row in table(body(client, url(handle)), "horsies-gates")
+    ] == [("approve", "horsies.configure_queue", user)]
     response = client.post(url(handle, verb), values)
     assert f"was already decided by {user} at" in response.content.decode()
     entries = reverse("admin:horsies_auditentry_changelist")
-    pages = [url(handle), node_url(handle, 0), entries, reverse("admin:horsies_auditentry_change", args=[entry.pk])]
+    pages = [
+        url(handle),
+        node_url(handle, 0),
+        entries,
+        reverse("admin:horsies_auditentry_change", args=[entry.pk]),
+    ]
     for page in pages:
         shown = ["The stock was counted." in body(one, page) for one in (viewer, client)]
         assert shown == [False, True], page
@@ -304,7 +367,9 @@ def test_the_form_of_a_gate_decides_with_the_user_and_the_reason_which_is_payloa
 def test_nobody_decides_about_what_is_no_gate(boss: Client) -> None:
     handle = gated()
     for number in ("1", "7"):
-        answer = boss.post(url(handle, "approve"), {"node": number, "opening": "1"}).content.decode()
+        answer = boss.post(
+            url(handle, "approve"), {"node": number, "opening": "1"}
+        ).content.decode()
         assert f"has no gate with the number {number}" in answer
     for wrong in ({"node": "0"}, {"node": "0", "opening": "x"}, {"node": "9" * 30, "opening": "1"}):
         assert boss.post(url(handle, "approve"), wrong).status_code == 200
@@ -315,7 +380,9 @@ def test_nobody_decides_about_what_is_no_gate(boss: Client) -> None:
 # Signals
 
 
-def test_the_page_of_a_run_tells_which_node_took_a_signal_and_which_signals_none_took(boss: Client) -> None:
+def test_the_page_of_a_run_tells_which_node_took_a_signal_and_which_signals_none_took(
+    boss: Client,
+) -> None:
     flow = Workflow("paying")
     flow.add(flows.number, 1, after=flow.signal("paid", timeout=dt.timedelta(days=1)), name="ship")
     handle = flow.send()
@@ -333,5 +400,9 @@ def test_the_page_of_a_run_tells_which_node_took_a_signal_and_which_signals_none
     with CaptureQueriesContext(connection) as captured:
         html = body(client_with("view_workflowrun"), url(handle))
     assert "card" not in html
-    assert not [item for item in captured if "horsies_workflow_signals" in item["sql"] and '"data"' in item["sql"]]
+    assert not [
+        item
+        for item in captured
+        if "horsies_workflow_signals" in item["sql"] and '"data"' in item["sql"]
+    ]
     assert EVIL not in html

@@ -19,7 +19,13 @@ from horsies_django.models import AuditEntry, Heartbeat, Queue, Task
 from tests.conftest import Connect, limit
 from tests.desk.test_admin import body, client_with, page_of, says, table
 from tests.desk.test_admin_overview import counted
-from tests.support.factories import AuditEntryFactory, HeartbeatFactory, TaskFactory, living_worker, now
+from tests.support.factories import (
+    AuditEntryFactory,
+    HeartbeatFactory,
+    TaskFactory,
+    living_worker,
+    now,
+)
 from tests.support.refusing import refused
 
 pytestmark = pytest.mark.django_db
@@ -44,7 +50,9 @@ def post(client: Client, verb: str, name: str = "mail", **values: str) -> Any:
 
 @pytest.mark.promise("S4.18")
 def test_an_override_takes_the_limits_that_were_given_under_the_users_name(boss: Client) -> None:
-    until = (timezone.localtime(dt.datetime.now(dt.UTC)) + dt.timedelta(days=1)).replace(second=0, microsecond=0)
+    until = (timezone.localtime(dt.datetime.now(dt.UTC)) + dt.timedelta(days=1)).replace(
+        second=0, microsecond=0
+    )
     response = post(
         boss, "override", max_concurrency="4", local_limit=" None ", partition_max_concurrency="", reason=WHY,
         until=f"{until:%Y-%m-%dT%H:%M}",
@@ -54,14 +62,25 @@ def test_an_override_takes_the_limits_that_were_given_under_the_users_name(boss:
     assert queue.override == {"max_concurrency": 4, "local_limit": None}
     assert (queue.override_by, queue.override_reason) == ("boss", WHY)
     held = queue.override_until
-    assert (timezone.localtime(held) if timezone.is_aware(held) else timezone.make_aware(held)) == until
+    assert (
+        timezone.localtime(held) if timezone.is_aware(held) else timezone.make_aware(held)
+    ) == until
     entry = AuditEntry.objects.latest("pk")
-    assert (entry.actor, entry.action, entry.subject, entry.reason) == ("boss", "queue.override", "mail", WHY)
+    assert (entry.actor, entry.action, entry.subject, entry.reason) == (
+        "boss",
+        "queue.override",
+        "mail",
+        WHY,
+    )
     ((text, level),) = messages(response)
     assert level == "success"
     assert "concurrency (override): – → 4" in text
     form = boss.get(url("override")).context["form"]
-    assert [form[name].value() for name in ("max_concurrency", "local_limit", "reason")] == [4, "none", None]
+    assert [form[name].value() for name in ("max_concurrency", "local_limit", "reason")] == [
+        4,
+        "none",
+        None,
+    ]
     post(boss, "override", partition_local_limit="2", reason="another")
     assert Queue.objects.get(name="mail").override == {"partition_local_limit": 2}
 
@@ -73,7 +92,9 @@ def as_rendered(html: str) -> dict[str, str]:
         attributes = dict(re.findall(r'(\w+)="([^"]*)"', tag))
         if "name" in attributes and attributes["type"] != "submit":
             value = attributes.get("value", "")
-            found[attributes["name"]] = value.removesuffix(":00") if attributes["type"] == "datetime-local" else value
+            found[attributes["name"]] = (
+                value.removesuffix(":00") if attributes["type"] == "datetime-local" else value
+            )
     return found
 
 
@@ -82,9 +103,13 @@ UNTIL = dt.datetime(2037, 5, 6, 14, 3, 27, 123_456, tzinfo=dt.UTC)
 
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin"])
 @pytest.mark.parametrize(
-    "until", [UNTIL, UNTIL.replace(second=0), dt.datetime(2037, 10, 25, 1, 30, 5, 7, tzinfo=dt.UTC)], ids=str
+    "until",
+    [UNTIL, UNTIL.replace(second=0), dt.datetime(2037, 10, 25, 1, 30, 5, 7, tzinfo=dt.UTC)],
+    ids=str,
 )  # the last one comes twice by the clock of Berlin
-def test_an_until_that_nobody_touched_keeps_its_seconds(boss: Client, settings: Any, zone: str, until: Any) -> None:
+def test_an_until_that_nobody_touched_keeps_its_seconds(
+    boss: Client, settings: Any, zone: str, until: Any
+) -> None:
     settings.TIME_ZONE = zone
     queues.override("mail", {"max_concurrency": 3}, actor="ada", reason=WHY, until=until)
     held = Queue.objects.get(name="mail").override_until
@@ -107,7 +132,14 @@ def test_an_until_that_somebody_changed_is_taken_as_it_was_written(boss: Client)
         local = timezone.localtime(until) if until and timezone.is_aware(until) else until
         assert (local.strftime("%FT%T") if local else "") == written
     for held in ("9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00+14:00", "9999-12-31T23:59", "x"):
-        post(boss, "override", max_concurrency="5", until="2037-01-02T03:04:05", until_held=held, reason=held)
+        post(
+            boss,
+            "override",
+            max_concurrency="5",
+            until="2037-01-02T03:04:05",
+            until_held=held,
+            reason=held,
+        )
         changed = Queue.objects.get(name="mail", override_until__year=2037)
         assert changed.override_reason == held, "the form cannot have been opened with it"
 
@@ -123,7 +155,9 @@ def test_an_until_that_somebody_changed_is_taken_as_it_was_written(boss: Client)
         ("__all__", ""), ("__all__", "2001-01-01T10:00"), ("__all__", "0001-01-02T00:00"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_told_at_its_field_and_changes_nothing(boss: Client, field: str, value: str) -> None:
+def test_what_cannot_be_is_told_at_its_field_and_changes_nothing(
+    boss: Client, field: str, value: str
+) -> None:
     if field == "__all__":
         values = {"max_concurrency": "4" if value else "", "until": value, "reason": WHY}
     else:
@@ -138,10 +172,16 @@ def test_what_cannot_be_is_told_at_its_field_and_changes_nothing(boss: Client, f
     assert Queue.objects.get(name="mail").override is None
 
 
-def test_a_queue_is_paused_resumed_and_its_override_cleared_by_the_ways_that_it_offers(boss: Client) -> None:
+def test_a_queue_is_paused_resumed_and_its_override_cleared_by_the_ways_that_it_offers(
+    boss: Client,
+) -> None:
     def offered() -> set[str]:
         html = body(boss, url("change"))
-        return {verb for verb in ("override", "clear", "pause", "resume") if f'href="{url(verb)}"' in html}
+        return {
+            verb
+            for verb in ("override", "clear", "pause", "resume")
+            if f'href="{url(verb)}"' in html
+        }
 
     assert offered() == {"override", "pause"}
     queues.override("mail", {"max_concurrency": 4}, actor="ada", reason=WHY)
@@ -155,12 +195,22 @@ def test_a_queue_is_paused_resumed_and_its_override_cleared_by_the_ways_that_it_
     open_ = Queue.objects.get(name="mail")
     assert (open_.paused_at, open_.paused_by, open_.override) == (None, None, None)
     written = AuditEntry.objects.order_by("pk").filter(actor="boss").values_list("action", "reason")
-    done = [("queue.pause", "<b>maintenance</b>"), ("queue.resume", None), ("queue.clear", "it is over")]
+    done = [
+        ("queue.pause", "<b>maintenance</b>"),
+        ("queue.resume", None),
+        ("queue.clear", "it is over"),
+    ]
     assert list(written) == done
     unchanged = "Queue mail: nothing was changed, because its state did not need or allow it."
     assert messages(post(boss, "clear")) == [(unchanged, "info")]
     assert list(written.all()) == done
-    for seen in ("", "-1", "9" * 40, "1' OR 1=1", "٣"):  # a form that lost its place is taken all the same
+    for seen in (
+        "",
+        "-1",
+        "9" * 40,
+        "1' OR 1=1",
+        "٣",
+    ):  # a form that lost its place is taken all the same
         response = boss.post(url("pause"), {"seen": seen, "reason": repr(seen)}, follow=True)
         assert [level for _text, level in messages(response)] == ["success"]
         assert Queue.objects.get(name="mail").paused_reason == repr(seen)
@@ -225,7 +275,13 @@ def test_the_list_shows_the_limits_in_force_and_whence_they_come(boss: Client) -
 
 
 def test_a_queue_shows_declared_override_and_what_holds_side_by_side(boss: Client) -> None:
-    limit("mail", max_concurrency=8, local_limit=3, partition_by_args=["customer", "day"], partition_by_task=True)
+    limit(
+        "mail",
+        max_concurrency=8,
+        local_limit=3,
+        partition_by_args=["customer", "day"],
+        partition_by_task=True,
+    )
     queues.override("mail", {"max_concurrency": 4, "local_limit": None}, actor="ada", reason=WHY)
     assert table(body(boss, url("change")), "horsies-limits") == [
         ["Priority", "1", "–", "1"],
@@ -242,12 +298,21 @@ def test_a_queue_shows_declared_override_and_what_holds_side_by_side(boss: Clien
     says(html, WHY, "stop")
 
 
-def test_a_queue_shows_its_permits_its_busiest_partitions_and_what_waits_and_no_other_queues(boss: Client) -> None:
+def test_a_queue_shows_its_permits_its_busiest_partitions_and_what_waits_and_no_other_queues(
+    boss: Client,
+) -> None:
     limit("mail", partition_by_args=["customer"], partition_max_concurrency=2)
-    alive, silent = living_worker("mail", hostname="web-1", pid=11), living_worker("mail", hostname="web-2", pid=22)
+    alive, silent = (
+        living_worker("mail", hostname="web-1", pid=11),
+        living_worker("mail", hostname="web-2", pid=22),
+    )
     Heartbeat.objects.filter(pk=silent.pk).update(died_at=now())
     acme, globex = (
-        {"queue_name": "mail", "kwargs": {"customer": name}, "partition_key": f'{{"customer": "{name}"}}'}
+        {
+            "queue_name": "mail",
+            "kwargs": {"customer": name},
+            "partition_key": f'{{"customer": "{name}"}}',
+        }
         for name in ("acme", "globex")
     )
     since = now() - dt.timedelta(hours=2, minutes=30)
@@ -257,7 +322,9 @@ def test_a_queue_shows_its_permits_its_busiest_partitions_and_what_waits_and_no_
     TaskFactory(status="RUNNING", claimed_by=silent.pk, **globex)
     TaskFactory.create_batch(3, task_name="c.parked", parked=True, **acme)
     TaskFactory.create_batch(3, queue_name="mail", task_name="a.mail", enqueued_at=now())
-    TaskFactory.create_batch(2, queue_name="mail", task_name="b.<mail>", enqueued_at=now() - dt.timedelta(minutes=7))
+    TaskFactory.create_batch(
+        2, queue_name="mail", task_name="b.<mail>", enqueued_at=now() - dt.timedelta(minutes=7)
+    )
     TaskFactory(queue_name="mail", task_name="d.later", enqueued_at=now() + dt.timedelta(hours=1))
     TaskFactory(queue_name="bulk", status="RUNNING", task_name="shop.of_another_queue")
     TaskFactory(queue_name="bulk", task_name="shop.of_another_queue")
@@ -281,7 +348,9 @@ def test_a_queue_shows_its_permits_its_busiest_partitions_and_what_waits_and_no_
     assert "acme" not in plain
     limit("mail", partition_by_args=None, partition_by_task=True)
     Task.objects.filter(pk=held.pk).update(partition_key='{"": "a.full"}')
-    assert "a.full&quot;}" in body(client_with("view_queue"), url("change")), "names of tasks are no payload"
+    assert "a.full&quot;}" in body(client_with("view_queue"), url("change")), (
+        "names of tasks are no payload"
+    )
 
 
 def test_a_queue_shows_its_last_day_as_a_chart_with_figures(boss: Client) -> None:
@@ -289,7 +358,11 @@ def test_a_queue_shows_its_last_day_as_a_chart_with_figures(boss: Client) -> Non
     assert table(body(boss, url("change")), "horsies-day") == []
     counted(("mail", "shop.pay", "CARD", 4), ("mail", "shop.pay", COMPLETED, 96))
     counted(("mail", "", CLAIMED, 100), seconds=8)
-    counted(("mail", "shop.pay", COMPLETED, 100), ("bulk", "shop.pack", COMPLETED, 7), ago=dt.timedelta(hours=5))
+    counted(
+        ("mail", "shop.pay", COMPLETED, 100),
+        ("bulk", "shop.pack", COMPLETED, 7),
+        ago=dt.timedelta(hours=5),
+    )
     counted(("mail", "shop.pay", "OLD", 1_000), ago=dt.timedelta(hours=30))
     html = body(boss, url("change"))
     assert table(html, "horsies-day") == [["196", "4", "2.4 s", "242 ms"]]
@@ -303,10 +376,17 @@ def test_a_queue_shows_its_last_twenty_changes_and_no_others(boss: Client) -> No
     limit("quiet", partition_by_task=True, partition_max_concurrency=2)
     AuditEntry.objects.all().delete()
     html = body(boss, url("change", "quiet"))
-    says(html, "None: no task of this queue is running or claimed.", "No partition holds a permit.", "None.")
+    says(
+        html,
+        "None: no task of this queue is running or claimed.",
+        "No partition holds a permit.",
+        "None.",
+    )
     for number in range(1, 26):
         limit("mail", max_concurrency=number)
     AuditEntryFactory(actor="x", action="task.cancel", subject="mail", reason="a task of this name")
     entries = table(body(boss, url("change")), "horsies-audit")
-    assert [entry[3] for entry in entries] == [f"concurrency: {number - 1} → {number}" for number in range(25, 5, -1)]
+    assert [entry[3] for entry in entries] == [
+        f"concurrency: {number - 1} → {number}" for number in range(25, 5, -1)
+    ]
     assert "?subject=mail" in body(boss, url("change"))

@@ -37,7 +37,12 @@ ADD = "admin:horsies_schedule_add"
 VERBS = ("run_now", "enable", "disable", "edit", "revert", "delete")
 NAME = tasks.mail.name
 WHY = "the board wants it earlier"
-DEFINITION = {"task": NAME, "pattern": "30 4 * * mon-fri", "zone": "Europe/Istanbul", "kwargs": {"to": "a@b"}}
+DEFINITION = {
+    "task": NAME,
+    "pattern": "30 4 * * mon-fri",
+    "zone": "Europe/Istanbul",
+    "kwargs": {"to": "a@b"},
+}
 
 
 def url(page: str, name: str = "report") -> str:
@@ -53,7 +58,12 @@ def make(name: str = "report", **definition: Any) -> Schedule:
 def declare(name: str = "report", **definition: Any) -> Schedule:
     """Write a schedule as the scheduler does that finds it in the code."""
     columns = schedules.in_wire_form({**DEFINITION, **definition})
-    how = {"action": "schedule.declare", "actor": "scheduler", "declared": columns, "declared_in": "shop/tasks.py:41"}
+    how = {
+        "action": "schedule.declare",
+        "actor": "scheduler",
+        "declared": columns,
+        "declared_in": "shop/tasks.py:41",
+    }
     ScheduleStore(connection).change(name, create=True, **how)
     return row(name)
 
@@ -74,14 +84,18 @@ def fired(name: str, statuses: list[str]) -> list[Task]:
     begin = now().replace(microsecond=0) - dt.timedelta(hours=len(statuses))
     sent = [TaskFactory(task_name=NAME, status=status) for status in statuses]
     for number, task in enumerate(sent):
-        ScheduleTickFactory(schedule_name=name, fire_at=begin + dt.timedelta(hours=number), task_id=task.pk)
+        ScheduleTickFactory(
+            schedule_name=name, fire_at=begin + dt.timedelta(hours=number), task_id=task.pk
+        )
     return sent
 
 
 # The list
 
 
-def test_the_list_tells_patterns_fire_times_in_their_zone_where_they_are_defined_and_changes(boss: Client) -> None:
+def test_the_list_tells_patterns_fire_times_in_their_zone_where_they_are_defined_and_changes(
+    boss: Client,
+) -> None:
     make()
     make("tidy", pattern="every 15 minutes", zone="UTC")
     force(next_fire_at="2126-03-01T01:30:00Z", next_at="2126-03-01T01:30:00Z")
@@ -100,7 +114,9 @@ def test_the_list_tells_patterns_fire_times_in_their_zone_where_they_are_defined
         assert body(boss, reverse(LIST)).count("horsies-overridden") == changed
 
 
-def test_what_became_of_the_last_twenty_fire_times_is_shown_with_links_to_their_tasks(boss: Client) -> None:
+def test_what_became_of_the_last_twenty_fire_times_is_shown_with_links_to_their_tasks(
+    boss: Client,
+) -> None:
     make()
     sent = fired("report", ["EXPIRED"] + ["COMPLETED"] * 17 + ["FAILED", "COMPLETED", "RUNNING"])
     html = body(boss, reverse(LIST))
@@ -114,7 +130,12 @@ def test_what_became_of_the_last_twenty_fire_times_is_shown_with_links_to_their_
     (runs,) = fired("skips", ["RUNNING"])
     ScheduleTickFactory(schedule_name="skips", task_id=None, skipped_for=runs.pk)
     html = body(boss, reverse(LIST))
-    says(html, "The last run: 1 removed.", "horsies-run-unknown", "The last 2 runs: 1 skipped, 1 running.")
+    says(
+        html,
+        "The last run: 1 removed.",
+        "horsies-run-unknown",
+        "The last 2 runs: 1 skipped, 1 running.",
+    )
     assert f'<a href="{page_of(runs)}"><span class="horsies-badge horsies-skipped">' in html
     assert "Removed" in body(boss, url("change", "removed"))
     html = body(boss, url("change", "skips"))
@@ -129,13 +150,19 @@ def test_the_last_fire_times_are_read_through_primary_keys() -> None:
     for name in ("one", "two"):
         sent = TaskFactory.create_batch(300, task_name=NAME, status="COMPLETED")
         ScheduleTick.objects.bulk_create(
-            ScheduleTick(schedule_name=name, fire_at=begin + dt.timedelta(hours=number), task_id=task.pk)
+            ScheduleTick(
+                schedule_name=name, fire_at=begin + dt.timedelta(hours=number), task_id=task.pk
+            )
             for number, task in enumerate(sent)
         )
     sql("ANALYZE horsies_tasks, horsies_schedule_ticks")
     explained = partial(sql, f"EXPLAIN {load('schedules/recent')}", {"names": ["one"], "many": 20})
     plan = str(readonly.read_bounded("default", explained))
-    for part, there in (("horsies_schedule_ticks_pkey", True), ("horsies_tasks_pkey", True), ("Seq Scan", False)):
+    for part, there in (
+        ("horsies_schedule_ticks_pkey", True),
+        ("horsies_tasks_pkey", True),
+        ("Seq Scan", False),
+    ):
         assert (part in plan) == there, plan
     found = ScheduleStore(connection).recent(["one", "two", "three"], 20)
     latest = [run.fire_at - begin for run in found if run.name == "two"]
@@ -144,21 +171,35 @@ def test_the_last_fire_times_are_read_through_primary_keys() -> None:
 
 
 def found(client: Client, **query: str) -> list[str]:
-    return [schedule.name for schedule in client.get(reverse(LIST), query).context["cl"].result_list]
+    return [
+        schedule.name for schedule in client.get(reverse(LIST), query).context["cl"].result_list
+    ]
 
 
-def test_schedules_are_found_by_what_is_in_force_not_by_what_a_change_replaced(boss: Client) -> None:
+def test_schedules_are_found_by_what_is_in_force_not_by_what_a_change_replaced(
+    boss: Client,
+) -> None:
     keys: list[dict[str, Any]] = [{}, {"enabled": True}, {"enabled": False}]
     for number, (declared, changes) in enumerate(itertools.product(keys, keys)):
         declare(f"of-{number}")
-        force(f"of-{number}", declared={**declared, "task": "old"}, changes={**changes, "task": "shop.new"})
+        force(
+            f"of-{number}",
+            declared={**declared, "task": "old"},
+            changes={**changes, "task": "shop.new"},
+        )
     for state, enabled in (("on", True), ("off", False)):
-        names = [one.name for one in Schedule.objects.all() if one.definition.get("enabled", True) == enabled]
+        names = [
+            one.name
+            for one in Schedule.objects.all()
+            if one.definition.get("enabled", True) == enabled
+        ]
         assert sorted(found(boss, state=state)) == sorted(names)
     assert (len(found(boss, q="new")), found(boss, q="old")) == (9, [])
 
 
-def test_schedules_say_why_they_do_not_fire_and_are_found_by_state_and_name_and_task(boss: Client) -> None:
+def test_schedules_say_why_they_do_not_fire_and_are_found_by_state_and_name_and_task(
+    boss: Client,
+) -> None:
     make("report for the board")
     make("off", enabled=False)
     make("broken", pattern="every minute")
@@ -169,9 +210,22 @@ def test_schedules_say_why_they_do_not_fire_and_are_found_by_state_and_name_and_
     force("odd", changes={**DEFINITION, "zone": "Mars"})
     make("tidy", task=tasks.noop.name, kwargs={})
     html, error = body(boss, reverse(LIST)), "✕</span> Error</span>"
-    says(html, "■</span> Off<", "⊘</span> Gone from", f"{error} the queue is gone", f"{error} zone: there is no")
+    says(
+        html,
+        "■</span> Off<",
+        "⊘</span> Gone from",
+        f"{error} the queue is gone",
+        f"{error} zone: there is no",
+    )
     on = ["broken", "odd", "report for the board", "tidy"]
-    states = {"on": on, "off": ["off"], "gone": ["gone"], "error": ["broken"], "late": [], "missed": []}
+    states = {
+        "on": on,
+        "off": ["off"],
+        "gone": ["gone"],
+        "error": ["broken"],
+        "late": [],
+        "missed": [],
+    }
     assert found(boss) == ["broken", "gone", "odd", "off", "report for the board", "tidy"]
     assert {state: found(boss, state=state) for state in states} == states
     force("tidy", missed_at=now() - dt.timedelta(hours=2), next_at=now() - dt.timedelta(seconds=70))
@@ -183,11 +237,15 @@ def test_schedules_say_why_they_do_not_fire_and_are_found_by_state_and_name_and_
     assert found(boss, q="tasks.noop") == ["tidy"]
 
 
-def test_the_list_says_which_schedulers_run_and_when_one_last_had_the_schedules_of_the_code(boss: Client) -> None:
+def test_the_list_says_which_schedulers_run_and_when_one_last_had_the_schedules_of_the_code(
+    boss: Client,
+) -> None:
     make("by hand")
     with direct_connection("default", application_name=session_name()):
         html = body(boss, reverse(LIST))
-        assert f"Schedulers: {socket.gethostname()[:37]}:{os.getpid()}.<" in html, "the code declares none"
+        assert f"Schedulers: {socket.gethostname()[:37]}:{os.getpid()}.<" in html, (
+            "the code declares none"
+        )
         declare("letters")
         force("letters", declared_at=now() - dt.timedelta(minutes=5))
         assert "A scheduler last had them in its code 5 min 0 s ago." in body(boss, reverse(LIST))
@@ -196,23 +254,37 @@ def test_the_list_says_which_schedulers_run_and_when_one_last_had_the_schedules_
 # One schedule
 
 
-def test_a_schedule_shows_its_next_five_fire_times_in_its_zone_also_where_the_clock_jumps(boss: Client) -> None:
-    make(pattern="0 9 1 */2 *", zone="Europe/Berlin")  # in eight months the clock jumps at least once
+def test_a_schedule_shows_its_next_five_fire_times_in_its_zone_also_where_the_clock_jumps(
+    boss: Client,
+) -> None:
+    make(
+        pattern="0 9 1 */2 *", zone="Europe/Berlin"
+    )  # in eight months the clock jumps at least once
     page = body(boss, url("change"))
     begin, zone = dt.datetime.now(dt.UTC), ZoneInfo("Europe/Berlin")
     months = [(begin.year + number // 6, number % 6 * 2 + 1) for number in range(12)]
     times = [dt.datetime(year, month, 1, 9, tzinfo=zone) for year, month in months]
     expected = [time for time in times if time > begin][:5]
     shown = table(page, "horsies-coming")
-    assert [one[0] for one in shown] == [f"{time:%a %Y-%m-%d} 09:00 {time.isoformat()[19:]}" for time in expected]
-    assert [one[1] for one in shown] == [f"{time.astimezone(dt.UTC):%Y-%m-%d %H:%M}" for time in expected]
+    assert [one[0] for one in shown] == [
+        f"{time:%a %Y-%m-%d} 09:00 {time.isoformat()[19:]}" for time in expected
+    ]
+    assert [one[1] for one in shown] == [
+        f"{time.astimezone(dt.UTC):%Y-%m-%d %H:%M}" for time in expected
+    ]
     assert {one[0][-6:] for one in shown} == {"+01:00", "+02:00"}
     says(page, '<span class="horsies-zone">Europe/Berlin</span></th>', "UTC</th>")
     schedules.disable("report", actor="ada")
     force(error="there is no room", error_at=now())
     page = body(boss, url("change"))
     assert len(table(page, "horsies-coming")) == 5
-    says(page, "these would be its fire times", 'role="alert"', "a fire time could not be sent.", "no room")
+    says(
+        page,
+        "these would be its fire times",
+        'role="alert"',
+        "a fire time could not be sent.",
+        "no room",
+    )
 
 
 def test_a_schedule_shows_what_holds_and_where_the_code_says_another_thing(boss: Client) -> None:
@@ -236,7 +308,11 @@ def opened(client: Client, address: str) -> dict[str, Any]:
     assert page.status_code == 200
     form, values = page.context["form"], {"seen": page.context["seen"]}
     for field in form:
-        value = field.field.prepare_value(field.value()) if hasattr(field.field, "prepare_value") else field.value()
+        value = (
+            field.field.prepare_value(field.value())
+            if hasattr(field.field, "prepare_value")
+            else field.value()
+        )
         if field.name == "enabled":
             values |= {"enabled": "on"} if value else {}
         else:
@@ -250,20 +326,30 @@ def post(client: Client, page: str, name: str = "report", /, **values: Any) -> A
     """Post a form as its page gave it, with other values; None takes one out; follow to the page that it leads to."""
     address = reverse(ADD) if page == "add" else url(page, name)
     posted = {**opened(client, address), **values}
-    return client.post(address, {key: value for key, value in posted.items() if value is not None}, follow=True)
+    return client.post(
+        address, {key: value for key, value in posted.items() if value is not None}, follow=True
+    )
 
 
-@pytest.mark.parametrize("name", ["a/b", "add", "a_2Fb", "50%_25", "import_50", "q/edit", "?x=1#y", "schlüssel"])
+@pytest.mark.parametrize(
+    "name", ["a/b", "add", "a_2Fb", "50%_25", "import_50", "q/edit", "?x=1#y", "schlüssel"]
+)
 def test_a_schedule_or_a_queue_of_any_name_is_found_by_its_links(boss: Client, name: str) -> None:
     make(name)
     limit(name, max_concurrency=2)
     for model, verb in (("schedule", "disable"), ("queue", "pause")):
-        change, form = (reverse(f"admin:horsies_{model}_{page}", args=(quote(name),)) for page in ("change", verb))
+        change, form = (
+            reverse(f"admin:horsies_{model}_{page}", args=(quote(name),))
+            for page in ("change", verb)
+        )
         assert f'href="{change}"' in body(boss, reverse(f"admin:horsies_{model}_changelist"))
         assert f'href="{form}"' in body(boss, change)
         boss.post(form, {"seen": boss.get(form).context["seen"], "reason": WHY})
     assert f'<a href="{change}">' in body(boss, page_of(TaskFactory(queue_name=name)))
-    assert (row(name).definition["enabled"], Queue.objects.get(name=name).paused_by) == (False, "boss")
+    assert (row(name).definition["enabled"], Queue.objects.get(name=name).paused_by) == (
+        False,
+        "boss",
+    )
 
 
 def test_arguments_that_a_user_may_not_see_stay_when_they_edit_something_else() -> None:
@@ -272,7 +358,10 @@ def test_arguments_that_a_user_may_not_see_stay_when_they_edit_something_else() 
     plain = client_with("view_schedule", "configure_queue", "view_auditentry")
     assert "arguments: changed" in body(plain, reverse("admin:horsies_auditentry_changelist"))
     post(plain, "edit", priority="5", reason=WHY)
-    assert (row().definition["kwargs"], row().definition["priority"]) == ({"to": "secret@example.org"}, 5)
+    assert (row().definition["kwargs"], row().definition["priority"]) == (
+        {"to": "secret@example.org"},
+        5,
+    )
 
 
 @pytest.mark.parametrize(
@@ -284,7 +373,9 @@ def test_arguments_that_a_user_may_not_see_stay_when_they_edit_something_else() 
         {**DEFINITION, "overlap": ["a"]},
     ],
 )  # fmt: skip
-def test_a_definition_that_cannot_be_read_can_be_corrected(boss: Client, definition: Mapping[str, Any]) -> None:
+def test_a_definition_that_cannot_be_read_can_be_corrected(
+    boss: Client, definition: Mapping[str, Any]
+) -> None:
     make()
     force(changes=dict(definition))
     assert "✕</span> Error" in body(boss, reverse(LIST))
@@ -294,7 +385,9 @@ def test_a_definition_that_cannot_be_read_can_be_corrected(boss: Client, definit
         pattern="daily at 05:00", zone="UTC", catch_up="all", jitter_ms="5", queue="", overlap="skip",
     )  # fmt: skip
     if "colour" in definition:
-        assert "unknown key 'colour'".capitalize() in str(response.context["form"].errors).replace("&#x27;", "'")
+        assert "unknown key 'colour'".capitalize() in str(response.context["form"].errors).replace(
+            "&#x27;", "'"
+        )
     else:
         assert messages(response)[-1][1] == "success"
         assert row().definition["pattern"] == "daily at 05:00"
@@ -317,8 +410,12 @@ def test_run_now_sends_one_task_and_is_written_down_with_the_reason() -> None:
     assert table(html, "horsies-audit")[0][2] == "Run now"
 
 
-@pytest.mark.parametrize("change", [{"task": "tests.no_such_task"}, {"kwargs": {"to": 5}}, {"pattern": "never"}])
-def test_what_cannot_be_sent_now_is_told_and_nothing_is_written(boss: Client, change: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "change", [{"task": "tests.no_such_task"}, {"kwargs": {"to": 5}}, {"pattern": "never"}]
+)
+def test_what_cannot_be_sent_now_is_told_and_nothing_is_written(
+    boss: Client, change: dict[str, Any]
+) -> None:
     make()
     force(changes={**DEFINITION, **change})
     before = AuditEntry.objects.count()
@@ -327,14 +424,18 @@ def test_what_cannot_be_sent_now_is_told_and_nothing_is_written(boss: Client, ch
     assert (Task.objects.count(), AuditEntry.objects.count()) == (0, before)
 
 
-def test_a_schedule_is_disabled_enabled_reverted_and_deleted_by_the_ways_that_it_offers(boss: Client) -> None:
+def test_a_schedule_is_disabled_enabled_reverted_and_deleted_by_the_ways_that_it_offers(
+    boss: Client,
+) -> None:
     def offered(name: str = "report") -> set[str]:
         html = body(boss, url("change", name))
         return {verb for verb in VERBS if f'href="{url(verb, name)}"' in html}
 
     declare()
     assert offered() == {"run_now", "disable", "edit"}
-    assert messages(post(boss, "disable", reason=WHY)) == [("Schedule report: Disabled; enabled: yes → no.", "success")]
+    assert messages(post(boss, "disable", reason=WHY)) == [
+        ("Schedule report: Disabled; enabled: yes → no.", "success")
+    ]
     assert (row().definition["enabled"], row().next_at) == (False, None)
     assert offered() == {"run_now", "enable", "edit", "revert"}
     post(boss, "enable")
@@ -349,7 +450,10 @@ def test_a_schedule_is_disabled_enabled_reverted_and_deleted_by_the_ways_that_it
     assert offered() == {"run_now", "edit", "delete"}
     make("made by hand", priority=4)
     response = post(boss, "delete", "made by hand", reason=WHY)
-    assert (response.redirect_chain, messages(response)[0][1]) == ([(reverse(LIST), 302)], "success")
+    assert (response.redirect_chain, messages(response)[0][1]) == (
+        [(reverse(LIST), 302)],
+        "success",
+    )
     assert list(written.all()) == [*done, ("schedule.delete", WHY)]
     assert not Schedule.objects.filter(name="made by hand").exists()
 
@@ -371,7 +475,10 @@ def test_an_edit_writes_what_was_altered_and_no_more(boss: Client) -> None:
     assert [line[0][14:20] for line in table(html, "horsies-coming")] == [" 05:00"] * 5
     post(boss, "edit", good_for_ms="", queue="", enabled=None, reason=WHY)
     emptied = {"good_for_ms": None, "queue": None, "enabled": False}
-    assert {key: row().definition[key] for key in (*emptied, "overlap")} == {**emptied, "overlap": "skip"}
+    assert {key: row().definition[key] for key in (*emptied, "overlap")} == {
+        **emptied,
+        "overlap": "skip",
+    }
     post(boss, "edit", overlap="allow", reason=WHY)
     assert row().definition["overlap"] == "allow"
 
@@ -382,7 +489,10 @@ def test_the_arguments_of_a_task_with_types_of_its_own_are_edited_as_json(boss: 
     assert messages(post(boss, "edit", reason=WHY)) == [(told, "info")]
     assert row().changes == {}
     post(boss, "edit", kwargs='{"point": {"x": 3, "y": 4}}', priority="8", reason=WHY)
-    assert (row().definition["kwargs"], row().definition["priority"]) == ({"point": {"x": 3, "y": 4}}, 8)
+    assert (row().definition["kwargs"], row().definition["priority"]) == (
+        {"point": {"x": 3, "y": 4}},
+        8,
+    )
     response = post(boss, "edit", kwargs='{"point": {"x": "three"}}', reason=WHY)
     assert set(response.context["form"].errors) == {"kwargs"}
 
@@ -412,7 +522,9 @@ def test_what_others_changed_while_the_form_was_open_stays_and_is_told(boss: Cli
         ("pattern", "0 0 31 4 *"), ("zone", "Mars/Olympus"), ("kwargs", "["), ("good_for_ms", "5"), ("jitter_ms", "-1"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_told_at_its_field_and_changes_nothing(boss: Client, field: str, value: str) -> None:
+def test_what_cannot_be_is_told_at_its_field_and_changes_nothing(
+    boss: Client, field: str, value: str
+) -> None:
     declare()
     response = post(boss, "edit", **{"most": "7", "reason": WHY, field: value})
     assert response.status_code == 200
@@ -429,7 +541,9 @@ def test_only_tasks_of_the_code_are_offered_and_what_no_code_has_is_named(boss: 
     assert choices[NAME] == NAME
     response = post(boss, "edit", priority="4", reason=WHY)
     assert set(response.context["form"].errors) == {"task"}
-    assert "shop.tasks.gone" not in dict(boss.get(reverse(ADD)).context["form"].fields["task"].choices)
+    assert "shop.tasks.gone" not in dict(
+        boss.get(reverse(ADD)).context["form"].fields["task"].choices
+    )
 
 
 def test_a_schedule_is_added_and_fires_from_then_on(boss: Client) -> None:
@@ -452,18 +566,31 @@ def test_a_schedule_is_added_and_fires_from_then_on(boss: Client) -> None:
     assert text.startswith("Schedule letters: Made; task: – → tests.apps.project.tasks.mail")
     assert level == "success"
     entry = AuditEntry.objects.latest("pk")
-    assert (entry.actor, entry.action, entry.subject, entry.reason) == ("boss", "schedule.create", "letters", WHY)
+    assert (entry.actor, entry.action, entry.subject, entry.reason) == (
+        "boss",
+        "schedule.create",
+        "letters",
+        WHY,
+    )
     assert f'<a href="{url("change", "letters")}">letters</a>' in body(boss, page_of(entry))
 
 
-def test_a_schedule_needs_a_name_that_no_other_has_and_all_that_is_wrong_is_told_at_once(boss: Client) -> None:
+def test_a_schedule_needs_a_name_that_no_other_has_and_all_that_is_wrong_is_told_at_once(
+    boss: Client,
+) -> None:
     make()
     for name in ("", "report", "x" * 256, "a\x00b", "two\nlines"):
-        response = post(boss, "add", name=name, task=NAME, pattern="every minute", kwargs='{"to": "a@b"}')
+        response = post(
+            boss, "add", name=name, task=NAME, pattern="every minute", kwargs='{"to": "a@b"}'
+        )
         assert set(response.context["form"].errors) == {"name"}
     wrong = post(boss, "add", kwargs='{"nobody": 1}', most="0", priority="x").context["form"].errors
     assert set(wrong) == {"name", "task", "pattern", "most", "priority"}
-    wrong = post(boss, "edit", pattern="0 0 31 4 *", kwargs='{"from": "x"}', reason="").context["form"].errors
+    wrong = (
+        post(boss, "edit", pattern="0 0 31 4 *", kwargs='{"from": "x"}', reason="")
+        .context["form"]
+        .errors
+    )
     assert set(wrong) == {"pattern", "kwargs", "reason"}
     assert "never fires" in str(wrong["pattern"])
     assert Schedule.objects.count() == 1

@@ -56,7 +56,9 @@ def about_tasks(ran: list[str]) -> list[str]:
     return [text for text in ran if 'FROM "horsies_tasks"' in text]
 
 
-def test_a_list_costs_the_same_few_queries_for_many_rows_as_for_one_and_loads_no_payload(boss: Client) -> None:
+def test_a_list_costs_the_same_few_queries_for_many_rows_as_for_one_and_loads_no_payload(
+    boss: Client,
+) -> None:
     def fill_up(count: int) -> None:
         for status in Status:
             for worker in WorkerFactory.create_batch(count):
@@ -70,7 +72,9 @@ def test_a_list_costs_the_same_few_queries_for_many_rows_as_for_one_and_loads_no
             assert "count(" not in text.lower()
             assert "distinct" not in text.lower()
             assert "LIMIT" in text
-            assert not [column for column in PAYLOAD if f'"{column}"' in text.partition(" FROM ")[0]]
+            assert not [
+                column for column in PAYLOAD if f'"{column}"' in text.partition(" FROM ")[0]
+            ]
         return len(ran)
 
     fill_up(1)
@@ -92,11 +96,15 @@ def rows_read(client: Client, address: str, *tables: str) -> int:
     return int(after - before)
 
 
-def test_pages_count_tasks_in_flight_or_up_to_a_bound(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_count_tasks_in_flight_or_up_to_a_bound(
+    boss: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bound = 100
     monkeypatch.setattr(overviews, "PENDING_BOUND", bound)
     fill(pending=1_000, finished=1_000)
-    sql("ANALYZE horsies_tasks")  # as autovacuum does: what the tests before left may mislead the planner
+    sql(
+        "ANALYZE horsies_tasks"
+    )  # as autovacuum does: what the tests before left may mislead the planner
     worker = WorkerFactory()
     HeartbeatFactory(worker_id=worker.pk)
     task = TaskFactory(status="RUNNING", claimed_by=worker.pk)
@@ -104,7 +112,10 @@ def test_pages_count_tasks_in_flight_or_up_to_a_bound(boss: Client, monkeypatch:
     pages = [reverse("admin:index"), reverse("admin:app_list", args=("horsies",))]
     for row in (task, worker, Queue.objects.get(name="bulk")):
         name = row._meta.model_name
-        pages += [reverse(f"admin:horsies_{name}_changelist"), reverse(f"admin:horsies_{name}_change", args=(row.pk,))]
+        pages += [
+            reverse(f"admin:horsies_{name}_changelist"),
+            reverse(f"admin:horsies_{name}_change", args=(row.pk,)),
+        ]
     read = {page: rows_read(boss, page) for page in pages}
     # Queues and the cluster are counted.
     assert {page: count for page, count in read.items() if count > 4 * (bound + 1)} == {}
@@ -142,8 +153,12 @@ def fill(pending: int = 0, finished: int = 0) -> None:
     )
 
 
-@pytest.mark.parametrize("statistics", ["none", "of an empty table", "of a backlog", "of a history", "true"])
-def test_a_rare_status_is_read_through_its_index_whatever_the_statistics_say(boss: Client, statistics: str) -> None:
+@pytest.mark.parametrize(
+    "statistics", ["none", "of an empty table", "of a backlog", "of a history", "true"]
+)
+def test_a_rare_status_is_read_through_its_index_whatever_the_statistics_say(
+    boss: Client, statistics: str
+) -> None:
     if statistics == "of an empty table":
         sql("ANALYZE horsies_tasks")
     if statistics == "of a backlog":
@@ -170,11 +185,20 @@ def test_the_newest_tasks_are_read_down_the_primary_key(boss: Client) -> None:
             assert set(plan_of(text)) == {"horsies_tasks_pkey"}, text
 
 
-def test_waiting_tasks_are_listed_in_the_order_in_which_they_start_those_of_a_full_partition_last(boss: Client) -> None:
+def test_waiting_tasks_are_listed_in_the_order_in_which_they_start_those_of_a_full_partition_last(
+    boss: Client,
+) -> None:
     """Naive: 200,000 that wait are all read and sorted for a page of fifty."""
     moment = now()
-    kinds: list[dict[str, Any]] = [{"parked": True, "partition_key": "x"}, {"priority": 150}, {}, {"priority": 1}]
-    parked, late, usual, first = (TaskFactory(queue_name="mail", sent_at=moment, **kind).pk for kind in kinds)
+    kinds: list[dict[str, Any]] = [
+        {"parked": True, "partition_key": "x"},
+        {"priority": 150},
+        {},
+        {"priority": 1},
+    ]
+    parked, late, usual, first = (
+        TaskFactory(queue_name="mail", sent_at=moment, **kind).pk for kind in kinds
+    )
     bulk = TaskFactory(queue_name="bulk").pk
     assert listed(boss, status="PENDING") == [bulk, first, usual, late, parked]
     assert listed(boss, status="PENDING", queue="mail") == [first, usual, late, parked]
@@ -182,12 +206,16 @@ def test_waiting_tasks_are_listed_in_the_order_in_which_they_start_those_of_a_fu
     assert rows_read(boss, f"{reverse(TASKS)}?status=PENDING") < 200
 
 
-def test_a_list_that_is_given_up_leaves_no_settings_behind(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_that_is_given_up_leaves_no_settings_behind(
+    boss: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(readonly, "STATEMENT_TIMEOUT_MS", 1)
     fill(finished=50_000)
     held = "SELECT current_setting('statement_timeout'), current_setting('enable_seqscan')"
     before = sql(held)
-    assert "took longer than three seconds and was not loaded" in body(boss, reverse(TASKS), q="shop.no_such_task")
+    assert "took longer than three seconds and was not loaded" in body(
+        boss, reverse(TASKS), q="shop.no_such_task"
+    )
     assert sql(held) == before
     assert boss.get(reverse("admin:horsies_queue_changelist")).status_code == 200
 
@@ -195,10 +223,19 @@ def test_a_list_that_is_given_up_leaves_no_settings_behind(boss: Client, monkeyp
 COUNTS = "The counts are missing, because counting took longer than three seconds."
 SLOW = {  # a page, the table that somebody has locked, and what the page says
     "queue_changelist": ("tasks", [COUNTS]),
-    "queue_change": ("tasks", [COUNTS, "Reading this took longer than three seconds and was stopped."]),
-    "task_change": ("workers", ["Finding the reasons took longer than a second", "still here", "horsies-reasons"]),
+    "queue_change": (
+        "tasks",
+        [COUNTS, "Reading this took longer than three seconds and was stopped."],
+    ),
+    "task_change": (
+        "workers",
+        ["Finding the reasons took longer than a second", "still here", "horsies-reasons"],
+    ),
     "task_failures": ("history", ["took longer than three seconds"]),
-    "workflowrun_changelist": ("workflow_nodes", ["took longer than three seconds and was not loaded"]),
+    "workflowrun_changelist": (
+        "workflow_nodes",
+        ["took longer than three seconds and was not loaded"],
+    ),
 }
 
 
@@ -237,7 +274,9 @@ def test_pages_cost_the_same_few_queries_for_many_rows_as_for_few(boss: Client) 
             name = f"{number} of {many}, {Queue.objects.count()}"
             limit(name, partition_by_task=True, partition_max_concurrency=1)
             sent()
-            schedules.create(name, {"task": tasks.noop.name, "pattern": "daily at 04:30"}, actor="ada")
+            schedules.create(
+                name, {"task": tasks.noop.name, "pattern": "daily at 04:30"}, actor="ada"
+            )
             task = TaskFactory(status="FAILED", error_code="OH_NO", task_name="shop.pay")
             ScheduleTickFactory(schedule_name=name, task_id=task.pk)
             TaskAttemptFactory(task_id=task.pk, error_code="OH_NO", exception_class=name, site=name)
@@ -248,7 +287,10 @@ def test_pages_cost_the_same_few_queries_for_many_rows_as_for_few(boss: Client) 
         flow.map(flows.plus, a=list(range(many)))
         flow.add(child)
         run = flow.send().workflow_id
-        of_run = {page: reverse(f"admin:horsies_workflowrun_{page}", args=(run,)) for page in ("change", "picture")}
+        of_run = {
+            page: reverse(f"admin:horsies_workflowrun_{page}", args=(run,))
+            for page in ("change", "picture")
+        }
         return {page: len(queries(boss, of_run.get(page, page))) for page in MOST}
 
     make(2)  # the first page of a process reads more

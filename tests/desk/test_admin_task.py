@@ -49,7 +49,9 @@ def ago(**how: float) -> Any:
 
 
 def headline(client: Client, task: Any) -> str:
-    (found,) = re.findall(r'<p class="horsies-headline">(.*?)</p>', body(client, page_of(task)), re.DOTALL)
+    (found,) = re.findall(
+        r'<p class="horsies-headline">(.*?)</p>', body(client, page_of(task)), re.DOTALL
+    )
     return html.unescape(re.sub(r"<[^>]+>", "", found))
 
 
@@ -63,7 +65,12 @@ def act(client: Client, verb: str, task: Any, **given: str) -> Any:
 
 
 def failed(**columns: Any) -> Task:
-    given: dict[str, Any] = {"status": "FAILED", "error_code": "BROKE", "result": error("BROKE", "s3cret"), **columns}
+    given: dict[str, Any] = {
+        "status": "FAILED",
+        "error_code": "BROKE",
+        "result": error("BROKE", "s3cret"),
+        **columns,
+    }
     task: Task = TaskFactory(finished_at=ago(minutes=3, seconds=1), **given)
     return task
 
@@ -71,28 +78,38 @@ def failed(**columns: Any) -> Task:
 # The sentence
 
 
-def test_a_finished_task_says_when_and_where_it_ended_and_how_often_it_was_tried(boss: Client) -> None:
+def test_a_finished_task_says_when_and_where_it_ended_and_how_often_it_was_tried(
+    boss: Client,
+) -> None:
     task = failed(max_retries=2, retry_count=1)
     for attempt, function in enumerate(("parse_left", "parse_right"), 1):
         site = f"orders/tasks.py in {function}"
-        TaskAttemptFactory(task_id=task.pk, error_code="BROKE", attempt=attempt, site=site, site_line=3)
+        TaskAttemptFactory(
+            task_id=task.pk, error_code="BROKE", attempt=attempt, site=site, site_line=3
+        )
     said = headline(boss, task)
     where = "orders/tasks.py in parse_right"
-    assert re.fullmatch(rf"Failed 3 min \d+ s ago at attempt 2 of 3 in {where} with BROKE\.", said), said
+    assert re.fullmatch(
+        rf"Failed 3 min \d+ s ago at attempt 2 of 3 in {where} with BROKE\.", said
+    ), said
     once = failed(attempts_before=0)
     assert re.fullmatch(r"Failed 3 min \d+ s ago with BROKE\.", headline(boss, once))
     again = failed(attempts_before=3, retry_count=0, max_retries=2)
     assert "at attempt 4 of 6" in headline(boss, again), "somebody retried it after three attempts"
     assert ">4 of 6<" in body(boss, reverse("admin:horsies_task_changelist"))
     started = ago(hours=2, seconds=2)
-    done = TaskFactory(status="COMPLETED", started_at=started, finished_at=started + dt.timedelta(seconds=1.3))
+    done = TaskFactory(
+        status="COMPLETED", started_at=started, finished_at=started + dt.timedelta(seconds=1.3)
+    )
     assert headline(boss, done) == "Completed 2 h 0 min ago after 1.3 s."
     for status, begins in (("CANCELLED", "Cancelled 5 min"), ("EXPIRED", "Expired 5 min")):
         ended = TaskFactory(status=status, started_at=None, finished_at=ago(minutes=5))
         assert headline(boss, ended).startswith(begins)
     redacted = failed(redacted_at=ago(hours=1))
     for client in (boss, client_with("view_task")):
-        assert headline(client, redacted).endswith("; its arguments and messages were removed 1 h 0 min ago.")
+        assert headline(client, redacted).endswith(
+            "; its arguments and messages were removed 1 h 0 min ago."
+        )
 
 
 def test_a_waiting_task_says_since_when_and_for_what_and_how_many_are_ahead(boss: Client) -> None:
@@ -102,7 +119,9 @@ def test_a_waiting_task_says_since_when_and_for_what_and_how_many_are_ahead(boss
     living_worker("mail", threads=1, processes=9)
     task = TaskFactory(queue_name="mail", enqueued_at=ago(minutes=4))
     said = headline(boss, task)
-    assert re.fullmatch(r"Waiting for 4 min \d+ s: mail is at its cap 3 of 3, 7 ahead\.", said), said
+    assert re.fullmatch(r"Waiting for 4 min \d+ s: mail is at its cap 3 of 3, 7 ahead\.", said), (
+        said
+    )
     queues.pause("mail", actor="ada", reason="the disk is full")
     assert "The queue 'mail' has been paused since" in headline(boss, task)
 
@@ -114,12 +133,17 @@ def test_a_task_that_is_not_due_that_runs_or_was_merged_says_so(boss: Client) ->
     retried = {"retry_count": 1, "max_retries": 4, "next_retry_at": due["enqueued_at"]}
     snoozed = TaskFactory(queue_name="mail", snooze_count=1, claim_generation=1, **due)
     TaskAttemptFactory(task_id=snoozed.pk, outcome="SNOOZED")
-    running = TaskFactory(queue_name="mail", status="RUNNING", claimed_by=worker.pk, started_at=ago(minutes=12))
+    running = TaskFactory(
+        queue_name="mail", status="RUNNING", claimed_by=worker.pk, started_at=ago(minutes=12)
+    )
     ended = {"status": "CANCELLED", "started_at": None, "finished_at": ago(minutes=2)}
     merged = TaskFactory(error_code="MERGED", merged_into=survivor.pk, **ended)
     for task, said in (
         (TaskFactory(queue_name="mail", **due), r"Due in 39 min \d+ s\."),
-        (TaskFactory(queue_name="mail", **due, **retried), r"Retries in 39 min \d+ s: attempt 2 of 5\."),
+        (
+            TaskFactory(queue_name="mail", **due, **retried),
+            r"Retries in 39 min \d+ s: attempt 2 of 5\.",
+        ),
         (snoozed, r"Snoozed by its code, due in 39 min \d+ s\."),
         (running, r"Running for 12 min \d+ s on web-1:988\."),
         (merged, rf"Merged 2 min \d+ s ago into task {survivor.pk}.*"),
@@ -138,7 +162,9 @@ def test_a_task_that_is_not_due_that_runs_or_was_merged_says_so(boss: Client) ->
         ("kill", "asked to stop .* ago, else killed", "Asked to stop, else killed"),
     ],
 )
-def test_a_running_task_that_is_cancelled_tells_one_story(verb: str, asked: str, did: str, boss: Client) -> None:
+def test_a_running_task_that_is_cancelled_tells_one_story(
+    verb: str, asked: str, did: str, boss: Client
+) -> None:
     """Fails if: a message says that it is cancelled, while it runs and may be killed."""
     task = TaskFactory(status="RUNNING", claimed_by=living_worker().pk)
 
@@ -174,24 +200,37 @@ TRACE, SHORT = BEGIN + LIBRARIES + END, f"{BEGIN}  … 3 frames of libraries\n{E
 
 
 def blocks(page: str) -> list[str]:
-    return [html.unescape(text) for text in re.findall(r'<pre class="horsies-text"[^>]*>(.*?)</pre>', page, re.DOTALL)]
+    return [
+        html.unescape(text)
+        for text in re.findall(r'<pre class="horsies-text"[^>]*>(.*?)</pre>', page, re.DOTALL)
+    ]
 
 
-def test_a_traceback_shows_the_frames_of_the_project_first_and_all_when_unfolded(boss: Client) -> None:
+def test_a_traceback_shows_the_frames_of_the_project_first_and_all_when_unfolded(
+    boss: Client,
+) -> None:
     task = failed(result=error("BROKE"))
     TaskAttemptFactory(task_id=task.pk, error_code="BROKE", error_message="no", traceback=TRACE)
-    TaskAttemptFactory(task_id=task.pk, attempt=2, error_code="BROKE", traceback="ValueError: only a line")
+    TaskAttemptFactory(
+        task_id=task.pk, attempt=2, error_code="BROKE", traceback="ValueError: only a line"
+    )
     page = body(boss, page_of(task))
     found = blocks(page[page.index('id="horsies-attempts"') :])
     assert found == ["ValueError: only a line", "no", SHORT, TRACE]
     assert "<details><summary>All frames</summary>" in page
-    assert page.count("<details><summary>Traceback</summary>") == 2, "that of the last attempt is its error above"
+    assert page.count("<details><summary>Traceback</summary>") == 2, (
+        "that of the last attempt is its error above"
+    )
     waits = TaskFactory(retry_count=2, max_retries=3)
     for number in (1, 2):
         TaskAttemptFactory(task_id=waits.pk, attempt=number, error_code="BROKE", traceback=TRACE)
-    assert body(boss, page_of(waits)).count("<details open><summary>Traceback</summary>") == 1, "of the newest attempt"
+    assert body(boss, page_of(waits)).count("<details open><summary>Traceback</summary>") == 1, (
+        "of the newest attempt"
+    )
     group = '  | Traceback:\n  |   File "/x/site-packages/a.py", line 1, in b\n  |     c()\n  | ValueError\n'
-    Task.objects.filter(pk=task.pk).update(result=error("BROKE", exception={"repr": "E", "traceback": group}))
+    Task.objects.filter(pk=task.pk).update(
+        result=error("BROKE", exception={"repr": "E", "traceback": group})
+    )
     short = "  | Traceback:\n  … 1 frame of libraries\n  | ValueError\n"
     assert {short, group} <= set(blocks(body(boss, page_of(task))))
     plain = body(client_with("view_task"), page_of(task))
@@ -211,8 +250,13 @@ def test_attempts_are_a_timeline_with_how_long_each_waited_and_ran(boss: Client)
     newest, oldest = table(page, "horsies-attempts")
     assert (newest[0], newest[1], newest[3]) == ("2", "✓ Completed", "waited 1 min 0 s, ran 5.0 s")
     assert newest[5:] == ["web-1:77", "4711"]
-    assert (oldest[1], oldest[3:5]) == ("✕ Failed then retried", ["waited 30 s, ran 5.0 s", "BUSY a.py in f, line 7"])
-    assert table(body(client_with("view_task"), page_of(task)), "horsies-attempts")[1][4] == oldest[4], "no payload"
+    assert (oldest[1], oldest[3:5]) == (
+        "✕ Failed then retried",
+        ["waited 30 s, ran 5.0 s", "BUSY a.py in f, line 7"],
+    )
+    assert (
+        table(body(client_with("view_task"), page_of(task)), "horsies-attempts")[1][4] == oldest[4]
+    ), "no payload"
     drawn = re.findall(r'<path d="M(\d+) 4H(\d+)"/><rect x="(\d+)" y="0" width="(\d+)"', page)
     assert drawn == [("70", "190", "190", "10"), ("0", "60", "60", "10")]
 
@@ -225,7 +269,10 @@ def test_buttons_are_those_that_the_status_allows() -> None:
     run, later = uuid.uuid4(), now() + dt.timedelta(hours=1)
     expected: list[tuple[dict[str, Any], set[str]]] = [
         ({"status": "FAILED"}, {"retry", "copy", "redact"}),
-        ({"status": "FAILED", "ordered": True, "order_stop": "stop"}, {"retry", "skip", "copy", "redact"}),
+        (
+            {"status": "FAILED", "ordered": True, "order_stop": "stop"},
+            {"retry", "skip", "copy", "redact"},
+        ),
         ({"status": "CANCELLED"}, {"retry", "copy", "redact"}),
         ({"status": "EXPIRED"}, {"retry", "copy", "redact"}),
         ({"status": "COMPLETED"}, {"copy", "redact"}),
@@ -233,7 +280,10 @@ def test_buttons_are_those_that_the_status_allows() -> None:
         ({"status": "FAILED", "redacted_at": now()}, set()),
         ({"status": "CANCELLED", "error_code": "MERGED", "merged_into": run}, {"copy", "redact"}),
         ({}, {"cancel"}),
-        ({"next_retry_at": later, "enqueued_at": later, "retry_count": 1, "max_retries": 2}, {"retry", "cancel"}),
+        (
+            {"next_retry_at": later, "enqueued_at": later, "retry_count": 1, "max_retries": 2},
+            {"retry", "cancel"},
+        ),
         ({"next_retry_at": ago(hours=1), "retry_count": 1, "max_retries": 2}, {"cancel"}),
         ({"status": "RUNNING"}, {"cancel", "kill"}),
         ({"status": "CLAIMED"}, {"cancel", "kill"}),
@@ -246,18 +296,35 @@ def test_buttons_are_those_that_the_status_allows() -> None:
         assert {verb for verb in VERBS if f'href="{url(verb, task)}"' in page} == verbs, columns
 
 
-def test_each_button_acts_with_the_user_and_the_reason_and_returns_to_the_task_or_says_why_not() -> None:
+def test_each_button_acts_with_the_user_and_the_reason_and_returns_to_the_task_or_says_why_not() -> (
+    None
+):
     client = client_with(*EVERYTHING, "view_auditentry")
     later = now() + dt.timedelta(hours=1)
     waits = TaskFactory(next_retry_at=later, enqueued_at=later, retry_count=1, max_retries=2)
     copied = failed()
     cases: list[tuple[str, Task, str, dict[str, Any]]] = [
         ("retry", failed(), "task.retry", {"status": "PENDING"}),
-        ("retry", waits, "task.retry", {"status": "PENDING", "enqueued_at__lte": later - dt.timedelta(minutes=30)}),
+        (
+            "retry",
+            waits,
+            "task.retry",
+            {"status": "PENDING", "enqueued_at__lte": later - dt.timedelta(minutes=30)},
+        ),
         ("copy", copied, "task.copy", {"status": "FAILED"}),
         ("cancel", TaskFactory(), "task.cancel", {"status": "CANCELLED"}),
-        ("cancel", TaskFactory(status="RUNNING"), "task.cancel", {"status": "RUNNING", "terminate": False}),
-        ("kill", TaskFactory(status="RUNNING"), "task.terminate", {"status": "RUNNING", "terminate": True}),
+        (
+            "cancel",
+            TaskFactory(status="RUNNING"),
+            "task.cancel",
+            {"status": "RUNNING", "terminate": False},
+        ),
+        (
+            "kill",
+            TaskFactory(status="RUNNING"),
+            "task.terminate",
+            {"status": "RUNNING", "terminate": True},
+        ),
         ("redact", failed(), "task.redact", {"status": "FAILED", "kwargs": {}}),
     ]
     for verb, task, action, columns in cases:
@@ -266,14 +333,21 @@ def test_each_button_acts_with_the_user_and_the_reason_and_returns_to_the_task_o
         assert len(messages(response)) == 1
         assert Task.objects.filter(pk=task.pk, **columns).exists(), verb
         entry = AuditEntry.objects.get(subject=str(task.pk))
-        assert (entry.actor, entry.action, entry.reason) == (response.context["user"].get_username(), action, WHY)
+        assert (entry.actor, entry.action, entry.reason) == (
+            response.context["user"].get_username(),
+            action,
+            WHY,
+        )
         html = response.content.decode()
         assert table(html, "horsies-audit")[0][4] == WHY
         if verb == "copy":
             sent = Task.objects.get(copy_of=copied.pk)
             says(html, f'a task was sent, <a href="{page_of(sent)}">{sent.pk}</a>')
     done = AuditEntry.objects.count()
-    assert "it has not finished" in act(client, "retry", TaskFactory(status="RUNNING")).content.decode()
+    assert (
+        "it has not finished"
+        in act(client, "retry", TaskFactory(status="RUNNING")).content.decode()
+    )
     assert "This field is required." in act(client, "redact", failed(), reason=" ").content.decode()
     assert "nothing was changed" in messages(act(client, "cancel", failed()))[0]
     assert AuditEntry.objects.count() == done
@@ -301,7 +375,10 @@ def test_a_form_acts_once_and_on_the_task_as_it_was_seen(boss: Client) -> None:
     assert "Nothing was done" in messages(boss.post(url("retry", task), given, follow=True))[0]
     assert Task.objects.get(pk=task.pk).status == "FAILED"
 
-    assert "This field is required." in boss.post(url("retry", failed()), {"reason": WHY}).content.decode()
+    assert (
+        "This field is required."
+        in boss.post(url("retry", failed()), {"reason": WHY}).content.decode()
+    )
 
 
 @pytest.mark.django_db(transaction=True)
@@ -329,15 +406,23 @@ def test_two_clicks_at_once_send_one_copy(boss: Client) -> None:
 # Why it is not running
 
 
-def test_every_reason_has_a_line_with_links_to_the_few_that_hold_it_up_and_a_finished_task_none(boss: Client) -> None:
+def test_every_reason_has_a_line_with_links_to_the_few_that_hold_it_up_and_a_finished_task_none(
+    boss: Client,
+) -> None:
     gone = WorkerFactory(queues=["mail"], hostname="web-9", pid=99, stopped_at=now())
     limit("mail", max_concurrency=7)
-    held = TaskFactory.create_batch(7, queue_name="mail", status="RUNNING", task_name="shop.holder", claimed_by=gone.pk)
+    held = TaskFactory.create_batch(
+        7, queue_name="mail", status="RUNNING", task_name="shop.holder", claimed_by=gone.pk
+    )
     queues.pause("bulk", actor="ada", reason="the disk is full")
     waiting = TaskFactory(queue_name="mail")
     later = TaskFactory(queue_name="bulk", enqueued_at=now() + dt.timedelta(hours=1))
     for task, expected, said in (
-        (later, ["QUEUE_PAUSED", "NO_LIVE_WORKER", "NOT_DUE"], ["Why is it not running?", "the disk is full"]),
+        (
+            later,
+            ["QUEUE_PAUSED", "NO_LIVE_WORKER", "NOT_DUE"],
+            ["Why is it not running?", "the disk is full"],
+        ),
         (waiting, ["QUEUE_AT_CAP", "NO_LIVE_WORKER"], ["shop.holder</a>, …"]),
         (held[0], ["RUNNING"], ["Where is it running?"]),
     ):
@@ -353,7 +438,9 @@ def test_every_reason_has_a_line_with_links_to_the_few_that_hold_it_up_and_a_fin
         assert boss.get(page_of(TaskFactory(status=status))).context["panel"] is None
 
 
-def test_arguments_and_priority_of_a_task_of_django_are_shown_as_django_names_them(boss: Client) -> None:
+def test_arguments_and_priority_of_a_task_of_django_are_shown_as_django_names_them(
+    boss: Client,
+) -> None:
     """Naive: they are shown as they are stored, so that nobody sees for which parameter a value is."""
     call = {"args": ["Ann"], "kwargs": {"loud": True}, "names": ["name"]}
     page = html.unescape(body(boss, page_of(TaskFactory(codec="plain", priority=101, kwargs=call))))

@@ -17,7 +17,15 @@ from django.urls import include, path
 from horsies_django import Workflow
 from horsies_django import admin as pages
 from horsies_django.admin.tasks.bulk import Progress
-from horsies_django.models import AuditEntry, Queue, Schedule, Task, Worker, WorkflowNode, WorkflowRun
+from horsies_django.models import (
+    AuditEntry,
+    Queue,
+    Schedule,
+    Task,
+    Worker,
+    WorkflowNode,
+    WorkflowRun,
+)
 from horsies_django.tasks import selection
 from horsies_django.testing import drain
 from tests.apps.project import flows, tasks
@@ -67,7 +75,11 @@ class PageParser(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = {name: value or "" for name, value in attrs}
-        self.wrong += [f"<{tag} {name}={given[name]!r}>" for name in given if not self._fits(tag, name, given[name])]
+        self.wrong += [
+            f"<{tag} {name}={given[name]!r}>"
+            for name in given
+            if not self._fits(tag, name, given[name])
+        ]
         self.area = given.get("name", "") if tag == "textarea" else ""
         if tag == "a":
             self.links.append(given.get("href", ""))
@@ -123,7 +135,9 @@ def site_of(theme: str) -> admin.AdminSite:
 
 
 @pytest.fixture
-def site(request: pytest.FixtureRequest, settings: Any, monkeypatch: pytest.MonkeyPatch) -> admin.AdminSite:
+def site(
+    request: pytest.FixtureRequest, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> admin.AdminSite:
     """The admin of the theme, and in the language, that the test names; with thousands separators."""
     theme, settings.LANGUAGE_CODE = request.param
     settings.USE_THOUSAND_SEPARATOR = True
@@ -132,9 +146,14 @@ def site(request: pytest.FixtureRequest, settings: Any, monkeypatch: pytest.Monk
     if app != "django":
         pytest.importorskip(app, reason=f"the theme {app} is not installed")
         # Its own configuration would replace the site of the whole process.
-        settings.INSTALLED_APPS = ["unfold.apps.BasicAppConfig" if app == "unfold" else app, *settings.INSTALLED_APPS]
+        settings.INSTALLED_APPS = [
+            "unfold.apps.BasicAppConfig" if app == "unfold" else app,
+            *settings.INSTALLED_APPS,
+        ]
     for name in ("AdminForm", "Fieldset", "Fieldline"):
-        monkeypatch.setattr(helpers, name, getattr(helpers, name))  # a theme replaces them for the whole process
+        monkeypatch.setattr(
+            helpers, name, getattr(helpers, name)
+        )  # a theme replaces them for the whole process
     found = site_of(theme)
     more = [path("grappelli/", include("grappelli.urls"))] if app == "grappelli" else []
     monitoring = path("horsies/", include("horsies_django.urls"))
@@ -194,7 +213,9 @@ def test_each_page_and_each_form_works_in_each_theme(site: admin.AdminSite, boss
 
 
 @each_theme
-def test_the_page_of_a_row_offers_its_acts_in_each_theme(site: admin.AdminSite, boss: Client) -> None:
+def test_the_page_of_a_row_offers_its_acts_in_each_theme(
+    site: admin.AdminSite, boss: Client
+) -> None:
     task = TaskFactory(status="FAILED")
 
     page = PageParser(boss.get(f"/admin/horsies/task/{task.pk}/change/").content.decode())
@@ -206,7 +227,9 @@ def test_the_page_of_a_row_offers_its_acts_in_each_theme(site: admin.AdminSite, 
 @each_theme
 def test_a_grown_gate_is_decided_in_each_theme(site: admin.AdminSite, boss: Client) -> None:
     gate = grown_gate()
-    html = boss.get(f"/admin/horsies/workflowrun/{gate.workflow_id}/nodes/{gate.number}/").content.decode()
+    html = boss.get(
+        f"/admin/horsies/workflowrun/{gate.workflow_id}/nodes/{gate.number}/"
+    ).content.decode()
     form = form_with(PageParser(html), "opening")
 
     boss.post(form.action, {**form.values, "reason": "fine"})
@@ -222,10 +245,19 @@ def test_a_grown_gate_is_decided_in_each_theme(site: admin.AdminSite, boss: Clie
 def test_the_progress_of_an_act_is_a_number(site: admin.AdminSite, boss: Client) -> None:
     chosen = selection.matching("FAILED")
     act = Progress(
-        User.objects.get().username, chosen, 3_003, False, "x", "retry", done=1_500, verdicts={"RETRIED": 1_500}
+        User.objects.get().username,
+        chosen,
+        3_003,
+        False,
+        "x",
+        "retry",
+        done=1_500,
+        verdicts={"RETRIED": 1_500},
     )
 
-    page = boss.post("/admin/horsies/task/all/", {"act": act.signed(), "stop": "x"}).content.decode()
+    page = boss.post(
+        "/admin/horsies/task/all/", {"act": act.signed(), "stop": "x"}
+    ).content.decode()
 
     found = PageParser(page)
     assert found.wrong == []

@@ -31,13 +31,22 @@ from tests.conftest import limit, sql
 from tests.desk.test_admin import client_with
 from tests.desk.test_admin_overview import counted
 from tests.desk.test_admin_schedules import declare, opened
-from tests.support.factories import AuditEntryFactory, TaskAttemptFactory, TaskFactory, error, living_worker
+from tests.support.factories import (
+    AuditEntryFactory,
+    TaskAttemptFactory,
+    TaskFactory,
+    error,
+    living_worker,
+)
 
 pytestmark = pytest.mark.django_db
 
 PAYLOAD = "s3cret-4711"  # in all that only those with view_payload may see
 KEY = f'{{"customer": "{PAYLOAD}"}}'
-VIEWS = {f"view_{model}" for model in ("task", "queue", "schedule", "workflowrun", "worker", "auditentry")}
+VIEWS = {
+    f"view_{model}"
+    for model in ("task", "queue", "schedule", "workflowrun", "worker", "auditentry")
+}
 ACTS = {"operate_task", "operate_workflow", "configure_queue"}
 EVERYTHING = {*VIEWS, *ACTS, "view_payload"}
 USERS: dict[str, set[str] | None] = {  # None: nobody is logged in
@@ -54,8 +63,14 @@ OF_ALL: dict[str, Statuses] = {  # the pages that each model has, for those with
 FORMS = {  # the forms of a model, and what they need beside its view permission
     "task": ({"retry", "skip", "copy", "cancel", "kill", "redact"}, "operate_task"),
     "queue": ({"override", "clear", "resume", "pause"}, "configure_queue"),
-    "schedule": ({"run_now", "enable", "disable", "edit", "revert", "delete", "add"}, "configure_queue"),
-    "workflowrun": ({"resume", "pause", "retry", "skip", "cancel", "approve", "reject"}, "operate_workflow"),
+    "schedule": (
+        {"run_now", "enable", "disable", "edit", "revert", "delete", "add"},
+        "configure_queue",
+    ),
+    "workflowrun": (
+        {"resume", "pause", "retry", "skip", "cancel", "approve", "reject"},
+        "operate_workflow",
+    ),
 }
 OTHERS: dict[str, tuple[set[str], Statuses]] = {
     "task/all/": ({"view_task", "operate_task"}, LOOK),
@@ -63,7 +78,10 @@ OTHERS: dict[str, tuple[set[str], Statuses]] = {
     "workflowrun/<path:object_id>/nodes/<int:number>/": ({"view_workflowrun"}, LOOK),
     "workflowrun/<path:object_id>/picture/": ({"view_workflowrun"}, LOOK),
 }
-ACTIONS = {"task": ("operate_task", "cancel_tasks"), "workflowrun": ("operate_workflow", "pause_runs")}
+ACTIONS = {
+    "task": ("operate_task", "cancel_tasks"),
+    "workflowrun": ("operate_workflow", "pause_runs"),
+}
 
 
 class Page(NamedTuple):
@@ -82,7 +100,11 @@ def needed(route: str) -> tuple[str, set[str] | None, Statuses]:
     verb = rest.removeprefix("<path:object_id>/").removesuffix("/")
     forms, permission = FORMS.get(model, (set(), ""))
     if verb in forms:
-        return verb, {f"view_{model}", permission} | ({"view_payload"} if verb == "redact" else set()), FORM
+        return (
+            verb,
+            {f"view_{model}", permission} | ({"view_payload"} if verb == "redact" else set()),
+            FORM,
+        )
     if rest in ("add/", "<path:object_id>/delete/"):
         return "", None, FORM
     if rest in OF_ALL:
@@ -93,7 +115,11 @@ def needed(route: str) -> tuple[str, set[str] | None, Statuses]:
 
 def tasks_with_payload() -> dict[str, Any]:
     """Make tasks of all kinds, with payload wherever one has it. Return the first page's by verb, all of them as ""."""
-    ordered = {"partition_by_args": ["customer"], "partition_max_concurrency": 1, "partition_policy": "stop"}
+    ordered = {
+        "partition_by_args": ["customer"],
+        "partition_max_concurrency": 1,
+        "partition_policy": "stop",
+    }
     limit("mail", max_concurrency=5, **ordered)
     worker = living_worker("mail", "default")
     columns: dict[str, Any] = {
@@ -102,9 +128,23 @@ def tasks_with_payload() -> dict[str, Any]:
     }  # fmt: skip
     trace = {"type": PAYLOAD, "repr": PAYLOAD, "message": PAYLOAD, "traceback": PAYLOAD}
     bad = error("OH_NO", PAYLOAD, data={"a": PAYLOAD}, exception=trace)
-    failed = TaskFactory(status="FAILED", error_code="OH_NO", result=bad, claimed_by=worker.pk, **columns)
-    stops = TaskFactory(status="FAILED", ordered=True, order_stop="stop", result=bad, claimed_by=worker.pk, **columns)
-    raised = {"error_code": "OH_NO", "error_message": PAYLOAD, "traceback": PAYLOAD, "exception_class": "ValueError"}
+    failed = TaskFactory(
+        status="FAILED", error_code="OH_NO", result=bad, claimed_by=worker.pk, **columns
+    )
+    stops = TaskFactory(
+        status="FAILED",
+        ordered=True,
+        order_stop="stop",
+        result=bad,
+        claimed_by=worker.pk,
+        **columns,
+    )
+    raised = {
+        "error_code": "OH_NO",
+        "error_message": PAYLOAD,
+        "traceback": PAYLOAD,
+        "exception_class": "ValueError",
+    }
     for task in (failed, stops):
         ended = {"site": "shop/tasks.py in pay", "finished_at": task.finished_at}
         TaskAttemptFactory(task_id=task.pk, worker_id=worker.pk, **ended, **raised)
@@ -114,11 +154,21 @@ def tasks_with_payload() -> dict[str, Any]:
     waits = TaskFactory(**columns)
     counted(("mail", failed.task_name, "OH_NO", 5))
     every = [failed.pk, stops.pk, running.pk, parked.pk, done.pk, waits.pk]
-    return {"": every, "skip": stops.pk, "cancel": waits.pk, "kill": running.pk, "worker": worker.pk}
+    return {
+        "": every,
+        "skip": stops.pk,
+        "cancel": waits.pk,
+        "kill": running.pk,
+        "worker": worker.pk,
+    }
 
 
 def schedules_with_payload() -> dict[str, Any]:
-    definition = {"task": tasks.raises.name, "pattern": "30 4 * * *", "kwargs": {"message": PAYLOAD}}
+    definition = {
+        "task": tasks.raises.name,
+        "pattern": "30 4 * * *",
+        "kwargs": {"message": PAYLOAD},
+    }
     schedules.create("made", definition, actor="ada")
     schedules.create("off", {**definition, "enabled": False}, actor="ada")
     declare("declared", **definition)
@@ -137,11 +187,18 @@ def runs_with_payload() -> dict[str, Any]:
     drain(raise_errors=False)
     operations.control(paused.workflow_id, "pause")
     ended = WorkflowNode.objects.filter(kind="task", finished_at__isnull=False)
-    ended.filter(status="COMPLETED").update(**dict.fromkeys(("kwargs", "inputs", "value"), {"a": PAYLOAD}))
+    ended.filter(status="COMPLETED").update(
+        **dict.fromkeys(("kwargs", "inputs", "value"), {"a": PAYLOAD})
+    )
     ended.filter(status="FAILED").update(error=PAYLOAD)
     WorkflowRun.objects.filter(pk=failed.workflow_id).update(result=error("OH_NO", PAYLOAD))
     run, parked = waiting.workflow_id, flow.send().workflow_id
-    held = {"partition_key": KEY, "partition_version": 1, "parked": True, "kwargs": {"customer": PAYLOAD}}
+    held = {
+        "partition_key": KEY,
+        "partition_version": 1,
+        "parked": True,
+        "kwargs": {"customer": PAYLOAD},
+    }
     Task.objects.filter(workflow_id=parked).update(queue_name="mail", **held)
     signal = WorkflowSignal(id=uuid7(), workflow_id=run, name="paid", data=PAYLOAD, actor="ada")
     WorkflowSignal.objects.bulk_create([signal])
@@ -185,7 +242,9 @@ def made(site: admin.AdminSite, rows: dict[str, dict[str, Any]]) -> Iterator[Pag
             ids = [rows[model].get(verb, ids[0])]
         for id_ in ids:
             for number in ((0, 1) if id_ == ids[0] else (0,)) if "<int:number>" in rest else ("",):
-                path = rest.replace("<path:object_id>", str(quote(id_))).replace("<int:number>", str(number))
+                path = rest.replace("<path:object_id>", str(quote(id_))).replace(
+                    "<int:number>", str(number)
+                )
                 path += "?task=shop.tasks.send_receipt&code=OH_NO" if rest == "failures/" else ""
                 yield Page(f"{index}horsies/{model}/{path}", model, verb, needs, statuses)
 
@@ -195,13 +254,19 @@ def routes(patterns: Any, prefix: str = "") -> Iterator[str]:
         if hasattr(one, "url_patterns"):
             yield from routes(one.url_patterns, prefix + str(one.pattern))
         else:
-            assert not hasattr(one.callback, "csrf_exempt"), f"{prefix}{one.pattern} takes forms without their token"
+            assert not hasattr(one.callback, "csrf_exempt"), (
+                f"{prefix}{one.pattern} takes forms without their token"
+            )
             yield prefix + str(one.pattern)
 
 
 def browser(kind: str) -> Client:
     permissions = USERS[kind]
-    return Client() if permissions is None else client_with(*permissions, name=kind, staff=kind != "not staff")
+    return (
+        Client()
+        if permissions is None
+        else client_with(*permissions, name=kind, staff=kind != "not staff")
+    )
 
 
 @pytest.fixture
@@ -222,22 +287,31 @@ def given(boss: Client, pages: list[Page]) -> Given:
 def posted(page: Page, given: Given, pages: list[Page], name: str) -> dict[str, Any]:
     """Return what to post: of lists an action on a row, of the page for acts on all a signed act."""
     if page.url.endswith("/task/all/"):
-        return {"act": Progress(name, selection.matching("FAILED"), 2, False).signed(), "verb": "retry"}
+        return {
+            "act": Progress(name, selection.matching("FAILED"), 2, False).signed(),
+            "verb": "retry",
+        }
     if page.model in ACTIONS and page.url.endswith(f"/{page.model}/"):
         verb = "cancel" if page.model == "task" else "pause"
-        (row,) = [one.url.split("/")[-3] for one in pages if (one.model, one.verb) == (page.model, verb)]
+        (row,) = [
+            one.url.split("/")[-3] for one in pages if (one.model, one.verb) == (page.model, verb)
+        ]
         return {"action": ACTIONS[page.model][1], "_selected_action": row, "index": "0"}
     return given[page.url]
 
 
 def everything() -> list[Any]:
     """Return a digest of each table of the app."""
-    tables = [name for name in connection.introspection.table_names() if name.startswith("horsies_")]
+    tables = [
+        name for name in connection.introspection.table_names() if name.startswith("horsies_")
+    ]
     digest = "SELECT count(*), sum(hashtextextended(row::text, 0)) FROM {} row"
     return sql(" UNION ALL ".join(digest.format(name) for name in tables))
 
 
-def ask(client: Client, method: str, url: str, values: dict[str, Any], before: list[Any]) -> tuple[Any, bool]:
+def ask(
+    client: Client, method: str, url: str, values: dict[str, Any], before: list[Any]
+) -> tuple[Any, bool]:
     """Return the response, and whether anything is not as it was ``before``, which is undone."""
     summaries.kept.clear()
     with transaction.atomic():
@@ -255,7 +329,9 @@ def changes(page: Page, permissions: set[str]) -> bool:
 
 
 @pytest.mark.parametrize("kind", USERS)
-def test_each_page_answers_each_kind_of_user(kind: str, boss: Client, pages: list[Page], given: Given) -> None:
+def test_each_page_answers_each_kind_of_user(
+    kind: str, boss: Client, pages: list[Page], given: Given
+) -> None:
     """Naive: a page that forgot to ask, or asks for one of two permissions; or whose POST does not ask; or shows payload."""
     permissions = USERS[kind]
     name = "boss" if kind == "superuser" else kind
@@ -266,7 +342,9 @@ def test_each_page_answers_each_kind_of_user(kind: str, boss: Client, pages: lis
         if lacks - (page.needs or set()):
             continue  # it is as for a superuser
         for place, method in enumerate(("get", "post")):
-            response, changed = ask(client, method, page.url, posted(page, given, pages, name) if place else {}, before)
+            response, changed = ask(
+                client, method, page.url, posted(page, given, pages, name) if place else {}, before
+            )
             where = (method, page.url)
             if permissions is None or kind == "not staff":
                 assert response.status_code == 302, where
@@ -275,14 +353,18 @@ def test_each_page_answers_each_kind_of_user(kind: str, boss: Client, pages: lis
                 continue
             may = page.needs is not None and page.needs <= permissions
             acts = may and bool(place) and changes(page, permissions)
-            status = 302 if acts and not page.verb and "/all/" not in page.url else page.statuses[place]
+            status = (
+                302 if acts and not page.verb and "/all/" not in page.url else page.statuses[place]
+            )
             assert response.status_code == (status if may else 403), where
             assert changed == acts, where
             if PAYLOAD in response.content.decode():
                 shown.add(page.url)
             if page.verb and page.verb != "add" and not may:
                 absent = page.url.replace(f"/{page.verb}/", f"x/{page.verb}/")
-                assert client.get(absent).status_code == 403, "nor does it say whether there is such a row"
+                assert client.get(absent).status_code == 403, (
+                    "nor does it say whether there is such a row"
+                )
     assert shown == set() or "view_payload" in (permissions or ())
     if kind == "superuser":
         models = {page.model for page in pages if page.url in shown}
@@ -291,10 +373,16 @@ def test_each_page_answers_each_kind_of_user(kind: str, boss: Client, pages: lis
 
 
 @pytest.mark.parametrize("missing", sorted(EVERYTHING))
-def test_links_and_buttons_lead_only_where_the_user_may_go(missing: str, boss: Client, pages: list[Page]) -> None:
+def test_links_and_buttons_lead_only_where_the_user_may_go(
+    missing: str, boss: Client, pages: list[Page]
+) -> None:
     """Naive: the page of a node offers to skip it to whoever may look."""
     client, found = client_with(*EVERYTHING - {missing}), False
-    forms = [f'{model}/[^"]*/(?:{"|".join(names)})' for model, (names, needs) in FORMS.items() if needs == missing]
+    forms = [
+        f'{model}/[^"]*/(?:{"|".join(names)})'
+        for model, (names, needs) in FORMS.items()
+        if needs == missing
+    ]
     forms += {"operate_task": ["task/all"], "view_payload": ['task/[^"]*/redact']}.get(missing, [])
     places = "|".join(forms or [f'{missing.removeprefix("view_")}[^"]*'])
     offers = re.compile(rf'(?:href|action)="/admin/horsies/(?:{places})/(?:\?[^"]*)?"')
@@ -323,17 +411,24 @@ def test_without_view_payload_it_is_not_even_read_and_pages_say_that_it_is_hidde
                 html = client.get(page.url).content.decode()
             sql = " ".join(one["sql"] for one in captured)
             for columns, table in re.findall(r'SELECT (.*?) FROM "horsies_(\w+)"', sql):
-                assert not [name for name in SECRET.get(table, ()) if f'"{name}"' in columns], (page.url, table)
+                assert not [name for name in SECRET.get(table, ()) if f'"{name}"' in columns], (
+                    page.url,
+                    table,
+                )
             if PAYLOAD in boss.get(page.url).content.decode():
                 assert PAYLOAD not in html, page.url
                 kind = page.url.split("/")[3 if page.model != "workflowrun" else -2]
                 seen.add(kind)
                 untold |= set() if "horsies.view_payload" in html else {kind}
     assert seen == {"task", "queue", "schedule", "auditentry", "change", "0", "picture"}
-    assert untold <= {"queue", "schedule", "auditentry", "picture"}, "the queue is that of the whole cluster"
+    assert untold <= {"queue", "schedule", "auditentry", "picture"}, (
+        "the queue is that of the whole cluster"
+    )
 
 
-@pytest.mark.django_db(transaction=True)  # or else the locks of the rows would hold up the connections that these open
+@pytest.mark.django_db(
+    transaction=True
+)  # or else the locks of the rows would hold up the connections that these open
 def test_the_overview_and_monitoring_answer_each_kind_of_user(pages: list[Page]) -> None:
     before = everything()
     answers = {"status": {200, 503}, "metrics": {200} if find_spec("prometheus_client") else {501}}
@@ -341,7 +436,9 @@ def test_the_overview_and_monitoring_answer_each_kind_of_user(pages: list[Page])
         client = browser(kind)
         overview = 302 if kind in ("anonymous", "not staff") else 200 if permissions else 404
         for method in ("get", "post"):
-            response, changed = ask(client, method, reverse("admin:app_list", args=("horsies",)), {}, before)
+            response, changed = ask(
+                client, method, reverse("admin:app_list", args=("horsies",)), {}, before
+            )
             assert (response.status_code, changed) == (overview, False), (kind, method)
             assert PAYLOAD not in response.content.decode(), kind
         for pattern in urls.urlpatterns:
@@ -349,7 +446,10 @@ def test_the_overview_and_monitoring_answer_each_kind_of_user(pages: list[Page])
             refused = {401 if permissions is None else 403}
             response, changed = ask(client, "get", address, {}, before)
             may = "view_queue" in (permissions or ())
-            assert response.status_code in (answers[str(pattern.name)] if may else refused), (kind, address)
+            assert response.status_code in (answers[str(pattern.name)] if may else refused), (
+                kind,
+                address,
+            )
             assert not changed, (kind, address)
             assert PAYLOAD not in response.content.decode(), (kind, address)
             assert ask(client, "post", address, {}, before)[0].status_code == 405, (kind, address)
@@ -381,8 +481,12 @@ def test_users_of_any_name_act(kind: str, boss: Client, monkeypatch: pytest.Monk
         address = f"/admin/horsies/{model}/{quote(pk)}/{verb}/"
         boss.post(address, {**opened(boss, address), "reason": "why"})
     page = boss.get("/admin/horsies/task/all/", {"status": "FAILED"})
-    boss.post("/admin/horsies/task/all/", {"act": page.context["progress"].signed(), "verb": "retry"})
-    boss.post(f"/admin/horsies/workflowrun/{run}/approve/", {"node": 0, "opening": 1, "reason": "why"})
+    boss.post(
+        "/admin/horsies/task/all/", {"act": page.context["progress"].signed(), "verb": "retry"}
+    )
+    boss.post(
+        f"/admin/horsies/workflowrun/{run}/approve/", {"node": 0, "opening": 1, "reason": "why"}
+    )
 
     other.refresh_from_db()
     assert other.status == "PENDING"

@@ -35,7 +35,9 @@ pytestmark = pytest.mark.django_db
 
 RUNS = "admin:horsies_workflowrun_changelist"
 EVIL = "<script>alert(1)</script>"
-ENDLESS = "SELECT count(*) FROM generate_series(1, 1000000000) AS n, generate_series(1, 1000000000) AS m"
+ENDLESS = (
+    "SELECT count(*) FROM generate_series(1, 1000000000) AS n, generate_series(1, 1000000000) AS m"
+)
 
 
 def url(handle: Any, page: str = "change", *args: Any) -> str:
@@ -73,9 +75,14 @@ def test_the_list_shows_status_key_progress_and_error_the_newest_first(boss: Cli
     )  # fmt: skip
 
 
-def test_the_list_says_what_each_run_waits_for_and_finds_those_that_need_somebody(boss: Client) -> None:
+def test_the_list_says_what_each_run_waits_for_and_finds_those_that_need_somebody(
+    boss: Client,
+) -> None:
     def waits_of(**query: str) -> dict[Any, str]:
-        return {row.pk: row.waits_for for row in boss.get(reverse(RUNS), query).context["cl"].result_list}
+        return {
+            row.pk: row.waits_for
+            for row in boss.get(reverse(RUNS), query).context["cl"].result_list
+        }
 
     day = dt.timedelta(days=1)
     flow = Workflow("waits")
@@ -87,7 +94,9 @@ def test_the_list_says_what_each_run_waits_for_and_finds_those_that_need_somebod
     flow.sleep(day, name="nap")
     resting = flow.send()
     stopped, undone = failed(), failed()  # and now what is there is done
-    WorkflowRun.objects.filter(pk=stopped.workflow_id).update(status="PAUSED", error_code="OH_NO", finished_at=None)
+    WorkflowRun.objects.filter(pk=stopped.workflow_id).update(
+        status="PAUSED", error_code="OH_NO", finished_at=None
+    )
     WorkflowRun.objects.filter(pk=undone.workflow_id).update(error_code="COMPENSATION_FAILED")
     by_hand, running = sent(), sent()
     by_hand.pause()
@@ -106,7 +115,9 @@ def test_the_list_says_what_each_run_waits_for_and_finds_those_that_need_somebod
     says(html, "the decision of a person (sign &lt;b&gt;)", "Only the newest 1,000 halted runs")
 
 
-def test_filters_and_searches_find_their_runs_and_no_others(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_filters_and_searches_find_their_runs_and_no_others(
+    boss: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     child, parent = Workflow("child"), Workflow("parent")
     child.add(flows.number, 1)
     parent.add(child)
@@ -117,8 +128,14 @@ def test_filters_and_searches_find_their_runs_and_no_others(boss: Client, monkey
         ({"status": "RUNNING"}, [inner.pk, outer.workflow_id]),
         ({"status": "FAILED"}, [bad.workflow_id]),
         ({"status": "FAILED", "name": "book"}, []),
-        *(({key: value}, [paused.workflow_id]) for key, value in {"status": "PAUSED", "name": "book"}.items()),
-        *(({"q": words}, [paused.workflow_id]) for words in (str(paused.workflow_id), " book 7 ", "book")),
+        *(
+            ({key: value}, [paused.workflow_id])
+            for key, value in {"status": "PAUSED", "name": "book"}.items()
+        ),
+        *(
+            ({"q": words}, [paused.workflow_id])
+            for words in (str(paused.workflow_id), " book 7 ", "book")
+        ),
         ({"q": "boo"}, []),
         ({"child": "1"}, [inner.pk]),
         ({"child": "0", "status": "RUNNING"}, [outer.workflow_id]),
@@ -147,7 +164,12 @@ def test_a_run_shows_its_nodes_with_links_to_tasks_maps_and_runs(boss: Client) -
     assert [row[:3] for row in rows] == [
         ["0", "number", "task"], ["1", "plus", "map"], ["2", "child", "workflow"], ["3", "end", "task"],
     ]  # fmt: skip
-    assert [row[4] for row in rows] == ["◐ Sent Why?", "◐ Sent Why?", "◐ Sent Why?", "○ Pending Why?"]
+    assert [row[4] for row in rows] == [
+        "◐ Sent Why?",
+        "◐ Sent Why?",
+        "◐ Sent Why?",
+        "○ Pending Why?",
+    ]
     assert rows[3][6] == "2 open"
     assert rows[1][7] == "0 of 3 completed, 3 in flight"
     task = Task.objects.get(workflow_id=handle.workflow_id, node=0)
@@ -173,7 +195,9 @@ def test_a_task_page_links_its_run_and_its_node(boss: Client) -> None:
     says(html, "a retry of the run replaced this task", url(handle))
 
 
-def test_nodes_are_filtered_by_status_and_shown_some_at_a_time(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_are_filtered_by_status_and_shown_some_at_a_time(
+    boss: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(nodes, "PAGE", 2)
     flow = Workflow("many")
     for n in range(3):
@@ -202,11 +226,16 @@ def test_a_node_says_why_it_does_not_run_and_links_its_neighbours(boss: Client) 
     flow = Workflow("node")
     page = flow.add(flows.page, "en", 3)
     other = flow.add(flows.number, 1)
-    flow.add(flows.number, 1, after=other, join=quorum(1), when=page.matches("$.pages > 1"), name="end")
+    flow.add(
+        flows.number, 1, after=other, join=quorum(1), when=page.matches("$.pages > 1"), name="end"
+    )
     handle = flow.send()
     html = body(boss, node_url(handle, 2))
     assert "WAITING_FOR_NODES" in html
-    assert f'upstream: <a href="{node_url(handle, 0)}">page</a>, <a href="{node_url(handle, 1)}">number</a>' in html
+    assert (
+        f'upstream: <a href="{node_url(handle, 0)}">page</a>, <a href="{node_url(handle, 1)}">number</a>'
+        in html
+    )
     found = dict(table(html, "horsies-facts"))
     assert found["Join"] == "1 have to complete"
     assert found["Condition"] == "$.pages &gt; 1 on node 0"
@@ -216,7 +245,10 @@ def test_a_node_says_why_it_does_not_run_and_links_its_neighbours(boss: Client) 
     assert [row[1] for row in table(html, "horsies-downstream")] == ["end"]
     task = Task.objects.get(node=0)
     assert "NO_LIVE_WORKER" in html, "the reasons of the task follow"
-    assert f'<a href="{reverse("admin:horsies_task_change", args=(task.pk,))}">{task.task_name}</a>' in html
+    assert (
+        f'<a href="{reverse("admin:horsies_task_change", args=(task.pk,))}">{task.task_name}</a>'
+        in html
+    )
     for number in (7, 2**70):
         assert "There is no node" in messages(boss.get(node_url(handle, number), follow=True))[0]
 
@@ -226,10 +258,15 @@ def test_a_node_says_why_it_does_not_run_and_links_its_neighbours(boss: Client) 
 
 def tools(client: Client, handle: Any) -> set[str]:
     """Return the verbs of the buttons on the page of a run."""
-    return {tool.url.rstrip("/").rpartition("/")[2] for tool in client.get(url(handle)).context["tools"][1:]}
+    return {
+        tool.url.rstrip("/").rpartition("/")[2]
+        for tool in client.get(url(handle)).context["tools"][1:]
+    }
 
 
-def test_a_run_is_paused_resumed_cancelled_and_retried_by_the_ways_that_it_offers_to_operators(boss: Client) -> None:
+def test_a_run_is_paused_resumed_cancelled_and_retried_by_the_ways_that_it_offers_to_operators(
+    boss: Client,
+) -> None:
     handle, client = sent(), client_with("view_workflowrun", "operate_workflow", name="ada")
     for verb, offered, after in (
         ("pause", {"pause", "skip", "cancel"}, "PAUSED"),
@@ -296,7 +333,9 @@ def test_lists_offer_no_action_of_the_whole_site(boss: Client, kind: str) -> Non
     assert 'value="export"' not in html
 
 
-def test_actions_change_the_selected_runs_with_a_reason_and_report_what_was_left(boss: Client) -> None:
+def test_actions_change_the_selected_runs_with_a_reason_and_report_what_was_left(
+    boss: Client,
+) -> None:
     bad, first, second = failed(), sent(), sent()
 
     def act(action: str) -> list[str]:
@@ -304,7 +343,10 @@ def test_actions_change_the_selected_runs_with_a_reason_and_report_what_was_left
         data = {"action": action, "_selected_action": ids, "reason": " look "}
         return messages(boss.post(reverse(RUNS), data, follow=True))
 
-    assert act("pause_runs") == ["2 runs were changed.", "1 run was left as it is, because of its status."]
+    assert act("pause_runs") == [
+        "2 runs were changed.",
+        "1 run was left as it is, because of its status.",
+    ]
     entries = AuditEntry.objects.filter(action__startswith="workflow.")
     assert {(entry.actor, entry.reason) for entry in entries} == {("boss", "look")}
     assert act("resume_runs")[0] == "2 runs were changed."
@@ -331,7 +373,9 @@ QUERIES: list[dict[str, str]] = [
 
 
 def rows_of_runs(client: Client, **query: str) -> int:
-    return rows_read(client, f"{reverse(RUNS)}?{urlencode(query)}", "horsies_workflows", "horsies_workflow_nodes")
+    return rows_read(
+        client, f"{reverse(RUNS)}?{urlencode(query)}", "horsies_workflows", "horsies_workflow_nodes"
+    )
 
 
 @pytest.mark.parametrize("analyzed", ["never", "when empty", "now"])
@@ -353,7 +397,9 @@ def test_a_list_reads_no_more_rows_the_larger_the_table_is(boss: Client, analyze
         assert (book.workflow_id in listed(boss, **query)) == bool(query)
 
 
-def test_a_filter_without_an_index_searches_the_newest_runs(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_filter_without_an_index_searches_the_newest_runs(
+    boss: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(workflows, "DEEPEST", 100)
     old = failed()
     WorkflowRun.objects.filter(pk=old.workflow_id).update(sent_at="2020-01-01T00:00Z")
@@ -362,12 +408,16 @@ def test_a_filter_without_an_index_searches_the_newest_runs(boss: Client, monkey
     for query in ({"status": "FAILED"}, {"child": "1"}):
         assert listed(boss, **query) == []
         assert rows_of_runs(boss, **query) < 600
-    assert "Only the newest 100,000 runs were searched." in body(boss, reverse(RUNS), status="FAILED")
+    assert "Only the newest 100,000 runs were searched." in body(
+        boss, reverse(RUNS), status="FAILED"
+    )
     assert listed(boss, name="fails") == [old.workflow_id]
 
 
 @pytest.mark.parametrize("analyzed", ["never", "when empty", "now"])
-def test_the_tasks_of_a_map_are_listed_in_their_order_and_no_others_are_read(boss: Client, analyzed: str) -> None:
+def test_the_tasks_of_a_map_are_listed_in_their_order_and_no_others_are_read(
+    boss: Client, analyzed: str
+) -> None:
     if analyzed == "when empty":
         sql("ANALYZE horsies_tasks")
     flow = Workflow("maps")
@@ -383,17 +433,31 @@ def test_the_tasks_of_a_map_are_listed_in_their_order_and_no_others_are_read(bos
     assert listed_tasks(boss, workflow=f"{handle.workflow_id}:{2**70}") == []
 
 
-SLOW: dict[str, tuple[Any, str, str, str]] = {  # what is slow, the page, what it says, and what it leaves out
-    "reasons": ((pages, "explain_node"), "node", "Finding the reasons took longer", "WAITING_FOR_NODES"),
+SLOW: dict[
+    str, tuple[Any, str, str, str]
+] = {  # what is slow, the page, what it says, and what it leaves out
+    "reasons": (
+        (pages, "explain_node"),
+        "node",
+        "Finding the reasons took longer",
+        "WAITING_FOR_NODES",
+    ),
     "progress of all": ((workflows, "progress"), "list", "The progress is missing", "<progress"),
     "progress of one": ((workflows, "progress"), "change", "Nodes", "<progress"),
     "picture": ((picture, "_read"), "picture", "was stopped", 'class="horsies-drawing"'),
-    "number of nodes": ((nodes, "Count"), "change", 'rel="next" href="?nodes=&amp;from=1#', "nodes are shown"),
+    "number of nodes": (
+        (nodes, "Count"),
+        "change",
+        'rel="next" href="?nodes=&amp;from=1#',
+        "nodes are shown",
+    ),
 }
 
 
 @pytest.mark.parametrize("what", SLOW)
-def test_what_takes_too_long_to_read_is_left_out_of_the_page(boss: Client, monkeypatch: Any, what: str) -> None:
+def test_what_takes_too_long_to_read_is_left_out_of_the_page(
+    boss: Client, monkeypatch: Any, what: str
+) -> None:
     handle, (slow, page, said, left_out) = sent(), SLOW[what]
     monkeypatch.setattr(nodes, "PAGE", 1)
     address = {"list": reverse(RUNS), "node": node_url(handle, 1)}.get(page) or url(handle, page)
@@ -420,7 +484,12 @@ def test_a_run_that_is_undone_shows_its_undos_and_is_not_retried_afterwards(boss
     assert (kind, task.replace(" ", ""), status) == ("undo", flows.refund.name, "○ Pending Why?")
     html = body(boss, node_url(handle, numbers["undo first"]))
     facts = dict(table(html, "horsies-facts"))
-    assert (facts["Kind"], facts["Undoes"], "Join" in facts, "Added by" in facts) == ("undo", "first", False, False)
+    assert (facts["Kind"], facts["Undoes"], "Join" in facts, "Added by" in facts) == (
+        "undo",
+        "first",
+        False,
+        False,
+    )
     says(html, f'<a href="{node_url(handle, numbers["first"])}">first</a>', "It undoes")
     facts = dict(table(body(boss, node_url(handle, numbers["first"])), "horsies-facts"))
     assert facts["Undo"].replace(" ", "") == flows.refund.name

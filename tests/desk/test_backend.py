@@ -27,7 +27,14 @@ from horsies_django.models import Task
 from horsies_django.tasks import registry
 from horsies_django.testing import drain
 from tests.apps.errands import tasks
-from tests.apps.errands.api import InvalidTask, InvalidTaskBackend, TaskResultStatus, api, task, task_backends
+from tests.apps.errands.api import (
+    InvalidTask,
+    InvalidTaskBackend,
+    TaskResultStatus,
+    api,
+    task,
+    task_backends,
+)
 from tests.apps.project import tasks as ours
 from tests.desk.conftest import AddApp
 
@@ -48,11 +55,27 @@ def test_a_task_is_one_row_that_workers_find_and_the_result_says_so() -> None:
     assert (found.task_name, found.queue_name, found.priority, found.lane) == (
         "tests.apps.errands.tasks.note", "mail", 71, "sync"
     )  # fmt: skip
-    assert (found.codec, found.kwargs) == ("plain", {"args": [1, ["two"]], "kwargs": {"three": {"f": 4}}})
+    assert (found.codec, found.kwargs) == (
+        "plain",
+        {"args": [1, ["two"]], "kwargs": {"three": {"f": 4}}},
+    )
     assert get_handle(result.id).info().codec == "plain"  # type: ignore[union-attr]
-    assert (result.status, result.is_finished, result.attempts, result.errors) == (READY, False, 0, [])
-    assert (result.enqueued_at, result.started_at, result.finished_at) == (found.sent_at, None, None)
-    assert (result.args, result.kwargs, result.backend) == ([1, ["two"]], {"three": {"f": 4}}, "default")
+    assert (result.status, result.is_finished, result.attempts, result.errors) == (
+        READY,
+        False,
+        0,
+        [],
+    )
+    assert (result.enqueued_at, result.started_at, result.finished_at) == (
+        found.sent_at,
+        None,
+        None,
+    )
+    assert (result.args, result.kwargs, result.backend) == (
+        [1, ["two"]],
+        {"three": {"f": 4}},
+        "default",
+    )
     assert str(uuid.UUID(result.id)) == result.id
     with pytest.raises(ValueError, match="has not finished yet"):
         _ = result.return_value
@@ -65,7 +88,9 @@ def test_a_task_is_one_row_that_workers_find_and_the_result_says_so() -> None:
 def test_a_task_belongs_to_the_transaction_of_its_caller() -> None:
     """Naive: it is sent after the commit (``on_commit``), so it is lost if the process dies between the two."""
     with pytest.raises(LookupError), transaction.atomic():
-        assert row(tasks.note.enqueue("lost")).task_name.endswith("note")  # inside the transaction already
+        assert row(tasks.note.enqueue("lost")).task_name.endswith(
+            "note"
+        )  # inside the transaction already
         assert connection.run_on_commit == []
         raise LookupError
     assert not Task.objects.exists()
@@ -89,7 +114,9 @@ def test_async_code_sends_and_reads_without_blocking_its_loop() -> None:
     assert (sent.status, sent.return_value) == (TaskResultStatus.SUCCESSFUL, 7)
 
 
-def test_run_after_may_be_a_moment_or_a_time_from_now_and_naive_only_without_time_zones(settings: Any) -> None:
+def test_run_after_may_be_a_moment_or_a_time_from_now_and_naive_only_without_time_zones(
+    settings: Any,
+) -> None:
     """Naive: a timedelta raises AttributeError in the validation, or counts from Python's clock."""
     moment = timezone.now() + dt.timedelta(hours=3)
     at = tasks.note.using(run_after=moment).enqueue()
@@ -114,11 +141,17 @@ def test_run_after_may_be_a_moment_or_a_time_from_now_and_naive_only_without_tim
 
 
 WRONG: dict[str, tuple[str, tuple[Any, ...]]] = {
-    "run_after": ("run_after must be", (dt.timedelta(seconds=-1), dt.timedelta(days=40_000), 60, "tomorrow")),
+    "run_after": (
+        "run_after must be",
+        (dt.timedelta(seconds=-1), dt.timedelta(days=40_000), 60, "tomorrow"),
+    ),
     "priority": ("a whole number between -100 and 100", (True, "5", 101, -101, 3.5, None)),
     "max_attempts": ("max_attempts must be an int from 1 to 101", (0, 102, True)),
     "backoff": ("backoff must be seconds", (-1, [], "soon")),
-    "retry_on": ("cannot be imported|neither an error code|not iterable", (["no.such.Error"], [int], 5)),
+    "retry_on": (
+        "cannot be imported|neither an error code|not iterable",
+        (["no.such.Error"], [int], 5),
+    ),
     "timeout_ms": ("timeout_ms must be milliseconds", (0,)),
 }
 
@@ -139,7 +172,12 @@ def test_what_cannot_be_sent_breaks_no_transaction() -> None:
         (tasks.note, ["a\x00b"], TaskSendError, "tests.apps.errands.tasks.note: .*NUL byte"),
         (tasks.note, [dt.date(2030, 1, 1)], TypeError, "Unsupported type"),
         (tasks.add, [1, 2, 3], TaskSendError, "too many positional arguments"),
-        (tasks.note.using(queue_name="nowhere"), [], TaskSendError, "queue 'nowhere' is not declared"),
+        (
+            tasks.note.using(queue_name="nowhere"),
+            [],
+            TaskSendError,
+            "queue 'nowhere' is not declared",
+        ),
     ):
         with pytest.raises(error, match=said):
             task_.enqueue(*args)
@@ -161,7 +199,8 @@ def test_an_argument_that_contains_itself_is_named() -> None:
         lambda: tasks.note.enqueue(text=cycle),
     ):
         with pytest.raises(
-            TaskSendError, match=r"argument '(\*args|text)\[.{,300}nested more than 200 levels deep, or contains itself"
+            TaskSendError,
+            match=r"argument '(\*args|text)\[.{,300}nested more than 200 levels deep, or contains itself",
         ):
             send()
 
@@ -172,7 +211,9 @@ def counts():  # type: ignore[no-untyped-def]
     yield 1
 
 
-def test_functions_that_cannot_be_tasks_are_refused_and_nothing_is_sent_while_modules_of_tasks_are_imported() -> None:
+def test_functions_that_cannot_be_tasks_are_refused_and_nothing_is_sent_while_modules_of_tasks_are_imported() -> (
+    None
+):
     """Naive: a wrapper has the name of the function that it wraps, so the worker runs that one, or whichever came last."""
 
     @functools.wraps(tasks.add.func)
@@ -184,7 +225,10 @@ def test_functions_that_cannot_be_tasks_are_refused_and_nothing_is_sent_while_mo
         (lambda: None, "module level"),
         (wrapper, "Two functions are tasks named tests.apps.errands.tasks.add"),
         (ours.add, "module level"),
-        (ours.add.definition.function, "Two functions are tasks named tests.apps.project.tasks.add"),
+        (
+            ours.add.definition.function,
+            "Two functions are tasks named tests.apps.project.tasks.add",
+        ),
     ]:
         with pytest.raises(InvalidTask, match=said):
             task()(function)
@@ -195,14 +239,20 @@ def test_functions_that_cannot_be_tasks_are_refused_and_nothing_is_sent_while_mo
         tasks.note.enqueue()
 
 
-def test_the_queues_in_tasks_as_they_are_at_the_send_may_be_named_and_without_them_each_declared_one() -> None:
+def test_the_queues_in_tasks_as_they_are_at_the_send_may_be_named_and_without_them_each_declared_one() -> (
+    None
+):
     """Naive: only the construction of the task is validated; or Django's default, which allows no queue of an app's own."""
     elsewhere = tasks.note.using(queue_name="bulk")
     with override_settings(TASKS={"default": {"BACKEND": BACKEND, "QUEUES": ["mail"]}}):
         for send in (elsewhere.enqueue, async_to_sync(elsewhere.aenqueue)):
             with pytest.raises(InvalidTask, match="Queue 'bulk' is not valid for backend"):
                 send()
-    for backend in (BACKEND, "horsies_django.testing.ImmediateBackend", "horsies_django.testing.DummyBackend"):
+    for backend in (
+        BACKEND,
+        "horsies_django.testing.ImmediateBackend",
+        "horsies_django.testing.DummyBackend",
+    ):
         with override_settings(TASKS={"default": {"BACKEND": backend}}):
             assert tasks.note.using(queue_name="bulk").enqueue().task.queue_name == "bulk"
 
@@ -239,7 +289,9 @@ def test_a_task_may_be_a_node_of_a_workflow_with_its_own_options() -> None:
     assert handle.results()[last.name].ok_value == 15
     found = Task.objects.get(task_name=tasks.tried.module_path)
     assert (found.queue_name, found.priority, found.max_retries) == ("mail", 51, 2)
-    assert tasks.add.get_result(str(Task.objects.filter(task_name=tasks.add.module_path)[0].pk)).return_value in (5, 15)
+    assert tasks.add.get_result(
+        str(Task.objects.filter(task_name=tasks.add.module_path)[0].pk)
+    ).return_value in (5, 15)
 
 
 ROOT = Path(__file__).parents[2]
@@ -251,7 +303,9 @@ def configured(**params: Any) -> Any:
 
 
 def said() -> list[tuple[str, str, Any]]:
-    return [(str(message.id), message.msg, message.obj) for message in task_backends["default"].check()]
+    return [
+        (str(message.id), message.msg, message.obj) for message in task_backends["default"].check()
+    ]
 
 
 @pytest.mark.parametrize(
@@ -267,7 +321,9 @@ def said() -> list[tuple[str, str, Any]]:
         ([], ["TASKS['default']['OPTIONS'] must be a dict, not list"]),
     ],
 )
-def test_an_option_that_is_wrong_is_reported_and_nothing_is_sent(options: Any, words: list[str]) -> None:
+def test_an_option_that_is_wrong_is_reported_and_nothing_is_sent(
+    options: Any, words: list[str]
+) -> None:
     with configured(OPTIONS=options):
         ((id_, message, where),) = said()
         assert (id_, where) == ("horsies.E025", "TASKS['default']")
@@ -275,11 +331,18 @@ def test_an_option_that_is_wrong_is_reported_and_nothing_is_sent(options: Any, w
         with pytest.raises(InvalidTaskBackend):
             tasks.note.enqueue()
         backend: Any = task_backends["default"]
-        assert backend.horsies_options is not backend.horsies_options, "a class may be there once all apps are loaded"
+        assert backend.horsies_options is not backend.horsies_options, (
+            "a class may be there once all apps are loaded"
+        )
 
 
 def test_options_that_are_right_are_no_problem_and_read_once(settings: Any) -> None:
-    options = {"MAX_ATTEMPTS": 3, "BACKOFF": [1, 2], "RETRY_ON": OSError, "MODULES": ["tests.apps.errands"]}
+    options = {
+        "MAX_ATTEMPTS": 3,
+        "BACKOFF": [1, 2],
+        "RETRY_ON": OSError,
+        "MODULES": ["tests.apps.errands"],
+    }
     with configured(OPTIONS=options):
         assert said() == []
         backend: Any = task_backends["default"]
@@ -292,7 +355,9 @@ def test_options_that_are_right_are_no_problem_and_read_once(settings: Any) -> N
     assert [id_ for id_, _, _ in said()] == ["horsies.E027"]
 
 
-@pytest.mark.skipif(django.VERSION < (6, 0), reason="the app of the backport registers its own check")
+@pytest.mark.skipif(
+    django.VERSION < (6, 0), reason="the app of the backport registers its own check"
+)
 def test_django_runs_the_check_though_nothing_imports_django_tasks() -> None:
     """Naive: Django's check of TASKS is registered when django.tasks is imported, which no module of the site may do."""
     with configured(OPTIONS={"MAX_ATTEMPTS": 0}):
@@ -304,9 +369,19 @@ def test_django_runs_the_check_though_nothing_imports_django_tasks() -> None:
 
 def output(code: str, **settings: str) -> str:
     """Run code in a fresh interpreter with the settings of the tests, and return what it prints."""
-    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", "HORSIES_TEST_SITE": "0", **settings}
+    environment = {
+        **os.environ,
+        "DJANGO_SETTINGS_MODULE": "tests.settings",
+        "HORSIES_TEST_SITE": "0",
+        **settings,
+    }
     ran = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env=environment, timeout=60
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=environment,
+        timeout=60,
     )
     assert ran.returncode == 0, ran.stderr
     return ran.stdout.strip()
@@ -326,11 +401,15 @@ def test_decorating_while_apps_load_imports_no_model() -> None:
 @pytest.fixture
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget the module outside of the tasks modules, as a process does that never imported it."""
-    monkeypatch.setattr(registry, "_tasks", {name: task for name, task in registry._tasks.items() if name != FAR})
+    monkeypatch.setattr(
+        registry, "_tasks", {name: task for name, task in registry._tasks.items() if name != FAR}
+    )
     monkeypatch.delitem(sys.modules, "tests.apps.errands.elsewhere", raising=False)
 
 
-@pytest.mark.parametrize("module", ["no.such.module", "tests.apps.errands.leaves"])  # the second one exits
+@pytest.mark.parametrize(
+    "module", ["no.such.module", "tests.apps.errands.leaves"]
+)  # the second one exits
 def test_a_module_of_the_options_that_cannot_be_imported_is_told(module: str) -> None:
     with configured(OPTIONS={"MODULES": [module]}):
         assert [problem.module for problem in registry.autodiscover()] == [module]
@@ -340,7 +419,9 @@ def test_a_module_of_the_options_that_cannot_be_imported_is_told(module: str) ->
 
 
 @pytest.mark.parametrize("name", [FAR, "tests.apps.errands.leaves.no_task", "os.system"])
-def test_a_name_imports_nothing_and_so_ends_nobody(forgotten: None, settings: Any, name: str) -> None:
+def test_a_name_imports_nothing_and_so_ends_nobody(
+    forgotten: None, settings: Any, name: str
+) -> None:
     """Naive: whoever can write a row makes workers import any module of an installed app, one that calls sys.exit as well."""
     settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "tests.apps.errands"]
     before = set(sys.modules)
@@ -350,14 +431,21 @@ def test_a_name_imports_nothing_and_so_ends_nobody(forgotten: None, settings: An
 
 
 @pytest.mark.parametrize("meant", [StopRequested, KeyboardInterrupt])
-def test_what_stops_this_process_is_no_problem_of_the_module(add_app: AddApp, meant: type[BaseException]) -> None:
-    add_app("interrupted", jobs=f"from horsies_django.core.errors import StopRequested\nraise {meant.__name__}")
+def test_what_stops_this_process_is_no_problem_of_the_module(
+    add_app: AddApp, meant: type[BaseException]
+) -> None:
+    add_app(
+        "interrupted",
+        jobs=f"from horsies_django.core.errors import StopRequested\nraise {meant.__name__}",
+    )
     with pytest.raises(meant):
         registry.import_all(["interrupted.jobs"])
 
 
 @pytest.mark.django_db
-def test_the_result_of_a_task_whose_module_only_workers_import_has_its_task(forgotten: None) -> None:
+def test_the_result_of_a_task_whose_module_only_workers_import_has_its_task(
+    forgotten: None,
+) -> None:
     from tests.apps.errands.elsewhere import far_away
 
     result = far_away.enqueue(4)

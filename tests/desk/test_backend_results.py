@@ -48,13 +48,25 @@ def ran(task: Any, *args: Any, until: dt.timedelta | None = None) -> Any:
 
 def test_a_success_has_its_value_its_times_and_its_worker() -> None:
     result = ran(tasks.returns, "tuple")
-    assert (result.status, result.return_value, result.errors, result.attempts) == (SUCCESSFUL, [1, "two"], [], 1)
+    assert (result.status, result.return_value, result.errors, result.attempts) == (
+        SUCCESSFUL,
+        [1, "two"],
+        [],
+        1,
+    )
     assert type(result.status) is HorsiesBackend.api.status is TaskResultStatus
     assert result.enqueued_at <= result.started_at == result.last_attempted_at <= result.finished_at
     assert result.worker_ids == [str(TaskAttempt.objects.get().worker_id)]
     assert task_backends["default"].get_result(result.id) == result
-    result = ran(tasks.rests, 2, until=dt.timedelta(minutes=5))  # a snooze is neither an attempt nor an error
-    assert (result.status, result.attempts, result.errors, result.return_value) == (SUCCESSFUL, 1, [], 3)
+    result = ran(
+        tasks.rests, 2, until=dt.timedelta(minutes=5)
+    )  # a snooze is neither an attempt nor an error
+    assert (result.status, result.attempts, result.errors, result.return_value) == (
+        SUCCESSFUL,
+        1,
+        [],
+        3,
+    )
 
 
 @pytest.mark.parametrize(
@@ -91,25 +103,42 @@ def test_a_cancelled_task_has_failed_and_says_so() -> None:
     assert error.traceback == "TaskCancelled: the task was cancelled before it started\n"
     between = ran(tasks.waits, "first")
     get_handle(between.id).cancel()
-    assert [error.exception_class for error in refreshed(between).errors] == [ValueError, TaskCancelled]
+    assert [error.exception_class for error in refreshed(between).errors] == [
+        ValueError,
+        TaskCancelled,
+    ]
 
 
 @pytest.mark.parametrize("code", [*CLASSES, "WORKER_RESOLUTION_ERROR"])
 def test_every_ending_has_a_class_that_can_be_imported(code: str) -> None:
-    status = {"TASK_EXPIRED": "EXPIRED", "TASK_CANCELLED": "CANCELLED", "TASK_SKIPPED": "CANCELLED"}.get(code, "FAILED")
+    status = {
+        "TASK_EXPIRED": "EXPIRED",
+        "TASK_CANCELLED": "CANCELLED",
+        "TASK_SKIPPED": "CANCELLED",
+    }.get(code, "FAILED")
     row = plain_row(status=status, error_code=code, result=error_result(code, "as the row says"))
     result = task_backends["default"].get_result(str(row.pk))
     (error,) = result.errors
     assert (result.status, result.is_finished) == (FAILED, True)
-    own = {"TASK_CANCELLED": TaskCancelled, "TASK_TIMEOUT": TaskTimeout, "TASK_EXPIRED": TaskExpired}
-    own |= {"WORKER_CRASHED": WorkerCrashed, "POISON": WorkerCrashed, "WORKER_RESOLUTION_ERROR": TaskFailed}
+    own = {
+        "TASK_CANCELLED": TaskCancelled,
+        "TASK_TIMEOUT": TaskTimeout,
+        "TASK_EXPIRED": TaskExpired,
+    }
+    own |= {
+        "WORKER_CRASHED": WorkerCrashed,
+        "POISON": WorkerCrashed,
+        "WORKER_RESOLUTION_ERROR": TaskFailed,
+    }
     assert error.exception_class is own.get(code, CLASSES.get(code))
     assert error.traceback.endswith("as the row says\n")
 
 
 def plain_row(**columns: Any) -> Task:
     call = {"args": [], "kwargs": {}}
-    return TaskFactory(task_name="tests.apps.errands.tasks.add", codec="plain", kwargs=call, **columns)
+    return TaskFactory(
+        task_name="tests.apps.errands.tasks.add", codec="plain", kwargs=call, **columns
+    )
 
 
 def test_a_task_that_waits_for_its_next_attempt_is_ready_and_keeps_its_errors() -> None:
@@ -128,7 +157,9 @@ def test_a_task_that_waits_for_its_next_attempt_is_ready_and_keeps_its_errors() 
 NO_IDS = (None, 123, "'; DROP TABLE", "0190a9b2-0000-7000-8000-000000000000", "x" * 999)
 
 
-def test_a_result_belongs_to_the_task_and_the_backend_through_which_it_was_sent_and_what_is_no_id_to_none() -> None:
+def test_a_result_belongs_to_the_task_and_the_backend_through_which_it_was_sent_and_what_is_no_id_to_none() -> (
+    None
+):
     """Naive: the database refuses what is no id, and every later query of the transaction fails."""
     first, second = tasks.add.enqueue(1), tasks.add.using(backend="second").enqueue(1)
     own = ours.add.send(1, 2)
@@ -148,14 +179,20 @@ def test_a_result_outlives_the_function_and_the_queue_of_its_task() -> None:
     with override_settings(TASKS={"default": {"BACKEND": BACKEND, "QUEUES": ["other"]}}):
         found = task_backends["default"].get_result(result.id)
     assert (found.status, found.return_value, found.args) == (SUCCESSFUL, 21, [20, 1])
-    assert (found.task.module_path, found.task.name, found.task.queue_name) == ("shop.tasks.gone", "gone", "mail")
+    assert (found.task.module_path, found.task.name, found.task.queue_name) == (
+        "shop.tasks.gone",
+        "gone",
+        "mail",
+    )
     assert (found.task.priority, found.task.backend) == (4, "default")
     with pytest.raises(LookupError, match="there is no task 'shop.tasks.gone'"):
         found.task.call(1)
     found.refresh()
 
 
-def test_a_redacted_task_keeps_its_status_and_nothing_else_and_a_running_one_counts_its_attempt() -> None:
+def test_a_redacted_task_keeps_its_status_and_nothing_else_and_a_running_one_counts_its_attempt() -> (
+    None
+):
     result = ran(tasks.fails, "ValueError", "the secret")
     redact(result.id, actor="a test", reason="asked for")
     found = task_backends["default"].get_result(result.id)
@@ -164,7 +201,11 @@ def test_a_redacted_task_keeps_its_status_and_nothing_else_and_a_running_one_cou
     assert found.errors[0].exception_class is TaskFailed
     row = plain_row(status="RUNNING")
     running = task_backends["default"].get_result(row.pk)
-    assert (running.status, running.attempts, running.worker_ids) == (RUNNING, 1, [str(row.claimed_by)])
+    assert (running.status, running.attempts, running.worker_ids) == (
+        RUNNING,
+        1,
+        [str(row.claimed_by)],
+    )
     assert running.started_at == running.last_attempted_at == row.started_at
 
 
@@ -173,7 +214,9 @@ def test_a_task_learns_its_id_and_attempt_without_a_query_and_its_times_when_it_
     result, attempt = tasks.which.enqueue(), tasks.which.enqueue("attempt")
     with CaptureQueriesContext(connection) as queries:
         drain()
-    assert not [query for query in queries.captured_queries if "task.codec = 'plain'" in query["sql"]]
+    assert not [
+        query for query in queries.captured_queries if "task.codec = 'plain'" in query["sql"]
+    ]
     assert (refreshed(result).return_value, refreshed(attempt).return_value) == (result.id, 1)
     for name in ("enqueued_at", "started_at", "last_attempted_at"):
         result = ran(tasks.which, name)
@@ -196,13 +239,21 @@ def no_calls() -> None:
 
 def delays() -> list[float]:
     """Return how long each attempt but the first waited, or has to wait, in seconds."""
-    ends, starts = zip(*TaskAttempt.objects.order_by("attempt").values_list("finished_at", "started_at"), strict=True)
+    ends, starts = zip(
+        *TaskAttempt.objects.order_by("attempt").values_list("finished_at", "started_at"),
+        strict=True,
+    )
     row = Task.objects.get()
     due = [row.next_retry_at] if row.status == "PENDING" else []
-    return [round((start - end).total_seconds()) for end, start in zip(ends, [*starts[1:], *due], strict=False)]
+    return [
+        round((start - end).total_seconds())
+        for end, start in zip(ends, [*starts[1:], *due], strict=False)
+    ]
 
 
-def test_a_number_is_exact_a_list_is_one_delay_for_each_retry_and_without_either_delays_double() -> None:
+def test_a_number_is_exact_a_list_is_one_delay_for_each_retry_and_without_either_delays_double() -> (
+    None
+):
     result = ran(tasks.waits, "no")
     assert (result.status, delays()) == (READY, [90])
 
@@ -227,7 +278,9 @@ def test_a_function_is_asked_with_the_exception_and_the_result() -> None:
 
 
 @pytest.mark.parametrize("message", ["broken", "text"])
-def test_a_function_that_is_wrong_does_not_lose_the_retry(message: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_function_that_is_wrong_does_not_lose_the_retry(
+    message: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """Naive: its exception takes the place of the task's, or the task is not tried again."""
     with caplog.at_level(logging.ERROR, "horsies.task"):
         result = ran(tasks.paused, message)
@@ -244,10 +297,17 @@ def test_the_options_of_the_backend_that_using_names_apply_where_the_task_says_n
     ):
         row = Task.objects.get(pk=task_.using(backend="second").enqueue(0).id)
         retry = row.options["retry"]
-        assert (row.max_retries, row.options["timeout_ms"], retry["codes"], retry["intervals"]) == expected
+        assert (
+            row.max_retries,
+            row.options["timeout_ms"],
+            retry["codes"],
+            retry["intervals"],
+        ) == expected
     Task.objects.all()._raw_delete("default")
     options = {"MAX_ATTEMPTS": 2, "BACKOFF": "tests.apps.errands.tasks.pause"}
-    with override_settings(TASKS={"default": {"BACKEND": BACKEND, "QUEUES": [], "OPTIONS": options}}):
+    with override_settings(
+        TASKS={"default": {"BACKEND": BACKEND, "QUEUES": [], "OPTIONS": options}}
+    ):
         assert ran(tasks.fails, "ValueError", "no").status == READY
     assert delays() == [30], "of a dotted function"
 
@@ -285,9 +345,14 @@ def test_an_app_that_imports_the_backport_sends_and_reads_through_the_backend_of
     made = backport().task(priority=3)(tasks.add.func)
     result = made.enqueue(1, b=2)
     drain()
-    assert (refreshed(result).status, result.return_value) == (backport().TaskResultStatus.SUCCESSFUL, 3)
+    assert (refreshed(result).status, result.return_value) == (
+        backport().TaskResultStatus.SUCCESSFUL,
+        3,
+    )
     assert result.status == TaskResultStatus.SUCCESSFUL
-    assert backport().task_backends["default"].get_result(result.id) == task_backends["default"].get_result(result.id)
+    assert backport().task_backends["default"].get_result(result.id) == task_backends[
+        "default"
+    ].get_result(result.id)
     assert made.using(queue_name="mail").get_result(result.id).task.priority == 3
 
 
@@ -312,7 +377,10 @@ def test_the_backend_of_the_backport_has_its_classes_and_signals_beside_that_of_
         assert (refreshed(second).status, second.errors[0].exception_class) == ("READY", ValueError)
         assert refreshed(own).return_value == 1
         assert isinstance(made, backport().base.Task)
-        assert [isinstance(result, backport().TaskResult) for result in (first, own)] == [True, False]
+        assert [isinstance(result, backport().TaskResult) for result in (first, own)] == [
+            True,
+            False,
+        ]
         with pytest.raises(backport().exceptions.TaskResultDoesNotExist):
             backport().task_backends["old"].get_result(own.id)
     assert heard == [(first.id, "SUCCESSFUL")]

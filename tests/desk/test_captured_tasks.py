@@ -33,7 +33,9 @@ HOUR = dt.timedelta(hours=1)
 
 
 @task
-def framed(point: tasks.Point, day: dt.date, /, tags: tuple[str, ...] = (), *, loud: bool = False) -> None:
+def framed(
+    point: tasks.Point, day: dt.date, /, tags: tuple[str, ...] = (), *, loud: bool = False
+) -> None:
     """Take arguments that are stored as something else than themselves."""
 
 
@@ -47,7 +49,11 @@ class Both:
             tasks.mail.with_options(priority=3, delay=HOUR).send("a@example.org")
         assert first.task_id == sent[0].handle.task_id
         assert sent[0].name == framed.name
-        assert sent[0].kwargs == {"point": tasks.Point(1, 2), "day": dt.date(2026, 11, 23), "loud": True}
+        assert sent[0].kwargs == {
+            "point": tasks.Point(1, 2),
+            "day": dt.date(2026, 11, 23),
+            "loud": True,
+        }
         assert (sent[0].queue, sent[0].priority, sent[0].due_at) == ("default", 100, None)
         assert (sent[1].name, sent[1].queue, sent[1].priority) == (tasks.mail.name, "mail", 3)
         due_in = sent[1].due_at - dt.datetime.now(dt.UTC)  # type: ignore[operator]
@@ -65,7 +71,9 @@ class Both:
         tasks.add.send(4)
         assert [each.kwargs["a"] for each in sent] == [1, 2, 3]
         assert [each.kwargs["a"] for each in sent[1:]] == [2, 3]
-        assert repr(sent).startswith("<SentTasks: [SentTask(name='tests.apps.project.tasks.add', kwargs={'a': 1}")
+        assert repr(sent).startswith(
+            "<SentTasks: [SentTask(name='tests.apps.project.tasks.add', kwargs={'a': 1}"
+        )
 
     def test_what_tasks_and_workflows_send_is_sent_too(self) -> None:
         """Naive: only calls of send() are noticed, and what SQL sends is not."""
@@ -96,12 +104,21 @@ class Both:
             (tasks.add.name, False), (tasks.echo.name, False),
         ]  # fmt: skip
         assert [each.kwargs for each in sent.assert_sent(tasks.add, count=1)] == [{"a": 3}]
-        with pytest.raises(AssertionError, match=r"mail\(to='a@example.org'\) on queue 'mail', due .*, rolled back"):
+        with pytest.raises(
+            AssertionError, match=r"mail\(to='a@example.org'\) on queue 'mail', due .*, rolled back"
+        ):
             sent.assert_sent(tasks.mail)
 
-    def test_a_block_of_only_rolled_back_sends_has_sent_nothing_and_in_travel_due_times_count_from_there(self) -> None:
+    def test_a_block_of_only_rolled_back_sends_has_sent_nothing_and_in_travel_due_times_count_from_there(
+        self,
+    ) -> None:
         moment = dt.datetime(2031, 5, 1, tzinfo=dt.UTC)
-        with travel(moment), captured_tasks() as sent, pytest.raises(LookupError), transaction.atomic():
+        with (
+            travel(moment),
+            captured_tasks() as sent,
+            pytest.raises(LookupError),
+            transaction.atomic(),
+        ):
             tasks.add.schedule(HOUR, 1)
             raise LookupError
         assert [each.due_at for each in sent] == [moment + HOUR]
@@ -118,7 +135,11 @@ class InATestCase(Both, TestCase):
     def test_an_error_in_a_broken_transaction_is_not_hidden(self) -> None:
         """Naive: the list is read at the end of the block, and the error of that query replaces the one of the test."""
         for broken in ("SELECT 1 / 0", None):
-            with pytest.raises((DataError, LookupError)), transaction.atomic(), captured_tasks() as sent:
+            with (
+                pytest.raises((DataError, LookupError)),
+                transaction.atomic(),
+                captured_tasks() as sent,
+            ):
                 tasks.add.send(1)
                 if broken:
                     with connection.cursor() as cursor:
@@ -127,7 +148,9 @@ class InATestCase(Both, TestCase):
                 raise LookupError
             assert [each.rolled_back for each in sent] == [True]
 
-    async def test_in_async_tests_the_list_is_there_after_the_block_and_has_what_was_rolled_back(self) -> None:
+    async def test_in_async_tests_the_list_is_there_after_the_block_and_has_what_was_rolled_back(
+        self,
+    ) -> None:
         @transaction.atomic
         def fail() -> None:
             tasks.mail.send("a@example.org")
@@ -156,7 +179,11 @@ pytestmark = pytest.mark.django_db
 
 def test_an_assertion_returns_what_it_has_found() -> None:
     assert_nothing_sent()
-    handles = [tasks.add.send(1), tasks.add.send(1, b=2), tasks.add.with_options(queue="mail").send(1, b=0)]
+    handles = [
+        tasks.add.send(1),
+        tasks.add.send(1, b=2),
+        tasks.add.with_options(queue="mail").send(1, b=0),
+    ]
     assert [each.handle for each in assert_sent(tasks.add)] == handles
     assert [each.handle for each in assert_sent(tasks.add, queue="mail")] == handles[2:]
     assert [each.handle for each in assert_sent("tests.apps.project.tasks.add", count=3)] == handles
@@ -173,14 +200,21 @@ def test_arguments_are_compared_as_a_whole_with_their_defaults_and_by_value() ->
     with pytest.raises(AssertionError):
         assert_sent(tasks.add, kwargs={"a": 1, "b": 1})
     framed.send(tasks.Point(1, 2), dt.date(2026, 11, 23), ("x", "y"))
-    given = {"point": tasks.Point(1, 2), "day": dt.date(2026, 11, 23), "tags": ("x", "y"), "loud": False}
+    given = {
+        "point": tasks.Point(1, 2),
+        "day": dt.date(2026, 11, 23),
+        "tags": ("x", "y"),
+        "loud": False,
+    }
     assert_sent(framed, kwargs=given)
     with pytest.raises(AssertionError):
         assert_sent(framed, kwargs={**given, "tags": ("x",)})
 
 
 def test_a_failed_assertion_says_what_was_sent_instead_and_ends_if_that_is_much() -> None:
-    with pytest.raises(AssertionError, match=r"tasks.add\(a=1\) on queue 'mail' was not sent. Nothing was sent.$"):
+    with pytest.raises(
+        AssertionError, match=r"tasks.add\(a=1\) on queue 'mail' was not sent. Nothing was sent.$"
+    ):
         assert_sent(tasks.add, kwargs={"a": 1}, queue="mail")
     tasks.add.send(2, b=3)
     tasks.echo.send("x" * 1_000)
@@ -193,7 +227,9 @@ def test_a_failed_assertion_says_what_was_sent_instead_and_ends_if_that_is_much(
     with pytest.raises(AssertionError, match="tasks.add was sent 1 times, not 2. What was sent:"):
         assert_sent(tasks.add, count=2)
     tasks.add.send_many({"a": number} for number in range(50))
-    with pytest.raises(AssertionError, match=r"Tasks were sent. What was sent:\n(- tests.*\n){20}- and 32 more$"):
+    with pytest.raises(
+        AssertionError, match=r"Tasks were sent. What was sent:\n(- tests.*\n){20}- and 32 more$"
+    ):
         assert_nothing_sent()
 
 
@@ -215,23 +251,32 @@ def test_an_assertion_that_can_never_hold_is_an_error_of_the_test() -> None:
 @pytest.fixture(params=["Immediate", "Dummy"])
 def kind(request: pytest.FixtureRequest) -> Iterator[str]:
     """Use a twin as the default backend."""
-    backend = {"BACKEND": f"horsies_django.testing.{request.param}Backend", "QUEUES": ["default", "mail"]}
+    backend = {
+        "BACKEND": f"horsies_django.testing.{request.param}Backend",
+        "QUEUES": ["default", "mail"],
+    }
     with override_settings(TASKS={"default": backend}):
         yield request.param
 
 
 def test_a_task_with_options_of_ours_is_declared_and_does_what_the_twin_does(kind: str) -> None:
     """Naive: with Django's own backend, the module of the task cannot be imported: unexpected keyword argument."""
-    declare: Any = backends.task(max_attempts=3, retry_on=[ConnectionError], backoff=60, timeout_ms=1_000)
+    declare: Any = backends.task(
+        max_attempts=3, retry_on=[ConnectionError], backoff=60, timeout_ms=1_000
+    )
     added, failed = declare(errands.add.func), declare(errands.fails.func)
     assert added.max_attempts == 3
     result = added.using(priority=50, queue_name="mail").enqueue(1, b=2)
     failure = failed.enqueue()
     if kind == "Immediate":
         assert (result.status, result.return_value) == (TaskResultStatus.SUCCESSFUL, 3)
-        assert (failure.status, failure.attempts) == (TaskResultStatus.FAILED, 1), "it is not tried again"
+        assert (failure.status, failure.attempts) == (TaskResultStatus.FAILED, 1), (
+            "it is not tried again"
+        )
         assert failure.errors[0].exception_class is ValueError
-        with pytest.raises(InvalidTask, match="does not support run_after"):  # Django's own raises AttributeError
+        with pytest.raises(
+            InvalidTask, match="does not support run_after"
+        ):  # Django's own raises AttributeError
             added.using(run_after=HOUR)
     else:
         assert (result.status, failure.attempts) == (TaskResultStatus.READY, 0)
@@ -250,7 +295,9 @@ def test_the_kit_takes_tasks_of_django() -> None:
         with pytest.raises(LookupError), transaction.atomic():
             errands.add.using(run_after=HOUR).enqueue(5)
             raise LookupError
-    assert [(each.name, each.queue, each.kwargs, each.rolled_back, each.due_at is None) for each in sent] == [
+    assert [
+        (each.name, each.queue, each.kwargs, each.rolled_back, each.due_at is None) for each in sent
+    ] == [
         (errands.add.module_path, "mail", {"a": 1, "b": 2}, False, True),
         (errands.add.module_path, "default", {"a": 5}, True, False),
     ]

@@ -28,22 +28,33 @@ MODELS = "from django.db import models\n\nclass {name}(models.Model):\n    class
 REPLICA = SimpleNamespace(db_for_read=lambda model, **hints: "second")
 NO_MIGRATIONS = SimpleNamespace(allow_migrate=lambda db, app_label, **hints: False)
 PARTLY = SimpleNamespace(
-    db_for_write=lambda model, **hints: "second" if model._meta.app_label.startswith("shop") else None
+    db_for_write=lambda model, **hints: (
+        "second" if model._meta.app_label.startswith("shop") else None
+    )
 )
 
 
 def expect(*expected: tuple[str, ...]) -> None:
     """Run the checks, and compare each message: its id, its place, and words of its text and of its hint."""
     messages = run_checks(tags=[checks.TAG])
-    assert [(message.id, message.obj) for message in messages] == [(f"horsies.{id_}", at) for id_, at, *_ in expected]
+    assert [(message.id, message.obj) for message in messages] == [
+        (f"horsies.{id_}", at) for id_, at, *_ in expected
+    ]
     for message, (_, _, *words) in zip(messages, expected, strict=True):
         assert message.hint
         assert [word for word in words if word not in f"{message.msg}\n{message.hint}"] == []
 
 
-def test_the_checks_run_in_every_command_need_no_database_and_tell_each_problem_of_the_settings(settings: Any) -> None:
+def test_the_checks_run_in_every_command_need_no_database_and_tell_each_problem_of_the_settings(
+    settings: Any,
+) -> None:
     expect()
-    settings.HORSIES = {"MAX_PAYLOAD": 5, "CLUSTER_WIDE_CAP": 15, "PREFETCH_BUFFER": 4, "CLAIM_LEASE_MS": 60_000}
+    settings.HORSIES = {
+        "MAX_PAYLOAD": 5,
+        "CLUSTER_WIDE_CAP": 15,
+        "PREFETCH_BUFFER": 4,
+        "CLAIM_LEASE_MS": 60_000,
+    }
     with pytest.raises(SystemCheckError, match=r"horsies\.E002"):
         call_command("check", stdout=StringIO(), stderr=StringIO())
     expect(("E002", "HORSIES['MAX_PAYLOAD']"), ("E014", "HORSIES['PREFETCH_BUFFER']"))
@@ -56,13 +67,17 @@ def test_a_warning_when_a_lease_has_nothing_to_hold(settings: Any) -> None:
     expect()
 
 
-def test_an_alias_without_postgresql_or_its_driver_is_told(second_alias: Any, settings: Any, monkeypatch: Any) -> None:
+def test_an_alias_without_postgresql_or_its_driver_is_told(
+    second_alias: Any, settings: Any, monkeypatch: Any
+) -> None:
     second_alias.update(ENGINE="django.db.backends.sqlite3", NAME=":memory:")
     for key in ("DATABASE", "LISTEN_DATABASE"):
         settings.HORSIES = {key: "second"}
         expect(("E008", f"HORSIES['{key}']", "django.db.backends.sqlite3"))
     settings.HORSIES = {}
-    monkeypatch.setattr(psycopg_any, "is_psycopg3", False)  # what Django says when only psycopg2 can be imported
+    monkeypatch.setattr(
+        psycopg_any, "is_psycopg3", False
+    )  # what Django says when only psycopg2 can be imported
     expect(("E009", "HORSIES['DATABASE']", "psycopg[binary]"))
     settings.HORSIES = {"DATABASE": "nowhere"}
     expect(("E004", "HORSIES['DATABASE']", "'nowhere'"))  # one problem, not two
@@ -85,10 +100,14 @@ def test_routers_that_keep_the_queue_elsewhere_than_its_alias_are_an_error(setti
 
 
 @pytest.mark.usefixtures("second_alias")
-def test_a_warning_when_the_models_of_the_project_are_written_to_another_alias(settings: Any, add_app: AddApp) -> None:
+def test_a_warning_when_the_models_of_the_project_are_written_to_another_alias(
+    settings: Any, add_app: AddApp
+) -> None:
     proxy = "class Team(Group):\n    class Meta:\n        proxy = True\n"
     add_app("shop_l", models=f"from django.contrib.auth.models import Group\n\n{proxy}")
-    add_app("shop_c", models=MODELS.format(name="Order", app="shop_c") + "        managed = False\n")
+    add_app(
+        "shop_c", models=MODELS.format(name="Order", app="shop_c") + "        managed = False\n"
+    )
     settings.DATABASE_ROUTERS = [PARTLY]
     expect()
     add_app("shop_a", models=MODELS.format(name="Order", app="shop_a"))
@@ -97,7 +116,9 @@ def test_a_warning_when_the_models_of_the_project_are_written_to_another_alias(s
     expect()  # only some of them are elsewhere
 
 
-def test_a_warning_when_a_pooler_listens(second_alias: Any, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_warning_when_a_pooler_listens(
+    second_alias: Any, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(connections.settings["default"], "DISABLE_SERVER_SIDE_CURSORS", True)
     expect(("W002", "HORSIES['LISTEN_DATABASE']", "'default'"))
     settings.HORSIES = {**settings.HORSIES, "LISTEN_DATABASE": "second"}
@@ -109,7 +130,9 @@ def test_a_warning_when_a_pooler_listens(second_alias: Any, settings: Any, monke
 TASK = "from horsies_django import task\n\n"
 
 
-def test_every_module_that_cannot_be_imported_is_named_with_its_exception_and_line(add_app: AddApp) -> None:
+def test_every_module_that_cannot_be_imported_is_named_with_its_exception_and_line(
+    add_app: AddApp,
+) -> None:
     add_app("shop_d", tasks="x = 1\nimport no_such_module_anywhere\n")
     add_app("shop_e", tasks="import json\n\njson.loads('{')\n")
     add_app("shop_f", tasks="def broken(:\n")
@@ -122,28 +145,40 @@ def test_every_module_that_cannot_be_imported_is_named_with_its_exception_and_li
     )  # fmt: skip
 
 
-def test_every_task_that_cannot_be_one_or_has_an_undeclared_queue_is_an_error_at_its_line(add_app: AddApp) -> None:
+def test_every_task_that_cannot_be_one_or_has_an_undeclared_queue_is_an_error_at_its_line(
+    add_app: AddApp,
+) -> None:
     add_app("shop_g", tasks=TASK + "@task(name='pack')\ndef pack() -> None: ...\n")
     add_app("shop_h", tasks=TASK + "@task(name='pack')\ndef wrap() -> None: ...\n")
     add_app("shop_i", tasks=TASK + "\n@task(priority=0)\ndef pack() -> None: ...\n")
     add_app("shop_j", tasks=TASK + "@task(queue='mial')\ndef pack() -> None: ...\n")
     add_app("shop_l", tasks=TASK + "@task\ndef pack(box: 'Bxo') -> None: ...\n")
     expect(
-        ("E012", "shop_h.tasks", "shop_g.tasks.pack", "shop_h.tasks.wrap", "shop_h/tasks.py, line 3"),
+        (
+            "E012",
+            "shop_h.tasks",
+            "shop_g.tasks.pack",
+            "shop_h.tasks.wrap",
+            "shop_h/tasks.py, line 3",
+        ),
         ("E012", "shop_i.tasks", "priority", "shop_i/tasks.py, line 4"),
         ("E012", "shop_l.tasks.pack", "Bxo"),
         ("E013", "shop_j.tasks.pack", "'mial'", "mail"),
     )
 
 
-def test_all_missing_annotations_of_all_tasks_of_a_module_are_named_at_once(add_app: AddApp) -> None:
+def test_all_missing_annotations_of_all_tasks_of_a_module_are_named_at_once(
+    add_app: AddApp,
+) -> None:
     code = (
         "from horsies_django import task as job\n\n@job\ndef pack(box: int) -> None: ...\n\n\n"
         "@job(priority=5)\ndef wrap(box, paper=None): ...\n\n\n@job\nasync def send(box: int, to): ...\n\n\n"
         "def helper(box): ...\n\n\n@job(priority=6)\ndef tape(*, width) -> int: ...\n"
     )
     add_app("shop_m", tasks=code)
-    types = "decoded: box, paper, return. Write types, as in\n    def wrap(box: int, paper: int | None"
+    types = (
+        "decoded: box, paper, return. Write types, as in\n    def wrap(box: int, paper: int | None"
+    )
     others = "\nSo does send in line 12: to, return\nSo does tape in line 19: width\n"
     expect(("E012", "shop_m.tasks", "shop_m.tasks.wrap lacks annotations", types, others))
 
@@ -180,9 +215,16 @@ for_direct_calls = transaction.atomic(charge)
         ("@(lambda one: one)\n@task\n@transaction.atomic", False),
     ],
 )
-def test_a_transaction_above_the_task_is_an_error_that_says_to_swap(add_app: AddApp, above: str, wrong: bool) -> None:
+def test_a_transaction_above_the_task_is_an_error_that_says_to_swap(
+    add_app: AddApp, above: str, wrong: bool
+) -> None:
     add_app("shop_m", tasks=WRAPPED.format(above))
-    said = ("E023", "shop_m.tasks.charge", "workers run the task without the decorator", "Swap the two lines")
+    said = (
+        "E023",
+        "shop_m.tasks.charge",
+        "workers run the task without the decorator",
+        "Swap the two lines",
+    )
     expect(*[said] if wrong else [])
 
 
@@ -196,7 +238,9 @@ def pack(status: int) -> TaskResult[int]:
 CODE = "box_trn".upper()  # nowhere in this file, which is code of the project as well
 
 
-def test_a_code_to_retry_that_nothing_produces_is_a_warning_that_names_the_nearest(add_app: AddApp) -> None:
+def test_a_code_to_retry_that_nothing_produces_is_a_warning_that_names_the_nearest(
+    add_app: AddApp,
+) -> None:
     options = f", exception_mapper={{KeyError: {CODE.replace('RN', 'ORN')!r}}}"
     add_app("shop_o", tasks=RETRIED.format(code=CODE, produced="'OTHER'", options=options))
     said = f"error code {CODE!r}, which nothing in this project produces"
@@ -226,7 +270,10 @@ def test_a_code_that_the_project_may_produce_is_no_warning(
     """Naive: the code of a project that was installed like a library is none of its own."""
     monkeypatch.setattr(produced_codes, "INSTALLED", ("/",))
     given = {"produced": "'OTHER'", "options": "", "helpers": "", "late": "", **PRODUCED[how]}
-    settings.HORSIES = {**settings.HORSIES, **{key: value for key, value in given.items() if key.isupper()}}
+    settings.HORSIES = {
+        **settings.HORSIES,
+        **{key: value for key, value in given.items() if key.isupper()},
+    }
     source = RETRIED.format(code=CODE, produced=given["produced"], options=given["options"])
     modules = {name: given[name] for name in ("helpers", "late")}
     add_app("shop_p", tasks="from shop_p.helpers import *\n" + source, **modules)
@@ -243,14 +290,21 @@ def book({parameters}) -> None: ...
 """
 
 
-POLICY, ACCOUNT, CENTS = ", retry_policy=POLICY", "account_id: int", "account_id: int, cents: int = 0"
+POLICY, ACCOUNT, CENTS = (
+    ", retry_policy=POLICY",
+    "account_id: int",
+    "account_id: int, cents: int = 0",
+)
 COALESCED = {"ordered": False, "by_task": True, "by_args": "all", "coalesce": True}
 ANY_TASK = ", priority=5", "document_id: int = 0"
 
 
 def ordered(settings: Any, queue: str, **rule: Any) -> None:
     declared = {"partition": {"by_args": ["account_id"], "ordered": True, **rule}}
-    settings.HORSIES = {**settings.HORSIES, "QUEUES": {**settings.HORSIES["QUEUES"], queue: declared}}
+    settings.HORSIES = {
+        **settings.HORSIES,
+        "QUEUES": {**settings.HORSIES["QUEUES"], queue: declared},
+    }
 
 
 @pytest.mark.parametrize(
@@ -279,14 +333,22 @@ def test_what_does_not_suit_an_ordered_queue_is_one_message_with_the_way_out_and
 def test_a_task_without_a_queue_is_one_of_the_queue_default(settings: Any, add_app: AddApp) -> None:
     ordered(settings, "default", on_failure="continue")
     add_app("shop_u", tasks=TASK + "@task(priority=9)\ndef tidy(account_id: int) -> None: ...\n")
-    assert ("horsies.E028", "shop_u.tasks.tidy") in [(one.id, one.obj) for one in run_checks(tags=[checks.TAG])]
+    assert ("horsies.E028", "shop_u.tasks.tidy") in [
+        (one.id, one.obj) for one in run_checks(tags=[checks.TAG])
+    ]
 
 
 def test_the_page_explains_every_id_of_the_code_once() -> None:
     package = ROOT / "horsies_django"
     used: set[str] = set()
-    for path in (*(package / "conf").glob("*.py"), package / "backends" / "backend.py", package / "checks.py"):
+    for path in (
+        *(package / "conf").glob("*.py"),
+        package / "backends" / "backend.py",
+        package / "checks.py",
+    ):
         used |= set(re.findall(r'"([EW]\d{3})"', path.read_text()))
-    assert sorted(re.findall(r"^### horsies\.([EW]\d{3}): .+$", PAGE.read_text(), re.MULTILINE)) == sorted(used)
+    assert sorted(
+        re.findall(r"^### horsies\.([EW]\d{3}): .+$", PAGE.read_text(), re.MULTILINE)
+    ) == sorted(used)
     sections = re.split(r"^#+ .*$", PAGE.read_text(), flags=re.MULTILINE)
     assert all(section.strip() for section in sections[1:])

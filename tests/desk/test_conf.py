@@ -12,7 +12,17 @@ from typing import Any
 
 import pytest
 
-from horsies_django.conf import RANGES, Config, Problem, QueueConfig, Recovery, Resilience, Retention, config, parse
+from horsies_django.conf import (
+    RANGES,
+    Config,
+    Problem,
+    QueueConfig,
+    Recovery,
+    Resilience,
+    Retention,
+    config,
+    parse,
+)
 from horsies_django.conf.values import CUT_OFF
 
 ALIASES = ("default", "direct")
@@ -50,7 +60,10 @@ def place(keys: Iterable[object]) -> str:
 def test_every_setting_may_be_left_out_and_so_may_all_of_them(settings: Any) -> None:
     assert parsed({}) == Config()
     assert Config().queues == {"default": QueueConfig("default", 100)}
-    assert (Config().durable_claims, parsed({"DURABLE_CLAIMS": False}).durable_claims) == (True, False)
+    assert (Config().durable_claims, parsed({"DURABLE_CLAIMS": False}).durable_claims) == (
+        True,
+        False,
+    )
     assert parsed({"RECOVERY": {"ON_CUT_OFF": "kill"}}).recovery == Recovery(on_cut_off="kill")
     del settings.HORSIES
     config.cache_clear()  # Django tells nobody of a setting that is deleted
@@ -72,7 +85,9 @@ def test_declared_queues_have_their_priority_and_limit_and_the_default_queue_sta
         "bulk": QueueConfig("bulk", 100, max_concurrency=None),
         "default": QueueConfig("default", 100),
     }
-    assert parsed({"QUEUES": {"default": {"priority": 7}}}).queues == {"default": QueueConfig("default", 7)}
+    assert parsed({"QUEUES": {"default": {"priority": 7}}}).queues == {
+        "default": QueueConfig("default", 7)
+    }
 
 
 def read_page() -> dict[str, str]:
@@ -81,7 +96,10 @@ def read_page() -> dict[str, str]:
     for section in ("HORSIES", "RECOVERY", "RESILIENCE", "RETENTION", "QUEUES", "partition"):
         [text] = re.findall(rf"^##+ {section}\n(.*?)(?=^#|\Z)", PAGE, re.MULTILINE | re.DOTALL)
         prefix = "partition." * (section == "partition")
-        spans |= {prefix + key: span for key, span in re.findall(r"^\| `(\w+)` \|.*?\| (.*?) \|", text, re.MULTILINE)}
+        spans |= {
+            prefix + key: span
+            for key, span in re.findall(r"^\| `(\w+)` \|.*?\| (.*?) \|", text, re.MULTILINE)
+        }
     return spans
 
 
@@ -97,15 +115,24 @@ def path_to(rule: str) -> list[str]:
         return ["RETENTION", rule, "mail"]
     if rule.islower():
         return ["QUEUES", "mail", *rule.split(".")]
-    sections = [name for name, owner in INNER.items() if rule.lower() in {field.name for field in fields(owner)}]
+    sections = [
+        name
+        for name, owner in INNER.items()
+        if rule.lower() in {field.name for field in fields(owner)}
+    ]
     return [*sections, rule]
 
 
 def with_number(rule: str, value: object) -> dict[str, Any]:
     """Return settings with this value, and with others that fit the least and the greatest of each number."""
     raw: dict[str, Any] = {
-        "QUEUES": {"mail": {"partition": {"by_task": True, "max_concurrency": 1, "local_limit": 1}}},
-        "RECOVERY": {"CLAIMER_HEARTBEAT_INTERVAL_MS": 1_000, "RUNNING_STALE_THRESHOLD_MS": 7_200_000},
+        "QUEUES": {
+            "mail": {"partition": {"by_task": True, "max_concurrency": 1, "local_limit": 1}}
+        },
+        "RECOVERY": {
+            "CLAIMER_HEARTBEAT_INTERVAL_MS": 1_000,
+            "RUNNING_STALE_THRESHOLD_MS": 7_200_000,
+        },
         "RESILIENCE": {"DB_RETRY_INITIAL_MS": 100, "DB_RETRY_MAX_MS": 300_000},
         "CLAIM_LEASE_MS": 3_600_000,
     }
@@ -119,7 +146,9 @@ def with_number(rule: str, value: object) -> dict[str, Any]:
 
 @pytest.mark.promise("S0.6", "S1.36", "S2.16", "S2.17", "S2.18", "S2.19")
 @pytest.mark.parametrize("rule", RANGES)
-def test_each_number_takes_its_range_and_nothing_beyond_and_none_where_it_says_so(rule: str) -> None:
+def test_each_number_takes_its_range_and_nothing_beyond_and_none_where_it_says_so(
+    rule: str,
+) -> None:
     def read(value: object) -> object:
         found: Any = parsed(with_number(rule, value))
         for key in path_to(rule):
@@ -150,14 +179,30 @@ def test_the_promised_defaults() -> None:
 
 
 def test_a_time_may_be_a_timedelta_of_whole_units() -> None:
-    kept = {"TERMINAL_RECORD_RETENTION_HOURS": timedelta(days=7), "RETENTION_SWEEP_INTERVAL_S": timedelta(minutes=1)}
+    kept = {
+        "TERMINAL_RECORD_RETENTION_HOURS": timedelta(days=7),
+        "RETENTION_SWEEP_INTERVAL_S": timedelta(minutes=1),
+    }
     found = parsed({"CLAIM_LEASE_MS": timedelta(minutes=1), "RETENTION": kept})
     assert found.claim_lease_ms == 60_000
-    assert (found.retention.terminal_record_retention_hours, found.retention.retention_sweep_interval_s) == (168, 60)
+    assert (
+        found.retention.terminal_record_retention_hours,
+        found.retention.retention_sweep_interval_s,
+    ) == (168, 60)
     for section, key, value, said in (
-        ("RESILIENCE", "NOTIFY_POLL_INTERVAL_MS", timedelta(seconds=2, microseconds=1), "whole number of milliseconds"),
+        (
+            "RESILIENCE",
+            "NOTIFY_POLL_INTERVAL_MS",
+            timedelta(seconds=2, microseconds=1),
+            "whole number of milliseconds",
+        ),
         ("RETENTION", "AUDIT_RETENTION_HOURS", timedelta(minutes=90), "whole number of hours"),
-        ("RETENTION", "RETENTION_SWEEP_INTERVAL_S", timedelta(milliseconds=60_500), "whole number of seconds"),
+        (
+            "RETENTION",
+            "RETENTION_SWEEP_INTERVAL_S",
+            timedelta(milliseconds=60_500),
+            "whole number of seconds",
+        ),
         ("RESILIENCE", "NOTIFY_POLL_INTERVAL_MS", timedelta(hours=1), "out of range"),
     ):
         refused({section: {key: value}}, "E003", place([section, key]), said)
@@ -177,8 +222,19 @@ def test_each_queue_may_be_kept_for_a_time_of_its_own_or_for_ever() -> None:
 
 
 NO_NAMES = ("", 1, "two words", "a,b", "*", "a\x00", "\ud800")
-NO_PATHS = ("shop.tracing.middleware", ["timing"], ["shop.no-name"], [len], None)  # a str is a list of letters
-NO_LIMITS = {"priority": True, "max_concurrency": "5", "local_limit": timedelta(seconds=5), "partition": "customer"}
+NO_PATHS = (
+    "shop.tracing.middleware",
+    ["timing"],
+    ["shop.no-name"],
+    [len],
+    None,
+)  # a str is a list of letters
+NO_LIMITS = {
+    "priority": True,
+    "max_concurrency": "5",
+    "local_limit": timedelta(seconds=5),
+    "partition": "customer",
+}
 DEFAULT = "DEFAULT_UNHANDLED_ERROR_CODE"
 
 
@@ -215,7 +271,9 @@ def test_each_bad_value_is_one_problem_at_its_place(raw: object, id_: str, where
     assert len(str(refused(raw, id_, where))) < 500
 
 
-def test_the_code_of_unhandled_errors_can_be_the_projects_own_and_a_queue_name_has_100_characters() -> None:
+def test_the_code_of_unhandled_errors_can_be_the_projects_own_and_a_queue_name_has_100_characters() -> (
+    None
+):
     assert parsed({DEFAULT: "UNHANDLED_ERROR"}) == Config()
     for own in ("LOST", OwnCode.LOST):
         plain = parsed({DEFAULT: own}).default_unhandled_error_code
@@ -235,7 +293,9 @@ def test_the_code_of_unhandled_errors_can_be_the_projects_own_and_a_queue_name_h
         ([7], "QUEUES"),
     ],
 )
-def test_an_unknown_key_at_any_level_is_a_problem_with_a_suggestion(where: list[Any], hint: str) -> None:
+def test_an_unknown_key_at_any_level_is_a_problem_with_a_suggestion(
+    where: list[Any], hint: str
+) -> None:
     raw: Any = 1
     for key in reversed(where):
         raw = {key: raw}

@@ -28,14 +28,22 @@ def partition(**options: Any) -> dict[str, Any]:
 
 
 @pytest.mark.promise("S0.6", "S0.18", "S1.36", "S3.15", "S4.3", "S4.5", "S4.6")
-def test_nothing_is_limited_and_nothing_is_prefetched_unless_set_and_one_entry_holds_all_limits_of_a_queue() -> None:
+def test_nothing_is_limited_and_nothing_is_prefetched_unless_set_and_one_entry_holds_all_limits_of_a_queue() -> (
+    None
+):
     found = parsed({"QUEUES": {"mail": {}}})
     assert (found.cluster_wide_cap, found.prefetch_buffer, found.claim_lease_ms) == (None, 0, None)
-    assert found.queues["mail"] == QueueConfig("mail", 100, max_concurrency=None, local_limit=None, partition=None)
+    assert found.queues["mail"] == QueueConfig(
+        "mail", 100, max_concurrency=None, local_limit=None, partition=None
+    )
     assert mail(partition=None, max_concurrency=None, local_limit=None) == found.queues["mail"]
     rule = {"by_args": ["customer_id"], "by_task": True, "max_concurrency": 2, "local_limit": 1}
     assert mail(priority=7, max_concurrency=20, local_limit=10, partition=rule) == QueueConfig(
-        "mail", 7, 20, 10, PartitionConfig(("customer_id",), by_task=True, max_concurrency=2, local_limit=1)
+        "mail",
+        7,
+        20,
+        10,
+        PartitionConfig(("customer_id",), by_task=True, max_concurrency=2, local_limit=1),
     )
 
 
@@ -59,7 +67,9 @@ def test_partitions_are_made_by_arguments_by_task_or_by_both(
     found = mail(partition={**rule, "max_concurrency": 2}).partition
     assert found == PartitionConfig(by_args, by_task, max_concurrency=2)
     assert all(type(name) is str for name in found.by_args or ())
-    assert mail(partition={**rule, "local_limit": 3}).partition == PartitionConfig(by_args, by_task, local_limit=3)
+    assert mail(partition={**rule, "local_limit": 3}).partition == PartitionConfig(
+        by_args, by_task, local_limit=3
+    )
 
 
 @pytest.mark.promise("S4.24")
@@ -68,7 +78,10 @@ def test_partitions_are_made_by_arguments_by_task_or_by_both(
     [
         (BY_ACCOUNT | {"ordered": True}, "stop"),
         (BY_ACCOUNT | {"ordered": True, "on_failure": "continue"}, "continue"),
-        ({"by_task": True, "ordered": True, "on_failure": "cancel", "max_concurrency": 1}, "cancel"),
+        (
+            {"by_task": True, "ordered": True, "on_failure": "cancel", "max_concurrency": 1},
+            "cancel",
+        ),
         ({"by_args": "all", "ordered": True}, "stop"),
         (EQUAL, "coalesce"),
         ({"by_task": True, "by_args": [], "coalesce": True, "max_concurrency": 1}, "coalesce"),
@@ -79,7 +92,11 @@ def test_tasks_of_a_partition_are_ordered_or_coalesced_without_a_limit_of_their_
     rule: dict[str, Any], policy: str | None
 ) -> None:
     found = mail(partition=rule)
-    assert (found.policy, found.partition.policy, found.ordered) == (policy, policy, bool(rule.get("ordered")))
+    assert (found.policy, found.partition.policy, found.ordered) == (
+        policy,
+        policy,
+        bool(rule.get("ordered")),
+    )
     assert (mail().policy, mail().ordered) == (None, False)
 
 
@@ -115,9 +132,14 @@ def test_each_rule_that_cannot_be_is_one_problem_at_its_place_with_the_way_out(
 
 
 def test_a_partition_that_neither_splits_nor_limits_has_both_problems() -> None:
-    assert [(one.id, one.where) for one in problems_of(partition())] == [("E018", f"HORSIES{RULE}")] * 2
+    assert [(one.id, one.where) for one in problems_of(partition())] == [
+        ("E018", f"HORSIES{RULE}")
+    ] * 2
     wrong = problems_of(partition(by_args="a", max_concurrency=0))
-    assert [one.where for one in wrong] == [f"HORSIES{RULE}['by_args']", f"HORSIES{RULE}['max_concurrency']"]
+    assert [one.where for one in wrong] == [
+        f"HORSIES{RULE}['by_args']",
+        f"HORSIES{RULE}['max_concurrency']",
+    ]
 
 
 LATE = {"CLAIMER_HEARTBEAT_INTERVAL_MS": 5_000}
@@ -145,7 +167,12 @@ STALE = "RUNNING_STALE_THRESHOLD_MS"
     ],
 )  # fmt: skip
 def test_settings_that_do_not_fit_each_other_are_refused_and_those_that_just_fit_are_not(
-    base: dict[str, Any], sound: dict[str, Any], wrong: dict[str, Any], id_: str, where: str, said: str
+    base: dict[str, Any],
+    sound: dict[str, Any],
+    wrong: dict[str, Any],
+    id_: str,
+    where: str,
+    said: str,
 ) -> None:
     parsed(base | sound)
     refused(base | wrong, id_, where, said)
@@ -172,6 +199,10 @@ def test_config_raises_and_names_every_refused_combination_at_once(settings: Any
     settings.HORSIES = {"CLUSTER_WIDE_CAP": 15, "PREFETCH_BUFFER": 4, "RECOVERY": late}
     with pytest.raises(ImproperlyConfigured, match="3 problems") as caught:
         config()
-    for key in ("['PREFETCH_BUFFER']", "['CLAIM_LEASE_MS']", "['RECOVERY']['RUNNING_STALE_THRESHOLD_MS']"):
+    for key in (
+        "['PREFETCH_BUFFER']",
+        "['CLAIM_LEASE_MS']",
+        "['RECOVERY']['RUNNING_STALE_THRESHOLD_MS']",
+    ):
         assert f"- HORSIES{key}: " in str(caught.value)
     assert "(horsies.E014)" in str(caught.value)

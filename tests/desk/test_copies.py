@@ -20,7 +20,17 @@ from django.core.management import call_command
 from django.utils.translation import gettext_lazy
 
 import horsies_django
-from horsies_django import Snooze, TaskError, TaskFailed, TaskResult, Workflow, get_handle, models, queues, schedules
+from horsies_django import (
+    Snooze,
+    TaskError,
+    TaskFailed,
+    TaskResult,
+    Workflow,
+    get_handle,
+    models,
+    queues,
+    schedules,
+)
 from horsies_django.core import errors
 from horsies_django.store.base import NotMigrated
 from horsies_django.testing import drain
@@ -30,11 +40,15 @@ from tests.support import factories
 pytestmark = pytest.mark.django_db
 
 
-WAYS = pytest.mark.parametrize("made_of", [copy.copy, copy.deepcopy, lambda thing: pickle.loads(pickle.dumps(thing))])
+WAYS = pytest.mark.parametrize(
+    "made_of", [copy.copy, copy.deepcopy, lambda thing: pickle.loads(pickle.dumps(thing))]
+)
 
 
 @WAYS
-def test_copies_of_handles_read_the_result_as_their_task_declares_it(made_of: Callable[[Any], Any]) -> None:
+def test_copies_of_handles_read_the_result_as_their_task_declares_it(
+    made_of: Callable[[Any], Any],
+) -> None:
     """Naive: a cache refuses the handle, or the value of its copy is plain JSON."""
     handle = tasks.add.send(1, 2)
     first = made_of(handle)
@@ -61,7 +75,9 @@ def test_a_copy_of_a_task_is_the_task(made_of: Callable[[Any], Any]) -> None:
 
 def test_the_pickle_of_a_task_that_is_gone_names_it() -> None:
     text = pickle.dumps(tasks.add.definition).replace(b"tasks.add", b"tasks.adx")
-    with pytest.raises(LookupError, match=r"this process has no task 'tests.apps.project.tasks.adx'"):
+    with pytest.raises(
+        LookupError, match=r"this process has no task 'tests.apps.project.tasks.adx'"
+    ):
         pickle.loads(text)
 
 
@@ -77,7 +93,12 @@ def test_copies_of_exceptions_and_results_keep_what_they_say(made_of: Callable[[
     snooze = made_of(Snooze(5, "busy"))
     assert (snooze.until, str(snooze)) == (5, "busy")
     built_in = TaskError.built_in(errors.OperationalErrorCode.WORKER_CRASHED, "gone")
-    for result in (TaskResult(ok=1), TaskResult(ok=None), TaskResult(err=failed.error), TaskResult(err=built_in)):
+    for result in (
+        TaskResult(ok=1),
+        TaskResult(ok=None),
+        TaskResult(err=failed.error),
+        TaskResult(err=built_in),
+    ):
         assert made_of(result) == result
         assert made_of(result).is_ok() is result.is_ok()
 
@@ -89,7 +110,9 @@ def exceptions() -> set[type[BaseException]]:
         if module.name.split(".")[1] in ("migrations", "backends"):
             continue
         members = vars(importlib.import_module(module.name)).values()
-        found |= {one for one in members if isinstance(one, type) and issubclass(one, BaseException)}
+        found |= {
+            one for one in members if isinstance(one, type) and issubclass(one, BaseException)
+        }
     return {one for one in found if one.__module__.startswith("horsies_django.")}
 
 
@@ -103,7 +126,9 @@ def test_every_exception_of_the_package_is_copied(made_of: Callable[[Any], Any])
         error = kind.__new__(kind, "said")
         error.args, error.__dict__["more"] = ("said",), [1]
         copied = made_of(error)
-        assert (type(copied), copied.args, copied.__dict__) == (kind, ("said",), {"more": [1]}), kind
+        assert (type(copied), copied.args, copied.__dict__) == (kind, ("said",), {"more": [1]}), (
+            kind
+        )
 
 
 @WAYS
@@ -115,7 +140,9 @@ def test_a_copy_of_not_migrated_says_what_to_run(made_of: Callable[[Any], Any]) 
 
 
 def test_a_lazy_text_says_so_and_an_async_task_counts_as_an_async_function() -> None:
-    with pytest.raises(errors.TaskSendError, match=r"expected str, got a lazy text, .*: give str\(\) of it"):
+    with pytest.raises(
+        errors.TaskSendError, match=r"expected str, got a lazy text, .*: give str\(\) of it"
+    ):
         tasks.echo.send(gettext_lazy("Yes"))  # type: ignore[arg-type]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -132,8 +159,12 @@ def a_row_of_every_model() -> Any:
     schedules.change("nightly", {"enabled": False}, actor="ada")
     queues.pause("mail", actor="ada", reason="a dump")
     waits = tasks.add.with_options(key="evt_1").send(1)
-    factories.TaskAttemptFactory(task_id=waits.task_id, attempt=9, error_code="X", error_message="it went wrong")
-    models.TaskStep.objects.bulk_create([models.TaskStep(task_id=waits.task_id, name="asked", digest="0", result=None)])
+    factories.TaskAttemptFactory(
+        task_id=waits.task_id, attempt=9, error_code="X", error_message="it went wrong"
+    )
+    models.TaskStep.objects.bulk_create(
+        [models.TaskStep(task_id=waits.task_id, name="asked", digest="0", result=None)]
+    )
     worker = factories.WorkerFactory()
     factories.HeartbeatFactory(worker_id=worker.pk, role="claimer", died_at=factories.now())
     factories.WorkerStateFactory(worker_id=worker.pk)
@@ -141,15 +172,24 @@ def a_row_of_every_model() -> Any:
     models.Pruning.objects.create(key="all")
     models.Waiter.objects.create(id=worker.pk, expires_at=factories.now())
     counted = {"result": "COMPLETED", "n": 1, "seconds": 0.5, "buckets": [1] * 16}
-    minute = {"width": 60, "at": factories.now().replace(microsecond=0), "queue": "mail", "task": tasks.noop.name}
+    minute = {
+        "width": 60,
+        "at": factories.now().replace(microsecond=0),
+        "queue": "mail",
+        "task": tasks.noop.name,
+    }
     models.History.objects.bulk_create([models.History(**minute, **counted)])
-    models.LostRecord.objects.create(kind="audit", at=factories.now(), what="queue.pause mail", error="refused")
+    models.LostRecord.objects.create(
+        kind="audit", at=factories.now(), what="queue.pause mail", error="refused"
+    )
     return waits
 
 
 def dump(place: Path) -> list[Any]:
     call_command("dumpdata", "horsies", output=str(place), verbosity=0)
-    text = re.sub(r'\.000(Z?")', r"\1", place.read_text())  # a dump cuts to milliseconds, and the next one cuts nothing
+    text = re.sub(
+        r'\.000(Z?")', r"\1", place.read_text()
+    )  # a dump cuts to milliseconds, and the next one cuts nothing
     found: list[Any] = json.loads(text)
     return sorted(found, key=lambda one: (one["model"], str(one["pk"])))
 
@@ -166,7 +206,9 @@ def test_a_dump_of_every_table_is_loaded_into_an_empty_database(tmp_path: Path) 
     assert dump(tmp_path / "after.json") == before
     assert models.Schedule.objects.get().definition["enabled"] is False
     assert models.WorkflowSignal.objects.filter(data=None).count() == 1
-    call_command("loaddata", str(tmp_path / "before.json"), verbosity=0)  # over the rows that are there
+    call_command(
+        "loaddata", str(tmp_path / "before.json"), verbosity=0
+    )  # over the rows that are there
     assert dump(tmp_path / "after.json") == before
     assert drain() == 2
     assert get_handle(handle.task_id).get(0).ok_value == 1

@@ -48,7 +48,11 @@ def test_a_task_is_known_by_its_dotted_path_and_keeps_its_functions_face() -> No
     for one, kept in ((tasks.mail, ("mail", 7, "sync")), (tasks.anoop, (None, 100, "async"))):
         assert (one.definition.queue, one.definition.priority, one.definition.lane) == kept
     again = task(tasks.add.definition.function)  # as a reload does
-    assert registry.find("tests.apps.project.tasks.add") is again.definition is not tasks.add.definition
+    assert (
+        registry.find("tests.apps.project.tasks.add")
+        is again.definition
+        is not tasks.add.definition
+    )
 
 
 def nothing() -> None: ...
@@ -71,18 +75,30 @@ NO_NAMES = ("", "x" * 10_000, "tab\tname", 7)
         (lambda: task(functools.partial(nothing)), "def"),
         (lambda: task(task(nothing)), "twice"),
         (lambda: task(stream), "generator"),
-        *[(lambda wrong=wrong: task(priority=wrong)(nothing), "priority") for wrong in (0, 101, True)],
+        *[
+            (lambda wrong=wrong: task(priority=wrong)(nothing), "priority")
+            for wrong in (0, 101, True)
+        ],
         *[(lambda wrong=wrong: task(queue=wrong)(nothing), "queue") for wrong in ("", 1)],
-        *[(lambda wrong=wrong: task(name=wrong)(nothing), "1 to 255 printable characters") for wrong in NO_NAMES],
+        *[
+            (lambda wrong=wrong: task(name=wrong)(nothing), "1 to 255 printable characters")
+            for wrong in NO_NAMES
+        ],
     ],
 )
-def test_what_cannot_be_a_task_is_refused_where_it_is_defined(define: Callable[[], Any], said: str) -> None:
+def test_what_cannot_be_a_task_is_refused_where_it_is_defined(
+    define: Callable[[], Any], said: str
+) -> None:
     with pytest.raises(TaskDefinitionError, match=said) as caught:
         define()
     assert len(str(caught.value)) < 500, "without repeating all of a long name"
 
 
-VERBS = {"delay": r"use send\(...\)", "apply_async": r"with_options\(.*delay=...\).send", "s": "no sig"}
+VERBS = {
+    "delay": r"use send\(...\)",
+    "apply_async": r"with_options\(.*delay=...\).send",
+    "s": "no sig",
+}
 OPTIONS = {
     "bind": r"current_task\(\) has its id",
     "base": "decorator of your own",
@@ -99,18 +115,31 @@ def test_a_verb_or_an_option_of_another_queue_says_what_it_is_called_here() -> N
         tasks.add.dealy  # type: ignore[attr-defined]  # noqa: B018
     for option, said in OPTIONS.items():
         for takes, name in ((task, "task"), (tasks.add.with_options, "with_options")):
-            with pytest.raises(TypeError, match=rf"{name}\(\) got an unexpected keyword argument '{option}': .*{said}"):
+            with pytest.raises(
+                TypeError,
+                match=rf"{name}\(\) got an unexpected keyword argument '{option}': .*{said}",
+            ):
                 takes(**{option: 1})
 
 
-def test_the_public_names_are_there_before_django_is_set_up_and_naming_the_app_imports_nothing_of_it() -> None:
+def test_the_public_names_are_there_before_django_is_set_up_and_naming_the_app_imports_nothing_of_it() -> (
+    None
+):
     """A settings module, or an app's ``__init__``, may import them: no model may be imported on the way."""
     program = (
         "import horsies_django as front, sys; print([m for m in sys.modules if m.startswith(('django.', 'psycopg'))]);"
         "print([name for name in front.__all__ if getattr(front, name).__name__ != name])"
     )
-    environment = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    environment = {
+        name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.stdout, done.stderr, done.returncode) == ("[]\n[]\n", "", 0)
     with pytest.raises(AttributeError, match="tsak"):
         horsies_django.tsak  # noqa: B018
@@ -152,14 +181,20 @@ def script(code: str) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("run", [shell, script])
-def test_a_task_that_no_worker_can_import_is_refused_when_it_is_sent(run: Callable[[str], None], form: str) -> None:
-    with pytest.raises(TaskSendError, match=r"welcome: defined in .*define tasks in the tasks\.py of an app"):
+def test_a_task_that_no_worker_can_import_is_refused_when_it_is_sent(
+    run: Callable[[str], None], form: str
+) -> None:
+    with pytest.raises(
+        TaskSendError, match=r"welcome: defined in .*define tasks in the tasks\.py of an app"
+    ):
         run(FORMS[form])
     assert not Task.objects.exists()
     assert not WorkflowRun.objects.exists()
 
 
-def test_a_name_of_its_own_makes_a_task_of_a_script_one_for_a_worker_in_this_process_but_not_one_of_a_shell() -> None:
+def test_a_name_of_its_own_makes_a_task_of_a_script_one_for_a_worker_in_this_process_but_not_one_of_a_shell() -> (
+    None
+):
     code = own("welcome", "(name='shop.welcome')") + "welcome.send()"
     with pytest.raises(TaskSendError, match=r"shell\.welcome: defined in a shell"):
         shell(code)
@@ -169,8 +204,13 @@ def test_a_name_of_its_own_makes_a_task_of_a_script_one_for_a_worker_in_this_pro
 
 
 def test_the_module_of_a_console_is_none_at_all(capsys: pytest.CaptureFixture[str]) -> None:
-    InteractiveConsole(locals={}).runcode(compile(FORMS["send"], "<console>", "exec"))  # as manage.py shell does
-    assert "TaskSendError: [VALIDATION_FAILED] None.welcome: defined in a shell" in capsys.readouterr().err
+    InteractiveConsole(locals={}).runcode(
+        compile(FORMS["send"], "<console>", "exec")
+    )  # as manage.py shell does
+    assert (
+        "TaskSendError: [VALIDATION_FAILED] None.welcome: defined in a shell"
+        in capsys.readouterr().err
+    )
     assert not Task.objects.exists()
 
 
@@ -208,15 +248,23 @@ FIRST = pytest.mark.parametrize("first", ["the urlconf", "the modules of tasks"]
 
 
 @FIRST
-def test_tasks_that_only_the_urlconf_imports_are_named_with_what_to_do(depot: Site, first: str) -> None:
+def test_tasks_that_only_the_urlconf_imports_are_named_with_what_to_do(
+    depot: Site, first: str
+) -> None:
     """Naive: whether the check knows them depends on which check Django happens to run first."""
     depot(urls=URLS, views=f"from depot import jobs{own('remind')}", jobs=plain("tidy"))
     ((message, hint, where),) = warned(first)
-    assert message == ("No worker is sure to import depot.jobs (depot.jobs.tidy); depot.views (depot.views.remind).")
+    assert message == (
+        "No worker is sure to import depot.jobs (depot.jobs.tidy); depot.views (depot.views.remind)."
+    )
     assert '"MODULES": ["depot.jobs", "depot.views"]' in hint
-    assert hint.startswith("Move them to the tasks.py of an app in INSTALLED_APPS, import them there, or add ")
+    assert hint.startswith(
+        "Move them to the tasks.py of an app in INSTALLED_APPS, import them there, or add "
+    )
     assert where == "depot.jobs, depot.views"
-    with override_settings(TASKS={"default": {"BACKEND": BACKEND, "OPTIONS": {"MODULES": where.split(", ")}}}):
+    with override_settings(
+        TASKS={"default": {"BACKEND": BACKEND, "OPTIONS": {"MODULES": where.split(", ")}}}
+    ):
         assert warned() == []
 
 
@@ -231,7 +279,9 @@ IMPORTS = {
 
 @pytest.mark.parametrize("form", IMPORTS)
 @FIRST
-def test_tasks_that_a_module_of_tasks_imports_are_not_named(depot: Site, form: str, first: str) -> None:
+def test_tasks_that_a_module_of_tasks_imports_are_not_named(
+    depot: Site, form: str, first: str
+) -> None:
     """Naive: a task that is defined beside tasks.py and imported there counts as one that no worker knows."""
     line, kind = IMPORTS[form]
     between = "from .jobs import tidy\nclass Between: ..."
@@ -240,7 +290,9 @@ def test_tasks_that_a_module_of_tasks_imports_are_not_named(depot: Site, form: s
     assert "depot.jobs.tidy" in registry.names()
 
 
-def test_tasks_that_django_imports_when_it_starts_are_not_named(depot: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_that_django_imports_when_it_starts_are_not_named(
+    depot: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Naive: the tasks of a module that AppConfig.ready() imports are named, though each process knows them."""
     depot(urls="urlpatterns = []", jobs=own("tidy"))
     with monkeypatch.context() as starting:
@@ -259,7 +311,13 @@ def test_lazy_objects_of_a_module_of_tasks_are_not_asked_what_they_are(depot: Si
 
 def test_tasks_of_tests_are_not_named(depot: Site) -> None:
     """Naive: test runners run the checks, too, and then each project with tasks in its tests is warned."""
-    for place in ("shop.tests.test_mail", "shop.tests", "tests.helpers", "shop.conftest", "test_mail"):
+    for place in (
+        "shop.tests.test_mail",
+        "shop.tests",
+        "tests.helpers",
+        "shop.conftest",
+        "test_mail",
+    ):
         assert registry.TESTS.search(place)
     assert not registry.TESTS.search("shop.contests.latest")
     depot(urls="from depot import tests\nurlpatterns = []", tests=own("tidy"))
@@ -279,7 +337,9 @@ def test_the_first_send_of_a_task_that_no_worker_is_sure_to_import_is_logged_onc
     said = [record.getMessage() for record in caplog.records if record.name == "horsies.send"]
     assert len(said) == lines
     for line in said:
-        assert line.startswith("depot.jobs.tidy is sent, but no worker is sure to import depot.jobs")
+        assert line.startswith(
+            "depot.jobs.tidy is sent, but no worker is sure to import depot.jobs"
+        )
         assert '"MODULES": ["depot.jobs"]' in line
 
 
@@ -298,4 +358,6 @@ def test_the_error_of_an_unknown_task_says_what_makes_workers_import_it() -> Non
     drain(raise_errors=False)
     error = Task.objects.get().result["err"]
     assert error["error_code"] == "WORKER_RESOLUTION_ERROR"
-    assert '"MODULES": ["depot.jobs"] to the OPTIONS of a HorsiesBackend in TASKS' in error["message"]
+    assert (
+        '"MODULES": ["depot.jobs"] to the OPTIONS of a HorsiesBackend in TASKS' in error["message"]
+    )

@@ -57,41 +57,83 @@ TIDY = ("tidy", {"task": flows.skips.name, "pattern": "every hour"})
 FLOOD = {"reason": "flood"}
 CHANGES: dict[str, tuple[Callable[[], Any], Callable[..., Any], type[Exception]]] = {
     "pause of a run": (sent_run, lambda run, **how: run.pause(**how), WorkflowError),
-    "resume of a run": (lambda: run_after("pause"), lambda run, **how: run.resume(**how), WorkflowError),
+    "resume of a run": (
+        lambda: run_after("pause"),
+        lambda run, **how: run.resume(**how),
+        WorkflowError,
+    ),
     "cancel of a run": (sent_run, lambda run, **how: run.cancel(**how), WorkflowError),
-    "retry of a run": (lambda: run_after("cancel"), lambda run, **how: run.retry(**how), WorkflowError),
+    "retry of a run": (
+        lambda: run_after("cancel"),
+        lambda run, **how: run.retry(**how),
+        WorkflowError,
+    ),
     "skip of a node": (sent_run, lambda run, **how: run.skip("plus", **how), WorkflowError),
     "cancel of a task": (sent, lambda id_, **how: operations.cancel([id_], **how), ValueError),
     "retry of a task": (ended, lambda id_, **how: operations.retry(id_, **how), ValueError),
-    "redaction": (ended, lambda id_, **how: redaction.redact(id_, **{"reason": "wish", **how}), ValueError),
-    "purge": (sent, lambda _, **how: selection.act(selection.matching("PENDING"), "purge", **how), ValueError),
+    "redaction": (
+        ended,
+        lambda id_, **how: redaction.redact(id_, **{"reason": "wish", **how}),
+        ValueError,
+    ),
+    "purge": (
+        sent,
+        lambda _, **how: selection.act(selection.matching("PENDING"), "purge", **how),
+        ValueError,
+    ),
     "pause of a queue": (sent, lambda _, **how: queues.pause("mail", **how), QueueError),
     "resume of a queue": (sent, lambda _, **how: queues.resume("mail", **how), QueueError),
-    "change of a queue": (sent, lambda _, **how: queues.change("mail", {"priority": 9}, **how), QueueError),
-    "override": (sent, lambda _, **how: queues.override("mail", {"max_concurrency": 1}, **FLOOD | how), QueueError),
+    "change of a queue": (
+        sent,
+        lambda _, **how: queues.change("mail", {"priority": 9}, **how),
+        QueueError,
+    ),
+    "override": (
+        sent,
+        lambda _, **how: queues.override("mail", {"max_concurrency": 1}, **FLOOD | how),
+        QueueError,
+    ),
     "end of an override": (sent, lambda _, **how: queues.clear("mail", **how), QueueError),
-    "change of a schedule": (scheduled, lambda _, **how: schedules.disable("tidy", **how), ScheduleError),
-    "schedule run now": (scheduled, lambda _, **how: schedules.run_now("tidy", **how), ScheduleError),
+    "change of a schedule": (
+        scheduled,
+        lambda _, **how: schedules.disable("tidy", **how),
+        ScheduleError,
+    ),
+    "schedule run now": (
+        scheduled,
+        lambda _, **how: schedules.run_now("tidy", **how),
+        ScheduleError,
+    ),
     "new schedule": (sent, lambda _, **how: schedules.create(*TIDY, **how), ScheduleError),
 }
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_an_actor_or_a_reason_that_cannot_be_stored_is_refused_before_anything_changes(change: str) -> None:
+def test_an_actor_or_a_reason_that_cannot_be_stored_is_refused_before_anything_changes(
+    change: str,
+) -> None:
     begin, act, error = CHANGES[change]
     subject = begin()
     AuditEntry.objects.all().delete()
     before = state()
-    texts = (NUL, SURROGATE, "", 7, "x" * 10_001) if change == "pause of a run" else (NUL, SURROGATE)
-    for how in [{"actor": text} for text in texts] + [{"actor": "ada", "reason": text} for text in texts if text]:
-        with pytest.raises(error, match=r"was (not |changed|cancelled).*: (actor|reason) must be a str") as raised:
+    texts = (
+        (NUL, SURROGATE, "", 7, "x" * 10_001) if change == "pause of a run" else (NUL, SURROGATE)
+    )
+    for how in [{"actor": text} for text in texts] + [
+        {"actor": "ada", "reason": text} for text in texts if text
+    ]:
+        with pytest.raises(
+            error, match=r"was (not |changed|cancelled).*: (actor|reason) must be a str"
+        ) as raised:
             act(subject, **how)
         assert not isinstance(raised.value, UnicodeError)
         assert connection.in_atomic_block  # and usable
         assert (state(), AuditEntry.objects.count()) == (before, 0)
 
 
-@pytest.mark.parametrize("change", sorted(set(CHANGES) - {"resume of a queue", "end of an override"}))
+@pytest.mark.parametrize(
+    "change", sorted(set(CHANGES) - {"resume of a queue", "end of an override"})
+)
 def test_a_lazy_reason_is_stored_in_the_active_language(change: str) -> None:
     """Fails if the reason of a view, which is marked for translation, has to be made a str before."""
     begin, act, _error = CHANGES[change]
@@ -147,7 +189,10 @@ def test_a_key_or_a_name_that_cannot_be_stored_is_refused_or_not_found(text: str
     flow.signal("paid", key=text)
     with pytest.raises(WorkflowDefinitionError) as raised:
         flow.send()
-    assert all("key must be a str without NUL bytes and lone surrogates" in one for one in raised.value.problems)
+    assert all(
+        "key must be a str without NUL bytes and lone surrogates" in one
+        for one in raised.value.problems
+    )
     assert len(raised.value.problems) == 2
     handle = sent_run()
     with pytest.raises(LookupError, match="no node named"):
@@ -160,5 +205,7 @@ def test_a_key_or_a_name_that_cannot_be_stored_is_refused_or_not_found(text: str
     for verb in (schedules.enable, schedules.revert, schedules.run_now):
         with pytest.raises(ScheduleError, match="there is no schedule"):
             verb(text, actor="ada")
-    with pytest.raises(CommandError, match="reason must be a str without NUL bytes and lone surrogates"):
+    with pytest.raises(
+        CommandError, match="reason must be a str without NUL bytes and lone surrogates"
+    ):
         call_command("horsies_task", "cancel", str(sent()), "--reason", SURROGATE)

@@ -75,7 +75,9 @@ class Both:
             first, *others = Task.objects.order_by("id")
             assert first.finished_at <= min(other.started_at for other in others)
             tasks.comes_again.send(60)
-        assert sorted(Task.objects.values_list("status", flat=True)) == ["COMPLETED"] * 5 + ["PENDING"]
+        assert sorted(Task.objects.values_list("status", flat=True)) == ["COMPLETED"] * 5 + [
+            "PENDING"
+        ]
 
     def test_send_many_in_chunks_and_async_tasks_and_those_of_async_code_run(self) -> None:
         with immediate():
@@ -134,7 +136,10 @@ class Both:
         with immediate(queues=["mail"]):
             assert tasks.mail.send("a@example.org").get(0).is_ok()
             assert tasks.add.send(1).info().status == "PENDING"  # type: ignore[union-attr]
-        with pytest.raises(ValueError, match="queues not declared: mial"), immediate(queues=["mial"]):
+        with (
+            pytest.raises(ValueError, match="queues not declared: mial"),
+            immediate(queues=["mial"]),
+        ):
             pass
 
     def test_a_task_whose_orm_call_breaks_a_constraint_fails_alone(self) -> None:
@@ -245,7 +250,9 @@ class InATransactionTestCase(Both, TransactionTestCase):
 @pytest.mark.django_db
 def test_an_ordered_key_stops_and_goes_on_when_it_is_skipped() -> None:
     """Naive: what waits behind a failed task runs nevertheless, or does not run when somebody has decided."""
-    queues.change("mail", {"partition_by_args": ["message"], "partition_policy": "stop"}, actor="ann")
+    queues.change(
+        "mail", {"partition_by_args": ["message"], "partition_policy": "stop"}, actor="ann"
+    )
     failing = tasks.raises.with_options(queue="mail")
     with immediate(raise_errors=False):
         first, second = failing.send("a"), failing.send("a")

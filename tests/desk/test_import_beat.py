@@ -43,7 +43,14 @@ def left_out(*words: str) -> str:
 
 def rows() -> dict[str, dict[str, Any]]:
     """Return the definitions in force, without the keys that have their default."""
-    usual = {"zone": "UTC", "kwargs": {}, "catch_up": "latest", "most": 100, "jitter_ms": 0, "enabled": True}
+    usual = {
+        "zone": "UTC",
+        "kwargs": {},
+        "catch_up": "latest",
+        "most": 100,
+        "jitter_ms": 0,
+        "enabled": True,
+    }
     return {
         row.name: {key: value for key, value in row.definition.items() if value != usual.get(key)}
         for row in Schedule.objects.all()
@@ -98,20 +105,28 @@ def next_of_celery(tab: crontab, after: dt.datetime) -> dt.datetime | None:
     """Return when a crontab of Celery fires next, in UTC: by the numbers to which Celery itself expands it."""
     for days in range(15_000):  # a 29 February is a Monday every 28 years, or every 40 around 2100
         day = after.replace(hour=0, minute=0, second=0) + dt.timedelta(days=days)
-        if day.month in tab.month_of_year and day.day in tab.day_of_month and day.isoweekday() % 7 in tab.day_of_week:
+        if (
+            day.month in tab.month_of_year
+            and day.day in tab.day_of_month
+            and day.isoweekday() % 7 in tab.day_of_week
+        ):
             for hour, minute in itertools.product(sorted(tab.hour), sorted(tab.minute)):
                 if (moment := day.replace(hour=hour, minute=minute)) > after:
                     return moment
     return None
 
 
-MOMENTS = st.datetimes(dt.datetime(2026, 1, 1), dt.datetime(2029, 12, 31), timezones=st.just(dt.UTC))
+MOMENTS = st.datetimes(
+    dt.datetime(2026, 1, 1), dt.datetime(2029, 12, 31), timezones=st.just(dt.UTC)
+)
 
 
 @pytest.mark.thorough
 @hypothesis.settings(max_examples=examples(50, 1_000), deadline=None)
 @hypothesis.given(tab=crontabs, moments=st.lists(MOMENTS, min_size=3, max_size=6))
-def test_a_crontab_fires_when_celery_would_fire_it(tab: crontab, moments: list[dt.datetime]) -> None:
+def test_a_crontab_fires_when_celery_would_fire_it(
+    tab: crontab, moments: list[dt.datetime]
+) -> None:
     """Naive: the text of the fields is taken over, and days match either of two fields, or a range that wraps is refused."""
     try:
         pattern = pattern_of(tab, "UTC")
@@ -129,7 +144,10 @@ def test_a_crontab_fires_when_celery_would_fire_it(tab: crontab, moments: list[d
     [
         (crontab(minute=0, hour="22-2", day_of_week="mon-fri"), "0 22-2 * * mon-fri"),
         (crontab(minute=[0, 30], hour={9}), "0,30 9 * * *"),
-        (crontab(minute=0, hour=9, day_of_month="1-7,15-21", day_of_week="tue"), "0 9 * * tue#1,tue#3"),
+        (
+            crontab(minute=0, hour=9, day_of_month="1-7,15-21", day_of_week="tue"),
+            "0 9 * * tue#1,tue#3",
+        ),
         (crontab(minute=0, hour=9, day_of_month="*/2", day_of_week="sat"), "0 9 */2 * sat"),
     ],
 )
@@ -140,14 +158,21 @@ def test_a_crontab_keeps_the_text_that_means_the_same(tab: crontab, text: str) -
 # The settings
 
 
-def test_entries_become_schedules_with_their_zone_arguments_and_options(beat: dict[str, Any]) -> None:
+def test_entries_become_schedules_with_their_zone_arguments_and_options(
+    beat: dict[str, Any],
+) -> None:
     """Naive: the crontab moves to UTC, positional arguments are lost, or the seconds of ``expires`` are milliseconds."""
     beat["nightly"] = NIGHTLY
     more = {"args": (1,), "kwargs": {"b": 2}, "options": {"expires": 60}}
     beat["sum"] = {"task": tasks.add.name, "schedule": 900, **more}
     options = {"queue": "mail", "priority": 9, "expires": dt.timedelta(minutes=2)}
     often = schedule(dt.timedelta(hours=36))
-    beat["mail"] = {"task": tasks.echo.name, "schedule": often, "kwargs": {"text": "hello"}, "options": options}
+    beat["mail"] = {
+        "task": tasks.echo.name,
+        "schedule": often,
+        "kwargs": {"text": "hello"},
+        "options": options,
+    }
     printed = run()
     assert rows() == {
         "nightly": {"task": tasks.noop.name, "pattern": "30 4 * * mon-fri", "zone": "Europe/Istanbul"},
@@ -167,9 +192,15 @@ def test_entries_become_schedules_with_their_zone_arguments_and_options(beat: di
     ("entry", "why"),
     [
         ({"schedule": dt.timedelta(seconds=0.5)}, "it fires every 0.5 s"),
-        ({"schedule": crontab(day_of_month="1,15", day_of_week="mon")}, "match both day_of_month and day_of_week"),
+        (
+            {"schedule": crontab(day_of_month="1,15", day_of_week="mon")},
+            "match both day_of_month and day_of_week",
+        ),
         ({"schedule": object()}, "object has no counterpart"),
-        ({"schedule": object.__new__(solar)}, "it follows the sun"),  # to make a real one, Celery needs ephem
+        (
+            {"schedule": object.__new__(solar)},
+            "it follows the sun",
+        ),  # to make a real one, Celery needs ephem
         ({"schedule": dt.timedelta(days=400)}, "seconds must be a whole number from 0 to 31536000"),
         ({"task": "shop.tasks.gone"}, "there is no task 'shop.tasks.gone'"),
         ({"task": None}, "the name of a task"),
@@ -182,7 +213,9 @@ def test_entries_become_schedules_with_their_zone_arguments_and_options(beat: di
         ({"options": {"countdown": 5}}, "the option countdown=5 has no counterpart"),
     ],
 )
-def test_what_cannot_be_imported_is_named(beat: dict[str, Any], entry: dict[str, Any], why: str) -> None:
+def test_what_cannot_be_imported_is_named(
+    beat: dict[str, Any], entry: dict[str, Any], why: str
+) -> None:
     """Naive: one entry ends the import, or is created in another meaning and nobody hears of it."""
     beat["good"], beat["odd"] = NIGHTLY, {**NIGHTLY, **entry}
     printed = left_out()
@@ -191,18 +224,27 @@ def test_what_cannot_be_imported_is_named(beat: dict[str, Any], entry: dict[str,
     assert list(rows()) == ["good"]
 
 
-def test_a_second_run_changes_nothing_a_schedule_of_ours_is_kept_and_names_choose(beat: dict[str, Any]) -> None:
+def test_a_second_run_changes_nothing_a_schedule_of_ours_is_kept_and_names_choose(
+    beat: dict[str, Any],
+) -> None:
     """Naive: what somebody changed here since is overwritten by the next run, or the run fails on the first name."""
     beat["nightly"] = NIGHTLY
     run()
     assert "1 unchanged." in run()
     schedules.change("nightly", {"pattern": "every 2 hours", "zone": "UTC"}, actor="ann")
-    assert "nightly: a schedule of this name exists here, with another pattern, zone: --replace" in left_out()
+    assert (
+        "nightly: a schedule of this name exists here, with another pattern, zone: --replace"
+        in left_out()
+    )
     assert rows()["nightly"]["pattern"] == "every 2 hours"
     assert "1 would be changed." in run("--replace", "--dry-run")
     assert rows()["nightly"]["pattern"] == "every 2 hours"
     assert "1 changed." in run("--replace")
-    assert rows()["nightly"] == {"task": tasks.noop.name, "pattern": "30 4 * * mon-fri", "zone": "Europe/Istanbul"}
+    assert rows()["nightly"] == {
+        "task": tasks.noop.name,
+        "pattern": "30 4 * * mon-fri",
+        "zone": "Europe/Istanbul",
+    }
     assert "1 unchanged." in run("--replace")
     beat["hourly"], beat["weekly"] = {**NIGHTLY, "schedule": 3600}, NIGHTLY
     assert "2 would be created." in run("--dry-run", "hourly", "weekly")
@@ -211,7 +253,9 @@ def test_a_second_run_changes_nothing_a_schedule_of_ours_is_kept_and_names_choos
     assert "beat has no 'daily'; it has: hourly, nightly, weekly" in refusal("daily")
 
 
-def test_what_is_printed_for_the_settings_is_what_would_be_created(beat: dict[str, Any], settings: Any) -> None:
+def test_what_is_printed_for_the_settings_is_what_would_be_created(
+    beat: dict[str, Any], settings: Any
+) -> None:
     """Naive: the printed arguments are JSON, and the settings declare another schedule than the table would have."""
     beat["nightly"] = NIGHTLY
     beat["sum"] = {"task": tasks.add.name, "schedule": 900, "args": (1,)}
@@ -242,7 +286,9 @@ def add_periodic_tasks(sender: Celery, **_: Any) -> None:
     sender.add_periodic_task(60, sender.signature(tasks.add.name, (1, 2)), name="every minute")
 
 
-def test_an_app_is_read_with_its_zone_and_the_tasks_that_its_code_adds(settings: Any, monkeypatch: Any) -> None:
+def test_an_app_is_read_with_its_zone_and_the_tasks_that_its_code_adds(
+    settings: Any, monkeypatch: Any
+) -> None:
     """Naive: only ``beat_schedule`` is read before the signals of the app have run; or the zone is that of the site."""
     run("--app", f"{__name__}.app")
     assert rows()["nightly"]["zone"] == "Asia/Tokyo"
@@ -254,7 +300,9 @@ def test_an_app_is_read_with_its_zone_and_the_tasks_that_its_code_adds(settings:
     assert rows()["by a setting"]["zone"] == "Asia/Tokyo"
 
 
-def test_a_path_that_is_no_app_is_named_and_without_anything_to_import_where_the_command_looked() -> None:
+def test_a_path_that_is_no_app_is_named_and_without_anything_to_import_where_the_command_looked() -> (
+    None
+):
     for path in ("shop.celery", "tests.apps.project.tasks.add", "nothing", ":", "..x"):
         assert "Name a Celery app, such as shop.celery.app" in refusal("--app", path)
     assert "no CELERY_BEAT_SCHEDULE in the settings, and no rows of" in refusal()
@@ -291,10 +339,21 @@ def add(models: Any) -> Callable[..., Any]:
     return add_
 
 
-def test_rows_become_schedules_and_win_over_entries(models: Any, add: Any, beat: dict[str, Any]) -> None:
+def test_rows_become_schedules_and_win_over_entries(
+    models: Any, add: Any, beat: dict[str, Any]
+) -> None:
     """Naive: a row that is switched off starts to fire, or every crontab has the zone of Celery."""
-    tokyo = models.CrontabSchedule.objects.create(minute="0", hour="9", day_of_week="1-5", timezone="Asia/Tokyo")
-    add("tokyo", task=tasks.echo.name, crontab=tokyo, kwargs='{"text": "good morning"}', queue="mail", priority=5)
+    tokyo = models.CrontabSchedule.objects.create(
+        minute="0", hour="9", day_of_week="1-5", timezone="Asia/Tokyo"
+    )
+    add(
+        "tokyo",
+        task=tasks.echo.name,
+        crontab=tokyo,
+        kwargs='{"text": "good morning"}',
+        queue="mail",
+        priority=5,
+    )
     add("often", task=tasks.add.name, args="[1, 2]", expire_seconds=90, enabled=False)
     add("ended", expires=PAST, start_time=PAST)
     add("ran once", one_off=True, enabled=False)
@@ -315,7 +374,9 @@ def test_rows_become_schedules_and_win_over_entries(models: Any, add: Any, beat:
     assert f"'point': {tasks.Point(1, 2)!r}" in run("--print"), "as a value of Python"
 
 
-def test_what_beat_fires_as_well_after_an_import_is_named(models: Any, add: Callable[..., Any], settings: Any) -> None:
+def test_what_beat_fires_as_well_after_an_import_is_named(
+    models: Any, add: Callable[..., Any], settings: Any
+) -> None:
     """Naive: the tasks of such a row are sent by both, every night."""
     settings.CELERY_BEAT_SCHEDULE = {"nightly": NIGHTLY}
     add("on")

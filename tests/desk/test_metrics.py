@@ -58,21 +58,30 @@ def scrape(client: Client) -> Any:
 def scraped(client: Client) -> Metrics:
     metrics.texts.kept.clear()
     response = scrape(client)
-    assert (response.status_code, response["Content-Type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    assert (response.status_code, response["Content-Type"]) == (
+        200,
+        "text/plain; version=0.0.4; charset=utf-8",
+    )
     return Metrics(response.content.decode())
 
 
-def test_the_metrics_of_the_site_are_those_of_the_page_and_promtool_finds_nothing_to_say(client: Client) -> None:
+def test_the_metrics_of_the_site_are_those_of_the_page_and_promtool_finds_nothing_to_say(
+    client: Client,
+) -> None:
     limit("default", max_concurrency=7)
     put(3)
-    schedules.create("nightly", {"task": tasks.noop.name, "pattern": "daily at 03:00"}, actor="a test")
+    schedules.create(
+        "nightly", {"task": tasks.noop.name, "pattern": "daily at 03:00"}, actor="a test"
+    )
     Schedule.objects.update(next_fire_at=now())
     found = scraped(client)
     agree(found, "Metrics of the site")
     assert promtool("check", "metrics", given=found.text) == ""
 
 
-def test_a_queue_shows_what_is_due_and_runs_its_limit_and_pause(client: Client, claimer: Claimers) -> None:
+def test_a_queue_shows_what_is_due_and_runs_its_limit_and_pause(
+    client: Client, claimer: Claimers
+) -> None:
     limit("default", max_concurrency=2)
     put(5)
     put(4, delay=dt.timedelta(hours=1))
@@ -80,7 +89,10 @@ def test_a_queue_shows_what_is_due_and_runs_its_limit_and_pause(client: Client, 
     TaskFactory(queue_name="mail", sent_at=now() - dt.timedelta(minutes=5))
     queues.pause("mail", actor="a test")
     found = scraped(client)
-    due, running = found.of("horsies_queue_due_tasks", "queue"), found.of("horsies_queue_running_tasks", "queue")
+    due, running = (
+        found.of("horsies_queue_due_tasks", "queue"),
+        found.of("horsies_queue_running_tasks", "queue"),
+    )
     assert (due["default"], due["mail"], due["bulk"]) == (3, 1, 0)
     assert (running["default"], running["mail"]) == (2, 0)
     limits = found.of("horsies_queue_limit_tasks", "queue")
@@ -90,21 +102,31 @@ def test_a_queue_shows_what_is_due_and_runs_its_limit_and_pause(client: Client, 
     assert set(oldest) == {"default", "mail"}
     assert 290 < oldest["default"] - oldest["mail"] < 400
     limit("*", max_concurrency=40)
-    found = scraped(client)  # of the whole cluster only limit and pause, so that a sum counts no task twice
+    found = scraped(
+        client
+    )  # of the whole cluster only limit and pause, so that a sum counts no task twice
     for name in found.types:
-        cluster = ("queue", "*") in {pair for (sample, labels) in found.samples if sample == name for pair in labels}
+        cluster = ("queue", "*") in {
+            pair for (sample, labels) in found.samples if sample == name for pair in labels
+        }
         assert cluster == (name in ("horsies_queue_limit_tasks", "horsies_queue_paused")), name
 
 
-def test_workers_and_unfinished_runs_count_by_state_and_schedules_show_when_they_fire_next(client: Client) -> None:
+def test_workers_and_unfinished_runs_count_by_state_and_schedules_show_when_they_fire_next(
+    client: Client,
+) -> None:
     for silent in (0, 0, 300):
         living_worker(beat={"sent_at": now() - dt.timedelta(seconds=silent)})
     WorkerFactory(stopped_at=now())
     WorkerFactory(stopped_at=now() - dt.timedelta(hours=1))  # it is long gone
     for name in ("nightly", "off", "new"):
-        schedules.create(name, {"task": tasks.noop.name, "pattern": "daily at 03:00"}, actor="a test")
+        schedules.create(
+            name, {"task": tasks.noop.name, "pattern": "daily at 03:00"}, actor="a test"
+        )
     moment = now() + dt.timedelta(hours=1)
-    Schedule.objects.exclude(name="new").update(next_fire_at=moment)  # no scheduler has seen the new one
+    Schedule.objects.exclude(name="new").update(
+        next_fire_at=moment
+    )  # no scheduler has seen the new one
     schedules.disable("off", actor="a test")
     for verb in (None, None, "pause", "cancel"):
         handle = sent()
@@ -114,8 +136,14 @@ def test_workers_and_unfinished_runs_count_by_state_and_schedules_show_when_they
     assert found.of("horsies_workers", "state") == {
         "living": 2, "stopping": 0, "stale": 1, "dead": 0, "stopped": 1,
     }  # fmt: skip
-    assert found.of("horsies_schedule_next_fire_timestamp_seconds", "schedule") == {"nightly": moment.timestamp()}
-    assert found.of("horsies_workflow_runs", "status") == {"RUNNING": 2, "PAUSED": 1, "COMPENSATING": 0}
+    assert found.of("horsies_schedule_next_fire_timestamp_seconds", "schedule") == {
+        "nightly": moment.timestamp()
+    }
+    assert found.of("horsies_workflow_runs", "status") == {
+        "RUNNING": 2,
+        "PAUSED": 1,
+        "COMPENSATING": 0,
+    }
 
 
 def test_each_problem_counts_and_all_others_are_zero(client: Client) -> None:
@@ -130,7 +158,9 @@ def test_each_problem_counts_and_all_others_are_zero(client: Client) -> None:
     assert {key: count for key, count in problems(client).items() if count} == expected
 
 
-def test_while_a_lock_keeps_it_from_the_tables_it_tells_of_that_and_no_figure(client: Client, connect: Connect) -> None:
+def test_while_a_lock_keeps_it_from_the_tables_it_tells_of_that_and_no_figure(
+    client: Client, connect: Connect
+) -> None:
     """Naive: no worker lives and no task waits, because none could be counted."""
     lock = connect()
     with lock.transaction():
@@ -141,12 +171,18 @@ def test_while_a_lock_keeps_it_from_the_tables_it_tells_of_that_and_no_figure(cl
 
 
 def problems(client: Client) -> dict[tuple[str, str], float]:
-    samples = [(dict(labels), n) for (name, labels), n in scraped(client).samples.items() if name == "horsies_problem"]
+    samples = [
+        (dict(labels), n)
+        for (name, labels), n in scraped(client).samples.items()
+        if name == "horsies_problem"
+    ]
     return {(labels["code"], labels["severity"]): n for labels, n in samples}
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_many_who_ask_at_once_wait_for_one_reading_also_for_one_that_fails(connect: Connect, fails: bool) -> None:
+def test_many_who_ask_at_once_wait_for_one_reading_also_for_one_that_fails(
+    connect: Connect, fails: bool
+) -> None:
     """Naive: each finds the metrics too old, and a slow database gets as many readers as there are scrapers.
 
     Or each tries again after all before it, and while the database is away scrapers take more and more threads.
@@ -179,7 +215,9 @@ def test_many_who_ask_at_once_wait_for_one_reading_also_for_one_that_fails(conne
     assert (found[0] == "nobody listens") == fails
 
 
-def test_without_prometheus_client_it_is_501_with_what_to_install(client: Client, monkeypatch: Any) -> None:
+def test_without_prometheus_client_it_is_501_with_what_to_install(
+    client: Client, monkeypatch: Any
+) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     response = scrape(client)
     said = b"Metrics need prometheus-client: pip install 'horsies-django[prometheus]'\n"
@@ -203,26 +241,46 @@ def ask(client: Client, **headers: str) -> tuple[int, dict[str, Any]]:
     return response.status_code, json.loads(response.content)
 
 
-def test_the_token_opens_without_a_query_and_no_other_word_does(settings: Any, django_assert_num_queries: Any) -> None:
+def test_the_token_opens_without_a_query_and_no_other_word_does(
+    settings: Any, django_assert_num_queries: Any
+) -> None:
     def opens(header: str) -> bool:
         request = RequestFactory().get("/", headers={"Authorization": header})
         request.user = AnonymousUser()
         return nothing(request).status_code == 200
 
-    others = (f"Basic {TOKEN}", TOKEN, "Bearer", "Bearer ", f"Bearer {TOKEN[:-1]}", f"Bearer {TOKEN}x", "Bearer ü", "")
+    others = (
+        f"Basic {TOKEN}",
+        TOKEN,
+        "Bearer",
+        "Bearer ",
+        f"Bearer {TOKEN[:-1]}",
+        f"Bearer {TOKEN}x",
+        "Bearer ü",
+        "",
+    )
     with django_assert_num_queries(0):
         assert opens(f"Bearer {TOKEN}")
         assert opens(f"bearer {TOKEN}")
         assert [word for word in others if opens(word)] == []
-        settings.HORSIES = {key: value for key, value in settings.HORSIES.items() if key != "MONITORING_TOKEN"}
-        assert [word for word in (*others, f"Bearer {TOKEN}") if opens(word)] == [], "without one in the settings"
+        settings.HORSIES = {
+            key: value for key, value in settings.HORSIES.items() if key != "MONITORING_TOKEN"
+        }
+        assert [word for word in (*others, f"Bearer {TOKEN}") if opens(word)] == [], (
+            "without one in the settings"
+        )
 
 
-def test_strangers_get_401_users_403_or_an_answer_and_nobody_a_login(client: Client, settings: Any) -> None:
+def test_strangers_get_401_users_403_or_an_answer_and_nobody_a_login(
+    client: Client, settings: Any
+) -> None:
     refused = client.get(reverse("horsies:status"))
     assert (refused.status_code, refused["WWW-Authenticate"]) == (401, "Bearer")
     assert ask(client, Authorization="Bearer wrong")[0] == 401
-    assert ask(client) == (401, {"error": "This needs a token, or a user with the permission horsies.view_queue."})
+    assert ask(client) == (
+        401,
+        {"error": "This needs a token, or a user with the permission horsies.view_queue."},
+    )
     somebody = User.objects.create_user("somebody")
     client.force_login(somebody)
     assert ask(client) == (403, {"error": "This needs the permission horsies.view_queue."})
@@ -231,7 +289,10 @@ def test_strangers_get_401_users_403_or_an_answer_and_nobody_a_login(client: Cli
     somebody.is_active = False
     somebody.save()
     assert ask(client)[0] == 401
-    settings.MIDDLEWARE = [*settings.MIDDLEWARE, "django.contrib.auth.middleware.LoginRequiredMiddleware"]
+    settings.MIDDLEWARE = [
+        *settings.MIDDLEWARE,
+        "django.contrib.auth.middleware.LoginRequiredMiddleware",
+    ]
     assert ask(Client(), **BEARER)[0] == 200, "on a site that wants a login everywhere"
 
 
@@ -239,7 +300,9 @@ def test_without_the_database_status_and_metrics_are_503_and_nothing_is_told_of_
     client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, settings: Any
 ) -> None:
     assert scrape(client).status_code == 200
-    past = {name: (until - CACHED_SECONDS, text) for name, (until, text) in metrics.texts.kept.items()}
+    past = {
+        name: (until - CACHED_SECONDS, text) for name, (until, text) in metrics.texts.kept.items()
+    }
     monkeypatch.setattr(metrics.texts, "kept", past)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -248,7 +311,10 @@ def test_without_the_database_status_and_metrics_are_503_and_nothing_is_told_of_
         monkeypatch.setitem(connection.settings_dict, key, value)
     settings.ADMINS = ["ops@example.com"]
     assert scrape(client).status_code == 503
-    unread = {"healthy": False, "error": "The database cannot be read: 'manage.py horsies_status' says why."}
+    unread = {
+        "healthy": False,
+        "error": "The database cannot be read: 'manage.py horsies_status' says why.",
+    }
     caplog.clear()
     with caplog.at_level(logging.WARNING, "django.request"):
         assert ask(client, **BEARER) == (503, unread)
@@ -281,7 +347,9 @@ def test_many_who_wait_for_the_status_are_refused(client: Client) -> None:
         assert go_on.wait(30)
         return State(healthy=True, text="{}")
 
-    reads = [threading.Thread(target=states.read, args=("", slowly)) for _ in range(MOST_WAITING + 1)]
+    reads = [
+        threading.Thread(target=states.read, args=("", slowly)) for _ in range(MOST_WAITING + 1)
+    ]
     for one in reads:
         one.start()
         assert reading.wait(30)
@@ -303,7 +371,16 @@ def test_the_token_is_in_no_repr_and_in_no_message() -> None:
     assert (found.monitoring_token, problems) == (TOKEN, [])
     assert TOKEN not in repr(found)
     secret = "s3cret"
-    for value, id_ in ((f"{secret}\n", "E003"), (f"{secret} x", "E003"), (f"{secret}ü", "E003"), ([secret], "E001")):
+    for value, id_ in (
+        (f"{secret}\n", "E003"),
+        (f"{secret} x", "E003"),
+        (f"{secret}ü", "E003"),
+        ([secret], "E001"),
+    ):
         found, (problem,) = parse({"MONITORING_TOKEN": value}, databases=["default"])
-        assert (problem.id, problem.where, found.monitoring_token) == (id_, "HORSIES['MONITORING_TOKEN']", "")
+        assert (problem.id, problem.where, found.monitoring_token) == (
+            id_,
+            "HORSIES['MONITORING_TOKEN']",
+            "",
+        )
         assert secret not in str(problem)

@@ -58,7 +58,9 @@ AROUND = "tests.apps.hooked.around"
 
 
 def using(key: str, *names: str) -> Any:
-    return override_settings(HORSIES={**settings.HORSIES, key: [f"{AROUND}.{name}" for name in names]})
+    return override_settings(
+        HORSIES={**settings.HORSIES, key: [f"{AROUND}.{name}" for name in names]}
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +69,9 @@ def seen(own_registry: None) -> Iterator[list[tuple[Any, ...]]]:
     around.seen.clear()
 
 
-def test_each_may_change_the_arguments_and_the_result_of_a_task_the_first_one_outermost(seen: list[Any]) -> None:
+def test_each_may_change_the_arguments_and_the_result_of_a_task_the_first_one_outermost(
+    seen: list[Any],
+) -> None:
     @task(name="tests.mixed")
     def mixed(a: int, /, b: int, *, c: int = 3) -> int:
         return a + b + c
@@ -82,7 +86,9 @@ def test_each_may_change_the_arguments_and_the_result_of_a_task_the_first_one_ou
         ("noting", tasks.anoop.name, [], {}, {}), ("doubling", tasks.anoop.name),
     ]  # fmt: skip
     assert handle.get().ok_value == 2 * (1 + 8 + 3)
-    assert middleware.chain((f"{AROUND}.not_used",), "sync") is middleware.body, "a chain of nothing costs nothing"
+    assert middleware.chain((f"{AROUND}.not_used",), "sync") is middleware.body, (
+        "a chain of nothing costs nothing"
+    )
 
 
 def test_middleware_of_integrations_is_inside_of_the_project_s(
@@ -99,11 +105,17 @@ def test_middleware_of_integrations_is_inside_of_the_project_s(
 
 @pytest.mark.parametrize(
     ("left", "told"),
-    [({"cart": 3}, '{"cart": 3}'), ({}, None), ({"id": dt.date(2026, 1, 2)}, '{"id": "2026-01-02"}')]
+    [
+        ({"cart": 3}, '{"cart": 3}'),
+        ({}, None),
+        ({"id": dt.date(2026, 1, 2)}, '{"id": "2026-01-02"}'),
+    ]
     + [({"text": "x" * 9_000}, None), ({(1, 2): 3}, None)],
     ids=["some", "none", "other types", "too long", "no JSON"],
 )
-def test_what_a_task_leaves_for_its_failure_is_told_with_it(left: dict[Any, Any], told: str | None) -> None:
+def test_what_a_task_leaves_for_its_failure_is_told_with_it(
+    left: dict[Any, Any], told: str | None
+) -> None:
     @task(name="tests.leaves")
     def leaves() -> None:
         current_task().failure_context.update(left)
@@ -119,14 +131,20 @@ def test_what_a_task_leaves_for_its_failure_is_told_with_it(left: dict[Any, Any]
 
 @pytest.mark.parametrize("name", ["raising", "passes_something_else"])
 @pytest.mark.parametrize("sender", [tasks.noop, tasks.anoop], ids=["sync", "async"])
-def test_what_it_raises_or_passes_on_wrongly_is_the_error_of_the_task(sender: Any, name: str) -> None:
+def test_what_it_raises_or_passes_on_wrongly_is_the_error_of_the_task(
+    sender: Any, name: str
+) -> None:
     """Naive: an exception outside of the function ends the child, or leaves the task RUNNING."""
     handle = sender.send()
     with using("MIDDLEWARE", name):
         assert drain(raise_errors=False) == 1
     error = handle.get().err_value
     assert error.error_code == "UNHANDLED_ERROR"
-    said = "PermissionError: .*has no tenant" if name == "raising" else "a middleware passed 'tests.apps.project"
+    said = (
+        "PermissionError: .*has no tenant"
+        if name == "raising"
+        else "a middleware passed 'tests.apps.project"
+    )
     assert re.search(said, error.message)
 
 
@@ -142,13 +160,21 @@ def test_what_the_function_raises_passes_through_it_and_policies_hold() -> None:
     ("name", "message"),
     [
         ("returns_nothing", "returned None instead of a callable: a factory takes 'call'"),
-        ("sync_only", "returned a sync callable for async tasks: return an async one when iscoroutinefunction"),
+        (
+            "sync_only",
+            "returned a sync callable for async tasks: return an async one when iscoroutinefunction",
+        ),
     ],
 )
-def test_a_factory_that_returns_something_else_is_named_before_the_first_task(name: str, message: str) -> None:
+def test_a_factory_that_returns_something_else_is_named_before_the_first_task(
+    name: str, message: str
+) -> None:
     """Naive: each task fails with "'NoneType' object is not callable"."""
     handle = tasks.noop.send()
-    with using("MIDDLEWARE", name), pytest.raises(ImproperlyConfigured, match=f"around.{name} {message}"):
+    with (
+        using("MIDDLEWARE", name),
+        pytest.raises(ImproperlyConfigured, match=f"around.{name} {message}"),
+    ):
         drain()
     assert handle.info().status == "PENDING"  # type: ignore[union-attr]
 
@@ -157,12 +183,20 @@ def test_a_factory_that_returns_something_else_is_named_before_the_first_task(na
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("shop.gone.timing", r"'shop\.gone\.timing' cannot be imported: ModuleNotFoundError: No module named 'shop'"),
-        (f"{AROUND}.gone", r"'tests\.apps\.hooked\.around\.gone' cannot be imported: ImportError: .*\"gone\""),
+        (
+            "shop.gone.timing",
+            r"'shop\.gone\.timing' cannot be imported: ModuleNotFoundError: No module named 'shop'",
+        ),
+        (
+            f"{AROUND}.gone",
+            r"'tests\.apps\.hooked\.around\.gone' cannot be imported: ImportError: .*\"gone\"",
+        ),
         (f"{AROUND}.NOTHING_TO_CALL", "is not a function or a class, but of type int"),
     ],
 )
-def test_a_path_that_leads_nowhere_is_refused_by_a_check_and_a_worker(key: str, path: str, message: str) -> None:
+def test_a_path_that_leads_nowhere_is_refused_by_a_check_and_a_worker(
+    key: str, path: str, message: str
+) -> None:
     with override_settings(HORSIES={**settings.HORSIES, key: [path]}):
         (found,) = [one for one in checks.check_tasks() if one.id == "horsies.E024"]
         assert found.obj == f"HORSIES[{key!r}]"
@@ -188,7 +222,10 @@ def stored(handle: Any) -> Any:
 
 def test_each_attempt_reads_what_was_sent_and_its_arguments_are_the_same_as_without() -> None:
     """Naive: it travels in the first message to the child only."""
-    handle, without = tells.with_options(metadata=GIVEN, timeout_ms=500).send(attempts=2), tells.send()
+    handle, without = (
+        tells.with_options(metadata=GIVEN, timeout_ms=500).send(attempts=2),
+        tells.send(),
+    )
     assert drain(until=dt.timedelta(hours=1)) == 3
     assert handle.get().ok_value == GIVEN
     assert without.get().ok_value == dict(current_task().metadata) == {}
@@ -229,7 +266,10 @@ def test_sources_give_metadata_to_every_send_later_ones_win_and_the_sender_above
     token = around.trace.set("00-4bf9")
     with using("METADATA", "carrier", "forgetful", "tenant"):
         plain, own = tasks.add.send(1), tasks.add.with_options(metadata={"tenant": 8}).send(1)
-        others = [*tasks.add.send_many([{"a": 1}, {"a": 2}]), get_handle(run_now("nightly", actor="ada"))]
+        others = [
+            *tasks.add.send_many([{"a": 1}, {"a": 2}]),
+            get_handle(run_now("nightly", actor="ada")),
+        ]
     around.trace.reset(token)
     assert stored(plain) == {"trace": "00-4bf9", "by": "tenant", "tenant": 7}
     assert stored(own) == {"trace": "00-4bf9", "by": "tenant", "tenant": 8}
@@ -256,8 +296,16 @@ def test_a_source_runs_in_the_context_of_an_async_sender() -> None:
     ("metadata", "sources", "message"),
     [
         (["a"], [], r"tests\.apps\.project\.tasks\.add: metadata: it must be a dict, not list"),
-        ({}, ["breaks"], r"'tests\.apps\.hooked\.around\.breaks': it raised LookupError: no tenant is active"),
-        ({}, ["a_list"], r"'tests\.apps\.hooked\.around\.a_list': it returned list instead of a dict"),
+        (
+            {},
+            ["breaks"],
+            r"'tests\.apps\.hooked\.around\.breaks': it raised LookupError: no tenant is active",
+        ),
+        (
+            {},
+            ["a_list"],
+            r"'tests\.apps\.hooked\.around\.a_list': it returned list instead of a dict",
+        ),
         ({}, ["an_object"], r"""'metadata\[key 1\]': expected plain JSON"""),
         ({}, ["gone"], r"'tests\.apps\.hooked\.around\.gone': it raised ImportError: .*gone"),
     ],
@@ -281,7 +329,14 @@ def test_nodes_maps_and_undos_have_what_their_task_was_added_with() -> None:
     drain(raise_errors=False)
     found = Task.objects.order_by("task_name").values_list("task_name", "options__metadata__n")
     named = [(name.rpartition(".")[2], number) for name, number in found]
-    assert named == [("broken", None), ("charge", None), ("number", 1), ("plus", 2), ("plus", 2), ("refund", 3)]
+    assert named == [
+        ("broken", None),
+        ("charge", None),
+        ("number", 1),
+        ("plus", 2),
+        ("plus", 2),
+        ("refund", 3),
+    ]
 
 
 def keyed(metadata: dict[str, Any] | None, number: int = 1, priority: int = 5) -> Workflow:
@@ -333,14 +388,18 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
 
 def hooked() -> Any:
     path = contrib.__name__
-    return override_settings(HORSIES={"METADATA": [f"{path}.carrier"], "MIDDLEWARE": [f"{path}.tracing"]})
+    return override_settings(
+        HORSIES={"METADATA": [f"{path}.carrier"], "MIDDLEWARE": [f"{path}.tracing"]}
+    )
 
 
 @contextmanager
 def within(state: list[tuple[str, str]] | None = None) -> Iterator[None]:
     """Be in a span of a request."""
     flags = trace.TraceFlags(trace.TraceFlags.SAMPLED)
-    found = trace.SpanContext(*IDS, is_remote=False, trace_flags=flags, trace_state=trace.TraceState(state or []))
+    found = trace.SpanContext(
+        *IDS, is_remote=False, trace_flags=flags, trace_state=trace.TraceState(state or [])
+    )
     with trace.use_span(trace.NonRecordingSpan(found)):
         yield
 
@@ -350,7 +409,9 @@ class Hostile(Exception):
         raise LookupError("no text")
 
 
-HOW: dict[str, tuple[Any, str | None, str | None]] = {  # what a task raises, the type of the error, and its code
+HOW: dict[
+    str, tuple[Any, str | None, str | None]
+] = {  # what a task raises, the type of the error, and its code
     "skip": (Skip("no"), None, None),
     "snooze": (Snooze(60), None, None),
     "retry": (Retry("later"), "horsies_django.core.retry.Retry", "RETRY_REQUESTED"),
@@ -385,13 +446,17 @@ def test_the_carrier_gives_the_span_of_the_sender_alone_and_what_is_too_long_not
         encode_metadata(sent)
 
 
-def test_the_span_of_the_sender_is_the_parent_also_of_what_tasks_send(spans: InMemorySpanExporter) -> None:
+def test_the_span_of_the_sender_is_the_parent_also_of_what_tasks_send(
+    spans: InMemorySpanExporter,
+) -> None:
     with hooked():
         with within([("vendor", "a")]):
             async_to_sync(tasks.anoop.asend)()
             tasks.sends_more.send(1)
         drain()
-    found: list[Any] = sorted(spans.get_finished_spans(), key=lambda span: str(span.attributes["horsies.task"]))
+    found: list[Any] = sorted(
+        spans.get_finished_spans(), key=lambda span: str(span.attributes["horsies.task"])
+    )
     of_async, first, last = found
     for span in (of_async, first):
         assert (span.name, span.context.trace_id) == ("process default", IDS[0])
@@ -401,11 +466,17 @@ def test_the_span_of_the_sender_is_the_parent_also_of_what_tasks_send(spans: InM
     assert last.parent.trace_state == trace.TraceState([("vendor", "a")])
 
 
-OF_OTHERS = ({"traceparent": ["00"]}, {"traceparent": "00-zz"}, {"traceparent": PARENT, "tracestate": {"a": 1}})
+OF_OTHERS = (
+    {"traceparent": ["00"]},
+    {"traceparent": "00-zz"},
+    {"traceparent": PARENT, "tracestate": {"a": 1}},
+)
 
 
 @pytest.mark.parametrize("metadata", OF_OTHERS, ids=repr)
-def test_metadata_of_others_under_these_names_fails_no_task(spans: InMemorySpanExporter, metadata: Any) -> None:
+def test_metadata_of_others_under_these_names_fails_no_task(
+    spans: InMemorySpanExporter, metadata: Any
+) -> None:
     with hooked():
         handle = tasks.add.with_options(metadata=metadata).send(1)
         drain()
@@ -414,7 +485,9 @@ def test_metadata_of_others_under_these_names_fails_no_task(spans: InMemorySpanE
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_an_attempt_that_raises_is_an_error_unless_it_skips_or_snoozes(spans: InMemorySpanExporter, how: str) -> None:
+def test_an_attempt_that_raises_is_an_error_unless_it_skips_or_snoozes(
+    spans: InMemorySpanExporter, how: str
+) -> None:
     """Naive: the text of the exception raises while it is recorded, and the task fails for another reason."""
     _, kind, code = HOW[how]
     with hooked():
@@ -422,9 +495,16 @@ def test_an_attempt_that_raises_is_an_error_unless_it_skips_or_snoozes(spans: In
         drain(raise_errors=False)
     span: Any = ended(spans)
     assert span.attributes.get("error.type") == kind
-    assert (span.status.is_ok, span.status.status_code is trace.StatusCode.ERROR) == (kind is None, kind is not None)
-    assert [event.name for event in span.events] == (["exception"] if kind and how != "hostile" else [])
+    assert (span.status.is_ok, span.status.status_code is trace.StatusCode.ERROR) == (
+        kind is None,
+        kind is not None,
+    )
+    assert [event.name for event in span.events] == (
+        ["exception"] if kind and how != "hostile" else []
+    )
     if code:
         row = Task.objects.get(pk=handle.task_id)
         assert row.error_code == code
-        assert kind.rpartition(".")[2] in row.result["err"]["exception"]["traceback"].splitlines()[-1]
+        assert (
+            kind.rpartition(".")[2] in row.result["err"]["exception"]["traceback"].splitlines()[-1]
+        )

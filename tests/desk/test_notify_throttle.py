@@ -35,7 +35,9 @@ def test_workers_look_again_later_than_the_last_quiet_send_may_return() -> None:
     assert wakeups.BURST_SECONDS > BURST_SECONDS + SLOW_SECONDS
 
 
-def test_in_a_burst_sends_are_quiet_for_five_milliseconds_and_then_one_notifies_and_elsewhere_all_do() -> None:
+def test_in_a_burst_sends_are_quiet_for_five_milliseconds_and_then_one_notifies_and_elsewhere_all_do() -> (
+    None
+):
     clock = [100.0]
     throttle = NotifyThrottle(lambda: clock[0])
     for _ in range(3 * BURST):
@@ -56,7 +58,9 @@ def test_a_burst_is_that_of_one_queue_table_and_process() -> None:
     assert sent(throttle, "mail") is None
     assert sent(NotifyThrottle(lambda: clock[0])) is None
     assert sent(throttle) == TABLE
-    assert sent(throttle, table=OTHER) == TABLE, "it asked to be quiet, and the database saw that it must not be"
+    assert sent(throttle, table=OTHER) == TABLE, (
+        "it asked to be quiet, and the database saw that it must not be"
+    )
     assert [sent(throttle, table=OTHER) for _ in range(BURST)] == [None] * (BURST - 1) + [OTHER]
 
 

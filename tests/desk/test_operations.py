@@ -62,10 +62,16 @@ def test_cancelling_is_part_of_the_transaction_around_it_and_is_told_to_whoever_
 
 def test_five_hundred_are_cancelled_by_one_statement() -> None:
     waits = [task.pk for task in TaskFactory.create_batch(498)]
-    runs, over, gone = TaskFactory(status="RUNNING").pk, TaskFactory(status="COMPLETED").pk, uuid.uuid4()
+    runs, over, gone = (
+        TaskFactory(status="RUNNING").pk,
+        TaskFactory(status="COMPLETED").pk,
+        uuid.uuid4(),
+    )
     with CaptureQueriesContext(connection) as captured:
         verdicts = cancel_many([*waits, str(runs), over, gone], terminate=True)
-    assert len([query for query in captured if re.search("horsies_(tasks|cancel)", query["sql"])]) == 1
+    assert (
+        len([query for query in captured if re.search("horsies_(tasks|cancel)", query["sql"])]) == 1
+    )
     assert verdicts == {**dict.fromkeys(waits, "CANCELLED"), runs: "REQUESTED", over: "FINISHED"}
     assert Task.objects.get(pk=runs).terminate
     assert cancel_many([]) == {}
@@ -85,11 +91,18 @@ def test_a_failed_task_runs_again_under_its_id_and_its_policy_begins_anew() -> N
     assert (entry.action, entry.actor, entry.reason) == ("task.retry", "ada", "the server is back")
     assert drain(raise_errors=False) == 2
     info = handle.info()
-    assert [(one.attempt, one.will_retry) for one in info.attempts] == [(1, True), (2, False), (3, True), (4, False)]
+    assert [(one.attempt, one.will_retry) for one in info.attempts] == [
+        (1, True),
+        (2, False),
+        (3, True),
+        (4, False),
+    ]
     assert (info.status, info.retry_count, info.max_retries) == ("FAILED", 1, 1)
     assert handle.get(0) is first, "a result that was read stays in its handle"
     handle.retry()
-    assert handle.get(0).err_value.error_code == "WAIT_TIMEOUT", "but for the handle by which it is retried"
+    assert handle.get(0).err_value.error_code == "WAIT_TIMEOUT", (
+        "but for the handle by which it is retried"
+    )
     assert Task.objects.count() == 1
 
 
@@ -100,7 +113,12 @@ def test_a_finished_task_is_copied_with_all_that_it_had() -> None:
     old = Task.objects.get(pk=handle.task_id)
     kept = ("task_name", "queue_name", "lane", "priority", "kwargs", "options", "max_retries")
     assert [getattr(new, name) for name in kept] == [getattr(old, name) for name in kept]
-    assert (old.status, new.status, new.retry_count, new.copy_of) == ("FAILED", "PENDING", 0, old.pk)
+    assert (old.status, new.status, new.retry_count, new.copy_of) == (
+        "FAILED",
+        "PENDING",
+        0,
+        old.pk,
+    )
     entry = OF_TASKS.get()
     assert (entry.action, entry.actor, entry.reason, entry.after) == (
         "task.copy", "ada", "once more", {"new": str(new.pk)},
@@ -113,11 +131,17 @@ def test_a_finished_task_is_copied_with_all_that_it_had() -> None:
     assert copy.get(0).ok_value == 3
 
 
-REFUSED: dict[str, tuple[dict[str, Any] | None, str, str | None]] = {  # a task; why it is not retried, and not copied
+REFUSED: dict[
+    str, tuple[dict[str, Any] | None, str, str | None]
+] = {  # a task; why it is not retried, and not copied
     "completed": ({"status": "COMPLETED"}, "completed: send a copy", None),
     "pending": ({}, "is PENDING", "is PENDING"),
     "redacted": ({"status": "FAILED", "redacted_at": now()}, "was redacted", "was redacted"),
-    "in a run": ({"status": "FAILED", **OF_A_RUN}, "belongs to the workflow run .*: retry the run", None),
+    "in a run": (
+        {"status": "FAILED", **OF_A_RUN},
+        "belongs to the workflow run .*: retry the run",
+        None,
+    ),
     "merged": (MERGED, "was merged into task .*007, which ran for it: retry that one", None),
     "absent": (None, "there is no task", "there is no task"),
 }
@@ -165,7 +189,9 @@ def test_fifty_ticked_tasks_and_no_others_are_one_statement_and_one_entry_of_the
         data = {"action": f"{verb}_tasks", "_selected_action": ids, "select_across": "1"}
         with CaptureQueriesContext(connection) as captured:
             page = client.post(LIST, data, follow=True).content.decode()
-        return page, sum("horsies_" in one["sql"] and 'SELECT "horsies' not in one["sql"] for one in captured)
+        return page, sum(
+            "horsies_" in one["sql"] and 'SELECT "horsies' not in one["sql"] for one in captured
+        )
 
     for verb, level, told in (
         ("copy", "success", "Send a copy: COPIED: 50"),
@@ -199,7 +225,9 @@ def test_a_task_that_runs_for_very_long_stands_out_in_the_list(settings: Any, bo
 
 
 DAY = dt.timedelta(days=1)
-CANCELLED = dict.fromkeys(("waits", "parked", "later"), "CANCELLED")  # by the names of tasks in a test
+CANCELLED = dict.fromkeys(
+    ("waits", "parked", "later"), "CANCELLED"
+)  # by the names of tasks in a test
 _, machine, refusal = command("horsies_task")
 
 
@@ -216,7 +244,9 @@ def statuses() -> dict[uuid.UUID, str]:
     return dict(Task.objects.values_list("pk", "status"))
 
 
-def test_the_list_shows_the_newest_tasks_first_narrowed_by_each_option(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_list_shows_the_newest_tasks_first_narrowed_by_each_option(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     old = {"queue_name": "mail", "sent_at": now() - 2 * DAY}
     found = {
         status: TaskFactory(status=status, task_name=f"shop.{status}", **old).pk
@@ -225,7 +255,16 @@ def test_the_list_shows_the_newest_tasks_first_narrowed_by_each_option(monkeypat
     parked = TaskFactory(parked=True, partition_key="x", **old).pk
     new = TaskFactory(status="FAILED", task_name="shop.FAILED", queue_name="bulk").pk
     heading, newest, *rest = run("list", "--limit=2")[0].splitlines()
-    assert heading.split() == ["ID", "NAME", "QUEUE", "STATUS", "SENT", "STARTED", "FINISHED", "ERROR"]
+    assert heading.split() == [
+        "ID",
+        "NAME",
+        "QUEUE",
+        "STATUS",
+        "SENT",
+        "STARTED",
+        "FINISHED",
+        "ERROR",
+    ]
     assert newest.split()[:4] == [str(new), "shop.FAILED", "bulk", "FAILED"]
     assert len(rest) == 1
     assert ids() == sorted([*found.values(), parked, new], reverse=True)
@@ -250,7 +289,10 @@ def test_the_list_shows_the_newest_tasks_first_narrowed_by_each_option(monkeypat
     for text in ("yesterday", "", "1x", "2030-01-31", "2030-01-31T18:00"):
         assert "argument --since" in refusal("list", f"--since={text}")
     monkeypatch.setattr(selection, "DEEPEST", 1)
-    for more in ([], ["--status=FAILED"]):  # not a hundred million rows for a name that is not there
+    for more in (
+        [],
+        ["--status=FAILED"],
+    ):  # not a hundred million rows for a name that is not there
         said = ("There are no such tasks.\n", "Only the newest 30,000 tasks were searched.\n")
         assert run("list", "--name=shop.EXPIRED", *more) == said
     assert run("list", "--name=shop.FAILED", "--limit=1")[1] == ""
@@ -282,7 +324,12 @@ def test_a_partition_is_named_by_its_arguments(text: str, arguments: dict[str, A
 
 def test_durations_are_written_as_elsewhere() -> None:
     second, hour = dt.timedelta(seconds=1), dt.timedelta(hours=1)
-    assert [duration(text) for text in ("90", "90s", "1d12h", "2w")] == [90 * second, 90 * second, 36 * hour, 14 * DAY]
+    assert [duration(text) for text in ("90", "90s", "1d12h", "2w")] == [
+        90 * second,
+        90 * second,
+        36 * hour,
+        14 * DAY,
+    ]
     assert dt.datetime.now(dt.UTC) - ago("2h") < 2 * hour + 5 * second
 
 
@@ -300,19 +347,35 @@ def test_a_task_is_sent_with_arguments_by_its_types_and_the_options_of_with_opti
 
 def test_code_purges_what_it_describes_in_transactions_of_five_hundred() -> None:
     """Naive: without ``until`` all results are gone; one transaction; waiting tasks are cancelled."""
-    ended = {"queue_name": "mail", "status": "FAILED", "error_code": "NO_ROOM", "finished_at": now() - DAY / 4}
+    ended = {
+        "queue_name": "mail",
+        "status": "FAILED",
+        "error_code": "NO_ROOM",
+        "finished_at": now() - DAY / 4,
+    }
     TaskFactory.create_batch(501, **ended)
     others: list[dict[str, Any]] = [
         {"error_code": "OTHER"}, {"queue_name": "bulk"}, {"status": "CANCELLED"}, {"finished_at": now() - 9 * DAY},
         {"partition_key": "a", "ordered": True, "order_stop": "stop"},
     ]  # fmt: skip
-    left = {TaskFactory(**ended | other).pk for other in others} | {TaskFactory(queue_name="mail").pk}
-    given = {"queue": "mail", "code": "NO_ROOM", "since": now() - DAY, "actor": "ada", "reason": "a test"}
+    left = {TaskFactory(**ended | other).pk for other in others} | {
+        TaskFactory(queue_name="mail").pk
+    }
+    given = {
+        "queue": "mail",
+        "code": "NO_ROOM",
+        "since": now() - DAY,
+        "actor": "ada",
+        "reason": "a test",
+    }
     assert purge("FAILED", until=now() - DAY / 2, **given) == {}
     naive = timezone.make_naive(dt.datetime.now(dt.UTC))
     assert purge("FAILED", until=naive, **given) == {"DELETED": 501, "KEPT": 1}
     entries = AuditEntry.objects.filter(action="task.purge").order_by("pk")
-    assert [json.loads(entry.after["verdicts"]) for entry in entries] == [{"DELETED": 500}, {"DELETED": 1, "KEPT": 1}]
+    assert [json.loads(entry.after["verdicts"]) for entry in entries] == [
+        {"DELETED": 500},
+        {"DELETED": 1, "KEPT": 1},
+    ]
     assert {(entry.actor, entry.reason) for entry in entries} == {("ada", "a test")}
     for status_ in ("PENDING", "GONE"):
         with pytest.raises(ValueError, match=f"purge is for tasks that are .*, not {status_}"):
@@ -321,7 +384,12 @@ def test_code_purges_what_it_describes_in_transactions_of_five_hundred() -> None
 
 
 def failures(count: int, **columns: Any) -> list[Task]:
-    values = {"status": "FAILED", "error_code": "OH_NO", "finished_at": now() - dt.timedelta(hours=1), **columns}
+    values = {
+        "status": "FAILED",
+        "error_code": "OH_NO",
+        "finished_at": now() - dt.timedelta(hours=1),
+        **columns,
+    }
     found: list[Task] = TaskFactory.create_batch(count, **values)
     return found
 
@@ -329,16 +397,46 @@ def failures(count: int, **columns: Any) -> list[Task]:
 @pytest.mark.parametrize(
     ("words", "counted", "done", "after"),
     [
-        ("retry --name=shop.pay --since=12h --spread=10m", "1 FAILED task", "1 RETRIED", {"failed": "PENDING"}),
-        ("retry --code=OH_NO", "2 FAILED tasks", "2 RETRIED", dict.fromkeys(("failed", "long ago"), "PENDING")),
+        (
+            "retry --name=shop.pay --since=12h --spread=10m",
+            "1 FAILED task",
+            "1 RETRIED",
+            {"failed": "PENDING"},
+        ),
+        (
+            "retry --code=OH_NO",
+            "2 FAILED tasks",
+            "2 RETRIED",
+            dict.fromkeys(("failed", "long ago"), "PENDING"),
+        ),
         ("cancel --queue=mail", "3 PENDING tasks", "3 CANCELLED", CANCELLED),
         ("cancel --terminate --worker={runs.claimed_by}", "1 RUNNING task", "1 REQUESTED", {}),
         ("redact --queue=mail --status=completed", "1 COMPLETED task", "1 REDACTED", {}),
         ("purge --queue=mail", "3 PENDING tasks", "3 CANCELLED", CANCELLED),
-        ("purge --name=shop.pay --older-than=1d", "1 PENDING task", "1 CANCELLED", {"old": "CANCELLED"}),
-        ("purge --all", "5 PENDING tasks", "5 CANCELLED", {**CANCELLED, "old": "CANCELLED", "young": "CANCELLED"}),
-        ("purge --all --finished --older-than=7d --status=failed", "1 FAILED task", "1 DELETED", {"long ago": None}),
-        ("purge --all --finished --older-than=7d", "2 FINISHED tasks", "2 DELETED", {"long ago": None, "done": None}),
+        (
+            "purge --name=shop.pay --older-than=1d",
+            "1 PENDING task",
+            "1 CANCELLED",
+            {"old": "CANCELLED"},
+        ),
+        (
+            "purge --all",
+            "5 PENDING tasks",
+            "5 CANCELLED",
+            {**CANCELLED, "old": "CANCELLED", "young": "CANCELLED"},
+        ),
+        (
+            "purge --all --finished --older-than=7d --status=failed",
+            "1 FAILED task",
+            "1 DELETED",
+            {"long ago": None},
+        ),
+        (
+            "purge --all --finished --older-than=7d",
+            "2 FINISHED tasks",
+            "2 DELETED",
+            {"long ago": None, "done": None},
+        ),
     ],
 )
 def test_all_that_match_are_counted_and_then_changed_under_the_name_of_the_user_and_no_others(
@@ -367,18 +465,29 @@ def test_all_that_match_are_counted_and_then_changed_under_the_name_of_the_user_
     assert run(*given, "--no-input")[0].endswith(f"\n{done}\n")
     expected = {**before, **{made[name].pk: status for name, status in after.items()}}
     assert statuses() == {id_: status for id_, status in expected.items() if status}
-    assert {(entry.actor.partition(":")[0], entry.reason) for entry in OF_TASKS.all()} == {("shell", "a storm")}
+    assert {(entry.actor.partition(":")[0], entry.reason) for entry in OF_TASKS.all()} == {
+        ("shell", "a storm")
+    }
 
 
-def test_what_matches_is_told_by_names_and_codes_or_as_json_and_a_misspelt_name_with_one_that_is_near() -> None:
+def test_what_matches_is_told_by_names_and_codes_or_as_json_and_a_misspelt_name_with_one_that_is_near() -> (
+    None
+):
     failures(2, task_name="shop.pay")
     failures(1, task_name="shop.pay", error_code="NO_ROOM")
     kinds = "3 FAILED tasks\n        2  shop.pay  OH_NO\n        1  shop.pay  NO_ROOM\n"
     assert run("retry", "--name=shop.pay", "--dry-run") == (kinds, "")
-    assert "did you mean 'tests.apps.project.tasks.noop'" in run("retry", "--name=tests.apps.project.tasks.nopp")[0]
+    assert (
+        "did you mean 'tests.apps.project.tasks.noop'"
+        in run("retry", "--name=tests.apps.project.tasks.nopp")[0]
+    )
     known = run("retry", f"--name={tasks.noop.name}")[0]
     assert known == "0 FAILED tasks\nNothing changed.\n", "it is known, and did not fail"
-    assert machine("retry", "--code=OH_NO", "--no-input") == {"matched": 2, "more": False, "verdicts": {"RETRIED": 2}}
+    assert machine("retry", "--code=OH_NO", "--no-input") == {
+        "matched": 2,
+        "more": False,
+        "verdicts": {"RETRIED": 2},
+    }
 
 
 @pytest.mark.parametrize(
@@ -421,7 +530,9 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_it_asks_before_it_purges_and_needs_no_input_where_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_asks_before_it_purges_and_needs_no_input_where_nobody_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     id_ = TaskFactory().pk
     for stdin, said in [
         (Terminal("\n"), "horsies_task: nothing was changed"),

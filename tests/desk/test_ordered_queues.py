@@ -45,7 +45,13 @@ def ordered(policy: str = "stop", **columns: Any) -> None:
 def stop(key: Any = "acme", behind: int = 2, **columns: Any) -> uuid.UUID:
     """Put a failed task that stops its key into the table, and tasks behind it; return its id."""
     kwargs = {"customer": key}
-    held = {"queue_name": "mail", "kwargs": kwargs, "partition_key": json.dumps(kwargs), "ordered": True, **columns}
+    held = {
+        "queue_name": "mail",
+        "kwargs": kwargs,
+        "partition_key": json.dumps(kwargs),
+        "ordered": True,
+        **columns,
+    }
     failed: uuid.UUID = TaskFactory(status="FAILED", order_stop="stop", **held).pk
     version = Queue.objects.get(pk="mail").partition_version
     TaskFactory.create_batch(behind, parked=True, partition_version=version, **held)
@@ -53,7 +59,9 @@ def stop(key: Any = "acme", behind: int = 2, **columns: Any) -> uuid.UUID:
 
 
 @pytest.mark.parametrize("door", ["function", "button"])
-def test_a_skip_gives_up_the_failed_task_and_the_next_one_starts(claimer: Claimers, door: str) -> None:
+def test_a_skip_gives_up_the_failed_task_and_the_next_one_starts(
+    claimer: Claimers, door: str
+) -> None:
     ordered()
     failed, worker = stop(behind=2), claimer(mail=1)
     assert worker.run_pass(sync=9).claims == []
@@ -67,7 +75,11 @@ def test_a_skip_gives_up_the_failed_task_and_the_next_one_starts(claimer: Claime
     assert len(worker.run_pass(sync=9).claims) == 1
     assert Task.objects.get(pk=failed).status == "FAILED"
     written, *more = AuditEntry.objects.filter(action__endswith=".skip").order_by("pk")
-    assert (written.action, written.subject, written.reason) == ("queue.skip", "mail", "broken data")
+    assert (written.action, written.subject, written.reason) == (
+        "queue.skip",
+        "mail",
+        "broken data",
+    )
     assert (written.actor == "ann") == (door == "function")
     assert written.before == {"task": str(failed)}, "and not the key, which contains arguments"
     of_the_task = [("task.skip", str(failed), "broken data")] if door == "button" else []
@@ -79,7 +91,13 @@ def test_the_values_of_a_key_are_those_of_the_arguments_in_any_type(key: Any) ->
     """Naive: 7 and "7" are one key, or the order of the keys of an object counts."""
     ordered()
     (id_,) = put(queue="mail", kwargs=[json.dumps({"other": 1, "customer": key})])
-    ended = {"status": "FAILED", "finished_at": now(), "error_code": "X", "result": error("X"), "claim_generation": 1}
+    ended = {
+        "status": "FAILED",
+        "finished_at": now(),
+        "error_code": "X",
+        "result": error("X"),
+        "claim_generation": 1,
+    }
     Task.objects.filter(pk=id_).update(order_stop="stop", **ended)
     with pytest.raises(QueueError, match="no failed task stops the key"):
         queues.skip("mail", {"customer": "another"}, **WHO)
@@ -105,7 +123,9 @@ def test_the_values_of_a_key_are_those_of_the_arguments_in_any_type(key: Any) ->
         ("mail", {"customer": 7}, {"actor": ""}, "no task of queue 'mail' was skipped: actor must be"),
     ],
 )  # fmt: skip
-def test_a_skip_that_cannot_be_says_why(name: str, key: dict[str, Any], more: dict[str, Any], said: str) -> None:
+def test_a_skip_that_cannot_be_says_why(
+    name: str, key: dict[str, Any], more: dict[str, Any], said: str
+) -> None:
     ordered()
     limit("twin", partition_by_args=[], partition_by_task=True, partition_policy="coalesce")
     limit("default", partition_by_task=True, partition_policy="stop")
@@ -123,12 +143,17 @@ def test_a_skip_says_which_task_comes_before_the_failed_one() -> None:
     failed = stop(key=7)
     Task.objects.filter(pk=retried).update(claim_generation=1)
 
-    with pytest.raises(QueueError, match=f"now: task {retried} comes first in it and is PENDING; see"):
+    with pytest.raises(
+        QueueError, match=f"now: task {retried} comes first in it and is PENDING; see"
+    ):
         queues.skip("mail", {"customer": 7}, **WHO)
     Task.objects.filter(pk=retried).delete()
 
     Task.objects.filter(pk=failed).update(order_stop="cancel")
-    with pytest.raises(QueueError, match=f"task {failed} comes first in it and is FAILED: those behind it are being"):
+    with pytest.raises(
+        QueueError,
+        match=f"task {failed} comes first in it and is FAILED: those behind it are being",
+    ):
         queues.skip("mail", {"customer": 7}, **WHO)
 
 
@@ -138,19 +163,25 @@ def test_the_command_skips_by_the_task_and_any_arguments_in_json_or_else_texts()
     ids = [stop(partition_key=json.dumps({"": "shop.pay", **key})) for key in keys]
     how = ("--task=shop.pay", "--reason=bad")
     said = f"Skipped task {ids[0]}: the next one of its key starts.\n"
-    other = refusal("skip", "mail", "--key=customer=7", "--key=region=eu", "--task=shop.other", "--reason=bad")
+    other = refusal(
+        "skip", "mail", "--key=customer=7", "--key=region=eu", "--task=shop.other", "--reason=bad"
+    )
     assert "no failed task stops the key" in other
     assert run("skip", "mail", "--key", "customer=7", "--key", "region=eu", *how) == said
     told = machine("skip", "mail", "--key", 'customer="7"', "--key=region=eu", *how)
     assert told == {"skipped": str(ids[1])}
     run("skip", "mail", "--key", "customer=a=b", "--key", "region=eu", *how)
     assert overview.keys("mail") == []
-    assert "no failed task stops the key" in refusal("skip", "mail", "--key", "customer=7", "--key", "region=eu", *how)
+    assert "no failed task stops the key" in refusal(
+        "skip", "mail", "--key", "customer=7", "--key", "region=eu", *how
+    )
     assert "a skip needs a reason" in refusal("skip", "mail", "--key", "customer=7")
     assert "'customer' is not NAME=VALUE" in refusal("skip", "mail", "--key", "customer")
 
 
-def test_the_command_sets_a_policy_and_tells_it_in_words_and_what_is_stopped_and_what_to_do() -> None:
+def test_the_command_sets_a_policy_and_tells_it_in_words_and_what_is_stopped_and_what_to_do() -> (
+    None
+):
     said = run("set", "mail", "--partition-by-args=customer", "--partition-policy=stop")
     assert 'mail: partition_policy: null -> "stop"' in said
     assert "1 per partition; ordered, a failed task stops its key" in run("list")
@@ -176,10 +207,15 @@ def test_the_command_sets_a_policy_and_tells_it_in_words_and_what_is_stopped_and
 
 
 def test_the_admin_shows_the_policy_and_the_stopped_keys_but_keys_only_to_those_who_may() -> None:
-    everything, viewer = client_with("view_queue", "view_task", "view_payload"), client_with("view_queue")
+    everything, viewer = (
+        client_with("view_queue", "view_task", "view_payload"),
+        client_with("view_queue"),
+    )
     with CaptureQueriesContext(connection) as read:
         html = body(viewer, URL)
-    assert not [query for query in read.captured_queries if "first_of" in query["sql"]], "it has no policy"
+    assert not [query for query in read.captured_queries if "first_of" in query["sql"]], (
+        "it has no policy"
+    )
     assert table(html, "horsies-limits")[-1] == ["Policy of partitions", "–", "–", "–"]
     ordered()
     failed = stop(behind=3)
@@ -187,7 +223,12 @@ def test_the_admin_shows_the_policy_and_the_stopped_keys_but_keys_only_to_those_
     assert [(row[0], row[3]) for row in table(html, "horsies-stopped")] == [(escape(HELD), "3")]
     assert f'<a href="{page_of(Task.objects.get(pk=failed))}">shop.tasks.send_receipt</a>' in html
     for page in (html, body(viewer, URL)):
-        says(page, "Keys that a failed task stops", "ordered, a failed task stops its key", "1 per partition")
+        says(
+            page,
+            "Keys that a failed task stops",
+            "ordered, a failed task stops its key",
+            "1 per partition",
+        )
     queues.skip("mail", {"customer": "acme"}, **WHO)
     after = body(everything, URL)
     assert "Keys that a failed task stops" not in after
@@ -195,7 +236,9 @@ def test_the_admin_shows_the_policy_and_the_stopped_keys_but_keys_only_to_those_
     assert table(after, "horsies-audit")[0][3] == f"task: {failed}"
 
 
-def test_a_key_that_is_stopped_is_told_once_and_other_failures_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_is_stopped_is_told_once_and_other_failures_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Naive: every failure of an ordered queue, also one that is retried, or whose policy goes on."""
     got: list[dict[str, Any]] = []
 
@@ -214,8 +257,16 @@ def test_a_key_that_is_stopped_is_told_once_and_other_failures_are_not(monkeypat
     first, second = fails.send("b"), fails.send("b")
     drain(raise_errors=False)
     (found,) = got
-    assert (found["task_id"], found["task_name"], found["queue_name"]) == (first.task_id, tasks.raises.name, "mail")
-    assert (found["partition"], found["attempt"], dict(found["metadata"])) == ('{"message": "b"}', 1, {})
+    assert (found["task_id"], found["task_name"], found["queue_name"]) == (
+        first.task_id,
+        tasks.raises.name,
+        "mail",
+    )
+    assert (found["partition"], found["attempt"], dict(found["metadata"])) == (
+        '{"message": "b"}',
+        1,
+        {},
+    )
     assert found["sender"] is tasks.raises.definition
     assert Task.objects.get(pk=second.task_id).status == "PENDING"
 
@@ -243,7 +294,9 @@ def declared(settings: Any) -> None:
 
 
 @pytest.mark.parametrize("send", SENDS.values(), ids=SENDS)
-def test_a_queue_that_is_ordered_takes_no_delay_and_no_priority(request: Any, send: Callable[[], Any]) -> None:
+def test_a_queue_that_is_ordered_takes_no_delay_and_no_priority(
+    request: Any, send: Callable[[], Any]
+) -> None:
     """Naive: what was ordered live refuses by the error of the driver, as DataError."""
     queues.change("mail", LIVE, actor="ann")
     said = 'queue "mail" is ordered: its tasks run in the order'
@@ -251,14 +304,21 @@ def test_a_queue_that_is_ordered_takes_no_delay_and_no_priority(request: Any, se
         with pytest.raises(TaskSendError, match=said) as caught, around:
             send()
         assert "\n" not in caught.value.message
-        assert (caught.value.code, caught.value.retryable) == (TaskSendErrorCode.VALIDATION_FAILED, False)
+        assert (caught.value.code, caught.value.retryable) == (
+            TaskSendErrorCode.VALIDATION_FAILED,
+            False,
+        )
     request.getfixturevalue("declared")
-    with pytest.raises(TaskSendError, match="'mail' is ordered, so its tasks run in the order.*another queue"):
+    with pytest.raises(
+        TaskSendError, match="'mail' is ordered, so its tasks run in the order.*another queue"
+    ):
         send()
     assert not Task.objects.exists()
 
 
-def test_usual_sends_to_an_ordered_queue_are_sent_and_run_in_the_order_of_the_calls(declared: None) -> None:
+def test_usual_sends_to_an_ordered_queue_are_sent_and_run_in_the_order_of_the_calls(
+    declared: None,
+) -> None:
     """Naive: the rows of one INSERT have the same time, and their ids or the lanes decide."""
     queues.change("mail", LIVE, actor="ann")
     tasks.add.with_options(queue="mail", priority=100).send(1, 2)
@@ -269,7 +329,9 @@ def test_usual_sends_to_an_ordered_queue_are_sent_and_run_in_the_order_of_the_ca
     drain()
     Task.objects.all()._raw_delete("default")
     queues.change("mail", {**LIVE, "partition_by_args": ["b"]}, actor="ann")
-    handles = tasks.add.with_options(queue="mail").send_many([{"a": number, "b": 1} for number in range(20)])
+    handles = tasks.add.with_options(queue="mail").send_many(
+        [{"a": number, "b": 1} for number in range(20)]
+    )
     last = tasks.add.with_options(queue="mail").send(0, 1)
     assert drain() == 21
     ran = Task.objects.order_by("started_at").values_list("pk", flat=True)
@@ -293,7 +355,16 @@ def test_a_node_that_the_database_refuses_fails_with_the_reason() -> None:
 
 
 def test_a_schedule_of_an_ordered_queue_has_no_priority(declared: None) -> None:
-    definition = {"task": tasks.add.name, "pattern": "daily at 04:30", "queue": "mail", "kwargs": {"a": 1}}
-    assert problems("nightly", definition) == problems("nightly", {**definition, "priority": 100}) == []
+    definition = {
+        "task": tasks.add.name,
+        "pattern": "daily at 04:30",
+        "queue": "mail",
+        "kwargs": {"a": 1},
+    }
+    assert (
+        problems("nightly", definition)
+        == problems("nightly", {**definition, "priority": 100})
+        == []
+    )
     ((key, text),) = problems("nightly", {**definition, "priority": 5})
     assert (key, "'mail' run in the order in which they were sent" in text) == ("priority", True)

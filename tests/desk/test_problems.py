@@ -32,7 +32,13 @@ from tests.apps.project import flows
 from tests.conftest import Claimers, Connect, limit, put, sql, wait_until
 from tests.desk.test_admin_overview import counted
 from tests.support.commands import ran
-from tests.support.factories import ScheduleTickFactory, TaskFactory, WorkerFactory, living_worker, now
+from tests.support.factories import (
+    ScheduleTickFactory,
+    TaskFactory,
+    WorkerFactory,
+    living_worker,
+    now,
+)
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -56,9 +62,15 @@ def told(boss: Client) -> Told:
             [one[key] for key in keys] for one in found
         ]
         critical = any(one["severity"] == "critical" for one in found)
-        assert (answer.status_code, printed["healthy"]) == ((503, False) if critical else (200, True))
+        assert (answer.status_code, printed["healthy"]) == (
+            (503, False) if critical else (200, True)
+        )
         assert code == (critical if failing is None else failing)
-        assert all(dt.datetime.fromisoformat(one["since"]).utcoffset() is not None for one in found if one["since"])
+        assert all(
+            dt.datetime.fromisoformat(one["since"]).utcoffset() is not None
+            for one in found
+            if one["since"]
+        )
         return found
 
     return both
@@ -84,7 +96,12 @@ def age(found: dict[str, Any]) -> dt.timedelta:
 
 
 def test_a_busy_system_without_faults_has_no_problem(told: Told, claimer: Claimers) -> None:
-    living_worker("default", "mail", "bulk", task_names=[NOOP, "tests.nothing", "tests.apps.project.flows.number"])
+    living_worker(
+        "default",
+        "mail",
+        "bulk",
+        task_names=[NOOP, "tests.nothing", "tests.apps.project.flows.number"],
+    )
     limit("mail", partition_by_args=["tenant"], partition_max_concurrency=1)
     put(20, queue="mail", kwargs=[f'{{"tenant": {n % 2}}}' for n in range(20)])
     busy = claimer(mail=1)
@@ -119,9 +136,13 @@ def test_critical_problems_come_first_then_worse_ones_then_older_ones(told: Told
         TaskFactory(queue_name=name, sent_at=now() - minutes * MINUTE)
     found = [(one["code"], one["subject"]) for one in told()]
     by_age = ["queue default", "queue bulk", "queue mail"]
-    assert found == [(code, name) for code in ("NO_LIVING_WORKER", "WAITS_TOO_LONG") for name in by_age]
+    assert found == [
+        (code, name) for code in ("NO_LIVING_WORKER", "WAITS_TOO_LONG") for name in by_age
+    ]
     page = (Path(__file__).parents[2] / "docs" / "reference" / "status.md").read_text()
-    assert {code: code.severity for code in ProblemCode} == dict(re.findall(r"^\| `([A-Z_]+)` \| (\w+) \|", page, re.M))
+    assert {code: code.severity for code in ProblemCode} == dict(
+        re.findall(r"^\| `([A-Z_]+)` \| (\w+) \|", page, re.M)
+    )
 
 
 # The database
@@ -131,7 +152,9 @@ def blockers(**older: Any) -> list[tuple[Any, ...]]:
     return [tuple(one[:5]) for one in HealthStore(connection).blockers(older.get("older"))]
 
 
-def test_a_lock_that_conflicts_with_writing_to_a_table_of_the_queue_blocks_it(connect: Connect) -> None:
+def test_a_lock_that_conflicts_with_writing_to_a_table_of_the_queue_blocks_it(
+    connect: Connect,
+) -> None:
     conn, harmless = connect(), ("ROW EXCLUSIVE", "SHARE UPDATE EXCLUSIVE")
     for mode in (*harmless, "SHARE", "SHARE ROW EXCLUSIVE", "EXCLUSIVE"):
         with conn.transaction():
@@ -150,13 +173,19 @@ def test_a_vacuum_that_holds_a_lock_to_shorten_a_table_blocks_nobody(connect: Co
     with conn.transaction(), transaction.atomic(), connection.cursor() as cursor:
         conn.execute("LOCK TABLE horsies_audit IN ACCESS EXCLUSIVE MODE")
         assert [one[0] for one in blockers()] == [conn.info.backend_pid]
-        cursor.execute(f"CREATE TEMPORARY VIEW pg_stat_progress_vacuum AS SELECT {conn.info.backend_pid} AS pid")
-        cursor.execute("SELECT set_config('search_path', 'pg_temp, ' || current_schema() || ', pg_catalog', true)")
+        cursor.execute(
+            f"CREATE TEMPORARY VIEW pg_stat_progress_vacuum AS SELECT {conn.info.backend_pid} AS pid"
+        )
+        cursor.execute(
+            "SELECT set_config('search_path', 'pg_temp, ' || current_schema() || ', pg_catalog', true)"
+        )
         assert blockers() == []
         transaction.set_rollback(True)
 
 
-def test_a_transaction_that_has_locked_a_table_for_five_seconds_is_told_by_both(told: Told, connect: Connect) -> None:
+def test_a_transaction_that_has_locked_a_table_for_five_seconds_is_told_by_both(
+    told: Told, connect: Connect
+) -> None:
     conn = connect()
     with conn.transaction():
         conn.execute("SET LOCAL application_name = 'psql'")
@@ -192,7 +221,9 @@ def test_a_transaction_that_waits_for_a_lock_blocks_those_behind_it(connect: Con
 
 def count(task: str, queue: str = "default", timed: bool = True, **results: int) -> None:
     """Add results of a task to the history, as a worker does, each with a duration unless it is not ``timed``."""
-    counted(*((queue, task, result, n) for result, n in results.items()), seconds=0 if timed else -1)
+    counted(
+        *((queue, task, result, n) for result, n in results.items()), seconds=0 if timed else -1
+    )
 
 
 def earlier(span: dt.timedelta, width: int) -> None:
@@ -203,10 +234,16 @@ def earlier(span: dt.timedelta, width: int) -> None:
 @pytest.mark.parametrize(
     ("results", "said"),
     [
-        ({"UNHANDLED_ERROR": 20, "COMPLETED": 180}, "20 tasks shop.pay failed in the last 15 minutes, of 200"),
+        (
+            {"UNHANDLED_ERROR": 20, "COMPLETED": 180},
+            "20 tasks shop.pay failed in the last 15 minutes, of 200",
+        ),
         ({"UNHANDLED_ERROR": 20, "COMPLETED": 181}, None),
         ({"UNHANDLED_ERROR": 19, "COMPLETED": 1}, None),
-        ({"TASK_TIMEOUT": 15, "MY_CODE": 5, "RETURNED": 60, "CANCELLED": 60, "EXPIRED": 60}, "20 tasks shop.pay"),
+        (
+            {"TASK_TIMEOUT": 15, "MY_CODE": 5, "RETURNED": 60, "CANCELLED": 60, "EXPIRED": 60},
+            "20 tasks shop.pay",
+        ),
         ({"MY_CODE": 20, "RETURNED": 60, "CANCELLED": 60, "EXPIRED": 61}, None),
         ({"UNHANDLED_ERROR": 20, "COMPLETED": 180, "RETRIED": 5_000}, "20 tasks shop.pay"),
         ({"RETURNED": 5_000}, None),
@@ -217,7 +254,9 @@ def earlier(span: dt.timedelta, width: int) -> None:
         ({"UNHANDLED_ERROR": 3, "RETRIED": 9}, "all 3 tasks"),
     ],
 )
-def test_a_task_that_fails_often_is_told_by_both(told: Told, results: Any, said: str | None) -> None:
+def test_a_task_that_fails_often_is_told_by_both(
+    told: Told, results: Any, said: str | None
+) -> None:
     count("shop.pay", **results)
     count("shop.other", COMPLETED=9_000)
     found = told()
@@ -227,11 +266,15 @@ def test_a_task_that_fails_often_is_told_by_both(told: Told, results: Any, said:
         only(found, "FAILURES", "task shop.pay", said)
 
 
-def test_failures_count_for_15_minutes_or_if_nothing_else_came_of_the_task_for_a_day(told: Told) -> None:
+def test_failures_count_for_15_minutes_or_if_nothing_else_came_of_the_task_for_a_day(
+    told: Told,
+) -> None:
     for queue in ("default", "mail"):
         count("shop.pay", queue=queue, UNHANDLED_ERROR=10, COMPLETED=50)
     count("shop.worse", UNHANDLED_ERROR=50, COMPLETED=50)
-    assert [one["subject"] for one in told()] == ["task shop.worse", "task shop.pay"], "over all queues"
+    assert [one["subject"] for one in told()] == ["task shop.worse", "task shop.pay"], (
+        "over all queues"
+    )
     earlier(16 * MINUTE, 60)
     assert told() == []
     count("shop.tidy", UNHANDLED_ERROR=3)
@@ -260,7 +303,9 @@ def test_a_task_that_ends_three_children_is_told_by_both_and_one_whose_worker_di
         summaries.kept.clear()
         page = boss.get(reverse("admin:app_list", args=("horsies",))).content.decode()
         (link,) = set(re.findall(r'href="([^"]*)">These tasks<', page))
-        assert str(retried.pk) in boss.get(link.replace("&amp;", "&")).content.decode(), "it waits for its retry"
+        assert str(retried.pk) in boss.get(link.replace("&amp;", "&")).content.decode(), (
+            "it waits for its retry"
+        )
         Task.objects.all().delete()
         earlier(16 * MINUTE, 60)
     assert told() == []
@@ -274,19 +319,34 @@ def test_a_partition_that_waits_at_a_limit_is_told_by_both_without_its_value(tol
     limit("mail", partition_by_args=["tenant"], partition_policy="continue")
     living_worker("default", "mail")
     for name in ("default", "mail"):
-        TaskFactory(queue_name=name, parked=True, partition_key='{"tenant": "acme"}', sent_at=now() - 14 * MINUTE)
+        TaskFactory(
+            queue_name=name,
+            parked=True,
+            partition_key='{"tenant": "acme"}',
+            sent_at=now() - 14 * MINUTE,
+        )
     assert told() == []
     Task.objects.update(enqueued_at=now() - 39 * MINUTE)
-    found = only(told(), "PARTITION_WAITS", "queue default", "waiting for 39 min")  # an order, as of mail, is no limit
+    found = only(
+        told(), "PARTITION_WAITS", "queue default", "waiting for 39 min"
+    )  # an order, as of mail, is no limit
     assert 39 * MINUTE <= age(found) < 40 * MINUTE
     assert "acme" not in json.dumps(found)
     queues.pause("default", actor="a test")
     assert told() == []
 
 
-def test_the_oldest_of_so_many_partitions_counts_whatever_its_lane(monkeypatch: pytest.MonkeyPatch) -> None:
-    for place, (lane, priority, minutes) in enumerate((("async", 1, 1), ("async", 9, 5), ("sync", 5, 3))):
-        waiting = {"parked": True, "partition_key": str(place // 2), "sent_at": now() - minutes * MINUTE}
+def test_the_oldest_of_so_many_partitions_counts_whatever_its_lane(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for place, (lane, priority, minutes) in enumerate(
+        (("async", 1, 1), ("async", 9, 5), ("sync", 5, 3))
+    ):
+        waiting = {
+            "parked": True,
+            "partition_key": str(place // 2),
+            "sent_at": now() - minutes * MINUTE,
+        }
         TaskFactory(lane=lane, priority=priority, **waiting)
     TaskFactory(status="RUNNING", sent_at=now() - HOUR)
     TaskFactory(queue_name="mail", sent_at=now() - HOUR)
@@ -301,7 +361,9 @@ def test_the_oldest_of_so_many_partitions_counts_whatever_its_lane(monkeypatch: 
 
 
 @pytest.mark.parametrize("reason", ["unknown", "known", "young", "elsewhere", "silent", "newer"])
-def test_tasks_that_no_living_worker_of_their_queue_knows_are_told_by_both(told: Told, reason: str) -> None:
+def test_tasks_that_no_living_worker_of_their_queue_knows_are_told_by_both(
+    told: Told, reason: str
+) -> None:
     living_worker("default", task_names=["shop.pay"], wire=1)
     living_worker("mail", task_names=["shop.gone"])
     if reason == "silent":
@@ -315,7 +377,9 @@ def test_tasks_that_no_living_worker_of_their_queue_knows_are_told_by_both(told:
     TaskFactory(lane="async", priority=3, sent_at=sent_at + 30 * SECOND, **columns)
     TaskFactory(task_name="shop.pay", sent_at=sent_at)
     if reason in ("unknown", "silent", "newer"):
-        found = only(told(), "UNKNOWN_TASK", f"task {name}", f"3 due tasks {name} of queue default wait")
+        found = only(
+            told(), "UNKNOWN_TASK", f"task {name}", f"3 due tasks {name} of queue default wait"
+        )
         assert 4 * MINUTE <= age(found) < 5 * MINUTE
     else:
         assert told() == []
@@ -326,7 +390,9 @@ def test_tasks_that_failed_because_no_worker_knew_them_are_told(told: Told) -> N
     count("shop.gone", WORKER_RESOLUTION_ERROR=2, COMPLETED=900)
     count("shop.pay", UNHANDLED_ERROR=2, COMPLETED=900)
 
-    only(told(), "UNKNOWN_TASK", "task shop.gone", "2 tasks shop.gone failed in the last 15 minutes")
+    only(
+        told(), "UNKNOWN_TASK", "task shop.gone", "2 tasks shop.gone failed in the last 15 minutes"
+    )
 
 
 def test_a_task_that_waits_and_failed_for_its_unknown_name_is_told_once(told: Told) -> None:
@@ -364,9 +430,14 @@ def make(name: str, since: dt.datetime, **definition: Any) -> None:
     Schedule.objects.filter(pk=name).update(since=since, next_at=since)
 
 
-def test_schedules_that_no_scheduler_loads_or_keeps_are_told_by_both(told: Told, settings: Any) -> None:
+def test_schedules_that_no_scheduler_loads_or_keeps_are_told_by_both(
+    told: Told, settings: Any
+) -> None:
     nightly = {"task": NOOP, "pattern": "daily at 04:30", "zone": "UTC"}
-    settings.HORSIES = {**project.HORSIES, "SCHEDULES": {"nightly": nightly, "off": {**nightly, "enabled": False}}}
+    settings.HORSIES = {
+        **project.HORSIES,
+        "SCHEDULES": {"nightly": nightly, "off": {**nightly, "enabled": False}},
+    }
     said = "the code declares 1 schedule, but no scheduler has loaded them"
     found = only(told(), "NO_SCHEDULER", "schedules", said)
     assert found["since"] is None
@@ -431,7 +502,9 @@ def test_a_schedule_whose_last_two_tasks_failed_is_told_by_both(told: Told, tick
 
 
 @pytest.mark.parametrize("how", ["late", "all", "cannot", "punctual"])
-def test_fire_times_that_were_left_out_are_told_by_both_for_a_day(told: Told, tick: Tick, how: str) -> None:
+def test_fire_times_that_were_left_out_are_told_by_both_for_a_day(
+    told: Told, tick: Tick, how: str
+) -> None:
     begin = (now() - 9 * HOUR).replace(minute=0, second=0, microsecond=0)
     make("nightly", begin, catch_up="all" if how == "all" else "latest")
     if how == "cannot":
@@ -455,7 +528,9 @@ def test_fire_times_that_were_left_out_are_told_by_both_for_a_day(told: Told, ti
 # Workflows
 
 
-def test_a_run_that_an_error_paused_is_told_by_both_and_one_that_somebody_paused_is_not(told: Told) -> None:
+def test_a_run_that_an_error_paused_is_told_by_both_and_one_that_somebody_paused_is_not(
+    told: Told,
+) -> None:
     wanted, flow = Workflow("wanted"), Workflow("order", on_error="pause")
     wanted.add(flows.number, 1)
     flow.add(flows.broken)
@@ -478,7 +553,9 @@ def test_a_run_that_was_not_undone_is_told_by_both_until_it_is_retried(told: Tol
     flow.add(flows.broken, after=flow.add(flows.charge, 1, undo=flows.broken_undo))
     handle = flow.send()
     drain(raise_errors=False)
-    WorkflowNode.objects.filter(finished_at__isnull=False).update(finished_at=now() - HOUR)  # the undo took an hour
+    WorkflowNode.objects.filter(finished_at__isnull=False).update(
+        finished_at=now() - HOUR
+    )  # the undo took an hour
     WorkflowRun.objects.update(sent_at=now() - 3 * HOUR)
     said = f"1 run of workflow order was not undone completely, first {handle.workflow_id}"
     assert age(only(told(), "RUNS_STAND_STILL", "workflow order", said)) < MINUTE

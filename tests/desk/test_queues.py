@@ -37,19 +37,30 @@ def in_force(name: str) -> int | None:
     return QueueLimits.objects.get(pk=name).max_concurrency
 
 
-def test_a_change_is_in_force_at_once_wakes_workers_and_is_audited_with_before_and_after(connect: Connect) -> None:
+def test_a_change_is_in_force_at_once_wakes_workers_and_is_audited_with_before_and_after(
+    connect: Connect,
+) -> None:
     listener = connect()
     listener.execute(f"LISTEN {channel_prefix(listener)}_new")
-    changed = queues.change("mail", {"max_concurrency": 3, "priority": 7}, actor="ann", reason="slow partner")
+    changed = queues.change(
+        "mail", {"max_concurrency": 3, "priority": 7}, actor="ann", reason="slow partner"
+    )
     assert changed == ["max_concurrency", "priority"]
     (heard,) = listener.notifies(timeout=10, stop_after=1)
     assert heard.payload.split(" ")[1] == "mail"
     assert (in_force("mail"), Queue.objects.get(pk="mail").priority) == (3, 7)
     entry = AuditEntry.objects.get()
-    assert (entry.actor, entry.action, entry.subject, entry.reason) == ("ann", "queue.set", "mail", "slow partner")
+    assert (entry.actor, entry.action, entry.subject, entry.reason) == (
+        "ann",
+        "queue.set",
+        "mail",
+        "slow partner",
+    )
     assert entry.before == {"max_concurrency": None, "priority": 1}
     assert entry.after == {"max_concurrency": 3, "priority": 7}
-    assert queues.change("mail", {"max_concurrency": 3, "local_limit": 2}, actor="ann") == ["local_limit"]
+    assert queues.change("mail", {"max_concurrency": 3, "local_limit": 2}, actor="ann") == [
+        "local_limit"
+    ]
     assert AuditEntry.objects.latest("id").after == {"local_limit": 2}
 
 
@@ -64,7 +75,9 @@ AGAIN: dict[str, Callable[[], list[str]]] = {
 
 
 @pytest.mark.parametrize("verb", AGAIN)
-def test_a_change_that_changes_nothing_locks_and_audits_nothing(connect: Connect, verb: str) -> None:
+def test_a_change_that_changes_nothing_locks_and_audits_nothing(
+    connect: Connect, verb: str
+) -> None:
     queues.pause("bulk", actor="ann", reason="full disk")
     queues.override("bulk", {"local_limit": 2}, actor="ann", reason="sale")
     entries = AuditEntry.objects.count()
@@ -73,61 +86,122 @@ def test_a_change_that_changes_nothing_locks_and_audits_nothing(connect: Connect
         pass_.execute("SELECT FROM horsies_limits")
         assert AGAIN[verb]() == []
     assert AuditEntry.objects.count() == entries
-    assert "paused_by" in queues.pause("bulk", actor="bob", reason="full disk"), "by somebody else it is a change"
-    later = {"actor": "ann", "reason": "another sale", "until": dt.datetime.now(dt.UTC) + dt.timedelta(hours=1)}
-    assert {"override_reason", "override_until"} <= set(queues.override("bulk", {"local_limit": 2}, **later))
+    assert "paused_by" in queues.pause("bulk", actor="bob", reason="full disk"), (
+        "by somebody else it is a change"
+    )
+    later = {
+        "actor": "ann",
+        "reason": "another sale",
+        "until": dt.datetime.now(dt.UTC) + dt.timedelta(hours=1),
+    }
+    assert {"override_reason", "override_until"} <= set(
+        queues.override("bulk", {"local_limit": 2}, **later)
+    )
 
 
 @pytest.mark.parametrize("inside", [False, True], ids=["alone", "in the caller's transaction"])
-def test_limits_that_are_kept_locked_are_named(connect: Connect, monkeypatch: pytest.MonkeyPatch, inside: bool) -> None:
+def test_limits_that_are_kept_locked_are_named(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, inside: bool
+) -> None:
     monkeypatch.setattr(queues, "TRIES", 2)
     pass_ = connect()
     said = "queue 'mail' was not changed: another transaction keeps the limits locked"
     with pass_.transaction():
         pass_.execute("SELECT FROM horsies_limits")
-        with pytest.raises(QueueError, match=said), transaction.atomic() if inside else nullcontext():
+        with (
+            pytest.raises(QueueError, match=said),
+            transaction.atomic() if inside else nullcontext(),
+        ):
             queues.change("mail", {"max_concurrency": 3}, actor="ann")
     assert (in_force("mail"), AuditEntry.objects.count()) == (None, 0)
 
 
-@pytest.mark.parametrize("verb", [queues.change, queues.pause, queues.resume, queues.override, queues.clear])
+@pytest.mark.parametrize(
+    "verb", [queues.change, queues.pause, queues.resume, queues.override, queues.clear]
+)
 def test_an_unknown_queue_is_refused_with_what_to_do(verb: Callable[..., Any]) -> None:
     limits = [{"max_concurrency": 3}] if verb in (queues.change, queues.override) else []
-    with pytest.raises(QueueError, match=r"no queue 'nowhere' in the database; declare it in HORSIES\['QUEUES'\]"):
+    with pytest.raises(
+        QueueError, match=r"no queue 'nowhere' in the database; declare it in HORSIES\['QUEUES'\]"
+    ):
         verb("nowhere", *limits, actor="ann", reason="sale")
     assert not Queue.objects.filter(pk="nowhere").exists()
 
 
 FROM_ONE = ("local_limit", "partition_max_concurrency", "partition_local_limit", "priority")
 NO_NAMES = ("tenant", [1], [""], ["a\x00"])
-NOT_OF_ALL = {"local_limit": 3, "priority": 3, "partition_by_task": True, "partition_policy": "stop"}
+NOT_OF_ALL = {
+    "local_limit": 3,
+    "priority": 3,
+    "partition_by_task": True,
+    "partition_policy": "stop",
+}
 
 
 @pytest.mark.parametrize(
     ("name", "columns", "words"),
     [
         ("mail", {}, "nothing to change"),
-        ("mail", {"max_concurrency": -1}, r"a whole number from 0 to 1_000_000 \(0 lets no task start\)"),
-        *(("mail", {"max_concurrency": wrong}, f"not {wrong!r}") for wrong in (1_000_001, "3", 3.0, True)),
+        (
+            "mail",
+            {"max_concurrency": -1},
+            r"a whole number from 0 to 1_000_000 \(0 lets no task start\)",
+        ),
+        *(
+            ("mail", {"max_concurrency": wrong}, f"not {wrong!r}")
+            for wrong in (1_000_001, "3", 3.0, True)
+        ),
         *(("mail", {key: 0}, f"{key} must be a whole number from 1") for key in FROM_ONE),
         *(("mail", {"priority": wrong}, f"not {wrong}") for wrong in (101, None)),
-        *(("mail", {"partition_by_args": wrong}, "must be a list of argument names") for wrong in NO_NAMES),
+        *(
+            ("mail", {"partition_by_args": wrong}, "must be a list of argument names")
+            for wrong in NO_NAMES
+        ),
         ("mail", {"partition_by_args": ["a", "a"]}, "name each argument once"),
         ("mail", {"partition_by_task": 1}, "partition_by_task must be True or False"),
-        ("mail", {"partition_policy": "halt"}, "one of stop, continue, cancel, coalesce, or None, not 'halt'"),
+        (
+            "mail",
+            {"partition_policy": "halt"},
+            "one of stop, continue, cancel, coalesce, or None, not 'halt'",
+        ),
         ("mail", {"partition_policy": True}, "or None, not True"),
-        ("mail", {"partition_policy": "stop"}, "'stop' requires partition_by_args or partition_by_task"),
-        ("mail", {"partition_policy": "coalesce", "partition_by_args": []}, "merges only equal tasks"),
-        ("mail", {"partition_policy": "coalesce", "partition_by_task": True}, "merges only equal tasks"),
-        ("mail", {**ORDERED, "partition_max_concurrency": 2}, "requires partition_max_concurrency=None: the tasks of"),
-        ("mail", {**ORDERED, "partition_local_limit": 1}, "requires partition_local_limit=None: the tasks of one"),
+        (
+            "mail",
+            {"partition_policy": "stop"},
+            "'stop' requires partition_by_args or partition_by_task",
+        ),
+        (
+            "mail",
+            {"partition_policy": "coalesce", "partition_by_args": []},
+            "merges only equal tasks",
+        ),
+        (
+            "mail",
+            {"partition_policy": "coalesce", "partition_by_task": True},
+            "merges only equal tasks",
+        ),
+        (
+            "mail",
+            {**ORDERED, "partition_max_concurrency": 2},
+            "requires partition_max_concurrency=None: the tasks of",
+        ),
+        (
+            "mail",
+            {**ORDERED, "partition_local_limit": 1},
+            "requires partition_local_limit=None: the tasks of one",
+        ),
         ("mail", {"max_concurency": 1}, "queue 'mail' has no value 'max_concurency'"),
         ("mail", {"name": "other"}, "queue 'mail' has no value 'name'"),
-        *(("*", {key: value}, "the cluster supports only max_concurrency") for key, value in NOT_OF_ALL.items()),
+        *(
+            ("*", {key: value}, "the cluster supports only max_concurrency")
+            for key, value in NOT_OF_ALL.items()
+        ),
     ],
     ids=str,
 )
-def test_a_value_that_cannot_be_is_refused_and_nothing_changes(name: str, columns: dict[str, Any], words: str) -> None:
+def test_a_value_that_cannot_be_is_refused_and_nothing_changes(
+    name: str, columns: dict[str, Any], words: str
+) -> None:
     with pytest.raises(QueueError, match=words):
         queues.change(name, columns, actor="ann")
     assert not AuditEntry.objects.exists()
@@ -143,7 +217,12 @@ def test_an_override_that_cannot_be_is_refused_and_nothing_changes() -> None:
         ({"until": dt.datetime(2020, 1, 1, tzinfo=dt.UTC)}, "is in the past"),
         ({"until": dt.datetime(9999, 12, 31, tzinfo=dt.UTC)}, "is too far in the future"),
     ):
-        asked: dict[str, Any] = {"limits": {"max_concurrency": 3}, "actor": "ann", "reason": "sale", **given}
+        asked: dict[str, Any] = {
+            "limits": {"max_concurrency": 3},
+            "actor": "ann",
+            "reason": "sale",
+            **given,
+        }
         with pytest.raises(QueueError, match=words):
             queues.override("mail", asked.pop("limits"), **asked)
     assert not AuditEntry.objects.exists()
@@ -152,14 +231,19 @@ def test_an_override_that_cannot_be_is_refused_and_nothing_changes() -> None:
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
-        ({"partition_by_args": None}, "partition_policy='stop' requires partition_by_args or partition_by_task"),
+        (
+            {"partition_by_args": None},
+            "partition_policy='stop' requires partition_by_args or partition_by_task",
+        ),
         ({"partition_policy": "coalesce"}, r"it requires partition_by_args=\[\] \(all arguments\)"),
         ({"partition_max_concurrency": 3}, "requires partition_max_concurrency=None"),
         ({"partition_local_limit": 1}, "requires partition_local_limit=None"),
     ],
     ids=str,
 )
-def test_a_change_is_compared_with_what_the_queue_has_already(columns: dict[str, Any], words: str) -> None:
+def test_a_change_is_compared_with_what_the_queue_has_already(
+    columns: dict[str, Any], words: str
+) -> None:
     """Naive: each column is valid by itself, and the queue has a policy without a rule."""
     queues.change("mail", ORDERED, actor="ann")
     with pytest.raises(QueueError, match=words):
@@ -176,7 +260,9 @@ def test_a_change_is_compared_with_what_the_queue_has_already(columns: dict[str,
 
 def test_in_soft_mode_no_queue_has_a_policy_and_the_cluster_no_cap_but_it_can_be_paused() -> None:
     with override_settings(HORSIES={**HORSIES, "PREFETCH_BUFFER": 4, "CLAIM_LEASE_MS": 5_000}):
-        with pytest.raises(QueueError, match=r"not possible while HORSIES\['PREFETCH_BUFFER'\] is set"):
+        with pytest.raises(
+            QueueError, match=r"not possible while HORSIES\['PREFETCH_BUFFER'\] is set"
+        ):
             queues.change("mail", ORDERED, actor="ann")
         assert queues.change("mail", {"partition_by_task": True}, actor="ann")
         for verb in (queues.change, queues.override):
@@ -187,7 +273,9 @@ def test_in_soft_mode_no_queue_has_a_policy_and_the_cluster_no_cap_but_it_can_be
 
 
 @pytest.mark.promise("S1.35")
-def test_a_pause_starts_nothing_whatever_the_limits_say_and_forgets_none_of_them(claimer: Claimers) -> None:
+def test_a_pause_starts_nothing_whatever_the_limits_say_and_forgets_none_of_them(
+    claimer: Claimers,
+) -> None:
     queues.change("default", {"max_concurrency": 3}, actor="ann")
     queues.override("default", {"max_concurrency": 5}, actor="ann", reason="sale")
     queues.pause("default", actor="bob", reason="full disk")
@@ -195,7 +283,11 @@ def test_a_pause_starts_nothing_whatever_the_limits_say_and_forgets_none_of_them
     worker = claimer()
     assert worker.run_pass(sync=9).claims == []
     (shown,) = overview.queues(["default"])
-    assert (shown.effective["max_concurrency"], shown.paused_by, shown.paused_reason) == (0, "bob", "full disk")
+    assert (shown.effective["max_concurrency"], shown.paused_by, shown.paused_reason) == (
+        0,
+        "bob",
+        "full disk",
+    )
     assert queues.resume("default", actor="bob") == ["paused_at", "paused_by", "paused_reason"]
     assert in_force("default") == 5
     queues.clear("default", actor="bob")
@@ -216,21 +308,31 @@ def test_a_sync_writes_the_settings_and_leaves_overrides_and_pauses_alone() -> N
         assert queues.sync(actor="deploy") == {"mail": ["max_concurrency"], "bulk": of_bulk}
     mail, bulk = Queue.objects.get(pk="mail"), Queue.objects.get(pk="bulk")
     assert (mail.max_concurrency, mail.override, in_force("mail")) == (5, {"max_concurrency": 9}, 9)
-    assert (bulk.partition_by_args, bulk.partition_version, bulk.paused_by) == (["tenant"], 1, "ann")
-    assert {entry.action for entry in AuditEntry.objects.filter(actor="deploy")} == {"queue.declare"}
+    assert (bulk.partition_by_args, bulk.partition_version, bulk.paused_by) == (
+        ["tenant"],
+        1,
+        "ann",
+    )
+    assert {entry.action for entry in AuditEntry.objects.filter(actor="deploy")} == {
+        "queue.declare"
+    }
     fresh = {"QUEUES": {"fresh": {"max_concurrency": 2}}, "CLUSTER_WIDE_CAP": 20}
     with override_settings(HORSIES={**HORSIES, **fresh}):
         changed = queues.sync(actor="deploy")
     assert "max_concurrency" in changed["fresh"]
     assert (in_force("fresh"), in_force("*")) == (2, 20)
-    assert Queue.objects.filter(pk="mail").exists(), "a queue that is declared no more keeps its row"
+    assert Queue.objects.filter(pk="mail").exists(), (
+        "a queue that is declared no more keeps its row"
+    )
 
 
 # Overrides
 
 
 @pytest.mark.promise("S4.18", "S4.23")
-def test_an_override_stands_beside_the_declared_limits_until_it_is_removed(claimer: Claimers) -> None:
+def test_an_override_stands_beside_the_declared_limits_until_it_is_removed(
+    claimer: Claimers,
+) -> None:
     queues.change("default", {"max_concurrency": 2, "local_limit": 9}, actor="ann")
     queues.override("default", {"max_concurrency": 4}, actor="bob", reason="sale")
     put(10)
@@ -238,14 +340,24 @@ def test_an_override_stands_beside_the_declared_limits_until_it_is_removed(claim
     assert len(worker.run_pass(sync=10).claims) == 4
     (shown,) = overview.queues(["default"])
     assert (shown.declared["max_concurrency"], shown.effective["max_concurrency"]) == (2, 4)
-    assert (shown.effective["local_limit"], shown.override_by, shown.override_reason) == (9, "bob", "sale")
+    assert (shown.effective["local_limit"], shown.override_by, shown.override_reason) == (
+        9,
+        "bob",
+        "sale",
+    )
     queues.override("default", {"local_limit": 5}, actor="bob", reason="sale")
     assert in_force("default") == 2, "it replaces the earlier one as a whole"
-    assert set(queues.clear("default", actor="bob", reason="over")) >= {"override", "override_by", "override_reason"}
+    assert set(queues.clear("default", actor="bob", reason="over")) >= {
+        "override",
+        "override_by",
+        "override_reason",
+    }
     assert QueueLimits.objects.get(pk="default").local_limit == 9
     assert worker.run_pass(sync=10).claims == []
     (shown,) = overview.queues(["default"])
-    assert (shown.running, shown.pending, shown.effective["max_concurrency"]) == (4, 6, 2), "beyond the cap"
+    assert (shown.running, shown.pending, shown.effective["max_concurrency"]) == (4, 6, 2), (
+        "beyond the cap"
+    )
     assert (len(overview.permits("default")), overview.partitions("default")) == (4, [])
 
 
@@ -256,12 +368,22 @@ def test_an_override_ends_with_its_time_or_when_nobody_served_its_queue_for_long
     """Of which queues they end, ``tests/worker/test_maintenance_thread.py`` asks; this is about never, and the audit."""
     for name in ("mail", "bulk"):
         queues.override(name, {"max_concurrency": 3}, actor="ann", reason="sale")
-    sql("UPDATE horsies_queues SET override_at = now() - interval '8 days' WHERE override IS NOT NULL")
+    sql(
+        "UPDATE horsies_queues SET override_at = now() - interval '8 days' WHERE override IS NOT NULL"
+    )
     sql("UPDATE horsies_queues SET override_until = now() WHERE name = 'mail'")
     for forget_after in (None, dt.timedelta(days=7)):
-        Reaper(Recovery(), forget_after, ("twin",), uuid.uuid4(), may_judge=lambda seconds: False).tick(connect())
+        Reaper(
+            Recovery(), forget_after, ("twin",), uuid.uuid4(), may_judge=lambda seconds: False
+        ).tick(connect())
         assert (in_force("mail"), in_force("bulk")) == (None, None if forget_after else 3)
     first, second = AuditEntry.objects.filter(action="queue.expire").order_by("id")
     assert (first.actor, first.subject, first.reason) == ("reaper", "mail", "its time was over")
-    assert (first.before["override"], first.before["override_by"]) == ({"max_concurrency": 3}, "ann")
-    assert (second.subject, second.reason) == ("bulk", "no worker served the queue for 7 days, 0:00:00")
+    assert (first.before["override"], first.before["override_by"]) == (
+        {"max_concurrency": 3},
+        "ann",
+    )
+    assert (second.subject, second.reason) == (
+        "bulk",
+        "no worker served the queue for 7 days, 0:00:00",
+    )

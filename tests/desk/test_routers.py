@@ -20,11 +20,16 @@ def queue_on_second(second_alias: dict[str, Any], settings: Any) -> None:
     settings.DATABASE_ROUTERS = ["horsies_django.routers.HorsiesRouter"]
 
 
-def test_the_queue_is_read_written_and_migrated_on_its_alias_only_also_by_bad_settings(settings: Any) -> None:
+def test_the_queue_is_read_written_and_migrated_on_its_alias_only_also_by_bad_settings(
+    settings: Any,
+) -> None:
     for model in apps.get_app_config("horsies").get_models():
         assert router.db_for_read(model) == router.db_for_write(model) == "second"
     assert HorsiesRouter().allow_relation(Queue(), Task()) is True
-    for hints in ({"model_name": "task"}, {"some_hint": 1}):  # raw SQL of a migration names no model
+    for hints in (
+        {"model_name": "task"},
+        {"some_hint": 1},
+    ):  # raw SQL of a migration names no model
         assert router.allow_migrate("second", "horsies", **hints) is True
         assert router.allow_migrate("default", "horsies", **hints) is False
     settings.HORSIES = {"QUEUES": [], "DATABASE": "default"}  # which the checks report
@@ -35,11 +40,17 @@ def test_the_queue_is_read_written_and_migrated_on_its_alias_only_also_by_bad_se
 def test_other_apps_may_share_the_alias_and_decide_for_themselves() -> None:
     own = HorsiesRouter()
     assert own.db_for_read(User) is own.db_for_write(User) is None
-    assert own.allow_migrate("second", "auth", model_name="user") is own.allow_migrate("default", "auth") is None
+    assert (
+        own.allow_migrate("second", "auth", model_name="user")
+        is own.allow_migrate("default", "auth")
+        is None
+    )
     assert own.allow_relation(User(), Group()) is own.allow_relation(User(), Queue()) is None
 
 
-def test_on_an_alias_with_tenants_their_router_decides(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_an_alias_with_tenants_their_router_decides(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Fails if the tables of the queue are made in the schema of each tenant, where no worker looks for tasks."""
     monkeypatch.setattr(connections["second"], "set_schema_to_public", lambda: None, raising=False)
 

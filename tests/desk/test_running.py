@@ -59,26 +59,36 @@ def test_a_plain_return_is_the_ok_value() -> None:
 @pytest.mark.promise("S2.21", "S3.8")
 def test_an_error_that_a_task_returns_keeps_its_code_message_and_data() -> None:
     handle = tasks.mail.send("nobody")
-    assert outcome(handle) == TaskResult(err=TaskError("NO_ADDRESS", "nobody is no address", data={"to": "nobody"}))
+    assert outcome(handle) == TaskResult(
+        err=TaskError("NO_ADDRESS", "nobody is no address", data={"to": "nobody"})
+    )
     assert Task.objects.get().error_code == "NO_ADDRESS"
     assert TaskAttempt.objects.get().error_message == "nobody is no address"
     assert outcome(tasks.mail.send("a@example.org")) == TaskResult(ok="sent to a@example.org")
 
 
 @pytest.mark.promise("S2.21", "S2.15")
-def test_an_exception_is_an_unhandled_error_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_exception_is_an_unhandled_error_with_its_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     handle = tasks.raises.send("no such thing")
     error = outcome(handle).err_value
     assert (error.error_code, error.message) == ("UNHANDLED_ERROR", "LookupError: no such thing")
     assert (error.exception["type"], error.exception["module"]) == ("LookupError", "builtins")
     assert "tests/apps/project/tasks.py" in error.exception["traceback"]
-    attempt, line = TaskAttempt.objects.get(), inspect.unwrap(tasks.raises).__code__.co_firstlineno + 2
+    attempt, line = (
+        TaskAttempt.objects.get(),
+        inspect.unwrap(tasks.raises).__code__.co_firstlineno + 2,
+    )
     assert (attempt.site, attempt.site_line) == ("tests/apps/project/tasks.py in raises", line)
     (told,) = handle.info().attempts
     assert (told.site, told.site_line) == (attempt.site, line)
     (record,) = [record for record in caplog.records if record.name == "horsies.task"]
     assert record.levelname == "ERROR"
-    assert f"tests.apps.project.tasks.raises {handle.task_id} (attempt 1) failed" in record.getMessage()
+    assert (
+        f"tests.apps.project.tasks.raises {handle.task_id} (attempt 1) failed"
+        in record.getMessage()
+    )
     assert "UNHANDLED_ERROR: LookupError: no such thing" in record.getMessage()
     assert "raise LookupError(message)" in str(record.exc_info[1].__notes__)
 
@@ -106,30 +116,44 @@ def changed(handle: TaskHandle[Any], **columns: Any) -> TaskHandle[Any]:
         (lambda: tasks.returns_not_a_number.send(), "WORKER_SERIALIZATION_ERROR"),
         (lambda: changed(tasks.add.send(1), kwargs={"a": "one"}), "WORKER_SERIALIZATION_ERROR"),
         (lambda: changed(tasks.add.send(1), kwargs={"z": 1}), "WORKER_SERIALIZATION_ERROR"),
-        (lambda: changed(tasks.noop.send(), task_name="gone.tasks.vanished"), "WORKER_RESOLUTION_ERROR"),
+        (
+            lambda: changed(tasks.noop.send(), task_name="gone.tasks.vanished"),
+            "WORKER_RESOLUTION_ERROR",
+        ),
         (lambda: unspeakable.returns.send(), "OUR_BUG"),  # a result that raises when it is read
         (lambda: unspeakable.areturns.send(), "OUR_BUG"),
-        (lambda: unspeakable.takes.send(trap()), "OUR_BUG"),  # an argument that raises when it is made
+        (
+            lambda: unspeakable.takes.send(trap()),
+            "OUR_BUG",
+        ),  # an argument that raises when it is made
     ],
 )
-def test_whatever_goes_wrong_fails_the_task_alone_with_its_code(settings: Any, send: Any, code: str) -> None:
+def test_whatever_goes_wrong_fails_the_task_alone_with_its_code(
+    settings: Any, send: Any, code: str
+) -> None:
     settings.HORSIES = {**settings.HORSIES, "DEFAULT_UNHANDLED_ERROR_CODE": "OUR_BUG"}
     assert code_of(send()) == code
 
 
-def test_a_result_beyond_the_limit_is_refused_and_data_left_out(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_beyond_the_limit_is_refused_and_data_left_out(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings.HORSIES = {**settings.HORSIES, "MAX_PAYLOAD_BYTES": 2_000}
     assert code_of(tasks.returns_text.send(2_100)) == "PAYLOAD_TOO_LARGE"
     assert outcome(tasks.returns_text.send(1_500)).is_ok()
     huge = TaskResult[str](err=TaskError("TOO_MUCH", "see data", data="d" * 5_000))
-    monkeypatch.setitem(registry._tasks, tasks.mail.name, replace(tasks.mail.definition, function=lambda to: huge))
+    monkeypatch.setitem(
+        registry._tasks, tasks.mail.name, replace(tasks.mail.definition, function=lambda to: huge)
+    )
     error = outcome(tasks.mail.send("x")).err_value
     assert (error.error_code, error.data) == ("TOO_MUCH", None)
     assert "data is left out" in error.message
 
 
 @pytest.mark.parametrize("kind", unspeakable.KINDS)
-def test_an_exception_that_raises_when_it_is_looked_at_fails_its_task_and_nothing_else(kind: str) -> None:
+def test_an_exception_that_raises_when_it_is_looked_at_fails_its_task_and_nothing_else(
+    kind: str,
+) -> None:
     assert code_of(unspeakable.raises.send(kind)) == "UNHANDLED_ERROR"
     assert code_of(unspeakable.araises.send(kind)) == "UNHANDLED_ERROR"
 
@@ -139,8 +163,13 @@ def test_an_error_that_a_task_returns_may_hold_anything(kind: str) -> None:
     assert code_of(unspeakable.returns_error.send(kind)) == "NOT_THERE"
 
 
-def test_an_exception_without_a_text_keeps_its_type_and_code_and_one_with_too_much_text_is_cut(settings: Any) -> None:
-    settings.HORSIES = {**settings.HORSIES, "EXCEPTION_MAPPER": {"builtins.LookupError": "NOT_THERE"}}
+def test_an_exception_without_a_text_keeps_its_type_and_code_and_one_with_too_much_text_is_cut(
+    settings: Any,
+) -> None:
+    settings.HORSIES = {
+        **settings.HORSIES,
+        "EXCEPTION_MAPPER": {"builtins.LookupError": "NOT_THERE"},
+    }
     error = outcome(unspeakable.raises.send("cause that cannot be shown")).err_value
     assert error.error_code == "NOT_THERE"
     error = outcome(unspeakable.raises.send("str: SystemExit")).err_value
@@ -151,11 +180,15 @@ def test_an_exception_without_a_text_keeps_its_type_and_code_and_one_with_too_mu
     assert "characters left out" in described["traceback"]
 
 
-def test_a_task_that_fails_with_a_listed_code_is_tried_again_until_it_succeeds_or_its_policy_ends() -> None:
+def test_a_task_that_fails_with_a_listed_code_is_tried_again_until_it_succeeds_or_its_policy_ends() -> (
+    None
+):
     handle = tasks.mails.send(2)
     assert drain() == 3
     assert handle.get(0).ok_value == 3
-    attempts = TaskAttempt.objects.order_by("attempt").values_list("outcome", "error_code", "will_retry")
+    attempts = TaskAttempt.objects.order_by("attempt").values_list(
+        "outcome", "error_code", "will_retry"
+    )
     assert list(attempts) == [("FAILED", "MAIL_DOWN", True)] * 2 + [("COMPLETED", None, False)]
     info = handle.info()
     assert (info.retry_count, info.max_retries, len(info.attempts)) == (2, 2, 3)
@@ -186,33 +219,60 @@ def listing(*kinds: Any) -> RetryPolicy:
         (tasks.mail, ["nowhere"], listing("NO_ADDRESS"), 3),
     ],
 )
-def test_an_exception_is_tried_again_by_its_class_or_a_base_class(send: Any, args: Any, policy: Any, ran: int) -> None:
+def test_an_exception_is_tried_again_by_its_class_or_a_base_class(
+    send: Any, args: Any, policy: Any, ran: int
+) -> None:
     send.with_options(retry_policy=policy).send(*args)
     assert drain(raise_errors=False) == ran
 
 
-def test_a_task_asks_for_its_retry_itself_and_fails_with_what_it_asked_if_too_often_or_with_what_to_write() -> None:
+def test_a_task_asks_for_its_retry_itself_and_fails_with_what_it_asked_if_too_often_or_with_what_to_write() -> (
+    None
+):
     handles = [tasks.asks_again.send(delay, code) for delay, code in ((7.5, None), (None, "BUSY"))]
     drain()
     for handle, pause, code in zip(handles, (7.5, 60), ("RETRY_REQUESTED", "BUSY"), strict=True):
-        row, attempt = Task.objects.get(pk=handle.task_id), TaskAttempt.objects.get(task_id=handle.task_id)
+        row, attempt = (
+            Task.objects.get(pk=handle.task_id),
+            TaskAttempt.objects.get(task_id=handle.task_id),
+        )
         assert row.status == "PENDING"
         assert row.next_retry_at - attempt.finished_at == dt.timedelta(seconds=pause)
-        assert (attempt.error_code, attempt.error_message, attempt.will_retry) == (code, "come back later", True)
+        assert (attempt.error_code, attempt.error_message, attempt.will_retry) == (
+            code,
+            "come back later",
+            True,
+        )
     last, without = tasks.asks_again.send(0, None), tasks.asks_again_without_a_policy.send()
     assert drain(raise_errors=False) == 3
     error = last.get(0).err_value
-    assert (error.error_code, error.data, error.exception["type"]) == ("RETRY_REQUESTED", {"after": 0}, "MailDown")
-    assert "write @task(retry_policy=RetryPolicy.fixed([60, 300]))" in without.get(0).err_value.message
+    assert (error.error_code, error.data, error.exception["type"]) == (
+        "RETRY_REQUESTED",
+        {"after": 0},
+        "MailDown",
+    )
+    assert (
+        "write @task(retry_policy=RetryPolicy.fixed([60, 300]))" in without.get(0).err_value.message
+    )
 
 
-def test_the_mapper_of_the_settings_holds_for_all_tasks_and_each_wrong_entry_is_a_problem(settings: Any) -> None:
-    mapper = {"builtins.LookupError": "NOT_THERE", OSError: "WORKER_CRASHED", 7: "Y", "no.such.Error": "X"}
+def test_the_mapper_of_the_settings_holds_for_all_tasks_and_each_wrong_entry_is_a_problem(
+    settings: Any,
+) -> None:
+    mapper = {
+        "builtins.LookupError": "NOT_THERE",
+        OSError: "WORKER_CRASHED",
+        7: "Y",
+        "no.such.Error": "X",
+    }
     config, problems = parse({"EXCEPTION_MAPPER": mapper}, databases={"default"})
     assert [problem.id for problem in problems] == ["E020", "E020", "E020"]
     assert dict(config.exception_mapper) == {LookupError: "NOT_THERE"}
     assert [one.id for one in parse({"EXCEPTION_MAPPER": []}, databases={"default"})[1]] == ["E001"]
-    settings.HORSIES = {**settings.HORSIES, "EXCEPTION_MAPPER": {"builtins.LookupError": "NOT_THERE", OSError: "IO"}}
+    settings.HORSIES = {
+        **settings.HORSIES,
+        "EXCEPTION_MAPPER": {"builtins.LookupError": "NOT_THERE", OSError: "IO"},
+    }
     assert code_of(tasks.raises.send("x")) == "NOT_THERE"
 
 
@@ -226,10 +286,15 @@ NO_DURATIONS = (0, 3600, "1h", dt.timedelta(0), dt.timedelta(seconds=59), dt.tim
         ({"timeout_ms": 5}, "timeout_ms must be"),
         ({"timeout_ms": dt.timedelta(days=40)}, "timeout_ms must be"),
         ({"exception_mapper": {OSError: "lower"}}, "exception_mapper"),
-        *[({"keep_result": wrong}, "keep_result must be True, False or a timedelta") for wrong in NO_DURATIONS],
+        *[
+            ({"keep_result": wrong}, "keep_result must be True, False or a timedelta")
+            for wrong in NO_DURATIONS
+        ],
     ],
 )
-def test_options_that_cannot_be_are_refused_where_they_are_given(options: dict[str, Any], said: str) -> None:
+def test_options_that_cannot_be_are_refused_where_they_are_given(
+    options: dict[str, Any], said: str
+) -> None:
     def never() -> None: ...
 
     with pytest.raises(TaskDefinitionError, match=said):
@@ -249,7 +314,9 @@ def stored(handle: Any) -> Any:
     return Task.objects.values_list("options", "result").get(pk=handle.task_id)
 
 
-def test_a_value_that_is_not_kept_is_not_stored_but_an_error_and_that_the_task_completed_are() -> None:
+def test_a_value_that_is_not_kept_is_not_stored_but_an_error_and_that_the_task_completed_are() -> (
+    None
+):
     """Naive: the typed handle decodes null as an int, and tells of a result that does not fit."""
     handle = tasks.add.with_options(keep_result=False).send(40, b=2)
     coroutine = tasks.anoop.with_options(keep_result=False).send()
@@ -262,7 +329,10 @@ def test_a_value_that_is_not_kept_is_not_stored_but_an_error_and_that_the_task_c
     client = client_with("view_task", "view_payload")
     assert "not kept" in body(client, reverse("admin:horsies_task_change", args=(handle.task_id,)))
     error = outcome(tasks.raises.with_options(keep_result=False).send("a reason")).err_value
-    assert ("a reason" in error.message, "raise LookupError" in error.exception["traceback"]) == (True, True)
+    assert ("a reason" in error.message, "raise LookupError" in error.exception["traceback"]) == (
+        True,
+        True,
+    )
 
 
 def test_what_is_said_at_the_send_counts_more_than_the_decorator_and_true_undoes_it() -> None:
@@ -283,7 +353,9 @@ def test_what_is_said_at_the_send_counts_more_than_the_decorator_and_true_undoes
     ]
     handles = [case[0].send() for case in cases]
     found = [stored(handle)[0] for handle in handles]
-    assert [options and options["keep_result"] for options in found] == [keep for _task, keep, _value in cases]
+    assert [options and options["keep_result"] for options in found] == [
+        keep for _task, keep, _value in cases
+    ]
     drain()
     assert [handle.get(0).ok for handle in handles] == [value for _task, _keep, value in cases]
 
@@ -308,7 +380,9 @@ TAKERS: dict[str, Callable[[Workflow, Any], Any]] = {
     "a condition": lambda flow, node: flow.add(flows.number, 1, when=node.matches("$ > 1")),
     "the value of the run": lambda flow, node: flow.returns(node),
     "a map": lambda flow, _: flow.map(flows.plus, a=flow.add(numbers_dropped, 3, name="dropped")),
-    "all of a map": lambda flow, _: flow.add(flows.total, flow.map(plus_dropped, a=[1, 2], name="dropped")),
+    "all of a map": lambda flow, _: flow.add(
+        flows.total, flow.map(plus_dropped, a=[1, 2], name="dropped")
+    ),
     "an undo": lambda flow, _: flow.add(plus_dropped, 1, name="dropped", undo=tasks.hold_undo),
 }
 

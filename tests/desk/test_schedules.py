@@ -21,7 +21,12 @@ from tests.support.factories import ScheduleTickFactory, TaskFactory, now
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("own_registry")]
 
-NIGHTLY = {"task": tasks.add.name, "pattern": "daily at 04:30", "zone": "Europe/Istanbul", "kwargs": {"a": 1}}
+NIGHTLY = {
+    "task": tasks.add.name,
+    "pattern": "daily at 04:30",
+    "zone": "Europe/Istanbul",
+    "kwargs": {"a": 1},
+}
 
 
 def declare(settings: Any, schedules: Mapping[str, Any]) -> None:
@@ -33,8 +38,13 @@ def reported() -> str:
     return "\n".join(f"{message.id} {message.obj} {message.msg}" for message in found)
 
 
-def test_a_schedule_on_a_task_has_its_name_and_arguments_as_they_travel_or_is_a_pattern_alone() -> None:
-    @task(name="shop.turn", schedule={"pattern": Cron("*/5 * * * *"), "kwargs": {"point": tasks.Point(1, 2)}})
+def test_a_schedule_on_a_task_has_its_name_and_arguments_as_they_travel_or_is_a_pattern_alone() -> (
+    None
+):
+    @task(
+        name="shop.turn",
+        schedule={"pattern": Cron("*/5 * * * *"), "kwargs": {"point": tasks.Point(1, 2)}},
+    )
     def turn(point: tasks.Point) -> tasks.Point:
         return point
 
@@ -47,9 +57,14 @@ def test_a_schedule_on_a_task_has_its_name_and_arguments_as_they_travel_or_is_a_
     schedules.declare(actor="a scheduler")
     found = {row.name: row for row in Schedule.objects.all()}
     turned = found["shop.turn"]
-    assert (turned.definition["task"], turned.definition["kwargs"]) == ("shop.turn", {"point": {"x": 1, "y": 2}})
+    assert (turned.definition["task"], turned.definition["kwargs"]) == (
+        "shop.turn",
+        {"point": {"x": 1, "y": 2}},
+    )
     assert "test_schedules" in (turned.declared_in or "")
-    patterns = {name: (row.definition["pattern"], row.definition["zone"]) for name, row in found.items()}
+    patterns = {
+        name: (row.definition["pattern"], row.definition["zone"]) for name, row in found.items()
+    }
     assert patterns["shop.tidy"] == ("daily at 04:30", "Europe/Istanbul")
     assert patterns["shop.sweep"] == ("every 15 minutes", "UTC")
 
@@ -59,11 +74,16 @@ def test_a_schedule_on_a_task_has_its_name_and_arguments_as_they_travel_or_is_a_
     [
         ({"pattern": "every hour", "task": "shop.other"}, "task: is this one: leave it out"),
         ({"pattern": "every hour", "colour": "red"}, "unknown key 'colour'"),
-        ({"pattern": Daily("04:30"), "zone": "Europe/Berlin"}, "the pattern already has the zone 'UTC'"),
+        (
+            {"pattern": Daily("04:30"), "zone": "Europe/Berlin"},
+            "the pattern already has the zone 'UTC'",
+        ),
         (5, "pattern: must be a cron string"),
     ],
 )
-def test_a_task_with_a_schedule_that_cannot_be_is_refused_where_it_is_defined(schedule: Any, says: str) -> None:
+def test_a_task_with_a_schedule_that_cannot_be_is_refused_where_it_is_defined(
+    schedule: Any, says: str
+) -> None:
     with pytest.raises(TaskDefinitionError, match=says):
 
         @task(name="shop.tidy", schedule=schedule)
@@ -71,9 +91,17 @@ def test_a_task_with_a_schedule_that_cannot_be_is_refused_where_it_is_defined(sc
 
 
 def test_the_checks_report_everything_that_is_wrong_with_schedules(settings: Any) -> None:
-    wrong = {**NIGHTLY, "pattern": "0 0 31 4 *", "zone": "Mars/Olympus", "most": 0, "overlap": "forbid"}
+    wrong = {
+        **NIGHTLY,
+        "pattern": "0 0 31 4 *",
+        "zone": "Mars/Olympus",
+        "most": 0,
+        "overlap": "forbid",
+    }
     unknown = {"task": "no.such.task", "pattern": "every hour", "queue": "nowhere"}
-    declare(settings, {"good": NIGHTLY, "a": wrong, "b": unknown, "c": {**NIGHTLY, "kwargs": {"x": 1}}})
+    declare(
+        settings, {"good": NIGHTLY, "a": wrong, "b": unknown, "c": {**NIGHTLY, "kwargs": {"x": 1}}}
+    )
     told = reported()
     for name, words in (
         ("a", "pattern: '0 0 31 4 *' never fires"),
@@ -104,7 +132,9 @@ def test_the_checks_report_everything_that_is_wrong_with_schedules(settings: Any
     assert "HORSIES['SCHEDULES']['shop.tidy']" in message, "two of one name"
 
 
-def test_what_somebody_changed_lies_over_what_the_code_declares_until_it_is_reverted(settings: Any) -> None:
+def test_what_somebody_changed_lies_over_what_the_code_declares_until_it_is_reverted(
+    settings: Any,
+) -> None:
     def held(*keys: str) -> list[Any]:
         definition = Schedule.objects.get(pk="nightly").definition
         return [definition[key] for key in keys]
@@ -117,7 +147,10 @@ def test_what_somebody_changed_lies_over_what_the_code_declares_until_it_is_reve
     assert held(*nightly) == list(nightly.values())
     assert schedules.declare(actor="a scheduler") == {}, "nothing changed"
     changed = ["priority", "queue"]
-    assert schedules.change("nightly", {"priority": 3, "queue": None}, actor="ann", reason="quicker") == changed
+    assert (
+        schedules.change("nightly", {"priority": 3, "queue": None}, actor="ann", reason="quicker")
+        == changed
+    )
     declare(settings, {"nightly": {**NIGHTLY, "queue": "bulk", "pattern": "daily at 05:00"}})
     assert schedules.declare(actor="a scheduler") == {"nightly": ["pattern"]}
     assert held("pattern", *changed) == ["daily at 05:00", 3, None]
@@ -125,11 +158,17 @@ def test_what_somebody_changed_lies_over_what_the_code_declares_until_it_is_reve
     assert schedules.revert("nightly", actor="ann") == changed
     assert overview.schedules(["nightly"])[0].changed == []
     assert (held(*changed), Schedule.objects.get().changes) == ([None, "bulk"], {})
-    written = AuditEntry.objects.filter(subject="nightly").order_by("pk").values_list("action", flat=True)
-    assert list(written) == [f"schedule.{verb}" for verb in ("declare", "change", "declare", "revert")]
+    written = (
+        AuditEntry.objects.filter(subject="nightly").order_by("pk").values_list("action", flat=True)
+    )
+    assert list(written) == [
+        f"schedule.{verb}" for verb in ("declare", "change", "declare", "revert")
+    ]
 
 
-def test_overlap_is_declared_and_changed_and_its_default_not_stored_for_the_last_release(settings: Any) -> None:
+def test_overlap_is_declared_and_changed_and_its_default_not_stored_for_the_last_release(
+    settings: Any,
+) -> None:
     def held() -> dict[str, Any]:
         return {row.name: row.definition.get("overlap") for row in Schedule.objects.all()}
 
@@ -141,7 +180,9 @@ def test_overlap_is_declared_and_changed_and_its_default_not_stored_for_the_last
     schedules.create("by hand", {**NIGHTLY, "overlap": "skip"}, actor="ann")
     schedules.create("plain", NIGHTLY, actor="ann")
     assert held() == {"shop.sweep": "skip", "nightly": None, "by hand": "skip", "plain": None}
-    assert not Schedule.objects.filter(name__in=["nightly", "plain"], declared__has_key="overlap").exists()
+    assert not Schedule.objects.filter(
+        name__in=["nightly", "plain"], declared__has_key="overlap"
+    ).exists()
     assert not Schedule.objects.filter(name="plain", changes__has_key="overlap").exists()
     assert schedules.change("nightly", {"overlap": "skip"}, actor="ann") == ["overlap"]
     assert schedules.change("shop.sweep", {"overlap": "allow"}, actor="ann") == ["overlap"]
@@ -152,7 +193,10 @@ def test_overlap_is_declared_and_changed_and_its_default_not_stored_for_the_last
 
 def test_a_pattern_may_be_changed_to_an_object_which_brings_its_zone() -> None:
     schedules.create("by hand", {**NIGHTLY, "zone": "Europe/Berlin"}, actor="ann")
-    for pattern, zone in ((Every(minutes=6), "UTC"), (Daily("05:00", zone="Asia/Tokyo"), "Asia/Tokyo")):
+    for pattern, zone in (
+        (Every(minutes=6), "UTC"),
+        (Daily("05:00", zone="Asia/Tokyo"), "Asia/Tokyo"),
+    ):
         assert schedules.change("by hand", {"pattern": pattern}, actor="ann") == ["pattern", "zone"]
         held = Schedule.objects.get().definition
         assert (held["pattern"], held["zone"]) == (str(pattern), zone)
@@ -164,7 +208,9 @@ def test_a_pattern_may_be_changed_to_an_object_which_brings_its_zone() -> None:
 def test_a_schedule_that_is_not_in_the_code_can_be_deleted_and_not_reverted(settings: Any) -> None:
     declare(settings, {"nightly": NIGHTLY})
     schedules.declare(actor="a scheduler")
-    with pytest.raises(ScheduleError, match=r"declared in HORSIES\['SCHEDULES'\]\['nightly'\]: delete it there"):
+    with pytest.raises(
+        ScheduleError, match=r"declared in HORSIES\['SCHEDULES'\]\['nightly'\]: delete it there"
+    ):
         schedules.delete("nightly", actor="ann")
     Schedule.objects.update(gone_at=dt.datetime.now(dt.UTC))
     schedules.create("by hand", NIGHTLY, actor="ann")
@@ -175,9 +221,13 @@ def test_a_schedule_that_is_not_in_the_code_can_be_deleted_and_not_reverted(sett
     for name in ("nightly", "by hand"):
         schedules.delete(name, actor="ann", reason="not needed")
     assert not Schedule.objects.exists()
-    written = AuditEntry.objects.filter(action="schedule.delete").values_list("subject", "actor", "reason", "after")
+    written = AuditEntry.objects.filter(action="schedule.delete").values_list(
+        "subject", "actor", "reason", "after"
+    )
     assert sorted(written) == [(name, "ann", "not needed", {}) for name in ("by hand", "nightly")]
-    assert AuditEntry.objects.filter(action="schedule.delete", before__contains=NIGHTLY).count() == 2
+    assert (
+        AuditEntry.objects.filter(action="schedule.delete", before__contains=NIGHTLY).count() == 2
+    )
 
 
 # manage.py horsies_schedule
@@ -186,7 +236,9 @@ run, machine, refusal = command("horsies_schedule")
 
 
 def make(name: str, **definition: Any) -> None:
-    schedules.create(name, {"task": tasks.noop.name, "pattern": "30 4 * * mon-fri", **definition}, actor="a test")
+    schedules.create(
+        name, {"task": tasks.noop.name, "pattern": "30 4 * * mon-fri", **definition}, actor="a test"
+    )
 
 
 def test_the_list_says_when_each_fires_in_words_what_came_last_and_what_is_wrong() -> None:
@@ -203,13 +255,18 @@ def test_the_list_says_when_each_fires_in_words_what_came_last_and_what_is_wrong
         "broken": {"error": "this process has no task 'x'"},
         "gone": {"gone_at": now()},
         "nightly": {"last_fire_at": tick.fire_at},
-        "unreadable": {"changes": {"task": tasks.noop.name, "pattern": "at teatime", "zone": "Mars"}},
+        "unreadable": {
+            "changes": {"task": tasks.noop.name, "pattern": "at teatime", "zone": "Mars"}
+        },
     }.items():
         Schedule.objects.filter(name=name).update(**columns)
     listed = run()
     assert listed == run("list")
     rows = {line.split()[0]: line for line in lines(listed) if line}
-    assert "At 04:30, Monday through Friday Europe/Istanbul tests.apps.project.tasks.noop on" in rows["nightly"]
+    assert (
+        "At 04:30, Monday through Friday Europe/Istanbul tests.apps.project.tasks.noop on"
+        in rows["nightly"]
+    )
     assert rows["nightly"].endswith("COMPLETED")
     assert "Every 15 minutes UTC tests.apps.project.tasks.noop off" in rows["sleeping"]
     assert rows["busy"].endswith(f"skipped, {running} had not finished")
@@ -219,7 +276,10 @@ def test_the_list_says_when_each_fires_in_words_what_came_last_and_what_is_wrong
     assert {name: one["state"] for name, one in found.items()} == {
         "nightly": "on", "sleeping": "off", "broken": "error", "gone": "gone", "unreadable": "error", "busy": "on",
     }  # fmt: skip
-    assert (found["nightly"]["last_task"], found["nightly"]["last_skipped"]) == (str(tick.task_id), False)
+    assert (found["nightly"]["last_task"], found["nightly"]["last_skipped"]) == (
+        str(tick.task_id),
+        False,
+    )
     last = [found["busy"][key] for key in ("last_task", "last_status", "last_skipped")]
     assert last == [str(running), "RUNNING", True]
     assert re.search("invalid schedule 'unreadable': .*teatime", refusal("next", "unreadable"))
@@ -252,7 +312,9 @@ def test_switches_run_now_and_delete_say_what_they_did_and_are_audited() -> None
     assert machine("delete", "nightly") == {"deleted": "nightly"}
 
 
-def test_a_schedule_that_does_not_exist_is_named_and_an_option_that_makes_no_sense_is_refused() -> None:
+def test_a_schedule_that_does_not_exist_is_named_and_an_option_that_makes_no_sense_is_refused() -> (
+    None
+):
     for verb in ("next", "run-now", "enable", "disable", "delete"):
         assert "there is no schedule 'nowhere'" in refusal(verb, "nowhere")
     assert "whole number of at least 1" in refusal("next", "nightly", "--count=0")
@@ -265,4 +327,8 @@ def test_arguments_that_are_nested_too_deeply_are_refused() -> None:
         deep = [deep]
 
     with pytest.raises(ScheduleError, match="nested more than 200 levels deep, or contains itself"):
-        schedules.create("deep", {"task": tasks.echo.name, "pattern": "every hour", "kwargs": {"x": deep}}, actor="ann")
+        schedules.create(
+            "deep",
+            {"task": tasks.echo.name, "pattern": "every hour", "kwargs": {"x": deep}},
+            actor="ann",
+        )

@@ -33,7 +33,9 @@ from tests.desk.conftest import Watch
 pytestmark = pytest.mark.django_db
 
 
-def test_a_send_is_told_after_its_insert_with_plain_values_and_a_refused_one_is_not(watch: Watch) -> None:
+def test_a_send_is_told_after_its_insert_with_plain_values_and_a_refused_one_is_not(
+    watch: Watch,
+) -> None:
     got = watch("task_sent")
     with pytest.raises(Exception, match="priority must be"):
         tasks.add.with_options(priority=0).send(1)
@@ -61,21 +63,33 @@ def test_it_is_told_in_the_sender_s_transaction(watch: Watch) -> None:
     assert Group.objects.get().name == f"sent {kept.task_id}"
 
 
-def test_each_way_to_send_is_one_signal_with_all_its_ids(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_way_to_send_is_one_signal_with_all_its_ids(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Naive: a signal for each of 100,000 rows, or one for each INSERT."""
     got = watch("task_sent")
     monkeypatch.setattr("horsies_django.tasks.enqueue.CHUNK", 2)
     many = tasks.add.send_many([{"a": n} for n in range(5)])
     assert tasks.add.send_many([]) == []
-    handles = [async_to_sync(tasks.add.asend)(1), tasks.add.schedule(60, 1), tasks.add.with_options(delay=60).send(1)]
-    create("nightly", {"task": tasks.add.name, "kwargs": {"a": 1}, "pattern": "daily at 04:30"}, actor="ada")
+    handles = [
+        async_to_sync(tasks.add.asend)(1),
+        tasks.add.schedule(60, 1),
+        tasks.add.with_options(delay=60).send(1),
+    ]
+    create(
+        "nightly",
+        {"task": tasks.add.name, "kwargs": {"a": 1}, "pattern": "daily at 04:30"},
+        actor="ada",
+    )
     single = [*(handle.task_id for handle in handles), run_now("nightly", actor="ada")]
     single.append(uuid.UUID(errands.add.enqueue(1).id))
     expected = [tuple(handle.task_id for handle in many), *((id_,) for id_ in single)]
     assert [values["task_ids"] for _, _, values in got] == expected
 
 
-def test_a_receiver_that_raises_is_named_and_the_task_sent(watch: Watch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_receiver_that_raises_is_named_and_the_task_sent(
+    watch: Watch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Naive: Django's own method raises AttributeError for a receiver that is an object."""
     early, broken = watch("task_sent"), partial(refuses)
     signals.task_sent.connect(broken)
@@ -118,7 +132,12 @@ def test_drain_tells_what_a_worker_would(watch: Watch) -> None:
     policy, metadata = RetryPolicy.fixed([60], jitter=False), {"tenant": 7}
     handle = tasks.raises.with_options(retry_policy=policy, metadata=metadata).send("no")
     drain(until=dt.timedelta(minutes=2), raise_errors=False)
-    about = {"task_id": handle.task_id, "task_name": tasks.raises.name, "queue_name": "default", "metadata": metadata}
+    about = {
+        "task_id": handle.task_id,
+        "task_name": tasks.raises.name,
+        "queue_name": "default",
+        "metadata": metadata,
+    }
     told = [name.removeprefix("task_") for name, _, _ in got]
     assert told == ["started", "retried", "started", "finished", "failed"]
     for (_, sender, values), attempt in zip(got, (1, 1, 2, 2, 2), strict=True):
@@ -196,7 +215,9 @@ def test_each_start_and_the_end_if_there_is_one_are_told_with_the_backend_class_
     assert result.is_finished is bool(end)
 
 
-def test_who_listens_to_the_end_reads_errors_and_times_and_the_log_has_them(caplog: pytest.LogCaptureFixture) -> None:
+def test_who_listens_to_the_end_reads_errors_and_times_and_the_log_has_them(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Naive: ``finished_at`` is Python's clock, which may be before ``started_at``."""
     seen: list[Any] = []
 
@@ -211,7 +232,16 @@ def test_who_listens_to_the_end_reads_errors_and_times_and_the_log_has_them(capl
             drain(raise_errors=False)
         assert seen[0] == sorted(seen[0])
         assert seen[1] == [ValueError]
-        assert len([query for query in queries.captured_queries if "task.codec = 'plain'" in query["sql"]]) == 1
+        assert (
+            len(
+                [
+                    query
+                    for query in queries.captured_queries
+                    if "task.codec = 'plain'" in query["sql"]
+                ]
+            )
+            == 1
+        )
         errands.add.enqueue(1)
         drain()
     records = [record for record in caplog.records if record.name == logger]
@@ -224,7 +254,9 @@ def test_who_listens_to_the_end_reads_errors_and_times_and_the_log_has_them(capl
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("task", [errands.add, errands.later])
-def test_a_receiver_that_raises_changes_nothing_and_has_its_line(name: str, task: Any, caplog: Any) -> None:
+def test_a_receiver_that_raises_changes_nothing_and_has_its_line(
+    name: str, task: Any, caplog: Any
+) -> None:
     def wrong(**kwargs: Any) -> None:
         raise LookupError("the receiver is wrong")
 

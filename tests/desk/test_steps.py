@@ -47,7 +47,9 @@ def attempt(generation: int = 1, task: Task | None = None) -> CurrentTask:
     """Return the attempt of a running task under its newest claim, which has that number."""
     task = task or TaskFactory(status="RUNNING")
     Task.objects.filter(pk=task.pk).update(claim_generation=generation)
-    return CurrentTask(Claim(task.pk, generation, "sync", "shop.tasks.pay", "{}", generation), str(task.claimed_by))
+    return CurrentTask(
+        Claim(task.pk, generation, "sync", "shop.tasks.pay", "{}", generation), str(task.claimed_by)
+    )
 
 
 def make(name: str) -> str:
@@ -69,7 +71,9 @@ def steps() -> dict[str, Any]:
 
 
 @transactional
-def test_a_step_is_one_transaction_and_only_the_first_one_of_a_later_claim_looks_for_recorded_ones() -> None:
+def test_a_step_is_one_transaction_and_only_the_first_one_of_a_later_claim_looks_for_recorded_ones() -> (
+    None
+):
     task = TaskFactory(status="RUNNING")
     for generation, looks in ((1, 0), (2, 1)):
         current = attempt(generation, task)
@@ -86,7 +90,9 @@ def test_a_step_is_one_transaction_and_only_the_first_one_of_a_later_claim_looks
     assert set(names()) == set(steps())
 
 
-def test_a_repeated_step_gets_the_recorded_result_in_the_type_of_the_annotation_and_runs_nothing(rows: Rows) -> None:
+def test_a_repeated_step_gets_the_recorded_result_in_the_type_of_the_annotation_and_runs_nothing(
+    rows: Rows,
+) -> None:
     """A value that would come back as another one has to show in the first attempt, not in a retry."""
 
     def several() -> list[Decimal]:
@@ -95,7 +101,10 @@ def test_a_repeated_step_gets_the_recorded_result_in_the_type_of_the_annotation_
     task = TaskFactory(status="RUNNING")
     for generation in (1, 2):
         current = attempt(generation, task)
-        found = [current.step("charge", stepping.charge, 5), current.step("charge", stepping.charge, amount=5)]
+        found = [
+            current.step("charge", stepping.charge, 5),
+            current.step("charge", stepping.charge, amount=5),
+        ]
         assert found == [Charge(5, found[0].process)] * 2
         assert current.step("several", several) == [Decimal("1.50")]
         assert current.step("nothing", lambda: None) is None
@@ -116,7 +125,8 @@ def rolls_back(name: str) -> str:
 
 @transactional
 @pytest.mark.parametrize(
-    ("function", "atomic", "left"), [(raises, True, []), (raises, False, ["a"]), (rolls_back, True, [])]
+    ("function", "atomic", "left"),
+    [(raises, True, []), (raises, False, ["a"]), (rolls_back, True, [])],
 )
 def test_a_function_that_raises_or_asks_for_a_rollback_is_not_recorded_and_is_run_again(
     function: Callable[..., Any], atomic: bool, left: list[str]
@@ -129,7 +139,9 @@ def test_a_function_that_raises_or_asks_for_a_rollback_is_not_recorded_and_is_ru
 
 
 @pytest.mark.parametrize("inside", [True, pytest.param(False, marks=transactional)])
-def test_drain_runs_steps_once_over_all_attempts_in_a_transaction_or_none(rows: Rows, inside: bool) -> None:
+def test_drain_runs_steps_once_over_all_attempts_in_a_transaction_or_none(
+    rows: Rows, inside: bool
+) -> None:
     assert connection.in_atomic_block is inside
     handle = stepping.steps.send(fails=2)
     assert drain(until=HOUR) == 3
@@ -154,7 +166,9 @@ def test_async_tasks_take_steps_too(rows: Rows) -> None:
     assert set(steps()) == {"inside", "outside"}
 
 
-def test_a_task_that_is_called_runs_its_steps_and_records_nothing_and_anything_to_call_is_a_step(rows: Rows) -> None:
+def test_a_task_that_is_called_runs_its_steps_and_records_nothing_and_anything_to_call_is_a_step(
+    rows: Rows,
+) -> None:
     assert [each.amount for each in stepping.steps()] == [0, 1, 2]
     assert async_to_sync(stepping.asteps.definition.function)()[1:] == [1, 1]
     assert rows() == ["charge 0", "charge 1", "charge 2", "inside"]
@@ -193,7 +207,9 @@ def by_sql() -> Iterator[None]:
 @transactional
 @pytest.mark.parametrize("atomic", [True, False])
 @pytest.mark.parametrize("opened", [transaction.atomic, by_hand, by_sql])
-def test_a_step_in_an_open_transaction_is_refused_whoever_opened_it(opened: Callable[..., Any], atomic: bool) -> None:
+def test_a_step_in_an_open_transaction_is_refused_whoever_opened_it(
+    opened: Callable[..., Any], atomic: bool
+) -> None:
     current = attempt()
     with opened():
         words = r"open transaction on the alias 'default'.*call it outside of atomic\(\)"
@@ -203,7 +219,10 @@ def test_a_step_in_an_open_transaction_is_refused_whoever_opened_it(opened: Call
 
 @transactional
 def test_a_call_to_the_outside_that_leaves_a_transaction_open_is_not_recorded() -> None:
-    with ExitStack() as left, pytest.raises(StepError, match="its function left a transaction open"):
+    with (
+        ExitStack() as left,
+        pytest.raises(StepError, match="its function left a transaction open"),
+    ):
         attempt().step("outside", lambda: left.enter_context(by_hand()), atomic=False)
     assert steps() == {}
 
@@ -230,12 +249,19 @@ def test_the_same_name_with_other_arguments_or_another_result_is_refused() -> No
         later.step("result", text)
 
 
-def test_a_step_in_a_block_of_the_test_with_a_bad_name_bad_arguments_or_too_large_a_result_is_refused() -> None:
+def test_a_step_in_a_block_of_the_test_with_a_bad_name_bad_arguments_or_too_large_a_result_is_refused() -> (
+    None
+):
     with transaction.atomic():  # of the test itself
         refused("open transaction", "make", make, "a")
     for name in ("", "x" * 201, "a\nb", 7, "\udcff"):
         refused("a step's name must be a str of 1 to 200 printable characters", name, make, "a")
-    refused(r"step 'make': argument 'name' is a model instance \(Group\): pass name.pk", "make", make, Group(pk=1))
+    refused(
+        r"step 'make': argument 'name' is a model instance \(Group\): pass name.pk",
+        "make",
+        make,
+        Group(pk=1),
+    )
     refused("the second argument is what it calls, not str", "make", "make")
 
     def returns_group() -> Group:
@@ -243,14 +269,20 @@ def test_a_step_in_a_block_of_the_test_with_a_bad_name_bad_arguments_or_too_larg
 
     refused("step 'make': .*the return annotation: Group is a model", "make", returns_group)
     with override_settings(HORSIES={"MAX_PAYLOAD_BYTES": 10_000}):
-        refused("result takes 10,001 bytes of JSON; .* allows 10,000", "large", lambda: make("x") * 9_999)
+        refused(
+            "result takes 10,001 bytes of JSON; .* allows 10,000",
+            "large",
+            lambda: make("x") * 9_999,
+        )
         assert attempt().step("large", lambda: "é" * 4_999) == "é" * 4_999
     assert attempt().step("x" * 200, make, "a") == "a"
 
 
 @transactional
 @pytest.mark.parametrize("atomic", [True, False])
-def test_a_result_that_cannot_be_stored_is_refused_with_what_to_do_and_nothing_is_recorded(atomic: bool) -> None:
+def test_a_result_that_cannot_be_stored_is_refused_with_what_to_do_and_nothing_is_recorded(
+    atomic: bool,
+) -> None:
     def returns(value: Any) -> Callable[[], Any]:
         return lambda: (make("a"), value)[1]
 
@@ -261,7 +293,10 @@ def test_a_result_that_cannot_be_stored_is_refused_with_what_to_do_and_nothing_i
 
     for function, words in [
         (returns(Decimal(1)), "got Decimal. Annotate what .*returns"),
-        (returns({"a": [Group(pk=1)]}), r"result '\[key 1\]\[0\]' is a model instance \(Group\): return its pk"),
+        (
+            returns({"a": [Group(pk=1)]}),
+            r"result '\[key 1\]\[0\]' is a model instance \(Group\): return its pk",
+        ),
         (wrong, "expected int, got str"),
         (lambda: coroutine(), "returned coroutine: pass a coroutine function to astep"),
     ]:
@@ -274,14 +309,24 @@ def test_a_result_that_cannot_be_stored_is_refused_with_what_to_do_and_nothing_i
 
 def test_what_cannot_be_in_async_code_is_refused_with_what_to_write() -> None:
     current = attempt()
-    with pytest.raises(StepError, match="amake is a coroutine function.*pass atomic=False, or a sync function"):
+    with pytest.raises(
+        StepError, match="amake is a coroutine function.*pass atomic=False, or a sync function"
+    ):
         async_to_sync(current.astep)("make", amake, "a")
-    refused(r"amake is a coroutine function.*astep\(\.\.\., atomic=False\)", "make", amake, "a", current=current)
+    refused(
+        r"amake is a coroutine function.*astep\(\.\.\., atomic=False\)",
+        "make",
+        amake,
+        "a",
+        current=current,
+    )
 
     async def sync_on_the_loop() -> None:
         current.step("make", make, "a")
 
-    with pytest.raises(StepError, match=r"on a running event loop: use 'await current_task\(\)\.astep"):
+    with pytest.raises(
+        StepError, match=r"on a running event loop: use 'await current_task\(\)\.astep"
+    ):
         asyncio.run(sync_on_the_loop())
     assert (names(), steps()) == ([], {})
 
@@ -290,17 +335,24 @@ def told_of(handle: Any) -> list[tuple[int, str, bool]]:
     return [(one.attempt, one.outcome, one.will_retry) for one in handle.info().attempts]
 
 
-def test_snoozes_use_no_attempt_and_are_one_row_and_are_told(watch: Watch, caplog: pytest.LogCaptureFixture) -> None:
+def test_snoozes_use_no_attempt_and_are_one_row_and_are_told(
+    watch: Watch, caplog: pytest.LogCaptureFixture
+) -> None:
     got = watch("task_retried", "task_finished")
     handle = tasks.snoozes.send(3, fails=True)
     with caplog.at_level(logging.INFO, "horsies.task"):
         assert drain() == 1
-    assert [line.levelname for line in caplog.records if " snoozed until " in line.message] == ["INFO"]
+    assert [line.levelname for line in caplog.records if " snoozed until " in line.message] == [
+        "INFO"
+    ]
     row = Task.objects.get()
     assert (row.status, row.retry_count, row.snooze_count, row.result) == ("PENDING", 0, 1, None)
     assert dt.timedelta(seconds=50) < row.enqueued_at - now() <= dt.timedelta(seconds=60)
     (reason,) = [one for one in explain(handle.task_id).reasons if one.code == "SNOOZED"]
-    assert (reason.details["snooze_count"], reason.text.startswith("It is snoozed until ")) == (1, True)
+    assert (reason.details["snooze_count"], reason.text.startswith("It is snoozed until ")) == (
+        1,
+        True,
+    )
     Task.objects.update(enqueued_at=now() - HOUR, next_retry_at=now() - HOUR)
     assert "SNOOZED" not in [one.code for one in explain(handle.task_id).reasons], "it is due"
     assert drain(until=HOUR) == 4
@@ -314,7 +366,9 @@ def test_snoozes_use_no_attempt_and_are_one_row_and_are_told(watch: Watch, caplo
     ]  # fmt: skip
 
 
-def test_a_snooze_takes_seconds_a_timedelta_or_an_aware_datetime_and_one_that_is_over_is_due_at_once() -> None:
+def test_a_snooze_takes_seconds_a_timedelta_or_an_aware_datetime_and_one_that_is_over_is_due_at_once() -> (
+    None
+):
     today = dt.datetime.now(dt.UTC)
     two_minutes = dt.timedelta(minutes=2)
     for until, wait in (
@@ -330,7 +384,10 @@ def test_a_snooze_takes_seconds_a_timedelta_or_an_aware_datetime_and_one_that_is
 
 def test_what_is_no_time_to_snooze_is_refused_where_it_is_written() -> None:
     for until, said in (
-        *((wrong, "from 0 to 2_592_000 s") for wrong in (-1, 2_592_001, float("nan"), True, dt.timedelta(days=31))),
+        *(
+            (wrong, "from 0 to 2_592_000 s")
+            for wrong in (-1, 2_592_001, float("nan"), True, dt.timedelta(days=31))
+        ),
         ("60", "or a timedelta, not '60'"),
         (dt.datetime(2030, 1, 1), "has no time zone"),  # noqa: DTZ001 - that is the mistake
         (dt.datetime(9999, 12, 31, tzinfo=dt.UTC), "within 30 days"),
@@ -339,14 +396,22 @@ def test_what_is_no_time_to_snooze_is_refused_where_it_is_written() -> None:
             Snooze(until)
 
 
-def test_a_task_that_snoozes_too_often_fails(settings: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_task_that_snoozes_too_often_fails(
+    settings: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     settings.HORSIES = {**settings.HORSIES, "MAX_SNOOZES": 2}
     handle = tasks.snoozes.send(9)
     assert drain(until=HOUR, raise_errors=False) == 3
     error = handle.get(0).err_value
-    assert (error.error_code, "HORSIES['MAX_SNOOZES']" in error.message) == ("SNOOZED_TOO_OFTEN", True)
+    assert (error.error_code, "HORSIES['MAX_SNOOZES']" in error.message) == (
+        "SNOOZED_TOO_OFTEN",
+        True,
+    )
     assert told_of(handle) == [(1, "SNOOZED", True), (1, "FAILED", False)]
-    assert any("SNOOZED_TOO_OFTEN" in line.message and line.levelno == logging.ERROR for line in caplog.records)
+    assert any(
+        "SNOOZED_TOO_OFTEN" in line.message and line.levelno == logging.ERROR
+        for line in caplog.records
+    )
     handle.retry()
     assert drain(until=HOUR, raise_errors=False) == 3, "snoozes count from the retry"
     handle.retry()

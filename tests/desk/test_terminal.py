@@ -36,7 +36,12 @@ def unsafe(text: str) -> set[str]:
 @pytest.fixture
 def hostile() -> dict[str, str]:
     """Write hostile texts into rows of all kinds; return the ids of a task and of a run."""
-    columns = {"status": "FAILED", "error_code": f"OH{HOSTILE}", "queue_name": "mail", "partition_key": HOSTILE}
+    columns = {
+        "status": "FAILED",
+        "error_code": f"OH{HOSTILE}",
+        "queue_name": "mail",
+        "partition_key": HOSTILE,
+    }
     ordered = {"partition_version": 1, "ordered": True, "order_stop": "stop"}
     task = TaskFactory(result=error("OH_NO", HOSTILE, data=HOSTILE), **columns, **ordered)
     message = f"one\nattempt 9: COMPLETED{HOSTILE}"
@@ -48,7 +53,9 @@ def hostile() -> dict[str, str]:
     queues.override("mail", {"max_concurrency": 3}, actor=HOSTILE, reason=HOSTILE)
 
     schedules.create("tidy", {"task": flows.skips.name, "pattern": "every hour"}, actor="ada")
-    Schedule.objects.update(changes={"task": HOSTILE, "pattern": HOSTILE, "zone": HOSTILE}, error=HOSTILE)
+    Schedule.objects.update(
+        changes={"task": HOSTILE, "pattern": HOSTILE, "zone": HOSTILE}, error=HOSTILE
+    )
 
     flow = Workflow("order")
     flow.add(flows.broken, 1)
@@ -64,7 +71,9 @@ def texts(value: Any) -> Iterator[str]:
     """Yield each text in a value of JSON."""
     if isinstance(value, str):
         yield value
-    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+    for item in (
+        value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    ):
         yield from texts(item)
 
 
@@ -88,10 +97,14 @@ def test_no_row_controls_the_terminal(words: tuple[str, ...], hostile: dict[str,
 
     assert unsafe(out + err) == set()
     assert "x1b" in out or words[1:] in (("list",), ()), "it is shown, escaped"
-    assert not [line for line in out.splitlines() if line.startswith("attempt 9")], "no message forges a line"
+    assert not [line for line in out.splitlines() if line.startswith("attempt 9")], (
+        "no message forges a line"
+    )
 
 
-@pytest.mark.parametrize("words", [one for one in COMMANDS if "show" in one or "list" in one], ids=" ".join)
+@pytest.mark.parametrize(
+    "words", [one for one in COMMANDS if "show" in one or "list" in one], ids=" ".join
+)
 def test_json_keeps_each_character(words: tuple[str, ...], hostile: dict[str, str]) -> None:
     _code, out, _err = ran(*[hostile.get(word, word) for word in words], "--json")
 
@@ -103,7 +116,9 @@ def test_an_error_does_not_control_the_terminal(capsys: pytest.CaptureFixture[st
     command = load_command_class("horsies_django", "horsies_task")
 
     with pytest.raises(SystemExit):
-        command.run_from_argv(["manage.py", "horsies_task", "--skip-checks", "send", f"shop.{HOSTILE}"])
+        command.run_from_argv(
+            ["manage.py", "horsies_task", "--skip-checks", "send", f"shop.{HOSTILE}"]
+        )
 
     err = capsys.readouterr().err
     assert "there is no task named" in err
@@ -114,7 +129,11 @@ def test_each_command_writes_through_one_function() -> None:
     ours = [name for name, app in get_commands().items() if app == "horsies_django"]
     relays = {"horsies_dev"}  # the lines of other processes, with their colours
 
-    plain = {name for name in ours if not isinstance(load_command_class("horsies_django", name), shared.Command)}
+    plain = {
+        name
+        for name in ours
+        if not isinstance(load_command_class("horsies_django", name), shared.Command)
+    }
 
     assert plain == relays
 

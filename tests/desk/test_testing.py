@@ -46,9 +46,16 @@ MOMENT = dt.datetime(2031, 5, 1, 12, tzinfo=dt.UTC)
 pytestmark = pytest.mark.django_db
 
 
-@pytest.mark.parametrize("inside", [True, pytest.param(False, marks=pytest.mark.django_db(transaction=True))])
+@pytest.mark.parametrize(
+    "inside", [True, pytest.param(False, marks=pytest.mark.django_db(transaction=True))]
+)
 def test_in_a_transaction_or_none_tasks_and_test_see_what_the_others_wrote(inside: bool) -> None:
-    handles = [tasks.note.send("written"), tasks.breaks_sql.send(), tasks.anoop.send(), tasks.araises.send()]
+    handles = [
+        tasks.note.send("written"),
+        tasks.breaks_sql.send(),
+        tasks.anoop.send(),
+        tasks.araises.send(),
+    ]
     assert drain(raise_errors=False) == 4
     assert connection.in_atomic_block is inside
     assert [handle.get().is_ok() for handle in handles] == [True, False, True, False]
@@ -65,7 +72,9 @@ def test_what_fails_for_good_is_raised_with_task_and_traceback_once_all_have_run
     raises = tasks.raises.send("no such thing")
     tasks.araises.send()
     tasks.mail.send("nowhere")
-    tasks.add.with_options(good_until=dt.timedelta(microseconds=1)).send(1)  # expires, which is no failure
+    tasks.add.with_options(good_until=dt.timedelta(microseconds=1)).send(
+        1
+    )  # expires, which is no failure
     with pytest.raises(ExceptionGroup, match="tasks that failed: 3") as caught:
         drain()
     assert retried.get().ok_value == 2
@@ -96,7 +105,9 @@ def test_retries_and_later_tasks_run_at_their_moments_in_their_order() -> None:
     assert late.info().status == "PENDING"  # type: ignore[union-attr]
     assert drain(until=dt.datetime(2020, 1, 1, tzinfo=dt.UTC)) == drain(until=dt.timedelta(0)) == 0
     expires = tasks.add.with_options(good_until=HOUR).send(1)
-    Task.objects.filter(pk=expires.task_id).update(enqueued_at=F("sent_at") + HOUR + dt.timedelta(seconds=10))
+    Task.objects.filter(pk=expires.task_id).update(
+        enqueued_at=F("sent_at") + HOUR + dt.timedelta(seconds=10)
+    )
     assert drain(until=HOUR + dt.timedelta(seconds=30)) == 1
     assert expires.info().status == "EXPIRED"  # type: ignore[union-attr]
 
@@ -135,7 +146,10 @@ def test_a_run_that_cannot_be_advanced_ends_the_drain_with_what_the_database_say
         pytest.raises(WorkflowError, match=f"{said}refused$"),
     ):
         drain()
-    with connect().transaction() as other, pytest.raises(WorkflowError, match=f"{said}another trans"):
+    with (
+        connect().transaction() as other,
+        pytest.raises(WorkflowError, match=f"{said}another trans"),
+    ):
         other.connection.execute("SELECT FROM horsies_workflows FOR UPDATE")
         drain()
     drain()
@@ -174,12 +188,24 @@ def test_the_next_attempts_of_that_task_fail_without_running_and_the_later_ones_
     ("handle", "failing", "error", "first"),
     [
         (lambda: call.send(), call, "BUSY", ("FAILED", "BUSY")),
-        (lambda: record.send("done"), record, "WORKER_CRASHED", ("WORKER_FAILURE", "WORKER_CRASHED")),
+        (
+            lambda: record.send("done"),
+            record,
+            "WORKER_CRASHED",
+            ("WORKER_FAILURE", "WORKER_CRASHED"),
+        ),
         (lambda: record.send("done"), record, "TASK_TIMEOUT", ("FAILED", "TASK_TIMEOUT")),
-        (lambda: tasks.mails.send(0), tasks.mails, tasks.MailDown("no answer"), ("FAILED", "MAIL_DOWN")),
+        (
+            lambda: tasks.mails.send(0),
+            tasks.mails,
+            tasks.MailDown("no answer"),
+            ("FAILED", "MAIL_DOWN"),
+        ),
     ],
 )
-def test_a_failure_is_mapped_and_retried_as_a_real_one(handle: Any, failing: Any, error: Any, first: Any) -> None:
+def test_a_failure_is_mapped_and_retried_as_a_real_one(
+    handle: Any, failing: Any, error: Any, first: Any
+) -> None:
     """Naive: it is an error that the task returned, which the usual policy does not retry."""
     sent = handle()
     with fail_next(failing, error):
@@ -191,12 +217,19 @@ def test_a_failure_is_mapped_and_retried_as_a_real_one(handle: Any, failing: Any
 def test_what_is_not_to_be_retried_is_final_and_what_a_task_can_ask_for_can_be_asked_for() -> None:
     gone, declined = call.send(), record.send("never")
     returned = TaskError("CARD_DECLINED", "no funds", data={"code": 51})  # as a task returns it
-    with fail_next(call, "GONE"), fail_next(record, returned), pytest.raises(ExceptionGroup, match="that failed: 2"):
+    with (
+        fail_next(call, "GONE"),
+        fail_next(record, returned),
+        pytest.raises(ExceptionGroup, match="that failed: 2"),
+    ):
         drain()
     assert gone.get(0).err_value.error_code == "GONE"
     assert declined.get(0).err_value == returned
     handle, skipped = record.send("later"), record.send("never")
-    with fail_next(record, Retry("not yet", delay_seconds=600, code="TOO_EARLY")), fail_next(record, Skip("no need")):
+    with (
+        fail_next(record, Retry("not yet", delay_seconds=600, code="TOO_EARLY")),
+        fail_next(record, Skip("no need")),
+    ):
         drain()
     info: Any = handle.info()
     assert info.next_retry_at - info.attempts[0].finished_at == MINUTE * 10
@@ -228,7 +261,10 @@ def test_a_failure_that_did_not_happen_fails_the_test() -> None:
         (lambda: fail_next(record, "BUSY", times=0), "times must be an int of at least 1"),
         (lambda: fail_next(record, "BUSY", times=True), "times must be an int of at least 1"),
         (lambda: fail_next("nowhere.record", "BUSY"), "no task named 'nowhere.record'"),
-        (lambda: ExitStack().enter_context(travel(dt.datetime(2031, 5, 1))), "to=.* has no time zone"),
+        (
+            lambda: ExitStack().enter_context(travel(dt.datetime(2031, 5, 1))),
+            "to=.* has no time zone",
+        ),
         (lambda: ExitStack().enter_context(travel(60)), "to takes an aware datetime"),
     ],
 )
@@ -261,7 +297,9 @@ class InAsyncTests(TestCase):
 
 
 @pytest.mark.parametrize("to", [MOMENT, dt.timedelta(days=-40)])
-def test_what_is_sent_there_is_sent_at_that_time_and_runs_at_it(to: dt.datetime | dt.timedelta) -> None:
+def test_what_is_sent_there_is_sent_at_that_time_and_runs_at_it(
+    to: dt.datetime | dt.timedelta,
+) -> None:
     with travel(to) as now:
         assert now == to or isinstance(to, dt.timedelta)
         handle, later = tasks.add.send(1), tasks.add.schedule(HOUR, 2)
@@ -274,7 +312,10 @@ def test_what_is_sent_there_is_sent_at_that_time_and_runs_at_it(to: dt.datetime 
 def test_what_is_due_by_then_runs_there_as_if_no_worker_had_run_since() -> None:
     """Naive: tasks run at their own times on the way, as by drain(until=...), and none can expire."""
     policy = RetryPolicy.fixed([60], jitter=False)
-    late, retried = tasks.add.schedule(HOUR, 1), tasks.mails.with_options(retry_policy=policy).send(1)
+    late, retried = (
+        tasks.add.schedule(HOUR, 1),
+        tasks.mails.with_options(retry_policy=policy).send(1),
+    )
     expired = tasks.add.with_options(good_until=HOUR).send(1)
     future = tasks.add.schedule(HOUR * 3, 1)
     with travel(HOUR * 2) as now:
@@ -430,7 +471,11 @@ def test_a_task_that_is_cancelled_while_it_runs_ends_as_by_a_worker() -> None:
     assert drain() == 3
 
     assert [handle.info().status for handle in handles] == ["CANCELLED", "COMPLETED", "CANCELLED"]  # type: ignore[union-attr]
-    assert handles[0].get(0).err_value.error_code == handles[2].get(0).err_value.error_code == "TASK_CANCELLED"
+    assert (
+        handles[0].get(0).err_value.error_code
+        == handles[2].get(0).err_value.error_code
+        == "TASK_CANCELLED"
+    )
 
 
 def test_a_cancel_before_a_claimed_task_begins_is_passed_on() -> None:

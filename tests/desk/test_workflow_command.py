@@ -58,7 +58,9 @@ def test_the_list_shows_how_far_each_run_is_the_newest_first_and_is_narrowed() -
 
 def test_a_run_is_shown_with_its_nodes_and_who_changed_it() -> None:
     handle = failed()
-    assert run("retry", handle.workflow_id) == f"{handle.workflow_id}: its failed nodes run again.\n"
+    assert (
+        run("retry", handle.workflow_id) == f"{handle.workflow_id}: its failed nodes run again.\n"
+    )
     drain(raise_errors=False)
     handle.retry(actor="ada", reason="the network was down")
     drain(raise_errors=False)
@@ -77,17 +79,24 @@ def test_a_run_is_shown_with_its_nodes_and_who_changed_it() -> None:
     assert [node["status"] for node in found["nodes"]] == ["FAILED", "SKIPPED"]
     assert [one["reason"] for one in found["history"]] == [None, "the network was down"]
     for words in ((), ("--json",)):
-        assert "4711" not in run("show", handle.workflow_id, *words), "messages of tasks are shown only on request"
+        assert "4711" not in run("show", handle.workflow_id, *words), (
+            "messages of tasks are shown only on request"
+        )
         assert "broken 4711" in run("show", handle.workflow_id, "--payload", *words)
     assert "Only the first 1 nodes are shown." in run("show", handle.workflow_id, "--nodes=1")
-    assert [machine("show", handle.workflow_id, f"--nodes={most}")["more_nodes"] for most in (1, 2)] == [True, False]
+    assert [
+        machine("show", handle.workflow_id, f"--nodes={most}")["more_nodes"] for most in (1, 2)
+    ] == [True, False]
 
 
 def test_pause_resume_skip_and_cancel_say_whether_anything_changed_and_are_audited() -> None:
     handle = sent()
     id_ = handle.workflow_id
     printed = run("explain", id_, "plus")
-    assert "WAITING_FOR_NODES: It waits for 1 of its 1 upstream nodes: 'number' is ENQUEUED." in printed
+    assert (
+        "WAITING_FOR_NODES: It waits for 1 of its 1 upstream nodes: 'number' is ENQUEUED."
+        in printed
+    )
     assert printed == run("explain", id_, "--number=1")
     found = machine("explain", id_, "number")
     assert (found["workflow_id"], found["reasons"][0]["code"]) == (str(id_), "TASK")
@@ -173,7 +182,10 @@ def test_show_lists_what_nodes_wait_for_and_signals_and_decisions_continue_a_run
     assert (results["paid"].ok_value, results["sent"].ok_value) == ([1], None)
     assert results["approve"].ok_value["reason"] == "fine"
     assert results["look"].err_value.message.endswith(": ugly")
-    for more, reasons in (([], [None, None]), (["--payload"], ["fine", "ugly"])):  # reasons of decisions are payload
+    for more, reasons in (
+        ([], [None, None]),
+        (["--payload"], ["fine", "ugly"]),
+    ):  # reasons of decisions are payload
         assert ("ugly" in run("show", id_, *more)) == bool(more)
         assert [one["reason"] for one in machine("show", id_, *more)["history"]] == reasons
     written = {entry.action: entry.reason for entry in AuditEntry.objects.filter(subject=str(id_))}
@@ -248,13 +260,25 @@ def test_a_workflow_that_has_started_counts_once_and_a_node_that_undoes_by_what_
     [
         (None, "UNKNOWN_TASK", None, "there is no task of this name"),
         ("b: int = 1", "UNKNOWN_ARGUMENT", "a", "it takes no 'a'"),
-        ("a: int, c: str, b: int = 1", "MISSING_ARGUMENT", "c", "it needs 'c', which they do not give"),
+        (
+            "a: int, c: str, b: int = 1",
+            "MISSING_ARGUMENT",
+            "c",
+            "it needs 'c', which they do not give",
+        ),
         ("a: int, b: str = '1'", "OTHER_TYPE", "b", "argument 'b': expected str, got int"),
-        ("a: TaskResult[int], b: int = 1", "OTHER_TYPE", "a", "'a' is annotated TaskResult[int, TaskError], and gets"),
+        (
+            "a: TaskResult[int], b: int = 1",
+            "OTHER_TYPE",
+            "a",
+            "'a' is annotated TaskResult[int, TaskError], and gets",
+        ),
         ("a: int, b: Missing = 1", "OTHER_TYPE", "b", "an annotation cannot be resolved"),
     ],
 )
-def test_a_change_under_waiting_nodes_is_found(deploy: Deploy, code: Any, kind: str, argument: Any, said: str) -> None:
+def test_a_change_under_waiting_nodes_is_found(
+    deploy: Deploy, code: Any, kind: str, argument: Any, said: str
+) -> None:
     first, second = sent(b=5), sent("other", b=6)
     deploy(PLUS, code)
     (found,) = problems()
@@ -273,11 +297,15 @@ def test_a_change_under_waiting_nodes_is_found(deploy: Deploy, code: Any, kind: 
     assert total == "1 problem in 4 nodes of 2 runs."
 
 
-def test_lists_elements_of_a_map_and_the_nodes_of_a_workflow_that_has_not_started_are_compared(deploy: Deploy) -> None:
+def test_lists_elements_of_a_map_and_the_nodes_of_a_workflow_that_has_not_started_are_compared(
+    deploy: Deploy,
+) -> None:
     innermost, inner, flow = Workflow("innermost"), Workflow("inner"), Workflow("outer")
     innermost.add(flows.plus, 1, name="deep")
     inner.add(innermost, name="middle")
-    flow.map(flows.plus, a=[1, 2], after=flow.add(inner, after=flow.add(flows.number, 1), name="whole"))
+    flow.map(
+        flows.plus, a=[1, 2], after=flow.add(inner, after=flow.add(flows.number, 1), name="whole")
+    )
     flow.send()
     deploy(PLUS, "a: str, b: int = 1")
     assert [(one["argument"], one["nodes"], one["runs"]) for one in problems()] == [("a", 2, 1)]
@@ -311,11 +339,16 @@ def test_a_task_that_would_undo_a_node_has_to_fit_also_after_the_node(deploy: De
         (True, "MISSING_ARGUMENT", "number", 1), (True, "UNKNOWN_ARGUMENT", "n", 1),
     ]  # fmt: skip
     deploy(NUMBER, None)
-    assert [(one["undo"], one["nodes"], one["node"]) for one in problems()] == [(False, 2, "number"), (True, 1, "plus")]
+    assert [(one["undo"], one["nodes"], one["node"]) for one in problems()] == [
+        (False, 2, "number"),
+        (True, 1, "plus"),
+    ]
     assert f"{NUMBER} (undo): there is no task of this name" in check()[1]
 
 
-def test_a_queue_that_is_gone_and_a_module_that_cannot_be_imported_are_told(settings: Any, monkeypatch: Any) -> None:
+def test_a_queue_that_is_gone_and_a_module_that_cannot_be_imported_are_told(
+    settings: Any, monkeypatch: Any
+) -> None:
     flow = Workflow("mail")
     flow.add(flows.number.with_options(queue="mail"), 1)
     flow.send()
@@ -329,7 +362,9 @@ def test_a_queue_that_is_gone_and_a_module_that_cannot_be_imported_are_told(sett
     assert "shop.tasks cannot be imported: ValueError('not today')" in refusal("check")
 
 
-def test_runs_are_read_in_chunks_and_one_problem_stays_one(deploy: Deploy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_are_read_in_chunks_and_one_problem_stays_one(
+    deploy: Deploy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(workflows, "RUNS", 2)
     for place in range(5):
         sent(f"run {place}", **({"b": place} if place % 2 else {}))
@@ -339,7 +374,9 @@ def test_runs_are_read_in_chunks_and_one_problem_stays_one(deploy: Deploy, monke
     flow.send()
     deploy(PLUS, "a: int, c: str, b: int = 1")
     (found,) = problems()
-    assert (found["nodes"], found["runs"]) == (7, 6), "the last run is in two groups, and counts once"
+    assert (found["nodes"], found["runs"]) == (7, 6), (
+        "the last run is in two groups, and counts once"
+    )
     WorkflowRun.objects.update(status="PAUSED")
     assert len(problems()) == 1
 
@@ -358,7 +395,13 @@ def saga() -> Any:
     """Send a run, and let it fail with one undo that fails and one that waits."""
     flow = Workflow("trip")
     first = flow.add(flows.charge, 1, undo=flows.refund, name="first")
-    second = flow.add(flows.charge, 2, after=first, undo=flows.broken_undo.with_options(queue="mail"), name="second")
+    second = flow.add(
+        flows.charge,
+        2,
+        after=first,
+        undo=flows.broken_undo.with_options(queue="mail"),
+        name="second",
+    )
     flow.add(flows.broken, after=second)
     handle = flow.send()
     drain(queues=["default"], raise_errors=False)

@@ -33,7 +33,9 @@ def project(lacks: Path) -> dict[str, str]:
 
 @pytest.mark.boundary
 @pytest.mark.parametrize("what", ["fork", "pipe", "socketpair"])
-def test_a_start_that_fails_is_tried_again_beside_a_long_task(worker: Start, lacks: Path, what: str) -> None:
+def test_a_start_that_fails_is_tried_again_beside_a_long_task(
+    worker: Start, lacks: Path, what: str
+) -> None:
     """Fails if: a limit of processes, memory or descriptors that is reached for a moment ends the worker and its tasks."""
     process = worker("--processes=2", "--max-tasks-per-child=2", **project(lacks)).ready()
     long = tasks.hold.send("long")
@@ -64,7 +66,9 @@ def test_a_fork_server_is_forked_again_once_that_is_possible(worker: Start, lack
     """Fails if: the template ends with a fork that fails."""
     process = worker("--processes=1", **project(lacks)).ready()
     child = tasks.pid.send().get(timeout_ms=30_000).ok_value
-    (server,) = (one for one in process.family() if child in [below.pid for below in one.children()])
+    (server,) = (
+        one for one in process.family() if child in [below.pid for below in one.children()]
+    )
 
     lacks.write_text("fork")
     server.kill()
@@ -77,7 +81,9 @@ def test_a_fork_server_is_forked_again_once_that_is_possible(worker: Start, lack
 
 def test_a_worker_outlives_a_moment_without_descriptors(worker: Start, lacks: Path) -> None:
     """Fails if: a thread of the worker ends with an error that is none of the database."""
-    process = worker("--processes=2", "--health-port=0", HORSIES_TEST_SNAPSHOT_MS="1000", **project(lacks)).ready()
+    process = worker(
+        "--processes=2", "--health-port=0", HORSIES_TEST_SNAPSHOT_MS="1000", **project(lacks)
+    ).ready()
     child = tasks.pid.send().get(timeout_ms=30_000).ok_value
     before = resource.prlimit(process.process.pid, resource.RLIMIT_NOFILE)
 
@@ -98,9 +104,13 @@ def test_a_worker_outlives_a_moment_without_descriptors(worker: Start, lacks: Pa
 
 
 @pytest.mark.parametrize(
-    ("what", "line"), [("thread", "exited with code 1"), ("service", "cannot run tasks")], ids=["threads", "middleware"]
+    ("what", "line"),
+    [("thread", "exited with code 1"), ("service", "cannot run tasks")],
+    ids=["threads", "middleware"],
 )
-def test_children_that_fail_before_their_first_task(worker: Start, lacks: Path, what: str, line: str) -> None:
+def test_children_that_fail_before_their_first_task(
+    worker: Start, lacks: Path, what: str, line: str
+) -> None:
     """Fails if: the worker ends, or starts children as fast as it can."""
     settings = given(MIDDLEWARE=["tests.apps.cramped.apps.middleware"])
     process = worker("--processes=2", **project(lacks), **settings).ready()
@@ -126,7 +136,9 @@ def test_children_that_fail_before_their_first_task(worker: Start, lacks: Path, 
         ("pipe", "a child process cannot be started: Too many open files"),
     ],
 )
-def test_a_worker_that_starts_without_room_exits(worker: Start, lacks: Path, what: str, line: str) -> None:
+def test_a_worker_that_starts_without_room_exits(
+    worker: Start, lacks: Path, what: str, line: str
+) -> None:
     lacks.write_text(what)
     process = worker("--processes=1", **project(lacks))
 
@@ -138,7 +150,9 @@ def test_a_worker_that_starts_without_room_exits(worker: Start, lacks: Path, wha
 def test_tasks_run_while_a_successor_does_not_become_ready(worker: Start, lacks: Path) -> None:
     """Fails if: a child that stalls takes the place of one that works."""
     settings = given(**IMPATIENT)
-    process = worker("--processes=1", "--max-tasks-per-child=3", **project(lacks), **settings).ready()
+    process = worker(
+        "--processes=1", "--max-tasks-per-child=3", **project(lacks), **settings
+    ).ready()
 
     lacks.write_text("answer")
     handles = tasks.pid.send_many([{}] * 20)

@@ -17,7 +17,9 @@ from tests.support.server import Lingering, Server
 from tests.support.workers import Start, WorkerProcess, given, is_over
 
 LOST = "the database has lost 1 claim(s) of worker"
-NO_BEATS = {"RECOVERY": {"CLAIMER_HEARTBEAT_INTERVAL_MS": 120_000, "RUNNING_STALE_THRESHOLD_MS": 600_000}}
+NO_BEATS = {
+    "RECOVERY": {"CLAIMER_HEARTBEAT_INTERVAL_MS": 120_000, "RUNNING_STALE_THRESHOLD_MS": 600_000}
+}
 NOT_DURABLE = {"DURABLE_CLAIMS": False}
 
 
@@ -37,7 +39,9 @@ def runs_in_memory(server: Server, path: Path, name: str = "linger") -> tuple[Li
     return task, task.runs(), server.task(task.id)["claimed_by"]
 
 
-def runs_again(server: Server, process: WorkerProcess, task: Lingering, child: int, owner: Any) -> None:
+def runs_again(
+    server: Server, process: WorkerProcess, task: Lingering, child: int, owner: Any
+) -> None:
     """A task whose claim was lost runs once more, after its first run is over, under the same number of another worker."""
     wait_until(lambda: len(task.lines) == 2, "it runs again")
     assert is_over(child)
@@ -70,16 +74,24 @@ def crashed(server: Server, process: WorkerProcess) -> None:
     """Let the server crash, and wait until the worker has found it again."""
     before = process.log.count("the database is back")
     server.crash()
-    wait_until(lambda: process.log.count("the database is back") > before, "the worker is connected again")
+    wait_until(
+        lambda: process.log.count("the database is back") > before, "the worker is connected again"
+    )
 
 
 def test_a_claim_that_did_not_wait_for_the_disk_may_be_lost_and_its_task_runs_again(
     worker: Start, server: Server, tmp_path: Path
 ) -> None:
-    process = worker("--processes=2", **server.environment, **given(**NO_BEATS, **NOT_DURABLE)).ready()
+    process = worker(
+        "--processes=2", **server.environment, **given(**NO_BEATS, **NOT_DURABLE)
+    ).ready()
     served = "SELECT name FROM horsies_queues WHERE served_at IS NOT NULL"
-    wait_until(lambda: server.superuser(served), "the worker has recorded once that it serves its queues")
-    for number in range(10):  # once a second, a pass also looks for expired leases, and waits for the disk
+    wait_until(
+        lambda: server.superuser(served), "the worker has recorded once that it serves its queues"
+    )
+    for number in range(
+        10
+    ):  # once a second, a pass also looks for expired leases, and waits for the disk
         task, child, owner = runs_in_memory(server, tmp_path / str(number))
         crashed(server, process)
         if server.task(task.id)["claimed_by"] != owner:
@@ -89,8 +101,12 @@ def test_a_claim_that_did_not_wait_for_the_disk_may_be_lost_and_its_task_runs_ag
     assert process.stop() == 0
 
 
-def test_a_claim_before_any_commit_that_waited_is_kept(worker: Start, server: Server, tmp_path: Path) -> None:
-    process = worker("--processes=2", **server.environment, **given(**NO_BEATS, **NOT_DURABLE)).ready()
+def test_a_claim_before_any_commit_that_waited_is_kept(
+    worker: Start, server: Server, tmp_path: Path
+) -> None:
+    process = worker(
+        "--processes=2", **server.environment, **given(**NO_BEATS, **NOT_DURABLE)
+    ).ready()
     task, *_ = runs_in_memory(server, tmp_path / "one", "linger_after_commit")
     crashed(server, process)
     task.end()

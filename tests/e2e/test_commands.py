@@ -44,8 +44,16 @@ def line(text: str, start: str) -> str:
 # horsies_queue
 
 
-def test_the_list_shows_limits_and_counts_of_every_queue_without_a_verb_too(claimer: Claimers) -> None:
-    run("set", "mail", "--max-concurrency=2", "--partition-by-args=to", "--partition-max-concurrency=1")
+def test_the_list_shows_limits_and_counts_of_every_queue_without_a_verb_too(
+    claimer: Claimers,
+) -> None:
+    run(
+        "set",
+        "mail",
+        "--max-concurrency=2",
+        "--partition-by-args=to",
+        "--partition-max-concurrency=1",
+    )
     run("override", "mail", "--max-concurrency=5", "--reason=sale", "--until=2100-01-01T00:00Z")
     run("pause", "bulk")
     put(3, queue="mail", kwargs=['{"to": "ann"}', '{"to": "ann"}', '{"to": "bob"}'])
@@ -57,14 +65,26 @@ def test_the_list_shows_limits_and_counts_of_every_queue_without_a_verb_too(clai
     assert line(listed, "bulk") == "bulk 50 no limit - paused 0 0 0 0 0"
     assert "whole cluster" not in listed
     mail = next(queue for queue in machine() if queue["name"] == "mail")
-    assert (mail["override"], mail["declared"]["priority"], mail["running"]) == ({"max_concurrency": 5}, 1, 2)
-    assert dt.datetime.fromisoformat(mail["override_until"]) == dt.datetime(2100, 1, 1, tzinfo=dt.UTC)
+    assert (mail["override"], mail["declared"]["priority"], mail["running"]) == (
+        {"max_concurrency": 5},
+        1,
+        2,
+    )
+    assert dt.datetime.fromisoformat(mail["override_until"]) == dt.datetime(
+        2100, 1, 1, tzinfo=dt.UTC
+    )
     run("set", "--cluster", "--max-concurrency=9")
     assert line(run(), "whole cluster") == "whole cluster 9 - 9 2 0 1 0"
 
 
 def test_show_names_who_holds_the_permits_and_the_busiest_partitions(claimer: Claimers) -> None:
-    run("set", "mail", "--partition-by-args=to", "--partition-by-task", "--partition-max-concurrency=1")
+    run(
+        "set",
+        "mail",
+        "--partition-by-args=to",
+        "--partition-by-task",
+        "--partition-max-concurrency=1",
+    )
     run("override", "mail", "--local-limit=7", "--reason=slow partner", "--until=2100-01-01T00:00Z")
     (running, _) = put(2, queue="mail", kwargs=['{"to": "ann"}'] * 2)
     put(1, queue="mail", kwargs=['{"to": "\x9b2J ann é"}'])
@@ -80,15 +100,21 @@ def test_show_names_who_holds_the_permits_and_the_busiest_partitions(claimer: Cl
     assert line(shown, str(running)).startswith(f"{running} tests.nothing RUNNING ")
     assert f"{worker.id} (dead)" in line(shown, str(running)), "it never beat"
     assert '{"": "tests.nothing", "to": "ann"} 1 1 1' in lines(shown)
-    assert r'"to": "\x9b2J ann é"}' in shown, "what users typed cannot move the cursor of the terminal"
+    assert r'"to": "\x9b2J ann é"}' in shown, (
+        "what users typed cannot move the cursor of the terminal"
+    )
     found = machine("show", "mail")
     assert (found["queue"]["running"], found["queue"]["full_partitions"]) == (2, 2)
     assert str(running) in {permit["task_id"] for permit in found["permits"]}
     assert sorted(partition["parked"] for partition in found["partitions"]) == [0, 1]
 
 
-def test_changes_print_old_and_new_are_audited_with_who_and_why_and_say_if_they_changed_nothing() -> None:
-    printed = run("set", "mail", "--max-concurrency=3", "--priority", "7", "--reason", "slow partner")
+def test_changes_print_old_and_new_are_audited_with_who_and_why_and_say_if_they_changed_nothing() -> (
+    None
+):
+    printed = run(
+        "set", "mail", "--max-concurrency=3", "--priority", "7", "--reason", "slow partner"
+    )
     assert "mail: max_concurrency: null -> 3\nmail: priority: 1 -> 7\n" in printed
     assert "applies the settings" in printed
     entry = AuditEntry.objects.latest("id")
@@ -99,13 +125,22 @@ def test_changes_print_old_and_new_are_audited_with_who_and_why_and_say_if_they_
     assert "mail: paused_by: null -> " in run("pause", "mail", "--reason=full disk")
     assert Queue.objects.get(pk="mail").paused_reason == "full disk"
     assert "mail: paused_at: " in run("resume", "mail")
-    printed = run("override", "mail", "--partition-max-concurrency=2", "--local-limit=1", "--reason=sale")
+    printed = run(
+        "override", "mail", "--partition-max-concurrency=2", "--local-limit=1", "--reason=sale"
+    )
     assert 'mail: override: null -> {"local_limit": 1, "partition_max_concurrency": 2}' in printed
     assert "mail has no partitions, so partition_max_concurrency has no effect" in printed
     assert "mail: override: {" in run("clear", "mail")
-    with override_settings(HORSIES={**HORSIES, "QUEUES": {"mail": {"priority": 1, "max_concurrency": 5}}}):
+    with override_settings(
+        HORSIES={**HORSIES, "QUEUES": {"mail": {"priority": 1, "max_concurrency": 5}}}
+    ):
         assert "mail: max_concurrency: null -> 5\n" in run("sync")
-        for words in (("set", "mail", "--priority=1"), ("resume", "mail"), ("clear", "mail"), ("sync",)):
+        for words in (
+            ("set", "mail", "--priority=1"),
+            ("resume", "mail"),
+            ("clear", "mail"),
+            ("sync",),
+        ):
             assert run(*words) == "Nothing changed: the values are the same.\n"
     run("pause", "--cluster", "--reason=maintenance")
     shown = run("show", "--cluster")
@@ -132,9 +167,15 @@ OVERRIDE = ["override", "mail", "--max-concurrency=1"]
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["show", "nowhere"], "no queue 'nowhere' in the database; choose from: mail, bulk, twin, default"),
+        (
+            ["show", "nowhere"],
+            "no queue 'nowhere' in the database; choose from: mail, bulk, twin, default",
+        ),
         (["show"], "give either a queue, as in 'horsies_queue show mail', or --cluster"),
-        (["set", "mail"], "nothing to change for 'mail': give a value, such as --max-concurrency 5"),
+        (
+            ["set", "mail"],
+            "nothing to change for 'mail': give a value, such as --max-concurrency 5",
+        ),
         (["set", "mail", "--max-concurrency=many"], "'many' is not a whole number"),
         (["set", "mail", "--priority=none"], "'none' is not a whole number"),
         (["override", "mail", "--reason=sale"], "nothing to change for 'mail': give a limit"),
@@ -176,7 +217,9 @@ def test_a_running_worker_obeys_the_shell_and_its_start_flips_nothing_back(worke
 def test_a_mistake_ends_the_process_with_an_error_and_no_traceback() -> None:
     done = manage("horsies_queue", *OVERRIDE)
     assert done.returncode == 1
-    assert done.stderr == "CommandError: horsies_queue: an override of 'mail' requires --reason TEXT\n"
+    assert (
+        done.stderr == "CommandError: horsies_queue: an override of 'mail' requires --reason TEXT\n"
+    )
     gone = manage("horsies_queue", "list", DATABASE_URL=NOWHERE)
     assert gone.returncode == 1
     assert "horsies_queue: the database refused" in gone.stderr
@@ -193,7 +236,11 @@ def status(*words: str) -> tuple[int, str]:
 
 def fails_in_one_line(done: subprocess.CompletedProcess[str], words: str) -> bool:
     """Whether the command had no answer, and said why."""
-    return (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1) and words in done.stderr
+    return (done.returncode, done.stdout, len(done.stderr.splitlines())) == (
+        2,
+        "",
+        1,
+    ) and words in done.stderr
 
 
 def test_it_prints_queues_workers_and_the_database_and_ends_with_0_when_all_is_well() -> None:
@@ -229,7 +276,9 @@ def test_what_keeps_it_from_an_answer_is_one_line_and_2(roles: None, connect: Co
     conn = connect()
     with conn.transaction():
         conn.execute("LOCK TABLE horsies_audit IN SHARE MODE")
-        assert fails_in_one_line(manage("horsies_status", DATABASE_URL=url_of("site")), "permission denied")
+        assert fails_in_one_line(
+            manage("horsies_status", DATABASE_URL=url_of("site")), "permission denied"
+        )
 
 
 def test_a_role_without_rights_to_monitor_gets_an_answer_and_is_told_what_it_cannot_see(
@@ -248,7 +297,9 @@ def test_a_role_without_rights_to_monitor_gets_an_answer_and_is_told_what_it_can
         as_role(None)
     assert (code, [problem["code"] for problem in found["problems"]]) == (1, ["NO_LIVING_WORKER"])
     assert 2 <= found["database"]["connections"] <= found["database"]["max_connections"]
-    (hidden,) = [one for one in found["database"]["xmin_holders"] if one["pid"] == holder.info.backend_pid]
+    (hidden,) = [
+        one for one in found["database"]["xmin_holders"] if one["pid"] == holder.info.backend_pid
+    ]
     assert (hidden["name"], hidden["seconds"], hidden["state"]) == ("a long report", None, None)
     assert hidden["transactions"] >= 0
 
@@ -260,7 +311,11 @@ def test_a_standby_answers_with_what_was_replicated_to_it_and_is_named(server: S
     os.chown(mark, mark.parent.stat().st_uid, mark.parent.stat().st_gid)
     try:
         server.start()
-        done = manage("horsies_status", "--json", DATABASE_URL=server.cluster.url(server.database, server.port))
+        done = manage(
+            "horsies_status",
+            "--json",
+            DATABASE_URL=server.cluster.url(server.database, server.port),
+        )
     finally:
         server.stop("fast")
         mark.unlink()
@@ -275,7 +330,9 @@ def test_a_standby_answers_with_what_was_replicated_to_it_and_is_named(server: S
 # horsies_explain
 
 
-def test_it_prints_every_reason_on_a_line_of_the_last_task_or_of_one_and_json_for_machines() -> None:
+def test_it_prints_every_reason_on_a_line_of_the_last_task_or_of_one_and_json_for_machines() -> (
+    None
+):
     run_explain, found_by, refuses = command("horsies_explain")
     assert "horsies_explain: no task has been sent yet" in refuses()
     (id_,) = put()
@@ -288,7 +345,10 @@ def test_it_prints_every_reason_on_a_line_of_the_last_task_or_of_one_and_json_fo
     found = found_by()
     assert (found, found["task_id"], found["status"]) == (found_by(str(last)), str(last), "PENDING")
     assert set(found["reasons"][0]) == {"code", "text", "details"}
-    for wrong, words in (("00000000-0000-0000-0000-000000000007", "there is no task"), ("mail", "is not a task id")):
+    for wrong, words in (
+        ("00000000-0000-0000-0000-000000000007", "there is no task"),
+        ("mail", "is not a task id"),
+    ):
         assert refuses(wrong).startswith("horsies_explain: ")
         assert words in refuses(wrong)
 
@@ -301,11 +361,16 @@ def test_it_names_who_holds_the_only_slot_of_a_real_worker(worker: Start) -> Non
     (found,) = explain(waiting.task_id).reasons
     assert found.code == "QUEUE_AT_CAP"
     assert found.text.endswith(f"by task {holding.task_id} on {row.hostname}:{row.pid}.")
-    beaten = wait_until(lambda: explain(holding.task_id).reasons[0].details.get("child_pid"), "a beat says who runs it")
+    beaten = wait_until(
+        lambda: explain(holding.task_id).reasons[0].details.get("child_pid"),
+        "a beat says who runs it",
+    )
     assert beaten == child
     assert Worker.objects.get().running_sync == 1
     (unknown,) = put(name="shop.tasks.gone", delay=dt.timedelta(hours=1))
-    assert "UNKNOWN_TASK_NAME" in {reason.code for reason in explain(unknown).reasons}, "by the names of its row"
+    assert "UNKNOWN_TASK_NAME" in {reason.code for reason in explain(unknown).reasons}, (
+        "by the names of its row"
+    )
 
 
 # horsies_task send
@@ -315,7 +380,9 @@ def send(name: str, *words: str) -> subprocess.CompletedProcess[str]:
     return manage("horsies_task", "send", f"tests.apps.project.tasks.{name}", "--wait", *words)
 
 
-def test_with_wait_it_prints_the_result_and_fails_if_the_task_did(shared_worker: WorkerProcess) -> None:
+def test_with_wait_it_prints_the_result_and_fails_if_the_task_did(
+    shared_worker: WorkerProcess,
+) -> None:
     """Naive: it waits in the transaction in which it has sent, where no worker sees the task."""
     done = send("add", "--kwargs", '{"a": 4, "b": 5}')
     assert (done.returncode, done.stdout.splitlines()[1:]) == (0, ["9"])

@@ -16,7 +16,15 @@ from horsies_django.models import Heartbeat, Task
 from tests.apps.project import points
 from tests.conftest import wait_until
 from tests.support.forwarder import Forwarder
-from tests.support.points import Fate, Gate, Walker, kill_machine, replies_in_the_pipe, send_walkers, standing_still
+from tests.support.points import (
+    Fate,
+    Gate,
+    Walker,
+    kill_machine,
+    replies_in_the_pipe,
+    send_walkers,
+    standing_still,
+)
 from tests.support.points import gate as gate
 from tests.support.workers import SHORT, Start, WorkerProcess, database_url, given
 
@@ -34,7 +42,9 @@ def crashed(began: int, ended: int) -> tuple[Fate, Fate]:
 
 def hold_up(folder: Path) -> list[Walker]:
     """Keep both slots of a worker busy."""
-    blockers = [Walker(folder / name, points.walks.send(str(folder / name))) for name in ("left", "right")]
+    blockers = [
+        Walker(folder / name, points.walks.send(str(folder / name))) for name in ("left", "right")
+    ]
     for blocker in blockers:
         blocker.stands("began")
     return blockers
@@ -55,7 +65,9 @@ def kill_at_commit(worker: WorkerProcess, gate: Gate, commits: bool) -> None:
 
 
 BEFORE_AND_AFTER = pytest.mark.parametrize(
-    ("commits", "expected"), [(False, (AS_IF_NOTHING_HAD_BEEN,) * 2), (True, crashed(0, 0))], ids=["before", "after"]
+    ("commits", "expected"),
+    [(False, (AS_IF_NOTHING_HAD_BEEN,) * 2), (True, crashed(0, 0))],
+    ids=["before", "after"],
 )
 
 
@@ -67,7 +79,9 @@ def test_a_worker_killed_around_the_commit_of_a_claim(
     gate.close("claim")
     walkers = send_walkers(tmp_path)
     kill_at_commit(first, gate, commits)
-    assert set(Task.objects.values_list("status", flat=True)) == {"RUNNING" if commits else "PENDING"}
+    assert set(Task.objects.values_list("status", flat=True)) == {
+        "RUNNING" if commits else "PENDING"
+    }
     worker("--processes=2", **SHORT).ready()
     assert fates(walkers) == expected
 
@@ -81,7 +95,9 @@ def test_a_worker_killed_around_the_commit_of_what_it_takes_ahead(
     gate.close("take ahead")
     walkers = send_walkers(tmp_path)
     kill_at_commit(first, gate, commits)
-    assert {walker.handle.info().status for walker in walkers} == {"CLAIMED" if commits else "PENDING"}
+    assert {walker.handle.info().status for walker in walkers} == {
+        "CLAIMED" if commits else "PENDING"
+    }
     worker("--processes=2", **SOFT, **SHORT).ready()
     assert fates(walkers) == (AS_IF_NOTHING_HAD_BEEN,) * 2
     assert {blocker.fate().error_code for blocker in blockers} == {"WORKER_CRASHED"}
@@ -94,7 +110,10 @@ def test_a_worker_killed_around_the_commit_of_a_start(
     first = worker("--processes=2", **SOFT, **SHORT).ready()
     blockers = hold_up(tmp_path)
     walkers = send_walkers(tmp_path)
-    wait_until(lambda: {walker.handle.info().status for walker in walkers} == {"CLAIMED"}, "both wait in the buffer")
+    wait_until(
+        lambda: {walker.handle.info().status for walker in walkers} == {"CLAIMED"},
+        "both wait in the buffer",
+    )
     gate.close("start")
     with standing_still(first):  # so that both start in one pass
         for blocker in blockers:
@@ -102,22 +121,31 @@ def test_a_worker_killed_around_the_commit_of_a_start(
             blocker.stands("ended")
         wait_until(lambda: replies_in_the_pipe(first) == 2, "both slots are free")
     kill_at_commit(first, gate, commits)
-    assert {walker.handle.info().status for walker in walkers} == {"RUNNING" if commits else "CLAIMED"}
+    assert {walker.handle.info().status for walker in walkers} == {
+        "RUNNING" if commits else "CLAIMED"
+    }
     worker("--processes=2", **SOFT, **SHORT).ready()
     assert fates(walkers) == expected
 
 
-@pytest.mark.parametrize(("kill", "expected"), [("child", (AS_IF_NOTHING_HAD_BEEN,) * 2), ("machine", crashed(0, 0))])
+@pytest.mark.parametrize(
+    ("kill", "expected"), [("child", (AS_IF_NOTHING_HAD_BEEN,) * 2), ("machine", crashed(0, 0))]
+)
 def test_what_was_sent_to_a_child_and_not_begun(
     worker: Start, tmp_path: Path, kill: str, expected: tuple[Fate, ...]
 ) -> None:
     first = worker("--processes=2", **(SHORT if kill == "machine" else {})).ready()
     runners = Heartbeat.objects.filter(role="runner")
-    children = wait_until(lambda: runners.count() == 2 and list(runners.values_list("pid", flat=True)), "they beat")
+    children = wait_until(
+        lambda: runners.count() == 2 and list(runners.values_list("pid", flat=True)), "they beat"
+    )
     for child in children:
         os.kill(child, signal.SIGSTOP)
     walkers = send_walkers(tmp_path)
-    wait_until(lambda: sum(len(beat.holding or ()) for beat in runners.all()) == 2, "each child has one in its pipe")
+    wait_until(
+        lambda: sum(len(beat.holding or ()) for beat in runners.all()) == 2,
+        "each child has one in its pipe",
+    )
     kill_(first, kill, children, worker)
     assert fates(walkers) == expected
 
@@ -138,7 +166,9 @@ def test_what_stands_at_the_first_or_the_last_line_of_its_code(
     assert fates(walkers) == expected
 
 
-@pytest.mark.parametrize(("kill", "expected"), [("child", (AS_IF_NOTHING_HAD_BEEN,) * 2), ("machine", crashed(1, 1))])
+@pytest.mark.parametrize(
+    ("kill", "expected"), [("child", (AS_IF_NOTHING_HAD_BEEN,) * 2), ("machine", crashed(1, 1))]
+)
 def test_a_reply_that_was_written_and_not_read(
     worker: Start, tmp_path: Path, kill: str, expected: tuple[Fate, ...]
 ) -> None:
@@ -154,7 +184,9 @@ def test_a_reply_that_was_written_and_not_read(
 
 
 @pytest.mark.parametrize(
-    ("commits", "expected"), [(False, crashed(1, 1)), (True, (AS_IF_NOTHING_HAD_BEEN,) * 2)], ids=["before", "after"]
+    ("commits", "expected"),
+    [(False, crashed(1, 1)), (True, (AS_IF_NOTHING_HAD_BEEN,) * 2)],
+    ids=["before", "after"],
 )
 def test_a_worker_killed_around_the_commit_of_an_outcome(
     worker: Start, gate: Gate, tmp_path: Path, commits: bool, expected: tuple[Fate, ...]
@@ -169,7 +201,9 @@ def test_a_worker_killed_around_the_commit_of_an_outcome(
             walker.may("go", "out")
         wait_until(lambda: replies_in_the_pipe(first) == 2, "both replies lie in the pipes")
     kill_at_commit(first, gate, commits)
-    assert {walker.handle.info().status for walker in walkers} == {"COMPLETED" if commits else "RUNNING"}
+    assert {walker.handle.info().status for walker in walkers} == {
+        "COMPLETED" if commits else "RUNNING"
+    }
     worker("--processes=2", **SHORT).ready()
     assert fates(walkers) == expected
 
@@ -179,13 +213,16 @@ def test_a_worker_killed_around_the_commit_of_an_outcome(
 def test_a_commit_whose_reply_is_lost_loses_nothing_and_runs_nothing_twice(
     worker: Start, gate: Gate, link: Forwarder, tmp_path: Path, move: str
 ) -> None:
-    process = worker("--processes=2", **link.way(database_url()), **(SOFT if move == "start" else {})).ready()
+    process = worker(
+        "--processes=2", **link.way(database_url()), **(SOFT if move == "start" else {})
+    ).ready()
     blockers = hold_up(tmp_path) if move == "start" else []
     gate.close(move)
     walkers = send_walkers(tmp_path)
     if move == "start":
         wait_until(
-            lambda: {walker.handle.info().status for walker in walkers} == {"CLAIMED"}, "both wait in the buffer"
+            lambda: {walker.handle.info().status for walker in walkers} == {"CLAIMED"},
+            "both wait in the buffer",
         )
     for walker in {"claim": [], "start": blockers, "settle": walkers}[move]:
         walker.may("go", "out")
@@ -193,13 +230,17 @@ def test_a_commit_whose_reply_is_lost_loses_nothing_and_runs_nothing_twice(
     link.freeze()
     gate.open()
     became = "COMPLETED" if move == "settle" else "RUNNING"
-    wait_until(lambda: became in {walker.handle.info().status for walker in walkers}, "it is committed")
+    wait_until(
+        lambda: became in {walker.handle.info().status for walker in walkers}, "it is committed"
+    )
     link.cut()
     fates(walkers)
     wait_until(lambda: "the database is back" in process.log, "it has noticed")
     assert process.stop() == 0
     assert fates(walkers) == (AS_IF_NOTHING_HAD_BEEN,) * 2
-    assert ("releasing 2 task(s) that were claimed and never received" in process.log) == (move == "claim")
+    assert ("releasing 2 task(s) that were claimed and never received" in process.log) == (
+        move == "claim"
+    )
 
 
 def kill_(first: WorkerProcess, what: str, children: list[int], worker: Start) -> None:

@@ -57,9 +57,9 @@ def two(transactional_db: None) -> Iterator[dict[str, str]]:
         direct = parts._replace(netloc=f"{role}:secret@{parts.hostname}:{parts.port}").geturl()
         with psycopg.connect(default, autocommit=True) as admin:
             admin.execute(
-                sql.SQL("CREATE ROLE {} LOGIN PASSWORD 'secret' IN ROLE pg_read_all_data, pg_write_all_data").format(
-                    sql.Identifier(role)
-                )
+                sql.SQL(
+                    "CREATE ROLE {} LOGIN PASSWORD 'secret' IN ROLE pg_read_all_data, pg_write_all_data"
+                ).format(sql.Identifier(role))
             )
             yield {"DATABASE_URL": default, "QUEUE_URL": queue, "DIRECT_URL": direct}
             admin.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(role)))
@@ -69,7 +69,13 @@ def test_the_queue_lives_on_its_alias_and_sends_join_only_that_aliass_transactio
     worker: Start, two: dict[str, str], tmp_path: Path
 ) -> None:
     settings = "tests.settings.two"
-    site = Site(tmp_path, settings, two["DATABASE_URL"], QUEUE_URL=two["QUEUE_URL"], DIRECT_URL=two["DIRECT_URL"])
+    site = Site(
+        tmp_path,
+        settings,
+        two["DATABASE_URL"],
+        QUEUE_URL=two["QUEUE_URL"],
+        DIRECT_URL=two["DIRECT_URL"],
+    )
     site.manage("migrate", "--verbosity=0")
     site.manage("migrate", "--database=queue", "--verbosity=0")
     for url, schemas in ((two["DATABASE_URL"], []), (two["QUEUE_URL"], [("public",)])):
@@ -78,7 +84,9 @@ def test_the_queue_lives_on_its_alias_and_sends_join_only_that_aliass_transactio
     process = worker("--processes=1", DJANGO_SETTINGS_MODULE=settings, **two).ready()
     assert site.run("-c", SEND_AND_GET).split() == ["5", "4", "TASK_NOT_FOUND"]
     with psycopg.connect(two["QUEUE_URL"]) as connection:
-        (listener,) = connection.execute(LISTENERS, [urlsplit(two["QUEUE_URL"]).path[1:]]).fetchall()
+        (listener,) = connection.execute(
+            LISTENERS, [urlsplit(two["QUEUE_URL"]).path[1:]]
+        ).fetchall()
     assert listener[0] == urlsplit(two["DIRECT_URL"]).username
     assert process.stop() == 0
 
@@ -93,7 +101,9 @@ def test_workers_schedulers_and_those_who_wait_find_server_and_schema_of_an_own_
         site.manage("migrate", "--verbosity=0")
         with psycopg.connect(url) as connection:
             assert connection.execute(SCHEMAS).fetchall() == [(SCHEMA,)]
-        process = worker("--processes=1", "--with-scheduler", DJANGO_SETTINGS_MODULE=settings, DATABASE_URL=url).ready()
+        process = worker(
+            "--processes=1", "--with-scheduler", DJANGO_SETTINGS_MODULE=settings, DATABASE_URL=url
+        ).ready()
         assert site.run("-c", GETS) == "[1, 2, 3]\n"
         assert "Healthy" in site.manage("horsies_status")
         assert process.stop() == 0
@@ -138,7 +148,9 @@ def test_a_worker_with_a_scheduler_runs_under_settings_that_cut_and_round_its_se
         """'{"task": "tests.apps.project.tasks.noop", "pattern": "every second"}', now())"""
     )
     server.superuser("SELECT pg_notify('horsies_' || left(md5('public'), 8) || '_schedules', '')")
-    wait_until(lambda: server.superuser("SELECT 1 FROM horsies_schedule_ticks"), "the schedule fires")
+    wait_until(
+        lambda: server.superuser("SELECT 1 FROM horsies_schedule_ticks"), "the schedule fires"
+    )
     for number in range(3):
         server.becomes(server.send("add", a=number), "COMPLETED")
     assert len(server.backends("horsies listener")) == 1
@@ -150,14 +162,18 @@ def test_a_worker_with_a_scheduler_runs_under_settings_that_cut_and_round_its_se
         "WHERE application_name LIKE 'horsies %' AND datname = current_database()"
     )
     server.superuser("DELETE FROM horsies_schedule_ticks")
-    wait_until(lambda: server.superuser("SELECT 1 FROM horsies_schedule_ticks"), "the schedule goes on")
+    wait_until(
+        lambda: server.superuser("SELECT 1 FROM horsies_schedule_ticks"), "the schedule goes on"
+    )
     server.becomes(server.send("add", a=1), "COMPLETED")
     assert process.stop() == 0
     assert "Traceback" not in process.log
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("name", ["DateStyle", "extra_float_digits", "default_transaction_isolation"])
+@pytest.mark.parametrize(
+    "name", ["DateStyle", "extra_float_digits", "default_transaction_isolation"]
+)
 def test_behind_a_pooler_a_session_that_would_go_wrong_is_refused_and_the_setting_is_named(
     pooled: dict[str, str], server: Server, name: str
 ) -> None:

@@ -30,16 +30,23 @@ class Demo(WorkerProcess):
 
     def __init__(self, log: Path, *options: str) -> None:
         # What is in the environment must not matter: it may be a stranger's database.
-        elsewhere = {"DATABASE_URL": NO_DATABASE, "DJANGO_SETTINGS_MODULE": "example_project.settings"}
+        elsewhere = {
+            "DATABASE_URL": NO_DATABASE,
+            "DJANGO_SETTINGS_MODULE": "example_project.settings",
+        }
         super().__init__(log, *options, program=("manage.py", "demo"), **elsewhere)
 
     def says(self, words: str) -> None:
-        wait_until(lambda: words in self.log or self.process.poll() is not None, f"the demo says {words!r}")
+        wait_until(
+            lambda: words in self.log or self.process.poll() is not None, f"the demo says {words!r}"
+        )
         assert words in self.log, self.log
 
     def started(self) -> tuple[list[psutil.Process], int]:
         """Wait until site and worker run, and return all processes of the demo and the port of the site."""
-        wait_until(lambda: MADE.search(self.log) or self.process.poll() is not None, "site and worker run")
+        wait_until(
+            lambda: MADE.search(self.log) or self.process.poll() is not None, "site and worker run"
+        )
         found = MADE.search(self.log)
         assert found, self.log
         return self.family(), int(found[1])
@@ -95,7 +102,9 @@ SHOWN_TOO = (
 )
 
 
-def test_the_demo_shows_everything_it_promises_and_leaves_nothing_running(demo: Callable[..., Demo]) -> None:
+def test_the_demo_shows_everything_it_promises_and_leaves_nothing_running(
+    demo: Callable[..., Demo],
+) -> None:
     one = demo("--exit", "--files=40")
     processes, port = one.started()
     assert is_open(port)
@@ -122,7 +131,9 @@ def test_a_second_run_on_the_same_database_works_as_the_first(demo: Callable[...
     assert len(passwords) == 2
 
 
-def test_a_worker_that_dies_ends_the_demo_with_the_reason_and_code_1(demo: Callable[..., Demo]) -> None:
+def test_a_worker_that_dies_ends_the_demo_with_the_reason_and_code_1(
+    demo: Callable[..., Demo],
+) -> None:
     one = demo("--exit")
     processes, _ = one.started()
     os.kill(int(MADE.search(one.log)[2]), signal.SIGKILL)
@@ -160,7 +171,10 @@ def test_a_signal_stops_the_demo_and_everything_it_started(
 
 
 def test_a_database_that_cannot_be_used_is_named_in_one_line(demo: Callable[..., Demo]) -> None:
-    for url, words in ((NO_DATABASE, "the database does not answer"), ("sqlite:///x", "is not PostgreSQL's")):
+    for url, words in (
+        (NO_DATABASE, "the database does not answer"),
+        ("sqlite:///x", "is not PostgreSQL's"),
+    ):
         one = demo("--exit", f"--database-url={url}")
         assert one.wait() == 1
         assert one.log.startswith("The demo failed: ")
@@ -171,7 +185,9 @@ def test_a_database_that_cannot_be_used_is_named_in_one_line(demo: Callable[...,
 def test_the_example_projects_own_tests_pass() -> None:
     server, _, query = os.environ["DATABASE_URL"].partition("?")
     # A name of its own: Django's test database is called after it, and other tests run on the same server.
-    url = f"{server.rpartition('/')[0]}/library_{uuid.uuid4().hex[:12]}" + (f"?{query}" if query else "")
+    url = f"{server.rpartition('/')[0]}/library_{uuid.uuid4().hex[:12]}" + (
+        f"?{query}" if query else ""
+    )
     where = {"DJANGO_SETTINGS_MODULE": "example_project.settings", "DATABASE_URL": url}
     done = python("manage.py", "test", "example_project", "--noinput", **where)
     assert done.returncode == 0, done.stderr

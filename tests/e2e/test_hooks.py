@@ -31,7 +31,11 @@ class Notes:
         return [note for note in map(json.loads, lines) if note["signal"] in names or not names]
 
     def come(self, count: int, *names: str) -> list[dict[str, Any]]:
-        return list(wait_until(lambda: len(found := self.all(*names)) >= count and found, f"{count} of {names}"))
+        return list(
+            wait_until(
+                lambda: len(found := self.all(*names)) >= count and found, f"{count} of {names}"
+            )
+        )
 
     def order(self, name: str, harm: str) -> None:
         Path(f"{self.path}.{name}").write_text(harm)
@@ -63,10 +67,22 @@ def test_each_signal_comes_once_from_its_process_and_thread(
     child = completed.get().unwrap()
     assert failed.get().is_err()
     assert process.stop() == 0
-    own, parent, worker_id = options == ("--processes=0",), process.process.pid, str(Worker.objects.get().pk)
+    own, parent, worker_id = (
+        options == ("--processes=0",),
+        process.process.pid,
+        str(Worker.objects.get().pk),
+    )
     assert (child == parent) is own
-    (began,), (ended,), lifetime = notes.all("child_started"), notes.all("child_stopping"), notes.all()
-    assert (lifetime[0], lifetime[-1]["signal"], lifetime[-1]["process"]) == (began, "worker_stopping", parent)
+    (began,), (ended,), lifetime = (
+        notes.all("child_started"),
+        notes.all("child_stopping"),
+        notes.all(),
+    )
+    assert (lifetime[0], lifetime[-1]["signal"], lifetime[-1]["process"]) == (
+        began,
+        "worker_stopping",
+        parent,
+    )
     assert lifetime.index(ended) == len(lifetime) - 2 or own
     for note in (began, ended):
         assert (note["process"], note["pid"], note["worker_pid"]) == (child, child, parent)
@@ -83,11 +99,16 @@ def test_each_signal_comes_once_from_its_process_and_thread(
     ]
     last = notes.all("task_finished")[-2:]
     assert {note["child_pid"] for note in last} == {child}
-    assert (notes.all("task_finished")[0]["metadata"], last[0]["sender"]) == ({"tenant": 7}, tasks.pid.name)
+    assert (notes.all("task_finished")[0]["metadata"], last[0]["sender"]) == (
+        {"tenant": 7},
+        tasks.pid.name,
+    )
 
 
 @pytest.mark.parametrize("options", KINDS, ids=" ".join)
-@pytest.mark.parametrize(("harm", "said"), [("raise", "raised LookupError"), ("exit", "SystemExit: 3")])
+@pytest.mark.parametrize(
+    ("harm", "said"), [("raise", "raised LookupError"), ("exit", "SystemExit: 3")]
+)
 def test_receivers_that_raise_or_exit_end_neither_their_process_nor_their_thread(
     hooked: Start, notes: Notes, options: tuple[str, ...], harm: str, said: str
 ) -> None:
@@ -99,11 +120,16 @@ def test_receivers_that_raise_or_exit_end_neither_their_process_nor_their_thread
     assert len(notes.come(3, "task_started")) == 3
     assert process.stop() == 0
     goes_on = harm == "raise"  # the other receivers of the same signal
-    assert (len(notes.all("task_finished")), len(notes.all("child_stopping"))) == (3 * goes_on, goes_on)
+    assert (len(notes.all("task_finished")), len(notes.all("child_stopping"))) == (
+        3 * goes_on,
+        goes_on,
+    )
     assert process.log.count(said) == 5, "three tasks, and the begin and the end of the child"
 
 
-def test_a_receiver_of_the_last_moment_that_hangs_delays_the_end_by_seconds_only(hooked: Start, notes: Notes) -> None:
+def test_a_receiver_of_the_last_moment_that_hangs_delays_the_end_by_seconds_only(
+    hooked: Start, notes: Notes
+) -> None:
     notes.order("child_stopping", "hang")
     process = hooked("--processes=2").ready()
     assert process.stop() == 0
@@ -149,7 +175,11 @@ def test_timeouts_and_cancels_interrupt_middleware(hooked: Start) -> None:
     [
         (KINDS[0], "gone", "'tests.apps.hooked.around.gone' cannot be imported: ImportError"),
         (KINDS[1], "fails_at_start", "the tracing service has no address"),
-        (KINDS[2], "sync_only", "tests.apps.hooked.around.sync_only returned a sync callable for async tasks"),
+        (
+            KINDS[2],
+            "sync_only",
+            "tests.apps.hooked.around.sync_only returned a sync callable for async tasks",
+        ),
     ],
 )
 def test_a_worker_with_wrong_middleware_refuses_to_start(

@@ -32,7 +32,9 @@ def tracing(worker: Start, collector: Collector) -> Start:
 def span() -> Iterator[str]:
     """Be in a span of a request, and give its id; what is sent carries it."""
     ids = random.getrandbits(128) | 1, random.getrandbits(64) | 1
-    context = trace.SpanContext(*ids, is_remote=False, trace_flags=trace.TraceFlags(trace.TraceFlags.SAMPLED))
+    context = trace.SpanContext(
+        *ids, is_remote=False, trace_flags=trace.TraceFlags(trace.TraceFlags.SAMPLED)
+    )
     hooks = {**settings.HORSIES, "METADATA": ["horsies_django.contrib.opentelemetry.carrier"]}
     with trace.use_span(trace.NonRecordingSpan(context)), override_settings(HORSIES=hooks):
         yield f"{ids[0]:032x}-{ids[1]:016x}"
@@ -43,8 +45,12 @@ def spans(collector: Collector) -> list[dict[str, Any]]:
     found = []
     for body in collector.bodies:
         request = ExportTraceServiceRequest.FromString(body)
-        for one in [one for of in request.resource_spans for scope in of.scope_spans for one in scope.spans]:
-            attributes = {each.key: each.value.string_value or each.value.int_value for each in one.attributes}
+        for one in [
+            one for of in request.resource_spans for scope in of.scope_spans for one in scope.spans
+        ]:
+            attributes = {
+                each.key: each.value.string_value or each.value.int_value for each in one.attributes
+            }
             parent = f"{one.trace_id.hex()}-{one.parent_span_id.hex()}"
             found.append({"kind": one.kind, "parent": parent, "attributes": attributes})
     return found
@@ -55,7 +61,9 @@ def test_every_span_arrives_over_many_processes_but_that_of_a_task_which_is_kill
     tracing: Start, collector: Collector
 ) -> None:
     """Naive: a process ends while its last spans wait, or has the threads of another one."""
-    process = tracing("--processes=2", "--max-tasks-per-child=1", HORSIES_TEST_KILL_GRACE_MS="100").ready()
+    process = tracing(
+        "--processes=2", "--max-tasks-per-child=1", HORSIES_TEST_KILL_GRACE_MS="100"
+    ).ready()
     parents: dict[str, str] = {}
     handles = []
     for number in range(100):

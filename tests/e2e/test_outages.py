@@ -57,7 +57,9 @@ def test_tasks_that_end_while_the_server_is_down_are_settled_when_it_is_back(
 
 
 @pytest.mark.boundary
-def test_a_backend_that_is_killed_restarts_the_server_and_ends_and_loses_no_task(busy: Busy, server: Server) -> None:
+def test_a_backend_that_is_killed_restarts_the_server_and_ends_and_loses_no_task(
+    busy: Busy, server: Server
+) -> None:
     process, task = busy("--processes=2")
     (engine,) = server.backends("horsies engine")
     os.kill(engine, signal.SIGKILL)
@@ -99,16 +101,22 @@ def test_an_outage_longer_than_the_threshold_makes_nobody_count_as_dead(
     )
     assert all(psutil.pid_exists(child) for child in children)
     server.start()
-    wait_until(lambda: all("the heartbeat succeeds again" in process.log for process in workers), "both beat")
+    wait_until(
+        lambda: all("the heartbeat succeeds again" in process.log for process in workers),
+        "both beat",
+    )
     dead = uuid.uuid4()
     server.superuser(
         "INSERT INTO horsies_heartbeats (id, worker_id, role, pid, sent_at) "
         f"VALUES ('{dead}', '{dead}', 'claimer', 1, now() - interval '1 hour')"
     )
     judged = wait_until(
-        lambda: server.superuser("SELECT id FROM horsies_heartbeats WHERE died_at IS NOT NULL"), "somebody is judged"
+        lambda: server.superuser("SELECT id FROM horsies_heartbeats WHERE died_at IS NOT NULL"),
+        "somebody is judged",
     )
-    assert judged == [(dead,)]  # not those whose last beat before the outage is as old as the outage
+    assert judged == [
+        (dead,)
+    ]  # not those whose last beat before the outage is as old as the outage
     for task in lingering:
         task.end()
         assert task.completes_once()["claim_generation"] == 1
@@ -118,7 +126,9 @@ def test_an_outage_longer_than_the_threshold_makes_nobody_count_as_dead(
         assert process.stop() == 0
 
 
-@pytest.mark.parametrize("options", [("--processes=1",), ("--processes=1", "--start-method=spawn")], ids=" ".join)
+@pytest.mark.parametrize(
+    "options", [("--processes=1",), ("--processes=1", "--start-method=spawn")], ids=" ".join
+)
 def test_a_worker_that_shall_not_outlive_its_claims_ends_its_tasks_when_it_is_cut_off(
     busy: Busy, server: Server, options: tuple[str, ...]
 ) -> None:
@@ -136,7 +146,9 @@ def test_a_worker_that_shall_not_outlive_its_claims_ends_its_tasks_when_it_is_cu
 
 
 @pytest.mark.promise("S2.18")
-def test_a_worker_gives_up_after_the_number_of_tries_that_it_was_given(worker: Start, server: Server) -> None:
+def test_a_worker_gives_up_after_the_number_of_tries_that_it_was_given(
+    worker: Start, server: Server
+) -> None:
     few = given(RESILIENCE={"DB_RETRY_MAX_ATTEMPTS": 2})
     process = worker("--processes=1", **server.environment, **few).ready()
     server.stop()
@@ -146,7 +158,9 @@ def test_a_worker_gives_up_after_the_number_of_tries_that_it_was_given(worker: S
 
 
 @pytest.mark.promise("S2.20")
-def test_outages_that_are_over_do_not_count_towards_those_that_resilience_allows(worker: Start) -> None:
+def test_outages_that_are_over_do_not_count_towards_those_that_resilience_allows(
+    worker: Start,
+) -> None:
     process = worker("--processes=1", **given(RESILIENCE={"DB_RETRY_MAX_ATTEMPTS": 3})).ready()
     for outages in range(1, 6):
         sql(
@@ -185,7 +199,9 @@ def test_an_outcome_that_is_refused_for_now_waits_and_is_written_later(
         server.superuser(REFUSING.format(body=body))
         tries = process.log.count(TRY)
         task.end()
-        wait_until(lambda tries=tries: process.log.count(TRY) >= tries + 2, f"{name}: it tries again")
+        wait_until(
+            lambda tries=tries: process.log.count(TRY) >= tries + 2, f"{name}: it tries again"
+        )
         assert server.status(task.id) == "RUNNING", name
         server.superuser("DROP FUNCTION refuse CASCADE")
         assert task.completes_once()["claim_generation"] == 1, name
@@ -193,11 +209,15 @@ def test_an_outcome_that_is_refused_for_now_waits_and_is_written_later(
     assert "Traceback" not in process.log
 
 
-def test_a_server_that_became_read_only_is_left_and_looked_at_now_and_then(busy: Busy, server: Server) -> None:
+def test_a_server_that_became_read_only_is_left_and_looked_at_now_and_then(
+    busy: Busy, server: Server
+) -> None:
     process, task = busy()
 
     def sessions() -> set[int]:
-        return {pid for name in ("engine", "maintenance") for pid in server.backends(f"horsies {name}")}
+        return {
+            pid for name in ("engine", "maintenance") for pid in server.backends(f"horsies {name}")
+        }
 
     before = sessions()
     server.superuser("ALTER SYSTEM SET default_transaction_read_only = on")
@@ -212,10 +232,14 @@ def test_a_server_that_became_read_only_is_left_and_looked_at_now_and_then(busy:
     settles_in_the_end(server, process, task)
 
 
-def test_a_worker_that_finds_no_connection_free_comes_back_when_there_is_one(busy: Busy, server: Server) -> None:
+def test_a_worker_that_finds_no_connection_free_comes_back_when_there_is_one(
+    busy: Busy, server: Server
+) -> None:
     process, task = busy()
     server.superuser(f"ALTER DATABASE {server.database} CONNECTION LIMIT 0")
-    server.superuser("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'horsies %'")
+    server.superuser(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'horsies %'"
+    )
     task.end()
     wait_until(lambda: process.log.count("too many connections") >= 3, "it is refused")
     server.superuser(f"ALTER DATABASE {server.database} CONNECTION LIMIT -1")
@@ -238,26 +262,42 @@ def test_a_database_without_this_version_s_functions_ends_the_worker_with_a_clea
 
 
 @pytest.mark.promise("S2.14")
-def test_a_silent_listener_is_found_out_and_replaced_while_the_poll_carries_on(worker: Start, server: Server) -> None:
+def test_a_silent_listener_is_found_out_and_replaced_while_the_poll_carries_on(
+    worker: Start, server: Server
+) -> None:
     process = worker("--processes=1", **server.environment).ready()
     (silent,) = wait_until(lambda: server.backends("horsies listener"), "it listens")
     psutil.Process(silent).suspend()
     try:
         for number in range(3):  # the looks at the start are over before the last of them
             server.becomes(server.send("add", a=number), "COMPLETED")
-        assert "is silent" not in process.log, "the poll found them, and no look after another LISTEN"
-        wait_until(lambda: "the LISTEN connection is silent" in process.log, "the silence is noticed")
-        wait_until(lambda: "] notifications arrive again" in process.log, "another connection brings news")
-        assert len(server.backends("horsies listener")) == 2  # the old one does not know its end yet
+        assert "is silent" not in process.log, (
+            "the poll found them, and no look after another LISTEN"
+        )
+        wait_until(
+            lambda: "the LISTEN connection is silent" in process.log, "the silence is noticed"
+        )
+        wait_until(
+            lambda: "] notifications arrive again" in process.log, "another connection brings news"
+        )
+        assert (
+            len(server.backends("horsies listener")) == 2
+        )  # the old one does not know its end yet
     finally:
         psutil.Process(silent).resume()
     wait_until(
-        lambda: server.backends("horsies listener") and silent not in server.backends("horsies listener"), "it goes"
+        lambda: (
+            server.backends("horsies listener")
+            and silent not in server.backends("horsies listener")
+        ),
+        "it goes",
     )
     settles_in_the_end(server, process)
 
 
-def test_links_that_went_silent_are_given_up_and_no_outcome_with_them(busy: Busy, server: Server) -> None:
+def test_links_that_went_silent_are_given_up_and_no_outcome_with_them(
+    busy: Busy, server: Server
+) -> None:
     with closing(Forwarder(server.port)) as link:
         process, task = busy(**link.way(server.url))
         wait_until(lambda: len(server.backends("horsies maintenance")) == 1, "its heart beats")
@@ -265,14 +305,21 @@ def test_links_that_went_silent_are_given_up_and_no_outcome_with_them(busy: Busy
         task.end()
         task.completes_once()
         for name in ("engine", "maintenance"):
-            wait_until(lambda name=name: f"the {name} thread got no answer" in process.log, f"the {name} was freed")
+            wait_until(
+                lambda name=name: f"the {name} thread got no answer" in process.log,
+                f"the {name} was freed",
+            )
         settles_in_the_end(server, process, task)
     assert "declared dead" not in process.log
 
 
-def test_outcomes_beyond_the_bound_stop_claiming_until_they_are_written(worker: Start, server: Server) -> None:
+def test_outcomes_beyond_the_bound_stop_claiming_until_they_are_written(
+    worker: Start, server: Server
+) -> None:
     few = given(RESILIENCE={"MAX_UNWRITTEN_OUTCOMES": 100})
-    process = worker("--processes=1", "--async-concurrency=150", **server.environment, **few).ready()
+    process = worker(
+        "--processes=1", "--async-concurrency=150", **server.environment, **few
+    ).ready()
     held = [server.send("ahold", lane="async", name="held") for _ in range(100)]
     running = "SELECT count(*) FROM auth_group WHERE name LIKE 'held:%'"
     wait_until(lambda: server.superuser(running) == [(100,)], "all of them run")
@@ -299,7 +346,9 @@ TRY_AT_START = "cannot be reached, next try in"
 
 
 @pytest.mark.promise("S2.13")
-def test_a_worker_that_starts_before_its_database_waits_for_it(worker: Start, server: Server) -> None:
+def test_a_worker_that_starts_before_its_database_waits_for_it(
+    worker: Start, server: Server
+) -> None:
     id_ = server.send("add", a=1)
     server.stop()
     process = worker("--processes=1", **server.environment)
@@ -314,7 +363,9 @@ def test_a_worker_that_starts_before_its_database_waits_for_it(worker: Start, se
 @pytest.mark.promise("S2.18")
 def test_a_worker_that_may_try_only_so_often_gives_up_at_its_start_too(worker: Start) -> None:
     nobody = "postgresql://app:secret@127.0.0.1:1/horsies"
-    process = worker("--processes=1", DATABASE_URL=nobody, **given(RESILIENCE={"DB_RETRY_MAX_ATTEMPTS": 2}))
+    process = worker(
+        "--processes=1", DATABASE_URL=nobody, **given(RESILIENCE={"DB_RETRY_MAX_ATTEMPTS": 2})
+    )
     assert process.wait() == 1
     assert process.log.count(TRY_AT_START) == 2
     assert "cannot be reached and RESILIENCE allows no further try" in process.log

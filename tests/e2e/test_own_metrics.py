@@ -29,7 +29,9 @@ print(generate_latest(registry).decode())
     ],
     ids=["fork", "spawn", "no children"],
 )
-def test_counters_of_tasks_are_those_of_all_children(worker: Start, tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_counters_of_tasks_are_those_of_all_children(
+    worker: Start, tmp_path: Path, options: tuple[str, ...]
+) -> None:
     """Fails if what a child counts is in its memory only, or is lost when another one replaces it."""
     folder = tmp_path / "metrics"
     folder.mkdir()
@@ -41,7 +43,9 @@ def test_counters_of_tasks_are_those_of_all_children(worker: Start, tmp_path: Pa
     assert len(pids) > 1 or options == ("--processes=0",)
     text = printed("-c", READ, PROMETHEUS_MULTIPROC_DIR=str(folder))
     assert 'shop_letters_total{kind="invoice"} 40.0' in text
-    port = wait_until(lambda: process.log.partition("http://")[2].partition("/")[0], "the port is in the log")
+    port = wait_until(
+        lambda: process.log.partition("http://")[2].partition("/")[0], "the port is in the log"
+    )
     with urlopen(f"http://{port}/metrics") as answer:
         assert "horsies_tasks_total" in answer.read().decode()
     assert process.stop() == 0

@@ -37,7 +37,10 @@ def pooled(server: Server) -> Iterator[dict[str, str]]:
     """Give the environment of a project whose ``default`` goes through PgBouncer and whose ``direct`` does not."""
     try:
         with transaction_pooler(server.url) as url:
-            past_it = {"HORSIES_TEST_DIRECT": f"127.0.0.1:{server.port}", "HORSIES_TEST_POLL_MS": "300000"}
+            past_it = {
+                "HORSIES_TEST_DIRECT": f"127.0.0.1:{server.port}",
+                "HORSIES_TEST_POLL_MS": "300000",
+            }
             yield {**server.environment, "DATABASE_URL": url, **past_it}
     except PoolerError as error:
         pytest.skip(str(error))
@@ -50,8 +53,12 @@ def test_tasks_are_sent_run_and_waited_for_through_the_pooler(
     # With a poll of five minutes: notifications arrive, or this does not end in time.
     assert printed("-c", SEND_AND_GET, **pooled).split() == ["5", "190", "TASK_NOT_FOUND"]
     assert len(server.backends("horsies listener")) == 1
-    with psycopg.connect(pooled["DATABASE_URL"], autocommit=True, prepare_threshold=None) as through:
-        assert through.execute("SHOW statement_timeout").fetchone() == ("0",)  # the heart's is not left to others
+    with psycopg.connect(
+        pooled["DATABASE_URL"], autocommit=True, prepare_threshold=None
+    ) as through:
+        assert through.execute("SHOW statement_timeout").fetchone() == (
+            "0",
+        )  # the heart's is not left to others
     assert process.stop() == 0
     assert "notifications do not arrive" not in process.log
     assert "Traceback" not in process.log
@@ -66,7 +73,9 @@ def test_an_outage_behind_the_pooler_costs_no_outcome(
         locking = psycopg.connect(server.url)
         locking.execute("LOCK TABLE horsies_tasks IN ACCESS EXCLUSIVE MODE")
         task.end()
-        waits = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%pass%'"
+        waits = (
+            "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%pass%'"
+        )
         wait_until(lambda: server.superuser(waits), "the pass waits")
         server.stop()
         locking.close()
@@ -87,7 +96,9 @@ def test_a_worker_that_listens_through_the_pooler_says_so_and_polls(
     seldom = given(RESILIENCE={"DB_RETRY_INITIAL_MS": 60_000, "DB_RETRY_MAX_MS": 300_000})
     process = worker("--processes=1", **deaf, **seldom).ready()
     wait_until(lambda: "HORSIES['LISTEN_DATABASE']" in process.log, "it warns")
-    for number in range(3):  # it does not LISTEN again before a minute is over, so no look after that finds them
+    for number in range(
+        3
+    ):  # it does not LISTEN again before a minute is over, so no look after that finds them
         server.becomes(server.send("add", a=number), "COMPLETED")
     assert not server.backends("horsies listener")
     assert process.log.count("notifications do not arrive") == 1

@@ -28,7 +28,10 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 def port(process: WorkerProcess) -> int:
     """Return the port that a worker says it answers on."""
-    found = wait_until(lambda: re.search(r"answered at http://127\.0\.0\.1:(\d+)/live", process.log), "a port is open")
+    found = wait_until(
+        lambda: re.search(r"answered at http://127\.0\.0\.1:(\d+)/live", process.log),
+        "a port is open",
+    )
     return int(found[1])
 
 
@@ -56,10 +59,14 @@ def turns(number: int, path: str, status: int) -> dict[str, Any]:
 
 def names(number: int, word: str) -> None:
     """Wait until the worker is not ready for a reason that contains a word; others may come and go."""
-    wait_until(lambda: any(word in reason for reason in turns(number, "/ready", 503)["reasons"]), word)
+    wait_until(
+        lambda: any(word in reason for reason in turns(number, "/ready", 503)["reasons"]), word
+    )
 
 
-def test_a_worker_becomes_ready_and_while_it_stops_it_lives_and_is_ready_no_more(worker: Start) -> None:
+def test_a_worker_becomes_ready_and_while_it_stops_it_lives_and_is_ready_no_more(
+    worker: Start,
+) -> None:
     process = worker("--processes=2", "--health-port=0")
     number = port(process)
     turns(number, "/live", 200)
@@ -93,7 +100,9 @@ def test_a_worker_whose_database_does_not_answer_or_is_gone_lives_and_is_ready_a
     assert tasks.add.send(1, b=2).get(timeout_ms=30_000).ok_value == 3
 
 
-def test_a_stopped_process_answers_nobody_and_its_second_life_answers_on_the_same_port(worker: Start) -> None:
+def test_a_stopped_process_answers_nobody_and_its_second_life_answers_on_the_same_port(
+    worker: Start,
+) -> None:
     stopped = worker("--processes=1", "--health-port=0", **SHORT).ready()
     number = port(stopped)
     first = turns(number, "/ready", 200)["worker"]
@@ -101,12 +110,18 @@ def test_a_stopped_process_answers_nobody_and_its_second_life_answers_on_the_sam
     os.killpg(stopped.process.pid, signal.SIGSTOP)
     with pytest.raises(TimeoutError):
         ask(number, "/live", seconds=0.5)
-    wait_until(lambda: Heartbeat.objects.filter(pk=first, died_at__isnull=False).exists(), "the other declares it dead")
+    wait_until(
+        lambda: Heartbeat.objects.filter(pk=first, died_at__isnull=False).exists(),
+        "the other declares it dead",
+    )
     os.killpg(stopped.process.pid, signal.SIGCONT)
     wait_until(lambda: stopped.log.count("Worker started") == 2, "it starts anew")
     second = turns(number, "/ready", 200)["worker"]
     assert second != first
-    assert {str(row.id) for row in Worker.objects.filter(pid=stopped.process.pid)} == {first, second}
+    assert {str(row.id) for row in Worker.objects.filter(pid=stopped.process.pid)} == {
+        first,
+        second,
+    }
     assert ask(number, "/live")[0] == 200
     assert stopped.stop() == 0
 
@@ -123,17 +138,25 @@ def scraped(process: WorkerProcess) -> Metrics:
 def ended(process: WorkerProcess, **reasons: int) -> None:
     """Wait until as many children as given have ended for each reason, and no others."""
     expected = {reason: float(reasons.get(reason, 0)) for reason in END_REASONS}
-    wait_until(lambda: scraped(process).of("horsies_children_ended_total", "reason") == expected, str(reasons))
+    wait_until(
+        lambda: scraped(process).of("horsies_children_ended_total", "reason") == expected,
+        str(reasons),
+    )
 
 
 @pytest.mark.boundary
-def test_the_metrics_of_a_worker_are_those_of_the_page_and_its_memory_is_that_of_its_processes(worker: Start) -> None:
+def test_the_metrics_of_a_worker_are_those_of_the_page_and_its_memory_is_that_of_its_processes(
+    worker: Start,
+) -> None:
     process = worker("--processes=2", "--health-port=0", "--max-tasks-per-child=0").ready()
     tasks.raises.send("an error").get(timeout_ms=30_000)
     pid = tasks.eats_and_tells.send(200).get(timeout_ms=30_000).ok_value[0]
     counted = f'horsies_tasks_total{{queue="default",result="COMPLETED",task="{tasks.eats_and_tells.name}"}} 1.0'
     wait_until(lambda: counted in scraped(process).text, "the outcome is counted")
-    child, parent = psutil.Process(pid).memory_info().rss, psutil.Process(process.process.pid).memory_info().rss
+    child, parent = (
+        psutil.Process(pid).memory_info().rss,
+        psutil.Process(process.process.pid).memory_info().rss,
+    )
     found = scraped(process)
     agree(found, "Metrics of a worker")
     assert promtool("check", "metrics", given=found.text) == ""
@@ -146,7 +169,9 @@ def test_the_metrics_of_a_worker_are_those_of_the_page_and_its_memory_is_that_of
 
 def test_children_are_counted_by_why_they_ended(worker: Start) -> None:
     limits = {"HORSIES_TEST_KILL_GRACE_MS": "300"}
-    process = worker("--processes=1", "--health-port=0", "--max-tasks-per-child=0", **limits).ready()
+    process = worker(
+        "--processes=1", "--health-port=0", "--max-tasks-per-child=0", **limits
+    ).ready()
     expected: Counter[str] = Counter()
     ended(process)
     for reason, handle in (

@@ -49,12 +49,24 @@ class Finished(NamedTuple):
 
 def run_pytest(root: Path, files: dict[str, str], *options: str) -> Finished:
     """Run pytest in a project of these files, with horsies_django of this checkout; its tests get a database of their own."""
-    for name, text in {"settings.py": SETTINGS, "pytest.ini": INI, "shop/__init__.py": "", **files}.items():
+    for name, text in {
+        "settings.py": SETTINGS,
+        "pytest.ini": INI,
+        "shop/__init__.py": "",
+        **files,
+    }.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "DJANGO"))}
-    variables = {"PYTHONPATH": str(ROOT), "TEST_DATABASE_NAME": f"test_project_{uuid.uuid4().hex[:8]}"}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTEST", "DJANGO"))
+    }
+    variables = {
+        "PYTHONPATH": str(ROOT),
+        "TEST_DATABASE_NAME": f"test_project_{uuid.uuid4().hex[:8]}",
+    }
     done = python("-m", "pytest", "-rA", *options, cwd=root, environment=kept, **variables)
     outcomes = re.findall(r"^(PASSED|FAILED|ERROR|SKIPPED) \S+::(\S+)", done.stdout, re.MULTILINE)
     return Finished(done.returncode, outcomes, done.stdout + done.stderr)
@@ -232,7 +244,9 @@ def test_a_project_without_django_pays_nothing_and_is_told_what_is_missing(tmp_p
 
 def test_a_project_without_the_app_is_told_so(tmp_path: Path) -> None:
     settings = SETTINGS.replace('"horsies_django", "shop"', '"shop"')
-    done = run_pytest(tmp_path, {"settings.py": settings, "test_app.py": "def test_the_kit(horsies): pass"})
+    done = run_pytest(
+        tmp_path, {"settings.py": settings, "test_app.py": "def test_the_kit(horsies): pass"}
+    )
     assert done.outcomes == [("ERROR", "test_the_kit")]
     assert "'horsies_django' in INSTALLED_APPS" in done.output
 

@@ -47,7 +47,9 @@ class Reader:
     def __init__(self, page: Path, directory: Path, env: dict[str, str]) -> None:
         self.steps = [
             (code.splitlines()[0].removeprefix("# "), code) if language == "python" else ("", line)
-            for language, code in re.findall(r"```(python|sh)\n(.*?)```", page.read_text(), re.DOTALL)
+            for language, code in re.findall(
+                r"```(python|sh)\n(.*?)```", page.read_text(), re.DOTALL
+            )
             for line in (code.splitlines() if language == "sh" else [code])
         ]
         self.commands = [text for name, text in self.steps if not name]
@@ -81,7 +83,9 @@ class Reader:
             words += ["--noreload", "127.0.0.1:0"]
         if "runserver" in words or ("horsies_worker" in words and "--until-empty" not in words):
             null = subprocess.DEVNULL
-            self.running[words[2]] = subprocess.Popen(words, cwd=self.project, env=self.env, stdout=null, stderr=null)
+            self.running[words[2]] = subprocess.Popen(
+                words, cwd=self.project, env=self.env, stdout=null, stderr=null
+            )
             return ""
         cwd = self.directory if words[0] == "django-admin" else self.project
         self.printed[command] = run(*words, cwd=cwd, env=self.env)
@@ -98,7 +102,11 @@ class Reader:
 
     def shell(self, code: str) -> str:
         """Return the last line that a text of Python prints."""
-        return self.type(shlex.join(["python", "manage.py", "shell", "--command", code])).strip().splitlines()[-1]
+        return (
+            self.type(shlex.join(["python", "manage.py", "shell", "--command", code]))
+            .strip()
+            .splitlines()[-1]
+        )
 
     def end(self) -> None:
         for process in self.running.values():
@@ -107,14 +115,20 @@ class Reader:
 
 
 def run(*command: str, cwd: Path, env: dict[str, str]) -> str:
-    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(
+        command, cwd=cwd, env=env, capture_output=True, text=True, timeout=200, check=False
+    )
     assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
     return done.stdout + done.stderr
 
 
 def variables(url: str) -> dict[str, str]:
     """Return an environment whose PostgreSQL is the test server, and whose Python is that of the tests."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("DJANGO", "HORSIES", "PYTHONPATH"))}
+    kept = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("DJANGO", "HORSIES", "PYTHONPATH"))
+    }
     return {
         **kept,
         **libpq_variables(url),
@@ -144,7 +158,9 @@ def installed(page: Path, tmp_path: Path) -> Iterator[Reader]:
         typed = [line + f"; {beside}" * line.startswith(". ") for line in commands]
         run("bash", "-ec", "\n".join(typed), cwd=checkout, env=reader.env)
         venv = tmp_path / Path(commands[0].split()[-1]).name
-        assert list((venv / "lib").glob("python*/site-packages/horsies_django/__init__.py")), "the page installs it"
+        assert list((venv / "lib").glob("python*/site-packages/horsies_django/__init__.py")), (
+            "the page installs it"
+        )
         reader.env["PATH"] = f"{venv / 'bin'}:{reader.env['PATH']}"
         try:
             yield reader
@@ -172,10 +188,15 @@ def test_the_first_tutorial_works_as_it_is_printed(transactional_db: None, tmp_p
             assert "OK" in reader.said("manage.py test")
             assert uuid.UUID(reader.said("count_orders").strip().splitlines()[-1])
             assert "orders.reports.count_orders" in reader.said("horsies_task list")
-            assert "Worker stopped" in reader.printed["python manage.py horsies_worker --until-empty"]
+            assert (
+                "Worker stopped" in reader.printed["python manage.py horsies_worker --until-empty"]
+            )
             reader.type(reader.that("confirm.send"))
             done = "SELECT count(*) = 3 FROM horsies_tasks WHERE status = 'COMPLETED'"
-            wait_until(lambda: conn.execute(done).fetchone() == (True,), "the second worker ran the second task")
+            wait_until(
+                lambda: conn.execute(done).fetchone() == (True,),
+                "the second worker ran the second task",
+            )
             worker = reader.running["horsies_worker"]
             worker.send_signal(signal.SIGINT)
             assert worker.wait(60) == 0
@@ -191,14 +212,20 @@ def test_the_shop_works_as_it_is_printed(transactional_db: None, tmp_path: Path)
 
 def check_the_shop(shop: Reader) -> None:
     sockets = psutil.Process(shop.running["runserver"].pid).net_connections
-    listening = wait_until(lambda: [one for one in sockets() if one.status == "LISTEN"], "the site listens")
+    listening = wait_until(
+        lambda: [one for one in sockets() if one.status == "LISTEN"], "the site listens"
+    )
 
     def get(path: str) -> Any:
-        with urllib.request.urlopen(f"http://127.0.0.1:{listening[0].laddr.port}{path}", timeout=60) as answer:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{listening[0].laddr.port}{path}", timeout=60
+        ) as answer:
             return json.load(answer)
 
     # it is what was installed
-    assert shop.env["PATH"].split(":")[0][:-4] in shop.shell("import horsies_django; print(horsies_django.__file__)")
+    assert shop.env["PATH"].split(":")[0][:-4] in shop.shell(
+        "import horsies_django; print(horsies_django.__file__)"
+    )
 
     # the view: a send inside its transaction, and the result by id in another request
     task = get("/place/?address=ada@example.org")["task"]
@@ -224,7 +251,9 @@ def check_the_shop(shop: Reader) -> None:
     assert shop.shell(crash) == "WORKER_CRASHED"
 
     # the cap: shown, overridden for two hours, and a task explained
-    listed, overridden, explained = [line for line in shop.commands if "horsies_queue" in line or "explain" in line]
+    listed, overridden, explained = [
+        line for line in shop.commands if "horsies_queue" in line or "explain" in line
+    ]
     assert re.search(r"mail +.*\b3\b", shop.type(listed))
     assert '"max_concurrency": 1' in shop.type(overridden)
     assert re.search(r"mail +.*\b1\b", shop.type(listed))
@@ -260,7 +289,9 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 def test_make_wheel_leaves_one_wheel_and_says_how_to_install_it(tmp_path: Path) -> None:
     for needed in (*CHECKOUT, "Makefile"):
-        (shutil.copytree if (ROOT / needed).is_dir() else shutil.copy)(ROOT / needed, tmp_path / needed)
+        (shutil.copytree if (ROOT / needed).is_dir() else shutil.copy)(
+            ROOT / needed, tmp_path / needed
+        )
     (tmp_path / "venv").mkdir()
     (tmp_path / "venv" / "bin").symlink_to(Path(sys.executable).parent)
     (tmp_path / "venv" / ".made").touch()
@@ -282,9 +313,18 @@ def test_a_wheel_has_the_package_with_its_marker_for_type_checkers_and_nothing_e
         (metadata,) = [name for name in names if name.endswith("/METADATA")]
         assert "Classifier: Typing :: Typed" in archive.read(metadata).decode()
         plugins = archive.read(metadata.replace("METADATA", "entry_points.txt")).decode()
-    assert plugins.split() == ["[pytest11]", "horsies_django", "=", "horsies_django.testing.pytest_plugin"]
+    assert plugins.split() == [
+        "[pytest11]",
+        "horsies_django",
+        "=",
+        "horsies_django.testing.pytest_plugin",
+    ]
     assert "horsies_django/py.typed" in names
-    package = {path.relative_to(ROOT).as_posix() for path in (ROOT / "horsies_django").rglob("*") if path.is_file()}
+    package = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "horsies_django").rglob("*")
+        if path.is_file()
+    }
     installed = {name for name in names if not name.startswith(metadata.split("/")[0])}
     assert installed == {name for name in package if "__pycache__" not in name}
 
@@ -299,24 +339,42 @@ def test_an_archive_has_what_is_in_the_checkout_and_nothing_that_happens_to_lie_
         cwd=ROOT, capture_output=True, text=True, timeout=60, check=True,
     ).stdout.splitlines()  # fmt: skip
     with tarfile.open(distributions.sdist) as archive:
-        names = {member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()}
+        names = {
+            member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()
+        }
     assert names - {"PKG-INFO"} == {name for name in listed if (ROOT / name).exists()}
 
 
-@pytest.mark.skipif(find_spec("twine") is None, reason="twine is not installed: it is in the dependency group lint")
+@pytest.mark.skipif(
+    find_spec("twine") is None, reason="twine is not installed: it is in the dependency group lint"
+)
 def test_the_index_would_take_both(distributions: Distributions, tmp_path: Path) -> None:
-    done = run_outside(sys.executable, "-m", "twine", "check", "--strict", *distributions, cwd=tmp_path)
+    done = run_outside(
+        sys.executable, "-m", "twine", "check", "--strict", *distributions, cwd=tmp_path
+    )
     assert done.returncode == 0, done.stdout
     assert done.stdout.count("PASSED") == 2
 
 
-def test_the_tests_of_an_archive_pass_where_it_was_unpacked(distributions: Distributions, tmp_path: Path) -> None:
+def test_the_tests_of_an_archive_pass_where_it_was_unpacked(
+    distributions: Distributions, tmp_path: Path
+) -> None:
     """Naive: tests need what only a checkout has."""
     python = environment_of(distributions.wheel, tmp_path / "env", beside=True)
     with tarfile.open(distributions.sdist) as archive:
         archive.extractall(tmp_path / "archive", filter="data")
     (unpacked,) = (tmp_path / "archive").iterdir()
-    done = run_outside(python, "-m", "pytest", "tests/unit", "-q", "-p", "no:cacheprovider", cwd=unpacked, timeout=200)
+    done = run_outside(
+        python,
+        "-m",
+        "pytest",
+        "tests/unit",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        cwd=unpacked,
+        timeout=200,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout
     assert "skipped" not in done.stdout

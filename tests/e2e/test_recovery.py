@@ -17,12 +17,23 @@ from tests.apps.project import points, tasks
 from tests.conftest import Connect, limit, sql, wait_until
 from tests.support.forwarder import Forwarder
 from tests.support.points import Fate, Walker, replies_in_the_pipe
-from tests.support.workers import SHORT, Start, WorkerProcess, database_url, given, held_by, is_over, let_go
+from tests.support.workers import (
+    SHORT,
+    Start,
+    WorkerProcess,
+    database_url,
+    given,
+    held_by,
+    is_over,
+    let_go,
+)
 
 
 @pytest.mark.promise("S2.21")
 @pytest.mark.boundary
-def test_the_tasks_of_a_killed_worker_fail_and_only_then_their_permit_is_free(worker: Start) -> None:
+def test_the_tasks_of_a_killed_worker_fail_and_only_then_their_permit_is_free(
+    worker: Start,
+) -> None:
     limit("default", max_concurrency=1)
     first = worker("--processes=2", **SHORT).ready()
     lost, waits = tasks.hold.send("lost"), tasks.noop.send()
@@ -57,7 +68,9 @@ def test_a_stopped_worker_loses_its_tasks_and_its_code_writes_nothing_more_in_a_
         assert is_over(child)
         size = path.stat().st_size
         stop(stopped.process.pid, signal.SIGCONT)
-        wait_until(lambda life=life: stopped.log.count("Worker started") == life + 1, "it starts anew")
+        wait_until(
+            lambda life=life: stopped.log.count("Worker started") == life + 1, "it starts anew"
+        )
         assert tasks.add.send(2, b=3).get(timeout_ms=30_000).ok_value == 5
         assert path.stat().st_size == size
         assert Task.objects.get(pk=handle.task_id).status == "FAILED"
@@ -79,22 +92,30 @@ def test_a_worker_that_others_never_missed_goes_on_after_a_short_stop(worker: St
 
 
 @pytest.mark.promise("S0.23")
-def test_what_waits_in_a_buffer_keeps_its_lease_and_goes_back_when_its_worker_dies(worker: Start) -> None:
+def test_what_waits_in_a_buffer_keeps_its_lease_and_goes_back_when_its_worker_dies(
+    worker: Start,
+) -> None:
     soft = {**given(PREFETCH_BUFFER=4, CLAIM_LEASE_MS=5_000), **SHORT}
     first = worker("--processes=1", "--async-concurrency=1", **soft).ready()
     running = tasks.hold.send("held")
     held_by("held")
     waiting = [tasks.noop.send() for _ in range(6)]
-    wait_until(lambda: Task.objects.filter(status="CLAIMED").count() == 4, "four tasks wait in the buffer")
+    wait_until(
+        lambda: Task.objects.filter(status="CLAIMED").count() == 4, "four tasks wait in the buffer"
+    )
     claimed = Task.objects.filter(status="CLAIMED").order_by("id")
     assert [task.id for task in claimed] == [handle.task_id for handle in waiting[:4]]
     lease = claimed[0].claim_expires_at
-    wait_until(lambda: Task.objects.get(pk=claimed[0].pk).claim_expires_at > lease, "the lease is renewed")
+    wait_until(
+        lambda: Task.objects.get(pk=claimed[0].pk).claim_expires_at > lease, "the lease is renewed"
+    )
     first.signal(signal.SIGKILL)
     worker("--processes=1", **soft).ready()
     assert running.get(timeout_ms=30_000).err_value.error_code == "WORKER_CRASHED"
     assert all(handle.get(timeout_ms=30_000).is_ok() for handle in waiting)
-    assert TaskAttempt.objects.filter(task_id__in=[handle.task_id for handle in waiting]).count() == 6
+    assert (
+        TaskAttempt.objects.filter(task_id__in=[handle.task_id for handle in waiting]).count() == 6
+    )
 
 
 @pytest.mark.promise("S0.20", "S1.37")
@@ -146,10 +167,14 @@ def run_by_another(walker: Walker, worker: Start) -> tuple[dict[str, Any], list[
 def written(walker: Walker) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return a task's row and its attempts."""
     id_ = walker.handle.task_id
-    return Task.objects.filter(pk=id_).values().get(), list(TaskAttempt.objects.filter(task_id=id_).values())
+    return Task.objects.filter(pk=id_).values().get(), list(
+        TaskAttempt.objects.filter(task_id=id_).values()
+    )
 
 
-def test_a_stopped_worker_comes_back_when_another_has_run_its_task_to_the_end(worker: Start, tmp_path: Path) -> None:
+def test_a_stopped_worker_comes_back_when_another_has_run_its_task_to_the_end(
+    worker: Start, tmp_path: Path
+) -> None:
     zombie = worker("--processes=1", "--queues=default", **SHORT).ready()
     walker = Walker(tmp_path / "walker", points.walks_again.send(str(tmp_path / "walker")))
     child = walker.stands("began")
@@ -173,7 +198,9 @@ def test_a_worker_that_was_cut_off_comes_back_with_an_outcome_that_nobody_wants_
     worker: Start, link: Forwarder, tmp_path: Path
 ) -> None:
     """By default its task goes on, and may run twice: it cannot know that others reach the database."""
-    zombie = worker("--processes=1", "--queues=default", **link.way(database_url()), **SHORT).ready()
+    zombie = worker(
+        "--processes=1", "--queues=default", **link.way(database_url()), **SHORT
+    ).ready()
     walker = Walker(tmp_path / "walker", points.walks_again.send(str(tmp_path / "walker")))
     child = walker.stands("began")
     link.apart = True
@@ -196,10 +223,14 @@ def test_a_cancel_left_open_in_somebody_s_transaction_stops_no_worker_and_loses_
     walker.stands("began")
     somebody = connect()
     somebody.execute("BEGIN")
-    verdicts = TaskStore(somebody).cancel([walker.handle.task_id], channel_prefix(somebody), terminate=False)
+    verdicts = TaskStore(somebody).cancel(
+        [walker.handle.task_id], channel_prefix(somebody), terminate=False
+    )
     assert verdicts == {walker.handle.task_id: "REQUESTED"}
     walker.may("go", "out")
-    for _ in range(3):  # the only slot is used again and again, though the first outcome cannot be written
+    for _ in range(
+        3
+    ):  # the only slot is used again and again, though the first outcome cannot be written
         assert tasks.add.send(1, b=1).get(timeout_ms=30_000).ok_value == 2
     assert walker.handle.info().status == "RUNNING"
     somebody.execute(decision.upper())

@@ -23,7 +23,9 @@ def pids(count: int) -> Counter[int]:
 
 @pytest.mark.promise("S1.9", "S1.13")
 @pytest.mark.boundary
-def test_a_child_is_replaced_after_so_many_tasks_and_the_first_ones_end_staggered(worker: Start) -> None:
+def test_a_child_is_replaced_after_so_many_tasks_and_the_first_ones_end_staggered(
+    worker: Start,
+) -> None:
     process = worker("--processes=2", "--max-tasks-per-child=10").ready()
     ran = pids(40)
     assert sum(ran.values()) == 40
@@ -35,7 +37,9 @@ def test_a_child_is_replaced_after_so_many_tasks_and_the_first_ones_end_staggere
 
 
 @pytest.mark.promise("S1.8", "S1.16")
-def test_without_the_option_short_tasks_do_not_end_their_child_and_with_it_exactly_so_many_do(worker: Start) -> None:
+def test_without_the_option_short_tasks_do_not_end_their_child_and_with_it_exactly_so_many_do(
+    worker: Start,
+) -> None:
     first = worker("--processes=1").ready()
     assert tasks.main_thread.send().get().ok_value is True
     assert list(pids(150).values()) == [150]
@@ -45,8 +49,12 @@ def test_without_the_option_short_tasks_do_not_end_their_child_and_with_it_exact
 
 
 def test_a_child_for_each_task_runs_async_tasks_and_threads_too(worker: Start) -> None:
-    process = worker("--processes=2", "--threads=2", "--async-concurrency=4", "--max-tasks-per-child=1").ready()
-    handles = [tasks.add.send(1, b=number) for number in range(20)] + [tasks.anoop.send() for _ in range(20)]
+    process = worker(
+        "--processes=2", "--threads=2", "--async-concurrency=4", "--max-tasks-per-child=1"
+    ).ready()
+    handles = [tasks.add.send(1, b=number) for number in range(20)] + [
+        tasks.anoop.send() for _ in range(20)
+    ]
     assert all(handle.get(timeout_ms=60_000).is_ok() for handle in handles)
     ran = Counter(TaskAttempt.objects.values_list("child_pid", flat=True))
     assert max(ran.values()) <= 2  # one of each lane, when both were handed over at once
@@ -55,8 +63,12 @@ def test_a_child_for_each_task_runs_async_tasks_and_threads_too(worker: Start) -
 
 
 @pytest.mark.promise("S1.19")
-def test_a_child_that_retires_finishes_what_it_runs_while_another_takes_its_place(worker: Start) -> None:
-    worker("--processes=1", "--threads=2", "--max-tasks-per-child=2", "--max-claim-per-worker=2").ready()
+def test_a_child_that_retires_finishes_what_it_runs_while_another_takes_its_place(
+    worker: Start,
+) -> None:
+    worker(
+        "--processes=1", "--threads=2", "--max-tasks-per-child=2", "--max-claim-per-worker=2"
+    ).ready()
     long = tasks.hold.send("long")
     old = held_by("long")
     assert tasks.pid.send().get(timeout_ms=30_000).ok_value == old
@@ -70,7 +82,9 @@ def refused_at(worker: Start) -> int:
     """Return how many MB a child takes at its start, as the worker says that refuses a limit below that."""
     process = worker("--processes=1", "--max-memory-per-child-mb=10")
     assert process.wait() == 1
-    return int(re.findall(r"--max-memory-per-child-mb=10 is not above the (\d+) MB", process.log)[0])
+    return int(
+        re.findall(r"--max-memory-per-child-mb=10 is not above the (\d+) MB", process.log)[0]
+    )
 
 
 @pytest.mark.promise("S1.24", "S1.25", "S1.26")
@@ -78,13 +92,17 @@ def test_a_memory_limit_below_what_a_child_takes_at_its_start_is_refused_and_one
     worker: Start,
 ) -> None:
     limit = refused_at(worker) * 1.1
-    near = worker("--processes=2", f"--max-memory-per-child-mb={limit}", "--max-tasks-per-child=0").ready()
+    near = worker(
+        "--processes=2", f"--max-memory-per-child-mb={limit}", "--max-tasks-per-child=0"
+    ).ready()
     assert near.log.count("children will be replaced often") == 1
 
 
 def test_children_that_grow_beside_long_tasks_do_not_pile_up(worker: Start) -> None:
     """Naive: each of them is replaced at once, until the fork server has no room for another, and the worker ends."""
-    process = worker("--processes=1", f"--max-memory-per-child-mb={refused_at(worker) + 25}", "--loglevel=INFO").ready()
+    process = worker(
+        "--processes=1", f"--max-memory-per-child-mb={refused_at(worker) + 25}", "--loglevel=INFO"
+    ).ready()
     long = []
     for number in range(13):
         long.append(tasks.ahold.send(str(number)))
@@ -94,7 +112,10 @@ def test_children_that_grow_beside_long_tasks_do_not_pile_up(worker: Start) -> N
     for number in range(13):
         let_go(str(number))
     assert all(handle.get(timeout_ms=30_000).is_ok() for handle in long)
-    wait_until(lambda: process.log.count("MB; replacing it") == 6, "the last one is replaced once there is room")
+    wait_until(
+        lambda: process.log.count("MB; replacing it") == 6,
+        "the last one is replaced once there is room",
+    )
     assert process.stop() == 0
 
 
@@ -103,11 +124,15 @@ def test_no_task_begins_in_a_child_that_has_reached_the_limit_so_limit_and_task_
     worker: Start,
 ) -> None:
     limit = refused_at(worker) + 50
-    process = worker("--processes=1", f"--max-memory-per-child-mb={limit}", "--max-tasks-per-child=0").ready()
+    process = worker(
+        "--processes=1", f"--max-memory-per-child-mb={limit}", "--max-tasks-per-child=0"
+    ).ready()
     told = [tasks.eats_and_tells.send(20).get(60_000).ok_value for _ in range(16)]
     assert all(before < limit for _, before, _ in told)
     assert all(after < limit + 25 for _, _, after in told)
     children = Counter(pid for pid, _, _ in told)
     assert len(children) >= 16 / 4
-    assert max(children.values()) >= 2  # memory that is kept counts, a single task is not what ends a child
+    assert (
+        max(children.values()) >= 2
+    )  # memory that is kept counts, a single task is not what ends a child
     assert process.stop() == 0

@@ -92,7 +92,11 @@ class Project:
     @property
     def environment(self) -> dict[str, str]:
         """What a process of the project needs."""
-        return {"CWD": str(self.directory), "PYTHONPATH": str(ROOT), "DJANGO_SETTINGS_MODULE": "conf.settings"}
+        return {
+            "CWD": str(self.directory),
+            "PYTHONPATH": str(ROOT),
+            "DJANGO_SETTINGS_MODULE": "conf.settings",
+        }
 
 
 WAITING = "waiting for a change of the code"
@@ -110,7 +114,9 @@ def reloaded(worker: Start, project: Project) -> Start:
 
     def start(*options: str) -> WorkerProcess:
         options = options or ("--processes=1",)
-        return worker("--reload", *options, program=("manage.py", "horsies_worker"), **project.environment)
+        return worker(
+            "--reload", *options, program=("manage.py", "horsies_worker"), **project.environment
+        )
 
     return start
 
@@ -130,14 +136,19 @@ def starts(process: WorkerProcess) -> int:
 
 
 def started_again(process: WorkerProcess, times: int = 2) -> None:
-    wait_until(lambda: starts(process) >= times or process.process.poll() is not None, "it has started again")
+    wait_until(
+        lambda: starts(process) >= times or process.process.poll() is not None,
+        "it has started again",
+    )
     assert process.process.poll() is None
 
 
 def busy(tmp_path: Path) -> tuple[Any, Path]:
     """Let a task run until a file is there; return its handle and that file."""
     begun, gate = tmp_path / "begun", tmp_path / "gate"
-    (id_,) = put(name="shop.tasks.waits", kwargs=[json.dumps({"begun": str(begun), "gate": str(gate)})])
+    (id_,) = put(
+        name="shop.tasks.waits", kwargs=[json.dumps({"begun": str(begun), "gate": str(gate)})]
+    )
     wait_until(begun.exists, "the task runs")
     return get_handle(id_), gate
 
@@ -160,7 +171,9 @@ def test_changed_code_runs_after_a_restart_which_ends_tasks_that_outlast_their_t
     assert (result("version"), result("price")) == ("the second one", 7)
     assert process.log.count(f"{path} changed: restarting the worker") == 1
     gone([first])
-    project.write("shop/prices.py", "PRICE = 1_000")  # only tasks import it, so only children know it
+    project.write(
+        "shop/prices.py", "PRICE = 1_000"
+    )  # only tasks import it, so only children know it
     started_again(process, 3)
     assert result("price") == 1_000
     handle, _gate = busy(tmp_path)
@@ -183,12 +196,17 @@ def test_code_that_cannot_be_imported_is_named_and_the_next_change_starts_the_wo
     for times, name in enumerate(("shop/tasks.py", "conf/settings.py", "shop/models.py"), 1):
         good = (project.directory / name).read_text()
         project.write(name, f"def broken_{times}(:")
-        wait_until(lambda most=2 * times - 1: process.log.count(WAITING) == most, "it waits for the next change")
+        wait_until(
+            lambda most=2 * times - 1: process.log.count(WAITING) == most,
+            "it waits for the next change",
+        )
         assert process.log.count("SyntaxError") >= times
         assert process.process.poll() is None
         assert not psutil.Process(process.process.pid).children()
         project.write(name, "def still_broken(:")
-        wait_until(lambda most=2 * times: process.log.count(WAITING) == most, "it has tried that, too")
+        wait_until(
+            lambda most=2 * times: process.log.count(WAITING) == most, "it has tried that, too"
+        )
         project.write(name, f"{good}\n# repaired")
         started_again(process, times + 1)
         assert result("version") == "the first"
@@ -242,7 +260,9 @@ def test_a_busy_task_finishes_before_the_restart_and_ctrl_c_meanwhile_is_a_first
     assert starts(process) == 1
 
 
-def test_a_worker_whose_outer_process_was_killed_stops_in_order(reloaded: Start, tmp_path: Path) -> None:
+def test_a_worker_whose_outer_process_was_killed_stops_in_order(
+    reloaded: Start, tmp_path: Path
+) -> None:
     """Naive: the worker runs on with old code, and nobody restarts it or sends it Ctrl-C."""
     process = reloaded().ready()
     handle, gate = busy(tmp_path)
@@ -316,7 +336,11 @@ def test_a_task_in_a_module_of_views_runs_in_a_child_in_which_the_receivers_of_t
 
     A module that fresh interpreters cannot import is named, and only its tasks fail.
     """
-    for name, text in (("shop/views.py", VIEWS), ("shop/fragile.py", FRAGILE), ("conf/urls.py", URLS)):
+    for name, text in (
+        ("shop/views.py", VIEWS),
+        ("shop/fragile.py", FRAGILE),
+        ("conf/urls.py", URLS),
+    ):
         project.write(name, text)
     how = {"program": ("manage.py", "horsies_worker"), **project.environment}
     process = worker("--processes=1", f"--start-method={method}", **how).ready()
@@ -326,7 +350,10 @@ def test_a_task_in_a_module_of_views_runs_in_a_child_in_which_the_receivers_of_t
     if method == "spawn":
         assert outcome("remind", module="fragile").err_value.error_code == "WORKER_RESOLUTION_ERROR"
         assert result("version") == "the first"
-        wait_until(lambda: "the module shop.fragile cannot be imported by this child" in process.log, "it is named")
+        wait_until(
+            lambda: "the module shop.fragile cannot be imported by this child" in process.log,
+            "it is named",
+        )
         assert "SystemExit('only one process may import this')" in process.log
     assert process.stop() == 0
 
@@ -337,13 +364,17 @@ def test_a_task_in_a_module_of_views_runs_in_a_child_in_which_the_receivers_of_t
 class Desk:
     """A ``horsies_dev`` with its address."""
 
-    def __init__(self, worker: Start, project: Project, *options: str, port: int | None = None) -> None:
+    def __init__(
+        self, worker: Start, project: Project, *options: str, port: int | None = None
+    ) -> None:
         if port is None:
             with socket.create_server(("127.0.0.1", 0)) as free:
                 port = free.getsockname()[1]
         self.address = f"127.0.0.1:{port}"
         program = ("manage.py", "horsies_dev", self.address, "--processes=1")
-        self.process = worker(*options, program=program, PYTHONUNBUFFERED="1", **project.environment)
+        self.process = worker(
+            *options, program=program, PYTHONUNBUFFERED="1", **project.environment
+        )
 
     @property
     def log(self) -> str:
@@ -362,15 +393,28 @@ class Desk:
         return self
 
 
-def test_the_site_and_the_worker_run_side_by_side_and_one_ctrl_c_ends_both(worker: Start, project: Project) -> None:
+def test_the_site_and_the_worker_run_side_by_side_and_one_ctrl_c_ends_both(
+    worker: Start, project: Project
+) -> None:
     desk = Desk(worker, project).ready()
     assert desk.page() == "a page of the site"
     assert result("version") == "the first"
     wait_until(
-        lambda: re.search(r"^worker \| .*shop\.tasks\.version .* completed in", desk.log, re.MULTILINE), "its line"
+        lambda: re.search(
+            r"^worker \| .*shop\.tasks\.version .* completed in", desk.log, re.MULTILINE
+        ),
+        "its line",
     )
-    wait_until(lambda: re.search(r'^site   \| .*"GET / HTTP/1\.1" 200', desk.log, re.MULTILINE), "the line of the site")
-    assert {line[:9] for line in desk.log.splitlines()} <= {"site   | ", "worker | ", "site   |", "worker |"}
+    wait_until(
+        lambda: re.search(r'^site   \| .*"GET / HTTP/1\.1" 200', desk.log, re.MULTILINE),
+        "the line of the site",
+    )
+    assert {line[:9] for line in desk.log.splitlines()} <= {
+        "site   | ",
+        "worker | ",
+        "site   |",
+        "worker |",
+    }
     processes = desk.process.family()
     ctrl_c(desk.process)
     assert desk.process.wait() == 0
@@ -385,7 +429,10 @@ def test_both_restart_when_code_changes_and_a_second_ctrl_c_reaches_the_worker_a
 ) -> None:
     desk = Desk(worker, project, "--force-color", "--queues=default,mail").ready()
     project.tasks("the second one")
-    project.write("conf/urls.py", (project.directory / "conf/urls.py").read_text().replace("a page", "a new page"))
+    project.write(
+        "conf/urls.py",
+        (project.directory / "conf/urls.py").read_text().replace("a page", "a new page"),
+    )
     wait_until(lambda: desk.log.count("Worker started") == 2, "the worker has started again")
     assert result("version") == "the second one"
     wait_until(lambda: desk.page() == "a new page of the site", "the site has started again")
@@ -396,7 +443,8 @@ def test_both_restart_when_code_changes_and_a_second_ctrl_c_reaches_the_worker_a
     handle, _gate = busy(tmp_path)
     ctrl_c(desk.process)
     wait_until(
-        lambda: desk.log.count("no more tasks are claimed") == 2, "the worker takes the first one, as once before"
+        lambda: desk.log.count("no more tasks are claimed") == 2,
+        "the worker takes the first one, as once before",
     )
     assert handle.info().status == "RUNNING"
     ctrl_c(desk.process)
@@ -404,24 +452,34 @@ def test_both_restart_when_code_changes_and_a_second_ctrl_c_reaches_the_worker_a
     assert handle.get(0).err_value.error_code == "WORKER_CRASHED"
 
 
-def test_a_site_that_cannot_have_its_port_ends_the_worker_too(worker: Start, project: Project) -> None:
+def test_a_site_that_cannot_have_its_port_ends_the_worker_too(
+    worker: Start, project: Project
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         desk = Desk(worker, project, port=int(taken.getsockname()[1]))
         assert desk.process.wait() == 1
     assert "already in use" in desk.log
-    assert re.search(r"^dev    \| the site ended with exit code \d+; ending the worker$", desk.log, re.MULTILINE)
+    assert re.search(
+        r"^dev    \| the site ended with exit code \d+; ending the worker$", desk.log, re.MULTILINE
+    )
 
 
-ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent has died")
+ON_LINUX = pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux tells a process that its parent has died"
+)
 
 
 @pytest.mark.parametrize("killed", ["horsies_worker", pytest.param("horsies_dev", marks=ON_LINUX)])
-def test_nothing_is_left_of_it_when_it_or_its_worker_is_killed(worker: Start, project: Project, killed: str) -> None:
+def test_nothing_is_left_of_it_when_it_or_its_worker_is_killed(
+    worker: Start, project: Project, killed: str
+) -> None:
     """Naive: the next ``horsies_dev`` finds its port taken, and two workers run."""
     desk = Desk(worker, project).ready()
     outer, processes = psutil.Process(desk.process.process.pid), desk.process.family()
     (victim,) = [one for one in (outer, *outer.children()) if killed in one.cmdline()]
     victim.kill()
     assert desk.process.wait() == (1 if killed == "horsies_worker" else -signal.SIGKILL)
-    assert ("dev    | the worker was killed by SIGKILL; ending the site" in desk.log) == (killed == "horsies_worker")
+    assert ("dev    | the worker was killed by SIGKILL; ending the site" in desk.log) == (
+        killed == "horsies_worker"
+    )
     gone(processes)

@@ -43,9 +43,19 @@ from tests.support.workers import ROOT, Start, database_url, held_by
 
 PAGE = ROOT / "docs" / "howto" / "database-role.md"
 ROLES = ("site", "worker")
-SENDING, OPERATING, CONFIGURING, SCHEDULING, REDACTING, PURGING, FLOWING, CONTROLLING, WORKING, CONNECTING, LOCKING = (
-    range(11)
-)
+(
+    SENDING,
+    OPERATING,
+    CONFIGURING,
+    SCHEDULING,
+    REDACTING,
+    PURGING,
+    FLOWING,
+    CONTROLLING,
+    WORKING,
+    CONNECTING,
+    LOCKING,
+) = range(11)
 
 
 def own(role: str) -> str:
@@ -56,7 +66,10 @@ def own(role: str) -> str:
 def grants(page: Path) -> list[str]:
     """Return the blocks of the page, in the order of the constants above, for the roles of this process."""
     blocks = re.findall(r"<!-- runs -->\n```sql\n(.*?)```", page.read_text(), re.DOTALL)
-    return [re.sub(rf"\b({'|'.join(ROLES)})\b(?=[;,'])", lambda found: own(found[1]), block) for block in blocks]
+    return [
+        re.sub(rf"\b({'|'.join(ROLES)})\b(?=[;,'])", lambda found: own(found[1]), block)
+        for block in blocks
+    ]
 
 
 def as_role(role: str | None) -> None:
@@ -73,7 +86,9 @@ def roles(transactional_db: None) -> Iterator[None]:
     """Two roles that own nothing and may do nothing yet."""
     with connection.cursor() as cursor:
         for role in map(own, ROLES):
-            cursor.execute(f"CREATE ROLE {role} LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE PASSWORD '{role}'")
+            cursor.execute(
+                f"CREATE ROLE {role} LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE PASSWORD '{role}'"
+            )
     yield
     as_role(None)
     with connection.cursor() as cursor:
@@ -98,7 +113,9 @@ def refused(action: Callable[[], Any]) -> None:
 
 def url_of(role: str) -> str:
     parts = urlsplit(database_url())
-    return urlunsplit(parts._replace(netloc=f"{own(role)}:{own(role)}@{parts.netloc.rpartition('@')[2]}"))
+    return urlunsplit(
+        parts._replace(netloc=f"{own(role)}:{own(role)}@{parts.netloc.rpartition('@')[2]}")
+    )
 
 
 def test_the_worker_runs_rescues_keeps_caps_deletes_what_is_old_and_notes_its_state_under_its_grants(
@@ -152,13 +169,17 @@ def test_the_worker_runs_rescues_keeps_caps_deletes_what_is_old_and_notes_its_st
 
 def limits(id_: Any) -> None:
     queues.override("mail", {"max_concurrency": 1}, actor="somebody", reason="a test")
-    queues.change("mail", {"partition_by_args": ["to"], "partition_max_concurrency": 1}, actor="somebody")
+    queues.change(
+        "mail", {"partition_by_args": ["to"], "partition_max_concurrency": 1}, actor="somebody"
+    )
     queues.pause("mail", actor="somebody")
 
 
 def purges(id_: Any) -> None:
     for status in ("PENDING", "COMPLETED"):
-        assert sum(step.tasks for step in act_on_all(matching(status), "purge", actor="somebody")) == 1
+        assert (
+            sum(step.tasks for step in act_on_all(matching(status), "purge", actor="somebody")) == 1
+        )
 
 
 def redacts(id_: Any) -> None:
@@ -219,8 +240,13 @@ def test_the_site_sends_in_every_way_but_inserts_no_state(roles: None) -> None:
     everything_sent()
     assert Task.objects.filter(workflow_id__isnull=False).count() == 3
     for column in STATES:
-        with pytest.raises(ProgrammingError, match="permission denied for table horsies_tasks"), transaction.atomic():
-            sql(f"INSERT INTO horsies_tasks (id, {column}) SELECT id, {column} FROM horsies_tasks LIMIT 1")
+        with (
+            pytest.raises(ProgrammingError, match="permission denied for table horsies_tasks"),
+            transaction.atomic(),
+        ):
+            sql(
+                f"INSERT INTO horsies_tasks (id, {column}) SELECT id, {column} FROM horsies_tasks LIMIT 1"
+            )
 
 
 # What SECURITY.md says of each grant: statements that it allows, and some that it does not. SENDING comes with each.
@@ -339,7 +365,10 @@ def test_a_grant_allows_what_the_page_about_security_says_and_no_more(
             sql(statement)
             transaction.set_rollback(True)
     for statement in denied:
-        with pytest.raises(ProgrammingError, match="permission denied|must be owner"), transaction.atomic():
+        with (
+            pytest.raises(ProgrammingError, match="permission denied|must be owner"),
+            transaction.atomic(),
+        ):
             sql(statement)
 
 
@@ -356,11 +385,16 @@ def test_the_grant_of_workers_neither_creates_nor_runs_what_is_no_task(roles: No
         "ALTER TABLE horsies_tasks DISABLE TRIGGER ALL",
         "SET session_replication_role = 'replica'",
     ):
-        with pytest.raises(ProgrammingError, match="permission denied|must be owner"), transaction.atomic():
+        with (
+            pytest.raises(ProgrammingError, match="permission denied|must be owner"),
+            transaction.atomic(),
+        ):
             sql(statement)
 
 
-def test_the_site_edits_schedules_and_a_worker_sends_them_under_their_grants(roles: None, worker: Start) -> None:
+def test_the_site_edits_schedules_and_a_worker_sends_them_under_their_grants(
+    roles: None, worker: Start
+) -> None:
     grant(SENDING, WORKING)
     definition = {"task": tasks.noop.name, "pattern": "every second"}
     refused(lambda: schedules.create("each second", definition, actor="somebody"))
@@ -438,7 +472,9 @@ def stranger(roles: None) -> Iterator[Callable[[], psycopg.Connection[Any]]]:
 
 
 # The caps of the queue "default" are counted under it; see functions/caps/horsies_lock_caps.sql.
-LOCK_OF_THE_QUEUE = "SELECT pg_advisory_lock(hashtextextended('default', 'horsies_tasks'::regclass::oid::bigint))"
+LOCK_OF_THE_QUEUE = (
+    "SELECT pg_advisory_lock(hashtextextended('default', 'horsies_tasks'::regclass::oid::bigint))"
+)
 UNLOCK = "SELECT pg_advisory_unlock_all()"
 
 
@@ -471,7 +507,11 @@ def test_a_role_without_grants_can_hold_up_queues_with_limits_and_is_kept_from_i
 
     try:
         grant(LOCKING)
-        for function in ("pg_advisory_lock(1)", "pg_try_advisory_lock(1, 2)", "pg_try_advisory_xact_lock_shared(1)"):
+        for function in (
+            "pg_advisory_lock(1)",
+            "pg_try_advisory_lock(1, 2)",
+            "pg_try_advisory_xact_lock_shared(1)",
+        ):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 someone.execute(f"SELECT {function}")
         assert len(worker_.run_pass(sync=1).claims) == 1
@@ -480,7 +520,9 @@ def test_a_role_without_grants_can_hold_up_queues_with_limits_and_is_kept_from_i
         sql(grants(PAGE)[LOCKING].replace("REVOKE", "GRANT").replace("FROM PUBLIC", "TO PUBLIC"))
 
 
-def test_a_role_without_grants_cannot_even_connect_where_that_was_revoked(stranger: Any, connect: Connect) -> None:
+def test_a_role_without_grants_cannot_even_connect_where_that_was_revoked(
+    stranger: Any, connect: Connect
+) -> None:
     grant(SENDING)
     (database,) = connect().execute("SELECT current_database()").fetchall()[0]
     stranger()
@@ -517,7 +559,9 @@ WORDS = {  # what keeps the database from doing it: what the admin says
 
 
 @pytest.fixture(params=[False, True], ids=["own transactions", "ATOMIC_REQUESTS"])
-def boss(request: pytest.FixtureRequest, transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Client:
+def boss(
+    request: pytest.FixtureRequest, transactional_db: None, monkeypatch: pytest.MonkeyPatch
+) -> Client:
     """A superuser's browser; what it asks for is, or is not, one transaction."""
     monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", request.param)
     client = Client()
@@ -583,11 +627,19 @@ def test_an_action_leaves_a_task_that_somebody_has_locked_and_says_so(
 
 def test_the_actions_do_their_work_under_the_grants_of_the_page(roles: None, boss: Client) -> None:
     grant_site(OPERATING)
-    waiting, failed, running = TaskFactory(), TaskFactory(status="FAILED"), TaskFactory(status="RUNNING")
+    waiting, failed, running = (
+        TaskFactory(),
+        TaskFactory(status="FAILED"),
+        TaskFactory(status="RUNNING"),
+    )
     as_role("site")
     for action, task, told in (
         ("cancel_tasks", waiting, "Cancel: CANCELLED: 1"),
-        ("terminate_tasks", running, "Cancel, and kill the processes of tasks that do not stop: REQUESTED: 1"),
+        (
+            "terminate_tasks",
+            running,
+            "Cancel, and kill the processes of tasks that do not stop: REQUESTED: 1",
+        ),
         ("copy_tasks", failed, "Send a copy: COPIED: 1"),
         ("retry_tasks", failed, "Retry: RETRIED: 1"),
     ):
@@ -595,7 +647,11 @@ def test_the_actions_do_their_work_under_the_grants_of_the_page(roles: None, bos
     assert tasks.noop.send().cancel() == "CANCELLED"
     as_role(None)
     assert Task.objects.get(pk=running.pk).terminate
-    actions = AuditEntry.objects.filter(action__startswith="task.").order_by("pk").values_list("action", flat=True)
+    actions = (
+        AuditEntry.objects.filter(action__startswith="task.")
+        .order_by("pk")
+        .values_list("action", flat=True)
+    )
     assert list(actions) == ["task.cancel", "task.terminate", "task.copy", "task.retry"]
 
 
@@ -607,7 +663,9 @@ def test_an_action_leaves_the_lock_timeout_of_the_request_as_it_was(boss: Client
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_a_page_about_a_table_that_may_not_be_read_says_so(roles: None, boss: Client, table: str) -> None:
+def test_a_page_about_a_table_that_may_not_be_read_says_so(
+    roles: None, boss: Client, table: str
+) -> None:
     grant_site()
     worker = WorkerFactory()
     HeartbeatFactory(worker_id=worker.pk)
@@ -616,9 +674,20 @@ def test_a_page_about_a_table_that_may_not_be_read_says_so(roles: None, boss: Cl
     TaskAttemptFactory(task_id=failed.pk, worker_id=worker.pk)
     schedules.create("hourly", {"task": tasks.noop.name, "pattern": "every hour"}, actor="somebody")
     run, entry = runs.sent().workflow_id, AuditEntry.objects.latest("pk")
-    shown = {"task": running.pk, "queue": "default", "schedule": "hourly", "worker": worker.pk, "auditentry": entry.pk}
+    shown = {
+        "task": running.pk,
+        "queue": "default",
+        "schedule": "hourly",
+        "worker": worker.pk,
+        "auditentry": entry.pk,
+    }
     shown["workflowrun"] = run
-    forms = {"task_change": failed.pk, "queue_override": "default", "schedule_edit": "hourly", "workflowrun_pause": run}
+    forms = {
+        "task_change": failed.pk,
+        "queue_override": "default",
+        "schedule_edit": "hourly",
+        "workflowrun_pause": run,
+    }
     forms |= {f"{name}_change": key for name, key in shown.items()}
     addresses = [reverse(f"admin:horsies_{name}_changelist") for name in shown]
     addresses += [reverse(f"admin:horsies_{name}", args=(key,)) for name, key in forms.items()]

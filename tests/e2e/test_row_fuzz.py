@@ -20,18 +20,26 @@ FINAL = ("COMPLETED", "FAILED", "CANCELLED", "EXPIRED")
 LONG_AGO = ("0003-01-01", "1969-12-31", "2026-01-01")
 
 plain = (
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8)
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=8)
 )
 nested = st.integers(1, 3_000).map(lambda levels: "[" * levels + "]" * levels)
 numbers = st.sampled_from(["1e400", "-1e400", "9" * 5_000, "1.5", "-1", "2147483648", "0"])
-values = st.recursive(plain, lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=4), inner), max_leaves=6)
+values = st.recursive(
+    plain, lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=4), inner), max_leaves=6
+)
 texts = values.map(json.dumps) | nested | numbers
 
 
 def objects(*names: str) -> st.SearchStrategy[str]:
     """Give texts of JSON objects with some of these names, and others."""
     pairs = st.lists(st.tuples(st.sampled_from(names) | st.text(max_size=4), texts), max_size=4)
-    return pairs.map(lambda found: "{" + ",".join(f"{json.dumps(name)}: {value}" for name, value in found) + "}")
+    return pairs.map(
+        lambda found: "{" + ",".join(f"{json.dumps(name)}: {value}" for name, value in found) + "}"
+    )
 
 
 CODES = '"codes": ["UNHANDLED_ERROR", "WORKER_SERIALIZATION_ERROR"]'
@@ -46,7 +54,9 @@ options = st.one_of(
 )
 counts = st.sampled_from([0, 1, 2, 32_765, 32_766, 32_767, -1]) | st.integers(0, 100)
 WILD: dict[str, st.SearchStrategy[Any]] = {
-    "task_name": st.sampled_from(["anoop", "add", "mirror"]).map("tests.apps.project.tasks.{}".format)
+    "task_name": st.sampled_from(["anoop", "add", "mirror"]).map(
+        "tests.apps.project.tasks.{}".format
+    )
     | st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]), max_size=20),
     "queue_name": st.just("mail"),
     "lane": st.just("async"),
@@ -59,7 +69,9 @@ WILD: dict[str, st.SearchStrategy[Any]] = {
     "max_retries": counts,
     "enqueued_at": st.sampled_from([*LONG_AGO, "infinity", "-infinity", "20000-01-01"]),
     "good_until": st.sampled_from([*LONG_AGO, "9998-01-01", "infinity", "-infinity"]),
-    "partition_key": st.text(st.characters(min_codepoint=33, blacklist_categories=["Cs"]), max_size=201),
+    "partition_key": st.text(
+        st.characters(min_codepoint=33, blacklist_categories=["Cs"]), max_size=201
+    ),
     "partition_version": st.integers(-(2**31), 2**31 - 1),
     "cancel_requested_at": st.just("2026-01-01"),
     "terminate": st.just(True),
@@ -68,7 +80,12 @@ WILD: dict[str, st.SearchStrategy[Any]] = {
     "claimed_at": st.sampled_from(LONG_AGO),
     "claim_expires_at": st.sampled_from(LONG_AGO),
 }
-USUAL = {"lane": "sync", "status": "PENDING", "kwargs": '{"message": "again"}', "enqueued_at": "2026-01-01"}
+USUAL = {
+    "lane": "sync",
+    "status": "PENDING",
+    "kwargs": '{"message": "again"}',
+    "enqueued_at": "2026-01-01",
+}
 USUAL |= {"task_name": "tests.apps.project.tasks.raises", "queue_name": "twin"}
 rows = st.sets(st.sampled_from(sorted(WILD)), min_size=1, max_size=4).flatmap(
     lambda names: st.fixed_dictionaries({name: WILD[name] for name in sorted(names)})
@@ -94,12 +111,18 @@ def write(row: dict[str, Any]) -> uuid.UUID | None:
 def waits_for_good_reason(task: Task) -> bool:
     """Whether a task that has not ended waits for its next attempt, and says so."""
     return (
-        task.status == "PENDING" and task.next_retry_at is not None and "RETRY" in str(explain(task.pk).reasons[0].code)
+        task.status == "PENDING"
+        and task.next_retry_at is not None
+        and "RETRY" in str(explain(task.pk).reasons[0].code)
     )
 
 
-def test_whatever_rows_a_stranger_writes_they_end_or_say_why_not_and_the_others_run(worker: Start) -> None:
-    process = worker("--processes=2", HORSIES_TEST_GRACE_MS="1000", HORSIES_TEST_STALE_MS="2000").ready()
+def test_whatever_rows_a_stranger_writes_they_end_or_say_why_not_and_the_others_run(
+    worker: Start,
+) -> None:
+    process = worker(
+        "--processes=2", HORSIES_TEST_GRACE_MS="1000", HORSIES_TEST_STALE_MS="2000"
+    ).ready()
     limit("twin", partition_by_args=["message", "a"], partition_max_concurrency=1)
     written: list[uuid.UUID] = []
 
@@ -115,7 +138,10 @@ def test_whatever_rows_a_stranger_writes_they_end_or_say_why_not_and_the_others_
     assert len(written) > 50, "the CHECK leaves too little to try"
 
     unended = Task.objects.filter(pk__in=written).exclude(status__in=FINAL)
-    wait_until(lambda: all(map(waits_for_good_reason, unended.all())), "every row ended, or waits for a reason")
+    wait_until(
+        lambda: all(map(waits_for_good_reason, unended.all())),
+        "every row ended, or waits for a reason",
+    )
     assert not Task.objects.filter(pk__in=written, status="FAILED", error_code="").exists()
     assert process.stop() == 0
     assert "the database is not available" not in process.log

@@ -29,7 +29,9 @@ SECOND = dt.timedelta(seconds=1)
 
 
 def create(name: str = "a schedule", **definition: Any) -> None:
-    schedules.create(name, {"task": NOOP, "pattern": "every 1 second", **definition}, actor="a test")
+    schedules.create(
+        name, {"task": NOOP, "pattern": "every 1 second", **definition}, actor="a test"
+    )
 
 
 def sends(name: str = "a schedule", more_than: int = 0) -> list[dt.datetime]:
@@ -40,7 +42,9 @@ def sends(name: str = "a schedule", more_than: int = 0) -> list[dt.datetime]:
 
 @pytest.mark.promise("S3.2")
 @pytest.mark.boundary
-def test_the_tasks_of_due_fire_times_are_sent_and_run(scheduler: StartScheduler, worker: Start) -> None:
+def test_the_tasks_of_due_fire_times_are_sent_and_run(
+    scheduler: StartScheduler, worker: Start
+) -> None:
     create(task=ADD, kwargs={"a": 1})
     runs, sent = worker("--processes=1").ready(), scheduler().ready()
     first, *rest = sends(more_than=2)
@@ -58,7 +62,9 @@ def test_the_tasks_of_due_fire_times_are_sent_and_run(scheduler: StartScheduler,
 def test_the_schedules_in_its_code_are_in_the_table_once_it_has_started_and_changes_and_signals_end_its_sleep(
     scheduler: StartScheduler,
 ) -> None:
-    process = scheduler(**given(SCHEDULES={"rare": {"task": NOOP, "pattern": "every 365 days"}}), **FOR_LONG).ready()
+    process = scheduler(
+        **given(SCHEDULES={"rare": {"task": NOOP, "pattern": "every 365 days"}}), **FOR_LONG
+    ).ready()
     assert row("rare").declared_in == "HORSIES['SCHEDULES']['rare']"
     assert AuditEntry.objects.get(action="schedule.declare").actor.startswith("scheduler on ")
     schedules.change("rare", {"pattern": "every 1 second"}, actor="a test")
@@ -74,7 +80,12 @@ def test_of_two_releases_side_by_side_the_one_that_started_last_is_right_and_the
     newer = {"task": ADD, "pattern": "every 1 second", "kwargs": {"a": 1}}
     old, new = (scheduler(**given(SCHEDULES={"tick": each})).ready() for each in (older, newer))
     since = row("tick").since
-    for process in (old, new, old, new):  # each signs anew when it connects anew, and the other one waits meanwhile
+    for process in (
+        old,
+        new,
+        old,
+        new,
+    ):  # each signs anew when it connects anew, and the other one waits meanwhile
         process.signal(signal.SIGSTOP)
         signed = now()
         sql(
@@ -100,9 +111,7 @@ SELECT extract(epoch FROM s.last_fire_at - date_trunc('second', s.since))::int, 
 FROM horsies_schedules s LEFT JOIN horsies_schedule_ticks k ON k.schedule_name = s.name
 LEFT JOIN horsies_tasks t ON t.id = k.task_id GROUP BY s.name
 """
-WITHIN = (
-    "SELECT pid FROM pg_stat_activity WHERE starts_with(application_name, 'horsies scheduler ') AND state = '{}' {}"
-)
+WITHIN = "SELECT pid FROM pg_stat_activity WHERE starts_with(application_name, 'horsies scheduler ') AND state = '{}' {}"
 
 
 def sent(server: Server) -> int:
@@ -146,12 +155,17 @@ def test_a_scheduler_that_stands_still_in_the_middle_holds_its_schedule_for_seco
     running: SchedulerProcess, server: Server, scheduler: StartScheduler
 ) -> None:
     with psycopg.connect(server.url) as somebody:
-        somebody.execute("LOCK TABLE horsies_tasks IN ACCESS EXCLUSIVE MODE")  # so that it has to wait where it sends
+        somebody.execute(
+            "LOCK TABLE horsies_tasks IN ACCESS EXCLUSIVE MODE"
+        )  # so that it has to wait where it sends
         wait_until(
-            lambda: server.superuser(WITHIN.format("active", "AND wait_event_type = 'Lock'")), "it is in the middle"
+            lambda: server.superuser(WITHIN.format("active", "AND wait_event_type = 'Lock'")),
+            "it is in the middle",
         )
         running.signal(signal.SIGSTOP)
-    wait_until(lambda: server.superuser(WITHIN.format("idle in transaction", "")), "its schedule is held")
+    wait_until(
+        lambda: server.superuser(WITHIN.format("idle in transaction", "")), "its schedule is held"
+    )
     before = sent(server)
     other = scheduler(DATABASE_URL=server.url).ready()
     wait_until(lambda: sent(server) > before, "another one sends what was held")

@@ -48,7 +48,10 @@ def test_a_script_without_a_main_guard_is_run_once_however_many_processes_its_ch
     process = script(text, *(() if name == "run" else options)).ready()
     assert tasks.add.send(1, b=2).get(timeout_ms=60_000).ok_value == 3
     assert tasks.dies.send("kill").get(timeout_ms=60_000).err_value.error_code == "WORKER_CRASHED"
-    assert [handle.get(timeout_ms=60_000).ok_value for handle in tasks.add.send_many([{"a": 1}, {"a": 2}])] == [1, 2]
+    assert [
+        handle.get(timeout_ms=60_000).ok_value
+        for handle in tasks.add.send_many([{"a": 1}, {"a": 2}])
+    ] == [1, 2]
     for how in ("fork", "spawn", "forkserver", "executor"):
         assert traps.computes.send(how).get(timeout_ms=60_000).ok_value == [6, 24], how
     assert process.stop() == 0
@@ -65,7 +68,9 @@ CHANGED = {
 def test_a_process_that_gevent_or_uvloop_changed_is_forked_and_runs_tasks_of_both_kinds(
     script: Start, library: str
 ) -> None:
-    process = script(CHANGED[library] + SCRIPTS["manage.py without a guard"], "--processes=2").ready()
+    process = script(
+        CHANGED[library] + SCRIPTS["manage.py without a guard"], "--processes=2"
+    ).ready()
     assert "cannot be forked" not in process.log
     assert tasks.add.send(1).get(timeout_ms=60_000).ok_value == 1
     assert tasks.anoop.send().get(timeout_ms=60_000).is_ok()
@@ -84,7 +89,10 @@ def welcome(user_id: int) -> None: ...
 def test_a_worker_whose_main_module_defines_tasks_refuses_to_start_children_that_would_not_know_them(
     script: Start,
 ) -> None:
-    text = IN_MAIN + "from django.core.management import call_command\ncall_command('horsies_worker', *sys.argv[1:])"
+    text = (
+        IN_MAIN
+        + "from django.core.management import call_command\ncall_command('horsies_worker', *sys.argv[1:])"
+    )
     refused = script(text, "--processes=1")
     assert refused.wait() == 1
     assert "__main__.welcome: defined in the main module (" in refused.log
@@ -113,7 +121,10 @@ def test_settings_without_a_module_are_those_of_forks_and_a_fresh_interpreter_sa
         assert process.stop() == 0
     refused = script(BY_HAND, "--processes=1", "--start-method=spawn")
     assert refused.wait() == 1
-    assert "settings are not configured. You must either define the environment variable" in refused.log
+    assert (
+        "settings are not configured. You must either define the environment variable"
+        in refused.log
+    )
 
 
 # Workers and schedulers that a script starts by a call
@@ -130,12 +141,23 @@ def run(options: str) -> str:
 
 
 @pytest.mark.promise("S0.11", "S3.11")
-def test_a_script_of_a_few_lines_runs_a_worker_as_it_says_and_hears_how_it_ended(script: Start) -> None:
-    options = "processes=1, threads=2, async_concurrency=7, queues=['bulk', 'mail'], shutdown_timeout=0.2"
+def test_a_script_of_a_few_lines_runs_a_worker_as_it_says_and_hears_how_it_ended(
+    script: Start,
+) -> None:
+    options = (
+        "processes=1, threads=2, async_concurrency=7, queues=['bulk', 'mail'], shutdown_timeout=0.2"
+    )
     process = script(run(options)).ready()
     row = Worker.objects.get()
-    assert (row.processes, row.threads, row.async_concurrency, row.queues) == (1, 2, 7, ["bulk", "mail"])
-    assert tasks.mail.send("a@example.org").get(timeout_ms=60_000).ok_value == "sent to a@example.org"
+    assert (row.processes, row.threads, row.async_concurrency, row.queues) == (
+        1,
+        2,
+        7,
+        ["bulk", "mail"],
+    )
+    assert (
+        tasks.mail.send("a@example.org").get(timeout_ms=60_000).ok_value == "sent to a@example.org"
+    )
     handle = tasks.hold.with_options(queue="mail").send("endless")
     held_by("endless")
     process.signal(signal.SIGTERM)
@@ -153,7 +175,10 @@ def test_a_worker_without_options_has_as_many_children_as_it_may_use_cpus(script
 
 
 def test_another_thread_than_the_main_one_is_refused_because_of_the_signals() -> None:
-    with ThreadPoolExecutor(1) as thread, pytest.raises(worker.WorkerStartError, match="must run in the main thread"):
+    with (
+        ThreadPoolExecutor(1) as thread,
+        pytest.raises(worker.WorkerStartError, match="must run in the main thread"),
+    ):
         thread.submit(worker.run, processes=1).result()
 
 
@@ -184,7 +209,9 @@ print("async", asyncio.run(view()), flush=True)
 """
 
 
-def test_a_worker_and_those_who_wait_for_its_results_have_two_thousand_files_open(worker: Start, script: Start) -> None:
+def test_a_worker_and_those_who_wait_for_its_results_have_two_thousand_files_open(
+    worker: Start, script: Start
+) -> None:
     process = worker("--processes=1", DJANGO_SETTINGS_MODULE=SETTINGS).ready()
     waiting = script(GETS, DJANGO_SETTINGS_MODULE=SETTINGS)
     assert waiting.wait() == 0

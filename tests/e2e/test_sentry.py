@@ -24,14 +24,20 @@ TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 @pytest.fixture
 def reporting(worker: Start, tmp_path: Path) -> Start:
     """Give a function that starts workers of a project with Sentry."""
-    return partial(worker, DJANGO_SETTINGS_MODULE="tests.settings.sentry", HORSIES_TEST_NOTES=str(tmp_path / "events"))
+    return partial(
+        worker,
+        DJANGO_SETTINGS_MODULE="tests.settings.sentry",
+        HORSIES_TEST_NOTES=str(tmp_path / "events"),
+    )
 
 
 @pytest.fixture
 def events(tmp_path: Path) -> Events:
     """Give a function that returns all events that were captured."""
     path = tmp_path / "events"
-    return lambda: [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return lambda: (
+        [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    )
 
 
 def last(event: dict[str, Any]) -> Any:
@@ -42,7 +48,9 @@ def last(event: dict[str, Any]) -> Any:
 def group(event: dict[str, Any]) -> tuple[Any, ...]:
     """Return what Sentry compares by default: the class of the exception, and its frames that are in_app."""
     frames = [frame for frame in last(event)["stacktrace"]["frames"] if frame["in_app"]]
-    return last(event)["type"], *((each["module"], each["function"], each["context_line"]) for each in frames)
+    return last(event)["type"], *(
+        (each["module"], each["function"], each["context_line"]) for each in frames
+    )
 
 
 SHAPES = [("--processes=1",), ("--processes=1", "--start-method=spawn"), ("--processes=0",)]
@@ -59,7 +67,9 @@ def test_failures_are_grouped_by_their_place_and_each_is_one_event(
     traced = tasks.raises.with_options(**sent).send("tea with milk")
     failed = [traced, tasks.araises.send(), tasks.raises.send("two"), tasks.araises.send()]
     assert tasks.mails.send(1).get().unwrap() == 2
-    assert [handle.get().is_err() for handle in (*failed, tasks.blames.send("nobody"))] == [True] * 5
+    assert [handle.get().is_err() for handle in (*failed, tasks.blames.send("nobody"))] == [
+        True
+    ] * 5
     assert process.stop() == 0
     assert "cannot be forked" not in process.log
     found = events()
@@ -68,10 +78,14 @@ def test_failures_are_grouped_by_their_place_and_each_is_one_event(
         ("LookupError", ("tests.apps.project.tasks", "raises", "raise LookupError(message)")): 2,
         ("LookupError", ("tests.apps.project.tasks", "araises", 'raise LookupError("async")')): 2,
     }
-    assert len({event["contexts"]["trace"]["trace_id"] for event in found}) == 4, "not one for the life of the worker"
+    assert len({event["contexts"]["trace"]["trace_id"] for event in found}) == 4, (
+        "not one for the life of the worker"
+    )
     (event,) = [event for event in found if event["contexts"]["trace"]["trace_id"] == TRACE]
     assert event["contexts"]["task"]["task_id"] == str(traced.task_id)
-    assert not (event.get("breadcrumbs") or {}).get("values"), "the log before it is about other tasks"
+    assert not (event.get("breadcrumbs") or {}).get("values"), (
+        "the log before it is about other tasks"
+    )
     assert json.dumps(event).count("tea with milk") == 1, "the arguments are not in it"
 
 
@@ -84,12 +98,17 @@ def test_a_process_that_is_killed_or_ended_for_its_timeout_is_one_event_and_a_re
     assert tasks.dies.send("kill").get().is_err()
     assert tasks.ignores_its_timeout.send().get().is_err()
     assert process.stop() == 0
-    fingerprints = [[tasks.dies.name, "WORKER_CRASHED"], [tasks.ignores_its_timeout.name, "TASK_TIMEOUT"]]
+    fingerprints = [
+        [tasks.dies.name, "WORKER_CRASHED"],
+        [tasks.ignores_its_timeout.name, "TASK_TIMEOUT"],
+    ]
     assert [event["fingerprint"] for event in events()] == fingerprints
     assert process.log.count("was killed by SIGKILL: ") == 3, "the log has it all the same"
 
 
-def test_a_task_of_a_dead_worker_is_one_event_of_the_worker_that_rescues_it(reporting: Start, events: Events) -> None:
+def test_a_task_of_a_dead_worker_is_one_event_of_the_worker_that_rescues_it(
+    reporting: Start, events: Events
+) -> None:
     first = reporting("--processes=1", **SHORT).ready()
     lost = tasks.hold.send("lost")
     held_by("lost")
@@ -100,10 +119,15 @@ def test_a_task_of_a_dead_worker_is_one_event_of_the_worker_that_rescues_it(repo
     died, event = sorted(events(), key=lambda each: "exception" in each)
     assert died["logentry"]["message"] == "worker %s sent no heartbeat for %s; declaring it dead"
     assert (event["transaction"], event["process"]) == (tasks.hold.name, second.process.pid)
-    assert (last(event)["type"], last(event)["value"]) == ("WORKER_CRASHED", "the worker that ran the task is gone")
+    assert (last(event)["type"], last(event)["value"]) == (
+        "WORKER_CRASHED",
+        "the worker that ran the task is gone",
+    )
 
 
-def test_a_worker_goes_on_and_ends_while_sentry_does_not_answer(reporting: Start, collector: Collector) -> None:
+def test_a_worker_goes_on_and_ends_while_sentry_does_not_answer(
+    reporting: Start, collector: Collector
+) -> None:
     """Naive: the receiver waits for Sentry, so further signals wait, too, and the worker's end gives them up."""
     collector.answers.clear()
     process = reporting("--processes=1", HORSIES_TEST_COLLECTOR=collector.address).ready()
@@ -116,14 +140,18 @@ def test_a_worker_goes_on_and_ends_while_sentry_does_not_answer(reporting: Start
 
 
 @pytest.mark.parametrize("name", ["child_stopping", "worker_stopping"])
-def test_what_waits_for_sentry_is_sent_before_a_process_ends(reporting: Start, collector: Collector, name: str) -> None:
+def test_what_waits_for_sentry_is_sent_before_a_process_ends(
+    reporting: Start, collector: Collector, name: str
+) -> None:
     """Naive: the process ends while the events of its last tasks are in the queue of the SDK's thread."""
     collector.answers.clear()
     own = {"HORSIES_TEST_COLLECTOR": collector.address, "HORSIES_TEST_TELLS": name}
     process = reporting("--processes=1", **own).ready()
     for number in range(5):
         text = f"number {number}"
-        handle = tasks.raises.send(text) if name == "worker_stopping" else tasks.says.send(text, "ERROR")
+        handle = (
+            tasks.raises.send(text) if name == "worker_stopping" else tasks.says.send(text, "ERROR")
+        )
         assert handle.get().is_ok() is (name == "child_stopping")
     process.signal(signal.SIGTERM)
     wait_until(lambda: name.encode() in collector.bodies, "the process is about to end")

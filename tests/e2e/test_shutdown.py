@@ -21,7 +21,17 @@ from horsies_django import TaskHandle
 from horsies_django.models import Heartbeat, Task, Worker
 from tests.apps.project import tasks
 from tests.conftest import wait_until
-from tests.support.workers import Start, WorkerProcess, apps, database_url, given, gone, held_by, is_over, let_go
+from tests.support.workers import (
+    Start,
+    WorkerProcess,
+    apps,
+    database_url,
+    given,
+    gone,
+    held_by,
+    is_over,
+    let_go,
+)
 
 SOFT = given(PREFETCH_BUFFER=4, CLAIM_LEASE_MS=5_000)
 
@@ -33,7 +43,12 @@ def attempts(handle: TaskHandle[Any]) -> list[tuple[str, str | None]]:
 def untouched(handle: TaskHandle[Any]) -> bool:
     """Whether a task waits as if no worker had ever had it, but for the number of its last claim."""
     task = Task.objects.get(pk=handle.task_id)
-    waits = (task.status, task.claimed_by, task.started_at, task.retry_count) == ("PENDING", None, None, 0)
+    waits = (task.status, task.claimed_by, task.started_at, task.retry_count) == (
+        "PENDING",
+        None,
+        None,
+        0,
+    )
     return waits and not attempts(handle)
 
 
@@ -94,15 +109,21 @@ def test_a_worker_under_nohup_does_not_hang_up(worker: Start) -> None:
     assert process.stop() == 0
 
 
-def test_what_waits_in_a_buffer_goes_back_untouched_while_running_tasks_finish(worker: Start) -> None:
+def test_what_waits_in_a_buffer_goes_back_untouched_while_running_tasks_finish(
+    worker: Start,
+) -> None:
     process = worker("--processes=1", **SOFT).ready()
     running = tasks.hold.send("held")
     held_by("held")
     waiting = [tasks.noop.send() for _ in range(4)]
-    wait_until(lambda: Task.objects.filter(status="CLAIMED").count() == 4, "four tasks wait in the buffer")
+    wait_until(
+        lambda: Task.objects.filter(status="CLAIMED").count() == 4, "four tasks wait in the buffer"
+    )
     process.signal(signal.SIGTERM)
     wait_until(lambda: all(untouched(handle) for handle in waiting), "they are pending again")
-    assert set(Task.objects.filter(status="PENDING").values_list("claim_generation", flat=True)) == {1}
+    assert set(
+        Task.objects.filter(status="PENDING").values_list("claim_generation", flat=True)
+    ) == {1}
     let_go("held")
     assert process.wait() == 0
     assert running.get(0).is_ok()
@@ -156,11 +177,16 @@ def test_what_no_child_has_begun_at_the_deadline_goes_back_untouched(worker: Sta
     child = tasks.pid.send().get().ok_value
     os.kill(child, signal.SIGSTOP)
     sent = [tasks.noop.send(), tasks.anoop.send()]
-    wait_until(lambda: Task.objects.filter(status="RUNNING").count() == 2, "both are on their way to the child")
+    wait_until(
+        lambda: Task.objects.filter(status="RUNNING").count() == 2,
+        "both are on their way to the child",
+    )
     process.signal(signal.SIGTERM)
     assert process.wait() == 1
     assert all(untouched(handle) for handle in sent)
-    assert set(Task.objects.filter(status="PENDING").values_list("claim_generation", flat=True)) == {1}
+    assert set(
+        Task.objects.filter(status="PENDING").values_list("claim_generation", flat=True)
+    ) == {1}
 
 
 def test_two_sigterm_at_once_are_one_stop(worker: Start) -> None:
@@ -181,7 +207,9 @@ def test_two_sigterm_at_once_are_one_stop(worker: Start) -> None:
 # At once
 
 
-@pytest.mark.parametrize("numbers", [[signal.SIGINT, signal.SIGINT], [signal.SIGTERM, signal.SIGINT], [signal.SIGQUIT]])
+@pytest.mark.parametrize(
+    "numbers", [[signal.SIGINT, signal.SIGINT], [signal.SIGTERM, signal.SIGINT], [signal.SIGQUIT]]
+)
 def test_a_second_signal_or_sigquit_ends_at_once_with_the_same_bookkeeping(
     worker: Start, numbers: list[signal.Signals]
 ) -> None:
@@ -189,7 +217,9 @@ def test_a_second_signal_or_sigquit_ends_at_once_with_the_same_bookkeeping(
     handle = tasks.deaf.send("endless")
     child = held_by("endless")
     waiting = [tasks.noop.send() for _ in range(4)]
-    wait_until(lambda: Task.objects.filter(status="CLAIMED").count() == 4, "four tasks wait in the buffer")
+    wait_until(
+        lambda: Task.objects.filter(status="CLAIMED").count() == 4, "four tasks wait in the buffer"
+    )
     for number in numbers:
         os.killpg(process.process.pid, number)
         wait_until(lambda: "topping" in process.log, "the signal is taken")
@@ -204,11 +234,20 @@ def test_a_second_signal_or_sigquit_ends_at_once_with_the_same_bookkeeping(
 
 
 def test_a_signal_while_it_waits_for_the_database_ends_it(worker: Start) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # it takes connections and never says a word
+    with socket.create_server(
+        ("127.0.0.1", 0)
+    ) as silent:  # it takes connections and never says a word
         host, port = silent.getsockname()
-        process = worker(DATABASE_URL=urlsplit(database_url())._replace(netloc=f"postgres@{host}:{port}").geturl())
+        process = worker(
+            DATABASE_URL=urlsplit(database_url())
+            ._replace(netloc=f"postgres@{host}:{port}")
+            .geturl()
+        )
         me = psutil.Process(process.process.pid)
-        wait_until(lambda: any(item.status == "ESTABLISHED" for item in me.net_connections()), "it is connecting")
+        wait_until(
+            lambda: any(item.status == "ESTABLISHED" for item in me.net_connections()),
+            "it is connecting",
+        )
         process.signal(signal.SIGHUP)
         assert process.wait() == 0
     assert "Stopped before it started" in process.log
@@ -242,7 +281,9 @@ def test_a_signal_while_task_modules_are_imported_ends_it(
 # While the database is away
 
 
-def test_without_the_database_it_waits_as_long_as_it_was_told_and_says_what_is_lost(worker: Start) -> None:
+def test_without_the_database_it_waits_as_long_as_it_was_told_and_says_what_is_lost(
+    worker: Start,
+) -> None:
     process = worker("--processes=2", "--shutdown-timeout=1").ready()
     handle = tasks.hold.send("through")
     held_by("through")
@@ -255,7 +296,9 @@ def test_without_the_database_it_waits_as_long_as_it_was_told_and_says_what_is_l
     assert Task.objects.get(pk=handle.task_id).status == "RUNNING"
 
 
-def test_what_finished_without_the_database_is_written_when_it_is_back_before_the_deadline(worker: Start) -> None:
+def test_what_finished_without_the_database_is_written_when_it_is_back_before_the_deadline(
+    worker: Start,
+) -> None:
     process = worker("--processes=1", "--shutdown-timeout=60").ready()
     handle = tasks.hold.send("through")
     held_by("through")
@@ -277,7 +320,9 @@ def without_new_connections() -> Iterator[Callable[[], None]]:
     url = urlsplit(database_url())
     name = url.path.removeprefix("/")
     with ExitStack() as stack:
-        admin = stack.enter_context(psycopg.connect(url._replace(path="/postgres").geturl(), autocommit=True))
+        admin = stack.enter_context(
+            psycopg.connect(url._replace(path="/postgres").geturl(), autocommit=True)
+        )
 
         def let_in() -> None:
             admin.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true')
@@ -285,7 +330,9 @@ def without_new_connections() -> Iterator[Callable[[], None]]:
         stack.callback(let_in)
         admin.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
         ours = "datname = %s AND application_name LIKE 'horsies %%'"
-        admin.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {ours}", [name])
+        admin.execute(
+            f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {ours}", [name]
+        )
         yield let_in
 
 
@@ -306,7 +353,9 @@ def test_a_statement_that_never_returns_does_not_keep_the_worker_alive(worker: S
 # Killed
 
 
-def test_a_task_that_a_later_child_had_not_begun_is_given_back_when_that_child_is_killed(worker: Start) -> None:
+def test_a_task_that_a_later_child_had_not_begun_is_given_back_when_that_child_is_killed(
+    worker: Start,
+) -> None:
     """Naive: the counters of begun tasks are those of the child that was there before."""
     process = worker("--processes=1").ready()
     assert all(handle.get().is_ok() for handle in tasks.add.send_many([{"a": 1}] * 5))
@@ -327,7 +376,10 @@ def test_a_task_that_a_later_child_had_not_begun_is_given_back_when_that_child_i
 # As process 1 of a container, with nobody above it
 
 CONTAINER = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
-READ = ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")  # the interpreter may lie in a private home
+READ = (
+    "--inh-caps=+dac_read_search",
+    "--ambient-caps=+dac_read_search",
+)  # the interpreter may lie in a private home
 NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *READ)
 
 
@@ -356,7 +408,8 @@ Contained = Callable[..., tuple[WorkerProcess, psutil.Process]]
 
 
 @pytest.mark.parametrize(
-    ("options", "inside"), [(("--processes=2",), ()), (("--processes=0",), ()), (("--processes=1",), NOBODY)]
+    ("options", "inside"),
+    [(("--processes=2",), ()), (("--processes=0",), ()), (("--processes=1",), NOBODY)],
 )
 def test_process_one_stops_in_order_and_need_not_be_root(
     process_one: Contained, options: tuple[str, ...], inside: tuple[str, ...]

@@ -49,7 +49,11 @@ def test_wrong_settings_are_all_told_before_the_database_is_asked(start: Start) 
     ("start", "names", "words"),
     [
         ("worker", [], ["no task is registered", "tasks.py"]),
-        ("scheduler", ["project", "broken"], ["tests.apps.broken.tasks", "a mistake in a task module"]),
+        (
+            "scheduler",
+            ["project", "broken"],
+            ["tests.apps.broken.tasks", "a mistake in a task module"],
+        ),
     ],
     indirect=["start"],
 )
@@ -67,7 +71,10 @@ def test_with_a_date_style_that_django_cannot_read(start: Start, server: Server)
     """Django reads the table of migrations, and every model, on connections of its own: nothing of a project works so."""
     server.superuser("ALTER ROLE app SET DateStyle = 'German, DMY'")
     process = start(**server.environment)
-    refused(process, "the DateStyle of the database 'default' is 'German, DMY', which Django cannot read")
+    refused(
+        process,
+        "the DateStyle of the database 'default' is 'German, DMY', which Django cannot read",
+    )
 
 
 def test_with_a_receiver_of_new_connections_that_raises(worker: Start, tmp_path: Path) -> None:
@@ -75,7 +82,8 @@ def test_with_a_receiver_of_new_connections_that_raises(worker: Start, tmp_path:
     order.write_text("raise")
     process = worker(**apps("project", "cutting"), HORSIES_TEST_ORDER=str(order))
     refused(
-        process, "the receiver tests.apps.cutting.apps.obey of connection_created raised LookupError: the project's"
+        process,
+        "the receiver tests.apps.cutting.apps.obey of connection_created raised LookupError: the project's",
     )
 
 
@@ -94,10 +102,17 @@ def test_a_worker_connects_has_its_slots_listens_and_only_then_claims(worker: St
         )
     )
     row = Worker.objects.get()
-    assert began["horsies engine"] < row.started_at < began["horsies listener"] < handle.info().started_at
+    assert (
+        began["horsies engine"]
+        < row.started_at
+        < began["horsies listener"]
+        < handle.info().started_at
+    )
 
 
-def test_a_project_that_opens_things_at_import_gets_fresh_interpreters_and_is_told_which(worker: Start) -> None:
+def test_a_project_that_opens_things_at_import_gets_fresh_interpreters_and_is_told_which(
+    worker: Start,
+) -> None:
     process = worker("--processes=2", **apps("project", "hasty")).ready()
     assert "a connection to the database 'default'" in process.log
     assert "the thread 'hasty-thread'" in process.log
@@ -106,20 +121,29 @@ def test_a_project_that_opens_things_at_import_gets_fresh_interpreters_and_is_to
     assert process.stop() == 0
 
 
-def test_a_worker_that_cannot_be_forked_loads_the_project_again_in_one_process_that_can(worker: Start) -> None:
+def test_a_worker_that_cannot_be_forked_loads_the_project_again_in_one_process_that_can(
+    worker: Start,
+) -> None:
     """Naive: a URLconf that starts a thread costs each child the import of the project."""
     process = worker("--processes=2", **apps("project", "hasty"), HASTY_WORKER="1").ready()
-    assert "because it holds a connection to the database 'default' and the thread 'hasty-thread'" in process.log
+    assert (
+        "because it holds a connection to the database 'default' and the thread 'hasty-thread'"
+        in process.log
+    )
     assert "fresh interpreters" not in process.log
     assert tasks.add.send(1).get().ok_value == 1
     assert process.stop() == 0
 
 
-def test_children_draw_other_numbers_and_share_what_a_fork_may_share(worker: Start, tmp_path: Path) -> None:
+def test_children_draw_other_numbers_and_share_what_a_fork_may_share(
+    worker: Start, tmp_path: Path
+) -> None:
     """Naive: numpy's generator is copied, so that all children draw the same numbers."""
     left = tmp_path / "left"
     one_thread = {"OPENBLAS_NUM_THREADS": "1"}  # numpy's library starts threads when it is loaded
-    process = worker("--processes=3", **apps("project", "forked"), LEFT=str(left), **one_thread).ready()
+    process = worker(
+        "--processes=3", **apps("project", "forked"), LEFT=str(left), **one_thread
+    ).ready()
     assert "cannot be forked" not in process.log
     from tests.apps.forked.tasks import look  # which opens files
 
@@ -128,7 +152,14 @@ def test_children_draw_other_numbers_and_share_what_a_fork_may_share(worker: Sta
     for place in (0, 1):
         assert len({each["drawn"][place] for each in found}) == 60
     for each in found:
-        assert (each["told"], each["answer"], each["signals"], each["main"]) == ([each["pid"]], 42, True, None)
+        assert (each["told"], each["answer"], each["signals"], each["main"]) == (
+            [each["pid"]],
+            42,
+            True,
+            None,
+        )
     assert "a line of" in process.log
     assert process.stop() == 0
-    assert left.read_text() == f"{process.process.pid} left\n"  # what runs at exit runs in the worker alone
+    assert (
+        left.read_text() == f"{process.process.pid} left\n"
+    )  # what runs at exit runs in the worker alone

@@ -17,7 +17,9 @@ from tests.support.points import Gate, Walker
 from tests.support.points import gate as gate
 from tests.support.workers import SHORT, Start
 
-LONG = {"HORSIES_TEST_STALE_MS": "60000"}  # so long the kernel lets the processes of a stopped worker live
+LONG = {
+    "HORSIES_TEST_STALE_MS": "60000"
+}  # so long the kernel lets the processes of a stopped worker live
 GATES = ("before", "begun", "written", "after")
 
 
@@ -26,7 +28,9 @@ class Stepper(Walker):
 
     def __init__(self, path: Path, **how: Any) -> None:
         options = {"timeout_ms": how.pop("timeout_ms")} if "timeout_ms" in how else {}
-        super().__init__(path, stepping.steps_at_gates.with_options(**options).send(str(path), **how))
+        super().__init__(
+            path, stepping.steps_at_gates.with_options(**options).send(str(path), **how)
+        )
 
     def stands(self, place: str, times: int = 1) -> int:
         """Let it come to a place, wait until it is there for the given time, and return its process."""
@@ -48,11 +52,16 @@ class Stepper(Walker):
 
     def rows(self) -> list[int]:
         """Return the processes that wrote the rows of its step."""
-        return [row[0] for row in sql("SELECT process FROM step_rows WHERE task = %s", [self.handle.task_id])]
+        return [
+            row[0]
+            for row in sql("SELECT process FROM step_rows WHERE task = %s", [self.handle.task_id])
+        ]
 
     def recorded(self) -> list[Any]:
         """Return the recorded results of its step."""
-        return list(TaskStep.objects.filter(task_id=self.handle.task_id).values_list("result", flat=True))
+        return list(
+            TaskStep.objects.filter(task_id=self.handle.task_id).values_list("result", flat=True)
+        )
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +74,9 @@ def rows(transactional_db: None) -> Iterator[None]:
 
 @pytest.mark.parametrize("place", GATES)
 @pytest.mark.boundary
-def test_a_process_killed_before_in_or_after_a_step(shared_worker: Any, tmp_path: Path, place: str) -> None:
+def test_a_process_killed_before_in_or_after_a_step(
+    shared_worker: Any, tmp_path: Path, place: str
+) -> None:
     stepper = Stepper(tmp_path / "stepper")
     killed = stepper.stands(place)
     os.kill(killed, signal.SIGKILL)
@@ -73,7 +84,9 @@ def test_a_process_killed_before_in_or_after_a_step(shared_worker: Any, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("place", "commits"), [("record", False), ("commit", True), ("commit", False)], ids=["record", "commit", "cut"]
+    ("place", "commits"),
+    [("record", False), ("commit", True), ("commit", False)],
+    ids=["record", "commit", "cut"],
 )
 def test_a_process_killed_between_the_record_of_a_step_and_the_end_of_its_commit(
     shared_worker: Any, tmp_path: Path, gate: Gate, place: str, commits: bool
@@ -85,12 +98,17 @@ def test_a_process_killed_between_the_record_of_a_step_and_the_end_of_its_commit
     stepper.may(*GATES[:3])
     session = gate.held()
     os.kill(killed, signal.SIGKILL)
-    wait_until(lambda: Task.objects.get().retry_count == 0 and not stepper.wrote("after"), "it is not tried again yet")
+    wait_until(
+        lambda: Task.objects.get().retry_count == 0 and not stepper.wrote("after"),
+        "it is not tried again yet",
+    )
     gate.open(kill=session if place == "commit" and not commits else None)
     assert (stepper.took_it_once(after="WORKER_FAILURE") == killed) == commits
 
 
-@pytest.mark.parametrize(("place", "atomic"), [("begun", True), ("written", True), ("written", False)])
+@pytest.mark.parametrize(
+    ("place", "atomic"), [("begun", True), ("written", True), ("written", False)]
+)
 def test_a_worker_frozen_in_a_step_until_another_has_run_it_and_then_woken_records_nothing(
     worker: Start, tmp_path: Path, place: str, atomic: bool
 ) -> None:
@@ -101,14 +119,21 @@ def test_a_worker_frozen_in_a_step_until_another_has_run_it_and_then_woken_recor
     worker("--processes=1", **SHORT).ready()
     stepper.stands(place, times=2)
     result, rows, outcomes = stepper.end()
-    assert (result in rows, result != frozen, outcomes) == (True, True, ["WORKER_FAILURE", "COMPLETED"])
+    assert (result in rows, result != frozen, outcomes) == (
+        True,
+        True,
+        ["WORKER_FAILURE", "COMPLETED"],
+    )
     os.kill(frozen, signal.SIGCONT)
     wait_until(lambda: stepper.wrote("stale") == [frozen], "it hears that it was given up")
-    assert stepper.rows().count(frozen) == (0 if atomic else 1)  # without a transaction, at least once
+    assert stepper.rows().count(frozen) == (
+        0 if atomic else 1
+    )  # without a transaction, at least once
     assert (stepper.rows().count(result), stepper.recorded()) == (1, [result])
     os.killpg(zombie.process.pid, signal.SIGCONT)
     wait_until(
-        lambda: "dropping its outcome" in zombie.log or zombie.log.count("Worker started") == 2, "it starts anew"
+        lambda: "dropping its outcome" in zombie.log or zombie.log.count("Worker started") == 2,
+        "it starts anew",
     )
     assert Task.objects.get().result == {"ok": result}
 
@@ -131,7 +156,9 @@ def test_a_worker_frozen_while_its_step_is_being_committed_keeps_the_step(
     assert (stepper.rows(), stepper.recorded()) == ([frozen], [frozen])
 
 
-@pytest.mark.parametrize("options", [["--threads=1"], ["--threads=2"]], ids=["the main thread", "another thread"])
+@pytest.mark.parametrize(
+    "options", [["--threads=1"], ["--threads=2"]], ids=["the main thread", "another thread"]
+)
 def test_a_step_that_is_interrupted_by_its_timeout_is_taken_anew(
     worker: Start, tmp_path: Path, options: list[str]
 ) -> None:
@@ -143,7 +170,9 @@ def test_a_step_that_is_interrupted_by_its_timeout_is_taken_anew(
     stepper.took_it_once(after="FAILED")
 
 
-def test_a_task_that_is_cancelled_in_its_step_leaves_no_row(shared_worker: Any, tmp_path: Path) -> None:
+def test_a_task_that_is_cancelled_in_its_step_leaves_no_row(
+    shared_worker: Any, tmp_path: Path
+) -> None:
     stepper = Stepper(tmp_path / "stepper")
     stepper.stands("written")
     assert stepper.handle.cancel() == "REQUESTED"

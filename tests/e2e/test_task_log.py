@@ -31,7 +31,8 @@ def line(process: WorkerProcess, pattern: str) -> str:
     """Wait for a line of the log that the whole of a pattern fits, and return it."""
     whole = re.compile(pattern)
     found: list[str] = wait_until(
-        lambda: [each for each in process.log.splitlines() if whole.fullmatch(each)], f"a line {pattern}"
+        lambda: [each for each in process.log.splitlines() if whole.fullmatch(each)],
+        f"a line {pattern}",
     )
     assert len(found) == 1
     return found[0]
@@ -58,10 +59,15 @@ def test_a_task_has_its_lines_and_what_the_project_logs_says_which_task_it_was(
     assert "a-secret" not in process.log  # neither arguments nor results
 
 
-def test_each_way_to_end_has_its_lines_and_only_a_failure_for_good_a_traceback(shared_worker: WorkerProcess) -> None:
+def test_each_way_to_end_has_its_lines_and_only_a_failure_for_good_a_traceback(
+    shared_worker: WorkerProcess,
+) -> None:
     policy = RetryPolicy.fixed([0.1], auto_retry_for=["MAIL_DOWN"], jitter=False)
     (expired,) = put(name=tasks.noop.name, good_until=dt.datetime.now(dt.UTC))
-    fails, blames = tasks.mails.with_options(retry_policy=policy).send(9), tasks.blames.send("it was the weather")
+    fails, blames = (
+        tasks.mails.with_options(retry_policy=policy).send(9),
+        tasks.blames.send("it was the weather"),
+    )
     died, late = tasks.dies.send("kill"), tasks.ignores_its_timeout.send()
     for handle in (fails, blames, died, late, tasks.says.send("not this", "DEBUG")):
         handle.get()
@@ -83,7 +89,9 @@ def test_each_way_to_end_has_its_lines_and_only_a_failure_for_good_a_traceback(s
 
 
 @pytest.mark.promise("S2.11")
-def test_the_option_rules_what_shows_of_the_worker_s_and_of_the_project_s_records(worker: Start) -> None:
+def test_the_option_rules_what_shows_of_the_worker_s_and_of_the_project_s_records(
+    worker: Start,
+) -> None:
     process = worker("--processes=1", "--loglevel=warning")
     assert tasks.says.send("too quiet").get().is_ok()
     handle = tasks.says.send("loud enough", "WARNING")
@@ -96,7 +104,10 @@ def test_the_option_rules_what_shows_of_the_worker_s_and_of_the_project_s_record
 
 
 CONSOLE = {"class": "logging.StreamHandler", "formatter": "own"}
-OWN = {"formatters": {"own": {"format": "OWN %(name)s %(levelname)s %(message)s"}}, "handlers": {"console": CONSOLE}}
+OWN = {
+    "formatters": {"own": {"format": "OWN %(name)s %(levelname)s %(message)s"}},
+    "handlers": {"console": CONSOLE},
+}
 
 
 def test_what_the_project_configured_stays_as_it_is_and_shows_nothing_twice(worker: Start) -> None:
@@ -105,11 +116,22 @@ def test_what_the_project_configured_stays_as_it_is_and_shows_nothing_twice(work
     process = worker("--processes=1", **with_logging(chosen))
     for text, level in (("hidden", "INFO"), ("shown", "WARNING")):
         assert tasks.says.send(text, level).get().is_ok()
-    for text in ("OWN shop.orders WARNING shown\n", "OWN horsies.task INFO tests.apps.project.tasks.says "):
-        wait_until(lambda text=text: text in process.log, "the project's handler writes it, and our lines")
-    assert (process.log.count("shown"), process.log.count("hidden"), process.log.count("[task]")) == (1, 0, 0)
+    for text in (
+        "OWN shop.orders WARNING shown\n",
+        "OWN horsies.task INFO tests.apps.project.tasks.says ",
+    ):
+        wait_until(
+            lambda text=text: text in process.log, "the project's handler writes it, and our lines"
+        )
+    assert (
+        process.log.count("shown"),
+        process.log.count("hidden"),
+        process.log.count("[task]"),
+    ) == (1, 0, 0)
     assert process.stop() == 0
-    process = worker("--processes=1", **with_logging({**OWN, "loggers": {"shop": {"handlers": ["console"]}}}))
+    process = worker(
+        "--processes=1", **with_logging({**OWN, "loggers": {"shop": {"handlers": ["console"]}}})
+    )
     handle = tasks.says.send("once")
     line(process, rf"{CLOCK} \[task\] \[INFO\] {named(handle)} completed in .*")
     assert process.log.count("OWN shop.orders INFO once\n") == process.log.count("once") == 1
@@ -119,8 +141,17 @@ def test_what_the_project_configured_stays_as_it_is_and_shows_nothing_twice(work
 def test_a_project_that_disables_existing_loggers_does_not_silence_the_worker_s_children(
     worker: Start, start_method: str
 ) -> None:
-    chosen = {**OWN, "disable_existing_loggers": True, "root": {"handlers": ["console"], "level": "INFO"}}
-    process = worker("--processes=1", f"--start-method={start_method}", "--loglevel=DEBUG", **with_logging(chosen))
+    chosen = {
+        **OWN,
+        "disable_existing_loggers": True,
+        "root": {"handlers": ["console"], "level": "INFO"},
+    }
+    process = worker(
+        "--processes=1",
+        f"--start-method={start_method}",
+        "--loglevel=DEBUG",
+        **with_logging(chosen),
+    )
     handle = traps.wreck.send("directory")
     assert handle.get().is_ok()
     name = f"tests.apps.project.traps.wreck {handle.task_id}"
@@ -155,7 +186,10 @@ def test_outcomes_have_colors_on_a_terminal(worker: Start) -> None:
     usual = {"TERM": "xterm", "NO_COLOR": "", "FORCE_COLOR": "", "DJANGO_COLORS": ""}
     process = worker("--processes=1", "--until-empty", prefix=terminal, **usual)
     shown: list[bytes] = []
-    wait_until(lambda: shown.append(drained(ours)) or b"Worker stopped" in b"".join(shown), "it shows its last line")
+    wait_until(
+        lambda: shown.append(drained(ours)) or b"Worker stopped" in b"".join(shown),
+        "it shows its last line",
+    )
     assert process.wait() == 0
     assert b"\x1b[32;1mcompleted\x1b[0m in" in b"".join(shown)
     for end in (ours, theirs):

@@ -45,7 +45,9 @@ from horsies_django import get_handle
 results = [get_handle(id_).get(0) for id_ in json.loads(sys.argv[1])]
 print(json.dumps([one.ok_value if one.is_ok() else one.err_value.message for one in results]))
 """
-TABLES = "SELECT DISTINCT schemaname::text FROM pg_tables WHERE tablename LIKE 'horsies%' ORDER BY 1"
+TABLES = (
+    "SELECT DISTINCT schemaname::text FROM pg_tables WHERE tablename LIKE 'horsies%' ORDER BY 1"
+)
 
 Tenants = Callable[..., Site]
 
@@ -86,7 +88,11 @@ def results(site: Site, *options: str) -> list[Any]:
     "environment",
     [
         {},
-        {"PUBLIC_SCHEMA": "shared", "LIMIT_SET_CALLS": "1", "FIRST_ROUTER": "horsies_django.routers.HorsiesRouter"},
+        {
+            "PUBLIC_SCHEMA": "shared",
+            "LIMIT_SET_CALLS": "1",
+            "FIRST_ROUTER": "horsies_django.routers.HorsiesRouter",
+        },
     ],
     ids=["usual", "other name, limited calls, our router"],
 )

@@ -29,7 +29,9 @@ def code(handle: TaskHandle[object]) -> str:
 
 
 @pytest.mark.boundary
-def test_a_timeout_is_an_exception_in_the_task_and_the_process_goes_on(shared_worker: WorkerProcess) -> None:
+def test_a_timeout_is_an_exception_in_the_task_and_the_process_goes_on(
+    shared_worker: WorkerProcess,
+) -> None:
     before = tasks.pid.send().get().ok_value
     slow = tasks.loops_too_long.send()
     error = slow.get(timeout_ms=30_000).err_value
@@ -39,7 +41,9 @@ def test_a_timeout_is_an_exception_in_the_task_and_the_process_goes_on(shared_wo
     (attempt,) = TaskAttempt.objects.filter(task_id=slow.task_id)
     assert (attempt.outcome, attempt.error_code) == ("FAILED", "TASK_TIMEOUT")
     assert code(tasks.sleeps_too_long.send()) == "TASK_TIMEOUT"
-    assert tasks.cleans_up.send("x").get(timeout_ms=30_000).ok_value == "x"  # it may clean up, and still return
+    assert (
+        tasks.cleans_up.send("x").get(timeout_ms=30_000).ok_value == "x"
+    )  # it may clean up, and still return
     assert Group.objects.filter(name="cleaned:x").exists()
     assert tasks.pid.send().get(timeout_ms=30_000).ok_value == before
 
@@ -70,7 +74,9 @@ def commit_gate() -> Iterator[psycopg.Connection[Any]]:
 
 
 @pytest.mark.boundary
-def test_a_timeout_during_commit_is_a_timeout(worker: Start, commit_gate: psycopg.Connection[Any]) -> None:
+def test_a_timeout_during_commit_is_a_timeout(
+    worker: Start, commit_gate: psycopg.Connection[Any]
+) -> None:
     """Fails if: the error that Django raises after the timeout counts, or the next task gets that session."""
     worker("--processes=1").ready()
     child, *_ = tasks.looks_at_its_session.send().get(timeout_ms=30_000).ok_value
@@ -95,7 +101,9 @@ def test_an_error_after_an_interrupt_is_a_timeout_or_cancel(shared_worker: Worke
 
 
 @pytest.mark.boundary
-def test_a_task_that_ignores_its_timeout_loses_its_process_and_a_long_sibling_is_only_reported(worker: Start) -> None:
+def test_a_task_that_ignores_its_timeout_loses_its_process_and_a_long_sibling_is_only_reported(
+    worker: Start,
+) -> None:
     process = worker("--processes=2", HORSIES_TEST_REPORT_MS="1000", **SHORT).ready()
     held = tasks.hold.send("sibling")
     child = held_by("sibling")
@@ -132,13 +140,19 @@ def test_the_timeout_of_the_settings_holds_for_tasks_without_their_own(worker: S
 
 @pytest.mark.parametrize("name", ["stops_when_asked", "astops_when_asked"], ids=["sync", "async"])
 @pytest.mark.boundary
-def test_a_running_task_hears_that_it_was_cancelled(shared_worker: WorkerProcess, name: str) -> None:
+def test_a_running_task_hears_that_it_was_cancelled(
+    shared_worker: WorkerProcess, name: str
+) -> None:
     handle = getattr(tasks, name).send("running")
     child = held_by("running")
     assert handle.cancel() == "REQUESTED"
     assert code(handle) == "TASK_CANCELLED"
     attempt = TaskAttempt.objects.get(task_id=handle.task_id)
-    assert (handle.info().status, attempt.outcome, attempt.child_pid) == ("CANCELLED", "CANCELLED", child)
+    assert (handle.info().status, attempt.outcome, attempt.child_pid) == (
+        "CANCELLED",
+        "CANCELLED",
+        child,
+    )
     assert tasks.pid.send().get(timeout_ms=30_000).ok_value == child
     assert not AuditEntry.objects.filter(action__startswith="task.").exists()
 
@@ -161,9 +175,16 @@ def test_a_child_that_was_stopped_alone_is_killed_by_its_parent(worker: Start) -
     handle = tasks.holds_again.send("stopped")
     child = held_by("stopped")
     os.kill(child, signal.SIGSTOP)
-    wait_until(lambda: TaskAttempt.objects.filter(task_id=handle.task_id).exists(), "the attempt is written")
+    wait_until(
+        lambda: TaskAttempt.objects.filter(task_id=handle.task_id).exists(),
+        "the attempt is written",
+    )
     attempt = TaskAttempt.objects.get(task_id=handle.task_id)
-    assert (attempt.error_code, attempt.will_retry, attempt.child_pid) == ("WORKER_CRASHED", True, child)
+    assert (attempt.error_code, attempt.will_retry, attempt.child_pid) == (
+        "WORKER_CRASHED",
+        True,
+        child,
+    )
     assert "has been stopped for" in process.log
     Group.objects.filter(name__endswith=f":{child}").delete()
     other = held_by("stopped")
@@ -200,14 +221,19 @@ def test_a_worker_that_loses_all_its_spawned_children_at_once_time_and_again_sta
     closed.touch()
     for number in (2, 4, 6):
         kill_all(process)
-        wait_until(lambda least=number: process.log.count("importing in the child") >= least, "others start")
+        wait_until(
+            lambda least=number: process.log.count("importing in the child") >= least,
+            "others start",
+        )
     closed.unlink()
     kill_all(process)
     goes_on(process, lost)
 
 
 def goes_on(process: WorkerProcess, lost: list[Any]) -> None:
-    assert {handle.get(timeout_ms=60_000).err_value.error_code for handle in lost} == {"WORKER_CRASHED"}
+    assert {handle.get(timeout_ms=60_000).err_value.error_code for handle in lost} == {
+        "WORKER_CRASHED"
+    }
     assert tasks.add.send(1).get(timeout_ms=60_000).ok_value == 1
     assert not Task.objects.filter(status="RUNNING").exists()
     assert process.stop() == 0
@@ -246,7 +272,9 @@ def test_a_worker_whose_template_is_killed_ends_and_its_tasks_crashed(worker: St
     assert lost.get(0).err_value.error_code == "WORKER_CRASHED"
 
 
-def leaves_nothing(process: WorkerProcess, number: int, below: list[psutil.Process], place: Path) -> None:
+def leaves_nothing(
+    process: WorkerProcess, number: int, below: list[psutil.Process], place: Path
+) -> None:
     process.signal(number)
     process.wait()
     gone(below)

@@ -17,7 +17,16 @@ from tests.support.workers import Start, WorkerProcess, held_by, is_over, let_go
 SECONDS_30 = 30_000
 WITHOUT_CHILDREN = ("--processes=0",)
 WHERE = pytest.mark.parametrize("options", [("--processes=1",), WITHOUT_CHILDREN], ids=" ".join)
-CHANGES = ("language", "time zone", "context", "decimal", "directory", "handlers", "blocked", "alarms")
+CHANGES = (
+    "language",
+    "time zone",
+    "context",
+    "decimal",
+    "directory",
+    "handlers",
+    "blocked",
+    "alarms",
+)
 TOLD = {
     "directory": "the working directory",
     "handlers": "the handler of SIGINT, the handler of SIGTERM",
@@ -38,7 +47,9 @@ def wreck(kind: str) -> str | None:
 
 
 @pytest.mark.boundary
-def test_the_next_task_finds_the_process_as_the_first_one_did_and_the_worker_ends_well(worker: Start) -> None:
+def test_the_next_task_finds_the_process_as_the_first_one_did_and_the_worker_ends_well(
+    worker: Start,
+) -> None:
     process = worker("--processes=1").ready()
     tasks.note.send("a group").get(timeout_ms=SECONDS_30)
     for kind in CHANGES:
@@ -55,7 +66,9 @@ def test_the_next_task_finds_the_process_as_the_first_one_did_and_the_worker_end
 
 
 @WHERE
-def test_a_task_that_prints_to_an_output_that_broke_goes_on(worker: Start, options: tuple[str, ...]) -> None:
+def test_a_task_that_prints_to_an_output_that_broke_goes_on(
+    worker: Start, options: tuple[str, ...]
+) -> None:
     """Naive: once the disk is full, or the reader of a pipe has gone, each task that prints fails."""
     process = worker(*options, prefix=("sh", "-c", 'exec "$@" >/dev/full', "sh")).ready()
     assert tasks.prints.send("x" * 100_000).get(timeout_ms=SECONDS_30).is_ok()
@@ -71,9 +84,18 @@ def test_a_task_that_closes_its_output_harms_no_later_one(shared_worker: WorkerP
     wait_until(lambda: "seen in the log" in shared_worker.log, "the failure is in the log")
 
 
-def test_whatever_a_task_raises_it_fails_and_the_next_runs_in_the_same_process(shared_worker: WorkerProcess) -> None:
+def test_whatever_a_task_raises_it_fails_and_the_next_runs_in_the_same_process(
+    shared_worker: WorkerProcess,
+) -> None:
     before = look("nothing")
-    for kind in ("SystemExit", "KeyboardInterrupt", "GeneratorExit", "BaseException", "recursion", "memory"):
+    for kind in (
+        "SystemExit",
+        "KeyboardInterrupt",
+        "GeneratorExit",
+        "BaseException",
+        "recursion",
+        "memory",
+    ):
         assert wreck(kind) == "UNHANDLED_ERROR", kind
         assert look("nothing") == before, kind
 
@@ -88,13 +110,19 @@ def pipe(tmp_path: Path) -> Iterator[int]:
     os.close(reader)
 
 
-def test_a_worker_whose_log_nobody_reads_runs_its_tasks(pipe: int, worker: Start, tmp_path: Path) -> None:
+def test_a_worker_whose_log_nobody_reads_runs_its_tasks(
+    pipe: int, worker: Start, tmp_path: Path
+) -> None:
     writer = os.open(tmp_path / "worker-0.log", os.O_WRONLY | os.O_NONBLOCK)
     with contextlib.suppress(BlockingIOError):
         while True:
             os.write(writer, b"x" * 4096)
     process = worker("--processes=1")
-    assert [tasks.add.send(number).get(timeout_ms=SECONDS_30).ok_value for number in range(3)] == [0, 1, 2]
+    assert [tasks.add.send(number).get(timeout_ms=SECONDS_30).ok_value for number in range(3)] == [
+        0,
+        1,
+        2,
+    ]
     process.signal(signal.SIGTERM)
     said: list[bytes] = []
     wait_until(lambda: said.append(drained(pipe)) or process.process.poll() is not None, "it ends")
@@ -125,7 +153,10 @@ def test_a_task_that_ruins_its_process_crashes_alone(worker: Start) -> None:
 
 def written(path: Path) -> list[int]:
     """Return the two processes that have written their ids into a file."""
-    pids = wait_until(lambda: path.exists() and len(lines := path.read_text().split()) == 2 and lines, "both wrote")
+    pids = wait_until(
+        lambda: path.exists() and len(lines := path.read_text().split()) == 2 and lines,
+        "both wrote",
+    )
     return [int(pid) for pid in pids]
 
 
@@ -149,7 +180,9 @@ def test_a_copy_can_be_ended_from_its_first_moment(shared_worker: WorkerProcess)
     assert copies == [signal.SIGTERM] * 10
 
 
-def test_a_copy_of_an_event_loop_goes_on_with_nothing(shared_worker: WorkerProcess, tmp_path: Path) -> None:
+def test_a_copy_of_an_event_loop_goes_on_with_nothing(
+    shared_worker: WorkerProcess, tmp_path: Path
+) -> None:
     paths = [tmp_path / "forked", tmp_path / "beside"]
     beside = traps.arounds.send(str(paths[1]), 2_000)
     wait_until(lambda: paths[1].exists(), "another coroutine goes round")
@@ -162,7 +195,9 @@ def test_a_copy_of_an_event_loop_goes_on_with_nothing(shared_worker: WorkerProce
 
 
 @pytest.mark.parametrize("how", ["SystemExit", "KeyboardInterrupt", "stop"])
-def test_a_coroutine_that_breaks_the_event_loop_takes_no_other_with_it(shared_worker: WorkerProcess, how: str) -> None:
+def test_a_coroutine_that_breaks_the_event_loop_takes_no_other_with_it(
+    shared_worker: WorkerProcess, how: str
+) -> None:
     other = tasks.ahold.send("other")
     pid = held_by("other")
     broken = traps.abreaks.send(how).get(timeout_ms=SECONDS_30)
@@ -173,7 +208,9 @@ def test_a_coroutine_that_breaks_the_event_loop_takes_no_other_with_it(shared_wo
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="needs /proc")
-def test_a_program_that_a_task_runs_finds_all_signals_at_their_defaults(shared_worker: WorkerProcess) -> None:
+def test_a_program_that_a_task_runs_finds_all_signals_at_their_defaults(
+    shared_worker: WorkerProcess,
+) -> None:
     assert traps.runs_a_program.send().get(timeout_ms=SECONDS_30).ok_value == ["0", "0", "0"]
 
 
@@ -183,7 +220,9 @@ def test_a_thread_that_never_ends_does_not_keep_the_child_from_ending(worker: St
     pid = look("nothing")[0]
     assert process.stop() == 0
     assert is_over(pid)
-    assert "left threads or processes behind" in process.log  # it went by itself: a child that is killed says nothing
+    assert (
+        "left threads or processes behind" in process.log
+    )  # it went by itself: a child that is killed says nothing
 
 
 # The event loop, which async tasks share
@@ -211,7 +250,12 @@ def test_a_task_that_takes_its_readers_and_writers_from_the_loop_harms_no_other(
     for how in ("remove_writer", "remove_reader"):
         breaker = unspeakable.abreaks.send(how, name="goes on")
         held_by("goes on")
-        wait_until(lambda how=how: (async_pid() == pid) == (how == "remove_writer" or options == WITHOUT_CHILDREN), how)
+        wait_until(
+            lambda how=how: (
+                (async_pid() == pid) == (how == "remove_writer" or options == WITHOUT_CHILDREN)
+            ),
+            how,
+        )
         let_go("goes on")
         assert breaker.get(timeout_ms=SECONDS_30).ok_value == pid
     assert ("replacing it" in process.log) == (options != WITHOUT_CHILDREN)
@@ -219,7 +263,9 @@ def test_a_task_that_takes_its_readers_and_writers_from_the_loop_harms_no_other(
 
 
 @WHERE
-def test_a_task_that_cancels_all_others_leaves_none_without_an_outcome(worker: Start, options: tuple[str, ...]) -> None:
+def test_a_task_that_cancels_all_others_leaves_none_without_an_outcome(
+    worker: Start, options: tuple[str, ...]
+) -> None:
     process = lasting(worker, *options)
     pid = async_pid()
     running = tasks.ahold.send("running")
@@ -227,7 +273,9 @@ def test_a_task_that_cancels_all_others_leaves_none_without_an_outcome(worker: S
     breaker = unspeakable.abreaks.send_many([{"how": "cancel"}] * 20)
     others = unspeakable.apid.send_many([{}] * 60)
     results = [handle.get(timeout_ms=SECONDS_30) for handle in (*breaker, *others)]
-    assert {result.err_value.error_code for result in results if result.is_err()} <= {"UNHANDLED_ERROR"}
+    assert {result.err_value.error_code for result in results if result.is_err()} <= {
+        "UNHANDLED_ERROR"
+    }
     assert {result.ok_value for result in results if result.is_ok()} <= {pid}
     assert running.get(timeout_ms=SECONDS_30).err_value.error_code == "UNHANDLED_ERROR"
     assert async_pid() == pid
@@ -254,7 +302,9 @@ def test_a_task_that_breaks_the_loop_beyond_repair_has_its_child_replaced_or_end
 
 
 @WHERE
-def test_an_exception_that_cannot_be_shown_ends_only_its_own_task(worker: Start, options: tuple[str, ...]) -> None:
+def test_an_exception_that_cannot_be_shown_ends_only_its_own_task(
+    worker: Start, options: tuple[str, ...]
+) -> None:
     process = lasting(worker, *options)
     sibling, asibling = tasks.hold.send("sibling"), tasks.ahold.send("asibling")
     pid = held_by("sibling")
@@ -275,7 +325,9 @@ def test_a_child_that_sends_an_odd_message_is_killed(worker: Start, name: str) -
     process = worker("--processes=2").ready()
     long = tasks.hold.send("long")
     held_by("long")
-    odd = getattr(traps, name).send({"writes_to_its_worker": "Traceback", "claims_to_have_run_another": 4_711}[name])
+    odd = getattr(traps, name).send(
+        {"writes_to_its_worker": "Traceback", "claims_to_have_run_another": 4_711}[name]
+    )
 
     assert odd.get(timeout_ms=30_000).err_value.error_code == "WORKER_CRASHED"
     assert "has sent an odd message" in process.log

@@ -17,7 +17,10 @@ from tests.e2e.test_traps import SECONDS_30, look, wreck
 from tests.support.workers import Start, apps, held_by, let_go
 
 POOL = pytest.param(
-    "pool", marks=pytest.mark.skipif(importlib.util.find_spec("psycopg_pool") is None, reason="needs psycopg[pool]")
+    "pool",
+    marks=pytest.mark.skipif(
+        importlib.util.find_spec("psycopg_pool") is None, reason="needs psycopg[pool]"
+    ),
 )
 KEPT = pytest.mark.parametrize("kept", ["default", "0", POOL])
 
@@ -28,7 +31,9 @@ def test_a_transaction_that_a_task_or_a_coroutine_leaves_open_is_rolled_back_bef
 ) -> None:
     process = worker("--processes=1", HORSIES_TEST_KEPT=kept).ready()
     before = look("nothing")
-    for number, kind in enumerate(("autocommit", "atomic", "atomic, closed", "needs_rollback", "begin"), 1):
+    for number, kind in enumerate(
+        ("autocommit", "atomic", "atomic, closed", "needs_rollback", "begin"), 1
+    ):
         assert wreck(kind) is None
         assert look("groups") == (before[0], "[]"), kind
         assert look("insert") == (before[0], "next"), kind
@@ -38,14 +43,19 @@ def test_a_transaction_that_a_task_or_a_coroutine_leaves_open_is_rolled_back_bef
     error = traps.awreck.send("atomic").get(timeout_ms=SECONDS_30).err_value
     assert "a transaction cannot stay open between two awaits" in error.message
     assert traps.awreck.send("insert").get(timeout_ms=SECONDS_30).is_ok()
-    wait_until(lambda: list(Group.objects.values_list("name", flat=True)) == ["next"], "only the second one committed")
+    wait_until(
+        lambda: list(Group.objects.values_list("name", flat=True)) == ["next"],
+        "only the second one committed",
+    )
     assert sql(
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'"
     )[0] == (0,)
 
 
 @KEPT
-def test_the_next_task_finds_the_session_as_django_and_the_project_set_it_up(worker: Start, kept: str) -> None:
+def test_the_next_task_finds_the_session_as_django_and_the_project_set_it_up(
+    worker: Start, kept: str
+) -> None:
     worker("--processes=1", HORSIES_TEST_KEPT=kept).ready()
     before = look("groups")
     assert wreck("terminated") is None
@@ -93,7 +103,11 @@ def test_no_two_processes_share_a_socket(worker: Start, kept: str) -> None:
 
 def sockets(pid: int) -> set[str]:
     """Return the sockets that a process has open."""
-    found = (os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir() if entry.exists() or entry.is_symlink())
+    found = (
+        os.readlink(entry)
+        for entry in Path(f"/proc/{pid}/fd").iterdir()
+        if entry.exists() or entry.is_symlink()
+    )
     return {target for target in found if target.startswith("socket:")}
 
 
@@ -130,7 +144,11 @@ def test_a_connection_cut_while_it_opens_or_left_in_a_transaction_fails_its_own_
     worker: Start, tmp_path: Path, kept: str, options: tuple[str, ...], harm: str
 ) -> None:
     order = tmp_path / "order"  # where the receiver of the project reads what harm to do
-    how = {**apps("project", "cutting"), "HORSIES_TEST_ORDER": str(order), "HORSIES_TEST_KEPT": kept}
+    how = {
+        **apps("project", "cutting"),
+        "HORSIES_TEST_ORDER": str(order),
+        "HORSIES_TEST_KEPT": kept,
+    }
     process = worker(*options, "--max-tasks-per-child=0", **how).ready()
     order.write_text(harm)
     assert set(errors(3)) == {"UNHANDLED_ERROR"}

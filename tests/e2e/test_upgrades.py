@@ -92,7 +92,8 @@ def left(request: pytest.FixtureRequest, transactional_db: None) -> Iterator[str
 def made(url: str) -> set[Any]:
     """Return what the app has in a database; the server adds casts and brackets to a CHECK that is loaded from a dump."""
     return {
-        tuple(re.sub(r"::[a-z ]+(\[\])?|[()]", "", column or "") for column in row) for row in rows(url, EVERYTHING)
+        tuple(re.sub(r"::[a-z ]+(\[\])?|[()]", "", column or "") for column in row)
+        for row in rows(url, EVERYTHING)
     }
 
 
@@ -109,7 +110,9 @@ def test_a_migrated_database_of_a_release_has_what_a_new_one_has(left: str) -> N
     run(left, "migrate")
     with fresh_database("new") as new:
         run(new, "migrate")
-        older = {one for one in made(left) if one[0] == "function" and one[1] in FOR_THE_LAST_RELEASE}
+        older = {
+            one for one in made(left) if one[0] == "function" and one[1] in FOR_THE_LAST_RELEASE
+        }
         assert {one[1] for one in older} == FOR_THE_LAST_RELEASE
         assert made(left) - older == made(new)
 
@@ -136,18 +139,36 @@ def test_partitions_of_a_release_are_keyed_anew(left: str) -> None:
         pass
 
     assert now == before.replace("1.0", "1")
-    keys = rows(left, "SELECT DISTINCT partition_key FROM horsies_tasks WHERE task_name = 'tests.rekeyed'")
+    keys = rows(
+        left, "SELECT DISTINCT partition_key FROM horsies_tasks WHERE task_name = 'tests.rekeyed'"
+    )
     assert keys == [(now,)]
 
 
 def test_what_a_release_left_is_done_by_this_one(left: str, worker: Start) -> None:
     before = Counter(rows(left, "SELECT status FROM horsies_tasks"))
-    assert {status for (status,) in before} == {"PENDING", "RUNNING", "COMPLETED", "FAILED", "CANCELLED"}
+    assert {status for (status,) in before} == {
+        "PENDING",
+        "RUNNING",
+        "COMPLETED",
+        "FAILED",
+        "CANCELLED",
+    }
     run(left, "migrate")
     worker("--processes=2", DATABASE_URL=left, **SITE).ready()
-    assert run(left, "shell", "--no-imports", "-c", ANSWER).split("\n") == ["asked 10", "paused 10", "begun 10", ""]
-    wait_until(lambda: not rows(left, "SELECT FROM horsies_tasks WHERE finished_at IS NULL"), "all tasks end")
-    ended = rows(left, "SELECT split_part(task_name, '.', 5), status, result ->> 'ok' FROM horsies_tasks")
+    assert run(left, "shell", "--no-imports", "-c", ANSWER).split("\n") == [
+        "asked 10",
+        "paused 10",
+        "begun 10",
+        "",
+    ]
+    wait_until(
+        lambda: not rows(left, "SELECT FROM horsies_tasks WHERE finished_at IS NULL"),
+        "all tasks end",
+    )
+    ended = rows(
+        left, "SELECT split_part(task_name, '.', 5), status, result ->> 'ok' FROM horsies_tasks"
+    )
     assert Counter((name, status) for name, status, _ in ended if status != "COMPLETED") == {
         ("fails", "FAILED"): 1, ("add", "CANCELLED"): 1, ("add", "EXPIRED"): 1,
     }  # fmt: skip
@@ -165,7 +186,12 @@ def test_workers_and_sites_of_the_last_release_go_on_beside_those_of_this_one(
     zipfile.ZipFile(WHEEL).extractall(tmp_path / "last")
     last = {"PYTHONPATH": f"{tmp_path / 'last'}:{ROOT}"}
     where = run(
-        "postgresql:///none", "shell", "--no-imports", "-c", "import horsies_django as h; print(h.__file__)", **last
+        "postgresql:///none",
+        "shell",
+        "--no-imports",
+        "-c",
+        "import horsies_django as h; print(h.__file__)",
+        **last,
     )
     assert where.startswith(str(tmp_path))
     with fresh_database("both") as url:
@@ -179,7 +205,9 @@ def test_workers_and_sites_of_the_last_release_go_on_beside_those_of_this_one(
         run(url, "shell", "--no-imports", "-c", SEND)
         run(url, "shell", "--no-imports", "-c", SEND, **last)
         assert rows(url, "SELECT FROM horsies_tasks WHERE ordered AND queue_name = 'former'")
-        assert rows(url, OVERLAPS) == [], "the database keeps the order, also for workers that do not know it"
+        assert rows(url, OVERLAPS) == [], (
+            "the database keeps the order, also for workers that do not know it"
+        )
         run(url, "shell", "--no-imports", "-c", SCHEDULE)
         (listed,) = json.loads(run(url, "horsies_schedule", "list", "--json", **last))
         assert (listed["state"], listed["error"]) == ("on", None)
@@ -187,7 +215,9 @@ def test_workers_and_sites_of_the_last_release_go_on_beside_those_of_this_one(
         assert rows(url, "SELECT DISTINCT status::text FROM horsies_tasks") == [("COMPLETED",)]
 
 
-def test_a_new_task_waits_for_a_worker_of_the_new_code_and_the_old_one_runs_the_rest(worker: Start) -> None:
+def test_a_new_task_waits_for_a_worker_of_the_new_code_and_the_old_one_runs_the_rest(
+    worker: Start,
+) -> None:
     """As in a rolling deploy; the old one ends when nothing is left to do, which is so although the new tasks wait."""
     new_tasks = [tasks.add.send(number) for number in range(8)]
     known, aged = tasks.noop.send(), tasks.add.send(2)

@@ -20,13 +20,18 @@ NO_POLL = {"HORSIES_TEST_POLL_MS": "300000", "HORSIES_TEST_STALE_MS": "600000"}
 
 def team(worker: Start, count: int) -> list[WorkerProcess]:
     """Start workers with one slot each, and return them in the order of their election, once each knows its place."""
-    started = [worker("--processes=0", "--threads=1", "--queues=default", **NO_POLL) for _ in range(count)]
+    started = [
+        worker("--processes=0", "--threads=1", "--queues=default", **NO_POLL) for _ in range(count)
+    ]
     for each in started:
         each.ready()
     parents = Heartbeat.objects.filter(role="claimer")
     wait_until(lambda: parents.filter(listens=True).count() == count, "all of them listen")
     latest = max(parents.values_list("sent_at", flat=True))
-    wait_until(lambda: parents.filter(sent_at__gt=latest).count() == count, "each has asked for its place since")
+    wait_until(
+        lambda: parents.filter(sent_at__gt=latest).count() == count,
+        "each has asked for its place since",
+    )
     by_pid = {each.process.pid: each for each in started}
     return [by_pid[pid] for pid in parents.order_by("id").values_list("pid", flat=True)]
 
@@ -56,7 +61,10 @@ def test_a_burst_and_lone_tasks_reach_as_many_workers_as_they_need(worker: Start
     wait_until(lambda: not Task.objects.exclude(status="COMPLETED").exists(), "all of them end")
     for count in range(1, 6):
         tasks.hold.send("held")
-        wait_until(lambda count=count: held() == count, "those that are not elected run it while the others are full")
+        wait_until(
+            lambda count=count: held() == count,
+            "those that are not elected run it while the others are full",
+        )
     let_go("held")
     wait_until(lambda: not Task.objects.exclude(status="COMPLETED").exists(), "all of them end")
 
@@ -84,7 +92,9 @@ def all_ended(handles: list[TaskHandle[None]]) -> bool:
 
 def started_together(handles: list[TaskHandle[None]]) -> int:
     """Return how many of these tasks began at the moment at which most of them did, by their rows."""
-    begun = Task.objects.filter(id__in=[handle.task_id for handle in handles]).values_list("started_at", flat=True)
+    begun = Task.objects.filter(id__in=[handle.task_id for handle in handles]).values_list(
+        "started_at", flat=True
+    )
     return Counter(begun).most_common(1)[0][1]
 
 
@@ -92,8 +102,12 @@ def attempts(handles: list[TaskHandle[None]]) -> int:
     return TaskAttempt.objects.filter(task_id__in=[handle.task_id for handle in handles]).count()
 
 
-def test_what_stands_behind_a_long_task_or_one_that_kills_its_child_runs_elsewhere(worker: Start) -> None:
-    process = worker("--processes=2", "--async-concurrency=1", "--max-tasks-per-child=0", **SOFT).ready()
+def test_what_stands_behind_a_long_task_or_one_that_kills_its_child_runs_elsewhere(
+    worker: Start,
+) -> None:
+    process = worker(
+        "--processes=2", "--async-concurrency=1", "--max-tasks-per-child=0", **SOFT
+    ).ready()
     learn()
     with transaction.atomic():
         long = tasks.hold.send("long")
@@ -102,7 +116,9 @@ def test_what_stands_behind_a_long_task_or_one_that_kills_its_child_runs_elsewhe
     wait_until(lambda: all_ended(behind), "all the short ones have run")
     assert long.info().status == "RUNNING"
     assert attempts(behind) == MANY
-    assert Task.objects.filter(id__in=[handle.task_id for handle in behind], claim_generation__gt=1).exists()
+    assert Task.objects.filter(
+        id__in=[handle.task_id for handle in behind], claim_generation__gt=1
+    ).exists()
     let_go("long")
     assert long.get(timeout_ms=30_000).is_ok()
 
@@ -117,7 +133,9 @@ def test_what_stands_behind_a_long_task_or_one_that_kills_its_child_runs_elsewhe
 
 
 def test_a_worker_that_stops_gives_back_what_stands_behind_a_long_task(worker: Start) -> None:
-    process = worker("--processes=1", "--async-concurrency=1", "--max-tasks-per-child=0", **SOFT).ready()
+    process = worker(
+        "--processes=1", "--async-concurrency=1", "--max-tasks-per-child=0", **SOFT
+    ).ready()
     learn()
     with transaction.atomic():
         long = tasks.hold.send("long")

@@ -49,7 +49,9 @@ def test_results_of_sync_and_async_tasks_come_back_in_every_shape_of_worker(
 
 
 @pytest.mark.promise("S2.11")
-def test_until_empty_runs_what_is_due_in_the_queues_that_it_was_given_and_exits_zero(worker: Start) -> None:
+def test_until_empty_runs_what_is_due_in_the_queues_that_it_was_given_and_exits_zero(
+    worker: Start,
+) -> None:
     """Naive: the last minute of every worker is missing in the history, and so all of one that lives for less than a minute."""
     handles = tasks.add.send_many([{"a": number} for number in range(20)])
     tasks.raises.send("oh no")
@@ -66,11 +68,17 @@ def test_until_empty_runs_what_is_due_in_the_queues_that_it_was_given_and_exits_
 @pytest.mark.promise("S0.11", "S1.51", "S2.11")
 def test_the_start_up_lines_name_the_configuration(worker: Start) -> None:
     process = worker(
-        "--processes=2", "--threads=3", "--async-concurrency=7", "--queues=mail,bulk", "--queues=default"
+        "--processes=2",
+        "--threads=3",
+        "--async-concurrency=7",
+        "--queues=mail,bulk",
+        "--queues=default",
     ).ready()
     config = "processes=2, cluster_wide_cap=None, max_claim_per_worker=20, max_claim_batch=0"
     assert f"Concurrency config: {config}" in process.log
-    assert "Slots: 6 sync (3 threads per process), 14 async (7 coroutines per process)" in process.log
+    assert (
+        "Slots: 6 sync (3 threads per process), 14 async (7 coroutines per process)" in process.log
+    )
     assert Worker.objects.get().queues == ["bulk", "default", "mail"]
 
 
@@ -80,7 +88,11 @@ def test_a_child_that_dies_fails_its_task_and_nobody_elses(worker: Start) -> Non
     process = worker("--processes=2").ready()
     sibling = tasks.hold.send("sibling")
     held_by("sibling")
-    for how, words in (("exit", "exited with code 3"), ("kill", "killed by SIGKILL"), ("segv", "killed by SIGSEGV")):
+    for how, words in (
+        ("exit", "exited with code 3"),
+        ("kill", "killed by SIGKILL"),
+        ("segv", "killed by SIGSEGV"),
+    ):
         handle = tasks.dies.send(how)
         error = handle.get().err_value
         assert error.error_code == "WORKER_CRASHED"
@@ -88,7 +100,11 @@ def test_a_child_that_dies_fails_its_task_and_nobody_elses(worker: Start) -> Non
         info = handle.info()
         (attempt,) = info.attempts
         assert (info.status, info.error_code) == ("FAILED", "WORKER_CRASHED")
-        assert (attempt.outcome, attempt.error_code, attempt.will_retry) == ("WORKER_FAILURE", "WORKER_CRASHED", False)
+        assert (attempt.outcome, attempt.error_code, attempt.will_retry) == (
+            "WORKER_FAILURE",
+            "WORKER_CRASHED",
+            False,
+        )
         assert attempt.child_pid is not None
         assert tasks.add.send(1).get().ok_value == 1  # by the replacement: the sibling is busy
     let_go("sibling")
@@ -101,13 +117,17 @@ def test_a_heap_of_expired_tasks_is_cleared_without_waiting_for_the_poll(worker:
     handle = tasks.add.send(1)
     worker("--processes=1", HORSIES_TEST_POLL_MS="300000").ready()
     assert handle.get(60_000).ok_value == 1
-    wait_until(lambda: Task.objects.filter(status="EXPIRED").count() == 5_000, "all of them are expired")
+    wait_until(
+        lambda: Task.objects.filter(status="EXPIRED").count() == 5_000, "all of them are expired"
+    )
 
 
 @pytest.mark.promise("S2.14", "S3.10")
 def test_a_task_that_made_no_noise_is_found_by_the_poll(shared_worker: WorkerProcess) -> None:
     assert tasks.noop.send().get().is_ok()
-    for _ in range(3):  # the looks at the start, and those after the last news, are over before the last of them
+    for _ in range(
+        3
+    ):  # the looks at the start, and those after the last news, are over before the last of them
         with transaction.atomic():
             sql("SET LOCAL session_replication_role = replica")
             (id_,) = put(name="tests.apps.project.tasks.noop")
@@ -115,11 +135,16 @@ def test_a_task_that_made_no_noise_is_found_by_the_poll(shared_worker: WorkerPro
 
 
 @pytest.mark.promise("S2.4")
-def test_async_tasks_run_together_in_one_process_beside_a_busy_sync_lane(shared_worker: WorkerProcess) -> None:
+def test_async_tasks_run_together_in_one_process_beside_a_busy_sync_lane(
+    shared_worker: WorkerProcess,
+) -> None:
     busy = tasks.hold.send("busy")
     held_by("busy")
     handles = [tasks.ahold.send("crowd") for _ in range(20)]
-    wait_until(lambda: Group.objects.filter(name__startswith="crowd:").count() == 20, "all twenty run at once")
+    wait_until(
+        lambda: Group.objects.filter(name__startswith="crowd:").count() == 20,
+        "all twenty run at once",
+    )
     let_go("crowd")
     pids = {handle.get().ok_value for handle in handles}
     let_go("busy")
@@ -170,7 +195,9 @@ def test_a_worker_beats_for_each_of_its_processes_and_holds_three_connections_be
 ) -> None:
     process = worker("--processes=2", HORSIES_TEST_KEPT="0").ready()
     wait_until(lambda: Heartbeat.objects.count() == 3, "parent and two children beat")
-    assert set(Heartbeat.objects.filter(role="claimer").values_list("pid", flat=True)) == {process.process.pid}
+    assert set(Heartbeat.objects.filter(role="claimer").values_list("pid", flat=True)) == {
+        process.process.pid
+    }
     first = Heartbeat.objects.get(role="claimer").sent_at
     wait_until(lambda: Heartbeat.objects.get(role="claimer").sent_at > first, "another beat")
     assert Heartbeat.objects.count() == 3
@@ -184,7 +211,9 @@ def test_a_worker_beats_for_each_of_its_processes_and_holds_three_connections_be
     pids.append(tasks.backend_pid.send().get().ok_value)
     assert pids[0] != pids[1]
     ours = ["horsies engine", "horsies listener", "horsies maintenance"]
-    wait_until(lambda: connected() == ours, "the connections of tasks, and of our own get(), have ended")
+    wait_until(
+        lambda: connected() == ours, "the connections of tasks, and of our own get(), have ended"
+    )
 
 
 # What workers are told of tasks is enough to find every one of them in time: no poll comes to their help
@@ -220,8 +249,13 @@ def test_whatever_is_sent_runs_when_it_is_due(worker: Start, options: tuple[str,
             for send in kinds:
                 send()
         if dice.random() < 0.5:
-            wait_until(lambda: not served.filter(status__in=["PENDING", "RUNNING"]).exists(), "all of them ran")
-    wait_until(lambda: not served.filter(status__in=["PENDING", "RUNNING"]).exists(), "all of them ran")
+            wait_until(
+                lambda: not served.filter(status__in=["PENDING", "RUNNING"]).exists(),
+                "all of them ran",
+            )
+    wait_until(
+        lambda: not served.filter(status__in=["PENDING", "RUNNING"]).exists(), "all of them ran"
+    )
     assert not served.exclude(status="COMPLETED").exclude(task_name__endswith="raises").exists()
 
 
@@ -229,7 +263,9 @@ def test_whatever_is_sent_runs_when_it_is_due(worker: Start, options: tuple[str,
 
 
 def finished(result: Any) -> Any:
-    wait_until(lambda: result.refresh() or result.is_finished, f"{result.task.module_path} has finished")
+    wait_until(
+        lambda: result.refresh() or result.is_finished, f"{result.task.module_path} has finished"
+    )
     return result
 
 

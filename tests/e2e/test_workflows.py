@@ -40,7 +40,9 @@ def test_a_run_goes_on_after_its_worker_was_killed(worker: Start) -> None:
     assert handle.get(timeout_ms=30_000).err_value.error_code == "WORKFLOW_FAILED"
 
 
-def test_what_takes_the_maintenance_thread_too_long_is_advanced_by_the_engine(worker: Start, connect: Connect) -> None:
+def test_what_takes_the_maintenance_thread_too_long_is_advanced_by_the_engine(
+    worker: Start, connect: Connect
+) -> None:
     """Naive: a run with very many nodes is tried again for ever, because each statement of that thread ends after a second."""
     process = worker("--processes=1").ready()
     flow = Workflow("stops", on_error="stop")
@@ -85,7 +87,9 @@ def test_a_task_whose_child_process_died_before_it_began_does_not_start_while_it
 
 
 @pytest.mark.boundary
-def test_a_signal_wakes_a_worker_that_does_not_poll_and_a_timer_ends_by_itself(worker: Start) -> None:
+def test_a_signal_wakes_a_worker_that_does_not_poll_and_a_timer_ends_by_itself(
+    worker: Start,
+) -> None:
     worker("--processes=1", HORSIES_TEST_POLL_MS="60000").ready()
     flow = Workflow("waits")
     first = flow.signal("go", annotation=int)
@@ -94,7 +98,9 @@ def test_a_signal_wakes_a_worker_that_does_not_poll_and_a_timer_ends_by_itself(w
     flow.returns(flow.add(flows.plus, first, after=gate))
     handle = flow.send()
     handle.signal("go", 4)
-    wait_until(lambda: WorkflowNode.objects.get(name="approve").status == "WAITING", "the timer has ended")
+    wait_until(
+        lambda: WorkflowNode.objects.get(name="approve").status == "WAITING", "the timer has ended"
+    )
     assert Task.objects.count() == 0, "nothing that waits takes a slot"
     handle.approve("approve", actor="ada")
     assert handle.get(timeout_ms=30_000).ok_value == 5

@@ -28,7 +28,13 @@ def absent() -> str:
 @pytest.mark.parametrize(
     ("environ", "ping", "pull", "kind", "why"),
     [
-        ({"DATABASE_URL": "postgresql://h/mine", "HORSIES_PG_BIN": "/opt/pg"}, never, never, "url", "DATABASE_URL"),
+        (
+            {"DATABASE_URL": "postgresql://h/mine", "HORSIES_PG_BIN": "/opt/pg"},
+            never,
+            never,
+            "url",
+            "DATABASE_URL",
+        ),
         ({"HORSIES_PG_BIN": "/opt/pg"}, never, never, "embedded", "/opt/pg"),
         ({"DATABASE_URL": "", "HORSIES_PG_BIN": ""}, yes, yes, "container", ""),
         ({}, absent, never, "embedded", "embedded binaries (nobody answers)"),
@@ -37,7 +43,11 @@ def absent() -> str:
     ids=["url", "binaries", "engine with image", "no engine", "no image"],
 )
 def test_what_is_named_is_used_without_asking_docker_and_without_docker_the_reason_is_told(
-    environ: dict[str, str], ping: Callable[[], str | None], pull: Callable[[], str | None], kind: str, why: str
+    environ: dict[str, str],
+    ping: Callable[[], str | None],
+    pull: Callable[[], str | None],
+    kind: str,
+    why: str,
 ) -> None:
     choice = choose(environ, ping=ping, pull=pull)
     assert choice.kind == kind
@@ -63,7 +73,11 @@ def test_tests_of_pure_code_run_where_no_postgresql_can_be_started(tmp_path: Pat
     def code(path: str) -> int:
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", path]
         return subprocess.run(
-            command, cwd=ROOT, env={**environment, "HORSIES_PG_BIN": str(tmp_path)}, capture_output=True, check=False
+            command,
+            cwd=ROOT,
+            env={**environment, "HORSIES_PG_BIN": str(tmp_path)},
+            capture_output=True,
+            check=False,
         ).returncode
 
     assert code("tests/unit/test_errors.py") == 0

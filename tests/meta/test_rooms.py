@@ -50,7 +50,12 @@ def statements(node: ast.AST) -> int:
 
 def test_files_and_functions_stay_small() -> None:
     long = [str(path) for path in MODULES if statements(tree(path)) > LONGEST_FILE]
-    long += [name for path in MODULES for name, node in functions(path) if statements(node) > LONGEST_FUNCTION]
+    long += [
+        name
+        for path in MODULES
+        for name, node in functions(path)
+        if statements(node) > LONGEST_FUNCTION
+    ]
 
     assert long == []
 
@@ -58,7 +63,9 @@ def test_files_and_functions_stay_small() -> None:
 @pytest.mark.promise("S3.4")
 def test_nothing_is_imported_that_speaks_to_another_service_than_postgresql() -> None:
     """But in contrib, whose modules nothing else imports: each is for those who use the service, and has an extra."""
-    nodes = [node for path in MODULES if CONTRIB not in path.parents for node in ast.walk(tree(path))]
+    nodes = [
+        node for path in MODULES if CONTRIB not in path.parents for node in ast.walk(tree(path))
+    ]
     modules = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     modules |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
     assert not any(module.startswith("horsies_django.contrib") for module in modules)
@@ -66,17 +73,25 @@ def test_nothing_is_imported_that_speaks_to_another_service_than_postgresql() ->
         "horsies_django", "django", "django_tasks", "asgiref", "typing_extensions", "pydantic", "croniter", "cron_descriptor",
         "prometheus_client", "psutil", "pytest",
     }  # fmt: skip
-    roots = {module.partition(".")[0] for module in modules} - {"annotationlib"}  # new in Python 3.14
+    roots = {module.partition(".")[0] for module in modules} - {
+        "annotationlib"
+    }  # new in Python 3.14
     assert roots - own - set(sys.stdlib_module_names) == {"psycopg"}
 
 
 def test_only_the_store_opens_cursors() -> None:
-    found = {path.relative_to(PACKAGE).parts[0] for path in MODULES if re.search(r"\.cursor\(", path.read_text())}
+    found = {
+        path.relative_to(PACKAGE).parts[0]
+        for path in MODULES
+        if re.search(r"\.cursor\(", path.read_text())
+    }
     assert found == {"store"}
 
 
 def test_only_statements_of_the_store_write_a_status() -> None:
-    pattern = re.compile(r"objects[^\n]*\.update\(|queryset\.update\(|\.save\(|bulk_update|SET\s+status")
+    pattern = re.compile(
+        r"objects[^\n]*\.update\(|queryset\.update\(|\.save\(|bulk_update|SET\s+status"
+    )
     assert [str(path) for path in MODULES if pattern.search(path.read_text())] == []
 
 
@@ -91,10 +106,14 @@ def test_every_statement_has_exactly_one_caller_and_every_function_at_least_one(
         if isinstance(argument, ast.Constant)
     ]
     assert sorted(name for name in called if not name.startswith("horsies_")) == sorted(STATEMENTS)
-    texts = {path: path.read_text() for path in (*STATEMENTS.values(), *FUNCTIONS.values(), *MODULES)}
+    texts = {
+        path: path.read_text() for path in (*STATEMENTS.values(), *FUNCTIONS.values(), *MODULES)
+    }
     for name, own in FUNCTIONS.items():
         of_trigger = f"EXECUTE FUNCTION {name}(" in texts[own]
-        assert of_trigger or any(re.search(rf"\b{name}\b", text) for path, text in texts.items() if path != own), name
+        assert of_trigger or any(
+            re.search(rf"\b{name}\b", text) for path, text in texts.items() if path != own
+        ), name
     assert {name for name in called if name.startswith("horsies_")} <= FUNCTIONS.keys()
 
 
@@ -114,7 +133,9 @@ def test_the_version_is_one() -> None:
 
 PLACES = ("horsies_django", "example_project", "benchmarks", "docs", "tests")
 KINDS = {".py", ".sql", ".html", ".css", ".md"}
-FILES = sorted(path for place in PLACES for path in (ROOT / place).rglob("*") if path.suffix in KINDS)
+FILES = sorted(
+    path for place in PLACES for path in (ROOT / place).rglob("*") if path.suffix in KINDS
+)
 UNFINISHED = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b")
 
 
@@ -130,8 +151,12 @@ def make(tmp_path: Path, script: str, *arguments: str) -> subprocess.CompletedPr
     python.write_text(f"#!/bin/sh\n{script}\n")
     python.chmod(0o755)
     command = ["make", f"PYTHON={python}", f"VENV={tmp_path / 'venv'}", *arguments]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))
+    }
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
 
 
 def complaint(done: subprocess.CompletedProcess[str]) -> str:
@@ -154,7 +179,9 @@ BARE = 'case "$2" in *version_info*) exit 0;; *) exit 1;; esac'
     ],
     ids=["too old for the demo", "too old for the tests", "without venv"],
 )
-def test_a_python_that_will_not_do_is_named_in_one_line(tmp_path: Path, script: str, target: str, said: str) -> None:
+def test_a_python_that_will_not_do_is_named_in_one_line(
+    tmp_path: Path, script: str, target: str, said: str
+) -> None:
     assert re.search(said, complaint(make(tmp_path, script, target)))
 
 
@@ -166,7 +193,9 @@ def test_help_lists_the_commands(tmp_path: Path) -> None:
         assert f"make {target}" in done.stdout
 
 
-@pytest.mark.parametrize(("given", "used"), [([], False), (["DATABASE_URL=postgresql://u@h/d"], True)])
+@pytest.mark.parametrize(
+    ("given", "used"), [([], False), (["DATABASE_URL=postgresql://u@h/d"], True)]
+)
 def test_the_demo_uses_only_a_database_of_the_command_line(
     tmp_path: Path, given: list[str], used: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,7 +228,9 @@ def test_the_lowest_versions_that_are_tested_are_those_that_installers_may_choos
         found = Requirement(text)
         (bound,) = found.specifier
         assert bound.operator == ">=", f"{text}: no upper bounds"
-        names = [f"{found.name}-{extra}" for extra in found.extras] or [found.name]  # psycopg[binary] is psycopg-binary
+        names = [f"{found.name}-{extra}" for extra in found.extras] or [
+            found.name
+        ]  # psycopg[binary] is psycopg-binary
         bounds |= {canonicalize_name(name): Version(bound.version) for name in names}
     lines = (ROOT / "constraints" / "lowest.txt").read_text().splitlines()
     pins = dict(line.split("==") for line in lines if not line.startswith("#"))
@@ -209,7 +240,9 @@ def test_the_lowest_versions_that_are_tested_are_those_that_installers_may_choos
 def test_tox_has_a_cell_for_each_python_and_django_that_the_classifiers_name() -> None:
     versions = {"py": set[str](), "dj": set[str]()}
     for text in PROJECT["classifiers"]:
-        if found := re.fullmatch(r"Programming Language :: Python :: (\d\.\d+)|Framework :: Django :: (\d\.\d)", text):
+        if found := re.fullmatch(
+            r"Programming Language :: Python :: (\d\.\d+)|Framework :: Django :: (\d\.\d)", text
+        ):
             python, django = found.groups()
             versions["py" if python else "dj"].add((python or django).replace(".", ""))
     cells = (ROOT / "tox.ini").read_text().partition("env_list =")[2].partition("skip_missing")[0]
@@ -238,7 +271,10 @@ def test_systemd_finds_nothing_to_say_about_the_unit(tmp_path: Path) -> None:
     path = tmp_path / "shop-worker.service"
     path.write_text(unit().replace("/srv/shop/.venv/bin/python", sys.executable))
     done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", str(path)], capture_output=True, text=True, check=False
+        ["systemd-analyze", "verify", "--man=no", str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     about_it = [line for line in (done.stdout + done.stderr).splitlines() if "shop-worker" in line]
     assert about_it == []

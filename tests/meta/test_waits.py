@@ -67,7 +67,9 @@ def asks_the_clock(node: ast.AST) -> bool:
 def lets_time_pass(node: ast.AST) -> bool:
     """Whether this very node waits for time."""
     if isinstance(node, ast.ImportFrom):
-        return node.module in ("time", "asyncio") and any(alias.name == "sleep" for alias in node.names)
+        return node.module in ("time", "asyncio") and any(
+            alias.name == "sleep" for alias in node.names
+        )
     if isinstance(node, ast.Constant):
         return isinstance(node.value, str) and bool(IN_A_STRING.search(node.value))
     if isinstance(node, ast.While):
@@ -80,7 +82,11 @@ def lets_time_pass(node: ast.AST) -> bool:
 def waits_for_nothing(call: ast.Call) -> bool:
     """Whether a wait whose answer nobody takes, such as ``event.wait(1.0)``, only takes time. That for a process raises."""
     first = call.args[0] if call.args else None
-    long = isinstance(first, ast.Constant) and isinstance(first.value, int) and first.value >= A_DEADLINE
+    long = (
+        isinstance(first, ast.Constant)
+        and isinstance(first.value, int)
+        and first.value >= A_DEADLINE
+    )
     receiver, _, name = ast.unparse(call.func).rpartition(".")
     return name == "wait" and first is not None and not long and not receiver.endswith("process")
 
@@ -98,7 +104,9 @@ def sleeps(call: ast.Call) -> bool:
     if name == "notifies":
         given = {keyword.arg: keyword.value for keyword in call.keywords}
         timeout = given.get("timeout")
-        return "stop_after" not in given and not (isinstance(timeout, ast.Constant) and timeout.value == 0)
+        return "stop_after" not in given and not (
+            isinstance(timeout, ast.Constant) and timeout.value == 0
+        )
     if name == "wait_until":
         return isinstance(first, ast.Lambda) and asks_the_clock(first.body)
     return (receiver, name) == ("signal", "pause")
@@ -125,7 +133,10 @@ def test_time_passes_in_tests_only_where_there_is_a_reason() -> None:
     for path in sorted((ROOT / "tests").rglob("*.py")):
         file = str(path.relative_to(ROOT))
         if path != Path(__file__) and not runs_in_a_worker(path):
-            found |= {file if file in ALLOWED else f"{file}::{name}" for name in where(ast.parse(path.read_text()))}
+            found |= {
+                file if file in ALLOWED else f"{file}::{name}"
+                for name in where(ast.parse(path.read_text()))
+            }
     assert found == set(ALLOWED)
 
 
@@ -150,6 +161,8 @@ def test_time_passes_in_tests_only_where_there_is_a_reason() -> None:
         ("while time.monotonic() < until: pass", True),
     ],
 )
-def test_what_lets_time_pass_is_told_from_what_waits_for_a_condition(code: str, passes: bool) -> None:
+def test_what_lets_time_pass_is_told_from_what_waits_for_a_condition(
+    code: str, passes: bool
+) -> None:
     source = f"async def test_it():\n    {code}" if code.startswith("await") else code
     assert bool(list(where(ast.parse(source)))) == passes

@@ -60,7 +60,9 @@ def project(transactional_db: None, tmp_path: Path) -> Iterator[Callable[[str], 
         yield lambda kind: Project(tmp_path / f"{kind}-{next(number)}", kind, new_database())
 
 
-def test_the_moved_project_does_the_same_as_celery_in_eager_mode(project: Callable[[str], Project]) -> None:
+def test_the_moved_project_does_the_same_as_celery_in_eager_mode(
+    project: Callable[[str], Project],
+) -> None:
     """Naive: an idiom of the page retries once more or less, passes another argument, or runs what was rolled back."""
     before = project("before").tell()
     assert before["outcomes"]["bill"] == ["ok", "payment for 7"]
@@ -86,7 +88,10 @@ def test_schedules_and_messages_of_celery_are_taken_over(project: Callable[[str]
 
     moved.manage("horsies_import_beat")
     listed = json.loads(moved.manage("horsies_schedule", "list", "--json"))
-    assert {one["name"]: one["task"] for one in listed} == {"report": "shop.tasks.render", "tick": "shop.tasks.label"}
+    assert {one["name"]: one["task"] for one in listed} == {
+        "report": "shop.tasks.render",
+        "tick": "shop.tasks.label",
+    }
 
     # Messages of the old system that are still in the broker are handed over by a Celery task of the old name.
     assert moved.run("-c", HANDED_OVER) == "order 9 is confirmed\n"

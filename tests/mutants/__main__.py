@@ -31,12 +31,21 @@ def main(arguments: Sequence[str]) -> int:
         print("\n".join(lost))
         return 1
     began = time.monotonic()
-    with TemporaryDirectory(prefix="horsies-mutants-") as folder, ThreadPoolExecutor(os.cpu_count() or 1) as threads:
+    with (
+        TemporaryDirectory(prefix="horsies-mutants-") as folder,
+        ThreadPoolExecutor(os.cpu_count() or 1) as threads,
+    ):
         tests = sorted({test for edit in chosen for test in edit.tests})
         unedited = threads.submit(run, Path(folder) / "unedited", tests)
-        edited = [threads.submit(run, Path(folder) / f"edit-{edit.number}", edit.tests, edit) for edit in chosen]
+        edited = [
+            threads.submit(run, Path(folder) / f"edit-{edit.number}", edit.tests, edit)
+            for edit in chosen
+        ]
         try:
-            told = [tell(edit, unedited.result(), found.result()) for edit, found in zip(chosen, edited, strict=True)]
+            told = [
+                tell(edit, unedited.result(), found.result())
+                for edit, found in zip(chosen, edited, strict=True)
+            ]
         except BaseException:
             threads.shutdown(cancel_futures=True)  # nothing begins any more
             raise
@@ -79,7 +88,13 @@ def run(copy: Path, tests: Sequence[str], edit: Edit | None = None) -> Verdicts:
     ]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": str(copy)}
     done = subprocess.run(
-        command, cwd=copy, env=environment, capture_output=True, text=True, timeout=LONGEST_SECONDS, check=False
+        command,
+        cwd=copy,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=LONGEST_SECONDS,
+        check=False,
     )
     if not verdicts.exists():
         return dict.fromkeys(tests, [f"did not run: {done.stdout[-2_000:]}{done.stderr[-2_000:]}"])
@@ -92,7 +107,9 @@ def what_is_no_source(folder: str, names: list[str]) -> set[str]:
     return {
         name
         for name in names
-        if name.startswith(".") or name == "__pycache__" or (Path(folder) / name / "pyvenv.cfg").exists()
+        if name.startswith(".")
+        or name == "__pycache__"
+        or (Path(folder) / name / "pyvenv.cfg").exists()
     }
 
 

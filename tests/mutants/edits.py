@@ -23,7 +23,11 @@ class Edit:
         found = file.read_text().count(self.old) if file.exists() else 0
         if found == 1:
             return None
-        where = f"stands {found} times in {self.path}" if file.exists() else f"cannot be looked for: no {self.path}"
+        where = (
+            f"stands {found} times in {self.path}"
+            if file.exists()
+            else f"cannot be looked for: no {self.path}"
+        )
         return f"edit {self.number} ({self.what}): its anchor {where}; correct tests/mutants/edits.py:\n{self.old}"
 
     def apply(self, root: Path) -> None:
@@ -41,7 +45,9 @@ EDITS = (
         "horsies_django/worker/child/main.py",
         "give_up, options.max_memory_per_child_mb)",
         "give_up, None if options.max_tasks_per_child else options.max_memory_per_child_mb)",
-        ("tests/e2e/test_probes.py::test_replaced_children_are_counted_by_the_limit_that_they_reached_first",),
+        (
+            "tests/e2e/test_probes.py::test_replaced_children_are_counted_by_the_limit_that_they_reached_first",
+        ),
     ),
     Edit(
         2,
@@ -49,7 +55,9 @@ EDITS = (
         "horsies_django/worker/pool/pool.py",
         "self._add(InProcess(self.options))",
         "self._add_child()",
-        ("tests/e2e/test_worker.py::test_results_of_sync_and_async_tasks_come_back_in_every_shape_of_worker",),
+        (
+            "tests/e2e/test_worker.py::test_results_of_sync_and_async_tasks_come_back_in_every_shape_of_worker",
+        ),
     ),
     Edit(
         3,
@@ -68,7 +76,9 @@ EDITS = (
         "horsies_django/worker/main.py",
         "processes=usable_cpus() if processes is None",
         "processes=1 if processes is None",
-        ("tests/e2e/test_scripts.py::test_a_worker_without_options_has_as_many_children_as_it_may_use_cpus",),
+        (
+            "tests/e2e/test_scripts.py::test_a_worker_without_options_has_as_many_children_as_it_may_use_cpus",
+        ),
     ),
     Edit(
         5,
@@ -76,7 +86,9 @@ EDITS = (
         "horsies_django/worker/pool/timeouts.py",
         "        if options is not None and (found :=",
         "        if self.default is None and options is not None and (found :=",
-        ("tests/e2e/test_timeouts.py::test_the_timeout_of_the_settings_holds_for_tasks_without_their_own",),
+        (
+            "tests/e2e/test_timeouts.py::test_the_timeout_of_the_settings_holds_for_tasks_without_their_own",
+        ),
     ),
     Edit(
         6,
@@ -84,7 +96,9 @@ EDITS = (
         "horsies_django/worker/engine/outage.py",
         "        self.backoff.succeeded()\n",
         "",
-        ("tests/e2e/test_outages.py::test_outages_that_are_over_do_not_count_towards_those_that_resilience_allows",),
+        (
+            "tests/e2e/test_outages.py::test_outages_that_are_over_do_not_count_towards_those_that_resilience_allows",
+        ),
     ),
     Edit(
         7,
@@ -92,7 +106,9 @@ EDITS = (
         "horsies_django/tasks/result_listener.py",
         "            self.arrived |= announced & self.callers.keys()\n",
         "            self.arrived |= set()\n",
-        ("tests/db/test_waiting.py::test_what_ends_after_the_second_look_is_heard_of_and_not_polled_for",),
+        (
+            "tests/db/test_waiting.py::test_what_ends_after_the_second_look_is_heard_of_and_not_polled_for",
+        ),
     ),
     Edit(
         8,
@@ -100,7 +116,9 @@ EDITS = (
         "horsies_django/tasks/result_listener.py",
         "look_at, arrived = now + self.poll_seconds, wanted",
         "look_at = now + self.poll_seconds",
-        ("tests/db/test_waiting.py::test_what_nobody_announced_is_found_by_the_poll_and_not_by_a_renewal",),
+        (
+            "tests/db/test_waiting.py::test_what_nobody_announced_is_found_by_the_poll_and_not_by_a_renewal",
+        ),
     ),
     Edit(
         9,
@@ -114,7 +132,9 @@ EDITS = (
         """\
             return error
 """,
-        ("tests/worker/test_outbox.py::test_a_time_limit_amid_a_poisoned_batch_makes_no_completed_task_a_failure",),
+        (
+            "tests/worker/test_outbox.py::test_a_time_limit_amid_a_poisoned_batch_makes_no_completed_task_a_failure",
+        ),
     ),
     Edit(
         10,
@@ -130,9 +150,11 @@ EDITS = (
         11,
         "values of more than 20,000 characters are not escaped in the admin",
         "horsies_django/admin/base/html.py",
-        '<p class="horsies-quiet">{}</p>\', text[:LONGEST], note',
-        '<p class="horsies-quiet">{}</p>\', SafeString(text[:LONGEST]), note',
-        ("tests/desk/test_admin.py::test_a_hostile_value_longer_than_the_shown_part_is_text_all_the_same",),
+        "        text[:LONGEST],\n",
+        "        SafeString(text[:LONGEST]),\n",
+        (
+            "tests/desk/test_admin.py::test_a_hostile_value_longer_than_the_shown_part_is_text_all_the_same",
+        ),
     ),
     Edit(
         12,
@@ -140,7 +162,9 @@ EDITS = (
         "horsies_django/store/sql/schedules/due.sql",
         "WHERE s.next_at <= ",
         "WHERE s.next_at + interval '0' <= ",
-        ("tests/worker/test_scheduler.py::test_ten_thousand_schedules_cost_nothing_while_none_is_due",),
+        (
+            "tests/worker/test_scheduler.py::test_ten_thousand_schedules_cost_nothing_while_none_is_due",
+        ),
     ),
     Edit(
         13,
@@ -156,7 +180,9 @@ EDITS = (
         "horsies_django/worker/pool/timeouts.py",
         "        self.reported = old\n",
         "        self.reported = set()\n",
-        ("tests/worker/test_logs.py::test_a_task_that_runs_long_is_reported_once_however_many_beats_follow",),
+        (
+            "tests/worker/test_logs.py::test_a_task_that_runs_long_is_reported_once_however_many_beats_follow",
+        ),
     ),
     Edit(
         15,
@@ -188,7 +214,9 @@ EDITS = (
         "horsies_django/worker/engine/engine.py",
         "return now <= self.trusted_until and not self.outbox.overfull",
         "return not self.outbox.overfull",
-        ("tests/worker/test_engine.py::test_nothing_is_claimed_after_the_moment_up_to_which_the_last_beat_is_trusted",),
+        (
+            "tests/worker/test_engine.py::test_nothing_is_claimed_after_the_moment_up_to_which_the_last_beat_is_trusted",
+        ),
     ),
     Edit(
         18,
@@ -196,6 +224,8 @@ EDITS = (
         f"{FUNCTIONS}/partitions/horsies_partition_rooms.sql",
         " - load.ahead,",
         ",",
-        ("tests/db/test_caps.py::test_what_waits_in_a_buffer_keeps_no_permit_of_its_partition_from_another_worker",),
+        (
+            "tests/db/test_caps.py::test_what_waits_in_a_buffer_keeps_no_permit_of_its_partition_from_another_worker",
+        ),
     ),
 )

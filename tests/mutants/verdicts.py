@@ -31,7 +31,9 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if call.when == "call" or not report.passed:
-        item.config.stash[FOUND][report.nodeid.partition("[")[0]].append(verdict(item, report, call))
+        item.config.stash[FOUND][report.nodeid.partition("[")[0]].append(
+            verdict(item, report, call)
+        )
     return report
 
 

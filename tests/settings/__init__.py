@@ -18,7 +18,9 @@ TIME_ZONE = "Europe/Istanbul"
 LANGUAGE_CODE = "en"
 DEBUG = False
 ALLOWED_HOSTS = ["*"]
-PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # the default takes half a second for each
+PASSWORD_HASHERS = [
+    "django.contrib.auth.hashers.MD5PasswordHasher"
+]  # the default takes half a second for each
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 INSTALLED_APPS = ["django.contrib.auth", "django.contrib.contenttypes", "horsies_django"]
@@ -26,7 +28,9 @@ INSTALLED_APPS += os.environ.get("HORSIES_TEST_APPS", "tests.apps.project").spli
 
 # What only a site needs: the workers of the tests, hundreds of them, start without it.
 if os.environ.get("HORSIES_TEST_SITE", "1") == "1":
-    INSTALLED_APPS += [f"django.contrib.{name}" for name in ("admin", "messages", "sessions", "staticfiles")]
+    INSTALLED_APPS += [
+        f"django.contrib.{name}" for name in ("admin", "messages", "sessions", "staticfiles")
+    ]
     ROOT_URLCONF = "tests.support.urls"
     STATIC_URL = "static/"
     MIDDLEWARE = [
@@ -47,8 +51,12 @@ if os.environ.get("HORSIES_TEST_SITE", "1") == "1":
             },
         }
     ]
-DATABASES = {"default": environ.Env().db_url("DATABASE_URL", default="postgresql://localhost/horsies")}
-KEPT = os.environ.get("HORSIES_TEST_KEPT", "")  # how a child keeps connections: not at all if "0", or in a "pool"
+DATABASES = {
+    "default": environ.Env().db_url("DATABASE_URL", default="postgresql://localhost/horsies")
+}
+KEPT = os.environ.get(
+    "HORSIES_TEST_KEPT", ""
+)  # how a child keeps connections: not at all if "0", or in a "pool"
 if KEPT == "pool":
     DATABASES["default"]["CONN_HEALTH_CHECKS"] = True
     DATABASES["default"].setdefault("OPTIONS", {})["pool"] = {"min_size": 1, "max_size": 1}
@@ -67,7 +75,9 @@ HORSIES: dict[str, Any] = {
         "CLAIMER_HEARTBEAT_INTERVAL_MS": 1_000,
         "RUNNING_STALE_THRESHOLD_MS": int(os.environ.get("HORSIES_TEST_STALE_MS", "10000")),
         "CHECK_INTERVAL_MS": 1_000,
-        "WORKER_STATE_SNAPSHOT_INTERVAL_MS": int(os.environ.get("HORSIES_TEST_SNAPSHOT_MS", "30000")),
+        "WORKER_STATE_SNAPSHOT_INTERVAL_MS": int(
+            os.environ.get("HORSIES_TEST_SNAPSHOT_MS", "30000")
+        ),
     },
     "QUEUES": {"mail": {"priority": 1}, "bulk": {"priority": 50}, "twin": {"priority": 50}},
 }
@@ -81,7 +91,12 @@ TASKS: dict[str, Any] = {
     "second": {
         "BACKEND": "horsies_django.backends.HorsiesBackend",
         "QUEUES": [],
-        "OPTIONS": {"MAX_ATTEMPTS": 2, "BACKOFF": 120, "RETRY_ON": ["builtins.LookupError"], "TIMEOUT_MS": 90_000},
+        "OPTIONS": {
+            "MAX_ATTEMPTS": 2,
+            "BACKOFF": 120,
+            "RETRY_ON": ["builtins.LookupError"],
+            "TIMEOUT_MS": 90_000,
+        },
     },
 }
 
@@ -90,6 +105,11 @@ TASKS: dict[str, Any] = {
 if DIRECT := os.environ.get("HORSIES_TEST_DIRECT"):
     DATABASES["default"]["DISABLE_SERVER_SIDE_CURSORS"] = True
     host, port = DIRECT.rsplit(":", 1)
-    DATABASES["direct"] = {**DATABASES["default"], "HOST": host, "PORT": port, "TEST": {"MIRROR": "default"}}
+    DATABASES["direct"] = {
+        **DATABASES["default"],
+        "HOST": host,
+        "PORT": port,
+        "TEST": {"MIRROR": "default"},
+    }
     DATABASES["direct"]["DISABLE_SERVER_SIDE_CURSORS"] = False
     HORSIES["LISTEN_DATABASE"] = "direct"

@@ -20,9 +20,15 @@ HORSIES = STORM | {
             "max_concurrency": 12,
             "partition": {"by_args": ["tenant"], "max_concurrency": 2, "local_limit": 1},
         },
-        "kinds": {"priority": 50, "partition": {"by_args": ["tenant"], "by_task": True, "local_limit": 1}},
+        "kinds": {
+            "priority": 50,
+            "partition": {"by_args": ["tenant"], "by_task": True, "local_limit": 1},
+        },
         "pausing": {"priority": 40, "max_concurrency": 4},
         "line": {"priority": 45, "partition": {"by_args": ["tenant"], "ordered": True}},
-        "same": {"priority": 30, "partition": {"by_task": True, "by_args": "all", "coalesce": True}},
+        "same": {
+            "priority": 30,
+            "partition": {"by_task": True, "by_args": "all", "coalesce": True},
+        },
     },
 }

@@ -45,5 +45,7 @@ told("/now")
 if address := os.environ.get("HORSIES_TEST_COLLECTOR"):
     sentry_sdk.init(f"http://key@{address}/1", integrations=[HorsiesIntegration()])
 else:
-    sentry_sdk.init("http://key@127.0.0.1/1", transport=FileTransport, integrations=[HorsiesIntegration()])
+    sentry_sdk.init(
+        "http://key@127.0.0.1/1", transport=FileTransport, integrations=[HorsiesIntegration()]
+    )
 told("/later")

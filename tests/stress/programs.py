@@ -23,11 +23,19 @@ WRONG = ("violations", "leaks", "grown")
 def parser(program: str, description: str) -> argparse.ArgumentParser:
     """Return a parser that knows the seed."""
     made = argparse.ArgumentParser(prog=f"python -m {program}", description=description)
-    made.add_argument("--seed", type=int, default=1, help="of the weather and of the mix of tasks (1)")
+    made.add_argument(
+        "--seed", type=int, default=1, help="of the weather and of the mix of tasks (1)"
+    )
     return made
 
 
-def run(program: str, settings: str, judged: Callable[[Server, Path], dict[str, Any]], *, pair: bool = False) -> int:
+def run(
+    program: str,
+    settings: str,
+    judged: Callable[[Server, Path], dict[str, Any]],
+    *,
+    pair: bool = False,
+) -> int:
     """Print what ``judged`` returns, which gets a server, or a pair of them, and a directory.
 
     Returns the exit code: 1 when anything is wrong, NO_SERVER where no server can be started.
@@ -39,7 +47,10 @@ def run(program: str, settings: str, judged: Callable[[Server, Path], dict[str, 
             set_up(server, settings)
             found = judged(server, Path(directory))
     except PostgresError as error:
-        print(f"python -m {program}: no PostgreSQL server can be started here: {error}", file=sys.stderr)
+        print(
+            f"python -m {program}: no PostgreSQL server can be started here: {error}",
+            file=sys.stderr,
+        )
         return NO_SERVER
     print(json.dumps(found, indent=1), flush=True)
     return 1 if any(found.get(name) for name in WRONG) else 0

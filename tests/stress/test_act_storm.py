@@ -22,7 +22,11 @@ from tests.support.factories import now
 from tests.support.sizes import sized
 from tests.support.workers import Start, WorkerProcess
 
-pytestmark = [pytest.mark.stress, pytest.mark.django_db(transaction=True), pytest.mark.timeout(3_600)]
+pytestmark = [
+    pytest.mark.stress,
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.timeout(3_600),
+]
 
 TASKS, KILLS, SEED = sized(5_000, 300_000), 5, 38
 OF_ACT = AuditEntry.objects.filter(action="task.retry")
@@ -67,7 +71,9 @@ def cancel(over: threading.Event) -> Counter[str]:
         connection.close()
 
 
-def test_an_act_that_is_killed_and_run_again_retries_each_task_once(worker: Start, tmp_path: Path) -> None:
+def test_an_act_that_is_killed_and_run_again_retries_each_task_once(
+    worker: Start, tmp_path: Path
+) -> None:
     sql(FILL, {"many": TASKS})
     queues.override("default", {"max_concurrency": 3}, actor="a test", reason="so that tasks wait")
     began = now()
@@ -101,9 +107,14 @@ def test_an_act_that_is_killed_and_run_again_retries_each_task_once(worker: Star
         ("tests.apps.project.tasks.raises", "FAILED"),
     }
     # the counts of the audit and of the command are true
-    counts = [(entry.after["act"], Counter(json.loads(entry.after["verdicts"]))) for entry in OF_ACT]
+    counts = [
+        (entry.after["act"], Counter(json.loads(entry.after["verdicts"]))) for entry in OF_ACT
+    ]
     assert sum((one for _act, one in counts), Counter())["RETRIED"] == TASKS
     assert len({act for act, _one in counts}) in (KILLS + 1, KILLS + 2)
     said = Counter(json.loads(last.log[last.log.index("{") :])["verdicts"])
-    assert said in [sum((one for of, one in counts if of == act), Counter()) for act in {of for of, _one in counts}]
+    assert said in [
+        sum((one for of, one in counts if of == act), Counter())
+        for act in {of for of, _one in counts}
+    ]
     assert Task.objects.filter(status="CANCELLED").count() == somebody.result()["CANCELLED"] > 0

@@ -85,8 +85,16 @@ def whole(*values: object) -> Any:
 def test_a_scenario_prints_its_readings_judges_its_goals_and_is_compared_with_a_file(
     name: str, first: str, unit: str, readings: int, goals: int, tmp_path: Path
 ) -> None:
-    former = a_run(tmp_path / "former.json", Reading(first, 1.0, unit), Reading(f"{name} gone", 1.0, "s"))
-    done = run(name, "--scale=0.002", "--repeats=1", f"--json={tmp_path / 'now.json'}", f"--against={former}")
+    former = a_run(
+        tmp_path / "former.json", Reading(first, 1.0, unit), Reading(f"{name} gone", 1.0, "s")
+    )
+    done = run(
+        name,
+        "--scale=0.002",
+        "--repeats=1",
+        f"--json={tmp_path / 'now.json'}",
+        f"--against={former}",
+    )
     assert done.returncode == 0, done.stderr
 
     lines = [json.loads(line) for line in done.stdout.splitlines()]
@@ -97,9 +105,13 @@ def test_a_scenario_prints_its_readings_judges_its_goals_and_is_compared_with_a_
 
     saved = json.loads((tmp_path / "now.json").read_text())
     assert [found["name"] for found in saved["readings"]] == names
-    assert {"horsies_django", "python", "django", "psycopg", "postgresql", "machine"} == saved["versions"].keys()
+    assert {"horsies_django", "python", "django", "psycopg", "postgresql", "machine"} == saved[
+        "versions"
+    ].keys()
     assert len(saved["goals"]) == goals
-    assert {of for goal in saved["goals"] for of in (goal["of"], goal["over"] or goal["of"])} <= set(names)
+    assert {
+        of for goal in saved["goals"] for of in (goal["of"], goal["over"] or goal["of"])
+    } <= set(names)
 
     table = done.stderr.splitlines()
     assert len([line for line in table if " reached: " in line or " MISSED: " in line]) == goals
@@ -109,12 +121,16 @@ def test_a_scenario_prints_its_readings_judges_its_goals_and_is_compared_with_a_
 
 def test_the_meters_count_what_ended_processes_used_and_what_was_written() -> None:
     earlier = meters.read(os.getpid())
-    subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 0.2: pass"], check=True)
+    subprocess.run(
+        [sys.executable, "-c", "import time\nwhile time.process_time() < 0.2: pass"], check=True
+    )
     TaskFactory.create_batch(20)
     later = meters.read(os.getpid())
     costs = later.since(earlier, 10)
     assert costs["children CPU, us/task"] >= 18_000
-    assert costs["parent CPU, us/task"] == pytest.approx((later.parent_seconds - earlier.parent_seconds) * 1e5)
+    assert costs["parent CPU, us/task"] == pytest.approx(
+        (later.parent_seconds - earlier.parent_seconds) * 1e5
+    )
     assert costs["WAL, bytes/task"] > 2 * 100
     assert costs["connections"] == 0
 
@@ -160,7 +176,9 @@ def test_a_goal_is_a_bound_of_a_median_or_of_the_ratio_of_two() -> None:
 
 
 def test_the_same_file_gives_the_same_pictures_and_a_page_with_all_figures(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="matplotlib is not installed: the dependency group bench has it")
+    pytest.importorskip(
+        "matplotlib", reason="matplotlib is not installed: the dependency group bench has it"
+    )
     file = a_run(
         tmp_path / "run.json",
         Reading("drain sync", 4_000.0, "tasks/s", {"connections": 3.0}),
@@ -199,7 +217,9 @@ def test_what_cannot_be_done_is_refused_before_anything_is_measured(
     arguments: list[str], complaint: str, tmp_path: Path
 ) -> None:
     if arguments[0] == "plot":
-        pytest.importorskip("matplotlib", reason="matplotlib is not installed: the dependency group bench has it")
+        pytest.importorskip(
+            "matplotlib", reason="matplotlib is not installed: the dependency group bench has it"
+        )
     file = tmp_path / "other.json"
     file.write_text("[1]")
     done = run(*(argument.format(file=file) for argument in arguments))
@@ -216,11 +236,18 @@ def test_caps_are_measured_in_turns_and_compared_with_their_target(
 ) -> None:
     file = tmp_path / "caps.json"
     printed = measure("caps", f"--only={part}", "--scale=0.005", "--repeats=1", f"--json={file}")
-    rates, compared = [line for line in printed if "rate" in line], [line for line in printed if "ratio" in line]
-    assert (len(rates), len(compared), len(printed)) == (measurements, ratios, measurements + ratios)
-    assert [(found["name"], found["value"]) for found in json.loads(file.read_text())["readings"]] == [
-        (f"caps {line['name']}", line["value"]) for line in compared
-    ]
+    rates, compared = (
+        [line for line in printed if "rate" in line],
+        [line for line in printed if "ratio" in line],
+    )
+    assert (len(rates), len(compared), len(printed)) == (
+        measurements,
+        ratios,
+        measurements + ratios,
+    )
+    assert [
+        (found["name"], found["value"]) for found in json.loads(file.read_text())["readings"]
+    ] == [(f"caps {line['name']}", line["value"]) for line in compared]
     for line in compared:
         assert line["ratio"] == pytest.approx(line["value"] / line["against"], rel=0.01)
         if line["target"] is None:  # there for comparison
@@ -233,7 +260,12 @@ def test_caps_are_measured_in_turns_and_compared_with_their_target(
 @pytest.mark.thorough
 def test_the_storm_prints_its_verdict() -> None:
     (storm,) = measure("chaos", "--tasks=40", "--faults=1", "--scale=0.01")
-    assert (storm["tasks"], storm["faults"], storm["lost"], storm["finished twice"]) == (40, 1, 0, 0)
+    assert (storm["tasks"], storm["faults"], storm["lost"], storm["finished twice"]) == (
+        40,
+        1,
+        0,
+        0,
+    )
     assert "versions" in storm
 
 
@@ -260,7 +292,10 @@ def test_the_link_delays_both_ways_and_passes_on_every_byte_in_order_and_then_th
 
     with socket.create_server(("127.0.0.1", 0)) as door, ThreadPoolExecutor(2) as aside:
         url = f"postgresql://user:secret@127.0.0.1:{door.getsockname()[1]}/name?sslmode=disable"
-        with far_away(url, 5) as further, socket.create_connection(door_of(further), timeout=60) as client:
+        with (
+            far_away(url, 5) as further,
+            socket.create_connection(door_of(further), timeout=60) as client,
+        ):
             echo = aside.submit(answer)
             began = time.monotonic()
             client.sendall(b"?")
@@ -274,7 +309,10 @@ def test_the_link_delays_both_ways_and_passes_on_every_byte_in_order_and_then_th
     assert further == url.replace(f":{door_of(url)[1]}/", f":{door_of(further)[1]}/")
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(door_of(further))
-    with far_away(url, 1) as further, socket.create_connection(door_of(further), timeout=60) as client:
+    with (
+        far_away(url, 1) as further,
+        socket.create_connection(door_of(further), timeout=60) as client,
+    ):
         assert client.recv(1) == b"", "who comes while the server is away is turned away"
 
 
@@ -312,7 +350,9 @@ def test_a_checkout_is_compared_with_itself() -> None:
 
 
 @pytest.mark.thorough
-def test_every_shape_of_workflows_its_baseline_the_chain_and_the_send_are_measured_and_judged() -> None:
+def test_every_shape_of_workflows_its_baseline_the_chain_and_the_send_are_measured_and_judged() -> (
+    None
+):
     """On a private server: it has a log that can be read, and counts statements."""
     environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
     words = ("-m", "benchmarks", "workflow", "--scale=0.001", "--repeats=1")
@@ -321,7 +361,11 @@ def test_every_shape_of_workflows_its_baseline_the_chain_and_the_send_are_measur
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert len({line["name"] for line in lines}) == len(lines) == 23
     assert all(line["value"] > 0 for line in lines if line["unit"] != "lines")
-    judged = [line for line in done.stderr.splitlines() if line.startswith(("workflow reached: ", "workflow MISSED: "))]
+    judged = [
+        line
+        for line in done.stderr.splitlines()
+        if line.startswith(("workflow reached: ", "workflow MISSED: "))
+    ]
     assert len(judged) == len(workflow.GOALS)
 
 

@@ -29,7 +29,11 @@ def test_a_storm_of_faults_loses_no_task_and_finishes_none_twice() -> None:
     assert verdict["continued"] > 0
     assert verdict["tasks retried"] > 0
     assert verdict["fire times"] > 3 * faults
-    assert verdict["endings"].keys() >= {"COMPLETED", "CANCELLED TASK_CANCELLED", "EXPIRED TASK_EXPIRED"}
+    assert verdict["endings"].keys() >= {
+        "COMPLETED",
+        "CANCELLED TASK_CANCELLED",
+        "EXPIRED TASK_EXPIRED",
+    }
 
 
 def test_a_failover_loses_nothing_finishes_nothing_twice_and_everybody_goes_on() -> None:
@@ -47,9 +51,14 @@ def test_a_failover_loses_nothing_finishes_nothing_twice_and_everybody_goes_on()
         assert one["answered"] == one["waited across"] > 0
 
 
-def test_the_tasks_of_dead_processes_and_of_dead_machines_come_back_and_how_long_it_takes_is_measured() -> None:
+def test_the_tasks_of_dead_processes_and_of_dead_machines_come_back_and_how_long_it_takes_is_measured() -> (
+    None
+):
     printed = verdict_of("chaos", "--measure", "--rounds=1")
-    child, machine = printed["child death to its attempt's end"], printed["machine death to running elsewhere"]
+    child, machine = (
+        printed["child death to its attempt's end"],
+        printed["machine death to running elsewhere"],
+    )
     assert (child["samples"], machine["machines"], machine["samples"]) == (24, 6, 18)
     assert 0 < child["p50_s"] <= child["p99_s"] <= child["max_s"]
     assert 0 < machine["p50_s"] <= machine["p99_s"] <= machine["max_s"]

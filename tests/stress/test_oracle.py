@@ -36,13 +36,20 @@ def used(verdict: dict[str, Any]) -> float | None:
 @pytest.mark.promise("S1.35", "S4.1", "S4.8", "S4.9", "S4.10")
 def test_no_limit_is_exceeded_in_a_storm_and_nothing_is_left_behind() -> None:
     verdict = verdict_of("oracle", f"--claims={sized(8_000, 20_000)}", CALM)
-    assert verdict["runs"] > 0.98 * sum(verdict["attempts"].values()), "the rest crashed before it noted anything"
+    assert verdict["runs"] > 0.98 * sum(verdict["attempts"].values()), (
+        "the rest crashed before it noted anything"
+    )
     assert min(verdict["merged"], verdict["unique"]) > 10
     assert verdict["weather"].keys() >= WEATHER
     assert verdict["continued"] >= 2
     # the queue's own cap of 8 over all workers is not always reached on a machine that is busy with other things
     reached = {"queue tight", "queue pausing", "queue and worker wide"}
-    partitions = {"partition tenants", "partition and worker tenants", "partition and worker kinds", "partition line"}
+    partitions = {
+        "partition tenants",
+        "partition and worker tenants",
+        "partition and worker kinds",
+        "partition line",
+    }
     assert reached | partitions <= set(verdict["full"])
     share = used(verdict)
     assert share is None or share >= LEAST_SHARE
@@ -50,8 +57,16 @@ def test_no_limit_is_exceeded_in_a_storm_and_nothing_is_left_behind() -> None:
 
 @pytest.mark.promise("S0.15", "S0.19", "S1.36", "S1.37")
 def test_the_cap_of_the_cluster_is_not_exceeded_in_a_storm() -> None:
-    verdict = verdict_of("oracle", f"--claims={sized(5_000, 12_000)}", "--cluster-cap=8", "--seed=2", CALM)
-    assert verdict["weather"].keys() >= {"stop parent", "kill parent", "kill child", "change", "pause"}
+    verdict = verdict_of(
+        "oracle", f"--claims={sized(5_000, 12_000)}", "--cluster-cap=8", "--seed=2", CALM
+    )
+    assert verdict["weather"].keys() >= {
+        "stop parent",
+        "kill parent",
+        "kill child",
+        "change",
+        "pause",
+    }
     assert verdict["continued"] >= 1
     assert {"cluster *", "queue tight"} <= set(verdict["full"])
     share = used(verdict)

@@ -21,7 +21,9 @@ from tests.support.workers import Start, given
 pytestmark = [pytest.mark.stress, pytest.mark.timeout(1_200)]
 
 CRASHES, SEED = sized(3, 60), 18
-MOST_CRASHES = 10 * CRASHES  # until a claim was lost: on a busy machine the lone task has often ended by then
+MOST_CRASHES = (
+    10 * CRASHES
+)  # until a claim was lost: on a busy machine the lone task has often ended by then
 LOAD = 15  # tasks under which the server crashes
 MOST_SECONDS = 0.1  # between two lines of a task
 WAYS = ("immediate", "postmaster", "same postmaster")
@@ -59,15 +61,23 @@ class Storm:
         """Send tasks that write their claims when they begin and end."""
         for _ in range(count):
             seconds = self.random.uniform(0, MOST_SECONDS)
-            self.sent.append(self.server.send("notes_its_claim", path=str(self.notes), seconds=seconds))
+            self.sent.append(
+                self.server.send("notes_its_claim", path=str(self.notes), seconds=seconds)
+            )
 
     def lines(self) -> list[tuple[str, ...]]:
         """Return what the tasks wrote: "began" or "ended", task, worker, generation, process."""
-        return [tuple(line.split()) for line in self.notes.read_text().splitlines()] if self.notes.exists() else []
+        return (
+            [tuple(line.split()) for line in self.notes.read_text().splitlines()]
+            if self.notes.exists()
+            else []
+        )
 
     def quiet(self) -> bool:
         """Whether all tasks have ended."""
-        return self.server.superuser("SELECT count(*) FROM horsies_tasks WHERE finished_at IS NULL") == [(0,)]
+        return self.server.superuser(
+            "SELECT count(*) FROM horsies_tasks WHERE finished_at IS NULL"
+        ) == [(0,)]
 
     def lost(self) -> bool:
         """Whether a worker said that a crash undid a claim."""
@@ -89,7 +99,9 @@ class Storm:
 def test_no_crash_loses_a_task_or_its_end_or_lets_a_claim_be_held_twice(
     worker: Start, server: Server, tmp_path: Path
 ) -> None:
-    server.superuser("ALTER SYSTEM SET wal_writer_delay = '10s'")  # so long may a claim stay in memory
+    server.superuser(
+        "ALTER SYSTEM SET wal_writer_delay = '10s'"
+    )  # so long may a claim stay in memory
     server.superuser("SELECT pg_reload_conf()")
     storm = Storm(worker, server, tmp_path / "notes")
     for turn in range(MOST_CRASHES):

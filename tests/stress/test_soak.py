@@ -17,8 +17,12 @@ pytestmark = [pytest.mark.stress, pytest.mark.timeout(600)]
 DRAIN, LOAD = "--drain=200", "--load=0.3"
 
 
-def test_a_soak_of_moments_loses_nothing_and_writes_its_samples_and_pictures(tmp_path: Path) -> None:
-    verdict = verdict_of("soak", DRAIN, LOAD, f"--into={tmp_path}", f"--minutes={sized(12, 60) / 60}", "--every=2")
+def test_a_soak_of_moments_loses_nothing_and_writes_its_samples_and_pictures(
+    tmp_path: Path,
+) -> None:
+    verdict = verdict_of(
+        "soak", DRAIN, LOAD, f"--into={tmp_path}", f"--minutes={sized(12, 60) / 60}", "--every=2"
+    )
     saved = json.loads((tmp_path / "soak.json").read_text())
     assert saved["verdict"] == verdict
     assert saved["samples"][-1].keys() >= BOUNDS.keys()
@@ -33,14 +37,24 @@ def test_a_soak_of_moments_loses_nothing_and_writes_its_samples_and_pictures(tmp
 def test_nothing_is_called_a_problem_while_workers_are_only_replaced(tmp_path: Path) -> None:
     """Naive: each deploy wakes whoever is on call."""
     verdict = verdict_of(
-        "soak", DRAIN, LOAD, f"--into={tmp_path}", f"--minutes={sized(12, 120) / 60}", "--every=1", "--calm"
+        "soak",
+        DRAIN,
+        LOAD,
+        f"--into={tmp_path}",
+        f"--minutes={sized(12, 120) / 60}",
+        "--every=1",
+        "--calm",
     )
     assert verdict["weather"].keys() == {"deploy", "examined"}
 
 
 def test_a_figure_that_goes_on_growing_is_found_and_one_that_only_grew_at_first_is_not() -> None:
-    flat = [{**dict.fromkeys(BOUNDS, 50.0), "seconds": 20.0 * number} for number in range(3 * LEAST)]
-    early = [{**sample, "tables MB": 50.0 * min(number, LEAST)} for number, sample in enumerate(flat)]
+    flat = [
+        {**dict.fromkeys(BOUNDS, 50.0), "seconds": 20.0 * number} for number in range(3 * LEAST)
+    ]
+    early = [
+        {**sample, "tables MB": 50.0 * min(number, LEAST)} for number, sample in enumerate(flat)
+    ]
     leaking = [{**sample, "parent MB": 50.0 + number} for number, sample in enumerate(flat)]
     for samples, words in ((flat, []), (early, []), (leaking, ["parent MB grew"])):
         medians = thirds(samples)

@@ -30,10 +30,17 @@ from tests.support.runners import kill_a_runner, runners_of
 from tests.support.sizes import sized
 from tests.support.workers import Start, WorkerProcess, given
 
-pytestmark = [pytest.mark.stress, pytest.mark.django_db(transaction=True), pytest.mark.timeout(1_200)]
+pytestmark = [
+    pytest.mark.stress,
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.timeout(1_200),
+]
 
 KILLS, FREEZES, SEED = sized(25, 1_000), sized(2, 100), 16
-KILLED, FROZEN = sized(1, 2), sized(1, 4)  # workers whose processes are killed, and workers that are frozen together
+KILLED, FROZEN = (
+    sized(1, 2),
+    sized(1, 4),
+)  # workers whose processes are killed, and workers that are frozen together
 MACHINES = 50  # each so many-th kill is one of a whole worker
 BACKLOG = sized(30, 100)  # tasks that are unfinished at any time
 MOST_MILLISECONDS = 20.0  # in a step
@@ -84,7 +91,9 @@ class Storm:
         self.random = random.Random(SEED)
         self.moment = threading.Event()
         self.happened: Counter[str] = Counter()
-        self.oldest = self.fresh(2_000).ready()  # is left alone: one of the three oldest workers, which rescue for all
+        self.oldest = self.fresh(
+            2_000
+        ).ready()  # is left alone: one of the three oldest workers, which rescue for all
         self.killed = [self.fresh(2_000) for _ in range(KILLED)]
         self.frozen = [self.fresh(600_000) for _ in range(FROZEN)]
         self.pids = [each.process.pid for each in self.frozen]
@@ -95,14 +104,19 @@ class Storm:
     def fresh(self, threshold: int) -> WorkerProcess:
         """Start a worker."""
         options = ("--processes=2", "--async-concurrency=2", "--max-tasks-per-child=0")
-        return self.start(*options, **given(RECOVERY={"RUNNING_STALE_THRESHOLD_MS": threshold, "MAX_CRASHES": 0}))
+        return self.start(
+            *options, **given(RECOVERY={"RUNNING_STALE_THRESHOLD_MS": threshold, "MAX_CRASHES": 0})
+        )
 
     def send(self) -> None:
         """Send as many tasks as finished."""
         missing = BACKLOG - Task.objects.filter(finished_at=None).count()
         for kind in (stepping.ten_steps, stepping.ten_steps, stepping.aten_steps):
             kind.send_many(
-                {"milliseconds": self.random.uniform(0, MOST_MILLISECONDS), "notes": str(self.notes)}
+                {
+                    "milliseconds": self.random.uniform(0, MOST_MILLISECONDS),
+                    "notes": str(self.notes),
+                }
                 for _ in range(missing // 3)
             )
 

@@ -51,7 +51,9 @@ def send(way: Any, how_many: int, kind: str) -> None:
 
 
 def unfinished(way: Any) -> int:
-    return Task.objects.filter(task_name=way.name, status__in=["PENDING", "CLAIMED", "RUNNING"]).count()
+    return Task.objects.filter(
+        task_name=way.name, status__in=["PENDING", "CLAIMED", "RUNNING"]
+    ).count()
 
 
 def all_finished() -> bool:
@@ -69,9 +71,15 @@ def test_after_a_storm_of_cut_connections_every_task_succeeds_and_its_row_exists
     worker: Start, tmp_path: Path, kept: str
 ) -> None:
     order = tmp_path / "order"
-    environment = {**apps("project", "cutting"), "HORSIES_TEST_KEPT": kept, "HORSIES_TEST_ORDER": str(order)}
+    environment = {
+        **apps("project", "cutting"),
+        "HORSIES_TEST_KEPT": kept,
+        "HORSIES_TEST_ORDER": str(order),
+    }
     environment["DATABASE_URL"] = f"{database_url()}?application_name=project"
-    started = [worker(*options, "--max-tasks-per-child=0", **environment) for options in WORKERS.values()]
+    started = [
+        worker(*options, "--max-tasks-per-child=0", **environment) for options in WORKERS.values()
+    ]
     for process in started:
         process.ready()
     order.write_text("storm")
@@ -96,4 +104,6 @@ def test_after_a_storm_of_cut_connections_every_task_succeeds_and_its_row_exists
     assert not lost()
     for process in started:
         assert process.stop() == 0
-        assert "starting another" not in process.log  # the children of before the storm have run the good ones
+        assert (
+            "starting another" not in process.log
+        )  # the children of before the storm have run the good ones

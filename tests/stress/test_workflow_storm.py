@@ -59,10 +59,17 @@ class Sent:
         if spot.kind == "workflow":
             return None, {}
         if spot.kind == "map":
-            return flows.fated, {"fate": "ELEMENT", "fails_on": self.dice(path, spot.number).choice([None, None, 3])}
+            return flows.fated, {
+                "fate": "ELEMENT",
+                "fails_on": self.dice(path, spot.number).choice([None, None, 3]),
+            }
         fate = self.fate((path, spot.number, 0))
         self.adds[path, spot.number] = self.dice(path, -spot.number - 1).choice([0] * 9 + [3])
-        return flows.fated, {"fate": fate.status, "result": fate.value, "adds": self.adds[path, spot.number]}
+        return flows.fated, {
+            "fate": fate.status,
+            "result": fate.value,
+            "adds": self.adds[path, spot.number],
+        }
 
     def dice(self, path: Path, number: int) -> Dice:
         return Dice(f"{self.seed} {path} {number}")
@@ -82,13 +89,17 @@ class Sent:
         value = [dice.randrange(4) for _ in range(3)] if dice.chance(0.3) else dice.randrange(3)
         return Fate(status, value if status == "COMPLETED" else None)
 
-    def judge(self, nodes: dict[uuid.UUID, list[WorkflowNode]], runs: dict[uuid.UUID, WorkflowRun]) -> list[Any]:
+    def judge(
+        self, nodes: dict[uuid.UUID, list[WorkflowNode]], runs: dict[uuid.UUID, WorkflowRun]
+    ) -> list[Any]:
         """Return what differs from the model: runs and nodes, with what they are and what they should be."""
         ids: dict[uuid.UUID, Path] = {self.handle.workflow_id: ()}
         self.follow(self.handle.workflow_id, nodes, ids)
         for id_, path in ids.items():
             model = self.run.find(path)
-            model.graph.spots |= {node.number: Spot(node.number) for node in nodes[id_] if node.added_by >= 0}
+            model.graph.spots |= {
+                node.number: Spot(node.number) for node in nodes[id_] if node.added_by >= 0
+            }
             model.forget()
         found: dict[Path, Any] = {}
         expected: dict[Path, Any] = {run.path: "a run" for run in self.run.all()}
@@ -106,11 +117,17 @@ class Sent:
     def expected(self, path: Path) -> tuple[str, dict[int, str], dict[int, int]]:
         """Return the statuses of a run and of its nodes, and how many nodes each of them adds."""
         model = self.run.find(path)
-        adds = {number: self.adds.get((path, number), 0) for number in model.graph.spots if number < 1_000}
+        adds = {
+            number: self.adds.get((path, number), 0)
+            for number in model.graph.spots
+            if number < 1_000
+        }
         added = {number: many for number, many in adds.items() if many and model.began(number)}
         return model.status(), {number: model.node(number) for number in model.graph.spots}, added
 
-    def follow(self, id_: uuid.UUID, nodes: dict[uuid.UUID, list[WorkflowNode]], ids: dict[uuid.UUID, Path]) -> None:
+    def follow(
+        self, id_: uuid.UUID, nodes: dict[uuid.UUID, list[WorkflowNode]], ids: dict[uuid.UUID, Path]
+    ) -> None:
         """Note the places of the child runs of a run."""
         for node in nodes[id_]:
             if node.kind == "workflow" and node.task_id is not None:
@@ -138,7 +155,8 @@ class Storm:
             self.happened[kind] += self.strike(kind)
             until = time.monotonic() + LULL_SECONDS
             wait_until(
-                lambda until=until: few_open() or time.monotonic() > until, "few are left, or some time has passed"
+                lambda until=until: few_open() or time.monotonic() > until,
+                "few are left, or some time has passed",
             )
             if self.dice.chance(0.5):
                 resume()
@@ -155,8 +173,18 @@ class Storm:
             return kill_a_runner(self.workers[place].process.pid, self.dice)
         if kind == "cut":
             return bool(sql(CUT)[0][0])
-        running = [*WorkflowRun.objects.filter(status="RUNNING", parent_id=None).values_list("pk", flat=True)]
-        return sum(WorkflowHandle(run).pause() for run in self.dice.sample(running, min(len(running), 5))) > 0
+        running = [
+            *WorkflowRun.objects.filter(status="RUNNING", parent_id=None).values_list(
+                "pk", flat=True
+            )
+        ]
+        return (
+            sum(
+                WorkflowHandle(run).pause()
+                for run in self.dice.sample(running, min(len(running), 5))
+            )
+            > 0
+        )
 
 
 def chains() -> Any:
@@ -166,7 +194,9 @@ def chains() -> Any:
         nodes = [flow.signal("go", key=str(sender))]
         for _ in range(LENGTH - 1):
             nodes.append(flow.signal("go", key=str(sender), after=nodes[-1]))
-        flow.add(flows.total_list.with_options(retry_policy=AGAIN), nodes)  # its process may be killed
+        flow.add(
+            flows.total_list.with_options(retry_policy=AGAIN), nodes
+        )  # its process may be killed
     return flow.send()
 
 
@@ -184,13 +214,17 @@ def judge_signals() -> None:
     """See that each signal was taken by a node of its own, and those of a key in their order."""
     assert not WorkflowSignal.objects.filter(used_at=None).exists()
     taken = WorkflowSignal.objects.values_list("workflow_id", "node")
-    assert len(taken) == len({*taken}) == CHAINS * SENDERS * LENGTH, "a signal is lost, or a node took two"
+    assert len(taken) == len({*taken}) == CHAINS * SENDERS * LENGTH, (
+        "a signal is lost, or a node took two"
+    )
     values: dict[Any, list[int]] = {}
     waits = WorkflowNode.objects.filter(kind="signal").order_by("number")
     for run, key, value in waits.values_list("workflow_id", "signal_key", "value"):
         values.setdefault((run, key), []).append(value)
     assert all(each == list(range(LENGTH)) for each in values.values())
-    assert {*WorkflowRun.objects.filter(name="signals").values_list("status", flat=True)} == {"COMPLETED"}
+    assert {*WorkflowRun.objects.filter(name="signals").values_list("status", flat=True)} == {
+        "COMPLETED"
+    }
 
 
 def few_open() -> bool:

@@ -116,10 +116,15 @@ def put_pooler_before(url: str) -> Callable[[], None]:
         pooled = stack.enter_context(transaction_pooler(url))
     except PoolerError as error:
         raise pytest.UsageError(str(error)) from None
-    variables = {"DATABASE_URL": pooled, "HORSIES_TEST_DIRECT": f"{parts.hostname}:{parts.port or 5432}"}
+    variables = {
+        "DATABASE_URL": pooled,
+        "HORSIES_TEST_DIRECT": f"{parts.hostname}:{parts.port or 5432}",
+    }
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
-    stack.callback(os.environ.update, {name: value for name, value in before.items() if value is not None})
+    stack.callback(
+        os.environ.update, {name: value for name, value in before.items() if value is not None}
+    )
     stack.callback(os.environ.pop, "HORSIES_TEST_DIRECT")
     return stack.close
 
@@ -141,7 +146,9 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None
     if choice.kind != "url":
         stack = ExitStack()
         early_config.add_cleanup(stack.close)
-        server = container_postgres() if choice.kind == "container" else private_postgres(durable=False)
+        server = (
+            container_postgres() if choice.kind == "container" else private_postgres(durable=False)
+        )
         try:
             os.environ["DATABASE_URL"] = stack.enter_context(server)
         except PostgresError as error:

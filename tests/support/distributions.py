@@ -21,7 +21,9 @@ class Distributions(NamedTuple):
     wheel: Path
 
 
-def run(*command: str | Path, cwd: Path, timeout: float = 100, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(
+    *command: str | Path, cwd: Path, timeout: float = 100, **environment: str
+) -> subprocess.CompletedProcess[str]:
     """Run a command outside of the checkout, with nothing of it in its environment."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(INHERITED)}
     return subprocess.run(
@@ -32,7 +34,9 @@ def run(*command: str | Path, cwd: Path, timeout: float = 100, **environment: st
 
 def built(directory: Path) -> Distributions:
     """Build both from this checkout with the build backend of this environment, so without the network."""
-    done = run(sys.executable, "-m", "build", "--no-isolation", "--outdir", directory, ROOT, cwd=directory)
+    done = run(
+        sys.executable, "-m", "build", "--no-isolation", "--outdir", directory, ROOT, cwd=directory
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     (sdist,) = directory.glob("*.tar.gz")
     (wheel,) = directory.glob("*.whl")

@@ -14,7 +14,15 @@ import factory
 from django.utils import timezone
 from factory.django import DjangoModelFactory
 
-from horsies_django.models import AuditEntry, Heartbeat, ScheduleTick, Task, TaskAttempt, Worker, WorkerState
+from horsies_django.models import (
+    AuditEntry,
+    Heartbeat,
+    ScheduleTick,
+    Task,
+    TaskAttempt,
+    Worker,
+    WorkerState,
+)
 from horsies_django.tasks.ids import uuid7
 
 IN_FLIGHT = ("CLAIMED", "RUNNING")
@@ -29,7 +37,9 @@ def now() -> dt.datetime:
 
 def error(code: str, message: str = "it went wrong", **rest: Any) -> dict[str, Any]:
     """Return a result that is an error, as a worker stores it."""
-    return {"err": {"error_code": code, "message": message, "data": None, "exception": None, **rest}}
+    return {
+        "err": {"error_code": code, "message": message, "data": None, "exception": None, **rest}
+    }
 
 
 class RowFactory(DjangoModelFactory):
@@ -82,7 +92,9 @@ class HeartbeatFactory(RowFactory):
 def living_worker(*queues: str, beat: dict[str, Any] | None = None, **columns: Any) -> Any:
     """Write a worker that serves queues, and its heartbeat: of this moment, unless ``beat`` says otherwise."""
     worker = WorkerFactory(queues=list(queues or ["default"]), **columns)
-    HeartbeatFactory(id=worker.pk, worker_id=worker.pk, role="claimer", pid=worker.pid, **beat or {})
+    HeartbeatFactory(
+        id=worker.pk, worker_id=worker.pk, role="claimer", pid=worker.pid, **beat or {}
+    )
     return worker
 
 

@@ -57,7 +57,9 @@ class Forwarder:
                 sink.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        self.door.shutdown(socket.SHUT_RDWR)  # closing alone would let the thread in accept() welcome one more
+        self.door.shutdown(
+            socket.SHUT_RDWR
+        )  # closing alone would let the thread in accept() welcome one more
         self.cut()  # nor would it wake the threads that read, nor tell the server
         for end in (self.door, *self.open):
             end.close()

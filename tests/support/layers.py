@@ -42,7 +42,8 @@ def pytest_runtest_makereport(item: pytest.Item):  # type: ignore[no-untyped-def
     """Make visible in what a test printed and logged what is no text: it could not be sent from process to process."""
     report = yield
     report.sections = [
-        (name, text.encode("utf-8", "backslashreplace").decode("utf-8")) for name, text in report.sections
+        (name, text.encode("utf-8", "backslashreplace").decode("utf-8"))
+        for name, text in report.sections
     ]
     return report
 

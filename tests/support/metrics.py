@@ -27,7 +27,9 @@ class Metrics:
             assert family.documentation, name
             assert name not in self.types, f"{name} is there twice"
             self.types[name] = family.type
-            self.labels[name] = {label for sample in family.samples for label in sample.labels} - {"le"}
+            self.labels[name] = {label for sample in family.samples for label in sample.labels} - {
+                "le"
+            }
             for sample in family.samples:
                 key = sample.name, frozenset(sample.labels.items())
                 assert key not in self.samples, f"{sample} is there twice"
@@ -39,7 +41,11 @@ class Metrics:
 
     def of(self, name: str, label: str) -> dict[str, float]:
         """Return the values of a metric that has one label, by its values."""
-        return {dict(labels)[label]: value for (found, labels), value in self.samples.items() if found == name}
+        return {
+            dict(labels)[label]: value
+            for (found, labels), value in self.samples.items()
+            if found == name
+        }
 
 
 def of_the_page(heading: str) -> dict[str, tuple[str, set[str]]]:
@@ -51,7 +57,9 @@ def of_the_page(heading: str) -> dict[str, tuple[str, set[str]]]:
 
 def agree(metrics: Metrics, heading: str) -> None:
     """Fail if the metrics differ from those of the page in name, type or labels. Each needs a sample."""
-    assert {name: (metrics.types[name], metrics.labels[name]) for name in metrics.types} == of_the_page(heading)
+    assert {
+        name: (metrics.types[name], metrics.labels[name]) for name in metrics.types
+    } == of_the_page(heading)
 
 
 def promtool(*arguments: str | Path, given: str = "") -> str:
@@ -59,6 +67,8 @@ def promtool(*arguments: str | Path, given: str = "") -> str:
     if (program := shutil.which("promtool")) is None:
         pytest.skip("promtool is not installed; Debian has it in the package prometheus")
     command = [program, *map(str, arguments)]
-    done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, input=given, capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -21,5 +21,9 @@ pieces = st.sampled_from(
     + ["default", "mail", "*", "00000000-0000-0000-0000-000000000007", "\n", "\t", ",", "9" * 400]
 )  # fmt: skip
 # PostgreSQL passes on what its encoding has: no NUL, no lone surrogates. The parser is given those as well.
-payloads = st.one_of(st.lists(pieces, max_size=8).map("".join), st.text(max_size=50), st.sampled_from(HOSTILE))
-sendable = payloads.filter(lambda text: "\0" not in text and text.isprintable() and len(text.encode()) < 8_000)
+payloads = st.one_of(
+    st.lists(pieces, max_size=8).map("".join), st.text(max_size=50), st.sampled_from(HOSTILE)
+)
+sendable = payloads.filter(
+    lambda text: "\0" not in text and text.isprintable() and len(text.encode()) < 8_000
+)

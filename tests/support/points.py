@@ -41,7 +41,10 @@ MOVES = {
     "settle": "OLD.status = 'RUNNING' AND NEW.status <> 'RUNNING'",
 }
 PLACES = {
-    **{move: f"UPDATE ON horsies_tasks {DEFERRED} WHEN ({condition})" for move, condition in MOVES.items()},
+    **{
+        move: f"UPDATE ON horsies_tasks {DEFERRED} WHEN ({condition})"
+        for move, condition in MOVES.items()
+    },
     "record": f"INSERT ON horsies_task_steps {DEFERRED.replace('DEFERRED', 'IMMEDIATE')}",
     "commit": f"INSERT ON horsies_task_steps {DEFERRED}",
 }
@@ -67,7 +70,11 @@ class Walker:
 
     def wrote(self, line: str) -> list[int]:
         """Return the processes that wrote that line."""
-        lines = [text.split() for text in self.path.read_text().splitlines()] if self.path.exists() else []
+        lines = (
+            [text.split() for text in self.path.read_text().splitlines()]
+            if self.path.exists()
+            else []
+        )
         return [int(pid) for word, pid in lines if word == line]
 
     def stands(self, line: str) -> int:
@@ -83,7 +90,11 @@ class Walker:
         """Wait for its end and say what became of it."""
         self.handle.get(timeout_ms=30_000)
         task = Task.objects.get(pk=self.handle.task_id)
-        attempts = TaskAttempt.objects.filter(task_id=task.id).order_by("attempt").values_list("outcome", flat=True)
+        attempts = (
+            TaskAttempt.objects.filter(task_id=task.id)
+            .order_by("attempt")
+            .values_list("outcome", flat=True)
+        )
         began, ended = (len(self.wrote(line)) for line in ("began", "ended"))
         return Fate(task.status, task.error_code, list(attempts), task.retry_count, began, ended)
 
@@ -98,7 +109,9 @@ def send_walkers(folder: Path) -> list[Walker]:
             Walker(folder / "once", points.walks.send(str(folder / "once"))),
             Walker(folder / "again", points.walks_again.send(str(folder / "again"))),
         ]
-        Task.objects.filter(pk__in=[walker.handle.task_id for walker in walkers]).update(enqueued_at=Now())
+        Task.objects.filter(pk__in=[walker.handle.task_id for walker in walkers]).update(
+            enqueued_at=Now()
+        )
     return walkers
 
 
@@ -124,7 +137,10 @@ class Gate:
             "SELECT l.pid FROM pg_locks l JOIN pg_database d ON d.oid = l.database "
             "WHERE d.datname = current_database() AND l.locktype = 'advisory' AND l.objid = %s AND NOT l.granted"
         )
-        row = wait_until(lambda: self.connection.execute(query, [KEY]).fetchone(), "a transaction stands at the gate")
+        row = wait_until(
+            lambda: self.connection.execute(query, [KEY]).fetchone(),
+            "a transaction stands at the gate",
+        )
         return int(row[0])
 
     def open(self, *, kill: int | None = None) -> None:
@@ -141,7 +157,9 @@ class Gate:
 
     def _gone(self, pid: int) -> None:
         query = "SELECT count(*) FROM pg_stat_activity WHERE pid = %s"
-        wait_until(lambda: self.connection.execute(query, [pid]).fetchone() == (0,), "the session is gone")
+        wait_until(
+            lambda: self.connection.execute(query, [pid]).fetchone() == (0,), "the session is gone"
+        )
 
     def remove(self) -> None:
         """Leave nothing behind."""
@@ -180,7 +198,9 @@ def standing_still(worker: WorkerProcess) -> Iterator[None]:
 def is_stopped(pid: int) -> bool:
     """Whether all threads of a process stand still: one that has not noticed yet may still take in what comes."""
     threads = Path(f"/proc/{pid}/task").iterdir()
-    return all((thread / "stat").read_text().rpartition(")")[2].split()[0] == "T" for thread in threads)
+    return all(
+        (thread / "stat").read_text().rpartition(")")[2].split()[0] == "T" for thread in threads
+    )
 
 
 def replies_in_the_pipe(worker: WorkerProcess) -> int:

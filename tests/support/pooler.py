@@ -50,8 +50,12 @@ def transaction_pooler(url: str) -> Iterator[str]:
         probe.bind(("127.0.0.1", 0))
         own_port = probe.getsockname()[1]
     home = Path(tempfile.mkdtemp(prefix="horsies-pooler-", dir="/tmp"))
-    (home / "users").write_text(f'"{unquote(parts.username or "")}" "{unquote(parts.password or "")}"\n')
-    configuration = CONFIGURATION.format(host=parts.hostname, port=parts.port or 5432, own_port=own_port, home=home)
+    (home / "users").write_text(
+        f'"{unquote(parts.username or "")}" "{unquote(parts.password or "")}"\n'
+    )
+    configuration = CONFIGURATION.format(
+        host=parts.hostname, port=parts.port or 5432, own_port=own_port, home=home
+    )
     (home / "pgbouncer.ini").write_text(configuration)
     process = subprocess.Popen(
         [program, "-q", str(home / "pgbouncer.ini")],
@@ -63,9 +67,13 @@ def transaction_pooler(url: str) -> Iterator[str]:
     )
     try:
         _wait_for(own_port, process, home)
-        yield parts._replace(netloc=f"{parts.username}:{parts.password}@127.0.0.1:{own_port}").geturl()
+        yield parts._replace(
+            netloc=f"{parts.username}:{parts.password}@127.0.0.1:{own_port}"
+        ).geturl()
     finally:
-        process.send_signal(signal.SIGTERM)  # without waiting for clients: it has some that never leave
+        process.send_signal(
+            signal.SIGTERM
+        )  # without waiting for clients: it has some that never leave
         process.wait(20)
         shutil.rmtree(home, ignore_errors=True)
 
@@ -89,4 +97,6 @@ def _wait_for(port: int, process: subprocess.Popen[bytes], home: Path) -> None:
             continue
         return
     log = home / "log"
-    raise PoolerError(f"PgBouncer did not start: {log.read_text() if log.exists() else process.poll()}")
+    raise PoolerError(
+        f"PgBouncer did not start: {log.read_text() if log.exists() else process.poll()}"
+    )

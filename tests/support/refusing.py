@@ -9,7 +9,9 @@ from tests.conftest import sql
 
 
 @contextmanager
-def refused(table: str, condition: str = "true", event: str = "UPDATE", code: str = "P0001") -> Iterator[None]:
+def refused(
+    table: str, condition: str = "true", event: str = "UPDATE", code: str = "P0001"
+) -> Iterator[None]:
     """Let the database refuse updates of the rows for which a condition on ``new`` holds; the detail contains "secret".
 
     ``code`` is the SQLSTATE.
@@ -19,7 +21,9 @@ def refused(table: str, condition: str = "true", event: str = "UPDATE", code: st
         f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS "
         f"$$ BEGIN RAISE 'refused' USING ERRCODE = '{code}', DETAIL = 'Failing row contains (secret)'; END $$"
     )
-    sql(f"CREATE TRIGGER refuse BEFORE {event} ON {table} FOR EACH ROW WHEN ({condition}) EXECUTE FUNCTION {name}()")
+    sql(
+        f"CREATE TRIGGER refuse BEFORE {event} ON {table} FOR EACH ROW WHEN ({condition}) EXECUTE FUNCTION {name}()"
+    )
     try:
         yield
     finally:

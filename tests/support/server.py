@@ -55,13 +55,17 @@ class Server:
         self.superuser("CREATE ROLE app LOGIN PASSWORD 'secret'", database="postgres")
         self.superuser(f"CREATE DATABASE {TEMPLATE} OWNER app", database="postgres")
         command = [sys.executable, "-m", "django", "migrate", "--verbosity=0"]
-        subprocess.run(command, cwd=ROOT, env={**os.environ, **self.environment}, check=True, timeout=120)
+        subprocess.run(
+            command, cwd=ROOT, env={**os.environ, **self.environment}, check=True, timeout=120
+        )
 
     def start(self) -> None:
         """Start it, on the same port, and wait until it is ready."""
         (self.cluster.home / "data" / "postmaster.pid").unlink(missing_ok=True)
         self.process = self.cluster.start(SETTINGS | {"port": self.port})
-        assert self.cluster.becomes_ready(self.process), (self.cluster.home / "log").read_text(errors="replace")
+        assert self.cluster.becomes_ready(self.process), (self.cluster.home / "log").read_text(
+            errors="replace"
+        )
 
     def hold_back(self) -> None:
         """Keep in memory what is committed without waiting from now on: a crash loses what no other commit followed."""
@@ -91,13 +95,18 @@ class Server:
             self.writer.kill()  # it hears of nothing
             self.writer = None
         self.process.wait(30)
-        wait_until(lambda: not any(one.is_running() for one in processes), "all processes of the server are gone")
+        wait_until(
+            lambda: not any(one.is_running() for one in processes),
+            "all processes of the server are gone",
+        )
 
     def refresh(self) -> None:
         """Make an empty, migrated database that the test has for itself."""
         self.count += 1
         self.database = f"outage_{self.count}"
-        self.superuser(f"CREATE DATABASE {self.database} TEMPLATE {TEMPLATE} OWNER app", database="postgres")
+        self.superuser(
+            f"CREATE DATABASE {self.database} TEMPLATE {TEMPLATE} OWNER app", database="postgres"
+        )
 
     def restore(self) -> None:
         """Take back what a test may have changed of the server."""
@@ -134,11 +143,20 @@ class Server:
         """What a worker needs to run on it."""
         return {"DATABASE_URL": self.url, "DJANGO_SETTINGS_MODULE": "tests.settings"}
 
-    def send(self, name: str, /, *, queue: str = "default", lane: str = "sync", **kwargs: Any) -> Any:
+    def send(
+        self, name: str, /, *, queue: str = "default", lane: str = "sync", **kwargs: Any
+    ) -> Any:
         """Send a task of the test project and return its id."""
         id_ = uuid7()
-        columns: dict[str, Any] = {"lane": lane, "priority": 100, "ids": [id_], "kwargs": [json.dumps(kwargs)]}
-        with psycopg.connect(self.cluster.url(self.database, self.port), autocommit=True) as connection:
+        columns: dict[str, Any] = {
+            "lane": lane,
+            "priority": 100,
+            "ids": [id_],
+            "kwargs": [json.dumps(kwargs)],
+        }
+        with psycopg.connect(
+            self.cluster.url(self.database, self.port), autocommit=True
+        ) as connection:
             TaskStore(connection).send(
                 NewTasks(task_name=f"tests.apps.project.tasks.{name}", queue_name=queue, **columns)
             )
@@ -146,7 +164,9 @@ class Server:
 
     def task(self, id_: Any) -> dict[str, Any]:
         """Return a task's row, with ``attempts``: how many were recorded."""
-        with psycopg.connect(self.cluster.url(self.database, self.port), row_factory=dict_row) as connection:
+        with psycopg.connect(
+            self.cluster.url(self.database, self.port), row_factory=dict_row
+        ) as connection:
             query = (
                 "SELECT t.*, (SELECT count(*) FROM horsies_task_attempts a WHERE a.task_id = t.id) AS attempts "
                 "FROM horsies_tasks t WHERE t.id = %s"
@@ -197,7 +217,11 @@ class Lingering:
 
     @property
     def lines(self) -> list[list[str]]:
-        return [line.split() for line in self.path.read_text().splitlines()] if self.path.exists() else []
+        return (
+            [line.split() for line in self.path.read_text().splitlines()]
+            if self.path.exists()
+            else []
+        )
 
     def runs(self) -> int:
         """Wait until it runs and return the id of its process."""
@@ -218,4 +242,6 @@ class Lingering:
 
     def ran_once(self) -> bool:
         """Whether one process ran it from its beginning to its end, and nobody else."""
-        return [line[0] for line in self.lines] == ["began", "ended"] and len({line[1] for line in self.lines}) == 1
+        return [line[0] for line in self.lines] == ["began", "ended"] and len(
+            {line[1] for line in self.lines}
+        ) == 1

@@ -29,7 +29,11 @@ if __name__ == "__main__":
 
 
 def python(
-    *words: str, cwd: Path = ROOT, timeout: float = 120, environment: dict[str, str] | None = None, **variables: str
+    *words: str,
+    cwd: Path = ROOT,
+    timeout: float = 120,
+    environment: dict[str, str] | None = None,
+    **variables: str,
 ) -> subprocess.CompletedProcess[str]:
     """Run Python with these words; the environment is that of the tests, unless another is given, and these variables."""
     return subprocess.run(
@@ -57,7 +61,9 @@ class Site:
     def __init__(self, directory: Path, settings: str, url: str, **environment: str) -> None:
         self.directory = directory
         self.environment = {
-            key: value for key, value in os.environ.items() if not key.startswith(("DJANGO", "HORSIES"))
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(("DJANGO", "HORSIES"))
         }
         self.environment |= {
             "DATABASE_URL": url,
@@ -67,7 +73,9 @@ class Site:
         }
 
     def run(self, *words: str, code: int = 0, **environment: str) -> str:
-        return printed(*words, code=code, cwd=self.directory, environment=self.environment, **environment)
+        return printed(
+            *words, code=code, cwd=self.directory, environment=self.environment, **environment
+        )
 
     def manage(self, *words: str, code: int = 0) -> str:
         return self.run("-m", "django", *words, code=code)

@@ -14,7 +14,14 @@ from dataclasses import replace
 import psutil
 
 from example_project.owned_directory import owned_directory
-from example_project.postgres import PREFIX, SETTINGS, Cluster, _free_port, private_cluster, stop_server
+from example_project.postgres import (
+    PREFIX,
+    SETTINGS,
+    Cluster,
+    _free_port,
+    private_cluster,
+    stop_server,
+)
 from example_project.postgres_binaries import PostgresError
 from tests.support.deadlines import wait_until
 from tests.support.server import Server
@@ -50,19 +57,38 @@ class Pair(Server):
         shutil.rmtree(copy, ignore_errors=True)
         source = ["-h", "127.0.0.1", "-p", str(self.port), "-U", "postgres"]
         done = self.other.cluster._run(
-            "pg_basebackup", "-D", str(copy), *source, "-w", "-R", "-X", "stream", "-c", "fast", "--no-sync"
+            "pg_basebackup",
+            "-D",
+            str(copy),
+            *source,
+            "-w",
+            "-R",
+            "-X",
+            "stream",
+            "-c",
+            "fast",
+            "--no-sync",
         )
         if done.returncode != 0:
             raise RuntimeError(f"pg_basebackup failed: {done.stderr.strip()}")
         self.other.process = self.other.cluster.start(SETTINGS | {"port": self.other.port})
         if not self.other.cluster.becomes_ready(self.other.process):
-            raise RuntimeError((self.other.cluster.home / "log").read_text(errors="replace")[-3000:])
+            raise RuntimeError(
+                (self.other.cluster.home / "log").read_text(errors="replace")[-3000:]
+            )
         self.superuser("ALTER SYSTEM SET synchronous_standby_names = '*'", database="postgres")
         self.superuser("SELECT pg_reload_conf()", database="postgres")
-        wait_until(lambda: self.shown("synchronous_standby_names") == "*", "the setting is in force")
-        written = self.superuser("SELECT pg_current_wal_insert_lsn()::text", database="postgres")[0][0]
+        wait_until(
+            lambda: self.shown("synchronous_standby_names") == "*", "the setting is in force"
+        )
+        written = self.superuser("SELECT pg_current_wal_insert_lsn()::text", database="postgres")[
+            0
+        ][0]
         query = SYNCHRONOUS.replace("%(written)s", f"'{written}'")
-        wait_until(lambda: self.superuser(query, database="postgres")[0][0], "the standby has all that was written")
+        wait_until(
+            lambda: self.superuser(query, database="postgres")[0][0],
+            "the standby has all that was written",
+        )
 
     def shown(self, setting: str) -> str:
         """Return a setting as a new session has it."""

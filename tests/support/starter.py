@@ -43,9 +43,13 @@ class Starter:
         self.socket = ours
         with theirs:
             command = [sys.executable, *flags, "-m", "tests.support.starter", str(theirs.fileno())]
-            self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+            self.process = subprocess.Popen(
+                command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
+            )
 
-    def start(self, argv: Sequence[str], environment: Mapping[str, str], directory: Path, log: int) -> Started:
+    def start(
+        self, argv: Sequence[str], environment: Mapping[str, str], directory: Path, log: int
+    ) -> Started:
         """Run ``python -m django`` with these arguments; what it prints goes to the descriptor ``log``."""
         order = json.dumps([list(argv), dict(environment), str(directory)]).encode()
         reading, writing = os.pipe()

@@ -37,7 +37,8 @@ SHORT = {"HORSIES_TEST_STALE_MS": "2500"}  # after which a worker that does not 
 def database_url() -> str:
     """Return the URL of the test database, as a process of its own needs it."""
     params = conninfo_to_dict(
-        "", **{k: v for k, v in connection.get_connection_params().items() if isinstance(v, str | int)}
+        "",
+        **{k: v for k, v in connection.get_connection_params().items() if isinstance(v, str | int)},
     )
     host, port = params.get("host", "localhost"), params.get("port", 5432)
     user, password = quote(str(params.get("user", ""))), quote(str(params.get("password", "")))
@@ -67,7 +68,9 @@ def as_a_service_manager_does(*, ignoring_hangups: bool = False) -> Iterator[Non
     if ignoring_hangups:
         wanted[signal.SIGHUP] = signal.SIG_IGN
     ignored = [
-        number for number in wanted if signal.getsignal(number) == signal.SIG_IGN or wanted[number] == signal.SIG_IGN
+        number
+        for number in wanted
+        if signal.getsignal(number) == signal.SIG_IGN or wanted[number] == signal.SIG_IGN
     ]
     before = {number: signal.signal(number, wanted[number]) for number in ignored}
     try:
@@ -114,11 +117,21 @@ class WorkerProcess:
         }
         cwd = Path(environment.get("CWD", ROOT))
         self.process: subprocess.Popen[bytes] | Started
-        if not (prefix or program or ignoring_hangups or environment.keys() & {"CWD", "PYTHONPATH"}):
+        if not (
+            prefix or program or ignoring_hangups or environment.keys() & {"CWD", "PYTHONPATH"}
+        ):
             with log.open("wb") as output:
-                self.process = starter().start((self.command, *options), variables, cwd, output.fileno())
+                self.process = starter().start(
+                    (self.command, *options), variables, cwd, output.fileno()
+                )
             return
-        command = [*prefix, sys.executable, *FLAGS, *(program or ("-m", "django", self.command)), *options]
+        command = [
+            *prefix,
+            sys.executable,
+            *FLAGS,
+            *(program or ("-m", "django", self.command)),
+            *options,
+        ]
         with log.open("wb") as output, as_a_service_manager_does(ignoring_hangups=ignoring_hangups):
             self.process = subprocess.Popen(
                 command,
@@ -136,7 +149,10 @@ class WorkerProcess:
 
     def ready(self) -> Self:
         """Wait until it says that it has started."""
-        wait_until(lambda: self.greeting in self.log or self.process.poll() is not None, f"{self.command} starts")
+        wait_until(
+            lambda: self.greeting in self.log or self.process.poll() is not None,
+            f"{self.command} starts",
+        )
         assert self.process.poll() is None, self.log
         return self
 
@@ -223,7 +239,13 @@ class Standing:
 
 
 standing = Standing()
-OF_WORKERS = ("horsies_workers", "horsies_heartbeats", "horsies_worker_states", "horsies_queues", "horsies_limits")
+OF_WORKERS = (
+    "horsies_workers",
+    "horsies_heartbeats",
+    "horsies_worker_states",
+    "horsies_queues",
+    "horsies_limits",
+)
 
 
 def uses_shared_worker(item: pytest.Item | None) -> bool:
@@ -231,7 +253,9 @@ def uses_shared_worker(item: pytest.Item | None) -> bool:
 
 
 @pytest.fixture
-def shared_worker(transactional_db: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
+def shared_worker(
+    transactional_db: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[WorkerProcess]:
     """Give a worker with one child process that runs for all tests of a file that use this fixture; they come first in it.
 
     It is for tests that look at what becomes of tasks. They may kill the child, and read what they caused in ``log``, which
@@ -249,7 +273,10 @@ def shared_worker(transactional_db: None, tmp_path_factory: pytest.TempPathFacto
     Group.objects.all().delete()
     try:
         running = Task.objects.filter(status="RUNNING")
-        wait_until(lambda: not running.exists() or shared.process.poll() is not None, "the test leaves nothing running")
+        wait_until(
+            lambda: not running.exists() or shared.process.poll() is not None,
+            "the test leaves nothing running",
+        )
         assert shared.process.poll() is None, "the test ended the worker of all"
     except BaseException:
         standing.stays = False
@@ -269,7 +296,12 @@ def script(worker: Start, tmp_path: Path) -> Start:
     def start(text: str, *options: str, **environment: str) -> WorkerProcess:
         path = tmp_path / "script.py"
         path.write_text(NOTE + text)
-        environment = {"RUNS": str(tmp_path / "runs"), "PYTHONPATH": str(ROOT), "CWD": str(tmp_path), **environment}
+        environment = {
+            "RUNS": str(tmp_path / "runs"),
+            "PYTHONPATH": str(ROOT),
+            "CWD": str(tmp_path),
+            **environment,
+        }
         return worker(*options, program=(str(path),), **environment)
 
     return start
@@ -309,7 +341,9 @@ def busy(worker: Start, server: Server, tmp_path: Path) -> Busy:
     """Give a function that starts a worker of that server and has it run a ``linger`` task; it returns both."""
 
     def start(*options: str, **environment: str) -> tuple[WorkerProcess, Lingering]:
-        process = worker(*(options or ["--processes=1"]), **{**server.environment, **environment}).ready()
+        process = worker(
+            *(options or ["--processes=1"]), **{**server.environment, **environment}
+        ).ready()
         task = Lingering(server, tmp_path / "one")
         task.runs()
         return process, task
@@ -319,7 +353,9 @@ def busy(worker: Start, server: Server, tmp_path: Path) -> Busy:
 
 def held_by(name: str) -> int:
     """Wait until a ``hold`` task of that name runs, and return the id of its process."""
-    group = wait_until(lambda: Group.objects.filter(name__startswith=f"{name}:").first(), f"{name} runs")
+    group = wait_until(
+        lambda: Group.objects.filter(name__startswith=f"{name}:").first(), f"{name} runs"
+    )
     return int(group.name.rpartition(":")[2])
 
 

@@ -44,9 +44,16 @@ def project(transactional_db: None, tmp_path: Path) -> Iterator[Project]:
     directory = tmp_path / "project"
     shutil.copytree(PROJECT, directory)
     with new_databases("thirdparty") as new_database:
-        made = Project(directory, "essays.settings", new_database(), MEDIA_ROOT=str(tmp_path / "media"))
+        made = Project(
+            directory, "essays.settings", new_database(), MEDIA_ROOT=str(tmp_path / "media")
+        )
         made.manage("check")
-        made.manage("makemigrations", "essays", *(["portraits"] if find_spec("pictures") else []), "--verbosity=0")
+        made.manage(
+            "makemigrations",
+            "essays",
+            *(["portraits"] if find_spec("pictures") else []),
+            "--verbosity=0",
+        )
         made.manage("migrate", "--verbosity=0")
         made.work()
         yield made
@@ -89,16 +96,27 @@ print(json.dumps(len(rows())))
 def test_wagtail_indexes_its_pages_in_a_worker(project: Project) -> None:
     """Naive: a task of Wagtail is refused, not found by the worker, or sent although its page was rolled back."""
     sent = project.tell(WRITE)
-    names = {"modelsearch.tasks.insert_or_update_object_task", "wagtail.tasks.update_reference_index_task"}
+    names = {
+        "modelsearch.tasks.insert_or_update_object_task",
+        "wagtail.tasks.update_reference_index_task",
+    }
     assert {name for name, _, _ in sent} == names
     assert {(queue, status) for _, queue, status in sent} == {("default", "PENDING")}
     nothing = {"gallop": [], "canter": [], "trot": []}
     assert project.tell(READ) == {"found": nothing, "about": 0, "statuses": ["PENDING"]}
     project.work()
-    assert project.tell(READ) == {"found": nothing | {"gallop": ["horses"]}, "about": 1, "statuses": ["COMPLETED"]}
+    assert project.tell(READ) == {
+        "found": nothing | {"gallop": ["horses"]},
+        "about": 1,
+        "statuses": ["COMPLETED"],
+    }
     assert project.tell(EDIT) > len(sent)
     project.work()
-    assert project.tell(READ) == {"found": nothing | {"trot": ["horses"]}, "about": 0, "statuses": ["COMPLETED"]}
+    assert project.tell(READ) == {
+        "found": nothing | {"trot": ["horses"]},
+        "about": 0,
+        "statuses": ["COMPLETED"],
+    }
 
 
 SAVE = """
@@ -128,10 +146,14 @@ print(json.dumps(paths))
 """
 
 
-@pytest.mark.skipif(not find_spec("pictures"), reason="django-pictures sends by Django's own tasks, since 6.0")
+@pytest.mark.skipif(
+    not find_spec("pictures"), reason="django-pictures sends by Django's own tasks, since 6.0"
+)
 def test_pictures_are_made_in_a_worker(project: Project) -> None:
     """Naive: nested tuples and lists are refused as arguments, or the queue that the app names is not served."""
-    assert project.tell(SAVE) == [["pictures.tasks.process_picture_with_django_tasks", "pictures", "PENDING"]]
+    assert project.tell(SAVE) == [
+        ["pictures.tasks.process_picture_with_django_tasks", "pictures", "PENDING"]
+    ]
     waiting = project.tell(LOOK)
     assert len(waiting) == 4
     assert not any(waiting.values())
@@ -140,4 +162,6 @@ def test_pictures_are_made_in_a_worker(project: Project) -> None:
     paths = project.tell(DELETE)
     project.work()
     assert not any(Path(path).exists() for path in paths)
-    assert [status for _, _, status in project.tell("print(json.dumps(rows()))")] == ["COMPLETED"] * 2
+    assert [status for _, _, status in project.tell("print(json.dumps(rows()))")] == [
+        "COMPLETED"
+    ] * 2

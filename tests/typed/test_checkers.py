@@ -23,7 +23,9 @@ MARK = re.compile(r"# error: (\S+) (\S+)$")
 MYPY = re.compile(r"^(\S+?):(\d+): error: (.*)  \[([\w-]+)\]$", re.MULTILINE)
 
 pytestmark = [
-    pytest.mark.skipif(find_spec(name) is None, reason=f"{name} is not installed: make types runs this")
+    pytest.mark.skipif(
+        find_spec(name) is None, reason=f"{name} is not installed: make types runs this"
+    )
     for name in ("build", "mypy", "pyright")
 ]
 
@@ -53,8 +55,12 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     alone = environment_of(wheel, directory / "alone", beside=False)
     beside = environment_of(wheel, directory / "beside", beside=True)
     for python in (alone, beside):
-        where = run(python, "-c", "import horsies_django; print(horsies_django.__file__)", cwd=project).stdout
-        assert Path(where.strip()).is_relative_to(python.parents[1]), "it is the installed one that is checked"
+        where = run(
+            python, "-c", "import horsies_django; print(horsies_django.__file__)", cwd=project
+        ).stdout
+        assert Path(where.strip()).is_relative_to(python.parents[1]), (
+            "it is the installed one that is checked"
+        )
     return Installed(project, alone, beside)
 
 
@@ -64,31 +70,45 @@ def marked(project: Path, checker: int, *, without: tuple[str, ...] = ()) -> set
     for path in sorted((project / "shop").glob("*.py")):
         for number, line in enumerate(path.read_text().splitlines(), 1):
             if path.name not in without and (mark := MARK.search(line)):
-                found |= {Found(path.name, number, code) for code in mark.group(checker).split(",") if code != "-"}
+                found |= {
+                    Found(path.name, number, code)
+                    for code in mark.group(checker).split(",")
+                    if code != "-"
+                }
     return found
 
 
 def differences(said: dict[Found, str], expected: set[Found]) -> list[str]:
     """Return what was said too much, and what was not said."""
     return [
-        f"{each.file}:{each.line} {each.code}: {said.get(each, 'missing')}" for each in sorted(said.keys() ^ expected)
+        f"{each.file}:{each.line} {each.code}: {said.get(each, 'missing')}"
+        for each in sorted(said.keys() ^ expected)
     ]
 
 
 @pytest.mark.parametrize(
     ("config", "stubs", "without"),
     [
-        pytest.param("mypy.ini", False, ("rows.py",), id="neither Django nor its stubs are installed"),
-        pytest.param("with_plugin.ini", True, (), id="with the plugin of django-stubs, also the columns"),
+        pytest.param(
+            "mypy.ini", False, ("rows.py",), id="neither Django nor its stubs are installed"
+        ),
+        pytest.param(
+            "with_plugin.ini", True, (), id="with the plugin of django-stubs, also the columns"
+        ),
     ],
 )
-def test_mypy_knows_the_types(installed: Installed, config: str, stubs: bool, without: tuple[str, ...]) -> None:
+def test_mypy_knows_the_types(
+    installed: Installed, config: str, stubs: bool, without: tuple[str, ...]
+) -> None:
     """Naive: py.typed is missing, a decorator answers Any, or importing the app while the plugin sets Django up fails."""
     python = installed.beside if stubs else sys.executable
     options = [] if stubs else [f"--python-executable={installed.alone}"]
     options += [f"--config-file={config}", f"--cache-dir={installed.project.parent / config}"]
     done = run(python, "-m", "mypy", *options, cwd=installed.project, timeout=280)
-    said = {Found(Path(file).name, int(line), code): words for file, line, words, code in MYPY.findall(done.stdout)}
+    said = {
+        Found(Path(file).name, int(line), code): words
+        for file, line, words, code in MYPY.findall(done.stdout)
+    }
     expected = marked(installed.project, 1, without=without)
     assert len(expected) > 35
     assert differences(said, expected) == [], done.stderr
@@ -99,7 +119,9 @@ def test_pyright_knows_the_types(installed: Installed) -> None:
     done = run(*command, cwd=installed.project, timeout=200)
     assert done.stdout.startswith("{"), done.stdout + done.stderr
     said = {
-        Found(Path(each["file"]).name, each["range"]["start"]["line"] + 1, each.get("rule", "")): each["message"]
+        Found(
+            Path(each["file"]).name, each["range"]["start"]["line"] + 1, each.get("rule", "")
+        ): each["message"]
         for each in json.loads(done.stdout)["generalDiagnostics"]
         if each["severity"] == "error"
     }

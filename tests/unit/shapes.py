@@ -89,7 +89,11 @@ def label(each: Any) -> str:
     """Return a short id of a case, the same in all processes."""
     if isinstance(each, set | frozenset):
         return f"{type(each).__name__} of {len(each)}"
-    return "a huge int" if isinstance(each, int) and abs(each) > 10**100 else ascii(each).partition(" at 0x")[0][:60]
+    return (
+        "a huge int"
+        if isinstance(each, int) and abs(each) > 10**100
+        else ascii(each).partition(" at 0x")[0][:60]
+    )
 
 
 def wire(annotation: Any, value: Any) -> Any:

@@ -78,11 +78,17 @@ def test_equal_arguments_have_one_digest_and_different_ones_have_others() -> Non
 def test_an_argument_counts_under_its_name_however_it_is_passed() -> None:
     shop = Shop()
     assert digest(7, function=shop.charge) == digest(order=7, function=shop.charge)
-    assert digest(7, function=functools.partial(of_a_client, "c")) == digest("c", 7, function=of_a_client)
-    assert digest("c", function=functools.partial(of_a_client, number=7)) == digest("c", 7, function=of_a_client)
+    assert digest(7, function=functools.partial(of_a_client, "c")) == digest(
+        "c", 7, function=of_a_client
+    )
+    assert digest("c", function=functools.partial(of_a_client, number=7)) == digest(
+        "c", 7, function=of_a_client
+    )
     assert digest(1, 2) != digest(2, 1)
     assert digest(1, 2, 3) != digest(1, 2, note=3)
-    assert digest(function=functools.partial(charge, 1)) != digest(function=functools.partial(charge, 2))
+    assert digest(function=functools.partial(charge, 1)) != digest(
+        function=functools.partial(charge, 2)
+    )
 
 
 ENDLESS: list[Any] = []
@@ -99,7 +105,9 @@ ENDLESS.append(ENDLESS)
         (Order(1, Decimal("nan")), "a Decimal must be finite"),
     ],
 )
-def test_an_argument_that_cannot_be_compared_is_named_with_what_to_do(value: Any, words: str) -> None:
+def test_an_argument_that_cannot_be_compared_is_named_with_what_to_do(
+    value: Any, words: str
+) -> None:
     assert words in str(error_of(digest, value))
 
 
@@ -123,7 +131,9 @@ def test_a_builtin_without_a_signature_can_be_a_step() -> None:
     assert result_shape(max).encode(3, "") == 3
 
 
-@pytest.mark.parametrize("function", [Shop().charge, Shop.charge, of_a_client, functools.partial(of_a_client, 1)])
+@pytest.mark.parametrize(
+    "function", [Shop().charge, Shop.charge, of_a_client, functools.partial(of_a_client, 1)]
+)
 def test_a_result_is_stored_by_the_annotation_of_the_function(function: Callable[..., Any]) -> None:
     """The annotation of a parameter may exist for type checkers alone."""
     shape = result_shape(function)

@@ -20,7 +20,9 @@ QUEUES = ("a", "b", "c")
 SMALL = st.none() | st.integers(0, 4)
 LEVELS = st.builds(Limits, st.sampled_from([1, 50]), SMALL, SMALL, SMALL, SMALL)
 PARTS = st.sampled_from([None, "p", "q"])
-HELD = st.lists(st.builds(Holding, st.sampled_from(QUEUES), PARTS, st.booleans(), st.booleans()), max_size=8)
+HELD = st.lists(
+    st.builds(Holding, st.sampled_from(QUEUES), PARTS, st.booleans(), st.booleans()), max_size=8
+)
 BUDGETS = st.builds(
     Budget, st.integers(0, 5), st.integers(0, 5), st.integers(0, 3), st.none() | st.integers(0, 8), SMALL, st.booleans()
 )  # fmt: skip
@@ -50,7 +52,8 @@ def full_levels(task: Waiting, taken: list[Waiting], world: dict[str, Any]) -> l
 
     def load(holdings: list[Holding], *, part: bool) -> int:
         return sum(
-            one.queue == task.queue and (not part or one.partition == task.partition) for one in [*holdings, *taken]
+            one.queue == task.queue and (not part or one.partition == task.partition)
+            for one in [*holdings, *taken]
         )
 
     of_queue = sum(one.queue == task.queue for one in taken)
@@ -62,7 +65,11 @@ def full_levels(task: Waiting, taken: list[Waiting], world: dict[str, Any]) -> l
         ("worker", load(mine, part=False), limit.local_limit),
     ]
     if task.partition is not None:
-        together = None if limit.partition_local_limit is None else limit.partition_local_limit * world["workers"]
+        together = (
+            None
+            if limit.partition_local_limit is None
+            else limit.partition_local_limit * world["workers"]
+        )
         levels += [
             ("partition", load(held, part=True), least(limit.partition_max_concurrency, together)),
             ("partition here", load(mine, part=True), limit.partition_local_limit),
@@ -71,13 +78,17 @@ def full_levels(task: Waiting, taken: list[Waiting], world: dict[str, Any]) -> l
 
 
 def line(world: dict[str, Any]) -> list[Waiting]:
-    return order((task for task in world["waiting"] if task.queue in world["limits"]), world["limits"])
+    return order(
+        (task for task in world["waiting"] if task.queue in world["limits"]), world["limits"]
+    )
 
 
 @pytest.mark.thorough
 @CALM
 @given(WORLDS)
-def test_each_task_taken_had_room_each_left_had_not_and_what_is_parked_starts_nowhere(world: dict[str, Any]) -> None:
+def test_each_task_taken_had_room_each_left_had_not_and_what_is_parked_starts_nowhere(
+    world: dict[str, Any],
+) -> None:
     """Walks along the line and counts everything anew at each task: slow, plain, and without any arithmetic of rooms."""
     found, budget = allot(**world), world["budget"]
     slots, buffer = {"sync": budget.sync, "async": budget.async_}, budget.buffer

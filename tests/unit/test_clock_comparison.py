@@ -20,7 +20,17 @@ from horsies_django.worker.maintenance.clock import ClockComparison
         (1_029.5, 12.5, 19.5, 20.0),
         (1_000.0, 3_610.0, 3_610.0, -3_600.0),
     ],
-    ids=["even", "ahead", "behind", "forward", "back", "slow", "slow to answer", "slow and forward", "stood still"],
+    ids=[
+        "even",
+        "ahead",
+        "behind",
+        "forward",
+        "back",
+        "slow",
+        "slow to answer",
+        "slow and forward",
+        "stood still",
+    ],
 )
 def test_only_a_jump_is_seen(moment: float, asked: float, answered: float, jump: float) -> None:
     clock = ClockComparison(tolerance=1.0)

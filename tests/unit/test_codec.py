@@ -15,7 +15,13 @@ from django.utils.functional import lazy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from horsies_django.core.codec import ArgumentsCodec, CodecError, PlainArguments, ResultCodec, encode_error
+from horsies_django.core.codec import (
+    ArgumentsCodec,
+    CodecError,
+    PlainArguments,
+    ResultCodec,
+    encode_error,
+)
 from horsies_django.core.errors import OperationalErrorCode, TaskDefinitionError
 from horsies_django.core.results import TaskError, TaskResult
 from tests.support.sizes import examples
@@ -83,7 +89,10 @@ def test_what_was_sent_is_ready_for_the_call_by_position_where_it_has_to_be() ->
     def gap(a: int = 1, b: int = 2, /) -> None: ...
 
     assert WELCOME.decode('{"user_id": 7}') == ([], {"user_id": 7})
-    assert WELCOME.decode(b'{"lang": "\xc3\xa7", "user_id": 7}') == ([], {"user_id": 7, "lang": "ç"})
+    assert WELCOME.decode(b'{"lang": "\xc3\xa7", "user_id": 7}') == (
+        [],
+        {"user_id": 7, "lang": "ç"},
+    )
     assert MIXED.decode('{"a":1,"b":5,"c":6,"d":7}') == ([1, 5], {"c": 6, "d": 7})
     assert ArgumentsCodec.of(gap).decode('{"b":9}') == ([1, 9], {})
     assert ArgumentsCodec.of(nothing).decode("{}") == ([], {})
@@ -122,7 +131,9 @@ def test_a_call_that_does_not_fit_is_refused_in_pythons_words_with_the_signature
     st.lists(st.just(1), max_size=5),
     st.dictionaries(st.sampled_from("abcde"), st.just(1)),
 )
-def test_a_call_fits_exactly_when_python_says_so(function: Any, args: list[int], kwargs: dict[str, int]) -> None:
+def test_a_call_fits_exactly_when_python_says_so(
+    function: Any, args: list[int], kwargs: dict[str, int]
+) -> None:
     try:
         inspect.signature(function).bind(*args, **kwargs)
         fits = True
@@ -140,7 +151,9 @@ def test_an_error_names_the_place_deep_inside() -> None:
     error = refusal(BILL, Order(1, [Line(1.0), Line(2.0), Line(3.0), Line(float("nan"))]))
     assert str(error) == "argument 'order.lines[3].price': NaN is not valid JSON"
     assert (error.path, error.kind) == ("order.lines[3].price", "value")
-    assert str(refusal(BILL, Order(1, []), note={"a b": [0, {1: 2}]})).startswith("argument 'note[key 1][1]': a key is")
+    assert str(refusal(BILL, Order(1, []), note={"a b": [0, {1: 2}]})).startswith(
+        "argument 'note[key 1][1]': a key is"
+    )
 
 
 @pytest.mark.parametrize(
@@ -155,18 +168,35 @@ def test_an_error_names_the_place_deep_inside() -> None:
         lambda: refusal(PRICES, {"secret\x00": 1}),
         lambda: refusal(BILL, Order(1, []), note={"secret": {"secret": Customer()}}),
     ],
-    ids=["value", "stored value", "argument", "field", "stored key", "key", "bad key", "key of plain JSON"],
+    ids=[
+        "value",
+        "stored value",
+        "argument",
+        "field",
+        "stored key",
+        "key",
+        "bad key",
+        "key of plain JSON",
+    ],
 )
-def test_an_error_never_shows_values_or_keys_of_data_because_logs_read_it(refused: Callable[[], CodecError]) -> None:
+def test_an_error_never_shows_values_or_keys_of_data_because_logs_read_it(
+    refused: Callable[[], CodecError],
+) -> None:
     """Naive: an address that is a key, or the name of an argument that another release had, is written into each log."""
     error = refused()
     assert "secret" not in f"{error} {error.path}"
 
 
 def test_a_model_instance_is_refused_whatever_is_declared() -> None:
-    assert str(refusal(WELCOME, Customer())) == "argument 'user_id' is a model instance (Customer): pass user_id.pk"
+    assert (
+        str(refusal(WELCOME, Customer()))
+        == "argument 'user_id' is a model instance (Customer): pass user_id.pk"
+    )
     error = refusal(BILL, Order(1, [Customer()]))  # type: ignore[list-item]
-    assert str(error) == "argument 'order.lines[0]' is a model instance (Customer): pass order.lines[0].pk"
+    assert (
+        str(error)
+        == "argument 'order.lines[0]' is a model instance (Customer): pass order.lines[0].pk"
+    )
     assert refusal(BILL, Order(1, []), note=[{"who": Customer()}]).path == "note[0][key 1]"
 
 
@@ -176,17 +206,29 @@ def test_a_model_instance_is_refused_whatever_is_declared() -> None:
         (WELCOME, "[1]", "arguments: expected an object, got list"),
         (WELCOME, "null", "arguments: expected an object, got NoneType"),
         (WELCOME, "{", "arguments: the stored text is not JSON: "),
-        (WELCOME, '{"user_id": NaN}', "arguments: the stored text is not JSON: NaN is not valid JSON"),
+        (
+            WELCOME,
+            '{"user_id": NaN}',
+            "arguments: the stored text is not JSON: NaN is not valid JSON",
+        ),
         (WELCOME, "[" * 200_000, "arguments: it is nested more than 200 levels deep"),
         (WELCOME, '{"user_id": 1.0}', "argument 'user_id': expected int, got float"),
         (WELCOME, b"\xff", "arguments: the stored text is not JSON: "),
-        (WELCOME, '{"user_id": 1, "secret": 2}', "welcome() was sent an argument that it does not take;"),
+        (
+            WELCOME,
+            '{"user_id": 1, "secret": 2}',
+            "welcome() was sent an argument that it does not take;",
+        ),
         (WELCOME, '{"lang": "en"}', "welcome() missing a required argument: 'user_id';"),
         (GREET, '{"name": "Ann"}', "as tasks of django.tasks are sent"),
         (GREET, '{"args": {}, "kwargs": []}', "as tasks of django.tasks are sent"),
         (GREET, '{"args": [], "kwargs": {}}', "missing a required argument"),
         (GREET, '{"args": [NaN], "kwargs": {}}', "is not JSON"),
-        (GREET, '{"args": ["Ann"], "kwargs": {"secret": 1}}', "greet() was sent an argument that it does not take;"),
+        (
+            GREET,
+            '{"args": ["Ann"], "kwargs": {"secret": 1}}',
+            "greet() was sent an argument that it does not take;",
+        ),
     ],
 )
 def test_stored_text_that_is_no_such_call_is_refused_without_naming_what_is_in_it(
@@ -284,12 +326,24 @@ def test_a_value_and_one_that_the_task_has_wrapped_share_an_envelope() -> None:
     [
         (COUNT, "3", "type", "result: expected int, got str"),
         (QUIET, 1, "type", "result: expected None, got int"),
-        (TOTAL, Total([1.0, float("inf")]), "value", "result 'lines[1]': Infinity is not valid JSON"),
+        (
+            TOTAL,
+            Total([1.0, float("inf")]),
+            "value",
+            "result 'lines[1]': Infinity is not valid JSON",
+        ),
         (COUNT, Customer(), "type", "result is a model instance (Customer): return its pk"),
-        (TOTAL, Total([Customer()]), "type", "result 'lines[0]' is a model instance (Customer): return its pk"),  # type: ignore[list-item]
+        (
+            TOTAL,
+            Total([Customer()]),
+            "type",
+            "result 'lines[0]' is a model instance (Customer): return its pk",
+        ),  # type: ignore[list-item]
     ],
 )
-def test_only_a_return_of_another_type_is_a_mismatch(codec: ResultCodec, value: Any, kind: str, said: str) -> None:
+def test_only_a_return_of_another_type_is_a_mismatch(
+    codec: ResultCodec, value: Any, kind: str, said: str
+) -> None:
     error = error_of(codec.encode_ok, value)
     assert (error.kind, str(error)) == (kind, said)
 
@@ -304,7 +358,10 @@ def test_only_a_return_of_another_type_is_a_mismatch(codec: ResultCodec, value: 
         ("{", "result: the stored text is not JSON"),
         ({"err": None}, "result: the stored error has no error_code"),
         ({"err": {"message": "x"}}, "result: the stored error has no error_code"),
-        ({"err": {"error_code": "X", "exception": "x"}}, "result 'exception': the stored exception is not an object"),
+        (
+            {"err": {"error_code": "X", "exception": "x"}},
+            "result 'exception': the stored exception is not an object",
+        ),
     ],
 )
 def test_a_stored_result_that_cannot_be_read_says_why(envelope: Any, problem: str) -> None:
@@ -335,7 +392,9 @@ def test_a_name_defined_after_the_task_is_found_at_the_first_use() -> None:
 def test_a_name_that_is_never_defined_is_an_error_at_each_use_and_when_checked() -> None:
     codec, result = ArgumentsCodec.of(never), ResultCodec.of(never)
     undefined = "name 'Nowhere' is not defined"
-    with pytest.raises(TaskDefinitionError, match=f"cannot be resolved: {undefined}. Define or import"):
+    with pytest.raises(
+        TaskDefinitionError, match=f"cannot be resolved: {undefined}. Define or import"
+    ):
         codec.resolve()
     assert result.wraps_result
     for _ in range(2):
@@ -347,7 +406,12 @@ def test_a_name_that_is_never_defined_is_an_error_at_each_use_and_when_checked()
 
 @pytest.mark.promise("S3.8")
 def test_an_error_comes_back_with_its_code_and_all_it_carried() -> None:
-    own = TaskError("MAILBOX_FULL", "no room", data={"left": 0}, exception={"type": "OSError", "traceback": "..."})
+    own = TaskError(
+        "MAILBOX_FULL",
+        "no room",
+        data={"left": 0},
+        exception={"type": "OSError", "traceback": "..."},
+    )
     built_in = TaskError.built_in(OperationalErrorCode.WORKER_CRASHED, "gone")
     for error in (own, built_in):
         assert COUNT.decode(encode_error(error)) == TaskResult(err=error)
@@ -366,15 +430,33 @@ LOOP: list[Any] = []
 LOOP.append(LOOP)
 
 
-def test_data_that_is_no_json_is_kept_as_its_repr_with_a_note_and_never_stops_an_error_from_being_stored() -> None:
+def test_data_that_is_no_json_is_kept_as_its_repr_with_a_note_and_never_stops_an_error_from_being_stored() -> (
+    None
+):
     found = stored_error(TaskError("X", "no room", data={"at": dt.date(2026, 1, 2)}))
     assert found["data"] == "{'at': datetime.date(2026, 1, 2)}"
-    assert found["message"].startswith("no room\n(data is stored as its repr, because it is not plain JSON: ")
+    assert found["message"].startswith(
+        "no room\n(data is stored as its repr, because it is not plain JSON: "
+    )
     assert "got date" in found["message"]
-    for data in (float("nan"), "a\x00b", "\udc80", {1: 2}, {"\x00": 1}, {1, 2}, 10**5000, LOOP, object(), Customer()):
+    for data in (
+        float("nan"),
+        "a\x00b",
+        "\udc80",
+        {1: 2},
+        {"\x00": 1},
+        {1, 2},
+        10**5000,
+        LOOP,
+        object(),
+        Customer(),
+    ):
         assert isinstance(stored_error(TaskError("X", data=data))["data"], str)
     assert len(stored_error(TaskError("X", data=b"x" * 100_000))["data"]) < 11_000
-    assert stored_error(TaskError("X", data=Hostile(a=1)))["data"] == "<Hostile whose repr fails: RuntimeError>"
+    assert (
+        stored_error(TaskError("X", data=Hostile(a=1)))["data"]
+        == "<Hostile whose repr fails: RuntimeError>"
+    )
 
 
 def test_what_postgresql_cannot_hold_or_is_not_what_a_field_declares_is_made_visible() -> None:
@@ -389,8 +471,18 @@ def test_what_postgresql_cannot_hold_or_is_not_what_a_field_declares_is_made_vis
 
 
 ANYTHING = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()) | st.binary() | st.dates(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters()) | st.integers(), inner) | st.tuples(inner),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(st.characters())
+    | st.binary()
+    | st.dates(),
+    lambda inner: (
+        st.lists(inner)
+        | st.dictionaries(st.text(st.characters()) | st.integers(), inner)
+        | st.tuples(inner)
+    ),
     max_leaves=5,
 )
 

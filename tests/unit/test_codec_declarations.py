@@ -83,40 +83,73 @@ Twice = enum.Enum("Twice", {"A": 1, "B": "1\x00"})
 Empty = enum.Enum("Empty", {})
 REFUSED: list[tuple[Any, str]] = [
     (bytearray, "here: bytearray may change: write bytes"),
-    (Callable[[int], str], "is code, which cannot be sent: write str and pass the name of what to call"),
+    (
+        Callable[[int], str],
+        "is code, which cannot be sent: write str and pass the name of what to call",
+    ),
     (os.PathLike, "here: PathLike is a path: write pathlib.Path"),
     (Set[str], "here: Set[str] may be many types: write set[str]"),
     (SecretStr | str, "SecretStr | str cannot be told apart"),
-    (ByteSize, "here: ByteSize is refused by pydantic: only types that are text in its JSON schema can be declared"),
+    (
+        ByteSize,
+        "here: ByteSize is refused by pydantic: only types that are text in its JSON schema can be declared",
+    ),
     (Annotated[Any, Discriminator(3)], "here: Any is refused by pydantic: "),
     (T, "here: T stands for a type that is not known here: write the type itself"),
     (object, "here: object says nothing about the value: write Any for any plain JSON value"),
     (type[int], "here: type[int] is a class, which cannot be sent: write str and pass its name"),
     (tuple, "here: tuple does not say what is in it: write tuple[int, str], or tuple[Any, ...]"),
-    (dict[int, str], "here: dict[int, str] has keys that are not str, as all keys in JSON are: write dict[str, str]"),
+    (
+        dict[int, str],
+        "here: dict[int, str] has keys that are not str, as all keys in JSON are: write dict[str, str]",
+    ),
     (Sequence[int], "here: Sequence[int] may be many types: write list[int] and pass list(...)"),
     (Mapping[str, int], "here: Mapping[str, int] may be many types: write dict[str, int]"),
-    (Customer, "here: Customer is a model, whose row may change before the task runs: annotate int and send its pk"),
-    (Elder, "here: Elder is not a model of pydantic 2: use pydantic 2.8 or newer, or write a dataclass"),
+    (
+        Customer,
+        "here: Customer is a model, whose row may change before the task runs: annotate int and send its pk",
+    ),
+    (
+        Elder,
+        "here: Elder is not a model of pydantic 2: use pydantic 2.8 or newer, or write a dataclass",
+    ),
     (complex, "here: complex cannot be encoded as JSON: write a dataclass, or send a key"),
     (TaskResult[int], "is a result: use it only as the return annotation of a task"),
     (Holder, "here, field 'tags' of Holder: bytearray may change: write bytes"),
-    (Secret, "here: Secret cannot be built from its fields alone, because of 'key': write a dataclass without InitVar"),
-    (Handmade, "here: Handmade cannot be built from its fields alone, because of 'text', 'x': write a dataclass"),
-    (Blob, "here: a member of Blob: a value is bytes, which JSON cannot hold: use bool, int, float or str"),
-    (Twice, "here: a member of Twice: a value cannot be encoded as JSON (the text has a NUL byte (\\x00), which"),
+    (
+        Secret,
+        "here: Secret cannot be built from its fields alone, because of 'key': write a dataclass without InitVar",
+    ),
+    (
+        Handmade,
+        "here: Handmade cannot be built from its fields alone, because of 'text', 'x': write a dataclass",
+    ),
+    (
+        Blob,
+        "here: a member of Blob: a value is bytes, which JSON cannot hold: use bool, int, float or str",
+    ),
+    (
+        Twice,
+        "here: a member of Twice: a value cannot be encoded as JSON (the text has a NUL byte (\\x00), which",
+    ),
     (Empty, "here: Empty has no members: write an Enum with members"),
     (Literal["red", Color.RED], "has values that are the same in JSON: keep one of them"),
 ]
 
 
 @pytest.mark.parametrize(("annotation", "message"), REFUSED, ids=label)
-def test_a_type_that_cannot_travel_is_refused_with_what_to_write(annotation: Any, message: str) -> None:
+def test_a_type_that_cannot_travel_is_refused_with_what_to_write(
+    annotation: Any, message: str
+) -> None:
     assert message in undeclarable(annotation)
 
 
 STRING, NUMBER = "both are stored as a string", "both are stored as a number"
-LIST, OBJECT, VALUE = "both are stored as a list", "both are stored as an object", "both may be the same JSON value"
+LIST, OBJECT, VALUE = (
+    "both are stored as a list",
+    "both are stored as an object",
+    "both may be the same JSON value",
+)
 FIELDS = "their fields do not tell them apart: give each a field"
 AMBIGUOUS: list[tuple[Any, str, str]] = [
     (dt.date | str, "date | str", f"{STRING}): declare one of them"),
@@ -134,7 +167,9 @@ AMBIGUOUS: list[tuple[Any, str, str]] = [
 
 
 @pytest.mark.parametrize(("annotation", "members", "why"), AMBIGUOUS, ids=label)
-def test_a_union_that_cannot_be_read_back_is_refused_with_the_reason(annotation: Any, members: str, why: str) -> None:
+def test_a_union_that_cannot_be_read_back_is_refused_with_the_reason(
+    annotation: Any, members: str, why: str
+) -> None:
     assert f"{members} cannot be told apart when read back ({why}" in undeclarable(annotation)
 
 
@@ -172,7 +207,16 @@ def test_what_has_no_text_is_not_checked() -> None:
         pass
 
     Moved.__module__, Moved.__qualname__ = "datetime", "date"
-    for annotation in (Any, Local, list[Local], Moved, "Payment", Literal[Color.RED], Literal["x" * 2_000], 3):
+    for annotation in (
+        Any,
+        Local,
+        list[Local],
+        Moved,
+        "Payment",
+        Literal[Color.RED],
+        Literal["x" * 2_000],
+        3,
+    ):
         assert text_of(annotation) is None
 
 
@@ -215,7 +259,10 @@ def test_a_text_computes_no_attribute_of_a_module_or_a_class() -> None:
 
 def test_a_problem_says_where_and_which_types_and_no_value() -> None:
     assert problem("dict[str, int]", '{"amount": 12}') is None
-    assert problem("dict[str, int]", '{"amount": "12 EUR"}') == "data[key 1] does not fit: expected int, got str"
+    assert (
+        problem("dict[str, int]", '{"amount": "12 EUR"}')
+        == "data[key 1] does not fit: expected int, got str"
+    )
     assert problem("int", '"secret"') == "data does not fit: expected int, got str"
     assert problem(f"{__name__}.Payment", '{"amount": 1}') is None
     assert "data.amount does not fit" in (problem(f"{__name__}.Payment", '{"amount": "1"}') or "")
@@ -350,9 +397,24 @@ def test_a_model_is_stored_as_the_json_of_its_own_schema() -> None:
 @pytest.mark.parametrize(
     ("annotation", "stored", "path", "problem"),
     [
-        (Order, {"number": "many"}, "x.number", "Order refused it: Input should be a valid integer"),
-        (Order, {"number": 1, "lines": [{"sku": "a"}, {"sku": 5}]}, "x.lines[1].sku", "valid string"),
-        (Order, {"number": 1, "by_name": {"no name": {"sku": 5}}}, "x.by_name[key].sku", "valid string"),
+        (
+            Order,
+            {"number": "many"},
+            "x.number",
+            "Order refused it: Input should be a valid integer",
+        ),
+        (
+            Order,
+            {"number": 1, "lines": [{"sku": "a"}, {"sku": 5}]},
+            "x.lines[1].sku",
+            "valid string",
+        ),
+        (
+            Order,
+            {"number": 1, "by_name": {"no name": {"sku": 5}}},
+            "x.by_name[key].sku",
+            "valid string",
+        ),
         (Order, {"number": "x", "lines": 5}, "x.number", "(and 1 more)"),
         (Order, "text", "x", "Order refused it"),
         (list[Parcel], [{"line": {"sku": "a", "count": 0}}], "x[0].line.count", "greater than 0"),
@@ -384,7 +446,9 @@ def test_stored_data_that_a_model_refuses_have_a_position(
     ],
     ids=label,
 )  # fmt: skip
-def test_a_model_that_could_not_be_read_back_is_not_sent(annotation: Any, value: Any, message: str) -> None:
+def test_a_model_that_could_not_be_read_back_is_not_sent(
+    annotation: Any, value: Any, message: str
+) -> None:
     """Naive: only the class is checked; what was assigned to a field later fails the task, at the worker."""
     assert message in str(refusal(annotation, value))
 
@@ -397,11 +461,15 @@ def test_a_subclass_that_adds_no_field_comes_back_as_its_base() -> None:
 
 
 def test_two_models_without_a_discriminator_are_refused_with_what_to_write() -> None:
-    with pytest.raises(UnsupportedType, match=r"Annotated\[Cat \| Dog, Field\(discriminator='kind'\)\]"):
+    with pytest.raises(
+        UnsupportedType, match=r"Annotated\[Cat \| Dog, Field\(discriminator='kind'\)\]"
+    ):
         shape_of(Cat | Dog, "here")
 
 
-def test_a_root_model_and_a_model_with_its_own_serializer_are_not_taken_for_objects_in_a_union() -> None:
+def test_a_root_model_and_a_model_with_its_own_serializer_are_not_taken_for_objects_in_a_union() -> (
+    None
+):
     """Naive: every model is an object: a list then is read by the other member, or by none."""
 
     class Short(BaseModel):
@@ -455,6 +523,11 @@ def test_a_project_without_models_never_imports_pydantic() -> None:
         "except UnsupportedType: print('pydantic' in sys.modules)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
     )
     assert done.stdout == "[{'x': 1, 'y': 0}]\nFalse\n"

@@ -54,15 +54,37 @@ def test_every_json_value_comes_back_as_it_was(args: list[Any], kwargs: dict[str
     assert result.decode(result.encode_ok([args, kwargs])).ok == [args, kwargs]
 
 
-ODD = [Word.A, Name.B, Level.LOW, Text("text"), b"bytes", Color.RED, math.nan, math.inf, "\x00", "\ud800"]
-NO_JSON = [dt.date(2030, 1, 1), decimal.Decimal(1), uuid.UUID(int=1), {1, 2}, object(), Customer(), 1j, b"\xff"]
+ODD = [
+    Word.A,
+    Name.B,
+    Level.LOW,
+    Text("text"),
+    b"bytes",
+    Color.RED,
+    math.nan,
+    math.inf,
+    "\x00",
+    "\ud800",
+]
+NO_JSON = [
+    dt.date(2030, 1, 1),
+    decimal.Decimal(1),
+    uuid.UUID(int=1),
+    {1, 2},
+    object(),
+    Customer(),
+    1j,
+    b"\xff",
+]
 LOOSE = st.recursive(
     PLAIN | st.sampled_from(ODD) | st.sampled_from(NO_JSON),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.tuples(inner, inner)
         | st.lists(inner, max_size=2).map(collections.deque)
-        | st.dictionaries(TEXT | st.integers() | st.sampled_from([Name.B, b"key"]), inner, max_size=3)
+        | st.dictionaries(
+            TEXT | st.integers() | st.sampled_from([Name.B, b"key"]), inner, max_size=3
+        )
         | st.dictionaries(TEXT, inner, max_size=2).map(types.MappingProxyType)
     ),
     max_leaves=8,
@@ -78,9 +100,13 @@ def test_whatever_is_sent_is_strict_json_or_refused(value: Any) -> None:
     except CodecError:
         return
     text.encode()
-    found = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))["args"][0]
+    found = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))["args"][
+        0
+    ]
     assert "\x00" not in json.dumps(found, ensure_ascii=False)
-    assert ANYTHING.encode([found], {}) == text, "what is stored stays the same when it is sent again"
+    assert ANYTHING.encode([found], {}) == text, (
+        "what is stored stays the same when it is sent again"
+    )
 
 
 @pytest.mark.parametrize(
@@ -126,7 +152,10 @@ def test_what_resembles_json_becomes_json(value: Any, stored: Any) -> None:
     [
         (lambda value: value, "user"),
         (lambda value: {"x": [1, value]}, "user[key 1][1]"),
-        (lambda value: types.MappingProxyType({"x": (1, collections.deque([value]))}), "user[key 1][1][0]"),
+        (
+            lambda value: types.MappingProxyType({"x": (1, collections.deque([value]))}),
+            "user[key 1][1][0]",
+        ),
     ],
     ids=["itself", "in JSON", "in what resembles JSON"],
 )

@@ -83,22 +83,36 @@ def tried(convert: Callable[[Any, str], Any], value: Any) -> tuple[Any, CodecErr
 def containers(inner: st.SearchStrategy[Typed]) -> st.SearchStrategy[Typed]:
     """Build containers of generated types, each with the strategy of its values."""
     lists = inner.map(lambda typed: (list[typed[0]], st.lists(typed[1], max_size=3)))
-    dicts = inner.map(lambda typed: (dict[str, typed[0]], st.dictionaries(TEXT, typed[1], max_size=3)))
-    rows = inner.map(lambda typed: (tuple[typed[0], ...], st.lists(typed[1], max_size=3).map(tuple)))
-    pairs = st.tuples(inner, inner).map(lambda two: (tuple[two[0][0], two[1][0]], st.tuples(two[0][1], two[1][1])))
+    dicts = inner.map(
+        lambda typed: (dict[str, typed[0]], st.dictionaries(TEXT, typed[1], max_size=3))
+    )
+    rows = inner.map(
+        lambda typed: (tuple[typed[0], ...], st.lists(typed[1], max_size=3).map(tuple))
+    )
+    pairs = st.tuples(inner, inner).map(
+        lambda two: (tuple[two[0][0], two[1][0]], st.tuples(two[0][1], two[1][1]))
+    )
     unions = st.lists(inner, min_size=2, max_size=3).map(
-        lambda some: (Union[tuple(typed[0] for typed in some)], st.one_of(*(typed[1] for typed in some)))  # noqa: UP007
+        lambda some: (
+            Union[tuple(typed[0] for typed in some)],  # noqa: UP007
+            st.one_of(*(typed[1] for typed in some)),
+        )
     )
     return lists | dicts | rows | pairs | unions
 
 
-TYPES: st.SearchStrategy[Typed] = st.recursive(st.sampled_from(list(SCALARS.items())), containers, max_leaves=4)
+TYPES: st.SearchStrategy[Typed] = st.recursive(
+    st.sampled_from(list(SCALARS.items())), containers, max_leaves=4
+)
 
 
 def through_jsonb(stored: Any) -> Any:
     """Return JSON data as PostgreSQL's jsonb gives it back: keys in its order, numbers as it writes them."""
     if isinstance(stored, dict):
-        return {key: through_jsonb(stored[key]) for key in sorted(stored, key=lambda key: (len(key.encode()), key))}
+        return {
+            key: through_jsonb(stored[key])
+            for key in sorted(stored, key=lambda key: (len(key.encode()), key))
+        }
     if isinstance(stored, list):
         return [through_jsonb(each) for each in stored]
     if isinstance(stored, float):
@@ -111,13 +125,17 @@ def through_text(stored: Any) -> Any:
     return json.loads(json.dumps(stored, allow_nan=False, ensure_ascii=False).encode())
 
 
-@pytest.mark.parametrize("annotation", [*SCALARS, TYPES], ids=lambda found: "any" if found is TYPES else str(found))
+@pytest.mark.parametrize(
+    "annotation", [*SCALARS, TYPES], ids=lambda found: "any" if found is TYPES else str(found)
+)
 @given(data=st.data())
 @CALM
 def test_a_value_of_each_declarable_type_comes_back_through_json_and_through_jsonb(
     annotation: Any, data: st.DataObject
 ) -> None:
-    annotation, values = data.draw(TYPES) if annotation is TYPES else (annotation, SCALARS[annotation])
+    annotation, values = (
+        data.draw(TYPES) if annotation is TYPES else (annotation, SCALARS[annotation])
+    )
     if (shape := shape_if_declarable(annotation)) is None:
         return
     value = data.draw(values)
@@ -125,7 +143,9 @@ def test_a_value_of_each_declarable_type_comes_back_through_json_and_through_jso
     found, back = shape.decode(stored, "x"), shape.decode(through_jsonb(stored), "x")
     assert found == back == value
     assert type(found) is type(value)
-    assert type(back) is type(value) or annotation is Any or annotation not in SCALARS  # a number of any JSON
+    assert (
+        type(back) is type(value) or annotation is Any or annotation not in SCALARS
+    )  # a number of any JSON
 
 
 @given(value=st.datetimes(timezones=st.timezones()))
@@ -134,10 +154,19 @@ def test_a_moment_of_any_time_zone_keeps_its_clock_and_its_offset(value: dt.date
     # Compared by parts: Python calls two zones' moments unequal wherever a clock is set back.
     shape = shape_of(dt.datetime, "here")
     back = shape.decode(shape.encode(value, "x"), "x")
-    assert (back.replace(tzinfo=None), back.utcoffset()) == (value.replace(tzinfo=None, fold=0), value.utcoffset())
+    assert (back.replace(tzinfo=None), back.utcoffset()) == (
+        value.replace(tzinfo=None, fold=0),
+        value.utcoffset(),
+    )
 
 
-ANYTHING = st.one_of(*SCALARS.values()) | st.floats() | st.binary() | st.text(st.characters()) | st.sets(st.integers())
+ANYTHING = (
+    st.one_of(*SCALARS.values())
+    | st.floats()
+    | st.binary()
+    | st.text(st.characters())
+    | st.sets(st.integers())
+)
 
 
 @given(typed=TYPES, value=ANYTHING)
@@ -155,7 +184,9 @@ def test_a_value_of_any_kind_is_refused_or_comes_back_equal(typed: Typed, value:
 
 @given(typed=TYPES, stored=PLAIN)
 @CALM
-def test_json_of_any_kind_is_read_as_the_declared_type_or_refused(typed: Typed, stored: Any) -> None:
+def test_json_of_any_kind_is_read_as_the_declared_type_or_refused(
+    typed: Typed, stored: Any
+) -> None:
     if (shape := shape_if_declarable(typed[0])) is None:
         return
     value, error = tried(shape.decode, stored)

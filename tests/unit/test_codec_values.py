@@ -163,13 +163,21 @@ STORED: list[tuple[Any, Any, str]] = [
 
 
 @pytest.mark.parametrize(("annotation", "value", "text"), STORED, ids=label)
-def test_a_value_of_its_declared_type_is_stored_as_ever_and_comes_back(annotation: Any, value: Any, text: str) -> None:
+def test_a_value_of_its_declared_type_is_stored_as_ever_and_comes_back(
+    annotation: Any, value: Any, text: str
+) -> None:
     def call(value): ...  # type: ignore[no-untyped-def]
 
     call.__annotations__ = {"value": annotation, "return": annotation}
     arguments, result = ArgumentsCodec.of(call), ResultCodec.of(call)
-    assert (arguments.encode((value,), {}), result.encode_ok(value)) == (f'{{"value":{text}}}', f'{{"ok":{text}}}')
-    for found in (arguments.decode(f'{{"value":{text}}}')[1]["value"], result.decode(f'{{"ok":{text}}}').ok_value):
+    assert (arguments.encode((value,), {}), result.encode_ok(value)) == (
+        f'{{"value":{text}}}',
+        f'{{"ok":{text}}}',
+    )
+    for found in (
+        arguments.decode(f'{{"value":{text}}}')[1]["value"],
+        result.decode(f'{{"ok":{text}}}').ok_value,
+    ):
         assert found == value
         assert type(found) is type(value)
 
@@ -181,7 +189,12 @@ def test_a_validator_that_changes_a_value_changes_it_once() -> None:
 
 
 def test_an_int_serves_as_a_float_and_a_subclass_as_its_base() -> None:
-    for annotation, value in ((float, 3), (str, Word("a")), (int, Level.LOW), (str, enum.StrEnum("S", "A").A)):
+    for annotation, value in (
+        (float, 3),
+        (str, Word("a")),
+        (int, Level.LOW),
+        (str, enum.StrEnum("S", "A").A),
+    ):
         found = wire(annotation, value)
         assert (found, type(found)) == (value, annotation)
     assert wire(dict[str, int], collections.OrderedDict(a=1)) == {"a": 1}
@@ -195,8 +208,12 @@ def test_in_a_union_an_int_stays_an_int_and_a_float_a_float_in_either_order() ->
             assert type(wire(annotation, value)) is type(value)
 
 
-def test_fields_that_were_not_stored_are_made_by_their_class_and_one_without_a_value_is_named() -> None:
-    assert shape_of(Point, "here").decode({"x": 1}, "x") == Point(1, 0), "the field y was added later"
+def test_fields_that_were_not_stored_are_made_by_their_class_and_one_without_a_value_is_named() -> (
+    None
+):
+    assert shape_of(Point, "here").decode({"x": 1}, "x") == Point(1, 0), (
+        "the field y was added later"
+    )
     assert shape_of(Odd, "here").encode(Odd("n"), "x") == {"name": "n", "tags": []}
     point = Point(1)
     del point.x
@@ -218,7 +235,10 @@ def test_a_value_may_be_deep_but_not_without_end() -> None:
     table["a"] = table
     for annotation, value in ((Tree, chain(110)), (Tree, tree), (Any, loop), (dict, table)):
         error = refusal(annotation, value)
-        assert (error.problem, error.kind) == ("it is nested more than 200 levels deep, or contains itself", "value")
+        assert (error.problem, error.kind) == (
+            "it is nested more than 200 levels deep, or contains itself",
+            "value",
+        )
 
 
 def test_a_deep_alternation_of_unions_is_read_in_linear_time() -> None:
@@ -231,7 +251,9 @@ def test_a_deep_alternation_of_unions_is_read_in_linear_time() -> None:
     assert Sum.made - before == 60  # no part was tried as something else first
 
 
-def test_a_class_made_inside_a_function_works_even_when_it_names_itself_or_has_final_fields() -> None:
+def test_a_class_made_inside_a_function_works_even_when_it_names_itself_or_has_final_fields() -> (
+    None
+):
     @dataclass
     class Chain:
         size: Final[int] = 3
@@ -274,12 +296,20 @@ BAD: list[tuple[Any, Any, str]] = [
     (tuple[int, str], (1,), "expected tuple[int, str], got 1 items instead of 2"),
     (int | str, 1.5, "expected int | str, got float"),
     (Any, (1, 2), "a tuple would come back as a list: pass a list, or declare tuple[...]"),
-    (Any, dt.date(2026, 1, 2), "expected plain JSON (None, bool, int, float, str, list or dict), got date"),
+    (
+        Any,
+        dt.date(2026, 1, 2),
+        "expected plain JSON (None, bool, int, float, str, list or dict), got date",
+    ),
     (Point, {"x": 1}, "expected Point, got dict"),
     (set[str], frozenset("a"), "expected set[str], got frozenset"),
     (Point | Named, Deep(1, 2, 3), "expected Point | Named, got Deep"),
     (Point, Deep(1, 2, 3), "expected Point, got Deep, whose 'z' would be lost"),
-    (ipaddress.IPv4Address, ipaddress.ip_interface("10.0.0.1/8"), "expected IPv4Address, got IPv4Interface"),
+    (
+        ipaddress.IPv4Address,
+        ipaddress.ip_interface("10.0.0.1/8"),
+        "expected IPv4Address, got IPv4Interface",
+    ),
     (Span, (1, dt.timedelta(1)), "expected Span, got tuple"),
     (Doc, {"spans": []}, "the dict has no 'a', which Doc needs"),
     (Doc, {"a": 1, "secret": 2}, "the dict has 1 field that Doc does not have"),
@@ -298,7 +328,11 @@ UNWRITABLE: list[tuple[Any, Any, str]] = [
     (float, float("inf"), "Infinity is not valid JSON"),
     (float, 2**53 + 1, "a float cannot hold this int exactly: declare int, or send a float"),
     (int, 10**4300, "an int of more than 4300 digits cannot be encoded as JSON: send it as a str"),
-    (Any, -(10**4300), "an int of more than 4300 digits cannot be encoded as JSON: send it as a str"),
+    (
+        Any,
+        -(10**4300),
+        "an int of more than 4300 digits cannot be encoded as JSON: send it as a str",
+    ),
     (str, "a\x00", "the text has a NUL byte (\\x00), which PostgreSQL cannot hold"),
     (str, "aé\ud800", "the text has a lone surrogate (character 2), so it is not valid Unicode"),
     (dict, {"a\x00": 1}, "a key: the text has a NUL byte (\\x00), which PostgreSQL cannot hold"),
@@ -307,7 +341,11 @@ UNWRITABLE: list[tuple[Any, Any, str]] = [
     (AnyUrl, "http://a.b", "this str would come back as another "),
     (SecretStr, SecretStr("x"), "this SecretStr would come back as another SecretStr"),
     (decimal.Decimal, decimal.Decimal("NaN"), "a Decimal must be finite to be encoded"),
-    (dt.time, dt.time(3, tzinfo=zoneinfo.ZoneInfo("Europe/Paris")), "its time zone gives this time no offset from UTC"),
+    (
+        dt.time,
+        dt.time(3, tzinfo=zoneinfo.ZoneInfo("Europe/Paris")),
+        "its time zone gives this time no offset from UTC",
+    ),
 ]
 
 
@@ -340,7 +378,11 @@ UNREADABLE: list[tuple[Any, Any, str]] = [
     (Literal[1], True, "the stored bool is none of Literal[1]"),
     (tuple[int, str], [1, "a", 2], "expected tuple[int, str], got 3 items instead of 2"),
     (tuple[int, ...], {}, "expected list[int], got dict"),
-    (Point, {"x": 1, "old": 2, "older": 3}, "the stored object has 2 fields that Point does not have"),
+    (
+        Point,
+        {"x": 1, "old": 2, "older": 3},
+        "the stored object has 2 fields that Point does not have",
+    ),
     (Point, {"y": 1}, "the stored object has no 'x', which Point needs"),
     (bytes, "%%", "the stored text is not a bytes"),
     (set, [[1]], "the stored list has an element that cannot be in a set"),

@@ -12,13 +12,27 @@ from hypothesis import strategies as st
 
 from horsies_django.admin.base.html import LEAST, LINE, bars
 from horsies_django.admin.workflows import picture
-from horsies_django.admin.workflows.geometry import GAP, HEIGHT, WIDEST, WIDTH, Box, Edge, drawn, layered
+from horsies_django.admin.workflows.geometry import (
+    GAP,
+    HEIGHT,
+    WIDEST,
+    WIDTH,
+    Box,
+    Edge,
+    drawn,
+    layered,
+)
 
 graphs = st.integers(1, 40).flatmap(
     lambda many: st.tuples(
         st.just(list(range(many))),
         st.lists(
-            st.builds(Edge, st.integers(0, many - 1), st.integers(0, many - 1), st.sampled_from(["a", "b"])),
+            st.builds(
+                Edge,
+                st.integers(0, many - 1),
+                st.integers(0, many - 1),
+                st.sampled_from(["a", "b"]),
+            ),
             max_size=90,
         ),
     )
@@ -49,14 +63,18 @@ def reached(numbers: list[int], edges: list[Edge]) -> set[Edge]:
 
 
 @given(graphs)
-def test_a_node_is_right_below_its_lowest_upstream_node(graph: tuple[list[int], list[Edge]]) -> None:
+def test_a_node_is_right_below_its_lowest_upstream_node(
+    graph: tuple[list[int], list[Edge]],
+) -> None:
     numbers, edges = graph
     edges = [edge for edge in edges if edge.upstream < edge.downstream]
     layer = layer_of(numbers, edges)
     for number in numbers:
         above = [layer[edge.upstream] for edge in edges if edge.downstream == number]
         assert layer[number] == max(above, default=-1) + 1
-    assert all(layer[step.downstream] - layer[step.upstream] == 1 for step in layered(numbers, edges).steps)
+    assert all(
+        layer[step.downstream] - layer[step.upstream] == 1 for step in layered(numbers, edges).steps
+    )
     assert reached(numbers, edges) == set(edges)
 
 
@@ -65,15 +83,23 @@ def test_no_boxes_overlap_and_all_are_on_the_picture(graph: tuple[list[int], lis
     found = drawn(*graph)
     boxes = found.boxes
     assert sorted(box.number for box in boxes) == graph[0]
-    assert not [(one, other) for n, one in enumerate(boxes) for other in boxes[:n] if overlap(one, other)]
-    assert all(0 <= box.x <= found.width - WIDTH and 0 <= box.y <= found.height - HEIGHT for box in boxes)
-    assert [(box.y, box.x) for box in boxes] == sorted((box.y, box.x) for box in boxes), "they are in reading order"
+    assert not [
+        (one, other) for n, one in enumerate(boxes) for other in boxes[:n] if overlap(one, other)
+    ]
+    assert all(
+        0 <= box.x <= found.width - WIDTH and 0 <= box.y <= found.height - HEIGHT for box in boxes
+    )
+    assert [(box.y, box.x) for box in boxes] == sorted((box.y, box.x) for box in boxes), (
+        "they are in reading order"
+    )
     curves = re.findall(r"M\d+ (\d+)C\d+ (-?\d+) \d+ \2 \d+ (\d+)", "".join(found.lines.values()))
     assert all(int(above) < int(middle) < int(below) for above, middle, below in curves)
 
 
 @given(graphs, st.randoms(use_true_random=False))
-def test_the_same_graph_is_drawn_in_the_same_way(graph: tuple[list[int], list[Edge]], chance: random.Random) -> None:
+def test_the_same_graph_is_drawn_in_the_same_way(
+    graph: tuple[list[int], list[Edge]], chance: random.Random
+) -> None:
     numbers, edges = graph
     assert drawn(numbers, edges) == drawn(numbers, edges)
     mixed = list(numbers)
@@ -82,7 +108,9 @@ def test_the_same_graph_is_drawn_in_the_same_way(graph: tuple[list[int], list[Ed
 
 
 @given(graphs)
-def test_a_circle_and_unknown_ends_are_drawn_without_their_edges(graph: tuple[list[int], list[Edge]]) -> None:
+def test_a_circle_and_unknown_ends_are_drawn_without_their_edges(
+    graph: tuple[list[int], list[Edge]],
+) -> None:
     numbers, edges = graph
     edges = [*edges, Edge(0, 99), Edge(99, 0), Edge(0, 0)]
     layer = layer_of(numbers, edges)
@@ -100,7 +128,9 @@ def test_a_line_crosses_no_other_where_none_has_to() -> None:
 
 
 def test_a_chain_is_straight_and_a_long_edge_passes_beside_it_in_lines_of_its_own_style() -> None:
-    found = drawn(range(4), [Edge(0, 1, "done"), Edge(1, 2, "done"), Edge(2, 3, "done"), Edge(0, 3, "undo")])
+    found = drawn(
+        range(4), [Edge(0, 1, "done"), Edge(1, 2, "done"), Edge(2, 3, "done"), Edge(0, 3, "undo")]
+    )
     assert set(found.lines) == set(found.heads) == {"done", "undo"}
     (left,) = {box.x for box in found.boxes}
     lines = found.lines["done"] + found.lines["undo"]
@@ -111,12 +141,18 @@ def test_a_chain_is_straight_and_a_long_edge_passes_beside_it_in_lines_of_its_ow
 
 def test_a_wide_layer_becomes_a_block_whose_lines_keep_off_its_boxes() -> None:
     many = 3 * WIDEST
-    found = drawn(range(many + 2), [edge for n in range(1, many + 1) for edge in (Edge(0, n), Edge(n, many + 1))])
+    found = drawn(
+        range(many + 2),
+        [edge for n in range(1, many + 1) for edge in (Edge(0, n), Edge(n, many + 1))],
+    )
     block = [box for box in found.boxes if 0 < box.number <= many]
     assert len({box.x for box in block}) == WIDEST
     assert len({box.y for box in block}) == 3
     upright = [tuple(map(int, part)) for part in re.findall(r"M(\d+) (\d+)V(\d+)", found.lines[""])]
-    upright += [(int(x), int(y0), int(y1)) for x, y0, y1 in re.findall(r"Q\d+ \d+ (\d+) (\d+)V(\d+)", found.lines[""])]
+    upright += [
+        (int(x), int(y0), int(y1))
+        for x, y0, y1 in re.findall(r"Q\d+ \d+ (\d+) (\d+)V(\d+)", found.lines[""])
+    ]
     assert len(upright) > WIDEST
     assert not [
         (line, box)
@@ -130,7 +166,9 @@ def test_a_wide_layer_becomes_a_block_whose_lines_keep_off_its_boxes() -> None:
 def test_many_nodes_with_long_edges_have_few_bends() -> None:
     """Else the work and the width would grow with nodes times layers: here the longest path passes 299 layers."""
     chance = random.Random(7)
-    edges = [Edge(n, n + 1) for n in range(299)] + [Edge(*sorted(chance.sample(range(300), 2))) for _ in range(600)]
+    edges = [Edge(n, n + 1) for n in range(299)] + [
+        Edge(*sorted(chance.sample(range(300), 2))) for _ in range(600)
+    ]
     graph = layered(range(300), edges)
     assert sum(item < 0 for row in graph.rows for item in row) <= 4 * 300
     assert graph.direct
@@ -168,11 +206,16 @@ def bars_of(text: str) -> dict[str, list[Rect]]:
     """Return the bars of a chart by their kind: x, bottom, height, width."""
     svg = ElementTree.fromstring(text)
     assert svg.get("role") == "img"
-    paths = {path.get("class", "").rpartition("-")[2]: path.get("d", "") for path in svg.iter("path")}
+    paths = {
+        path.get("class", "").rpartition("-")[2]: path.get("d", "") for path in svg.iter("path")
+    }
     found: dict[str, list[Rect]] = {}
     for kind in ("done", "failed"):
         assert not BAR.sub("", paths[kind])
-        found[kind] = [(float(x), float(y), float(high), float(wide)) for x, y, high, wide in BAR.findall(paths[kind])]
+        found[kind] = [
+            (float(x), float(y), float(high), float(wide))
+            for x, y, high, wide in BAR.findall(paths[kind])
+        ]
     return found
 
 
@@ -187,10 +230,15 @@ def test_a_chart_says_its_figures() -> None:
     assert title(bars([], "Tasks")) == "Tasks: least 0, most 0, last 0; failed in all: 0"
 
 
-def test_bars_are_as_high_as_their_figures_and_what_failed_stands_on_what_completed_and_is_always_seen() -> None:
+def test_bars_are_as_high_as_their_figures_and_what_failed_stands_on_what_completed_and_is_always_seen() -> (
+    None
+):
     found = bars_of(bars([(10, 0), (5, 5), (0, 10), (2, 0)], "Tasks", width=40, height=20))
     assert [(x, high) for x, _, high, _ in found["done"]] == [(0, 20), (10, 10), (30, 4)]
-    assert [(x, bottom, high) for x, bottom, high, _ in found["failed"]] == [(10, 10, 10), (20, 20, 20)]
+    assert [(x, bottom, high) for x, bottom, high, _ in found["failed"]] == [
+        (10, 10, 10),
+        (20, 20, 20),
+    ]
     found = bars_of(bars([(10**6, 1)], "Tasks", width=40, height=20))
     ((_, bottom, high, _),) = found["failed"]
     assert (high, bottom - high >= -0.1) == (LEAST, True)
@@ -201,6 +249,14 @@ def test_a_graph_with_marks_has_room_for_the_texts_which_are_escaped() -> None:
     text = bars([(10, 0), (5_000, 0)], "<b>", width=600, height=160, marks=["<i>", "12:00", "now"])
     (_, (_, bottom, high, _)) = bars_of(text)["done"]
     assert (bottom, high) == (160 - LINE, 160 - 2 * LINE)
-    texts = [(one.get("x"), one.get("text-anchor"), one.text) for one in ElementTree.fromstring(text).iter("text")]
-    assert texts == [("0", "start", "5,000"), ("0", "start", "<i>"), ("300", "middle", "12:00"), ("600", "end", "now")]
+    texts = [
+        (one.get("x"), one.get("text-anchor"), one.text)
+        for one in ElementTree.fromstring(text).iter("text")
+    ]
+    assert texts == [
+        ("0", "start", "5,000"),
+        ("0", "start", "<i>"),
+        ("300", "middle", "12:00"),
+        ("600", "end", "now"),
+    ]
     assert title(text).startswith("<b>: ")

@@ -46,7 +46,9 @@ WORDS = {"IN_WORKFLOW", "MAX_PAYLOAD_BYTES", "MAX_SNOOZES", "WORKER_FAILURE"}
 
 def test_all_codes_that_the_database_writes_are_reserved() -> None:
     """Fails if a project may raise an error with a code that has a meaning of ours, such as WAIT_TIMED_OUT."""
-    texts = [re.sub("--.*", "", path.read_text()) for path in (PACKAGE / "store" / "sql").rglob("*.sql")]
+    texts = [
+        re.sub("--.*", "", path.read_text()) for path in (PACKAGE / "store" / "sql").rglob("*.sql")
+    ]
     forms = [
         "'([A-Z]+_[A-Z_]+)'",
         r"horsies_error_result\(\s*'(\w+)'",
@@ -64,7 +66,12 @@ def test_all_codes_that_the_package_compares_are_reserved() -> None:
     asked = r"""error_code["']?\]? (?:==|!=|in) \(?(?:"[A-Z_]+"(?:, )?)+"""
     texts = [path.read_text() for path in PACKAGE.rglob("*.py")]
 
-    codes = {code for text in texts for found in re.findall(asked, text) for code in re.findall('"([A-Z_]+)"', found)}
+    codes = {
+        code
+        for text in texts
+        for found in re.findall(asked, text)
+        for code in re.findall('"([A-Z_]+)"', found)
+    }
 
     assert "WAIT_TIMED_OUT" in codes
     assert codes - RESERVED == set()
@@ -91,7 +98,9 @@ FORM = "use upper-case letters, digits and underscores, at most 100, as in 'MAIL
     ],
     ids=["built in", "of a user", "of another form", "no text"],
 )  # fmt: skip
-def test_a_user_s_code_is_an_upper_case_name_and_no_built_in_one(codes: list[Any], problem: str | None) -> None:
+def test_a_user_s_code_is_an_upper_case_name_and_no_built_in_one(
+    codes: list[Any], problem: str | None
+) -> None:
     for code in codes:
         found = code_problem(code)
         assert found is None if problem is None else problem in str(found), code
@@ -127,7 +136,9 @@ def test_an_error_gives_itself_by_every_way_of_asking() -> None:
     assert (result.is_ok(), result.is_err()) == (False, True)
     assert result.err is result.err_value is result.unwrap_err() is ERROR
     assert result.ok is None
-    assert result == TaskResult(err=TaskError("MAILBOX_FULL", "no room left")) != TaskResult(ok=None)
+    assert (
+        result == TaskResult(err=TaskError("MAILBOX_FULL", "no room left")) != TaskResult(ok=None)
+    )
     assert repr(result).startswith("TaskResult(err=TaskError(error_code='MAILBOX_FULL'")
 
 
@@ -145,41 +156,64 @@ def test_unwrapping_an_error_raises_a_failure_that_carries_it() -> None:
         (lambda: TaskResult(), ValueError, "exactly one of ok= and err="),
         (lambda: TaskResult(ok=None, err=ERROR), ValueError, "exactly one of ok= and err="),
         (lambda: TaskResult(err="MAILBOX_FULL"), ValueError, "err= takes a TaskError, not str"),
-        (lambda: TaskResult(err=ERROR).ok_value, ValueError, "this TaskResult is an error: TaskError.*MAILBOX_FULL"),
+        (
+            lambda: TaskResult(err=ERROR).ok_value,
+            ValueError,
+            "this TaskResult is an error: TaskError.*MAILBOX_FULL",
+        ),
         (lambda: TaskResult(ok=1).err_value, ValueError, "is a success and has no error"),
         (lambda: bool(TaskResult(ok=1)), TypeError, r"ask is_ok\(\) or is_err\(\)"),
         (lambda: hash(TaskResult(ok=1)), TypeError, "unhashable"),
         (lambda: setattr(ERROR, "message", "other"), dataclasses.FrozenInstanceError, "message"),
         (lambda: TaskError("WAIT_TIMEOUT"), ValueError, "is reserved for horsies_django"),
-        (lambda: TaskError(RetrievalCode.WAIT_TIMEOUT), ValueError, "is reserved for horsies_django"),
+        (
+            lambda: TaskError(RetrievalCode.WAIT_TIMEOUT),
+            ValueError,
+            "is reserved for horsies_django",
+        ),
     ],
 )
-def test_a_result_or_an_error_is_not_misused(misuse: Callable[[], Any], error: type[Exception], said: str) -> None:
+def test_a_result_or_an_error_is_not_misused(
+    misuse: Callable[[], Any], error: type[Exception], said: str
+) -> None:
     with pytest.raises(error, match=said):
         misuse()
 
 
 @pytest.mark.promise("S3.8")
 def test_the_house_makes_errors_with_its_own_codes_as_plain_text() -> None:
-    error = TaskError.built_in(RetrievalCode.WAIT_TIMEOUT, "still running", data={"waited": 5}, exception={"type": "E"})
-    assert (error.error_code, error.message, error.data) == ("WAIT_TIMEOUT", "still running", {"waited": 5})
+    error = TaskError.built_in(
+        RetrievalCode.WAIT_TIMEOUT, "still running", data={"waited": 5}, exception={"type": "E"}
+    )
+    assert (error.error_code, error.message, error.data) == (
+        "WAIT_TIMEOUT",
+        "still running",
+        {"waited": 5},
+    )
     assert type(error.error_code) is str
     assert error.exception == {"type": "E"}
 
 
-def test_a_fixed_policy_has_one_retry_per_pause_and_an_exponential_one_doubles_it_up_to_the_longest() -> None:
+def test_a_fixed_policy_has_one_retry_per_pause_and_an_exponential_one_doubles_it_up_to_the_longest() -> (
+    None
+):
     policy = RetryPolicy.fixed([60, 300, 900], auto_retry_for=["MAIL_DOWN"])
     assert policy.max_retries == 3
     assert [policy.delay(retry) for retry in (1, 2, 3)] == [60, 300, 900]
     policy = RetryPolicy.exponential(base_seconds=2, max_retries=6, max_delay_seconds=20)
     assert [policy.delay(retry) for retry in range(1, 7)] == [2, 4, 8, 16, 20, 20]
     assert RetryPolicy.exponential(base_seconds=86_400, max_retries=100).delay(100) == 30 * 86_400
-    assert RetryPolicy.fixed([1], auto_retry_for=OSError).auto_retry_for == listing(OSError).auto_retry_for
+    assert (
+        RetryPolicy.fixed([1], auto_retry_for=OSError).auto_retry_for
+        == listing(OSError).auto_retry_for
+    )
 
 
 def test_a_policy_names_everything_that_is_wrong_with_it() -> None:
     with pytest.raises(ValueError, match="max_retries") as error:
-        RetryPolicy.exponential(base_seconds=-1, max_retries=101, auto_retry_for=["not a code", "WORKER_CRASHED"])
+        RetryPolicy.exponential(
+            base_seconds=-1, max_retries=101, auto_retry_for=["not a code", "WORKER_CRASHED"]
+        )
     for word in ("-1", "101", "not a code"):
         assert word in str(error.value)
     assert "WORKER_CRASHED" not in str(error.value)
@@ -202,7 +236,9 @@ NO_PAUSES: list[Any] = [[], "60", 60, [0, "1"], [True], [float("nan")], [10**9]]
         (lambda: Retry(code="WORKER_CRASHED"), "reserved"),
     ],
 )
-def test_what_is_no_code_exception_class_or_pause_is_refused(make: Callable[[], Any], said: str) -> None:
+def test_what_is_no_code_exception_class_or_pause_is_refused(
+    make: Callable[[], Any], said: str
+) -> None:
     with pytest.raises(ValueError, match=said):
         make()
 
@@ -215,23 +251,35 @@ class MailDown(OSError):
     pass
 
 
-def test_the_exact_class_counts_before_its_bases_and_the_first_mapper_that_knows_either_decides() -> None:
+def test_the_exact_class_counts_before_its_bases_and_the_first_mapper_that_knows_either_decides() -> (
+    None
+):
     mapper = {OSError: "IO", MailDown: "MAIL_DOWN", Exception: "ANY"}
     assert mapped_code(MailDown(), mapper) == "MAIL_DOWN"
     assert mapped_code(FileNotFoundError(), mapper) == "IO"
     assert mapped_code(ValueError(), mapper) == "ANY"
     assert mapped_code(SystemExit(), mapper) is None
-    assert mapped_code(MailDown(), {OSError: "TASKS_OWN"}, {MailDown: "OF_THE_SETTINGS"}) == "TASKS_OWN"
-    assert mapped_code(KeyError(), {OSError: "TASKS_OWN"}, {LookupError: "OF_THE_SETTINGS"}) == "OF_THE_SETTINGS"
+    assert (
+        mapped_code(MailDown(), {OSError: "TASKS_OWN"}, {MailDown: "OF_THE_SETTINGS"})
+        == "TASKS_OWN"
+    )
+    assert (
+        mapped_code(KeyError(), {OSError: "TASKS_OWN"}, {LookupError: "OF_THE_SETTINGS"})
+        == "OF_THE_SETTINGS"
+    )
 
 
 def test_a_mapper_names_its_problems() -> None:
     assert mapper_problems({OSError: "IO"}) == []
-    problems = mapper_problems({"OSError": "IO", int: "X", KeyError: "WORKER_CRASHED", ValueError: "lower"})
+    problems = mapper_problems(
+        {"OSError": "IO", int: "X", KeyError: "WORKER_CRASHED", ValueError: "lower"}
+    )
     assert len(problems) == 4
     assert "is not an exception class" in problems[0]
     assert "reserved" in problems[2]
-    assert mapper_problems([OSError]) == ["a mapper must be a dict of exception classes and error codes, not list"]
+    assert mapper_problems([OSError]) == [
+        "a mapper must be a dict of exception classes and error codes, not list"
+    ]
 
 
 AGAIN = {"retry": 1, "of": 3, "at": 0.0}
@@ -258,23 +306,39 @@ def test_each_way_in_which_an_attempt_ends_is_counted_as_one_result(
     outcome: dict[str, Any], decided: dict[str, Any], result: str | None
 ) -> None:
     made = Outcome(
-        uuid.uuid4(), 1, result="{}", error_code=None if outcome["status"] == "COMPLETED" else "OH_NO", **outcome
+        uuid.uuid4(),
+        1,
+        result="{}",
+        error_code=None if outcome["status"] == "COMPLETED" else "OH_NO",
+        **outcome,
     )
     assert result_of(made, decided) == result
 
 
 @pytest.mark.parametrize("code", sorted(NO_FAILURE))
-def test_only_the_codes_of_final_failures_are_failures_also_those_that_are_named_as_another_result(code: str) -> None:
+def test_only_the_codes_of_final_failures_are_failures_also_those_that_are_named_as_another_result(
+    code: str,
+) -> None:
     """Naive: a task that fails with EXPIRED is told by no problem, and one that fails with CLAIMED counts as a claim."""
     assert code_problem(code) is None, "projects may use it"
     result = result_of(Outcome(uuid.uuid4(), 1, "FAILED", "{}", error_code=code), {})
     assert result == OTHER
-    failures = {name for name in (code, result, "OH_NO", "POISON") if Total("q", "t", name, 1, 0.0, ()).failed}
+    failures = {
+        name
+        for name in (code, result, "OH_NO", "POISON")
+        if Total("q", "t", name, 1, 0.0, ()).failed
+    }
     assert failures == {OTHER, "OH_NO", "POISON"}
 
 
 def test_a_bucket_includes_its_upper_bound() -> None:
-    assert [bucket(seconds) for seconds in (0.0, 0.005, 0.0051, 7_200.0, 7_200.1)] == [0, 0, 1, 14, 15]
+    assert [bucket(seconds) for seconds in (0.0, 0.005, 0.0051, 7_200.0, 7_200.1)] == [
+        0,
+        0,
+        1,
+        14,
+        15,
+    ]
     assert len(BOUNDS) == 16
     assert BOUNDS[-1] == math.inf
 
@@ -292,7 +356,9 @@ def test_a_bucket_includes_its_upper_bound() -> None:
         ({0: 1, 15: 3}, 0.99, 7_200.0),
     ],
 )
-def test_a_quantile_is_interpolated_in_its_bucket(counts: dict[int, int], share: float, seconds: float | None) -> None:
+def test_a_quantile_is_interpolated_in_its_bucket(
+    counts: dict[int, int], share: float, seconds: float | None
+) -> None:
     buckets = [counts.get(place, 0) for place in range(len(BOUNDS))]
     assert quantile(buckets, share) == (seconds if seconds is None else pytest.approx(seconds))
 
@@ -307,7 +373,9 @@ def test_a_quantile_is_interpolated_in_its_bucket(counts: dict[int, int], share:
         ({12: 1}, 1.0, 0.0, 300.0),  # nobody knows the longest
     ],
 )
-def test_no_quantile_is_above_the_longest(counts: dict[int, int], share: float, longest: float, seconds: float) -> None:
+def test_no_quantile_is_above_the_longest(
+    counts: dict[int, int], share: float, longest: float, seconds: float
+) -> None:
     buckets = [counts.get(place, 0) for place in range(len(BOUNDS))]
 
     found = quantile(buckets, share, longest)

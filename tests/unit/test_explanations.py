@@ -44,7 +44,14 @@ HELD_SINCE = {"task_id": str(ID), "hostname": "web-1", "pid": 41, "worker_id": W
 
 def told(task: dict[str, Any] | None = None, **facts: Any) -> Explanation:
     """Explain a pending task that nothing holds up, but for what is given."""
-    given = {"now": NOW, "bound": 1_000, "task": TASK | (task or {}), "queue": QUEUE, "workers": [TAKER], "former": []}
+    given = {
+        "now": NOW,
+        "bound": 1_000,
+        "task": TASK | (task or {}),
+        "queue": QUEUE,
+        "workers": [TAKER],
+        "former": [],
+    }
     return reasoned(given | facts, TIMING)
 
 
@@ -78,11 +85,16 @@ def test_a_task_that_no_worker_knows_is_left_to_others_until_the_grace_ends() ->
     )
     assert found.details["until"] == "2030-01-31T12:03:00+00:00"
     newer = only("UNKNOWN_TASK_NAME", told(YOUNG | {"wire": 2}, workers=[STRANGER]))
-    assert "'shop.tasks.add' in the format of a newer release (format version 2): they leave" in newer.text
+    assert (
+        "'shop.tasks.add' in the format of a newer release (format version 2): they leave"
+        in newer.text
+    )
     same = only("UNKNOWN_TASK_NAME", told(YOUNG | {"wire": 2}, workers=[STRANGER | {"wire": 2}]))
     assert "newer" not in same.text, "they read it, and do not have the task"
     old = only("UNKNOWN_TASK_NAME", told(workers=[STRANGER]))
-    assert "'shop.tasks.add': the first to claim it fails it with WORKER_RESOLUTION_ERROR" in old.text
+    assert (
+        "'shop.tasks.add': the first to claim it fails it with WORKER_RESOLUTION_ERROR" in old.text
+    )
     assert old.details["until"] is None
 
 
@@ -91,7 +103,10 @@ def test_a_worker_that_does_not_know_a_task_has_no_slot_for_it() -> None:
     assert only("NO_FREE_SLOT", told(YOUNG, workers=[STRANGER, busy])).text == (
         "The only live worker that serves its queue and knows it is without a free slot for sync tasks: 2 of 2 are taken."
     )
-    assert only("NEXT", told(YOUNG, workers=[STRANGER, TAKER])).details["workers"][0]["worker_id"] == WORKER
+    assert (
+        only("NEXT", told(YOUNG, workers=[STRANGER, TAKER])).details["workers"][0]["worker_id"]
+        == WORKER
+    )
 
 
 def test_a_worker_whose_processes_are_not_ready_has_no_slot() -> None:
@@ -109,7 +124,10 @@ def test_a_cap_names_the_holder_of_the_longest_held_permit_if_there_is_one() -> 
     said = "The queue 'verify' is at its cap: 2 of 2 permits are taken"
     for holders, longest in (
         ([holder], f", the longest since 14:02:11 by task {ID} on web-1:41."),
-        ([holder | {"hostname": None}], f", the longest since 14:02:11 by task {ID} on {WORKER}."),  # its row is gone
+        (
+            [holder | {"hostname": None}],
+            f", the longest since 14:02:11 by task {ID} on {WORKER}.",
+        ),  # its row is gone
         ([], "."),
     ):
         assert only("QUEUE_AT_CAP", told(queue=full | {"holders": holders})).text == said + longest
@@ -138,7 +156,10 @@ def test_a_claim_without_a_lease_is_about_to_start() -> None:
         "orphaned": False, "heard_at": NOW,
     }  # fmt: skip
     found = told({"status": "CLAIMED", "claimed_at": NOW}, holder=holder)
-    assert only("CLAIMED_WAITING", found).text == "Worker web-1:41 claimed it at 15:00:00 and is about to start it."
+    assert (
+        only("CLAIMED_WAITING", found).text
+        == "Worker web-1:41 claimed it at 15:00:00 and is about to start it."
+    )
 
 
 def test_the_count_of_those_before_it_says_where_it_stopped() -> None:
@@ -151,4 +172,6 @@ def test_the_count_of_those_before_it_says_where_it_stopped() -> None:
         assert found.text == f"{count} of its queue {verb} ahead of it and may start first."
         assert found.details == {"count": min(before, 1_000), "more": before > 1_000}
     plain = only("BEHIND_OTHERS", told({"priority": 111, "codec": "plain"}, before=1))
-    assert plain.text.endswith("is ahead of it and may start first; its priority is 111 (django.tasks: -10).")
+    assert plain.text.endswith(
+        "is ahead of it and may start first; its priority is 111 (django.tasks: -10)."
+    )

@@ -20,16 +20,27 @@ from horsies_django.core.metadata import (
     without_metadata,
 )
 from horsies_django.core.notifications import LATEST, Stalled, Told, read_ids, read_told
-from horsies_django.core.options import LONGEST_TIMEOUT_MS, NAMED_WIRE, WIRE, TaskOptions, options_text, read_options
+from horsies_django.core.options import (
+    LONGEST_TIMEOUT_MS,
+    NAMED_WIRE,
+    WIRE,
+    TaskOptions,
+    options_text,
+    read_options,
+)
 from horsies_django.core.retry import RetryPolicy
 from tests.support.payloads import HOSTILE, payloads
 from tests.unit.shapes import PLAIN, TEXT
 
 
-def test_what_is_sent_is_read_and_only_what_the_release_before_cannot_read_is_in_the_new_format() -> None:
+def test_what_is_sent_is_read_and_only_what_the_release_before_cannot_read_is_in_the_new_format() -> (
+    None
+):
     """Naive: all tasks carry the new version, so that workers of the release before leave each of them to others."""
     assert (NAMED_WIRE, WIRE) == (1, 2)
-    assert read_options(options_text(RetryPolicy.fixed([1] * 100), 500)) == TaskOptions(NAMED_WIRE, 500)
+    assert read_options(options_text(RetryPolicy.fixed([1] * 100), 500)) == TaskOptions(
+        NAMED_WIRE, 500
+    )
     assert options_text(None, None) is None
     assert read_options(None) == TaskOptions()
     assert read_options(options_text(None, 500, plain=True)) == TaskOptions(WIRE, 500)
@@ -49,7 +60,9 @@ def test_options_that_cannot_be_read_are_told_as_a_problem(text: str) -> None:
     assert found.timeout_ms is None
 
 
-@pytest.mark.parametrize("text", ['{"wire": 3, "timeout_ms": "a new form"}', '{"wire": 1e400}', '{"wire": 2.5}'])
+@pytest.mark.parametrize(
+    "text", ['{"wire": 3, "timeout_ms": "a new form"}', '{"wire": 1e400}', '{"wire": 2.5}']
+)
 def test_the_options_of_a_newer_release_are_no_problem_but_newer(text: str) -> None:
     found = read_options(text)
     assert (found.wire > WIRE, found.problem, found.timeout_ms) == (True, None, None)
@@ -57,11 +70,18 @@ def test_the_options_of_a_newer_release_are_no_problem_but_newer(text: str) -> N
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(["wire", "timeout_ms", "retry", "x"]), inner),
+    lambda inner: (
+        st.lists(inner)
+        | st.dictionaries(st.sampled_from(["wire", "timeout_ms", "retry", "x"]), inner)
+    ),
 )
 
 
-@given(st.text() | json_values.map(json.dumps) | PLAIN.map(lambda value: json.dumps({"metadata": value})))
+@given(
+    st.text()
+    | json_values.map(json.dumps)
+    | PLAIN.map(lambda value: json.dumps({"metadata": value}))
+)
 def test_reading_raises_nothing_whatever_the_text_says(text: str) -> None:
     found, metadata = read_options(text), read_metadata(text)
     assert found.timeout_ms is None or 1 <= found.timeout_ms <= LONGEST_TIMEOUT_MS
@@ -72,7 +92,9 @@ OPTIONS = [None, options_text(None, 500), options_text(RetryPolicy.fixed([1, 2])
 
 
 @given(st.dictionaries(TEXT, PLAIN, max_size=4), st.sampled_from(OPTIONS))
-def test_what_is_sent_is_read_beside_the_other_options(metadata: dict[str, Any], options: str | None) -> None:
+def test_what_is_sent_is_read_beside_the_other_options(
+    metadata: dict[str, Any], options: str | None
+) -> None:
     """Naive: metadata with the text "[{" in it, or the key "wire", spoils the options."""
     text = with_metadata(options, encode_metadata(metadata))
     assert read_metadata(text) == metadata
@@ -94,7 +116,10 @@ def test_the_size_counts_in_bytes_of_its_json() -> None:
     assert len(encode_metadata({"x": "a" * room})) == MOST_BYTES
     assert encode_metadata({"x": "ü" * (room // 2)})
     for text in ("a" * (room + 1), "ü" * (room // 2 + 1)):
-        with pytest.raises(CodecError, match="it takes 4,09[78] bytes of JSON, and at most 4,096 travel with a task"):
+        with pytest.raises(
+            CodecError,
+            match="it takes 4,09[78] bytes of JSON, and at most 4,096 travel with a task",
+        ):
             encode_metadata({"x": text})
 
 
@@ -149,7 +174,9 @@ def test_a_payload_that_is_not_ours_says_nothing(payload: str) -> None:
 @settings(max_examples=1_000, deadline=None)
 @given(payloads)
 @example("²")
-def test_whatever_a_payload_says_reading_it_raises_nothing_and_gives_what_a_mark_can_hold(payload: str) -> None:
+def test_whatever_a_payload_says_reading_it_raises_nothing_and_gives_what_a_mark_can_hold(
+    payload: str,
+) -> None:
     told = read_told(payload)
     if told is not None:
         assert 0.0 <= told.since <= LATEST

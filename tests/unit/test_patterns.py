@@ -49,7 +49,9 @@ def utc(text: str) -> dt.datetime:
     return dt.datetime.fromisoformat(text).replace(tzinfo=dt.UTC)
 
 
-def reference(shows: Shows, zone: str, after: dt.datetime, until: dt.datetime, *, both: bool) -> list[dt.datetime]:
+def reference(
+    shows: Shows, zone: str, after: dt.datetime, until: dt.datetime, *, both: bool
+) -> list[dt.datetime]:
     found, at = [], after.replace(second=0, microsecond=0)
     while (at := at + MINUTE) <= until:
         wall = at.astimezone(ZoneInfo(zone))
@@ -59,7 +61,9 @@ def reference(shows: Shows, zone: str, after: dt.datetime, until: dt.datetime, *
 
 
 @st.composite
-def fields(draw: st.DrawFn, least: int, most: int, *, last: int | None = None) -> tuple[str, set[int]]:
+def fields(
+    draw: st.DrawFn, least: int, most: int, *, last: int | None = None
+) -> tuple[str, set[int]]:
     """A field of a cron string, and what it means; ``last``: the greatest value of the field, if ``most`` is not."""
     kind = draw(st.sampled_from(["all", "values", "range", "steps"]))
     if kind == "all":
@@ -84,7 +88,9 @@ def crons(draw: st.DrawFn) -> tuple[str, Shows, bool]:
         by_day, by_weekday = wall.day in day[1], wall.isoweekday() % 7 in weekday[1]
         star = day[0].startswith("*") or weekday[0].startswith("*")
         of_days = by_day and by_weekday if star else by_day or by_weekday
-        return wall.minute in minute[1] and wall.hour in hour[1] and wall.month in month[1] and of_days
+        return (
+            wall.minute in minute[1] and wall.hour in hour[1] and wall.month in month[1] and of_days
+        )
 
     both = minute[0].startswith("*") or hour[0].startswith("*") or len(hour[1]) == 24
     return " ".join(field[0] for field in (minute, hour, day, month, weekday)), shows, both
@@ -99,7 +105,13 @@ def windows(draw: st.DrawFn) -> tuple[str, dt.datetime, dt.datetime]:
     return zone, begin, begin + DAYS * dt.timedelta(days=1)
 
 
-def check(pattern: Pattern, shows: Shows, window: tuple[str, dt.datetime, dt.datetime], *, both: bool = False) -> None:
+def check(
+    pattern: Pattern,
+    shows: Shows,
+    window: tuple[str, dt.datetime, dt.datetime],
+    *,
+    both: bool = False,
+) -> None:
     _, after, until = window
     expected = reference(shows, pattern.zone, after, until, both=both)
     assert list(pattern.fire_times(after, until, NOBODY_ASKS)) == expected
@@ -109,7 +121,9 @@ def check(pattern: Pattern, shows: Shows, window: tuple[str, dt.datetime, dt.dat
 @pytest.mark.thorough
 @settings(max_examples=examples(8, 200), deadline=None)
 @given(crons(), windows())
-def test_cron_strings(cron: tuple[str, Shows, bool], window: tuple[str, dt.datetime, dt.datetime]) -> None:
+def test_cron_strings(
+    cron: tuple[str, Shows, bool], window: tuple[str, dt.datetime, dt.datetime]
+) -> None:
     expression, shows, both = cron
     check(Cron(expression, zone=window[0]), shows, window, both=both)
     assert not {"", "AM", "PM"} & set(Cron(expression).in_words.split(" "))
@@ -130,11 +144,21 @@ def test_hours_days_weeks_and_months(
         return lambda wall: wall.time() == time and is_its_day(wall)
 
     zone = window[0]
-    check(Hourly(time.minute, zone=zone), lambda wall: wall.minute == time.minute, window, both=True)
+    check(
+        Hourly(time.minute, zone=zone), lambda wall: wall.minute == time.minute, window, both=True
+    )
     check(Daily(time, zone=zone), on(lambda wall: True), window)
-    check(Weekly(time, days=days, zone=zone), on(lambda wall: WEEKDAYS[wall.weekday()] in days), window)
+    check(
+        Weekly(time, days=days, zone=zone),
+        on(lambda wall: WEEKDAYS[wall.weekday()] in days),
+        window,
+    )
     check(Monthly(time, day=day, zone=zone), on(lambda wall: wall.day == day), window)
-    check(Monthly(time, day="last", zone=zone), on(lambda wall: (wall + dt.timedelta(days=1)).day == 1), window)
+    check(
+        Monthly(time, day="last", zone=zone),
+        on(lambda wall: (wall + dt.timedelta(days=1)).day == 1),
+        window,
+    )
 
 
 @given(
@@ -142,7 +166,9 @@ def test_hours_days_weeks_and_months(
     st.datetimes(dt.datetime(2020, 1, 1), dt.datetime(2030, 1, 1), timezones=st.just(dt.UTC)),
     st.timedeltas(dt.timedelta(0), dt.timedelta(days=3)),
 )
-def test_intervals_keep_to_their_anchor(seconds: int, anchor: dt.datetime, since: dt.timedelta) -> None:
+def test_intervals_keep_to_their_anchor(
+    seconds: int, anchor: dt.datetime, since: dt.timedelta
+) -> None:
     pattern, begin = Every(seconds=seconds), anchor.replace(microsecond=0)
     fire_time = pattern.next(anchor + since, anchor)
     assert fire_time is not None
@@ -190,7 +216,9 @@ def test_a_fire_time_is_after_the_moment_however_little() -> None:
     fire_time = utc("2027-01-02T00:00")
     assert pattern.next(fire_time - dt.timedelta(microseconds=1), NOBODY_ASKS) == fire_time
     assert pattern.next(fire_time, NOBODY_ASKS) == fire_time + dt.timedelta(days=1)
-    assert pattern.next(fire_time + dt.timedelta(microseconds=1), NOBODY_ASKS) == fire_time + dt.timedelta(days=1)
+    assert pattern.next(
+        fire_time + dt.timedelta(microseconds=1), NOBODY_ASKS
+    ) == fire_time + dt.timedelta(days=1)
 
 
 def test_the_latest_of_three_days_of_seconds_is_found_at_once() -> None:
@@ -243,7 +271,8 @@ def test_a_range_of_a_cron_string_is_read_as_by_cron(text: str, same: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("text", "words"), [("0 9-9 * * *", "At 09:00"), ("0 9 * * mon-mon", "At 09:00, only on Monday")]
+    ("text", "words"),
+    [("0 9-9 * * *", "At 09:00"), ("0 9 * * mon-mon", "At 09:00, only on Monday")],
 )
 def test_a_range_of_one_value_is_told_as_that_value(text: str, words: str) -> None:
     assert parse(text).in_words == words
@@ -316,7 +345,10 @@ def test_what_cannot_be_is_refused(make: str | Callable[[], Pattern], says: str)
     ("pattern", "words"),
     [
         (Cron("30 4 * * mon-fri"), "At 04:30, Monday through Friday"),
-        (Cron("0 9 1 * mon"), "0 9 1 * mon" if OLD_WORDS else "At 09:00, on day 1 of the month, or on Monday"),
+        (
+            Cron("0 9 1 * mon"),
+            "0 9 1 * mon" if OLD_WORDS else "At 09:00, on day 1 of the month, or on Monday",
+        ),
         (Cron("0 16 */2 * sat"), "At 16:00, every 2 days, only on Saturday"),
         (Cron("0 4 */32,1-7 * tue"), "0 4 */32,1-7 * tue"),
         (Cron("59 23 l * *"), "At 23:59, on the last day of the month"),
@@ -395,7 +427,10 @@ def test_jitter_is_the_same_in_every_process() -> None:
     of = timing(Every(seconds=1), jitter_ms=60_000)
     found = [of.moment(SINCE + seconds * SECOND) - SINCE for seconds in range(3)]
     assert [one / dt.timedelta(milliseconds=1) for one in found] == [7_895, 10_826, 35_463]
-    assert Timing("another", of.pattern, SINCE, jitter_ms=60_000).moment(SINCE) - SINCE == 7.316 * SECOND
+    assert (
+        Timing("another", of.pattern, SINCE, jitter_ms=60_000).moment(SINCE) - SINCE
+        == 7.316 * SECOND
+    )
 
 
 NIGHTLY = "30 2 * * *"  # which does not exist on the 28th
@@ -424,11 +459,17 @@ def test_a_fire_time_that_is_a_little_late_was_not_missed() -> None:
     assert due(of, None, fire_time + PUNCTUAL + SECOND) == Due([], fire_time, fire_time)
 
 
-def test_nothing_is_due_before_the_schedule_is_in_force_nor_what_is_settled_also_by_a_clock_that_was_set_back() -> None:
+def test_nothing_is_due_before_the_schedule_is_in_force_nor_what_is_settled_also_by_a_clock_that_was_set_back() -> (
+    None
+):
     of, hour = timing("hourly at :00", catch_up="all"), dt.timedelta(hours=1)
     assert due(of, None, SINCE) == Due([])
     assert not due(of, None, SINCE).missed
     assert due(of, SINCE - dt.timedelta(days=1), SINCE + hour).fire_times == [SINCE + hour]
-    assert due(of, SINCE + hour, SINCE + hour) == due(of, SINCE + 5 * hour, SINCE + 4 * hour) == Due([])
+    assert (
+        due(of, SINCE + hour, SINCE + hour)
+        == due(of, SINCE + 5 * hour, SINCE + 4 * hour)
+        == Due([])
+    )
     assert due(of, SINCE + 5 * hour, SINCE + 6 * hour).fire_times == [SINCE + 6 * hour]
     assert get_args(CatchUp) == CATCH_UP

@@ -37,7 +37,13 @@ def told(error: Exception | str | None = None, **more: Any) -> dict[str, Any]:
         trace = "".join(traceback.format_exception(error))
     elif error is not None:
         path, message, trace = "builtins.LookupError", "LookupError: no", error
-    about = {"task_id": uuid4(), "worker_id": uuid4(), "child_pid": 77, "attempt": 1, "metadata": {}}
+    about = {
+        "task_id": uuid4(),
+        "worker_id": uuid4(),
+        "child_pid": 77,
+        "attempt": 1,
+        "metadata": {},
+    }
     about |= {"task_name": "shop.tasks.pay", "queue_name": "mail", "error_code": "UNHANDLED_ERROR"}
     return {**about, "error_message": message, "exception_class": path, "traceback": trace, **more}
 
@@ -92,13 +98,21 @@ def test_an_exception_has_its_class_its_text_and_frames_like_those_of_the_sdk_it
     """Naive: the module is missing, so that the same error of a view and of a task are two groups."""
     error = caught(refuse)
     (found,) = exceptions(error)
-    assert (found["module"], found["type"], found["value"]) == (f"{OWN}.Outer", "Refused", "no such order")
+    assert (found["module"], found["type"], found["value"]) == (
+        f"{OWN}.Outer",
+        "Refused",
+        "no such order",
+    )
     event, _ = sentry_sdk.utils.event_from_exception(error)
     (known,) = event["exception"]["values"]
     names = ("filename", "abs_path", "module", "function", "lineno")
     frames = [{name: frame[name] for name in names} for frame in known["stacktrace"]["frames"]]
-    assert [{name: frame[name] for name in names} for frame in found["stacktrace"]["frames"]] == frames
-    assert found["stacktrace"]["frames"][-1]["context_line"] == 'raise Outer.Refused("no such order")'
+    assert [
+        {name: frame[name] for name in names} for frame in found["stacktrace"]["frames"]
+    ] == frames
+    assert (
+        found["stacktrace"]["frames"][-1]["context_line"] == 'raise Outer.Refused("no such order")'
+    )
 
 
 def test_frames_are_in_app_unless_they_belong_to_python_to_packages_or_to_horsies_django() -> None:
@@ -109,7 +123,13 @@ def test_frames_are_in_app_unless_they_belong_to_python_to_packages_or_to_horsie
     assert set(files[2:]) == {("json/__init__.py", False), ("json/decoder.py", False)}
     assert [frame["module"] for frame in found["stacktrace"]["frames"]][2] == "json"
     packages = os.path.dirname(os.path.dirname(pytest.__file__))
-    paths = [f"{packages}/requests/api.py", sentry.__file__, "<string>", "<frozen runpy>", "/srv/shop/tasks.py"]
+    paths = [
+        f"{packages}/requests/api.py",
+        sentry.__file__,
+        "<string>",
+        "<frozen runpy>",
+        "/srv/shop/tasks.py",
+    ]
     (found,) = exceptions("".join(f'  File "{path}", line 1, in pay\n' for path in paths))
     assert [frame["in_app"] for frame in found["stacktrace"]["frames"]] == [False] * 4 + [True]
 
@@ -117,7 +137,8 @@ def test_frames_are_in_app_unless_they_belong_to_python_to_packages_or_to_horsie
 def test_modules_that_the_settings_of_sentry_list_are_left_to_the_sdk() -> None:
     """Naive: in_app is set for all, and the SDK does not look at its own options."""
     text = "".join(
-        f'  File "/srv/{path}", line 1, in pay\n' for path in ("shop/legacy.py", "shop/legacy/a.py", "shops.py")
+        f'  File "/srv/{path}", line 1, in pay\n'
+        for path in ("shop/legacy.py", "shop/legacy/a.py", "shops.py")
     )
     (found,) = exceptions(text)
     modules = [frame["module"] for frame in found["stacktrace"]["frames"]]
@@ -170,7 +191,10 @@ def test_source_of_several_lines_and_source_that_is_missing() -> None:
     """Naive: the next frame, or a line of markers, is taken for the source."""
     (found,) = exceptions(MULTILINE)
     frames = found["stacktrace"]["frames"]
-    assert [(frame["lineno"], frame.get("context_line")) for frame in frames] == [(7, "charge("), (9, None)]
+    assert [(frame["lineno"], frame.get("context_line")) for frame in frames] == [
+        (7, "charge("),
+        (9, None),
+    ]
 
 
 def test_the_end_of_a_long_text_is_enough_and_what_is_no_traceback_is_no_frame() -> None:
@@ -202,9 +226,14 @@ def test_a_traceback_in_the_text_of_an_exception_is_not_its_own() -> None:
 
 
 def test_a_failure_without_frames_is_grouped_by_task_and_code_and_others_as_sentry_does() -> None:
-    event = sentry.event_of(told(error_code="WORKER_CRASHED", error_message="the process was killed by SIGKILL"))
+    event = sentry.event_of(
+        told(error_code="WORKER_CRASHED", error_message="the process was killed by SIGKILL")
+    )
     (found,) = event["exception"]["values"]
-    assert (found["type"], found["value"]) == ("WORKER_CRASHED", "the process was killed by SIGKILL")
+    assert (found["type"], found["value"]) == (
+        "WORKER_CRASHED",
+        "the process was killed by SIGKILL",
+    )
     assert event["fingerprint"] == ["shop.tasks.pay", "WORKER_CRASHED"]
     assert "fingerprint" not in sentry.event_of(told(caught(refuse)))
 
@@ -215,13 +244,18 @@ def test_a_failure_without_frames_is_grouped_by_task_and_code_and_others_as_sent
         ({"sentry-trace": f"{TRACE}-{SPAN}-1"}, SPAN),
         ({"sentry-trace": f"{TRACE}-{SPAN}"}, SPAN),
         ({"traceparent": f"00-{TRACE}-{SPAN}-01"}, SPAN),
-        ({"sentry-trace": f"{TRACE}-{SPAN}-1", "traceparent": f"00-{'1' * 32}-{'2' * 16}-01"}, SPAN),
+        (
+            {"sentry-trace": f"{TRACE}-{SPAN}-1", "traceparent": f"00-{'1' * 32}-{'2' * 16}-01"},
+            SPAN,
+        ),
         ({"sentry-trace": 7, "traceparent": None}, None),
         ({"sentry-trace": f"{TRACE}{TRACE}-{SPAN}"}, None),
         ({}, None),
     ],
 )
-def test_an_event_belongs_to_the_trace_of_the_sender_or_to_one_of_its_own(metadata: Any, parent: str | None) -> None:
+def test_an_event_belongs_to_the_trace_of_the_sender_or_to_one_of_its_own(
+    metadata: Any, parent: str | None
+) -> None:
     contexts = [sentry.event_of(told(metadata=metadata))["contexts"]["trace"] for _ in range(2)]
     assert contexts[0].get("parent_span_id") == parent
     assert (contexts[0]["trace_id"] == TRACE) is (parent is not None)
@@ -229,7 +263,9 @@ def test_an_event_belongs_to_the_trace_of_the_sender_or_to_one_of_its_own(metada
     assert contexts[0]["span_id"] != contexts[1]["span_id"]
 
 
-def test_the_carrier_fits_into_metadata_and_says_nothing_without_sentry(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_carrier_fits_into_metadata_and_says_nothing_without_sentry(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert sentry.trace() is None
     client = sentry_sdk.Client("http://key@127.0.0.1/1", default_integrations=False)
     with sentry_sdk.isolation_scope() as scope:
@@ -255,7 +291,9 @@ def test_only_a_client_with_the_integration_gets_events() -> None:
     """Naive: Sentry is started again without it, by a test for example, and still gets them."""
     kept: list[Any] = []
     client = sentry_sdk.Client(
-        "http://key@127.0.0.1/1", before_send=lambda event, hint: kept.append(event), default_integrations=False
+        "http://key@127.0.0.1/1",
+        before_send=lambda event, hint: kept.append(event),
+        default_integrations=False,
     )
     with sentry_sdk.isolation_scope() as scope:
         scope.set_client(client)
@@ -269,13 +307,21 @@ def test_only_a_client_with_the_integration_gets_events() -> None:
 
 @pytest.mark.parametrize(
     ("module", "package", "distribution"),
-    [("sentry", "sentry_sdk", "sentry-sdk"), ("opentelemetry", "opentelemetry", "opentelemetry-api")],
+    [
+        ("sentry", "sentry_sdk", "sentry-sdk"),
+        ("opentelemetry", "opentelemetry", "opentelemetry-api"),
+    ],
 )
-def test_without_its_package_an_integration_says_what_to_install(module: str, package: str, distribution: str) -> None:
+def test_without_its_package_an_integration_says_what_to_install(
+    module: str, package: str, distribution: str
+) -> None:
     name = f"horsies_django.contrib.{module}"
     code = f"import sys; sys.modules[{package!r}] = None\nimport {name}"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert f"ImportError: {name} needs {distribution}: pip install 'horsies-django[{module}]'" in result.stderr
+    assert (
+        f"ImportError: {name} needs {distribution}: pip install 'horsies-django[{module}]'"
+        in result.stderr
+    )
 
 
 class Picky(Exception):
@@ -301,7 +347,9 @@ def test_the_hint_has_the_class_of_the_exception(path: str, kind: type[BaseExcep
     assert (found, type(error), error.args, trace) == (kind, kind, ("no such order",), None)
 
 
-@pytest.mark.parametrize("path", ["shop.errors.Refused", "antigravity.Refused", f"{OWN}.refuse", f"{OWN}.pytest.fail"])
+@pytest.mark.parametrize(
+    "path", ["shop.errors.Refused", "antigravity.Refused", f"{OWN}.refuse", f"{OWN}.pytest.fail"]
+)
 def test_the_hint_of_a_class_that_is_not_loaded_has_its_name(path: str) -> None:
     found, error, _ = sentry.hint_of(path, "no")["exc_info"]
 
@@ -324,12 +372,20 @@ class Filtered(Exception):
         (Outer.Refused("no"), {"ignore_errors": [LookupError]}),
         (Outer.Refused("no"), {"ignore_errors": ["Outer.Refused"]}),
         (Filtered("no"), {"ignore_errors": [f"{OWN}.Filtered"]}),
-        (Filtered("no"), {"before_send": lambda event, hint: None if hint["exc_info"][0] is Filtered else event}),
-        (Filtered("no"), {"error_sampler": lambda event, hint: 1 - isinstance(hint["exc_info"][1], Filtered)}),
+        (
+            Filtered("no"),
+            {"before_send": lambda event, hint: None if hint["exc_info"][0] is Filtered else event},
+        ),
+        (
+            Filtered("no"),
+            {"error_sampler": lambda event, hint: 1 - isinstance(hint["exc_info"][1], Filtered)},
+        ),
     ],
     ids=["base class", "name", "path", "before_send", "sampler"],
 )
-def test_the_options_of_sentry_decide_about_failures(error: Exception, options: dict[str, Any]) -> None:
+def test_the_options_of_sentry_decide_about_failures(
+    error: Exception, options: dict[str, Any]
+) -> None:
     sent: list[Any] = []
 
     class Kept(Transport):
@@ -337,7 +393,10 @@ def test_the_options_of_sentry_decide_about_failures(error: Exception, options: 
             sent.append(envelope.get_event()["exception"]["values"][-1]["type"])
 
     client = sentry_sdk.Client(
-        "http://key@127.0.0.1/1", transport=Kept, integrations=[sentry.HorsiesIntegration()], **options
+        "http://key@127.0.0.1/1",
+        transport=Kept,
+        integrations=[sentry.HorsiesIntegration()],
+        **options,
     )
 
     with sentry_sdk.new_scope() as scope:
@@ -359,7 +418,12 @@ def test_what_a_task_set_in_its_scope_is_on_its_event() -> None:
     event = sentry.event_of(told(LookupError("no"), context={"sentry": left}))
 
     assert (event["user"], event["extra"]) == ({"id": 7}, {"order": 12})
-    assert event["tags"] == {"tenant": "acme", "queue": "mail", "code": "UNHANDLED_ERROR", "attempt": "1"}
+    assert event["tags"] == {
+        "tenant": "acme",
+        "queue": "mail",
+        "code": "UNHANDLED_ERROR",
+        "attempt": "1",
+    }
     assert event["contexts"]["cart"] == {"items": 3}
     assert event["contexts"]["task"]["task_id"] != "not so"
 

@@ -37,7 +37,10 @@ def fill() -> None:
 
     def until(name: str, status: str, **more: object) -> None:
         wait_until(
-            Task.objects.filter(task_name=f"tests.upgrades.site.tasks.{name}", status=status, **more).exists, name
+            Task.objects.filter(
+                task_name=f"tests.upgrades.site.tasks.{name}", status=status, **more
+            ).exists,
+            name,
         )
 
     worker = subprocess.Popen(
@@ -52,7 +55,10 @@ def fill() -> None:
         tasks.add.schedule(HOUR, 5, 5).cancel()
         tasks.asking("asked").send()
         paused = tasks.asking("paused").send()
-        wait_until(lambda: WorkflowNode.objects.filter(kind="signal", status="WAITING").count() == 2, "the runs wait")
+        wait_until(
+            lambda: WorkflowNode.objects.filter(kind="signal", status="WAITING").count() == 2,
+            "the runs wait",
+        )
         paused.pause()
         tasks.steps.send()
         until("steps", "PENDING", next_retry_at__isnull=False)
@@ -71,13 +77,24 @@ def main() -> None:
     from horsies_django import __version__
 
     with private_postgres(durable=False) as url:
-        os.environ |= {"DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": "tests.upgrades.site.settings"}
+        os.environ |= {
+            "DATABASE_URL": url,
+            "DJANGO_SETTINGS_MODULE": "tests.upgrades.site.settings",
+        }
         import django
 
         django.setup()
         fill()
-        options = ("--inserts", "--rows-per-insert=100", "--no-owner", "--no-privileges", f"--dbname={url}")
-        done = subprocess.run([binaries_directory() / "pg_dump", *options], capture_output=True, text=True, check=True)
+        options = (
+            "--inserts",
+            "--rows-per-insert=100",
+            "--no-owner",
+            "--no-privileges",
+            f"--dbname={url}",
+        )
+        done = subprocess.run(
+            [binaries_directory() / "pg_dump", *options], capture_output=True, text=True, check=True
+        )
     text = FOREIGN.sub("", done.stdout).replace(str(HERE.parents[1]), "/srv/site")  # in tracebacks
     (HERE / f"{__version__}.sql").write_text(text.replace(f"'{socket.gethostname()}'", "'web-1'"))
     for old in HERE.glob("*.whl"):

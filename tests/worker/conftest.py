@@ -26,7 +26,9 @@ def build(transactional_db: None) -> Iterator[Build]:
     """Give a function that puts the parts of a worker together; it runs tasks itself, and is connected, unless told otherwise."""
     built: list[Supervisor] = []
 
-    def build_(settings: Config | None = None, *, started: bool = True, **options: object) -> Supervisor:
+    def build_(
+        settings: Config | None = None, *, started: bool = True, **options: object
+    ) -> Supervisor:
         chosen = {"queues": ("default",), "processes": 0, **options}
         parts = Supervisor(settings or config(), WorkerOptions(**chosen))  # type: ignore[arg-type]
         built.append(parts)
@@ -75,7 +77,9 @@ def turns_until(parts: Supervisor, condition: Callable[[], object]) -> None:
 
 def claims(count: int, lane: str = "sync") -> list[Claim]:
     """Return claims of tasks that are nowhere."""
-    return [Claim(uuid7(), 1, lane, "tests.nothing", "{}", 1, None, "default") for _ in range(count)]
+    return [
+        Claim(uuid7(), 1, lane, "tests.nothing", "{}", 1, None, "default") for _ in range(count)
+    ]
 
 
 def channel_pair() -> tuple[Channel, Channel]:

@@ -32,7 +32,12 @@ from horsies_django.worker.engine.outage import UNFIT, UNFIT_TRIES, DatabaseGave
 from horsies_django.worker.ipc import Channel
 from horsies_django.worker.pool.process import STANDING_SECONDS, PoolProcess, RunAhead
 from horsies_django.worker.pool.recycling import Recycling
-from horsies_django.worker.pool.starts import LATE_SECONDS, MOST_RETRY_SECONDS, RETRY_SECONDS, Starts
+from horsies_django.worker.pool.starts import (
+    LATE_SECONDS,
+    MOST_RETRY_SECONDS,
+    RETRY_SECONDS,
+    Starts,
+)
 from horsies_django.worker.pool.timeouts import TimeLimits, Timeouts
 from horsies_django.worker.process.backoff import Backoff
 from horsies_django.worker.process.memory import Gauge
@@ -60,11 +65,15 @@ def test_a_worker_may_have_as_many_tasks_as_slots_and_in_soft_mode_its_buffer_to
 def test_claims_need_not_be_durable_if_the_settings_say_so_and_their_tasks_can_be_ended() -> None:
     for processes in (0, 1):
         options = WorkerOptions(("default",), processes=processes)
-        assert wanted(capacity(Config(durable_claims=False), options), 1).durable == (processes == 0)
+        assert wanted(capacity(Config(durable_claims=False), options), 1).durable == (
+            processes == 0
+        )
 
 
 @pytest.mark.promise("S0.31", "S0.32", "S1.40", "S2.11")
-def test_the_two_options_bound_what_is_claimed_and_not_started_and_what_a_pass_claims_of_a_queue() -> None:
+def test_the_two_options_bound_what_is_claimed_and_not_started_and_what_a_pass_claims_of_a_queue() -> (
+    None
+):
     options = WorkerOptions(("default",), processes=2, max_claim_batch=2, max_claim_per_worker=10)
     hungry = capacity(Config(), options)
     assert wanted(hungry, 2, 100) == Wanted(2, 100, total=10, batch=2)
@@ -73,7 +82,9 @@ def test_the_two_options_bound_what_is_claimed_and_not_started_and_what_a_pass_c
 
 
 @pytest.mark.promise("S0.21", "S0.38", "S1.2", "S1.38", "S1.43")
-def test_in_soft_mode_what_runs_and_what_waits_counts_against_slots_and_buffer_and_in_hard_mode_slots_alone() -> None:
+def test_in_soft_mode_what_runs_and_what_waits_counts_against_slots_and_buffer_and_in_hard_mode_slots_alone() -> (
+    None
+):
     soft = Capacity(max_claim_per_worker=6, prefetch=4, lease=LEASE)
     assert wanted(soft, 2) == Wanted(2, 0, 4, 6, 0, LEASE)
     assert wanted(soft, 1, prefetched=3) == Wanted(1, 0, 1, 3, 0, LEASE)
@@ -198,7 +209,9 @@ def a_run() -> SyncRun:
     return SyncRun(CurrentTask(*claims(1)))
 
 
-def test_a_cancel_that_comes_before_its_task_begins_is_heard_when_it_does_and_forgotten_once_it_is_over() -> None:
+def test_a_cancel_that_comes_before_its_task_begins_is_heard_when_it_does_and_forgotten_once_it_is_over() -> (
+    None
+):
     control, others, mine = Control(channel_pair()[0]), a_run(), a_run()
     control.hear(CANCEL, "sync", 7)
     control.enter("sync", 6, others)
@@ -254,7 +267,9 @@ def test_a_child_is_replaced_after_a_hundred_tasks_and_a_minute_or_after_exactly
 
 
 @pytest.mark.promise("S1.13")
-def test_without_the_option_children_are_replaced_one_after_the_other_though_all_have_had_their_tasks() -> None:
+def test_without_the_option_children_are_replaced_one_after_the_other_though_all_have_had_their_tasks() -> (
+    None
+):
     recycling, children = pool(4)
     for one in children:
         one.taken = 1_000
@@ -268,14 +283,22 @@ def test_without_the_option_children_are_replaced_one_after_the_other_though_all
 
 def test_of_the_children_that_tasks_altered_one_a_minute_is_replaced() -> None:
     recycling, children = pool(2)
-    replaced = [second for second in (0, 1, 59.9, 60, 61) if recycling.replaces_altered(children, START + second)]
+    replaced = [
+        second
+        for second in (0, 1, 59.9, 60, 61)
+        if recycling.replaces_altered(children, START + second)
+    ]
     assert replaced == [0, 60]
 
 
 @pytest.mark.parametrize("chosen", [None, 100])
-def test_while_many_children_run_their_last_tasks_the_others_get_another_life(chosen: int | None) -> None:
+def test_while_many_children_run_their_last_tasks_the_others_get_another_life(
+    chosen: int | None,
+) -> None:
     recycling, (one,) = pool(1, chosen)
-    retired = [child(recycling, WorkerOptions(queues=("default",), processes=1), START) for _ in range(5)]
+    retired = [
+        child(recycling, WorkerOptions(queues=("default",), processes=1), START) for _ in range(5)
+    ]
     for other in retired:
         other.retired_for = "tasks"
     assert not recycling.replaces_altered([one, *retired], START)
@@ -288,7 +311,9 @@ def test_while_many_children_run_their_last_tasks_the_others_get_another_life(ch
 
 @pytest.mark.promise("S1.28")
 @pytest.mark.parametrize(
-    ("lane", "name", "reply"), [(SyncLane, "add", "ran"), (AsyncLane, "anoop", "done")], ids=["sync", "async"]
+    ("lane", "name", "reply"),
+    [(SyncLane, "add", "ran"), (AsyncLane, "anoop", "done")],
+    ids=["sync", "async"],
 )
 def test_that_a_child_is_full_comes_before_the_reply_for_which_the_worker_may_send_it_another_task(
     lane: Any, name: str, reply: str
@@ -296,7 +321,15 @@ def test_that_a_child_is_full_comes_before_the_reply_for_which_the_worker_may_se
     (ours, theirs), (_, control) = channel_pair(), channel_pair()
     full = lane(theirs, [0, 0], Control(control), Gauge(1))
     kwargs = '{"a": 1}' if name == "add" else "{}"
-    ours.send([(1, Claim(uuid.uuid4(), 1, "sync", f"tests.apps.project.tasks.{name}", kwargs).packed(), "")])
+    ours.send(
+        [
+            (
+                1,
+                Claim(uuid.uuid4(), 1, "sync", f"tests.apps.project.tasks.{name}", kwargs).packed(),
+                "",
+            )
+        ]
+    )
     ours.send(None)
     with ThreadPoolExecutor(1) as thread:
         thread.submit(full.serve).result(30)
@@ -304,7 +337,9 @@ def test_that_a_child_is_full_comes_before_the_reply_for_which_the_worker_may_se
 
 
 @pytest.mark.promise("S2.18", "S2.20")
-def test_the_pause_doubles_up_to_its_cap_with_jitter_and_tries_end_where_the_settings_say_so() -> None:
+def test_the_pause_doubles_up_to_its_cap_with_jitter_and_tries_end_where_the_settings_say_so() -> (
+    None
+):
     backoff = Backoff(Resilience(db_retry_initial_ms=100, db_retry_max_ms=1_000))
     pauses = [backoff.failed() for _ in range(8)]
     for pause, middle in zip(pauses, [0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0, 1.0], strict=True):
@@ -336,7 +371,9 @@ def test_slots_are_processes_times_threads_and_times_coroutines() -> None:
     assert (inside.sync_slots, inside.async_slots) == (2, 10)
 
 
-def test_every_error_that_the_database_knows_is_tried_again_but_for_those_that_cannot_pass() -> None:
+def test_every_error_that_the_database_knows_is_tried_again_but_for_those_that_cannot_pass() -> (
+    None
+):
     outage = Outage(Resilience())
     for error in vars(psycopg.errors).values():
         if not (isinstance(error, type) and issubclass(error, psycopg.Error)):
@@ -353,21 +390,37 @@ def test_every_error_that_the_database_knows_is_tried_again_but_for_those_that_c
 
 
 def defaults(function: Any) -> dict[str, Any]:
-    return {name: parameter.default for name, parameter in inspect.signature(function).parameters.items()}
+    return {
+        name: parameter.default
+        for name, parameter in inspect.signature(function).parameters.items()
+    }
 
 
 def parsed(command: Any, *given: str) -> dict[str, Any]:
     """Return the options of our own that a command line comes to."""
-    known = {"verbosity", "settings", "pythonpath", "traceback", "no_color", "force_color", "skip_checks", "version"}
+    known = {
+        "verbosity",
+        "settings",
+        "pythonpath",
+        "traceback",
+        "no_color",
+        "force_color",
+        "skip_checks",
+        "version",
+    }
     options = vars(command.create_parser("manage.py", "horsies").parse_args(given))
     return {name: value for name, value in options.items() if name not in known}
 
 
 @pytest.mark.promise("S3.11")
 def test_run_takes_the_options_of_the_command_with_the_same_names_and_defaults() -> None:
-    assert {**defaults(run), "reload": False} == parsed(Command())  # which runs the command line again
+    assert {**defaults(run), "reload": False} == parsed(
+        Command()
+    )  # which runs the command line again
     assert defaults(run_scheduler) == parsed(SchedulerCommand())
-    record = {field.name: field.default for field in fields(WorkerOptions) if field.default is not MISSING}
+    record = {
+        field.name: field.default for field in fields(WorkerOptions) if field.default is not MISSING
+    }
     assert {name: value for name, value in parsed(Command()).items() if name in record} == record
 
 
@@ -397,7 +450,10 @@ def test_the_usable_cpus_are_those_that_this_process_may_use_and_not_those_of_th
         ({"max_claim_batch": None}, "--max-claim-batch: None is not"),
         ({"max_tasks_per_child": True}, "--max-tasks-per-child: True is not"),
         ({"shutdown_timeout": -1}, "--shutdown-timeout: -1 is not a number of seconds"),
-        ({"max_memory_per_child_mb": 0}, "--max-memory-per-child-mb: 0 is not a number of megabytes"),
+        (
+            {"max_memory_per_child_mb": 0},
+            "--max-memory-per-child-mb: 0 is not a number of megabytes",
+        ),
         ({"start_method": "fork"}, "--start-method: 'fork' is not one of forkserver, spawn"),
         ({"loglevel": "LOUD"}, "--loglevel: 'LOUD' is not one of DEBUG"),
         ({"health_port": 70_000}, "--health-port: 70000 is not a port"),
@@ -405,7 +461,9 @@ def test_the_usable_cpus_are_those_that_this_process_may_use_and_not_those_of_th
         ({"processes": 0, "max_tasks_per_child": 5}, "--processes=0 has no children"),
     ],
 )
-def test_values_that_the_command_line_refuses_are_refused_from_code(wrong: dict[str, Any], words: str) -> None:
+def test_values_that_the_command_line_refuses_are_refused_from_code(
+    wrong: dict[str, Any], words: str
+) -> None:
     with pytest.raises(WorkerStartError) as caught:
         refuse_impossible(WorkerOptions(**{"queues": ("default",), "processes": 1, **wrong}))
     assert words in str(caught.value)

@@ -51,7 +51,12 @@ def test_a_connection_is_seen_in_the_wrapper_itself(elsewhere: Elsewhere) -> Non
     def look() -> list[bool]:
         asyncio.run(asyncio.to_thread(connections.all))
         looks = [seen()]
-        acts = (lambda: connections["default"], connection.ensure_connection, connection.close, traps.closed_inside)
+        acts = (
+            lambda: connections["default"],
+            connection.ensure_connection,
+            connection.close,
+            traps.closed_inside,
+        )
         for act in acts:
             act()
             looks.append(seen())
@@ -90,8 +95,12 @@ def test_a_wrapper_of_another_thread_is_dropped_and_raises_nothing(elsewhere: El
     assert Group.objects.get().name == "next"
 
 
-@pytest.mark.parametrize("kind", ["autocommit", "atomic", "atomic, closed", "needs_rollback", "begin"])
-def test_a_transaction_left_open_by_async_code_takes_in_no_row_of_the_next_call(orm: OneThread, kind: str) -> None:
+@pytest.mark.parametrize(
+    "kind", ["autocommit", "atomic", "atomic, closed", "needs_rollback", "begin"]
+)
+def test_a_transaction_left_open_by_async_code_takes_in_no_row_of_the_next_call(
+    orm: OneThread, kind: str
+) -> None:
     opened, written = orm.submit(traps.WRECKS[kind]), orm.submit(note)
     with pytest.raises(TransactionManagementError, match="cannot stay open between two awaits"):
         opened.result(30)
@@ -99,7 +108,9 @@ def test_a_transaction_left_open_by_async_code_takes_in_no_row_of_the_next_call(
     assert Group.objects.get().name == "next"
 
 
-def test_a_call_of_async_code_that_fails_leaves_no_connection_that_it_opened(orm: OneThread) -> None:
+def test_a_call_of_async_code_that_fails_leaves_no_connection_that_it_opened(
+    orm: OneThread,
+) -> None:
     def half_made() -> None:
         connection.ensure_connection()
         connection.cursor().execute("SET search_path = pg_catalog")
@@ -117,7 +128,9 @@ def test_a_call_of_async_code_that_fails_leaves_no_connection_that_it_opened(orm
     assert orm.connected
 
 
-def test_a_child_keeps_connections_and_an_age_or_pool_of_the_project_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_keeps_connections_and_an_age_or_pool_of_the_project_holds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Naive: a pool refuses an age, or a connection that is kept for ever is closed after a minute."""
     given = {
         "short": {"CONN_MAX_AGE": 0},
@@ -127,16 +140,26 @@ def test_a_child_keeps_connections_and_an_age_or_pool_of_the_project_holds(monke
         "file": {"CONN_MAX_AGE": 0, "ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"},
     }
     default = {**connections.settings["default"], "CONN_HEALTH_CHECKS": False, "OPTIONS": {}}
-    handler = ConnectionHandler({"default": default} | {alias: default | own for alias, own in given.items()})
+    handler = ConnectionHandler(
+        {"default": default} | {alias: default | own for alias, own in given.items()}
+    )
     monkeypatch.setattr(db_sessions, "connections", handler)
     db_sessions.keep_connections(0)
     assert handler.settings["short"]["CONN_MAX_AGE"] == 0
     db_sessions.keep_connections(60)
     found = {
-        alias: (handler.settings[alias]["CONN_MAX_AGE"], handler.settings[alias]["CONN_HEALTH_CHECKS"])
+        alias: (
+            handler.settings[alias]["CONN_MAX_AGE"],
+            handler.settings[alias]["CONN_HEALTH_CHECKS"],
+        )
         for alias in given
     }
-    others = {"long": (600, False), "endless": (None, False), "pooled": (0, False), "file": (0, False)}
+    others = {
+        "long": (600, False),
+        "endless": (None, False),
+        "pooled": (0, False),
+        "file": (0, False),
+    }
     assert found == {"short": (60, True), **others}
 
 
@@ -209,7 +232,9 @@ def test_the_tenant_of_a_task_is_not_that_of_the_next_one(
     assert elsewhere(two) == "public"
 
 
-def test_the_tenant_of_a_call_is_not_that_of_the_next_one(orm: OneThread, tenants: Callable[[], None]) -> None:
+def test_the_tenant_of_a_call_is_not_that_of_the_next_one(
+    orm: OneThread, tenants: Callable[[], None]
+) -> None:
     orm.submit(tenants).result(30)
 
     orm.submit(choose, "acme").result(30)

@@ -33,7 +33,11 @@ from horsies_django.core.errors import WorkerStartError
 from horsies_django.core.notifications import Stalled
 from horsies_django.models import Task, WorkflowNode
 from horsies_django.store.notify import Listener, channel_prefix
-from horsies_django.worker.engine.listener import ANSWER_SECONDS, QUIET_SECONDS, NotificationListener
+from horsies_django.worker.engine.listener import (
+    ANSWER_SECONDS,
+    QUIET_SECONDS,
+    NotificationListener,
+)
 from horsies_django.worker.engine.outage import ClaimsLost
 from horsies_django.worker.engine.stalled_partitions import StalledPartitions
 from horsies_django.worker.maintenance import health_server
@@ -50,7 +54,9 @@ from tests.worker.conftest import Build, ask, turns_until
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_nothing_is_claimed_after_the_moment_up_to_which_the_last_beat_is_trusted(build: Build) -> None:
+def test_nothing_is_claimed_after_the_moment_up_to_which_the_last_beat_is_trusted(
+    build: Build,
+) -> None:
     """Others may have declared the worker dead since, and what it claims then would be given away while it runs."""
     parts, id_ = build(), tasks.noop.send().task_id
     engine = parts.engine
@@ -68,7 +74,9 @@ NEVER_CLAIMED = (
     "status = 'PENDING', claimed_by = NULL, claimed_at = NULL, started_at = NULL, claim_expires_at = NULL, "
     "claim_generation = claim_generation - 1"
 )
-NEVER_STARTED = "status = 'CLAIMED', started_at = NULL, claim_expires_at = now() + interval '1 hour'"
+NEVER_STARTED = (
+    "status = 'CLAIMED', started_at = NULL, claim_expires_at = now() + interval '1 hour'"
+)
 
 
 class Here:
@@ -195,7 +203,12 @@ def test_a_workflow_whose_task_was_written_after_a_reconnect_is_advanced(here: H
     (None, True, [0, 1, 1, 1]), (None, False, [0, 1, 2, 2]), (2, False, [0, 1, 2, 3]),
 ])  # fmt: skip
 def test_elements_of_a_map_are_counted_together_while_others_run_unless_others_start_as_they_end(
-    build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int | None, gathers: bool, counted: list[int]
+    build: Build,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    limit: int | None,
+    gathers: bool,
+    counted: list[int],
 ) -> None:
     """Naive: each pass that settles some of them is followed by an advance, which takes as long. The first one always is."""
     monkeypatch.setattr(advancer, "GATHER_SECONDS", 3600.0)
@@ -213,7 +226,11 @@ def test_elements_of_a_map_are_counted_together_while_others_run_unless_others_s
         return WorkflowNode.objects.get().items_ok
 
     def statuses() -> list[str]:
-        return [*Task.objects.exclude(status="PENDING").order_by("node_index").values_list("status", flat=True)]
+        return [
+            *Task.objects.exclude(status="PENDING")
+            .order_by("node_index")
+            .values_list("status", flat=True)
+        ]
 
     parts.engine.advancer.gathers = gathers
     assert [counted_after(ended) for ended in range(4)] == counted
@@ -242,19 +259,30 @@ def asked(parts: Supervisor, path: str) -> tuple[int, Any]:
     return status, json.loads(text)
 
 
-def test_a_worker_that_is_well_lives_and_is_ready_and_says_who_it_is_whatever_else_is_asked(parts: Supervisor) -> None:
+def test_a_worker_that_is_well_lives_and_is_ready_and_says_who_it_is_whatever_else_is_asked(
+    parts: Supervisor,
+) -> None:
     for path in ("/live", "/ready", "/ready?verbose=1"):
         status, found = asked(parts, path)
-        assert (status, found["ok"], found["reasons"], found["worker"]) == (200, True, [], str(parts.worker))
+        assert (status, found["ok"], found["reasons"], found["worker"]) == (
+            200,
+            True,
+            [],
+            str(parts.worker),
+        )
     for path in ("/", "/live/x"):
         assert asked(parts, path) == (404, {"error": "there are only /live, /ready and /metrics"})
     assert ask(parts, "/ready", "HEAD") == (200, "")
 
 
 def test_an_engine_that_does_not_come_round_is_not_alive_until_it_does(parts: Supervisor) -> None:
-    parts.engine.status = parts.engine.status._replace(busy_since=time.monotonic() - STUCK_SECONDS + 5)
+    parts.engine.status = parts.engine.status._replace(
+        busy_since=time.monotonic() - STUCK_SECONDS + 5
+    )
     assert ask(parts, "/live")[0] == 200, "a turn may take its time"
-    parts.engine.status = parts.engine.status._replace(busy_since=time.monotonic() - STUCK_SECONDS - 2)
+    parts.engine.status = parts.engine.status._replace(
+        busy_since=time.monotonic() - STUCK_SECONDS - 2
+    )
     status, found = asked(parts, "/live")
     assert (status, found["ok"], len(found["reasons"])) == (503, False, 1)
     assert "been stuck for 12 s" in found["reasons"][0]
@@ -264,7 +292,9 @@ def test_an_engine_that_does_not_come_round_is_not_alive_until_it_does(parts: Su
     assert ask(parts, "/live")[0] == 200
 
 
-def test_what_keeps_a_worker_from_being_ready_is_all_named_and_does_not_end_it(parts: Supervisor) -> None:
+def test_what_keeps_a_worker_from_being_ready_is_all_named_and_does_not_end_it(
+    parts: Supervisor,
+) -> None:
     parts.outbox.disconnect()
     parts.engine.trusted_until = time.monotonic() - 1
     parts.engine.stop()
@@ -273,7 +303,12 @@ def test_what_keeps_a_worker_from_being_ready_is_all_named_and_does_not_end_it(p
         member.ready = False
     status, found = asked(parts, "/ready")
     assert status == 503
-    for said in ("0 of 1 processes", "no connection to the database", "no heartbeat", "the worker is stopping"):
+    for said in (
+        "0 of 1 processes",
+        "no connection to the database",
+        "no heartbeat",
+        "the worker is stopping",
+    ):
         assert said in "; ".join(found["reasons"])
     assert asked(parts, "/live") == (200, {**found, "ok": True, "reasons": []})
 
@@ -300,7 +335,10 @@ def cut_off(client: socket.socket, more: bytes) -> bool:
 
 @pytest.mark.parametrize(
     ("seconds", "first", "more"),
-    [(1.0, b"", b"X-Slow: 1\r\n"), (300.0, b"?" + b"x" * 6_000, b"X-Long: " + b"y" * 400 + b"\r\n")],
+    [
+        (1.0, b"", b"X-Slow: 1\r\n"),
+        (300.0, b"?" + b"x" * 6_000, b"X-Long: " + b"y" * 400 + b"\r\n"),
+    ],
     ids=["slow", "endless"],
 )
 def test_a_client_that_sends_a_header_now_and_then_or_without_end_is_cut_off(
@@ -313,7 +351,9 @@ def test_a_client_that_sends_a_header_now_and_then_or_without_end_is_cut_off(
     assert ask(parts, "/live")[0] == 200
 
 
-def test_a_crowd_of_silent_clients_keeps_no_probe_waiting(parts: Supervisor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crowd_of_silent_clients_keeps_no_probe_waiting(
+    parts: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def threads() -> int:
         return sum("process_request_thread" in thread.name for thread in threading.enumerate())
 
@@ -360,9 +400,14 @@ class Listening:
         self.runs: list[uuid.UUID] = []
         self.selector = selectors.DefaultSelector()
         listener = Listener("default", "_new", application_name="horsies test", own="_alone")
-        words = {word: partial(self.wake, word) for word in ("default", "sync default", "now sync default")}
+        words = {
+            word: partial(self.wake, word)
+            for word in ("default", "sync default", "now sync default")
+        }
         resilience, anew = Resilience(db_retry_initial_ms=100), partial(self.wake, "anew")
-        self.notifications = NotificationListener(listener, self.selector, resilience, words, anew, self.runs.append)
+        self.notifications = NotificationListener(
+            listener, self.selector, resilience, words, anew, self.runs.append
+        )
 
     def wake(self, word: str, moment: float = 0.0) -> None:
         self.woken.append(word)
@@ -388,7 +433,9 @@ def listening(connect: Connect) -> Iterator[Listening]:
     made.selector.close()
 
 
-def test_a_call_that_arrives_or_a_task_proves_the_connection_and_a_call_wakes_nobody(listening: Listening) -> None:
+def test_a_call_that_arrives_or_a_task_proves_the_connection_and_a_call_wakes_nobody(
+    listening: Listening,
+) -> None:
     backend = listening.notifications.listener.connection
     listening.tick()
     assert listening.notifications.testing
@@ -407,7 +454,9 @@ def test_a_call_that_arrives_or_a_task_proves_the_connection_and_a_call_wakes_no
 
 
 @pytest.mark.parametrize("unread", [True, False], ids=["unread", "no call"])
-def test_an_answer_that_lies_unread_or_was_not_asked_for_is_not_missed(listening: Listening, unread: bool) -> None:
+def test_an_answer_that_lies_unread_or_was_not_asked_for_is_not_missed(
+    listening: Listening, unread: bool
+) -> None:
     listening.tick()
     if unread:
         wait_until(lambda: listening.selector.select(0), "the answer is there")
@@ -433,7 +482,9 @@ def test_a_signal_to_a_workflow_names_its_run_and_looks_for_no_tasks(listening: 
 def test_due_tasks_are_told_from_others_and_neither_other_queues_nor_strangers_wake_anybody(
     listening: Listening,
 ) -> None:
-    listening.connection.execute("SELECT pg_notify(%s, 'a text of a stranger')", [f"{listening.prefix}_new"])
+    listening.connection.execute(
+        "SELECT pg_notify(%s, 'a text of a stranger')", [f"{listening.prefix}_new"]
+    )
     listening.hears()
     for sent in ({"queue": "mail"}, {}, {"due_at": timezone.now() + timedelta(minutes=1)}):
         put(**sent)
@@ -441,28 +492,38 @@ def test_due_tasks_are_told_from_others_and_neither_other_queues_nor_strangers_w
     assert listening.woken == ["anew", "sync default", "default"]
 
 
-def test_a_worker_that_is_not_elected_hears_only_what_it_is_told_alone(listening: Listening) -> None:
+def test_a_worker_that_is_not_elected_hears_only_what_it_is_told_alone(
+    listening: Listening,
+) -> None:
     listening.notifications.hear(wanted=False)
     assert (listening.notifications.healthy, listening.notifications.hears) == (True, False)
     put()
-    listening.connection.execute("SELECT pg_notify(%s, 'now sync default')", [f"{listening.prefix}_alone"])
+    listening.connection.execute(
+        "SELECT pg_notify(%s, 'now sync default')", [f"{listening.prefix}_alone"]
+    )
     listening.hears()
     listening.notifications.hear(wanted=True)
     put()
     listening.hears()
-    assert listening.woken == ["anew", "now sync default", "anew", "sync default"], "what was sent first was not heard"
+    assert listening.woken == ["anew", "now sync default", "anew", "sync default"], (
+        "what was sent first was not heard"
+    )
     listening.notifications.hear(wanted=False)
     backend = listening.notifications.listener.connection
     listening.connection.execute("SELECT pg_terminate_backend(%s)", [backend.info.backend_pid])
     wait_until(lambda: listening.selector.select(0), "the server says so")
     listening.notifications.hear(wanted=True)
-    assert not listening.notifications.healthy, "a lost connection is found when the worker is elected"
+    assert not listening.notifications.healthy, (
+        "a lost connection is found when the worker is elected"
+    )
     listening.notifications.hear(wanted=True)
     listening.tick()
     assert listening.notifications.hears
 
 
-def test_a_silent_connection_is_replaced_and_told(listening: Listening, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_silent_connection_is_replaced_and_told(
+    listening: Listening, caplog: pytest.LogCaptureFixture
+) -> None:
     silent = listening.notifications.listener.connection
     assert silent is not None
     silent.execute("UNLISTEN *")  # as a pooler that lends the session to somebody else
@@ -485,12 +546,16 @@ def test_all_that_was_said_of_a_queue_at_once_is_heard(listening: Listening) -> 
     moments = [1763748000.5, 1763747999.5, 1763748002.5]
     with listening.connection.transaction():  # what one commit says arrives together
         for moment in moments:
-            listening.connection.execute("SELECT pg_notify(%s, %s)", [listening.prefix + "_new", f"{moment} default"])
+            listening.connection.execute(
+                "SELECT pg_notify(%s, %s)", [listening.prefix + "_new", f"{moment} default"]
+            )
     listening.hears()
     assert listening.moments[1:] == moments
 
 
-def test_the_news_of_another_channel_on_the_same_connection_are_not_ours(listening: Listening) -> None:
+def test_the_news_of_another_channel_on_the_same_connection_are_not_ours(
+    listening: Listening,
+) -> None:
     """Behind a pooler the server's connection may be one on which another client has listened."""
     listener = listening.notifications.listener
     assert listener.connection is not None

@@ -21,7 +21,8 @@ from tests.conftest import wait_until
 from tests.support.workers import is_over
 
 pytestmark = pytest.mark.skipif(
-    kill_timer.library() is None, reason="the dead man's timer needs POSIX timers and /proc, so Linux"
+    kill_timer.library() is None,
+    reason="the dead man's timer needs POSIX timers and /proc, so Linux",
 )
 
 ROOT = Path(__file__).parents[2]
@@ -112,10 +113,17 @@ class Worker:
         (app / "tasks.py").write_text(TASKS)
         (folder / "stoppable_settings.py").write_text(SETTINGS)
         self.seen: list[dict[str, Any]] = []
-        variables = os.environ | {"DJANGO_SETTINGS_MODULE": "stoppable_settings", "PYTHONPATH": f"{folder}:{ROOT}"}
+        variables = os.environ | {
+            "DJANGO_SETTINGS_MODULE": "stoppable_settings",
+            "PYTHONPATH": f"{folder}:{ROOT}",
+        }
         command = [sys.executable, "-c", WORKER, start_method, str(seconds), heart]
         self.process = subprocess.Popen(
-            command, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+            command,
+            env=variables,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
         )
 
     def event(self, key: str, number: int = 0) -> dict[str, Any]:
@@ -134,7 +142,9 @@ class Worker:
 
     def end(self) -> None:
         with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)  # what else is left of the group may stand still
+            os.killpg(
+                self.process.pid, signal.SIGKILL
+            )  # what else is left of the group may stand still
         self.process.communicate()
 
 
@@ -174,7 +184,9 @@ def test_arming_moves_the_deadline_unless_it_has_passed_and_disarming_takes_it_a
     assert timer.remaining() == 0
 
 
-def test_deadlines_count_from_before_the_beat_and_a_late_beat_of_a_worker_that_ends_sets_none() -> None:
+def test_deadlines_count_from_before_the_beat_and_a_late_beat_of_a_worker_that_ends_sets_none() -> (
+    None
+):
     deadlines: list[float] = []
     timer = KillTimer(FAR, deadlines.append)
     timer.rearm(1.0)
@@ -183,7 +195,9 @@ def test_deadlines_count_from_before_the_beat_and_a_late_beat_of_a_worker_that_e
     assert deadlines == [1.0 + FAR, kill_timer.NEVER]
 
 
-def test_a_stopped_worker_without_a_fork_server_ends_with_its_child(worker: Callable[..., Worker]) -> None:
+def test_a_stopped_worker_without_a_fork_server_ends_with_its_child(
+    worker: Callable[..., Worker],
+) -> None:
     stopped = worker("spawn", seconds=1.5)
     child = stopped.event("child")["child"]
     os.killpg(stopped.process.pid, signal.SIGSTOP)
@@ -191,17 +205,23 @@ def test_a_stopped_worker_without_a_fork_server_ends_with_its_child(worker: Call
     wait_until(lambda: is_over(child), "the child ends with its worker")
 
 
-def test_a_fork_server_that_ends_while_it_is_asked_for_a_child_is_replaced(worker: Callable[..., Worker]) -> None:
+def test_a_fork_server_that_ends_while_it_is_asked_for_a_child_is_replaced(
+    worker: Callable[..., Worker],
+) -> None:
     running = worker("forkserver", seconds=3.5)
     first = running.event("child")
     os.kill(first["fork_server"], signal.SIGSTOP)
-    os.kill(first["child"], signal.SIGKILL)  # the pool waits for another one from the stopped fork server
+    os.kill(
+        first["child"], signal.SIGKILL
+    )  # the pool waits for another one from the stopped fork server
     second = running.event("child", 1)
     assert is_over(first["fork_server"])
     assert second["fork_server"] != first["fork_server"]
 
 
-def test_the_next_fork_server_has_the_deadline_of_the_last_beat(worker: Callable[..., Worker]) -> None:
+def test_the_next_fork_server_has_the_deadline_of_the_last_beat(
+    worker: Callable[..., Worker],
+) -> None:
     """Naive: a worker that is stopped before its next beat leaves tasks that go on when it does."""
     running = worker("forkserver", seconds=3.0, heart="beats once")
     os.kill(running.event("child")["fork_server"], signal.SIGKILL)

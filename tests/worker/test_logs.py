@@ -23,7 +23,14 @@ from horsies_django.worker.pool.timeouts import StuckWatch
 from horsies_django.worker.process import logs
 from horsies_django.worker.process.logs import Formatter, choose_colors, palette_for, shown_name
 from horsies_django.worker.process.options import WorkerOptions
-from horsies_django.worker.process.task_log import MANY, TaskLog, label, named, named_class, tell_expired
+from horsies_django.worker.process.task_log import (
+    MANY,
+    TaskLog,
+    label,
+    named,
+    named_class,
+    tell_expired,
+)
 from tests.conftest import wait_until
 
 logger = logging.getLogger("horsies.worker")
@@ -55,7 +62,9 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Slow:
     return handler
 
 
-def test_lines_that_a_slow_log_cannot_take_are_counted(slow: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_that_a_slow_log_cannot_take_are_counted(
+    slow: Slow, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(logs, "MOST_WAITING", 2)
     with logs.relayed_logs():
         logger.info("line %s", 0)
@@ -70,7 +79,9 @@ def test_lines_that_a_slow_log_cannot_take_are_counted(slow: Slow, monkeypatch: 
     assert slow.lines == ["line 0", "line 1", "line 2", f"the next {lost}"]
 
 
-def test_a_line_arrives_whole_with_its_traceback_and_only_where_its_level_is_wanted(slow: Slow) -> None:
+def test_a_line_arrives_whole_with_its_traceback_and_only_where_its_level_is_wanted(
+    slow: Slow,
+) -> None:
     slow.gate.set()
     slow.setLevel("WARNING")
     with logs.relayed_logs():
@@ -139,8 +150,13 @@ def test_who_wants_colors_is_asked_and_the_options_of_a_command_reach_the_proces
     assert palette_for(Terminal()) is None
 
 
-def test_colors_are_those_that_django_was_given(monkeypatch: pytest.MonkeyPatch, lines: list[str]) -> None:
-    for chosen, expected in (("nocolor", "[ERROR] said"), ("error=blue", f"[\x1b[34mERROR{OFF}] said")):
+def test_colors_are_those_that_django_was_given(
+    monkeypatch: pytest.MonkeyPatch, lines: list[str]
+) -> None:
+    for chosen, expected in (
+        ("nocolor", "[ERROR] said"),
+        ("error=blue", f"[\x1b[34mERROR{OFF}] said"),
+    ):
         monkeypatch.setenv("DJANGO_COLORS", chosen)
         record = logging.LogRecord("horsies.worker", logging.ERROR, "", 0, "said", (), None)
         assert Formatter(palette_for(Terminal())).format(record).endswith(expected)
@@ -153,7 +169,9 @@ def runs(member: PoolProcess, number: int, since: float, name: str = "tests.noth
     return claim
 
 
-def test_a_task_that_runs_long_is_reported_once_however_many_beats_follow(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_task_that_runs_long_is_reported_once_however_many_beats_follow(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     member = PoolProcess(WorkerOptions(queues=(), processes=1))
     member.pid = 7
     watch = StuckWatch(stopped_seconds=10.0, long_seconds=60.0)
@@ -192,7 +210,9 @@ def test_what_exceeds_a_second_is_counted_and_told_when_it_is_over_by_ten_names(
     assert len(log.take(done(MANY + 1_300), 11.0)) == MANY
     assert log.take(done(100, "shop.tasks.ship"), 11.5) == []
     assert log.summary_at == 12.0
-    assert log.summary(12.25) == ("1,400 tasks completed in 1.2 s: shop.tasks.pack 1,300, shop.tasks.ship 100")
+    assert log.summary(12.25) == (
+        "1,400 tasks completed in 1.2 s: shop.tasks.pack 1,300, shop.tasks.ship 100"
+    )
     assert log.summary_at == float("inf")
     for number in range(13):
         log.take(done(13 - number, f"t{number:02}"), 12.5)
@@ -201,11 +221,15 @@ def test_what_exceeds_a_second_is_counted_and_told_when_it_is_over_by_ten_names(
     assert line.endswith("t09 4, and 6 of 3 more names")
 
 
-def test_after_a_busy_second_the_next_is_only_counted_and_after_one_that_was_not_lines_are_back() -> None:
+def test_after_a_busy_second_the_next_is_only_counted_and_after_one_that_was_not_lines_are_back() -> (
+    None
+):
     log = TaskLog()
     log.take(done(MANY + 1), 10.0)
     log.summary(11.0)
-    assert log.take(done(MANY), 11.5) == []  # no more than a second may have, but that is not known yet
+    assert (
+        log.take(done(MANY), 11.5) == []
+    )  # no more than a second may have, but that is not known yet
     assert log.summary(12.0).startswith("200 tasks completed in 1.0 s: ")
     assert len(log.take(done(MANY + 1), 12.5)) == MANY
     log.summary(13.0)
@@ -215,7 +239,9 @@ def test_after_a_busy_second_the_next_is_only_counted_and_after_one_that_was_not
     assert len(log.take(done(1), 77.5)) == 1
 
 
-def test_the_last_counts_are_told_when_the_worker_ends_if_info_is(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_last_counts_are_told_when_the_worker_ends_if_info_is(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level("WARNING", "horsies.task")
     task_log = TaskLog()
     task_log.settled(done(MANY * 2))
@@ -256,17 +282,25 @@ def test_each_way_to_end_has_its_line_whose_colors_are_neither_in_its_name_nor_i
     """The task is named "shop.failed". Naive: the first "failed" of the line is colored, which belongs to its name."""
     outcome = failed(task_name="shop.failed", **told)
     TaskLog().settled([outcome], {str(outcome.id): decided})
-    assert [one.partition("[task] ")[2] for one in lines] == [f"[{level}] shop.failed {outcome.id} (attempt 3) {line}"]
+    assert [one.partition("[task] ")[2] for one in lines] == [
+        f"[{level}] shop.failed {outcome.id} (attempt 3) {line}"
+    ]
 
 
-def test_a_record_about_a_task_carries_what_the_filter_would_give_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_record_about_a_task_carries_what_the_filter_would_give_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level("INFO", "horsies.task")
     (outcome,) = done(1)
     TaskLog().settled([outcome])
     TaskLog().settled([failed(returned=True)])
     for record in caplog.records:
         TaskContextFilter().filter(record)
-        assert (record.task_name, record.queue_name, record.attempt) == ("shop.tasks.pack", "mail", 3)  # type: ignore[attr-defined]
+        assert (record.task_name, record.queue_name, record.attempt) == (
+            "shop.tasks.pack",
+            "mail",
+            3,
+        )  # type: ignore[attr-defined]
     assert caplog.records[0].task_id == str(outcome.id)  # type: ignore[attr-defined]
     assert [record.levelname for record in caplog.records] == ["INFO", "WARNING"]
 
@@ -275,7 +309,10 @@ def test_some_of_many_tasks_are_named_and_none_that_nobody_knows() -> None:
     (one,) = done(1)
     assert named([]) == named([Claim(uuid.uuid4(), 1, "", "", "")]) == ""
     assert named([one]) == f" (shop.tasks.pack {one.id} (attempt 3))"
-    assert named([one] * 12) == f" ({', '.join([f'shop.tasks.pack {one.id} (attempt 3)'] * 10)}, and 2 more)"
+    assert (
+        named([one] * 12)
+        == f" ({', '.join([f'shop.tasks.pack {one.id} (attempt 3)'] * 10)}, and 2 more)"
+    )
 
 
 FORGED = f"a\n[12:00:00] [worker] [CRITICAL] \x1b[2J\u202e\ud800 {'x' * 200}"
@@ -285,14 +322,20 @@ def test_the_name_of_a_row_forges_no_line_and_floods_none(caplog: pytest.LogCapt
     """Naive: only the worker's own formatter escapes it, and handlers of the project write the lines of an attacker."""
     (one,), log = done(1, FORGED), TaskLog()
     with caplog.at_level(logging.INFO, "horsies.task"):
-        log.settled([one, failed()._replace(task_name=FORGED, queue_name=FORGED, error_message=None)])
+        log.settled(
+            [one, failed()._replace(task_name=FORGED, queue_name=FORGED, error_message=None)]
+        )
         log.settled([failed()._replace(task_name=FORGED, status="CANCELLED")])
         log.settled(done(MANY + 1, FORGED))
         log.close()
         tell_expired([one])
     assert len(caplog.records) > 4
     for record in caplog.records:
-        names = [value for value in record.__dict__.values() if isinstance(value, str) and "CRITICAL" in value]
+        names = [
+            value
+            for value in record.__dict__.values()
+            if isinstance(value, str) and "CRITICAL" in value
+        ]
         for text in (record.getMessage(), *names):
             assert text.isprintable()
             assert len(text) < 320
@@ -302,7 +345,9 @@ def test_the_name_of_a_row_forges_no_line_and_floods_none(caplog: pytest.LogCapt
 
 def test_the_filter_gives_a_record_its_task_and_every_attribute_also_outside_of_one() -> None:
     def filtered(**extra: object) -> logging.LogRecord:
-        record = logging.getLogger("shop").makeRecord("shop", logging.INFO, "f", 1, "one\n\ttwo", (), None, extra=extra)
+        record = logging.getLogger("shop").makeRecord(
+            "shop", logging.INFO, "f", 1, "one\n\ttwo", (), None, extra=extra
+        )
         assert TaskContextFilter().filter(record) is True
         return record
 
@@ -310,13 +355,19 @@ def test_the_filter_gives_a_record_its_task_and_every_attribute_also_outside_of_
         return record.task_id, record.task_name, record.queue_name, record.attempt
 
     id_ = uuid.UUID(int=7)
-    token = running.set(CurrentTask(Claim(id_, 1, "sync", "shop.tasks.pack", "{}", 2, None, "mail")))
+    token = running.set(
+        CurrentTask(Claim(id_, 1, "sync", "shop.tasks.pack", "{}", 2, None, "mail"))
+    )
     try:
         inside = filtered()
     finally:
         running.reset(token)
     assert attributes(inside) == (str(id_), "shop.tasks.pack", "mail", 2)
-    assert Formatter().format(inside).endswith(f"[shop] [INFO] shop.tasks.pack {id_} (attempt 2): one\n        two")
+    assert (
+        Formatter()
+        .format(inside)
+        .endswith(f"[shop] [INFO] shop.tasks.pack {id_} (attempt 2): one\n        two")
+    )
     outside = filtered()
     assert attributes(outside) == ("-", "-", "-", 0)
     assert Formatter().format(outside).endswith("[shop] [INFO] one\n        two")
@@ -329,16 +380,24 @@ def test_what_could_end_or_hide_a_line_is_escaped() -> None:
     assert visible("Grüße, 東京 \u00a0 🐎\u200d!") == "Grüße, 東京 \u00a0 🐎\u200d!"
 
 
-def test_the_record_of_a_failure_has_the_class_and_the_text_of_the_exception(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_record_of_a_failure_has_the_class_and_the_text_of_the_exception(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Naive: services that group errors by class see one for all tasks."""
     told = {"type": "Tray.NoPaper", "module": "shop.errors", "message": "tray 2\nis empty"}
     told["traceback"] = "first\n  second\n"
-    outcome = failed()._replace(result=json.dumps({"err": {"exception": told}}), error_message="tray 2")
+    outcome = failed()._replace(
+        result=json.dumps({"err": {"exception": told}}), error_message="tray 2"
+    )
     TaskLog().settled([outcome, outcome])
     kind, other = (record.exc_info[0] for record in caplog.records if record.exc_info)
     assert kind is other
     assert kind is not None
-    assert (kind.__module__, kind.__qualname__, kind.__name__) == ("shop.errors", "Tray.NoPaper", "NoPaper")
+    assert (kind.__module__, kind.__qualname__, kind.__name__) == (
+        "shop.errors",
+        "Tray.NoPaper",
+        "NoPaper",
+    )
     text = logging.Formatter("%(message)s").format(caplog.records[0])
     assert text.endswith("\nshop.errors.Tray.NoPaper: tray 2\\nis empty\n    first\n      second")
 
@@ -417,7 +476,9 @@ def test_a_handler_that_is_added_after_the_start_silences_nothing(root: Root) ->
 
 
 @pytest.mark.parametrize("how", ["level", "stream", "LOGGING"])
-def test_a_root_logger_that_the_project_configures_is_left_alone(root: Root, settings: Any, how: str) -> None:
+def test_a_root_logger_that_the_project_configures_is_left_alone(
+    root: Root, settings: Any, how: str
+) -> None:
     stream = io.StringIO()
     handler = logging.StreamHandler(stream) if how == "stream" else Export()
     made = root(handler)
@@ -472,4 +533,8 @@ def test_the_record_of_a_failure_can_be_pickled() -> None:
     again = pickle.loads(pickle.dumps((kind, error)))
 
     assert again[0] is kind
-    assert (type(again[1]), again[1].args, again[1].__notes__) == (kind, ("no such order",), ["    Traceback"])
+    assert (type(again[1]), again[1].args, again[1].__notes__) == (
+        kind,
+        ("no such order",),
+        ["    Traceback"],
+    )

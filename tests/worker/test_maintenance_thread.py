@@ -36,7 +36,12 @@ from tests.conftest import Claimers, Connect, limit, put, sql, wait_until
 from tests.db.conftest import wait_for_waiting
 from tests.db.test_retention import DAY, finished
 from tests.db.test_statements import entries_read
-from tests.support.factories import AuditEntryFactory, ScheduleTickFactory, WorkerFactory, WorkerStateFactory
+from tests.support.factories import (
+    AuditEntryFactory,
+    ScheduleTickFactory,
+    WorkerFactory,
+    WorkerStateFactory,
+)
 from tests.worker.conftest import Build
 from tests.worker.test_outbox import with_a_bad_plan
 
@@ -49,10 +54,14 @@ THRESHOLD_MS = 2_000
 @pytest.fixture
 def parts(build: Build) -> Supervisor:
     """The parts of a worker, put together and not started."""
-    recovery = Recovery(claimer_heartbeat_interval_ms=1_000, running_stale_threshold_ms=THRESHOLD_MS)
+    recovery = Recovery(
+        claimer_heartbeat_interval_ms=1_000, running_stale_threshold_ms=THRESHOLD_MS
+    )
     up = "SELECT pg_postmaster_start_time() < clock_timestamp() - interval '2 s'"
     wait_until(lambda: sql(up)[0][0], "the server is up for longer than the threshold")
-    return build(replace(config(), recovery=recovery), started=False, queues=("default", "mail"), processes=1)
+    return build(
+        replace(config(), recovery=recovery), started=False, queues=("default", "mail"), processes=1
+    )
 
 
 @pytest.fixture
@@ -82,10 +91,14 @@ def silence(worker: uuid.UUID, ago: timedelta = LONG_AGO) -> None:
     sql("UPDATE horsies_heartbeats SET sent_at = sent_at - %s WHERE id = %s", [ago, worker])
 
 
-def test_a_beat_renews_row_and_trust_unless_the_engine_is_stuck(parts: Supervisor, conn: Any) -> None:
+def test_a_beat_renews_row_and_trust_unless_the_engine_is_stuck(
+    parts: Supervisor, conn: Any
+) -> None:
     heartbeat = parts.maintenance.heartbeat
     beat = Heartbeat.objects.get()
-    assert (beat.id, beat.role, beat.died_at) == (parts.worker, "claimer", None), "the first one, before it claims"
+    assert (beat.id, beat.role, beat.died_at) == (parts.worker, "claimer", None), (
+        "the first one, before it claims"
+    )
     silence(parts.worker)
     parts.engine.trusted_until = 0.0
     assert heartbeat.tick(conn)
@@ -98,7 +111,9 @@ def test_a_beat_renews_row_and_trust_unless_the_engine_is_stuck(parts: Superviso
     assert Heartbeat.objects.get().sent_at == renewed
 
 
-def test_the_kill_timer_counts_from_before_the_beat(parts: Supervisor, conn: Any, connect: Connect) -> None:
+def test_the_kill_timer_counts_from_before_the_beat(
+    parts: Supervisor, conn: Any, connect: Connect
+) -> None:
     """A beat may wait long for its answer: what counts from the answer ends after others took the tasks over."""
     other, kill_timer = connect(), parts.kill_timer
     with ThreadPoolExecutor(1) as thread:
@@ -113,9 +128,13 @@ def test_the_kill_timer_counts_from_before_the_beat(parts: Supervisor, conn: Any
     assert kill_timer.seconds < THRESHOLD_MS / 1000
 
 
-def test_a_worker_that_was_declared_dead_hears_of_it_and_stays_dead(parts: Supervisor, conn: Any) -> None:
+def test_a_worker_that_was_declared_dead_hears_of_it_and_stays_dead(
+    parts: Supervisor, conn: Any
+) -> None:
     silence(parts.worker, timedelta(days=2_000))
-    assert WorkerStore(conn).reap(timedelta(days=1_000), judge=True, many=10) == [], "the server started since"
+    assert WorkerStore(conn).reap(timedelta(days=1_000), judge=True, many=10) == [], (
+        "the server started since"
+    )
     WorkerStore(conn).reap(timedelta(seconds=2), judge=True, many=10)
     assert not parts.maintenance.heartbeat.tick(conn)
     assert parts.engine.disowned
@@ -221,7 +240,10 @@ def test_a_reaper_judges_only_after_beats_of_its_own_for_the_threshold(
 
 def on_duty(conn: Any, workers: list[uuid.UUID]) -> list[int]:
     """Return the places of the workers that are told that they are on duty, as they beat in turn."""
-    beaten = [WorkerStore(conn).beat(worker, [], Load(0, 0, 0, 0), timedelta(seconds=5)) for worker in workers]
+    beaten = [
+        WorkerStore(conn).beat(worker, [], Load(0, 0, 0, 0), timedelta(seconds=5))
+        for worker in workers
+    ]
     return [place for place, each in enumerate(beaten) if each.on_duty]
 
 
@@ -230,7 +252,11 @@ def test_the_three_oldest_workers_that_are_heard_are_on_duty(connect: Connect) -
     workers = registered(conn, 6)
     assert on_duty(conn, workers) == [0, 1, 2]
     silence(workers[1])
-    assert on_duty(conn, [*workers[:1], *workers[2:]]) == [0, 1, 2]  # without it: the fourth moves up
+    assert on_duty(conn, [*workers[:1], *workers[2:]]) == [
+        0,
+        1,
+        2,
+    ]  # without it: the fourth moves up
     assert on_duty(conn, workers) == [0, 1, 2]
     sql("UPDATE horsies_heartbeats SET died_at = now() WHERE id = %s", [workers[0]])
     assert on_duty(conn, workers) == [1, 2, 3]
@@ -251,7 +277,9 @@ def test_the_beats_of_a_large_fleet_read_only_its_first_rows(connect: Connect) -
     assert read_with(300) <= few + 2
 
 
-def test_only_a_worker_on_duty_rescues_or_who_follows_a_silent_one(parts: Supervisor, connect: Connect) -> None:
+def test_only_a_worker_on_duty_rescues_or_who_follows_a_silent_one(
+    parts: Supervisor, connect: Connect
+) -> None:
     conn, thread = connect(), parts.maintenance
     older = registered(conn, 3)
     dead = uuid7s(1)[0]
@@ -287,8 +315,15 @@ def test_what_a_dead_worker_held_is_rescued_once_and_nothing_it_writes_lands(
     statuses = dict(Task.objects.values_list("id", "status"))
     assert statuses == {running.id: "FAILED", **{claim.id: "PENDING" for claim in buffered}}
     (attempt,) = TaskAttempt.objects.all()
-    assert (attempt.outcome, attempt.error_code, attempt.worker_id) == ("WORKER_FAILURE", "WORKER_CRASHED", dead.id)
-    one, other = (f"tests.nothing {claim.id} (attempt 1)" for claim in sorted(buffered, key=lambda claim: claim.id))
+    assert (attempt.outcome, attempt.error_code, attempt.worker_id) == (
+        "WORKER_FAILURE",
+        "WORKER_CRASHED",
+        dead.id,
+    )
+    one, other = (
+        f"tests.nothing {claim.id} (attempt 1)"
+        for claim in sorted(buffered, key=lambda claim: claim.id)
+    )
     assert (
         f"3 task(s) of dead workers rescued: 1 failed (tests.nothing {running.id} (attempt 1)), 0 are retried, "
         f"2 had not begun and are pending again ({one}, {other})"
@@ -307,7 +342,9 @@ def test_tasks_past_their_good_until_expire_though_no_claim_ever_meets_them_and_
     assert Task.objects.get(pk=late).status == "PENDING"
     parts.maintenance.reaper.rescue(connect())
     assert Task.objects.get(pk=late).status == "EXPIRED"
-    assert caplog.messages == [f"1 task(s) expired before they started (tests.nothing {late} (attempt 1))"]
+    assert caplog.messages == [
+        f"1 task(s) expired before they started (tests.nothing {late} (attempt 1))"
+    ]
 
 
 def test_the_session_of_the_thread_forgets_its_plans_every_ten_seconds(parts: Supervisor) -> None:
@@ -336,7 +373,9 @@ def over(pruner: Pruner, conn: Any) -> bool:
     return pruner.tick(conn) == pruner.interval_seconds
 
 
-def test_a_round_deletes_all_kinds_of_rows_and_says_how_many(connect: Connect, log: pytest.LogCaptureFixture) -> None:
+def test_a_round_deletes_all_kinds_of_rows_and_says_how_many(
+    connect: Connect, log: pytest.LogCaptureFixture
+) -> None:
     long_ago = WorkerFactory().started_at - 400 * DAY
     finished(40 * DAY, 120)
     WorkerFactory(started_at=long_ago, seen_at=long_ago, stopped_at=long_ago)
@@ -356,7 +395,9 @@ def test_a_round_deletes_all_kinds_of_rows_and_says_how_many(connect: Connect, l
     assert log.records == []
 
 
-def test_tasks_with_a_retention_of_their_own_are_deleted_by_workers_that_ran_none_too(connect: Connect) -> None:
+def test_tasks_with_a_retention_of_their_own_are_deleted_by_workers_that_ran_none_too(
+    connect: Connect,
+) -> None:
     """Naive: only the worker that ran the task knows how long it is kept; once it has stopped, nobody deletes it."""
     conn = connect()
     hour = {"wire": 1, "keep_result": 3_600_000}
@@ -447,7 +488,8 @@ def test_a_hundred_durations_take_few_steps(connect: Connect) -> None:
     for keep in durations:
         finished(2 * DAY, options={"wire": 1, "keep_result": keep})
     pruner = Pruner(
-        Retention(), lambda: own_retentions([f'{{"wire": 1, "keep_result": {keep}}}' for keep in durations])
+        Retention(),
+        lambda: own_retentions([f'{{"wire": 1, "keep_result": {keep}}}' for keep in durations]),
     )
     pruner.note(conn)
 
@@ -462,7 +504,10 @@ def test_a_right_that_is_missing_is_logged_and_stops_neither_the_rest_of_the_rou
 ) -> None:
     conn, owner, pruner = connect(), connect(), Pruner(Retention())
     WorkerStateFactory(snapshot_at=WorkerFactory().started_at - 400 * DAY)
-    owner.execute("CREATE ROLE timid; GRANT SELECT, DELETE, UPDATE ON horsies_worker_states TO timid", prepare=False)
+    owner.execute(
+        "CREATE ROLE timid; GRANT SELECT, DELETE, UPDATE ON horsies_worker_states TO timid",
+        prepare=False,
+    )
     try:
         conn.execute("SET ROLE timid")
         wait_until(lambda: over(pruner, conn), "a round is over")
@@ -488,7 +533,11 @@ def test_a_snapshot_tells_memory_and_cpu_of_the_parent_and_its_children_and_come
     (first,) = WorkerState.objects.all()
     assert (first.worker_id, first.children, first.buffered) == (worker, 1, 4)
     assert (first.running_sync, first.running_async) == (2, 30)
-    assert (first.memory_usage_mb, first.children_memory_mb, first.cpu_percent) == (50.5, 90.0, None)
+    assert (first.memory_usage_mb, first.children_memory_mb, first.cpu_percent) == (
+        50.5,
+        90.0,
+        None,
+    )
     snapshots.due_at = 0.0
     while sum(os.times()[:2]) <= snapshots.consumed[os.getpid()] + 0.02:
         pass  # this process uses its CPU
@@ -498,10 +547,14 @@ def test_a_snapshot_tells_memory_and_cpu_of_the_parent_and_its_children_and_come
     assert set(beats) == {(1, None), (7, None), (os.getppid(), 91.0)}
 
 
-def test_rows_that_the_project_refers_to_are_named_in_the_log(connect: Connect, log: pytest.LogCaptureFixture) -> None:
+def test_rows_that_the_project_refers_to_are_named_in_the_log(
+    connect: Connect, log: pytest.LogCaptureFixture
+) -> None:
     conn, pruner = connect(), Pruner(Retention())
     old = finished(40 * DAY, 5)
-    sql("CREATE TABLE shop_export (task_id uuid REFERENCES horsies_tasks (id) DEFERRABLE INITIALLY DEFERRED)")
+    sql(
+        "CREATE TABLE shop_export (task_id uuid REFERENCES horsies_tasks (id) DEFERRABLE INITIALLY DEFERRED)"
+    )
 
     try:
         sql("INSERT INTO shop_export VALUES (%s)", [old[2]])
@@ -517,7 +570,9 @@ def test_rows_that_the_project_refers_to_are_named_in_the_log(connect: Connect, 
     ]
 
 
-def test_a_trigger_that_refuses_a_deletion_ends_one_step_only(connect: Connect, log: pytest.LogCaptureFixture) -> None:
+def test_a_trigger_that_refuses_a_deletion_ends_one_step_only(
+    connect: Connect, log: pytest.LogCaptureFixture
+) -> None:
     """Fails if an error of another class than a missing right ends the round, or the thread."""
     conn, pruner = connect(), Pruner(Retention())
     finished(40 * DAY, 5)
@@ -527,7 +582,9 @@ def test_a_trigger_that_refuses_a_deletion_ends_one_step_only(connect: Connect, 
         "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
         "$$ BEGIN RAISE EXCEPTION 'the auditors want it'; END $$"
     )
-    sql("CREATE TRIGGER refuse BEFORE DELETE ON horsies_tasks FOR EACH ROW EXECUTE FUNCTION refuse()")
+    sql(
+        "CREATE TRIGGER refuse BEFORE DELETE ON horsies_tasks FOR EACH ROW EXECUTE FUNCTION refuse()"
+    )
 
     try:
         wait_until(lambda: over(pruner, conn), "a round is over")
@@ -538,9 +595,14 @@ def test_a_trigger_that_refuses_a_deletion_ends_one_step_only(connect: Connect, 
     assert "retention: rows cannot be deleted: the auditors want it" in log.text
 
 
-@pytest.mark.parametrize("error", [OSError(24, "Too many open files"), DjangoError("gone"), ZeroDivisionError()])
+@pytest.mark.parametrize(
+    "error", [OSError(24, "Too many open files"), DjangoError("gone"), ZeroDivisionError()]
+)
 def test_the_maintenance_thread_outlives_any_error(
-    parts: Supervisor, monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture, error: Exception
+    parts: Supervisor,
+    monkeypatch: pytest.MonkeyPatch,
+    log: pytest.LogCaptureFixture,
+    error: Exception,
 ) -> None:
     """Fails if an error of another family than psycopg's ends the thread: no heartbeat is sent any more."""
     maintenance, raised = parts.maintenance, [error] * 2

@@ -61,15 +61,21 @@ def scraped(parts: Supervisor) -> Metrics:
     return Metrics(text)
 
 
-def outcome(name: str = "shop.pay", code: str | None = None, seconds: float | None = 0.3) -> Outcome:
+def outcome(
+    name: str = "shop.pay", code: str | None = None, seconds: float | None = 0.3
+) -> Outcome:
     status = "COMPLETED" if code is None else "FAILED"
-    return Outcome(uuid.uuid4(), 1, status, "{}", code, task_name=name, queue_name="default", seconds=seconds)
+    return Outcome(
+        uuid.uuid4(), 1, status, "{}", code, task_name=name, queue_name="default", seconds=seconds
+    )
 
 
 NAME, PASSES = "tests.apps.project.tasks.", "horsies_pass_duration_seconds"
 
 
-def test_each_result_is_a_sample_and_all_results_of_a_task_are_one_histogram(parts: Supervisor) -> None:
+def test_each_result_is_a_sample_and_all_results_of_a_task_are_one_histogram(
+    parts: Supervisor,
+) -> None:
     tasks.noop.send_many([{}] * 3)
     tasks.raises.send("an error")
     tasks.blames.send("an error")
@@ -77,7 +83,9 @@ def test_each_result_is_a_sample_and_all_results_of_a_task_are_one_histogram(par
     put(1, due_at=dt.datetime.now(dt.UTC) - dt.timedelta(seconds=40))
     put(1, good_until=dt.datetime.now(dt.UTC) - MINUTE)
     parts.engine.wakeups.look_everywhere()
-    turns_until(parts, lambda: not Task.objects.filter(finished_at=None).exclude(retry_count=1).exists())
+    turns_until(
+        parts, lambda: not Task.objects.filter(finished_at=None).exclude(retry_count=1).exists()
+    )
     found = scraped(parts)
     results = {
         (labels["task"].removeprefix(NAME), labels["result"]): value
@@ -88,43 +96,73 @@ def test_each_result_is_a_sample_and_all_results_of_a_task_are_one_histogram(par
     assert results["raises", "UNHANDLED_ERROR"] == 1
     assert results["blames", "RETURNED"] == 1
     assert results["asks_again", "RETRIED"] == 1
-    assert results["tests.nothing", "WORKER_RESOLUTION_ERROR"] == results["tests.nothing", "EXPIRED"] == 1
+    assert (
+        results["tests.nothing", "WORKER_RESOLUTION_ERROR"]
+        == results["tests.nothing", "EXPIRED"]
+        == 1
+    )
     for task in ("noop", "raises", "blames", "asks_again"):
         many = sum(value for (name, _), value in results.items() if name == task)
-        assert found.get("horsies_task_duration_seconds_count", queue="default", task=NAME + task) == many
+        assert (
+            found.get("horsies_task_duration_seconds_count", queue="default", task=NAME + task)
+            == many
+        )
     claims = found.get("horsies_task_wait_seconds_count", queue="default")
     assert claims == sum(results.values()) - 1, "what expired was not claimed"
     assert (found.get("horsies_task_wait_seconds_sum", queue="default") or 0) >= 40
-    assert not [pairs for _, pairs in found.samples if ("result", CLAIMED) in pairs or ("task", "") in pairs]
+    assert not [
+        pairs for _, pairs in found.samples if ("result", CLAIMED) in pairs or ("task", "") in pairs
+    ]
 
 
-def test_a_duration_is_in_each_bucket_from_its_own_on_and_results_of_a_task_are_added_up(parts: Supervisor) -> None:
+def test_a_duration_is_in_each_bucket_from_its_own_on_and_results_of_a_task_are_added_up(
+    parts: Supervisor,
+) -> None:
     odd = 'a "quoted" one, with \\n, a\nline and ü'
-    results = [outcome(odd, seconds=0.2), outcome(odd, "OH_NO", 3.0), outcome(odd, "OH_NO", 9_000.0)]
+    results = [
+        outcome(odd, seconds=0.2),
+        outcome(odd, "OH_NO", 3.0),
+        outcome(odd, "OH_NO", 9_000.0),
+    ]
     parts.outbox.counts.settled([*results, outcome(odd, "WORKER_CRASHED", seconds=None)], {})
-    waited = [Claim(uuid7(), 1, "sync", odd, "{}", queue_name="mail", due_in=due_in) for due_in in (-2.0, 0.1)]
+    waited = [
+        Claim(uuid7(), 1, "sync", odd, "{}", queue_name="mail", due_in=due_in)
+        for due_in in (-2.0, 0.1)
+    ]
     parts.outbox.counts.claimed(waited)
     found = scraped(parts)
     name, labels = "horsies_task_duration_seconds", {"queue": "default", "task": odd}
-    counts = [found.get(f"{name}_bucket", le="+Inf" if bound == math.inf else str(bound), **labels) for bound in BOUNDS]
+    counts = [
+        found.get(f"{name}_bucket", le="+Inf" if bound == math.inf else str(bound), **labels)
+        for bound in BOUNDS
+    ]
     assert counts == [0] * 5 + [1] * 4 + [2] * 6 + [3]
     assert found.get(f"{name}_sum", **labels) == 9_003.2
     assert found.get(f"{name}_count", **labels) == 3
-    waits = [found.get(f"horsies_task_wait_seconds_{figure}", queue="mail") for figure in ("sum", "count")]
+    waits = [
+        found.get(f"horsies_task_wait_seconds_{figure}", queue="mail")
+        for figure in ("sum", "count")
+    ]
     assert waits == [2.0, 2]
 
 
-def test_slots_are_used_by_tasks_that_run_not_by_those_ahead(parts: Supervisor, tmp_path: Path) -> None:
+def test_slots_are_used_by_tasks_that_run_not_by_those_ahead(
+    parts: Supervisor, tmp_path: Path
+) -> None:
     def slots() -> dict[str, tuple[float, float]]:
         found = scraped(parts)
         used = found.of("horsies_slots_used", "lane")
-        return {lane: (used[lane], most) for lane, most in found.of("horsies_slots", "lane").items()}
+        return {
+            lane: (used[lane], most) for lane, most in found.of("horsies_slots", "lane").items()
+        }
 
     assert slots() == {"sync": (0, 1), "async": (0, 100)}
     tasks.linger.send(str(tmp_path / "one"))
     tasks.ahold.send("one")
     parts.engine.wakeups.look_everywhere()
-    turns_until(parts, lambda: parts.engine.pool.running("sync") == parts.engine.pool.running("async") == 1)
+    turns_until(
+        parts, lambda: parts.engine.pool.running("sync") == parts.engine.pool.running("async") == 1
+    )
     held_by("one")
     parts.engine.publish()
     assert slots() == {"sync": (1, 1), "async": (1, 100)}
@@ -135,7 +173,9 @@ def test_slots_are_used_by_tasks_that_run_not_by_those_ahead(parts: Supervisor, 
     turns_until(parts, lambda: parts.engine.pool.idle)
 
 
-def test_an_outage_shows_in_the_outcomes_that_are_unwritten_and_keeps_no_scrape_waiting(parts: Supervisor) -> None:
+def test_an_outage_shows_in_the_outcomes_that_are_unwritten_and_keeps_no_scrape_waiting(
+    parts: Supervisor,
+) -> None:
     """Naive: a scrape asks the database, and the metrics are gone when they are needed."""
     assert scraped(parts).get("horsies_unwritten_outcomes") == 0
     parts.outbox.disconnect()
@@ -145,7 +185,9 @@ def test_an_outage_shows_in_the_outcomes_that_are_unwritten_and_keeps_no_scrape_
     parts.outbox.outcomes, parts.outbox.locked = [], []
 
 
-def test_a_worker_without_children_has_its_own_memory_names_its_version_and_counts_passes(parts: Supervisor) -> None:
+def test_a_worker_without_children_has_its_own_memory_names_its_version_and_counts_passes(
+    parts: Supervisor,
+) -> None:
     found = scraped(parts)
     memory = found.of("horsies_resident_memory_bytes", "role")
     assert memory["worker"] == pytest.approx(psutil.Process(os.getpid()).memory_info().rss, rel=0.2)
@@ -160,7 +202,9 @@ def test_a_worker_without_children_has_its_own_memory_names_its_version_and_coun
     assert (after.get(f"{PASSES}_sum") or 0) > (found.get(f"{PASSES}_sum") or 0)
 
 
-def test_who_renders_hands_over_the_interpreter_at_once(parts: Supervisor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_renders_hands_over_the_interpreter_at_once(
+    parts: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Naive: each time that the engine waits for the interpreter while 300 tasks are rendered, it waits for 5 ms."""
     before, seen = sys.getswitchinterval(), list[float]()
     sys.setswitchinterval(0.004)
@@ -185,7 +229,9 @@ def test_the_history_keeps_the_longest_of_a_minute(build: Build) -> None:
     writer = HistoryWriter(worker.pk, counts)
     for seconds in (61.0, 75.0, 62.0):
         counts.settled([outcome(seconds=seconds)], {})
-    counts.claimed([Claim(uuid7(), 1, "sync", "shop.pay", "{}", queue_name="default", due_in=-90.0)])
+    counts.claimed(
+        [Claim(uuid7(), 1, "sync", "shop.pay", "{}", queue_name="default", due_in=-90.0)]
+    )
     writer.tick(connection.connection)
     counts.settled([outcome(seconds=64.0)], {})
 
@@ -194,7 +240,9 @@ def test_the_history_keeps_the_longest_of_a_minute(build: Build) -> None:
     (steps,) = series(connection, dt.timedelta(hours=1), 1).values()
     assert (steps[0].longest_run, steps[0].longest_wait) == (75.0, 90.0)
     assert 60.0 < (steps[0].run(0.95) or 0) <= 75.0
-    assert set(History.objects.filter(result="COMPLETED").values_list("n", "longest")) == {(4, 75.0)}
+    assert set(History.objects.filter(result="COMPLETED").values_list("n", "longest")) == {
+        (4, 75.0)
+    }
 
 
 def test_metrics_are_kept_for_a_second(parts: Supervisor) -> None:
@@ -235,10 +283,15 @@ def test_without_prometheus_client_the_answer_says_what_to_install(
     parts: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    assert ask(parts, "/metrics") == (501, "Metrics need prometheus-client: pip install 'horsies-django[prometheus]'\n")
+    assert ask(parts, "/metrics") == (
+        501,
+        "Metrics need prometheus-client: pip install 'horsies-django[prometheus]'\n",
+    )
 
 
-def test_a_worker_and_a_site_import_nothing_of_prometheus_client_until_somebody_scrapes_them() -> None:
+def test_a_worker_and_a_site_import_nothing_of_prometheus_client_until_somebody_scrapes_them() -> (
+    None
+):
     """Naive: a project without the extra cannot start a worker, and each worker takes its memory."""
     code = (
         "import django, sys; django.setup()\n"
@@ -247,7 +300,9 @@ def test_a_worker_and_a_site_import_nothing_of_prometheus_client_until_somebody_
         "from horsies_django.worker import main\n"
         "print([name for name in sys.modules if name.startswith('prometheus')])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
     assert done.stdout == "[]\n"
 
 
@@ -275,7 +330,9 @@ def test_names_and_codes_without_end_are_counted_as_others() -> None:
     counts.claimed([Claim(uuid7(), 1, "sync", "task0", "{}", queue_name="default")])
     counts.settled([outcome(f"task{number}") for number in range(MOST_TASKS + 20)], {})
     counts.settled([outcome("task0", f"CODE_{number}") for number in range(MOST_CODES + 20)], {})
-    counts.settled([outcome("task0", "CODE_3"), outcome("task0"), outcome(f"task{MOST_TASKS + 7}")], {})
+    counts.settled(
+        [outcome("task0", "CODE_3"), outcome("task0"), outcome(f"task{MOST_TASKS + 7}")], {}
+    )
     found = counted(counts)
     assert len(found) == 1 + MOST_TASKS + 1 + MOST_CODES + 1
     assert found["default", "", CLAIMED] == 1, "which are no task"
@@ -283,7 +340,9 @@ def test_names_and_codes_without_end_are_counted_as_others() -> None:
     assert (found["default", "task0", "CODE_3"], found["default", "task0", "COMPLETED"]) == (2, 2)
 
 
-def test_each_count_is_written_once_in_its_minute_and_hour(writer: HistoryWriter, connect: Connect) -> None:
+def test_each_count_is_written_once_in_its_minute_and_hour(
+    writer: HistoryWriter, connect: Connect
+) -> None:
     conn = connect()
     writer.counts.settled([outcome(), outcome(), outcome(code="OH_NO")], {})
     writer.tick(conn)
@@ -292,8 +351,15 @@ def test_each_count_is_written_once_in_its_minute_and_hour(writer: HistoryWriter
     writer.tick(conn)
     expected = {("default", "shop.pay", "COMPLETED"): 3, ("default", "shop.pay", "OH_NO"): 1}
     assert written() == written(3_600) == expected
-    (total, failed) = sorted(HistoryStore(connection).totals(dt.timedelta(hours=24)), key=lambda one: one.result)
-    assert (total.n, total.seconds, total.buckets[6], sum(total.buckets)) == (3, pytest.approx(1.1), 3, 3)
+    (total, failed) = sorted(
+        HistoryStore(connection).totals(dt.timedelta(hours=24)), key=lambda one: one.result
+    )
+    assert (total.n, total.seconds, total.buckets[6], sum(total.buckets)) == (
+        3,
+        pytest.approx(1.1),
+        3,
+        3,
+    )
     assert [one.failed for one in (total, failed)] == [False, True]
     assert Worker.objects.get(pk=writer.worker).counted == 3
 
@@ -326,14 +392,22 @@ def test_what_was_sent_again_after_a_lost_reply_counts_once(
     assert bool(written()) == arrived
     writer.counts.settled([outcome(code="OH_NO")], {})
     writer.tick(conn)
-    assert written() == {("default", "shop.pay", "COMPLETED"): 1, ("default", "shop.pay", "OH_NO"): 1}
+    assert written() == {
+        ("default", "shop.pay", "COMPLETED"): 1,
+        ("default", "shop.pay", "OH_NO"): 1,
+    }
 
 
-def test_workers_that_write_the_same_rows_at_once_do_not_wait_for_one_another_in_a_circle(connect: Connect) -> None:
+def test_workers_that_write_the_same_rows_at_once_do_not_wait_for_one_another_in_a_circle(
+    connect: Connect,
+) -> None:
     def write(rounds: int) -> None:
         store, worker = HistoryStore(connect()), WorkerFactory().pk
         for number in range(1, rounds + 1):
-            rows = [Total("default", f"task{one}", "COMPLETED", 1, 0.0, (1, *[0] * 15)) for one in range(50)]
+            rows = [
+                Total("default", f"task{one}", "COMPLETED", 1, 0.0, (1, *[0] * 15))
+                for one in range(50)
+            ]
             store.add(worker, number, rows[:: 1 if number % 2 else -1], MINUTE)
         connection.close()
 
@@ -372,11 +446,15 @@ def test_old_minutes_and_hours_are_deleted(writer: HistoryWriter, connect: Conne
             )  # fmt: skip
     for retention, left in ((Retention(history_hours=None), (1, 4)), (Retention(), (1, 3))):
         pruner = Pruner(retention)
-        wait_until(lambda pruner=pruner: pruner.tick(conn) == pruner.interval_seconds, "the round is over")
+        wait_until(
+            lambda pruner=pruner: pruner.tick(conn) == pruner.interval_seconds, "the round is over"
+        )
         assert tuple(History.objects.filter(width=width).count() for width in (60, 3_600)) == left
 
 
-@pytest.mark.parametrize(("most", "once", "again"), [(5, "WORKER_CRASHED", "CRASHED"), (1, "POISON", "POISON")])
+@pytest.mark.parametrize(
+    ("most", "once", "again"), [(5, "WORKER_CRASHED", "CRASHED"), (1, "POISON", "POISON")]
+)
 def test_the_reaper_counts_what_it_rescues_under_the_code_with_which_it_ended(
     build: Build, connect: Connect, claimer: Claimers, most: int, once: str, again: str
 ) -> None:

@@ -79,7 +79,9 @@ def test_an_outcome_survives_a_lost_connection_and_has_its_line_when_it_lands(
     outbox.run_pass()
     assert not outbox.owes
     assert statuses() == ["COMPLETED"] * 2
-    assert caplog.messages == [f"tests.nothing {one.id} (attempt 1) completed in 0.250 s" for one in (first, second)]
+    assert caplog.messages == [
+        f"tests.nothing {one.id} (attempt 1) completed in 0.250 s" for one in (first, second)
+    ]
     assert {record.queue_name for record in caplog.records} == {"default"}  # type: ignore[attr-defined]
 
 
@@ -90,10 +92,15 @@ def test_what_was_settled_by_a_pass_whose_answer_was_lost_is_not_written_twice_a
     caplog.set_level(logging.INFO, "horsies.task")
     claims = running(outbox, 2)
     Task.objects.update(
-        max_retries=tried_again, options={"retry": {"strategy": "fixed", "intervals": [60], "codes": ["OH_NO"]}}
+        max_retries=tried_again,
+        options={"retry": {"strategy": "fixed", "intervals": [60], "codes": ["OH_NO"]}},
     )
-    good, bad = (Outcome.of(claim, reply) for claim, reply in zip(claims, (DONE, FAILED), strict=True))
-    TaskStore(outbox.connection_or_raise()).run_pass(outbox.worker, outbox.channel, outbox.served, outcomes=[good, bad])
+    good, bad = (
+        Outcome.of(claim, reply) for claim, reply in zip(claims, (DONE, FAILED), strict=True)
+    )
+    TaskStore(outbox.connection_or_raise()).run_pass(
+        outbox.worker, outbox.channel, outbox.served, outcomes=[good, bad]
+    )
     outbox.outcomes += [good, bad]  # the answer never came
     outbox.run_pass()
     assert (outbox.owes, TaskAttempt.objects.count()) == (False, 2)
@@ -104,7 +111,9 @@ def test_what_was_settled_by_a_pass_whose_answer_was_lost_is_not_written_twice_a
     }
 
 
-def test_poison_is_logged_under_its_own_code(outbox: Outbox, caplog: pytest.LogCaptureFixture) -> None:
+def test_poison_is_logged_under_its_own_code(
+    outbox: Outbox, caplog: pytest.LogCaptureFixture
+) -> None:
     outbox.max_crashes = 1
     (claim,) = running(outbox, 1)
     crash = Reply("FAILED", '{"err": {}}', "WORKER_CRASHED", "it died")
@@ -133,7 +142,11 @@ def test_an_outcome_or_a_release_for_a_locked_row_is_kept_and_lands_when_the_row
         outbox.releases.append(claim)
     with locked(connect(), claim):
         outbox.run_pass()
-        assert (outbox.owes, outbox.unwritten, outbox.unreleased) == (True, owed == "outcome", owed == "release")
+        assert (outbox.owes, outbox.unwritten, outbox.unreleased) == (
+            True,
+            owed == "outcome",
+            owed == "release",
+        )
         assert statuses() == ["RUNNING"]
     outbox.run_pass()
     assert not outbox.owes
@@ -165,9 +178,13 @@ def test_one_poisoned_result_fails_alone_and_its_batch_lands(outbox: Outbox) -> 
     assert TaskAttempt.objects.count() == 3
 
 
-def test_a_pass_takes_no_more_than_its_bytes_but_always_one(outbox: Outbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pass_takes_no_more_than_its_bytes_but_always_one(
+    outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ledger_module, "BATCH_CHARACTERS", 100)
-    outbox.outcomes += [completed(claim, '{"ok": "%s"}' % ("x" * 200)) for claim in running(outbox, 3)]
+    outbox.outcomes += [
+        completed(claim, '{"ok": "%s"}' % ("x" * 200)) for claim in running(outbox, 3)
+    ]
     for done in (1, 2, 3):
         outbox.run_pass()
         assert statuses() == ["COMPLETED"] * done + ["RUNNING"] * (3 - done)
@@ -182,7 +199,9 @@ def test_claims_that_never_arrived_are_given_back(outbox: Outbox) -> None:
     assert not TaskAttempt.objects.exists()
 
 
-def test_a_batch_that_takes_too_long_is_tried_in_halves_until_it_lands(outbox: Outbox, connect: Connect) -> None:
+def test_a_batch_that_takes_too_long_is_tried_in_halves_until_it_lands(
+    outbox: Outbox, connect: Connect
+) -> None:
     """Naive: the same batch again and again, which meets the same time limit again and again."""
     outbox.outcomes += [completed(claim) for claim in running(outbox, 64)]
     other = connect()
@@ -190,7 +209,9 @@ def test_a_batch_that_takes_too_long_is_tried_in_halves_until_it_lands(outbox: O
         "CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS "
         "$$ BEGIN PERFORM pg_sleep(0.02); RETURN NEW; END $$"
     )
-    other.execute("CREATE TRIGGER slowly BEFORE UPDATE ON horsies_tasks FOR EACH ROW EXECUTE FUNCTION slowly()")
+    other.execute(
+        "CREATE TRIGGER slowly BEFORE UPDATE ON horsies_tasks FOR EACH ROW EXECUTE FUNCTION slowly()"
+    )
     outbox.connection_or_raise().execute("SET statement_timeout = '600ms'")
     refused = 0
     try:
@@ -216,7 +237,9 @@ def test_an_outcome_that_is_refused_even_as_a_failure_does_not_hold_up_the_other
     assert statuses() == ["COMPLETED", "COMPLETED", "RUNNING"]
     assert f"its failure cannot be stored either, task {bad.id}" in caplog.text
     assert "secret" not in caplog.text
-    assert not any(record.exc_info or "\n" in record.getMessage() for record in caplog.records)  # nor a context
+    assert not any(
+        record.exc_info or "\n" in record.getMessage() for record in caplog.records
+    )  # nor a context
     assert outbox.unwritten == 1
     outbox.locked_until = 0.0
     outbox.run_pass()
@@ -224,11 +247,16 @@ def test_an_outcome_that_is_refused_even_as_a_failure_does_not_hold_up_the_other
     assert not outbox.owes
 
 
-def test_a_time_limit_amid_a_poisoned_batch_makes_no_completed_task_a_failure(outbox: Outbox) -> None:
+def test_a_time_limit_amid_a_poisoned_batch_makes_no_completed_task_a_failure(
+    outbox: Outbox,
+) -> None:
     bad, good = running(outbox, 2)
     outbox.outcomes += [completed(bad, '{"ok": "\\u0000"}'), completed(good)]
     condition = f"NEW.finished_at IS NOT NULL AND NEW.id = '{good.id}'"
-    with refused("horsies_tasks", condition, code="57014"), pytest.raises(psycopg.errors.QueryCanceled):
+    with (
+        refused("horsies_tasks", condition, code="57014"),
+        pytest.raises(psycopg.errors.QueryCanceled),
+    ):
         outbox.run_pass()
     assert Task.objects.get(pk=bad.id).error_code == "WORKER_SERIALIZATION_ERROR"
     assert outbox.outcomes == [completed(good)]
@@ -282,10 +310,14 @@ def ids(claims: list[Claim]) -> list[uuid.UUID]:
     return [claim.id for claim in claims]
 
 
-def test_unknown_tasks_go_back_and_are_not_met_again(passes: PassRunner, caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_tasks_go_back_and_are_not_met_again(
+    passes: PassRunner, caplog: pytest.LogCaptureFixture
+) -> None:
     put(3, name=STRANGE)
     known = put(2, name=KNOWN)
-    assert passes.unknown_tasks.grace_at(time.monotonic()) is None, "it met none, and asks for nothing special"
+    assert passes.unknown_tasks.grace_at(time.monotonic()) is None, (
+        "it met none, and asks for nothing special"
+    )
     with caplog.at_level(logging.WARNING, logger="horsies.worker"):
         passed = passes.run(TEN, SLOTS)
     assert ids(passed.claims) == known
@@ -295,18 +327,28 @@ def test_unknown_tasks_go_back_and_are_not_met_again(passes: PassRunner, caplog:
     for _ in range(3):
         passed = passes.run(TEN, SLOTS)
         assert (passed.claims, passed.again, passes.outbox.owes) == ([], False, False)
-        assert passes.wakeups.due_at == passes.unknown_tasks.until, "it looks again when they are old"
+        assert passes.wakeups.due_at == passes.unknown_tasks.until, (
+            "it looks again when they are old"
+        )
     put(name="shop.tasks.newer")
     assert passes.run(TEN, SLOTS).claims == []
-    assert Task.objects.get(task_name="shop.tasks.newer").claim_generation == 0, "another name costs no second round"
+    assert Task.objects.get(task_name="shop.tasks.newer").claim_generation == 0, (
+        "another name costs no second round"
+    )
     unknown_tasks = Task.objects.filter(task_name=STRANGE)
-    assert set(unknown_tasks.values_list("status", "claim_generation", "retry_count")) == {("PENDING", 1, 0)}
+    assert set(unknown_tasks.values_list("status", "claim_generation", "retry_count")) == {
+        ("PENDING", 1, 0)
+    }
     assert not TaskAttempt.objects.exists()
     met = time.monotonic()
-    assert [passes.unknown_tasks.grace_at(met + late) for late in (0, GRACE.total_seconds() + 1)] == [GRACE, None]
+    assert [
+        passes.unknown_tasks.grace_at(met + late) for late in (0, GRACE.total_seconds() + 1)
+    ] == [GRACE, None]
 
 
-def test_many_unknown_names_are_one_short_line(passes: PassRunner, caplog: pytest.LogCaptureFixture) -> None:
+def test_many_unknown_names_are_one_short_line(
+    passes: PassRunner, caplog: pytest.LogCaptureFixture
+) -> None:
     for number in range(15):
         put(name=f"{number:02}\n[CRITICAL] {'x' * 230}")
     passes.run(Wanted(20), SLOTS | {"sync": 20})
@@ -323,7 +365,12 @@ def test_what_is_taken_ahead_goes_back_too(passes: PassRunner) -> None:
     passed = passes.run(Wanted(prefetch=10, lease=timedelta(minutes=1)), SLOTS)
     assert ids(passed.prefetched) == [known]
     passes.outbox.run_pass()
-    assert sorted(Task.objects.values_list("status", flat=True)) == ["CLAIMED", "PENDING", "PENDING", "PENDING"]
+    assert sorted(Task.objects.values_list("status", flat=True)) == [
+        "CLAIMED",
+        "PENDING",
+        "PENDING",
+        "PENDING",
+    ]
 
 
 @pytest.mark.promise("S2.21")
@@ -344,14 +391,25 @@ def test_what_a_newer_release_sent_goes_back_and_fails_once_it_is_old(passes: Pa
     Task.objects.update(enqueued_at=now() - GRACE)
     put(name=KNOWN, options='{"wire": 1, "timeout_ms": 1000}')
     claim, today = passes.run(TEN, SLOTS).claims
-    assert passes.outbox.started([claim, today]) == [today], "what this release reads is handed over as it is"
+    assert passes.outbox.started([claim, today]) == [today], (
+        "what this release reads is handed over as it is"
+    )
     passes.outbox.run_pass()
     task = Task.objects.get(pk=id_)
-    assert (task.status, task.error_code, task.claim_generation) == ("FAILED", "WORKER_RESOLUTION_ERROR", 2)
-    assert "version 3 of the task format, and this worker reads version 2" in task.result["err"]["message"]
+    assert (task.status, task.error_code, task.claim_generation) == (
+        "FAILED",
+        "WORKER_RESOLUTION_ERROR",
+        2,
+    )
+    assert (
+        "version 3 of the task format, and this worker reads version 2"
+        in task.result["err"]["message"]
+    )
 
 
-def test_a_pass_waits_2_ms_at_most_until_as_many_tasks_have_ended_as_the_last_one_started(passes: PassRunner) -> None:
+def test_a_pass_waits_2_ms_at_most_until_as_many_tasks_have_ended_as_the_last_one_started(
+    passes: PassRunner,
+) -> None:
     outbox = passes.outbox
     assert passes.not_before == 0.0
     put(3, name=KNOWN)
@@ -368,7 +426,9 @@ def test_a_pass_waits_2_ms_at_most_until_as_many_tasks_have_ended_as_the_last_on
     assert passes.not_before == passes.ended, "twenty outcomes are enough"
 
 
-def test_after_a_short_pass_that_read_far_over_late_tasks_there_is_none_for_a_while(passes: PassRunner) -> None:
+def test_after_a_short_pass_that_read_far_over_late_tasks_there_is_none_for_a_while(
+    passes: PassRunner,
+) -> None:
     passes.run(Wanted(10), {"sync": 10, "async": 10})
     put(10_000, name=KNOWN, good_until=now() - timedelta(days=1))
     put(name=KNOWN)
@@ -378,7 +438,9 @@ def test_after_a_short_pass_that_read_far_over_late_tasks_there_is_none_for_a_wh
     assert passes.wakeups.short_from > passes.ended
 
 
-def test_once_scans_read_far_only_a_pass_looks_again_because_a_look_reads_all_dead_entries(passes: PassRunner) -> None:
+def test_once_scans_read_far_only_a_pass_looks_again_because_a_look_reads_all_dead_entries(
+    passes: PassRunner,
+) -> None:
     passes.run(Wanted(10), {"sync": 10, "async": 10})
     for far, lanes in ((False, set[str]()), (True, {"sync"})):
         passes.cursors.far = far
@@ -397,7 +459,9 @@ def with_a_bad_plan(conn: psycopg.Connection[Any]) -> Callable[[], str]:
         "RESET enable_indexscan; RESET enable_bitmapscan; RESET enable_indexonlyscan; SET enable_seqscan = off",
     ):
         conn.execute(command, prepare=False)
-    return lambda: str(conn.execute("EXPLAIN EXECUTE one (gen_random_uuid())", prepare=False).fetchall()[0][0])
+    return lambda: str(
+        conn.execute("EXPLAIN EXECUTE one (gen_random_uuid())", prepare=False).fetchall()[0][0]
+    )
 
 
 def test_the_session_of_the_engine_forgets_its_plans_every_ten_seconds(outbox: Outbox) -> None:

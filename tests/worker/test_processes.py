@@ -93,11 +93,16 @@ class Runs:
         HEADER.pack(MARK, 4) + b"\x80\x05..",
         HEADER.pack(MARK, 3) + b"abc",
         b"Traceback (most recent call last)",
-        *(HEADER.pack(MARK, len(body)) + body for body in map(pickle.dumps, [Runs(), uuid.uuid4(), print])),
+        *(
+            HEADER.pack(MARK, len(body)) + body
+            for body in map(pickle.dumps, [Runs(), uuid.uuid4(), print])
+        ),
     ],
     ids=["nothing", "no pickle", "text", "code", "an object", "a function"],
 )
-def test_a_channel_reads_plain_values_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, frame: bytes) -> None:
+def test_a_channel_reads_plain_values_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, frame: bytes
+) -> None:
     """Fails if: a message can name a class or a function, or stops the reader."""
     monkeypatch.chdir(tmp_path)
     here, there = channel_pair()
@@ -159,7 +164,9 @@ Executor(*lanes, int(sys.argv[1]), [0, 0], give_up).run()
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_child_ends_in_the_middle_of_a_sync_task_when_its_pipes_do(tmp_path: Path, threads: int) -> None:
+def test_a_child_ends_in_the_middle_of_a_sync_task_when_its_pipes_do(
+    tmp_path: Path, threads: int
+) -> None:
     pairs, path = [socket.socketpair() for _ in range(3)], tmp_path / "runs"
     theirs = [there.fileno() for _, there in pairs]
     command = [sys.executable, "-c", CHILD, str(threads), *map(str, theirs)]
@@ -167,7 +174,9 @@ def test_a_child_ends_in_the_middle_of_a_sync_task_when_its_pipes_do(tmp_path: P
         for _, there in pairs:
             there.close()
         try:
-            endless = Claim(uuid.uuid4(), 1, "sync", tasks.linger.name, json.dumps({"path": str(path)}))
+            endless = Claim(
+                uuid.uuid4(), 1, "sync", tasks.linger.name, json.dumps({"path": str(path)})
+            )
             jobs = pickle.dumps([(1, endless.packed(), "")])
             pairs[0][0].sendall(HEADER.pack(MARK, len(jobs)) + jobs)
             wait_until(path.exists, "it runs")
@@ -178,7 +187,9 @@ def test_a_child_ends_in_the_middle_of_a_sync_task_when_its_pipes_do(tmp_path: P
             child.kill()
 
 
-def test_what_a_worker_without_children_leaves_behind_when_it_starts_anew_does_not_end_it_later() -> None:
+def test_what_a_worker_without_children_leaves_behind_when_it_starts_anew_does_not_end_it_later() -> (
+    None
+):
     """Naive: its lanes find their channels closed, and take that for a worker that hangs."""
     with selectors.DefaultSelector() as selector:
         pool = Pool(WorkerOptions(("default",), processes=0), selector)
@@ -206,7 +217,12 @@ def test_processes_are_not_read_while_no_file_can_be_opened() -> None:
 
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
     try:
-        read = memory_bytes(os.getpid()), cpu_seconds(os.getpid()), is_stopped(os.getpid()), gauge.full()
+        read = (
+            memory_bytes(os.getpid()),
+            cpu_seconds(os.getpid()),
+            is_stopped(os.getpid()),
+            gauge.full(),
+        )
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
@@ -239,7 +255,9 @@ def test_frames_of_libraries_are_passed_over(function: Any, arguments: Any, name
     error = raised(function, *(() if arguments is None else (arguments,)))
     site = site_of(error)
     assert site is not None
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.name == name]
+    lines = [
+        frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.name == name
+    ]
     assert site == (f"{HERE}{name}", lines[-1])
 
 
@@ -251,7 +269,9 @@ def test_an_error_without_a_frame_of_the_project_has_no_site() -> None:
     assert site_of(inner.with_traceback(inner.__traceback__.tb_next)) is None
 
 
-def test_a_path_begins_below_the_folder_that_is_imported_from(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_path_begins_below_the_folder_that_is_imported_from(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     inner = tmp_path / "src"
     monkeypatch.setattr(sys, "path", ["", str(tmp_path), str(inner), *sys.path])
     project_path.cache_clear()
@@ -269,7 +289,10 @@ MANY = 5_000  # more than a socket holds that nobody reads
 @pytest.fixture
 def handlers() -> Iterator[dict[int, Any]]:
     """Give what the process did with its signals before, which it does again afterwards."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    before = {
+        number: signal.getsignal(number)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
     yield before
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -345,7 +368,9 @@ def test_sigterm_twice_within_a_second_is_one(signals: str, urgency: int) -> Non
 
 
 @pytest.mark.parametrize("ends_process", [False, True])
-def test_once_it_shall_end_now_further_signals_are_ignored(handlers: dict[int, Any], ends_process: bool) -> None:
+def test_once_it_shall_end_now_further_signals_are_ignored(
+    handlers: dict[int, Any], ends_process: bool
+) -> None:
     """Naive: a volley of signals keeps the main thread in their handler, which remembers each of them."""
     with Shutdown(ends_process=ends_process) as stopping:
         signal.raise_signal(signal.SIGTERM)

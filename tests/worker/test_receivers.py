@@ -69,7 +69,9 @@ def test_only_signals_that_somebody_receives_are_queued(receivers: Receivers) ->
     ended, again = claims(2)
     receivers.started([ended])
     receivers.settled([outcome(ended), outcome(ended, "FAILED")], {})
-    receivers.rescued([Happened("died", uuid.uuid4(), "", 0), Happened("expired", ended.id, "tests.nothing", 1)])
+    receivers.rescued(
+        [Happened("died", uuid.uuid4(), "", 0), Happened("expired", ended.id, "tests.nothing", 1)]
+    )
     assert receivers.waiting.empty()
     assert receivers.thread is None
     receivers.settled([outcome(ended), outcome(again, "FAILED")], {str(again.id): AGAIN})
@@ -125,7 +127,9 @@ def test_a_receiver_that_does_not_return_is_named_and_a_worker_that_stops_does_n
     assert slow.got == [first.id], "the others are not delivered after all"
 
 
-def test_a_receiver_that_raises_or_exits_ends_nothing(receivers: Receivers, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_receiver_that_raises_or_exits_ends_nothing(
+    receivers: Receivers, caplog: pytest.LogCaptureFixture
+) -> None:
     """Naive: SystemExit ends the thread, and the queue fills up."""
     got = []
 
@@ -142,12 +146,20 @@ def test_a_receiver_that_raises_or_exits_ends_nothing(receivers: Receivers, capl
     receivers.started(started)
     receivers.stop()
     assert got == [claim.id for claim in started]
-    assert sum("raises of task_started raised LookupError('no such metric')" in line for line in caplog.messages) == 3
+    assert (
+        sum(
+            "raises of task_started raised LookupError('no such metric')" in line
+            for line in caplog.messages
+        )
+        == 3
+    )
     assert sum(line.startswith("task_started of tests.nothing ") for line in caplog.messages) == 3
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_receiver_s_connection_is_closed_after_it_and_a_broken_one_is_not_used_again(receivers: Receivers) -> None:
+def test_a_receiver_s_connection_is_closed_after_it_and_a_broken_one_is_not_used_again(
+    receivers: Receivers,
+) -> None:
     """Naive: after an outage of the database every query of a receiver fails until the worker is started again."""
     held: list[Any] = []
 
@@ -164,27 +176,47 @@ def test_a_receiver_s_connection_is_closed_after_it_and_a_broken_one_is_not_used
     assert {group.name for group in Group.objects.all()} == {str(claim.id) for claim in started}
 
 
-def test_a_task_that_stops_its_partition_is_told_after_its_end_whoever_hears_of_ends(receivers: Receivers) -> None:
+def test_a_task_that_stops_its_partition_is_told_after_its_end_whoever_hears_of_ends(
+    receivers: Receivers,
+) -> None:
     got = noted(signals.order_stopped)
     ended, other = claims(2)
     outcomes = [outcome(ended, "FAILED"), outcome(other, "FAILED")]
     decided = {str(ended.id): {"stops": '{"tenant": 7}'}}
     receivers.settled(outcomes, decided)
-    signals.task_finished.connect(lambda signal, **values: got.append((signal.name, values)), weak=False)
+    signals.task_finished.connect(
+        lambda signal, **values: got.append((signal.name, values)), weak=False
+    )
     receivers.settled(outcomes, decided)
     receivers.stop()
-    assert [name for name, _ in got] == ["order_stopped", "task_finished", "order_stopped", "task_finished"]
+    assert [name for name, _ in got] == [
+        "order_stopped",
+        "task_finished",
+        "order_stopped",
+        "task_finished",
+    ]
     about = {**ABOUT, "task_id": ended.id, "metadata": {}, "worker_id": receivers.worker}
     assert got[0][1] == {**about, "partition": '{"tenant": 7}'}
 
 
-def test_a_final_failure_is_told_with_its_exception_and_nothing_else_is(receivers: Receivers) -> None:
+def test_a_final_failure_is_told_with_its_exception_and_nothing_else_is(
+    receivers: Receivers,
+) -> None:
     """Naive: so is a failure that is retried, an error that was returned, or a task that was cancelled."""
     told = noted(signals.task_failed)
-    exception = {"module": "shop.errors", "type": "Outer.Refused", "traceback": "x" * 20_000 + "the end"}
+    exception = {
+        "module": "shop.errors",
+        "type": "Outer.Refused",
+        "traceback": "x" * 20_000 + "the end",
+    }
     envelope = json.dumps({"err": {"error_code": "OH_NO", "exception": exception}})
     ways: list[tuple[str, dict[str, Any], dict[str, Any], str | None]] = [
-        ("FAILED", {}, {"result": envelope, "error_message": "Outer.Refused: no", "context": '{"cart": 3}'}, "OH_NO"),
+        (
+            "FAILED",
+            {},
+            {"result": envelope, "error_message": "Outer.Refused: no", "context": '{"cart": 3}'},
+            "OH_NO",
+        ),
         ("FAILED", AGAIN, {"result": envelope}, None),
         ("FAILED", {}, {"returned": True}, None),
         ("CANCELLED", {}, {}, None),
@@ -194,8 +226,13 @@ def test_a_final_failure_is_told_with_its_exception_and_nothing_else_is(receiver
         ("COMPLETED", {}, {}, None),
     ]
     ended = [claim._replace(options='{"metadata": {"tenant": 7}}') for claim in claims(len(ways))]
-    outcomes = [outcome(claim, status, **more) for claim, (status, _, more, _) in zip(ended, ways, strict=True)]
-    receivers.settled(outcomes, {str(claim.id): way[1] for claim, way in zip(ended, ways, strict=True) if way[1]})
+    outcomes = [
+        outcome(claim, status, **more)
+        for claim, (status, _, more, _) in zip(ended, ways, strict=True)
+    ]
+    receivers.settled(
+        outcomes, {str(claim.id): way[1] for claim, way in zip(ended, ways, strict=True) if way[1]}
+    )
     kinds = [
         ("failed", None, "WORKER_CRASHED"),
         ("failed", "POISON", "POISON"),
@@ -205,7 +242,10 @@ def test_a_final_failure_is_told_with_its_exception_and_nothing_else_is(receiver
     rescued = claims(len(kinds))
     happened = zip(rescued, kinds, strict=True)
     receivers.rescued(
-        [Happened(kind, one.id, one.task_name, 2, "mail", None, code) for one, (kind, code, _) in happened]
+        [
+            Happened(kind, one.id, one.task_name, 2, "mail", None, code)
+            for one, (kind, code, _) in happened
+        ]
     )
     receivers.stop()
     got = [values for _, values in told]
@@ -228,7 +268,9 @@ def test_a_final_failure_is_told_with_its_exception_and_nothing_else_is(receiver
     }  # fmt: skip
 
 
-def test_the_end_of_the_worker_is_always_told_last(receivers: Receivers, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_end_of_the_worker_is_always_told_last(
+    receivers: Receivers, caplog: pytest.LogCaptureFixture
+) -> None:
     """Naive: whoever has to send what it collected is told nothing by a worker in which no task failed."""
     got: list[Any] = []
 
@@ -250,16 +292,28 @@ def test_the_end_of_the_worker_is_always_told_last(receivers: Receivers, caplog:
 
 
 def test_what_receivers_get_about_each_event(receivers: Receivers) -> None:
-    got = noted(signals.task_started, signals.task_retried, signals.task_finished, signals.task_rescued)
+    got = noted(
+        signals.task_started, signals.task_retried, signals.task_finished, signals.task_rescued
+    )
     (claim,) = claims(1)
-    claim = claim._replace(options='{"wire": 1, "metadata": {"tenant": 7}}', attempt=2, queue_name="mail")
+    claim = claim._replace(
+        options='{"wire": 1, "metadata": {"tenant": 7}}', attempt=2, queue_name="mail"
+    )
     receivers.started([claim])
     receivers.settled([outcome(claim, "FAILED", error_message="it broke")], {str(claim.id): AGAIN})
     receivers.settled([outcome(claim, "FAILED")], {str(claim.id): {"retry": None}})
-    receivers.settled([outcome(claim, "FAILED"), outcome(claim)], {str(claim.id): {"code": "POISON"}})
+    receivers.settled(
+        [outcome(claim, "FAILED"), outcome(claim)], {str(claim.id): {"code": "POISON"}}
+    )
     receivers.rescued([Happened("returned", claim.id, "tests.nothing", 2, "mail", claim.options)])
     receivers.stop()
-    about = {**ABOUT, "task_id": claim.id, "queue_name": "mail", "attempt": 2, "worker_id": receivers.worker}
+    about = {
+        **ABOUT,
+        "task_id": claim.id,
+        "queue_name": "mail",
+        "attempt": 2,
+        "worker_id": receivers.worker,
+    }
     about["metadata"] = {"tenant": 7}
     ended = {**about, "error_code": "OH_NO", "error_message": None, "seconds": 0.5, "child_pid": 77}
     assert [name.removeprefix("task_") for name, _ in got] == [
@@ -274,7 +328,9 @@ def test_what_receivers_get_about_each_event(receivers: Receivers) -> None:
     assert got[5][1] == {**about, "outcome": "returned"}
 
 
-def test_events_wait_if_the_thread_cannot_be_started(receivers: Receivers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_wait_if_the_thread_cannot_be_started(
+    receivers: Receivers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Fails if: a limit of threads that is reached for a moment ends the engine, or all signals."""
     got = noted(signals.task_started)
 

@@ -58,13 +58,22 @@ def clockwork(connect: Connect) -> Clockwork:
 def make(name: str = "a schedule", *, since: dt.datetime = NOON, **definition: Any) -> None:
     """Make a schedule that is in force since a moment."""
     schedules.create(
-        name, {"task": "tests.apps.project.tasks.noop", "pattern": "every minute", **definition}, actor="a test"
+        name,
+        {"task": "tests.apps.project.tasks.noop", "pattern": "every minute", **definition},
+        actor="a test",
     )
-    sql("UPDATE horsies_schedules SET since = %s, next_at = %s WHERE name = %s", [since, since, name])
+    sql(
+        "UPDATE horsies_schedules SET since = %s, next_at = %s WHERE name = %s",
+        [since, since, name],
+    )
 
 
 def fire_times(name: str = "a schedule") -> list[dt.datetime]:
-    return list(ScheduleTick.objects.filter(schedule_name=name).order_by("fire_at").values_list("fire_at", flat=True))
+    return list(
+        ScheduleTick.objects.filter(schedule_name=name)
+        .order_by("fire_at")
+        .values_list("fire_at", flat=True)
+    )
 
 
 def row(name: str = "a schedule") -> Schedule:
@@ -85,16 +94,28 @@ def test_a_fire_time_becomes_a_task_when_its_time_has_come(clockwork: Clockwork)
     assert Task.objects.count() == 1
 
 
-def test_a_scheduled_task_keeps_its_decorator_s_options_but_for_those_of_the_schedule(clockwork: Clockwork) -> None:
+def test_a_scheduled_task_keeps_its_decorator_s_options_but_for_those_of_the_schedule(
+    clockwork: Clockwork,
+) -> None:
     mail = {"task": "tests.apps.project.tasks.mail", "kwargs": {"to": "ann@example.org"}}
     make(**mail, good_for_ms=30_000)
     make("urgent", **mail, queue="bulk", priority=3)
     clockwork.at(NOON + 60 * SECOND)
     sent, urgent = (
-        Task.objects.get(pk=ScheduleTick.objects.get(schedule_name=name).task_id) for name in ("a schedule", "urgent")
+        Task.objects.get(pk=ScheduleTick.objects.get(schedule_name=name).task_id)
+        for name in ("a schedule", "urgent")
     )
     plain = Task.objects.get(pk=tasks.mail.send("ann@example.org").task_id)
-    kept = ("task_name", "queue_name", "lane", "priority", "kwargs", "max_retries", "options", "partition_key")
+    kept = (
+        "task_name",
+        "queue_name",
+        "lane",
+        "priority",
+        "kwargs",
+        "max_retries",
+        "options",
+        "partition_key",
+    )
     assert [getattr(sent, name) for name in kept] == [getattr(plain, name) for name in kept]
     assert sent.good_until == NOON + 90 * SECOND
     assert (urgent.queue_name, urgent.priority) == ("bulk", 3)
@@ -115,7 +136,9 @@ def become(status: str, **columns: Any) -> None:
     names = "status claimed_by claimed_at started_at finished_at claim_generation result error_code"
     row_of = TaskFactory.build(status=status)
     last = ScheduleTick.objects.exclude(task_id=None).latest("fire_at")
-    Task.objects.filter(pk=last.task_id).update(**{name: getattr(row_of, name) for name in names.split()}, **columns)
+    Task.objects.filter(pk=last.task_id).update(
+        **{name: getattr(row_of, name) for name in names.split()}, **columns
+    )
 
 
 def sent(name: str = "a schedule") -> list[tuple[float, bool]]:
@@ -146,11 +169,16 @@ def test_fire_times_that_must_not_overlap_are_skipped_until_the_last_task_has_fi
     ]  # fmt: skip
     first = ScheduleTick.objects.earliest("fire_at").task_id
     assert Task.objects.count() == 2
-    assert f"skipped its fire time 2027-03-01T12:02:00+00:00, because task {first} has not finished" in caplog.text
+    assert (
+        f"skipped its fire time 2027-03-01T12:02:00+00:00, because task {first} has not finished"
+        in caplog.text
+    )
 
 
 @pytest.mark.parametrize("locked", [False, True])
-def test_a_task_that_is_late_is_no_overlap(clockwork: Clockwork, connect: Connect, locked: bool) -> None:
+def test_a_task_that_is_late_is_no_overlap(
+    clockwork: Clockwork, connect: Connect, locked: bool
+) -> None:
     """Fails if: no worker has expired it yet, or one is just claiming it, and it counts the other way round."""
     make(overlap="skip", good_for_ms=30_000)
     clockwork.at(NOON + 60 * SECOND)
@@ -163,26 +191,34 @@ def test_a_task_that_is_late_is_no_overlap(clockwork: Clockwork, connect: Connec
     assert sent() == [(60, True), (120, not locked)]
 
 
-def test_of_missed_fire_times_that_must_not_overlap_the_oldest_is_sent(clockwork: Clockwork) -> None:
+def test_of_missed_fire_times_that_must_not_overlap_the_oldest_is_sent(
+    clockwork: Clockwork,
+) -> None:
     make(overlap="skip", catch_up="all", good_for_ms=600_000)
     clockwork.at(NOON + 180 * SECOND)
     assert sent() == [(60, True), (120, False), (180, False)]
     assert Task.objects.get().good_until == NOON + 660 * SECOND
 
 
-def test_tasks_sent_by_hand_and_those_of_other_schedules_are_no_overlap(clockwork: Clockwork) -> None:
+def test_tasks_sent_by_hand_and_those_of_other_schedules_are_no_overlap(
+    clockwork: Clockwork,
+) -> None:
     make(overlap="skip")
     schedules.run_now("a schedule", actor="ann")
     clockwork.at(NOON + 60 * SECOND)
     by_hand = schedules.run_now("a schedule", actor="ann")
-    Task.objects.filter(pk=by_hand).update(status="CANCELLED", finished_at=NOON, error_code="TASK_CANCELLED")
+    Task.objects.filter(pk=by_hand).update(
+        status="CANCELLED", finished_at=NOON, error_code="TASK_CANCELLED"
+    )
     clockwork.at(NOON + 120 * SECOND)
     make("another", overlap="skip", since=NOON + 60 * SECOND)
     clockwork.at(NOON + 120 * SECOND)
     assert (sent(), sent("another")) == ([(60, True), (120, False)], [(120, True)])
 
 
-def test_an_overlap_is_seen_though_it_was_allowed_and_a_pruned_task_has_finished(clockwork: Clockwork) -> None:
+def test_an_overlap_is_seen_though_it_was_allowed_and_a_pruned_task_has_finished(
+    clockwork: Clockwork,
+) -> None:
     make()
     clockwork.at(NOON + 60 * SECOND)
     clockwork.at(NOON + 120 * SECOND)
@@ -194,7 +230,9 @@ def test_an_overlap_is_seen_though_it_was_allowed_and_a_pruned_task_has_finished
     assert sent() == [(60, True), (120, True), (180, False), (240, True)]
 
 
-def test_a_fire_time_that_was_sent_is_not_sent_again_though_its_row_was_pruned(clockwork: Clockwork) -> None:
+def test_a_fire_time_that_was_sent_is_not_sent_again_though_its_row_was_pruned(
+    clockwork: Clockwork,
+) -> None:
     make()
     clockwork.at(NOON)
     clockwork.at(NOON + 60 * SECOND)
@@ -296,7 +334,9 @@ def test_each_fire_time_is_sent_once_and_in_order(
     assert found[-1] == NOON + last * SECOND, "those after it lie behind by their jitter"
 
 
-def test_a_schedule_that_ran_ahead_with_a_wrong_clock_goes_on_when_it_is_enabled_anew(clockwork: Clockwork) -> None:
+def test_a_schedule_that_ran_ahead_with_a_wrong_clock_goes_on_when_it_is_enabled_anew(
+    clockwork: Clockwork,
+) -> None:
     make(pattern="every 1 second")
     clockwork.at(dt.datetime.now(dt.UTC) + 730 * DAY)
     assert clockwork.at(dt.datetime.now(dt.UTC) + DAY / 24) == LONGEST_WAIT_SECONDS
@@ -335,9 +375,14 @@ def ends(act: Callable[[], None]) -> bool:
     return not thread.is_alive()
 
 
-@pytest.mark.parametrize("error", [ZeroDivisionError("a mistake"), psycopg.OperationalError("the link is cut")])
+@pytest.mark.parametrize(
+    "error", [ZeroDivisionError("a mistake"), psycopg.OperationalError("the link is cut")]
+)
 def test_a_failure_ends_a_round_and_not_the_loop(
-    scheduler_loop: SchedulerLoop, error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    scheduler_loop: SchedulerLoop,
+    error: Exception,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     make(pattern="every 1 second", since=dt.datetime.now(dt.UTC))
     usual, failures = Scheduler.tick, [error, error]
@@ -355,7 +400,9 @@ def test_a_failure_ends_a_round_and_not_the_loop(
     assert failures == []
 
 
-def test_a_change_during_a_round_is_not_slept_through(scheduler_loop: SchedulerLoop, connect: Connect) -> None:
+def test_a_change_during_a_round_is_not_slept_through(
+    scheduler_loop: SchedulerLoop, connect: Connect
+) -> None:
     own, other = scheduler_loop.connect(), connect()
     own.execute("LISTEN somebody_elses")  # as a pooler's server connection may
     other.execute("SELECT pg_notify('somebody_elses', 'nightly')")
@@ -373,14 +420,21 @@ def test_a_change_during_a_round_is_not_slept_through(scheduler_loop: SchedulerL
     assert scheduler_loop.heard() is False  # it was taken note of
 
 
-def test_a_cut_connection_wakes_it_and_is_replaced(scheduler_loop: SchedulerLoop, connect: Connect) -> None:
+def test_a_cut_connection_wakes_it_and_is_replaced(
+    scheduler_loop: SchedulerLoop, connect: Connect
+) -> None:
     first = scheduler_loop.connect()
     connect().execute("SELECT pg_terminate_backend(%s)", [first.info.backend_pid])
     assert ends(lambda: scheduler_loop.sleep(FOR_LONG))
-    wait_until(lambda: scheduler_loop.turn() and scheduler_loop.connection not in (None, first), "it has another one")
+    wait_until(
+        lambda: scheduler_loop.turn() and scheduler_loop.connection not in (None, first),
+        "it has another one",
+    )
 
 
-def test_stop_ends_its_sleep_and_may_come_again_when_it_is_over(scheduler_loop: SchedulerLoop) -> None:
+def test_stop_ends_its_sleep_and_may_come_again_when_it_is_over(
+    scheduler_loop: SchedulerLoop,
+) -> None:
     scheduler_loop.start()
     wait_until(lambda: scheduler_loop.connection, "it has connected")
     scheduler_loop.stop()
@@ -394,7 +448,9 @@ def unreachable() -> psycopg.Connection[Any]:
     raise psycopg.OperationalError("nobody answers")
 
 
-def test_only_who_shall_give_up_does_when_resilience_allows_no_further_try(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_who_shall_give_up_does_when_resilience_allows_no_further_try(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     command, thread = made(gives_up=True, db_retry_max_attempts=2), made(db_retry_max_attempts=2)
     for one in (command, thread):
         monkeypatch.setattr(one, "connect", unreachable)
@@ -411,7 +467,9 @@ def test_a_new_schedule_is_logged_as_new_and_a_changed_one_with_what_changed(
         settings.HORSIES = {**settings.HORSIES, "SCHEDULES": schedules}
         caplog.clear()
         scheduler_loop.declare()
-        return [record.getMessage() for record in caplog.records if record.name == "horsies.scheduler"]
+        return [
+            record.getMessage() for record in caplog.records if record.name == "horsies.scheduler"
+        ]
 
     caplog.set_level("INFO", "horsies.scheduler")
     hourly = {"task": "tests.apps.project.tasks.noop", "pattern": "every hour"}
@@ -434,14 +492,21 @@ def test_a_schedule_in_nobody_s_code_is_switched_off_after_ten_minutes_and_comes
         scheduler_loop.in_touch_since = time.monotonic() - 60 * minutes
         scheduler_loop.tick(connection)
 
-    hourly, connection = {"task": "tests.apps.project.tasks.noop", "pattern": "every hour"}, connect()
+    hourly, connection = (
+        {"task": "tests.apps.project.tasks.noop", "pattern": "every hour"},
+        connect(),
+    )
     code(old=hourly)
     code(new=hourly)
     look(10)
     assert not Schedule.objects.exclude(gone_at=None).exists(), "others may have it in their code"
-    connection.execute("UPDATE horsies_schedules SET declared_at = declared_at - interval '10 minutes'")
+    connection.execute(
+        "UPDATE horsies_schedules SET declared_at = declared_at - interval '10 minutes'"
+    )
     look(9)
-    assert not Schedule.objects.exclude(gone_at=None).exists(), "others may come back, as this one just did"
+    assert not Schedule.objects.exclude(gone_at=None).exists(), (
+        "others may come back, as this one just did"
+    )
     look(10)
     assert [row.name for row in Schedule.objects.exclude(gone_at=None)] == ["old"]
     assert Schedule.objects.get(pk="old").next_at is None
@@ -452,7 +517,11 @@ def test_a_schedule_in_nobody_s_code_is_switched_off_after_ten_minutes_and_comes
     assert back.gone_at is None
     assert back.next_at is not None
     assert back.since > before, "nothing of the time between is sent"
-    audited = AuditEntry.objects.filter(subject="old").order_by("pk").values_list("action", "actor", "before", "after")
+    audited = (
+        AuditEntry.objects.filter(subject="old")
+        .order_by("pk")
+        .values_list("action", "actor", "before", "after")
+    )
     assert list(audited)[1:] == [
         ("schedule.gone", "a test", {"gone": False}, {"gone": True}),
         ("schedule.declare", "a test", {"gone": True}, {"gone": False}),

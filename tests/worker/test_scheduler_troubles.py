@@ -26,7 +26,16 @@ from horsies_django.models import Schedule, ScheduleTick, Task
 from horsies_django.worker.scheduler import LEFT_SECONDS, LONGEST_WAIT_SECONDS, Scheduler
 from tests.conftest import sql
 from tests.support import refusing
-from tests.worker.test_scheduler import NOON, PATIENCE_SECONDS, SECOND, Clockwork, Connect, fire_times, make, row
+from tests.worker.test_scheduler import (
+    NOON,
+    PATIENCE_SECONDS,
+    SECOND,
+    Clockwork,
+    Connect,
+    fire_times,
+    make,
+    row,
+)
 from tests.worker.test_scheduler import clockwork as clockwork
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -37,10 +46,15 @@ NESTED, LONG = '{{"kwargs": {}{}}}'.format("[" * 3_000, "]" * 3_000), '{"most": 
 
 def damage(definition: str, name: str = "a schedule") -> None:
     """Leave a schedule as the code of another release might, which no code of this one accepts."""
-    sql("UPDATE horsies_schedules SET changes = changes || %s::jsonb WHERE name = %s", [definition, name])
+    sql(
+        "UPDATE horsies_schedules SET changes = changes || %s::jsonb WHERE name = %s",
+        [definition, name],
+    )
 
 
-def test_a_schedule_that_cannot_be_sent_holds_up_no_other_and_says_so_when_nobody_could(clockwork: Clockwork) -> None:
+def test_a_schedule_that_cannot_be_sent_holds_up_no_other_and_says_so_when_nobody_could(
+    clockwork: Clockwork,
+) -> None:
     make("broken")
     make("sound")
     damage('{"kwargs": {"no": 1}}', "broken")
@@ -69,13 +83,20 @@ def test_a_schedule_that_cannot_be_sent_holds_up_no_other_and_says_so_when_nobod
     ],
     ids=range(13),
 )  # fmt: skip
-def test_a_row_that_would_end_every_round_of_every_scheduler_is_refused(column: str, value: str) -> None:
+def test_a_row_that_would_end_every_round_of_every_scheduler_is_refused(
+    column: str, value: str
+) -> None:
     make()
-    with pytest.raises(IntegrityError, match="horsies_schedules_fits"), connection.cursor() as cursor:
+    with (
+        pytest.raises(IntegrityError, match="horsies_schedules_fits"),
+        connection.cursor() as cursor,
+    ):
         cursor.execute(f"UPDATE horsies_schedules SET {column} = %s", [value])
 
 
-def test_a_definition_that_nobody_understands_is_not_looked_at_until_it_is_changed(clockwork: Clockwork) -> None:
+def test_a_definition_that_nobody_understands_is_not_looked_at_until_it_is_changed(
+    clockwork: Clockwork,
+) -> None:
     make()
     damage('{"pattern": "at teatime"}')
     clockwork.at(NOON)
@@ -110,7 +131,9 @@ def test_what_the_code_of_another_release_can_send_is_left_to_it_for_a_while(
     assert error in row().error
 
 
-def test_the_name_of_a_schedule_forges_no_line(clockwork: Clockwork, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_name_of_a_schedule_forges_no_line(
+    clockwork: Clockwork, caplog: pytest.LogCaptureFixture
+) -> None:
     make("damaged")
     make("late")
     damage('{"kwargs": {"no": 1}}', "damaged")
@@ -125,7 +148,9 @@ def test_the_name_of_a_schedule_forges_no_line(clockwork: Clockwork, caplog: pyt
     assert all("x" * 200 not in line for line in lines)
 
 
-def test_a_row_that_somebody_holds_is_passed_by_and_looked_at_again(clockwork: Clockwork, connect: Connect) -> None:
+def test_a_row_that_somebody_holds_is_passed_by_and_looked_at_again(
+    clockwork: Clockwork, connect: Connect
+) -> None:
     make("held")
     make("free")
     somebody = connect()
@@ -150,9 +175,15 @@ def test_what_the_database_refuses_for_good_is_written_down_and_what_it_refuses_
     assert (row("nr. 0").error, row("nr. 0").last_fire_at) == (
         ("refused", NOON + 60 * SECOND) if for_good else (None, None)
     )
-    told = [line for line in caplog.messages if line.endswith("could not send its task, will try again: refused")]
+    told = [
+        line
+        for line in caplog.messages
+        if line.endswith("could not send its task, will try again: refused")
+    ]
     assert len(told) == (not for_good), "once a minute, however many schedules it is"
-    assert clockwork.at(NOON + 61 * SECOND) <= (60 if for_good else 5), "it is left for a little while"
+    assert clockwork.at(NOON + 61 * SECOND) <= (60 if for_good else 5), (
+        "it is left for a little while"
+    )
     clockwork.later(NOON + 62 * SECOND)
     assert fire_times("nr. 0") == ([] if for_good else [NOON + 60 * SECOND])
 
@@ -180,11 +211,22 @@ def test_a_mistake_of_ours_in_one_schedule_holds_up_no_other(
 
 MINUTE = 60 * SECOND
 letters = st.characters(blacklist_characters="\0", blacklist_categories=["Cs"])
-crons = st.lists(st.text("0123456789*,/-#lL", min_size=1, max_size=6), min_size=5, max_size=5).map(" ".join)
-plain = st.none() | st.booleans() | st.integers() | st.sampled_from([1e300, -0.5]) | st.text(letters, max_size=8)
+crons = st.lists(st.text("0123456789*,/-#lL", min_size=1, max_size=6), min_size=5, max_size=5).map(
+    " ".join
+)
+plain = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.sampled_from([1e300, -0.5])
+    | st.text(letters, max_size=8)
+)
 anything = st.recursive(
     plain,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(letters, max_size=4), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(letters, max_size=4), inner, max_size=3)
+    ),
     max_leaves=5,
 )
 # What is no value of its field, or is one that only others could mean.
@@ -210,9 +252,17 @@ definitions = st.sets(st.sampled_from(sorted(WILD)), min_size=1, max_size=4).fla
     lambda names: st.fixed_dictionaries({name: strange[name] for name in sorted(names)})
 )
 sound = definitions.map(
-    lambda found: json.dumps({"task": "tests.apps.project.tasks.noop", "pattern": "every minute", **found})
+    lambda found: json.dumps(
+        {"task": "tests.apps.project.tasks.noop", "pattern": "every minute", **found}
+    )
 )
-texts = sound | sound | sound | st.sampled_from(["[]", "5", "null", NESTED, LONG]) | anything.map(json.dumps)
+texts = (
+    sound
+    | sound
+    | sound
+    | st.sampled_from(["[]", "5", "null", NESTED, LONG])
+    | anything.map(json.dumps)
+)
 usual = ["2027-03-01 12:00Z", "2020-02-29", "1970-01-01", "0003-02-01", "8999-01-01"]
 moments = st.sampled_from(usual * 6 + ["infinity", "-infinity", "9999-12-31"])
 rows = st.fixed_dictionaries(
@@ -250,13 +300,19 @@ def test_whatever_a_stranger_writes_other_schedules_fire(
     @given(st.lists(rows, min_size=1, max_size=4))
     def fuzz(strange: list[dict[str, Any]]) -> None:
         nonlocal now, taken
-        written = [f"{now}, {number}" for number, row in enumerate(strange) if write(f"{now}, {number}", row)]
+        written = [
+            f"{now}, {number}"
+            for number, row in enumerate(strange)
+            if write(f"{now}, {number}", row)
+        ]
         taken += len(written)
         now += MINUTE
         clockwork.at(now)
         clockwork.later(now)
         assert now in fire_times("sound")
-        clockwork.later(now + dt.timedelta(minutes=5))  # nobody else could send them: now it says so
+        clockwork.later(
+            now + dt.timedelta(minutes=5)
+        )  # nobody else could send them: now it says so
         now += dt.timedelta(minutes=6)
         clockwork.later(now)
         assert now in fire_times("sound")
@@ -353,12 +409,19 @@ def steppers(connect: Connect) -> list[Stepper]:
 def afresh() -> None:
     """Forget what was sent; the first fire time is due."""
     sql("DELETE FROM horsies_schedule_ticks; DELETE FROM horsies_tasks")
-    sql("UPDATE horsies_schedules SET last_fire_at = NULL, next_fire_at = NULL, next_at = %s", [NOON + SECOND])
+    sql(
+        "UPDATE horsies_schedules SET last_fire_at = NULL, next_fire_at = NULL, next_at = %s",
+        [NOON + SECOND],
+    )
 
 
-def test_every_order_of_the_steps_of_two_schedulers_sends_a_fire_time_once(steppers: list[Stepper]) -> None:
+def test_every_order_of_the_steps_of_two_schedulers_sends_a_fire_time_once(
+    steppers: list[Stepper],
+) -> None:
     make(pattern="every 1 second", catch_up="all")
-    seen: list[tuple[int, ...]] = [()]  # how orders begin that are still to be taken, the deepest last
+    seen: list[tuple[int, ...]] = [
+        ()
+    ]  # how orders begin that are still to be taken, the deepest last
     taken = 0
     while seen:
         afresh()
@@ -370,12 +433,16 @@ def test_every_order_of_the_steps_of_two_schedulers_sends_a_fire_time_once(stepp
                 choice = prefix[len(path)]
             else:
                 choice = busy[0]
-                seen.extend((*path, other) for other in busy[1:] if path)  # who begins makes no difference
+                seen.extend(
+                    (*path, other) for other in busy[1:] if path
+                )  # who begins makes no difference
             path.append(choice)
             steppers[choice].step()
         taken += 1
         (task_id,) = Task.objects.values_list("pk", flat=True)
-        assert [*ScheduleTick.objects.values_list("fire_at", "task_id")] == [(NOON + SECOND, task_id)], path
+        assert [*ScheduleTick.objects.values_list("fire_at", "task_id")] == [
+            (NOON + SECOND, task_id)
+        ], path
     assert taken > 500
 
 
@@ -401,7 +468,9 @@ def test_a_round_within_another_sends_one_of_two_fire_times_that_must_not_overla
         steppers[1].begin(times[1])
         steppers[1].finish()
         (task_id,) = Task.objects.values_list("pk", flat=True)
-        ticks = ScheduleTick.objects.order_by("fire_at").values_list("fire_at", "task_id", "skipped_for")
+        ticks = ScheduleTick.objects.order_by("fire_at").values_list(
+            "fire_at", "task_id", "skipped_for"
+        )
         assert list(ticks) == [(times[0], task_id, None), (times[1], None, task_id)], step
         if over:
             break

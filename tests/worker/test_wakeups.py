@@ -26,7 +26,9 @@ SLOTS = {"sync": 2, "async": 3}
 WANTED = Wanted(2, 3)
 
 
-def learn(wakeups: Wakeups, passed: Passed, slots: dict[str, int] | None = None, wanted: Wanted = WANTED) -> None:
+def learn(
+    wakeups: Wakeups, passed: Passed, slots: dict[str, int] | None = None, wanted: Wanted = WANTED
+) -> None:
     wakeups.learn(slots or SLOTS, wanted, passed, 100.0)
 
 
@@ -41,23 +43,35 @@ def dry() -> Wakeups:
     return wakeups
 
 
-def test_after_news_of_due_tasks_of_one_lane_and_queue_a_short_pass_looks_there_only(dry: Wakeups) -> None:
+def test_after_news_of_due_tasks_of_one_lane_and_queue_a_short_pass_looks_there_only(
+    dry: Wakeups,
+) -> None:
     dry.tell(["mail"], "async")
     assert dry.lanes_with_work == {"async"}
     assert dry.news(0.0, Wanted(0, 3)) == "mail"
-    learn(dry, Passed(claims=claims(lane="async", count=1), short=True), {"sync": 0, "async": 3}, Wanted(0, 3))
+    learn(
+        dry,
+        Passed(claims=claims(lane="async", count=1), short=True),
+        {"sync": 0, "async": 3},
+        Wanted(0, 3),
+    )
     assert (dry.lanes_with_work, dry.whole_next) == (set(), False)
     dry.tell(["mail"], "async")
     dry.tell(["default"], "async")
     assert dry.news(0.0, Wanted(0, 3)) is None, "news of two queues take a whole pass"
 
 
-def test_a_lane_that_gave_all_that_was_wanted_or_all_that_might_be_claimed_is_asked_again(dry: Wakeups) -> None:
+def test_a_lane_that_gave_all_that_was_wanted_or_all_that_might_be_claimed_is_asked_again(
+    dry: Wakeups,
+) -> None:
     dry.tell(["mail"], "async")
     learn(dry, Passed(claims=claims(lane="async", count=3), short=True))
     assert (dry.lanes_with_work, dry.whole_next) == ({"async"}, False)
     learn(
-        dry, Passed(claims=claims(lane="async", count=2), limited=True), {"sync": 0, "async": 9}, Wanted(0, 9, total=2)
+        dry,
+        Passed(claims=claims(lane="async", count=2), limited=True),
+        {"sync": 0, "async": 9},
+        Wanted(0, 9, total=2),
     )
     assert dry.lanes_with_work == {"async"}
     learn(dry, Passed(limited=True), {"sync": 0, "async": 7}, Wanted(0, 7, total=0))
@@ -66,7 +80,9 @@ def test_a_lane_that_gave_all_that_was_wanted_or_all_that_might_be_claimed_is_as
     assert dry.news(0.0, Wanted()) is None, "where caps left tasks behind it looks everywhere"
 
 
-def test_where_something_may_be_due_later_a_short_pass_is_followed_by_a_whole_one(dry: Wakeups) -> None:
+def test_where_something_may_be_due_later_a_short_pass_is_followed_by_a_whole_one(
+    dry: Wakeups,
+) -> None:
     dry.tell(["mail"])
     assert dry.lanes_with_work == {"sync", "async"}
     assert dry.news(0.0, WANTED) == "mail"
@@ -78,7 +94,9 @@ def test_where_something_may_be_due_later_a_short_pass_is_followed_by_a_whole_on
     assert dry.due_at == pytest.approx(107.0, abs=0.01)
 
 
-def test_what_is_known_to_become_due_outlives_a_short_pass_but_not_a_look_everywhere(dry: Wakeups) -> None:
+def test_what_is_known_to_become_due_outlives_a_short_pass_but_not_a_look_everywhere(
+    dry: Wakeups,
+) -> None:
     dry.tell(["mail"])
     learn(dry, Passed(due_in=7.0))
     dry.tell(["mail"], "sync")
@@ -127,7 +145,9 @@ def looks_at(wakeups: Wakeups, moment: list[float]) -> float:
 
 
 @pytest.mark.parametrize(("place", "after"), [*enumerate(AFTER["sent"][:3])])
-def test_the_elected_look_one_after_another(dry_at: Wakeups, moment: list[float], place: int, after: float) -> None:
+def test_the_elected_look_one_after_another(
+    dry_at: Wakeups, moment: list[float], place: int, after: float
+) -> None:
     dry_at.place = place
     dry_at.hear(["mail"], "sync")
     assert looks_at(dry_at, moment) == pytest.approx(after)
@@ -136,10 +156,14 @@ def test_the_elected_look_one_after_another(dry_at: Wakeups, moment: list[float]
     assert looks_at(dry_at, moment) == pytest.approx(7.0 + after), "for tasks that become due, too"
     dry_at.place, dry_at.due_at, dry_at.poll_at = None, 1_001.0, 10_000.0
     dry_at.hear(["mail"], "sync")
-    assert (dry_at.lanes_with_work, dry_at.next_at) == (set(), 10_000.0), "who is not elected does not look"
+    assert (dry_at.lanes_with_work, dry_at.next_at) == (set(), 10_000.0), (
+        "who is not elected does not look"
+    )
 
 
-def test_the_first_looks_again_behind_a_burst_and_after_a_listen(dry_at: Wakeups, moment: list[float]) -> None:
+def test_the_first_looks_again_behind_a_burst_and_after_a_listen(
+    dry_at: Wakeups, moment: list[float]
+) -> None:
     for _ in range(2):
         dry_at.hear(["mail"], "sync")
         moment[0] += BURST_SECONDS / 2
@@ -152,7 +176,9 @@ def test_the_first_looks_again_behind_a_burst_and_after_a_listen(dry_at: Wakeups
 
 
 @pytest.mark.parametrize("place", [1, 2])
-def test_a_look_later_is_followed_by_one_for_those_after_it(dry_at: Wakeups, moment: list[float], place: int) -> None:
+def test_a_look_later_is_followed_by_one_for_those_after_it(
+    dry_at: Wakeups, moment: list[float], place: int
+) -> None:
     dry_at.place, heard = place, []
     for _ in range(3):
         dry_at.hear(["mail"], "sync")
@@ -169,7 +195,9 @@ def full(*lanes: str) -> Callable[[str], int]:
     return lambda lane: 0 if lane in lanes else 1
 
 
-def test_a_full_worker_passes_on_what_it_was_told_a_moment_later(dry_at: Wakeups, moment: list[float]) -> None:
+def test_a_full_worker_passes_on_what_it_was_told_a_moment_later(
+    dry_at: Wakeups, moment: list[float]
+) -> None:
     assert dry_at.lane_to_pass_on(moment[0], full("sync", "async")) is None
     dry_at.hear(["mail"], "sync")
     assert dry_at.lane_to_pass_on(moment[0], full("sync")) is None
@@ -179,7 +207,9 @@ def test_a_full_worker_passes_on_what_it_was_told_a_moment_later(dry_at: Wakeups
     assert dry_at.pass_on_at == math.inf
 
 
-@pytest.mark.parametrize(("woken", "again"), [(2, AFTER["woken"][0]), (0, AFTER["none free"][0]), (None, None)])
+@pytest.mark.parametrize(
+    ("woken", "again"), [(2, AFTER["woken"][0]), (0, AFTER["none free"][0]), (None, None)]
+)
 def test_it_passes_on_until_no_task_waits(
     dry_at: Wakeups, moment: list[float], woken: int | None, again: float | None
 ) -> None:
@@ -189,7 +219,9 @@ def test_it_passes_on_until_no_task_waits(
     assert dry_at.pass_on_at == (math.inf if again is None else pytest.approx(moment[0] + again))
 
 
-def test_who_is_not_elected_passes_on_until_all_are_full(dry_at: Wakeups, moment: list[float]) -> None:
+def test_who_is_not_elected_passes_on_until_all_are_full(
+    dry_at: Wakeups, moment: list[float]
+) -> None:
     dry_at.place = None
     dry_at.look_everywhere()
     assert dry_at.lane_to_pass_on(moment[0] + 1, full("sync")) is None
@@ -233,7 +265,9 @@ def lane(cursors: ScanCursors, now: float = 0.0) -> Any:
     return json.loads(text)["default"].get("sync")
 
 
-def test_each_priority_has_its_mark_and_what_lies_between_is_looked_at_from_the_start(cursors: ScanCursors) -> None:
+def test_each_priority_has_its_mark_and_what_lies_between_is_looked_at_from_the_start(
+    cursors: ScanCursors,
+) -> None:
     assert lane(cursors) is None
     cursors.learn(passed(p5=NOW - 7, p100=NOW - 9), 0.0, 0.0)
     assert lane(cursors) == [
@@ -246,17 +280,37 @@ def test_each_priority_has_its_mark_and_what_lies_between_is_looked_at_from_the_
     assert ranges({1: NOW, 2: NOW})[0] == {"low": 1, "high": 1, "since": NOW}
 
 
-def test_a_scan_moves_the_marks_of_the_priorities_that_it_went_over_and_no_others(cursors: ScanCursors) -> None:
+def test_a_scan_moves_the_marks_of_the_priorities_that_it_went_over_and_no_others(
+    cursors: ScanCursors,
+) -> None:
     cursors.learn(passed(p1=NOW - 9, p5=NOW - 9, p100=NOW - 9, end=True), 0.0, 0.0)
     cursors.learn(passed(p5=NOW - 3), 0.0, 0.0)  # it had enough and went no further
-    assert [each.get("since") for each in lane(cursors)] == [LATEST, None, NOW - 3, None, NOW - 9, None]
+    assert [each.get("since") for each in lane(cursors)] == [
+        LATEST,
+        None,
+        NOW - 3,
+        None,
+        NOW - 9,
+        None,
+    ]
     cursors.learn(passed(end=True), 0.0, 0.0)
-    assert [each.get("since") for each in lane(cursors)] == [LATEST, None, LATEST, None, LATEST, None]
+    assert [each.get("since") for each in lane(cursors)] == [
+        LATEST,
+        None,
+        LATEST,
+        None,
+        LATEST,
+        None,
+    ]
 
 
-def test_news_of_a_queue_lowers_its_marks_and_wakes_but_word_of_what_came_back_only_lowers() -> None:
+def test_news_of_a_queue_lowers_its_marks_and_wakes_but_word_of_what_came_back_only_lowers() -> (
+    None
+):
     woken: list[tuple[list[str], str | None]] = []
-    cursors = ScanCursors(["default", "mail"], lambda queues, lane=None: woken.append((queues, lane)), 10.0)
+    cursors = ScanCursors(
+        ["default", "mail"], lambda queues, lane=None: woken.append((queues, lane)), 10.0
+    )
     cursors.far, cursors.forget_at = True, 5.0
     cursors.learn(passed(p5=NOW), 0.0, 0.0)
     handlers = cursors.handlers()
@@ -278,7 +332,9 @@ def test_the_priorities_that_were_met_last_are_kept(cursors: ScanCursors) -> Non
     assert (len(kept), kept[0], kept[-1]) == (PRIORITIES, 1, PRIORITIES + 9)
 
 
-def test_once_in_a_while_a_pass_looks_everywhere_and_the_marks_begin_anew(cursors: ScanCursors) -> None:
+def test_once_in_a_while_a_pass_looks_everywhere_and_the_marks_begin_anew(
+    cursors: ScanCursors,
+) -> None:
     cursors.held["mail"] = ["2026-01-01"]
     cursors.learn(passed(p5=NOW), 0.0, 0.0)
     assert lane(cursors, now=4.9)[1]["since"] == LATEST
@@ -293,7 +349,9 @@ def test_once_in_a_while_a_pass_looks_everywhere_and_the_marks_begin_anew(cursor
         assert cursors.forget_at == now + pause
 
 
-def test_there_are_no_marks_while_a_pass_reads_few_dead_entries_however_long_it_takes(cursors: ScanCursors) -> None:
+def test_there_are_no_marks_while_a_pass_reads_few_dead_entries_however_long_it_takes(
+    cursors: ScanCursors,
+) -> None:
     """Naive: a pass that only settles reads none, and ends the use of cursors although an old transaction is open."""
     cursors.learn(passed(p5=NOW, far=False), 0.0, 0.0)
     assert cursors.text(5.0) is not None

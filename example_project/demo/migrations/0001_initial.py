@@ -15,11 +15,16 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Hold",
             fields=[
-                ("token", models.UUIDField(primary_key=True, serialize=False, verbose_name="token")),
+                (
+                    "token",
+                    models.UUIDField(primary_key=True, serialize=False, verbose_name="token"),
+                ),
                 ("pid", models.IntegerField(verbose_name="process")),
                 (
                     "began_at",
-                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="began"),
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(), verbose_name="began"
+                    ),
                 ),
             ],
             options={

@@ -6,7 +6,17 @@ from dataclasses import replace
 
 from django.test import SimpleTestCase
 
-from example_project.demo.facts import Approved, Crash, Facts, Failure, Fall, Largest, Rejected, Search, untrue
+from example_project.demo.facts import (
+    Approved,
+    Crash,
+    Facts,
+    Failure,
+    Fall,
+    Largest,
+    Rejected,
+    Search,
+    untrue,
+)
 from example_project.demo.files import LARGEST_BYTES, SAMPLE, batches, choose, is_utf8
 from example_project.demo.phrases import first_phrase
 
@@ -43,7 +53,9 @@ class UntrueTests(SimpleTestCase):
             "3 files were sent": replace(GOOD, completed=1),
             "0 files were sent": replace(GOOD, sent=0, completed=0, failures=[]),
             "old.txt FAILED without": replace(GOOD, failures=[Failure("old.txt", None, "")]),
-            "a.txt has 7 tasks, 6 COMPLETED": replace(GOOD, largest=replace(GOOD.largest, completed=6)),
+            "a.txt has 7 tasks, 6 COMPLETED": replace(
+                GOOD, largest=replace(GOOD.largest, completed=6)
+            ),
             "1 are indexed": replace(GOOD, indexed=1),
             "0 came back": replace(GOOD, verified=0),
             "no document was indexed anew": replace(GOOD, reindexed=0),
@@ -54,11 +66,19 @@ class UntrueTests(SimpleTestCase):
                 GOOD, approved=replace(GOOD.approved, is_published=False)
             ),
             "announced 2 times": replace(GOOD, approved=replace(GOOD.approved, announced=2)),
-            "before its cooling-off time": replace(GOOD, approved=replace(GOOD.approved, seconds=1.9)),
+            "before its cooling-off time": replace(
+                GOOD, approved=replace(GOOD.approved, seconds=1.9)
+            ),
             "did not fail with GATE_REJECTED: None": replace(GOOD, rejected=None),
-            "did not fail with GATE_REJECTED: Rejected": replace(GOOD, rejected=replace(GOOD.rejected, code=None)),
-            "document is still there": replace(GOOD, rejected=replace(GOOD.rejected, is_removed=False)),
-            "ended with UNHANDLED_ERROR": replace(GOOD, crash=replace(GOOD.crash, code="UNHANDLED_ERROR")),
+            "did not fail with GATE_REJECTED: Rejected": replace(
+                GOOD, rejected=replace(GOOD.rejected, code=None)
+            ),
+            "document is still there": replace(
+                GOOD, rejected=replace(GOOD.rejected, is_removed=False)
+            ),
+            "ended with UNHANDLED_ERROR": replace(
+                GOOD, crash=replace(GOOD.crash, code="UNHANDLED_ERROR")
+            ),
             "ended with None": replace(GOOD, crash=None),
             "had no tasks": replace(GOOD, fall=None),
             "had 12 tasks, 11 came back": replace(GOOD, fall=replace(GOOD.fall, back=11)),
@@ -74,7 +94,9 @@ class UntrueTests(SimpleTestCase):
 class FilesTests(SimpleTestCase):
     """The files of the running Python."""
 
-    def test_never_more_files_are_chosen_than_asked_for_and_always_some_that_are_not_utf8(self) -> None:
+    def test_never_more_files_are_chosen_than_asked_for_and_always_some_that_are_not_utf8(
+        self,
+    ) -> None:
         for most in (4, 25, 600):
             files = choose(most)
             assert len(files) <= most
@@ -96,4 +118,7 @@ class FilesTests(SimpleTestCase):
 
     def test_a_phrase_is_plain_words_of_one_line(self) -> None:
         assert first_phrase("x = 1\n# Permission is hereby granted free, of charge") is None
-        assert first_phrase("a = b\n  some rights are granted here\n") == "some rights are granted here"
+        assert (
+            first_phrase("a = b\n  some rights are granted here\n")
+            == "some rights are granted here"
+        )

@@ -18,7 +18,12 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Document",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("folder", models.CharField(blank=True, max_length=200, verbose_name="folder")),
                 ("name", models.CharField(max_length=200, verbose_name="name")),
                 ("kind", models.CharField(max_length=10, verbose_name="kind")),
@@ -27,7 +32,10 @@ class Migration(migrations.Migration):
                 ("digest", models.CharField(max_length=64, verbose_name="SHA-256")),
                 (
                     "created_at",
-                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="imported"),
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(),
+                        verbose_name="imported",
+                    ),
                 ),
                 ("lines", models.IntegerField(null=True, verbose_name="lines")),
                 ("words", models.IntegerField(null=True, verbose_name="words")),
@@ -40,12 +48,16 @@ class Migration(migrations.Migration):
                 ("is_published", models.BooleanField(default=True, verbose_name="published")),
                 (
                     "index_task",
-                    models.UUIDField(db_index=True, editable=False, null=True, verbose_name="indexing task"),
+                    models.UUIDField(
+                        db_index=True, editable=False, null=True, verbose_name="indexing task"
+                    ),
                 ),
                 ("indexed_at", models.DateTimeField(null=True, verbose_name="indexed")),
                 (
                     "verify_task",
-                    models.UUIDField(db_index=True, editable=False, null=True, verbose_name="checking task"),
+                    models.UUIDField(
+                        db_index=True, editable=False, null=True, verbose_name="checking task"
+                    ),
                 ),
                 ("verified_at", models.DateTimeField(null=True, verbose_name="checked")),
             ],
@@ -54,10 +66,14 @@ class Migration(migrations.Migration):
                 "verbose_name_plural": "documents",
                 "ordering": ("folder", "name", "pk"),
                 "indexes": [
-                    django.contrib.postgres.indexes.GinIndex(fields=["search"], name="library_document_search")
+                    django.contrib.postgres.indexes.GinIndex(
+                        fields=["search"], name="library_document_search"
+                    )
                 ],
                 "constraints": [
-                    models.UniqueConstraint(fields=("folder", "name", "digest"), name="library_document_once")
+                    models.UniqueConstraint(
+                        fields=("folder", "name", "digest"), name="library_document_once"
+                    )
                 ],
             },
         ),
@@ -67,14 +83,21 @@ class Migration(migrations.Migration):
                 (
                     "pk",
                     models.CompositePrimaryKey(
-                        "value", "document_id", blank=True, editable=False, primary_key=True, serialize=False
+                        "value",
+                        "document_id",
+                        blank=True,
+                        editable=False,
+                        primary_key=True,
+                        serialize=False,
                     ),
                 ),
                 ("value", models.BigIntegerField(verbose_name="value")),
                 (
                     "document",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, to="library.document", verbose_name="document"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        to="library.document",
+                        verbose_name="document",
                     ),
                 ),
             ],
@@ -86,13 +109,25 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Announcement",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="at")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(), verbose_name="at"
+                    ),
+                ),
                 ("text", models.CharField(max_length=500, verbose_name="text")),
                 (
                     "document",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, to="library.document", verbose_name="document"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        to="library.document",
+                        verbose_name="document",
                     ),
                 ),
             ],
@@ -105,18 +140,34 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Upload",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
                 ("folder", models.CharField(blank=True, max_length=200, verbose_name="folder")),
                 ("name", models.CharField(max_length=200, verbose_name="name")),
                 ("content", models.BinaryField(verbose_name="content")),
                 ("digest", models.CharField(max_length=64, verbose_name="SHA-256")),
                 ("submission", models.UUIDField(editable=False, verbose_name="submission")),
-                ("review", models.BooleanField(default=False, verbose_name="reviewed before it is published")),
+                (
+                    "review",
+                    models.BooleanField(
+                        default=False, verbose_name="reviewed before it is published"
+                    ),
+                ),
                 (
                     "uploaded_at",
-                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), verbose_name="uploaded"),
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(),
+                        verbose_name="uploaded",
+                    ),
                 ),
-                ("import_run", models.UUIDField(editable=False, null=True, unique=True, verbose_name="import")),
+                (
+                    "import_run",
+                    models.UUIDField(editable=False, null=True, unique=True, verbose_name="import"),
+                ),
                 (
                     "document",
                     models.ForeignKey(
@@ -133,7 +184,8 @@ class Migration(migrations.Migration):
                 "ordering": ("-pk",),
                 "constraints": [
                     models.UniqueConstraint(
-                        fields=("submission", "folder", "name", "digest"), name="library_upload_once"
+                        fields=("submission", "folder", "name", "digest"),
+                        name="library_upload_once",
                     )
                 ],
             },

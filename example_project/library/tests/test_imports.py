@@ -21,7 +21,10 @@ from horsies_django import WorkflowHandle, get_workflow
 from horsies_django.models import Task, WorkflowRun
 from horsies_django.testing import drain
 
-BOOK = "".join(f"{number} {PROSE}\n" for number in range(500)).encode() + b"The end: a zebra crosses.\n"
+BOOK = (
+    "".join(f"{number} {PROSE}\n" for number in range(500)).encode()
+    + b"The end: a zebra crosses.\n"
+)
 
 
 class ImportTests(TestCase):
@@ -41,13 +44,18 @@ class ImportTests(TestCase):
         page = self.client.get(reverse("library:search"), {"q": '"the end: a zebra crosses"'})
         self.assertContains(page, document.get_absolute_url())
 
-    def test_an_import_and_the_task_that_indexes_a_document_alone_write_the_same_index(self) -> None:
+    def test_an_import_and_the_task_that_indexes_a_document_alone_write_the_same_index(
+        self,
+    ) -> None:
         self.import_book()
         drain()
 
         def index() -> list[object]:
             counted = Document.objects.values_list("lines", "words", "search").get()
-            return [counted, sorted(Document.objects.get().fingerprint_set.values_list("value", flat=True))]
+            return [
+                counted,
+                sorted(Document.objects.get().fingerprint_set.values_list("value", flat=True)),
+            ]
 
         before = index()
         index_document.send(Document.objects.get().pk)
@@ -118,7 +126,9 @@ class ImportTests(TestCase):
 
     def test_an_import_that_does_not_exist_or_was_deleted_is_not_found(self) -> None:
         assert self.client.get(reverse("library:import", args=[uuid.uuid4()])).status_code == 404
-        gone = Upload.objects.create(name="a", content=b"", submission=uuid.uuid4(), import_run=uuid.uuid4())
+        gone = Upload.objects.create(
+            name="a", content=b"", submission=uuid.uuid4(), import_run=uuid.uuid4()
+        )
         assert self.client.get(reverse("library:import", args=[gone.import_run])).status_code == 404
 
 
@@ -141,13 +151,19 @@ class DoubleSubmitTests(TransactionTestCase):
                 self.wait_until_somebody_waits_for_this_transaction()
                 assert not second.done()
             assert second.result(timeout=30) == first
-        assert (Upload.objects.count(), WorkflowRun.objects.count(), Task.objects.count()) == (1, 1, 1)
+        assert (Upload.objects.count(), WorkflowRun.objects.count(), Task.objects.count()) == (
+            1,
+            1,
+            1,
+        )
 
     def wait_until_somebody_waits_for_this_transaction(self) -> None:
         """Wait for the other request to be stopped by the first one's upload."""
         for _ in range(600):
             with connection.cursor() as cursor:
-                cursor.execute("SELECT count(*) FROM pg_locks WHERE pg_backend_pid() = ANY (pg_blocking_pids(pid))")
+                cursor.execute(
+                    "SELECT count(*) FROM pg_locks WHERE pg_backend_pid() = ANY (pg_blocking_pids(pid))"
+                )
                 if cursor.fetchone()[0]:
                     return
             threading.Event().wait(0.05)

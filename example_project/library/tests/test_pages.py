@@ -31,7 +31,9 @@ class SearchTests(TestCase):
     def test_a_name_is_found_as_well(self) -> None:
         document = make_document("nothing of interest", "zebra.txt")
         drain()
-        self.assertContains(self.client.get(reverse("library:search"), {"q": "zebra"}), document.get_absolute_url())
+        self.assertContains(
+            self.client.get(reverse("library:search"), {"q": "zebra"}), document.get_absolute_url()
+        )
 
     def test_words_that_are_nowhere_are_said_to_be_nowhere(self) -> None:
         page = self.client.get(reverse("library:search"), {"q": f"{HOSTILE}\x00"})
@@ -87,12 +89,16 @@ class ResultTests(TestCase):
         drain()
         document = Document.objects.get()
         run = Upload.objects.get().import_run
-        page = self.client.get(reverse("library:result", args=[Task.objects.get(task_name=read_file.name).pk]))
+        page = self.client.get(
+            reverse("library:result", args=[Task.objects.get(task_name=read_file.name).pk])
+        )
         self.assertContains(page, reverse("library:import", args=[run]))
         self.assertContains(page, document.digest)
         self.assertContains(page, reverse("library:result", args=[document.index_task]))
         self.assertNotContains(page, 'http-equiv="refresh"')
-        self.assertContains(self.client.get(reverse("library:result", args=[document.index_task])), "quick 1")
+        self.assertContains(
+            self.client.get(reverse("library:result", args=[document.index_task])), "quick 1"
+        )
 
     def test_an_id_that_does_not_exist_is_not_found(self) -> None:
         assert self.client.get(reverse("library:result", args=[uuid.uuid4()])).status_code == 404
@@ -127,5 +133,11 @@ class DocumentTests(TestCase):
         for model in ("document", "upload"):
             address = reverse(f"admin:library_{model}_changelist")
             self.assertContains(self.client.get(address), "shelf/fox.txt")
-            pk = Document.objects.get().pk if model == "document" else Document.objects.get().upload_set.get().pk
-            self.assertContains(self.client.get(reverse(f"admin:library_{model}_change", args=[pk])), "fox.txt")
+            pk = (
+                Document.objects.get().pk
+                if model == "document"
+                else Document.objects.get().upload_set.get().pk
+            )
+            self.assertContains(
+                self.client.get(reverse(f"admin:library_{model}_change", args=[pk])), "fox.txt"
+            )

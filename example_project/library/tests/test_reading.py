@@ -14,7 +14,9 @@ class ReadingTests(SimpleTestCase):
     """No database."""
 
     def test_a_byte_that_is_not_utf8_is_named_with_its_place(self) -> None:
-        with self.assertRaisesMessage(reading.NotText, "byte 0xff at position 3 is not UTF-8") as caught:
+        with self.assertRaisesMessage(
+            reading.NotText, "byte 0xff at position 3 is not UTF-8"
+        ) as caught:
             reading.decode(b"abc\xff")
         assert caught.exception.position == 3
 
@@ -36,11 +38,17 @@ class ReadingTests(SimpleTestCase):
             assert all(chapter.endswith("\n") for chapter in chapters[:-1])
 
     def test_chapters_measured_alone_give_what_the_whole_text_gives(self) -> None:
-        text = "".join(f"{' '.join(WORDS[start : start + 40])}\n" for start in range(0, 2_000, 40)) * 3
+        text = (
+            "".join(f"{' '.join(WORDS[start : start + 40])}\n" for start in range(0, 2_000, 40)) * 3
+        )
         whole = reading.measure(text)
         assert len(list(reading.chapters(text))) > 1
         together = reading.combine(map(reading.measure, reading.chapters(text)))
-        assert (together.lines, together.words, together.characters) == (whole.lines, whole.words, whole.characters)
+        assert (together.lines, together.words, together.characters) == (
+            whole.lines,
+            whole.words,
+            whole.characters,
+        )
         assert len(together.fingerprints) == reading.FINGERPRINTS
         assert len(set(together.fingerprints) & set(whole.fingerprints)) >= reading.FINGERPRINTS - 5
         assert reading.combine([]) == reading.Measured(0, 0, 0, [], [])

@@ -33,7 +33,9 @@ class ReviewTests(TestCase):
 
     def statuses(self, run: WorkflowHandle) -> dict[str, str]:
         """Return the status of each node."""
-        return dict(WorkflowNode.objects.filter(workflow_id=run.workflow_id).values_list("name", "status"))
+        return dict(
+            WorkflowNode.objects.filter(workflow_id=run.workflow_id).values_list("name", "status")
+        )
 
     def test_only_what_is_to_be_reviewed_waits_for_a_person(self) -> None:
         upload(logged_in(self.client), ("owl.txt", b"owl"))
@@ -44,7 +46,9 @@ class ReviewTests(TestCase):
         assert self.statuses(reviewed)[REVIEW] == "WAITING"
         assert [one.name for one in Document.objects.filter(is_published=True)] == ["owl.txt"]
 
-    def test_an_approved_document_is_published_and_announced_after_its_cooling_off_time(self) -> None:
+    def test_an_approved_document_is_published_and_announced_after_its_cooling_off_time(
+        self,
+    ) -> None:
         run = self.sent()
         drain(until=dt.timedelta(days=30))
         assert not Document.objects.get().is_published
@@ -62,7 +66,10 @@ class ReviewTests(TestCase):
         assert Document.objects.exists()
         run.reject(REVIEW, user=get_user_model().objects.get(), reason="not ready")
         drain()
-        assert WorkflowRun.objects.values_list("status", "error_code").get() == ("FAILED", "GATE_REJECTED")
+        assert WorkflowRun.objects.values_list("status", "error_code").get() == (
+            "FAILED",
+            "GATE_REJECTED",
+        )
         assert self.statuses(run)["undo read_file"] == "COMPLETED"
         assert not Document.objects.exists()
         assert not Announcement.objects.exists()

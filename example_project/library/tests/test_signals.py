@@ -45,7 +45,14 @@ class IndexSavedDocumentTests(TestCase):
     def test_a_document_on_another_database_sends_nothing(self) -> None:
         with transaction.atomic():
             document = make_document()
-        post_save.send(Document, instance=document, created=True, raw=False, using="archive", update_fields=None)
+        post_save.send(
+            Document,
+            instance=document,
+            created=True,
+            raw=False,
+            using="archive",
+            update_fields=None,
+        )
         assert Task.objects.count() == 1
 
     def test_a_document_that_is_rolled_back_takes_its_task_along(self) -> None:

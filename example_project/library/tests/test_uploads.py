@@ -58,7 +58,9 @@ class UploadTests(TestCase):
         drain()
         result = import_of(Upload.objects.get()).results()["read_file"]
         document = Document.objects.get()
-        expected = Imported(document.pk, "shelf/LICENSE", Kind.LICENSE, 17, document.digest, is_new=True)
+        expected = Imported(
+            document.pk, "shelf/LICENSE", Kind.LICENSE, 17, document.digest, is_new=True
+        )
         assert result.ok_value == expected
 
     def test_an_upload_that_is_rolled_back_leaves_neither_a_file_nor_a_task(self) -> None:
@@ -67,16 +69,26 @@ class UploadTests(TestCase):
             assert (len(handles), Task.objects.count(), Upload.objects.count()) == (1, 1, 1)
             assert WorkflowRun.objects.count() == 1
             transaction.set_rollback(True)
-        assert (Task.objects.count(), Upload.objects.count(), WorkflowRun.objects.count()) == (0, 0, 0)
+        assert (Task.objects.count(), Upload.objects.count(), WorkflowRun.objects.count()) == (
+            0,
+            0,
+            0,
+        )
 
     def test_a_file_that_is_not_utf8_ends_failed_and_its_page_gives_the_reason(self) -> None:
         upload(logged_in(self.client), ("old.txt", LATIN_1))
         drain(raise_errors=False)
         run = Upload.objects.get().import_run
-        assert WorkflowRun.objects.values_list("status", "error_code").get(pk=run) == ("FAILED", "NOT_TEXT")
+        assert WorkflowRun.objects.values_list("status", "error_code").get(pk=run) == (
+            "FAILED",
+            "NOT_TEXT",
+        )
         task = Task.objects.get()
         assert (task.status, task.error_code) == ("FAILED", "NOT_TEXT")
-        for address in (reverse("library:import", args=[run]), reverse("library:result", args=[task.pk])):
+        for address in (
+            reverse("library:import", args=[run]),
+            reverse("library:result", args=[task.pk]),
+        ):
             page = self.client.get(address)
             self.assertContains(page, "NOT_TEXT")
             self.assertContains(page, "shelf/old.txt: byte 0xfc at position 2 is not UTF-8")
@@ -86,7 +98,10 @@ class UploadTests(TestCase):
         upload(logged_in(self.client), ("nul.txt", b"a\x00b"))
         drain(raise_errors=False)
         error = import_of(Upload.objects.get()).results()["read_file"].err_value
-        assert (error.error_code, error.data) == ("NOT_TEXT", {"path": "shelf/nul.txt", "position": 1})
+        assert (error.error_code, error.data) == (
+            "NOT_TEXT",
+            {"path": "shelf/nul.txt", "position": 1},
+        )
 
     def test_an_empty_file_is_a_document_with_no_words(self) -> None:
         upload(logged_in(self.client), ("empty.py", b""))
@@ -115,9 +130,15 @@ class UploadTests(TestCase):
     def test_a_form_that_is_sent_twice_imports_its_files_once(self) -> None:
         logged_in(self.client)
         form = str(self.client.get(reverse("library:upload")).context["form"]["submission"].value())
-        first, second = (upload(self.client, ("fox.txt", b"fox"), submission=form) for _ in range(2))
+        first, second = (
+            upload(self.client, ("fox.txt", b"fox"), submission=form) for _ in range(2)
+        )
         assert first.url == second.url
-        assert (Upload.objects.count(), WorkflowRun.objects.count(), Task.objects.count()) == (1, 1, 1)
+        assert (Upload.objects.count(), WorkflowRun.objects.count(), Task.objects.count()) == (
+            1,
+            1,
+            1,
+        )
         drain()
         assert upload(self.client, ("fox.txt", b"fox"), submission=form).url == first.url
         assert drain() == 0
@@ -138,7 +159,9 @@ class UploadTests(TestCase):
         self.assertContains(page, "NOT_TEXT")
 
     def test_a_file_that_is_too_large_is_refused_and_nothing_is_sent(self) -> None:
-        response = upload(logged_in(self.client), ("ok.txt", b"fine"), ("big.txt", b"x" * (2 * 2**20 + 1)))
+        response = upload(
+            logged_in(self.client), ("ok.txt", b"fine"), ("big.txt", b"x" * (2 * 2**20 + 1))
+        )
         self.assertContains(response, "big.txt has 2,097,153 bytes", status_code=400)
         assert not (Task.objects.exists())
         assert not (Upload.objects.exists())
@@ -158,4 +181,7 @@ class UploadTests(TestCase):
         Upload.objects.all().delete()
         drain(raise_errors=False)
         assert run.results()["read_file"].err_value.error_code == "UPLOAD_GONE"
-        assert run.get(timeout_ms=0).err_value.data == {"node": "read_file", "error_code": "UPLOAD_GONE"}
+        assert run.get(timeout_ms=0).err_value.data == {
+            "node": "read_file",
+            "error_code": "UPLOAD_GONE",
+        }

@@ -24,11 +24,16 @@ class VerifyTests(LiveServerTestCase):
     def test_a_document_that_the_site_serves_unchanged_is_noted_as_equal(self) -> None:
         make_document(f"{PROSE} ünïcode\r\n")
         drain()
-        self.assertRedirects(self.press(), reverse("library:documents"), fetch_redirect_response=False)
+        self.assertRedirects(
+            self.press(), reverse("library:documents"), fetch_redirect_response=False
+        )
         assert drain() == 1
         document = Document.objects.get()
         assert document.verified_at is not None
-        assert verify_document.handle(document.verify_task).get(timeout_ms=0).ok_value.digest == document.digest
+        assert (
+            verify_document.handle(document.verify_task).get(timeout_ms=0).ok_value.digest
+            == document.digest
+        )
 
     def test_a_document_that_was_checked_is_not_checked_again(self) -> None:
         make_document()

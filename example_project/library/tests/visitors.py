@@ -19,7 +19,9 @@ PROSE = "The quick brown fox jumps over the lazy dog while seven wizards quietly
 def logged_in(client: Client) -> Client:
     """Log a visitor in who may upload."""
     users = get_user_model().objects
-    client.force_login(users.filter(username="librarian").first() or users.create_superuser("librarian"))
+    client.force_login(
+        users.filter(username="librarian").first() or users.create_superuser("librarian")
+    )
     return client
 
 
@@ -41,4 +43,6 @@ def upload(
 def make_document(text: str = PROSE, name: str = "fox.txt") -> Document:
     """Save a document as an import does."""
     content = text.encode()
-    return Document.objects.create(name=name, text=text, kind="text", size=len(content), digest=reading.digest(content))
+    return Document.objects.create(
+        name=name, text=text, kind="text", size=len(content), digest=reading.digest(content)
+    )

@@ -101,7 +101,11 @@ def has_failed(run: WorkflowRun) -> bool:
 def can_retry(task: Any) -> bool:
     """Whether a task can run again under its id, or waits for a retry that can be made due now."""
     if task.finished_at is None:
-        return task.status == Status.PENDING and task.next_retry_at is not None and task.next_retry_at > task.read_at
+        return (
+            task.status == Status.PENDING
+            and task.next_retry_at is not None
+            and task.next_retry_at > task.read_at
+        )
     kept = task.redacted_at is None and task.merged_into is None and task.workflow_id is None
     return kept and task.status != Status.COMPLETED
 
@@ -233,7 +237,9 @@ class ChangeForm(forms.Form):
         help_text=_("Recorded in the audit."),
     )
 
-    def __init__(self, *args: Any, row: Any, request: HttpRequest, verb: Verb, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, row: Any, request: HttpRequest, verb: Verb, **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
         self.row, self.request, self.verb = row, request, verb
         self.fields["reason"].required = verb.needs_reason
@@ -246,20 +252,26 @@ class ChangeForm(forms.Form):
     def apply(self, *given: Any, **how: Any) -> Any:
         """Make the change; return what the function of the verb returns. Raises HorsiesError, LookupError, OvertakenError."""
         who = {} if "user" in how else {"actor": name_of(self.request.user)}
-        return self.verb.run(self.row.pk, *given, **who, **how, reason=self.cleaned_data["reason"] or None)
+        return self.verb.run(
+            self.row.pk, *given, **who, **how, reason=self.cleaned_data["reason"] or None
+        )
 
 
 class ChangeMixin(ReadOnlyAdminMixin):
     """Adds the change forms of a row to its page."""
 
     subjects: ClassVar[str]  # prefix of the audit actions on such rows, by which VERBS has theirs
-    change_forms: ClassVar[Mapping[str, type[ChangeForm]]] = {}  # of verbs that take more than a reason
+    change_forms: ClassVar[
+        Mapping[str, type[ChangeForm]]
+    ] = {}  # of verbs that take more than a reason
     change_form: ClassVar[type[ChangeForm]] = ChangeForm
     guard: Callable[[], AbstractContextManager[Any]] = nullcontext  # what a change is made in
 
     def may(self, request: HttpRequest, verb: str) -> bool:
         """Whether the user may see such rows, and do this to them."""
-        return self.has_view_permission(request) and request.user.has_perms(VERBS[self.subjects][verb].permissions)
+        return self.has_view_permission(request) and request.user.has_perms(
+            VERBS[self.subjects][verb].permissions
+        )
 
     def has_operate_permission(self, request: HttpRequest) -> bool:
         """Whether the user may do to several rows at once what the actions of the list do."""
@@ -270,7 +282,13 @@ class ChangeMixin(ReadOnlyAdminMixin):
         own = []
         for verb in VERBS[self.subjects]:
             view = self.view_of(partial(self.configure_view, name=verb), atomic=False)
-            own.append(path(f"{'' if verb == ADD else '<path:object_id>/'}{verb}/", view, name=self._page(verb)))
+            own.append(
+                path(
+                    f"{'' if verb == ADD else '<path:object_id>/'}{verb}/",
+                    view,
+                    name=self._page(verb),
+                )
+            )
         return [*own, *super().get_urls()]
 
     def _page(self, page: str) -> str:
@@ -286,12 +304,16 @@ class ChangeMixin(ReadOnlyAdminMixin):
         ]
 
     def url_of(self, row: Any, page: str = "change") -> str:
-        return reverse(f"admin:{self._page(page)}", args=(quote(row.pk),), current_app=self.admin_site.name)
+        return reverse(
+            f"admin:{self._page(page)}", args=(quote(row.pk),), current_app=self.admin_site.name
+        )
 
     def list_url(self) -> str:
         return reverse(f"admin:{self._page('changelist')}", current_app=self.admin_site.name)
 
-    def configure_view(self, request: HttpRequest, object_id: str | None = None, *, name: str) -> HttpResponse:
+    def configure_view(
+        self, request: HttpRequest, object_id: str | None = None, *, name: str
+    ) -> HttpResponse:
         """Show a form or make its change; without an id, create a row. Raises PermissionDenied."""
         if not self.may(request, name):
             raise PermissionDenied
@@ -300,16 +322,25 @@ class ChangeMixin(ReadOnlyAdminMixin):
             row = self.find(request, unquote(object_id))
             if row is None:
                 text = gettext("There is no %(kind)s “%(name)s”.")
-                return self.home(request, text % {"kind": self.opts.verbose_name, "name": unquote(object_id)})
+                return self.home(
+                    request, text % {"kind": self.opts.verbose_name, "name": unquote(object_id)}
+                )
         posted = request.method == "POST"
         seen = parse_id(request.POST.get("seen", "")) if posted else None
         if seen is None:
             newest = self._entries(row).values_list("pk", flat=True).first()  # ids ascend with time
             seen = newest or uuid.UUID(int=0)
         made = self.change_forms.get(name, self.change_form)
-        form = made(request.POST if posted else None, row=row, request=request, verb=VERBS[self.subjects][name])
+        form = made(
+            request.POST if posted else None,
+            row=row,
+            request=request,
+            verb=VERBS[self.subjects][name],
+        )
         if posted and form.is_valid() and self._made(request, form, seen):
-            return HttpResponseRedirect(self.list_url() if form.verb.deletes else self.url_of(form.row))
+            return HttpResponseRedirect(
+                self.list_url() if form.verb.deletes else self.url_of(form.row)
+            )
         return self._form_page(request, form, seen, adds=object_id is None)
 
     def _made(self, request: HttpRequest, form: ChangeForm, seen: uuid.UUID) -> bool:
@@ -322,7 +353,9 @@ class ChangeMixin(ReadOnlyAdminMixin):
         except OvertakenError as error:
             self.message_user(request, str(error), messages.WARNING)
             return True
-        except DatabaseError as error:  # missing privileges, a read-only database, a lost connection
+        except (
+            DatabaseError
+        ) as error:  # missing privileges, a read-only database, a lost connection
             form.add_error(None, refusal(error))
         else:
             self.tell(request, form, found, seen)
@@ -331,9 +364,15 @@ class ChangeMixin(ReadOnlyAdminMixin):
 
     def tell(self, request: HttpRequest, form: ChangeForm, found: Any, seen: uuid.UUID) -> None:
         """Show what was sent or changed, according to the audit, and what others changed while the form was open."""
-        name = {"name": str(form.row), "kind": self.opts.verbose_name, "Kind": capfirst(self.opts.verbose_name)}
+        name = {
+            "name": str(form.row),
+            "kind": self.opts.verbose_name,
+            "Kind": capfirst(self.opts.verbose_name),
+        }
         if found is not None and not found:
-            text = gettext("%(Kind)s %(name)s: nothing was changed, because its state did not need or allow it.")
+            text = gettext(
+                "%(Kind)s %(name)s: nothing was changed, because its state did not need or allow it."
+            )
             self.message_user(request, text % name, messages.INFO)
             return
         if isinstance(found, uuid.UUID):
@@ -349,14 +388,24 @@ class ChangeMixin(ReadOnlyAdminMixin):
             "While the form was open, %(actor)s also changed %(kind)s %(name)s: %(did)s. The last change applies."
         )
         for entry in reversed(since):
-            values = {**name, "actor": entry.actor, "did": "; ".join([shown_action(entry), *changes(entry)])}
-            text, level = (done, messages.SUCCESS) if entry is mine else (meanwhile, messages.WARNING)
+            values = {
+                **name,
+                "actor": entry.actor,
+                "did": "; ".join([shown_action(entry), *changes(entry)]),
+            }
+            text, level = (
+                (done, messages.SUCCESS) if entry is mine else (meanwhile, messages.WARNING)
+            )
             self.message_user(request, text % values, level)
         if mine is None:
-            did = gettext("%(action)s, but the audit has no entry of it") % {"action": ACTIONS.get(action, action)}
+            did = gettext("%(action)s, but the audit has no entry of it") % {
+                "action": ACTIONS.get(action, action)
+            }
             self.message_user(request, done % {**name, "did": did}, messages.WARNING)
 
-    def _form_page(self, request: Any, form: ChangeForm, seen: uuid.UUID, adds: bool) -> HttpResponse:
+    def _form_page(
+        self, request: Any, form: ChangeForm, seen: uuid.UUID, adds: bool
+    ) -> HttpResponse:
         """Return the page of a form, with all that the change form of Django, or of a theme, has in its context."""
         context = {
             **self.admin_site.each_context(request),

@@ -69,7 +69,9 @@ LABELS: dict[str, str | Promise] = {
     "jitter_ms": gettext_lazy("jitter"),
     "overlap": gettext_lazy("overlap"),
     "enabled": gettext_lazy("enabled"),
-    "task_id": gettext_lazy("task sent"),  # not keys: written by "run now" and when a schedule leaves the code
+    "task_id": gettext_lazy(
+        "task sent"
+    ),  # not keys: written by "run now" and when a schedule leaves the code
     "gone": gettext_lazy("gone from the code"),
 }
 OVERLAP: dict[object, str | Promise] = {
@@ -145,7 +147,9 @@ RUN_DETAILS = {
 }
 LONGEST_REASON = 500  # characters of one on the page of its row
 DECISIONS = ("workflow.approve", "workflow.reject")
-HIDDEN_REASON: str | Promise = gettext_lazy("The permission horsies.view_payload is required to see it.")
+HIDDEN_REASON: str | Promise = gettext_lazy(
+    "The permission horsies.view_payload is required to see it."
+)
 # Columns about who and when, which the entry itself has.
 BESIDES = {
     "override_by", "override_at", "override_reason", "paused_at", "paused_by", "paused_reason", "partition_version", "sweep",
@@ -153,15 +157,23 @@ BESIDES = {
 
 
 def levels(limits: Mapping[str, Any]) -> str:
-    found = [str(text) % {"n": limits[key]} for key, text in LEVELS.items() if limits.get(key) is not None]
+    found = [
+        str(text) % {"n": limits[key]}
+        for key, text in LEVELS.items()
+        if limits.get(key) is not None
+    ]
     policy = limits.get("partition_policy")
-    return "; ".join([", ".join(found) or str(NO_LIMIT), *([shown_policy(policy)] if policy else [])])
+    return "; ".join(
+        [", ".join(found) or str(NO_LIMIT), *([shown_policy(policy)] if policy else [])]
+    )
 
 
 def states(queue: Queue) -> list[SafeString]:
     """Return badges for a queue that is paused or overridden."""
     found = [badge("paused", "‖", _("Paused"))] if queue.paused_at else []
-    return [*found, badge("overridden", "✎", _("Overridden"))] if queue.override is not None else found
+    return (
+        [*found, badge("overridden", "✎", _("Overridden"))] if queue.override is not None else found
+    )
 
 
 def limit_table(queue: Queue, effective: Mapping[str, Any] | None) -> Table:
@@ -169,24 +181,32 @@ def limit_table(queue: Queue, effective: Mapping[str, Any] | None) -> Table:
     override = queue.override if isinstance(queue.override, dict) else {}
     rows: list[list[Any]] = []
     for key in ("max_concurrency",) if queue.name == CLUSTER else ("priority", *LEVELS):
-        origin: SafeString | str = badge("overridden", "✎", _("Overridden")) if key in override else ""
+        origin: SafeString | str = (
+            badge("overridden", "✎", _("Overridden")) if key in override else ""
+        )
         if key == "max_concurrency" and queue.paused_at:
             origin = badge("paused", "‖", _("Paused"))
         overridden = shown_limit(override[key]) if key in override else NOTHING
         held = format_html("{} {}", shown_limit(effective[key]) if effective else NOTHING, origin)
-        rows.append([capfirst(label_of_limit(key)), shown_limit(getattr(queue, key)), overridden, held])
+        rows.append(
+            [capfirst(label_of_limit(key)), shown_limit(getattr(queue, key)), overridden, held]
+        )
     if queue.name != CLUSTER:
         rule, policy = _rule(queue), shown_policy(queue.partition_policy)
         rows.append([capfirst(_("partitions by")), rule, NOTHING, rule])
         rows.append([capfirst(label_of_limit("partition_policy")), policy, NOTHING, policy])
-    return Table("limits", _("Limits"), (_("Limit"), _("Declared"), _("Override"), _("In force")), rows)
+    return Table(
+        "limits", _("Limits"), (_("Limit"), _("Declared"), _("Override"), _("In force")), rows
+    )
 
 
 def _rule(queue: Queue) -> str:
     parts = [_("task")] if queue.partition_by_task else []
     if isinstance(queue.partition_by_args, list):
         names = ", ".join(str(name) for name in queue.partition_by_args)
-        parts.insert(0, _("arguments: %(names)s") % {"names": names} if names else _("all arguments"))
+        parts.insert(
+            0, _("arguments: %(names)s") % {"names": names} if names else _("all arguments")
+        )
     return "; ".join(parts) or _("not partitioned")
 
 
@@ -197,7 +217,10 @@ def shown_policy(policy: str | None) -> str:
 
 def label_of_limit(key: str) -> str:
     """Return the verbose name of a column of a queue, or else its name."""
-    names = {field.name: str(getattr(field, "verbose_name", field.name)) for field in Queue._meta.get_fields()}
+    names = {
+        field.name: str(getattr(field, "verbose_name", field.name))
+        for field in Queue._meta.get_fields()
+    }
     return names.get(key, key)
 
 
@@ -217,7 +240,9 @@ def definition_table(schedule: Schedule, visible: bool) -> Table:
             capfirst(label_of_key(key)),
             format_html("{} {}", _cell(key, held.get(key), visible), mark if differs else ""),
         ]
-        rows.append([*row, _cell(key, declared.get(key), visible) if differs else ""] if changed else row)
+        rows.append(
+            [*row, _cell(key, declared.get(key), visible) if differs else ""] if changed else row
+        )
     heads = (_("Key"), _("In force"), *([_("In the code")] if changed else []))
     return Table("definition", _("Definition"), heads, rows)
 
@@ -242,8 +267,13 @@ def changes_of(before: object, after: object) -> list[str]:
     """Return what an audit entry changed, a line for each key; of arguments only that they changed."""
     old, new = as_object(before), as_object(after)
     lines = []
-    for key in sorted({*old, *new}, key=lambda key: (KEYS.index(key) if key in KEYS else len(KEYS), key)):
-        texts = [str(Truncator(shown_value(key, columns.get(key))).chars(LONGEST_CELL)) for columns in (old, new)]
+    for key in sorted(
+        {*old, *new}, key=lambda key: (KEYS.index(key) if key in KEYS else len(KEYS), key)
+    ):
+        texts = [
+            str(Truncator(shown_value(key, columns.get(key))).chars(LONGEST_CELL))
+            for columns in (old, new)
+        ]
         if key == ARGUMENTS and old.get(key) != new.get(key):
             lines.append(_("%(key)s: changed") % {"key": label_of_key(key)})
         elif texts[0] != texts[1]:
@@ -253,7 +283,9 @@ def changes_of(before: object, after: object) -> list[str]:
 
 def without_arguments(columns: Mapping[str, Any]) -> dict[str, Any]:
     """Return the columns of an entry with arguments hidden."""
-    return {key: _("hidden") if key == ARGUMENTS and value else value for key, value in columns.items()}
+    return {
+        key: _("hidden") if key == ARGUMENTS and value else value for key, value in columns.items()
+    }
 
 
 def _cell(key: str, value: object, visible: bool) -> SafeString | str:
@@ -307,7 +339,8 @@ def _of_run(after: object) -> list[str]:
     return [
         f"{RUN_DETAILS.get(key, key)}: {_text(str(key), value)}"
         for key, value in found.items()
-        if (key, value) not in (("children", "0"), ("verdict", "REQUESTED"), ("verdict", "CANCELLED"))
+        if (key, value)
+        not in (("children", "0"), ("verdict", "REQUESTED"), ("verdict", "CANCELLED"))
     ]
 
 
@@ -353,13 +386,20 @@ def last_changes(page: Any, request: HttpRequest, row: Any, name: str, subjects:
     found = read_bounded(alias, lambda: list(entries_of(alias, name, subjects)[:LAST]))
 
     def cells(entry: AuditEntry) -> list[Any]:
-        did = marked("changes", format_html_join(SafeString("<br>"), "{}", ((one,) for one in changes(entry))))
+        did = marked(
+            "changes",
+            format_html_join(SafeString("<br>"), "{}", ((one,) for one in changes(entry))),
+        )
         why = Truncator(shown_reason(entry, visible)).chars(LONGEST_REASON)
         return [moment(entry.at, row.read_at), entry.actor, shown_action(entry), did, why]
 
     link: SafeString | str = ""
-    if page.admin_site.is_registered(AuditEntry) and request.user.has_perm("horsies.view_auditentry"):
+    if page.admin_site.is_registered(AuditEntry) and request.user.has_perm(
+        "horsies.view_auditentry"
+    ):
         address = reverse("admin:horsies_auditentry_changelist", current_app=page.admin_site.name)
-        link = format_html('<a href="{}?{}">{}</a>', address, urlencode({"subject": name}), _("All changes"))
+        link = format_html(
+            '<a href="{}?{}">{}</a>', address, urlencode({"subject": name}), _("All changes")
+        )
     heads = (_("At"), _("By"), _("Action"), _("Changes"), _("Reason"))
     return Table("audit", _("Last changes"), heads, rows_or_none(found, cells), link)

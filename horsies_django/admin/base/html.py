@@ -85,7 +85,9 @@ def badge(kind: str, shape: str, text: object) -> SafeString:
 def breakable(name: str) -> SafeString:
     """Return a dotted name that may wrap after dots and underscores."""
     parts = ((part,) for part in re.findall(r"[^._]*[._]?", name))
-    return format_html('<span class="horsies-name">{}</span>', format_html_join(SafeString("<wbr>"), "{}", parts))
+    return format_html(
+        '<span class="horsies-name">{}</span>', format_html_join(SafeString("<wbr>"), "{}", parts)
+    )
 
 
 def shape_of(status: str) -> tuple[str, str, str | Promise]:
@@ -129,7 +131,10 @@ def absolute(value: dt.datetime) -> str:
 def age(value: dt.datetime, now: dt.datetime) -> SafeString:
     """Return how long ago a datetime was, with the datetime as tooltip."""
     return format_html(
-        '<time datetime="{}" title="{}">{}</time>', value.isoformat(), absolute(value), span(now - value)
+        '<time datetime="{}" title="{}">{}</time>',
+        value.isoformat(),
+        absolute(value),
+        span(now - value),
     )
 
 
@@ -158,7 +163,9 @@ def row_field(description: Any, form: Callable[[Any], Any]) -> Callable[[Any, An
     return admin.display(lambda _page, row: form(row), description=description)
 
 
-def field(name: str, description: Any, form: Callable[[Any], Any] = lambda value: value) -> Callable[[Any, Any], Any]:
+def field(
+    name: str, description: Any, form: Callable[[Any], Any] = lambda value: value
+) -> Callable[[Any, Any], Any]:
     """Return a display method for what ``form`` makes of an attribute of a row, unless that is empty."""
 
     def shown(row: Any) -> Any:
@@ -172,9 +179,14 @@ def block(text: str) -> SafeString:
     """Return preformatted text, truncated to ``LONGEST`` characters."""
     if len(text) <= LONGEST:
         return format_html('<pre class="horsies-text" tabindex="0">{}</pre>', text)
-    note = _("Showing the first %(shown)s of %(all)s characters.") % {"shown": f"{LONGEST:,}", "all": f"{len(text):,}"}
+    note = _("Showing the first %(shown)s of %(all)s characters.") % {
+        "shown": f"{LONGEST:,}",
+        "all": f"{len(text):,}",
+    }
     return format_html(
-        '<pre class="horsies-text" tabindex="0">{}</pre><p class="horsies-quiet">{}</p>', text[:LONGEST], note
+        '<pre class="horsies-text" tabindex="0">{}</pre><p class="horsies-quiet">{}</p>',
+        text[:LONGEST],
+        note,
     )
 
 
@@ -212,7 +224,9 @@ def marked(kind: str, value: Any) -> SafeString:
 
 def payload_note() -> SafeString:
     """Return a note about the permission to see payloads."""
-    text = _("The permission {} is required to see arguments, results, error messages and tracebacks.")
+    text = _(
+        "The permission {} is required to see arguments, results, error messages and tracebacks."
+    )
     return format_html(text, SafeString("<code>horsies.view_payload</code>"))
 
 
@@ -223,7 +237,9 @@ def parse_id(term: str) -> uuid.UUID | None:
         return None
 
 
-def node_link(page: Any, request: HttpRequest, run: uuid.UUID, number: int, text: str) -> SafeString | str:
+def node_link(
+    page: Any, request: HttpRequest, run: uuid.UUID, number: int, text: str
+) -> SafeString | str:
     """Return ``text`` as a link to the page of a node, or as plain text if the site or user has no such page."""
     if number < 0 or not page.admin_site.is_registered(WorkflowRun):
         return text
@@ -233,7 +249,9 @@ def node_link(page: Any, request: HttpRequest, run: uuid.UUID, number: int, text
 
 
 def node_url(page: Any, run: uuid.UUID, number: int) -> str:
-    return reverse(f"admin:{NODE_PAGE}", args=(quote(run), number), current_app=page.admin_site.name)
+    return reverse(
+        f"admin:{NODE_PAGE}", args=(quote(run), number), current_app=page.admin_site.name
+    )
 
 
 def with_workers(page: Any, request: HttpRequest, rows: list[Row], column: str) -> list[Row]:
@@ -247,13 +265,22 @@ def with_workers(page: Any, request: HttpRequest, rows: list[Row], column: str) 
 def worker_links(page: Any, request: HttpRequest, ids: set[Any]) -> dict[Any, SafeString | str]:
     """Return host and process of workers by their ids, read with one statement; the id of one whose row was deleted."""
     known = ids - {None}
-    workers = Worker.objects.using(config().database).only("hostname", "pid").in_bulk(known) if known else {}
+    workers = (
+        Worker.objects.using(config().database).only("hostname", "pid").in_bulk(known)
+        if known
+        else {}
+    )
     links = {id_: page.link(request, Worker, id_, str(worker)) for id_, worker in workers.items()}
     return {None: NOTHING, **{id_: str(id_) for id_ in known}, **links}
 
 
 def bars(
-    pairs: Sequence[tuple[int, int]], label: str, *, width: int = 120, height: int = 24, marks: Sequence[str] = ()
+    pairs: Sequence[tuple[int, int]],
+    label: str,
+    *,
+    width: int = 120,
+    height: int = 24,
+    marks: Sequence[str] = (),
 ) -> SafeString:
     """Return a chart with a bar for each pair, how many completed and how many failed, the latter above the former.
 
@@ -264,8 +291,12 @@ def bars(
     step = width / max(len(pairs), 1)
     completed, failed = "", ""
     for place, (done, bad) in enumerate(pairs):
-        lower, upper = (max((floor - top) * many / most, LEAST) if many else 0.0 for many in (done, bad))
-        lower = min(lower, floor - top - upper)  # what failed is seen beside however much that completed
+        lower, upper = (
+            max((floor - top) * many / most, LEAST) if many else 0.0 for many in (done, bad)
+        )
+        lower = min(
+            lower, floor - top - upper
+        )  # what failed is seen beside however much that completed
         completed += _bar(place * step, floor, step, lower)
         failed += _bar(place * step, floor - lower, step, upper)
     return format_html(
@@ -279,9 +310,14 @@ def bars(
 def told(pairs: Sequence[tuple[int, int]], label: str) -> str:
     """Return the figures of a chart in words."""
     sums = [sum(pair) for pair in pairs] or [0]
-    figures = [f"{one:,}" for one in (min(sums), max(sums), sums[-1], sum(bad for _done, bad in pairs))]
+    figures = [
+        f"{one:,}" for one in (min(sums), max(sums), sums[-1], sum(bad for _done, bad in pairs))
+    ]
     text = _("%(label)s: least %(least)s, most %(most)s, last %(last)s; failed in all: %(failed)s")
-    return text % {"label": label, **dict(zip(("least", "most", "last", "failed"), figures, strict=True))}
+    return text % {
+        "label": label,
+        **dict(zip(("least", "most", "last", "failed"), figures, strict=True)),
+    }
 
 
 def _bar(x: float, bottom: float, step: float, high: float) -> str:
@@ -296,7 +332,9 @@ def _texts(marks: Sequence[str], most: int, width: int, height: int) -> SafeStri
     for place, text in enumerate(marks):
         anchor = "middle" if 0 < place < last else "end" if place else "start"
         rows.append((str(width * place // max(last, 1)), str(height - 3), anchor, text))
-    return format_html_join("", '<text x="{}" y="{}" text-anchor="{}" aria-hidden="true">{}</text>', rows)
+    return format_html_join(
+        "", '<text x="{}" y="{}" text-anchor="{}" aria-hidden="true">{}</text>', rows
+    )
 
 
 class Line(NamedTuple):
@@ -326,7 +364,11 @@ def _mentions(page: Any, request: HttpRequest, details: Mapping[str, Any]) -> Sa
         (_("workers"), [_worker(one) for one in workers if one.get("hostname")]),
     )
     found = [
-        (label, [page.link(request, model, pk, text) for model, pk, text in rows[:FEW]], len(rows) > FEW)
+        (
+            label,
+            [page.link(request, model, pk, text) for model, pk, text in rows[:FEW]],
+            len(rows) > FEW,
+        )
         for label, rows in groups
     ]
     if nodes := details.get("upstream"):
@@ -337,7 +379,11 @@ def _mentions(page: Any, request: HttpRequest, details: Mapping[str, Any]) -> Sa
         " · ",
         "{}: {}{}",
         (
-            (label, format_html_join(", ", "{}", ((link,) for link in links)), ", …" if more else "")
+            (
+                label,
+                format_html_join(", ", "{}", ((link,) for link in links)),
+                ", …" if more else "",
+            )
             for label, links, more in found
             if links and isinstance(links[0], SafeString)  # else the user has no such page
         ),

@@ -43,13 +43,17 @@ LOCK_PATIENCE = "3s"
 
 # SQLSTATE -> what it means here and what to do
 REMEDIES: dict[str, str | Promise] = {
-    "25006": gettext_lazy("The database is read-only. Use the site that is connected to the primary."),
+    "25006": gettext_lazy(
+        "The database is read-only. Use the site that is connected to the primary."
+    ),
     "42501": gettext_lazy(
         "The site's database role lacks a privilege. The page “Give the database roles no more than they need” of the"
         " documentation lists the privileges that each page and action requires."
     ),
     **dict.fromkeys(UNDEFINED, gettext_lazy("Check that “migrate” has been run.")),
-    "55P03": gettext_lazy("Another open transaction has locked one of these rows. Try again when it has ended."),
+    "55P03": gettext_lazy(
+        "Another open transaction has locked one of these rows. Try again when it has ended."
+    ),
     "57014": gettext_lazy(
         "This took longer than the statement timeout of the database role. Another transaction may have locked one of these"
         " rows. Try again."
@@ -99,7 +103,11 @@ def read_bounded(alias: str, read: Callable[[], T], timeout_ms: int | None = Non
     """
     try:
         with transaction.atomic(using=alias):
-            run(connections[alias], "monitoring/page_bounds", {"timeout_ms": str(timeout_ms or STATEMENT_TIMEOUT_MS)})
+            run(
+                connections[alias],
+                "monitoring/page_bounds",
+                {"timeout_ms": str(timeout_ms or STATEMENT_TIMEOUT_MS)},
+            )
             found = read()
             transaction.set_rollback(True, using=alias)
             return found
@@ -195,7 +203,9 @@ class ReadOnlyAdminMixin(Base):
 
     actions: Any = None
     searched: Any = None  # takes rows and a term, and returns the rows that fit
-    payload_columns: tuple[str, ...] = ()  # read only for the page of a row, and for those who may see payload
+    payload_columns: tuple[
+        str, ...
+    ] = ()  # read only for the page of a row, and for those who may see payload
     change_list_mixin: ClassVar[type[NextPageMixin]] = NextPageMixin
     list_per_page = 50
     show_full_result_count = False
@@ -217,7 +227,13 @@ class ReadOnlyAdminMixin(Base):
         return self.answered(request, lambda: view(request, *args, **how))
 
     def render_change_form(
-        self, request: Any, context: Any, add: Any = False, change: Any = False, form_url: Any = "", obj: Any = None
+        self,
+        request: Any,
+        context: Any,
+        add: Any = False,
+        change: Any = False,
+        form_url: Any = "",
+        obj: Any = None,
     ) -> Any:
         """Add what the page shows besides its fields."""
         if obj:
@@ -241,10 +257,17 @@ class ReadOnlyAdminMixin(Base):
             return view()
         except DatabaseError as error:
             logger.warning("the database refused to answer %.200r: %s", request.path, said(error))
-            return self.shown(request, "refused", _("This page cannot be shown"), {"text": refusal(error)}, 503)
+            return self.shown(
+                request, "refused", _("This page cannot be shown"), {"text": refusal(error)}, 503
+            )
 
     def shown(
-        self, request: Any, template: str, title: str | Promise, context: dict[str, Any], status: int | None = None
+        self,
+        request: Any,
+        template: str,
+        title: str | Promise,
+        context: dict[str, Any],
+        status: int | None = None,
     ) -> HttpResponse:
         """Return a page that is neither a list nor that of a row."""
         request.current_app = self.admin_site.name
@@ -261,7 +284,9 @@ class ReadOnlyAdminMixin(Base):
     def crumbs(self, *below: tuple[str, str | Promise]) -> list[tuple[str, str | Promise]]:
         """Return the way to a page below the list: addresses and texts. The page itself, which is the last, has no address."""
         site, app = self.admin_site.name, self.opts.app_config
-        listed = reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist", current_app=site)
+        listed = reverse(
+            f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist", current_app=site
+        )
         return [
             (reverse("admin:index", current_app=site), _("Home")),
             (reverse("admin:app_list", args=(app.label,), current_app=site), app.verbose_name),
@@ -288,7 +313,9 @@ class ReadOnlyAdminMixin(Base):
             return parse_id(text)
         return None if "\x00" in text else text
 
-    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+    def get_object(
+        self, request: HttpRequest, object_id: str, from_field: str | None = None
+    ) -> Any:
         """Return the row with what its page shows besides."""
         row = self.find(request, object_id, whole=True)
         if row is not None:
@@ -298,7 +325,9 @@ class ReadOnlyAdminMixin(Base):
     def complete(self, request: HttpRequest, row: Any) -> None:
         """Set the attributes of a row that its page shows, and that are no columns."""
 
-    def get_search_results(self, request: HttpRequest, queryset: QuerySet[Any], search_term: str) -> Any:
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> Any:
         """Search as the page does, or else Django."""
         if self.searched is None:
             return super().get_search_results(request, queryset, search_term)
@@ -309,7 +338,9 @@ class ReadOnlyAdminMixin(Base):
         """Return what the template of a row's page needs for its sections below the fields."""
         return {}
 
-    shown_id = row_field(gettext_lazy("id"), lambda row: format_html('<code class="horsies-id">{}</code>', row.pk))
+    shown_id = row_field(
+        gettext_lazy("id"), lambda row: format_html('<code class="horsies-id">{}</code>', row.pk)
+    )
     hidden_payload = row_field(gettext_lazy("hidden"), lambda _row: payload_note())
 
     def has_add_permission(self, request: HttpRequest) -> bool:
@@ -334,19 +365,30 @@ class ReadOnlyAdminMixin(Base):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Read from the alias of the queue, and add ``read_at``, the database's clock, from which ages are computed."""
-        rows: QuerySet[Any] = super().get_queryset(request).using(config().database).annotate(read_at=Now())
+        rows: QuerySet[Any] = (
+            super().get_queryset(request).using(config().database).annotate(read_at=Now())
+        )
         return rows.defer(*self.payload_columns)
 
     def get_actions(self, request: HttpRequest, action_location: Any = None) -> dict[str, Any]:
         """Return the actions of the page, none of the whole site: an export would show payload to those who may not see it."""
-        where = () if action_location is None else (action_location,)  # which Django passes since 6.1
+        where = (
+            () if action_location is None else (action_location,)
+        )  # which Django passes since 6.1
         own = {getattr(one, "__name__", one) for one in self.actions or ()}
-        return {name: act for name, act in super().get_actions(request, *where).items() if name in own}
+        return {
+            name: act for name, act in super().get_actions(request, *where).items() if name in own
+        }
 
-    def response_action(self, request: HttpRequest, queryset: QuerySet[Any], *args: Any, **how: Any) -> Any:
+    def response_action(
+        self, request: HttpRequest, queryset: QuerySet[Any], *args: Any, **how: Any
+    ) -> Any:
         """Act on the ticked rows only, as no page has a link to tick all that match; pass over what is not the id of a row."""
         post = request.POST.copy()
-        post.setlist(ACTION_CHECKBOX_NAME, [text for text in post.getlist(ACTION_CHECKBOX_NAME) if self.key_of(text)])
+        post.setlist(
+            ACTION_CHECKBOX_NAME,
+            [text for text in post.getlist(ACTION_CHECKBOX_NAME) if self.key_of(text)],
+        )
         post["select_across"] = "0"
         request.POST = post  # type: ignore[assignment]
         return super().response_action(request, queryset, *args, **how)
@@ -356,10 +398,16 @@ class ReadOnlyAdminMixin(Base):
         listing = super().get_changelist(request, **kwargs)
         return type(listing.__name__, (self.change_list_mixin, listing), {})
 
-    def link(self, request: HttpRequest, model: type[Model], pk: uuid.UUID | str, text: str) -> SafeString | str:
+    def link(
+        self, request: HttpRequest, model: type[Model], pk: uuid.UUID | str, text: str
+    ) -> SafeString | str:
         """Return ``text`` as a link to the page of a row, or as plain text if the site or user has no such page."""
         permission = f"{model._meta.app_label}.view_{model._meta.model_name}"
-        if pk == "" or not self.admin_site.is_registered(model) or not request.user.has_perm(permission):
+        if (
+            pk == ""
+            or not self.admin_site.is_registered(model)
+            or not request.user.has_perm(permission)
+        ):
             return text
         name = f"admin:{model._meta.app_label}_{model._meta.model_name}_change"
         address = reverse(name, args=(quote(pk),), current_app=self.admin_site.name)

@@ -107,9 +107,19 @@ def coming_table(schedule: Any, reading: Reading) -> Table:
         return [marked("fire-time", cell) for cell in (there, utc, away(at, now))]
 
     rows = [row(at) for at in coming(schedule, reading.pattern, FEW)] if reading.pattern else []
-    note = _("It does not fire: these would be its fire times.") if rows and not _fires(schedule) else ""
+    note = (
+        _("It does not fire: these would be its fire times.")
+        if rows and not _fires(schedule)
+        else ""
+    )
     above = format_html('<p class="horsies-note">{}</p>', note) if note else ""
-    return Table("coming", _("Next fire times"), (marked("zone", reading.zone), "UTC", _("When")), rows, above=above)
+    return Table(
+        "coming",
+        _("Next fire times"),
+        (marked("zone", reading.zone), "UTC", _("When")),
+        rows,
+        above=above,
+    )
 
 
 def wall(fire_time: dt.datetime, zone: dt.tzinfo) -> str:
@@ -123,7 +133,11 @@ def run_table(page: Any, request: HttpRequest, schedule: Any, zone: dt.tzinfo) -
 
     def row(run: Recent) -> list[Any]:
         why = _("because this task had not finished") if run.skipped else ""
-        task = page.link(request, Task, run.task_id, str(run.task_id)) if run.status else str(run.task_id)
+        task = (
+            page.link(request, Task, run.task_id, str(run.task_id))
+            if run.status
+            else str(run.task_id)
+        )
         sent = NOTHING if run.skipped else moment(run.sent_at, schedule.read_at)
         local = marked("fire-time", wall(run.fire_at, zone))
         return [local, sent, marked("id", task), format_html("{} {}", badge(*shown_run(run)), why)]
@@ -182,7 +196,9 @@ def with_runs(page: Any, request: HttpRequest, alias: str, schedules: list[Any])
         schedule.runs = None if found is None else runs[schedule.name]
         if last := schedule.runs and schedule.runs[0]:
             status = badge(*shown_run(last))
-            schedule.linked_last = page.link(request, Task, last.task_id, status) if last.status else status
+            schedule.linked_last = (
+                page.link(request, Task, last.task_id, status) if last.status else status
+            )
     return schedules
 
 
@@ -194,10 +210,18 @@ class ScheduleListMixin(NextPageMixin):
         alias = self.root_queryset.db
         if rows:
             running = ", ".join(ScheduleStore(connections[alias]).schedulers())
-            self.note = _("Schedulers: %(names)s.") % {"names": running} if running else _("No scheduler is running.")
-            declared = Schedule.objects.using(alias).filter(declared_in__isnull=False, gone_at__isnull=True)
+            self.note = (
+                _("Schedulers: %(names)s.") % {"names": running}
+                if running
+                else _("No scheduler is running.")
+            )
+            declared = Schedule.objects.using(alias).filter(
+                declared_in__isnull=False, gone_at__isnull=True
+            )
             if last := declared.aggregate(at=Max("declared_at"))["at"]:
-                ago = _("A scheduler last had them in its code %(ago)s.") % {"ago": away(last, rows[0].read_at)}
+                ago = _("A scheduler last had them in its code %(ago)s.") % {
+                    "ago": away(last, rows[0].read_at)
+                }
                 self.note = f"{self.note} {ago}"
         return with_runs(self.model_admin, request, alias, rows)
 
@@ -209,7 +233,14 @@ class ScheduleAdminMixin(ChangeMixin):
     change_forms: ClassVar = {"edit": EditForm, ADD: AddForm}
     change_list_mixin = ScheduleListMixin
     change_form_template = "admin/horsies/schedule/change_form.html"
-    list_display = ("shown_name", "shown_pattern", "shown_next", "shown_last", "shown_runs", "shown_declared")
+    list_display = (
+        "shown_name",
+        "shown_pattern",
+        "shown_next",
+        "shown_last",
+        "shown_runs",
+        "shown_declared",
+    )
     list_display_links = ("shown_name",)
     list_filter = (StateFilter,)
     search_fields = ("name",)  # shows the box; searched() does the search
@@ -228,19 +259,34 @@ class ScheduleAdminMixin(ChangeMixin):
     def has_add_permission(self, request: HttpRequest) -> bool:
         return self.may(request, ADD)
 
-    def configure_view(self, request: HttpRequest, object_id: str | None = None, *, name: str) -> HttpResponse:
+    def configure_view(
+        self, request: HttpRequest, object_id: str | None = None, *, name: str
+    ) -> HttpResponse:
         """Show a form or make its change, after importing the project's tasks, which a web process does only when needed."""
         if self.may(request, name):
             for problem in registry.autodiscover():
-                text = _("The tasks of %(module)s are missing because it cannot be imported: %(error)s")
+                text = _(
+                    "The tasks of %(module)s are missing because it cannot be imported: %(error)s"
+                )
                 values = {"module": problem.module, "error": problem.error}
                 self.message_user(request, text % values, messages.WARNING)
         return super().configure_view(request, object_id, name=name)
 
     def get_fieldsets(self, request: HttpRequest, obj: Schedule | None = None) -> Any:
         gone = ("gone",) if obj and obj.gone_at else ()
-        fields = ("shown_task", "shown_pattern", "following", ("shown_last", "shown_runs"), "shown_declared")
-        return ((None, {"fields": (*fields, ("in_force", "last_declared", *gone), ("created", "updated"))}),)
+        fields = (
+            "shown_task",
+            "shown_pattern",
+            "following",
+            ("shown_last", "shown_runs"),
+            "shown_declared",
+        )
+        return (
+            (
+                None,
+                {"fields": (*fields, ("in_force", "last_declared", *gone), ("created", "updated"))},
+            ),
+        )
 
     def complete(self, request: HttpRequest, row: Any) -> None:
         """Add its last fire times."""
@@ -282,8 +328,12 @@ class ScheduleAdminMixin(ChangeMixin):
         if pattern is None:
             return format_html("<code>{}</code>", text)
         words, written = pattern.in_words, str(pattern)
-        code = format_html("<code>{}</code> · ", written) if words.lower() != written.lower() else ""
-        template = '<span title="{} {}">{}</span><br><span class="horsies-quiet horsies-below">{}{}</span>'
+        code = (
+            format_html("<code>{}</code> · ", written) if words.lower() != written.lower() else ""
+        )
+        template = (
+            '<span title="{} {}">{}</span><br><span class="horsies-quiet horsies-below">{}{}</span>'
+        )
         return format_html(template, written, zone, words, code, zone)
 
     @admin.display(description=gettext_lazy("next fire time"))
@@ -292,10 +342,14 @@ class ScheduleAdminMixin(ChangeMixin):
         following, problem = self.following(obj), _problem(obj)
         if obj.missed_at is not None and obj.read_at - obj.missed_at < MISSED:
             missed = badge("full", "■", _("Missed fire times"))
-            following = format_html("{}<br>{} {}", following, missed, age(obj.missed_at, obj.read_at))
+            following = format_html(
+                "{}<br>{} {}", following, missed, age(obj.missed_at, obj.read_at)
+            )
         if not problem or not _fires(obj):
             return following
-        error = format_html("{} {}", badge("failed", "✕", _("Error")), Truncator(problem).chars(LONGEST_CELL))
+        error = format_html(
+            "{} {}", badge("failed", "✕", _("Error")), Truncator(problem).chars(LONGEST_CELL)
+        )
         return error if following == NOTHING else format_html("{}<br>{}", following, error)
 
     @admin.display(description=gettext_lazy("next fire time"))
@@ -306,22 +360,31 @@ class ScheduleAdminMixin(ChangeMixin):
         if not _fires(obj):
             return badge("stopped", "■", _("Off"))
         reading, now = obj.reading, aware(obj.read_at)
-        computed = coming(obj, reading.pattern, 1) if reading.pattern and not obj.next_fire_at else []
-        fire_time = aware(obj.next_fire_at) if obj.next_fire_at else computed[0] if computed else None
+        computed = (
+            coming(obj, reading.pattern, 1) if reading.pattern and not obj.next_fire_at else []
+        )
+        fire_time = (
+            aware(obj.next_fire_at) if obj.next_fire_at else computed[0] if computed else None
+        )
         if fire_time is None:
             return NOTHING
         late = obj.next_at is not None and now - aware(obj.next_at) > LATE
         template = '<time datetime="{}">{}</time><br><span class="horsies-quiet horsies-below">{}, {}</span> {}'
         mark = badge("full", "■", _("Late")) if late else ""
         local = wall(fire_time, reading.zone)
-        return format_html(template, fire_time.isoformat(), local, reading.zone, away(fire_time, now), mark)
+        return format_html(
+            template, fire_time.isoformat(), local, reading.zone, away(fire_time, now), mark
+        )
 
     @admin.display(description=gettext_lazy("last task"))
     def shown_last(self, obj: Any) -> SafeString | str:
         """Return the status of the last task, and how long ago it was sent."""
         if not obj.runs:
             return NOTHING
-        ago = format_html('<span class="horsies-quiet horsies-below">{}</span>', age(obj.runs[0].sent_at, obj.read_at))
+        ago = format_html(
+            '<span class="horsies-quiet horsies-below">{}</span>',
+            age(obj.runs[0].sent_at, obj.read_at),
+        )
         return format_html("{}<br>{}", obj.linked_last, ago)
 
     @admin.display(description=gettext_lazy("defined in"))
@@ -332,7 +395,9 @@ class ScheduleAdminMixin(ChangeMixin):
         mark = badge("overridden", "✎", _("Changed")) if changed_keys(obj) else ""
         return format_html("{} {}", breakable(obj.declared_in), mark)
 
-    shown_runs = row_field(gettext_lazy("last runs"), lambda row: bar(row.runs or [], row.reading.zone))
+    shown_runs = row_field(
+        gettext_lazy("last runs"), lambda row: bar(row.runs or [], row.reading.zone)
+    )
     in_force = moment_field(Schedule, "since")
     last_declared = moment_field(Schedule, "declared_at")
     gone = moment_field(Schedule, "gone_at")

@@ -30,7 +30,12 @@ from horsies_django.models import Schedule
 from horsies_django.monitoring.overview import as_object
 from horsies_django.tasks import registry
 
-DEFAULTS = {**ScheduleConfig("", UNREADABLE).definition(), "task": None, "pattern": None, "overlap": "allow"}
+DEFAULTS = {
+    **ScheduleConfig("", UNREADABLE).definition(),
+    "task": None,
+    "pattern": None,
+    "overlap": "allow",
+}
 WIDE = {"class": "vTextField", "autocomplete": "off"}
 HIDDEN = gettext_lazy(
     "Its arguments do not fit its task. You need the permission horsies.view_payload to see and change them."
@@ -51,7 +56,9 @@ class ArgumentsField(forms.JSONField):
 
 
 def number(help_text: Any, *, required: bool = True) -> forms.IntegerField:
-    return forms.IntegerField(widget=AdminIntegerFieldWidget, help_text=help_text, required=required)
+    return forms.IntegerField(
+        widget=AdminIntegerFieldWidget, help_text=help_text, required=required
+    )
 
 
 class DefinitionForm(ChangeForm):
@@ -62,7 +69,9 @@ class DefinitionForm(ChangeForm):
     zone = forms.CharField(
         max_length=100,
         widget=forms.TextInput(attrs=WIDE),
-        help_text=gettext_lazy("An IANA name, such as Europe/Istanbul. Times of day are local times of this zone."),
+        help_text=gettext_lazy(
+            "An IANA name, such as Europe/Istanbul. Times of day are local times of this zone."
+        ),
     )
     kwargs = ArgumentsField(
         required=False,
@@ -82,10 +91,14 @@ class DefinitionForm(ChangeForm):
         )
     )
     overlap = forms.ChoiceField(
-        help_text=gettext_lazy("What to do at a fire time while the last task that was sent has not finished.")
+        help_text=gettext_lazy(
+            "What to do at a fire time while the last task that was sent has not finished."
+        )
     )
     catch_up = forms.ChoiceField(
-        help_text=gettext_lazy("What to send for the fire times that passed while no scheduler was running.")
+        help_text=gettext_lazy(
+            "What to send for the fire times that passed while no scheduler was running."
+        )
     )
     most = number(gettext_lazy("With “send all”: at most this many, the latest ones."))
     field_order = ("name", "task", "pattern", "zone", "kwargs", "enabled")
@@ -97,16 +110,22 @@ class DefinitionForm(ChangeForm):
             self.fields[key].show_hidden_initial = True
             self.fields[key].label = str(LABELS[key]).capitalize()
             self.initial[key] = self.held.get(key, DEFAULTS[key])
-        self.fields["pattern"].help_text = _("For example: %(examples)s.") % {"examples": "; ".join(EXAMPLES)}
+        self.fields["pattern"].help_text = _("For example: %(examples)s.") % {
+            "examples": "; ".join(EXAMPLES)
+        }
         own = [("", _("the task's own"))]
         self._offer(
-            "task", [] if self.initial["task"] else [("", NOTHING)], ((name, name) for name in registry.names())
+            "task",
+            [] if self.initial["task"] else [("", NOTHING)],
+            ((name, name) for name in registry.names()),
         )
         self._offer("queue", own, ((name, name) for name in sorted(config().queues)))
         self._offer("catch_up", [], ((key, CATCH_UP[key]) for key in POLICIES))
         self._offer("overlap", [], ((key, OVERLAP[key]) for key in OVERLAPS))
 
-    def _offer(self, key: str, first: list[tuple[str, Any]], choices: Iterable[tuple[str, str | Promise]]) -> None:
+    def _offer(
+        self, key: str, first: list[tuple[str, Any]], choices: Iterable[tuple[str, str | Promise]]
+    ) -> None:
         """Offer choices and the current value, even if no code declares it: otherwise saving would change it unnoticed."""
         field = self.fields[key]
         assert isinstance(field, forms.ChoiceField)
@@ -121,11 +140,17 @@ class DefinitionForm(ChangeForm):
         """The groups of fields on the page."""
         groups = (
             (None, ("name", "task", "pattern", "zone", ARGUMENTS, "enabled")),
-            (_("How its tasks are sent"), ("queue", "priority", "good_for_ms", "jitter_ms", "overlap")),
+            (
+                _("How its tasks are sent"),
+                ("queue", "priority", "good_for_ms", "jitter_ms", "overlap"),
+            ),
             (_("Missed fire times"), ("catch_up", "most")),
             (None, ("reason",)),
         )
-        return [(title, {"fields": [name for name in names if name in self.fields]}) for title, names in groups]
+        return [
+            (title, {"fields": [name for name in names if name in self.fields]})
+            for title, names in groups
+        ]
 
     def clean_kwargs(self) -> Any:
         """Return the arguments; an empty field means none."""
@@ -135,7 +160,9 @@ class DefinitionForm(ChangeForm):
     def clean(self) -> dict[str, Any]:
         """Validate the definition that would be in force, and report each problem at its field."""
         cleaned = self.cleaned_data
-        for key, problem in schedules.problems(self.named, {**self.held, **self.altered()}, as_json=True):
+        for key, problem in schedules.problems(
+            self.named, {**self.held, **self.altered()}, as_json=True
+        ):
             if key in self.errors:
                 continue
             if key == ARGUMENTS and key not in self.fields:
@@ -151,7 +178,11 @@ class DefinitionForm(ChangeForm):
     def altered(self) -> dict[str, Any]:
         """Return the keys that the user changed, with their new values, and the keys whose current values are invalid."""
         changed = {*self.changed_data, *(key for key, _problem in read_definition(self.held)[1])}
-        return {key: self.cleaned_data[key] for key in KEYS if key in changed and key in self.cleaned_data}
+        return {
+            key: self.cleaned_data[key]
+            for key in KEYS
+            if key in changed and key in self.cleaned_data
+        }
 
 
 class EditForm(DefinitionForm):
@@ -165,7 +196,9 @@ class EditForm(DefinitionForm):
     def apply(self) -> Any:
         """Write what was changed and is not in force yet."""
         changes = {
-            key: value for key, value in self.altered().items() if key not in self.held or self.held[key] != value
+            key: value
+            for key, value in self.altered().items()
+            if key not in self.held or self.held[key] != value
         }
         return super().apply(changes) if changes else []
 
@@ -173,7 +206,9 @@ class EditForm(DefinitionForm):
 class AddForm(DefinitionForm):
     """Adds a schedule that the code does not declare."""
 
-    name = forms.CharField(label=gettext_lazy("Name"), max_length=LONGEST, widget=forms.TextInput(attrs=WIDE))
+    name = forms.CharField(
+        label=gettext_lazy("Name"), max_length=LONGEST, widget=forms.TextInput(attrs=WIDE)
+    )
 
     @property
     def named(self) -> str:

@@ -65,10 +65,16 @@ class TaskForm(ChangeForm):
 
     def apply(self, *given: Any, **how: Any) -> Any:
         """Act in the open transaction. The lock keeps the second of two clicks waiting, until it sees what the first one did."""
-        rows = Task.objects.using(self.row._state.db).select_for_update(no_key=True).filter(pk=self.row.pk)
+        rows = (
+            Task.objects.using(self.row._state.db)
+            .select_for_update(no_key=True)
+            .filter(pk=self.row.pk)
+        )
         task = rows.only("status", "finished_at").first()
         if task is not None and self.state_of(task) != self.cleaned_data["state"]:
-            text = _("Nothing was done, because the task has changed since the form was opened: it is %(status)s now.")
+            text = _(
+                "Nothing was done, because the task has changed since the form was opened: it is %(status)s now."
+            )
             last = f" {self.last.actor}: {shown_action(self.last)}." if self.last else ""
             raise OvertakenError(text % {"status": task.status} + last)
         return super().apply(*given, **how)
@@ -88,8 +94,15 @@ class TaskAdminMixin(BulkMixin, SectionsMixin, ChangeMixin):
     )  # fmt: skip
     list_display_links = ("shown_name",)
     search_fields = ("task_name",)  # shows the box; searched() and the change list do the search
-    search_help_text = gettext_lazy("Enter a full task id, a task name, or a part of it (case-sensitive).")
-    payload_columns = ("kwargs", "options", "result", "partition_key")  # of fifty tasks, they could be a gigabyte
+    search_help_text = gettext_lazy(
+        "Enter a full task id, a task name, or a part of it (case-sensitive)."
+    )
+    payload_columns = (
+        "kwargs",
+        "options",
+        "result",
+        "partition_key",
+    )  # of fifty tasks, they could be a gigabyte
 
     def searched(self, rows: QuerySet[Task], term: str) -> QuerySet[Task]:
         """Search by id; the change list searches by name. Nothing searches in the payload."""
@@ -105,11 +118,19 @@ class TaskAdminMixin(BulkMixin, SectionsMixin, ChangeMixin):
 
     def get_fieldsets(self, request: HttpRequest, obj: Task | None = None) -> Any:
         """Return the fields of the page for this user."""
-        state, queue = ("shown_status", "shown_error_code"), ("linked_queue", "priority_", "runs_as")
-        copies = (field for field in ("linked_original", "linked_copies") if getattr(obj, field, ""))
+        state, queue = (
+            ("shown_status", "shown_error_code"),
+            ("linked_queue", "priority_", "runs_as"),
+        )
+        copies = (
+            field for field in ("linked_original", "linked_copies") if getattr(obj, field, "")
+        )
         times = (("sent", "eligible", "good_until_"), ("started", "finished", "shown_duration"))
         claim = (("listed_worker", "claimed", "cancel_requested"), ("shown_retries", "next_retry"))
-        internals = (("lease_ends", "claim_generation", "codec"), ("waits_for_permit", "partition_version"))
+        internals = (
+            ("lease_ends", "claim_generation", "codec"),
+            ("waits_for_permit", "partition_version"),
+        )
         return (
             (None, {"fields": ("shown_id", "task_name", state, queue, *copies)}),
             *self.place_fieldsets(obj),
@@ -122,7 +143,11 @@ class TaskAdminMixin(BulkMixin, SectionsMixin, ChangeMixin):
     def sections(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
         """Return the headline, the buttons, why the task is not running, its attempts, its steps and who changed it."""
         visible = self.has_view_payload_permission(request)
-        kept = TaskAttempt.objects.using(obj._state.db).filter(task_id=obj.pk).order_by("-attempt", "-claim_generation")
+        kept = (
+            TaskAttempt.objects.using(obj._state.db)
+            .filter(task_id=obj.pk)
+            .order_by("-attempt", "-claim_generation")
+        )
         attempts = list((kept if visible else kept.defer("error_message", "traceback"))[:MANY])
         why = panel(self, request, obj, visible)
         tables = [
@@ -160,7 +185,11 @@ class TaskAdminMixin(BulkMixin, SectionsMixin, ChangeMixin):
             taken = obj.read_at - obj.started_at
             text = _("%(span)s so far") % {"span": span(taken)}
             longest = config().report_running_after_ms
-            return text if longest is None or taken < dt.timedelta(milliseconds=longest) else badge("full", "■", text)
+            return (
+                text
+                if longest is None or taken < dt.timedelta(milliseconds=longest)
+                else badge("full", "■", text)
+            )
         return NOTHING
 
     @admin.display(description=gettext_lazy("retries"))
@@ -176,10 +205,14 @@ class TaskAdminMixin(BulkMixin, SectionsMixin, ChangeMixin):
     shown_status = field("status", gettext_lazy("status"), status_badge)
     shown_name = field("task_name", gettext_lazy("name"), breakable)
     shown_queue = field("queue_name", gettext_lazy("queue"))
-    shown_when = row_field(gettext_lazy("when"), lambda task: age(task.finished_at or task.sent_at, task.read_at))
+    shown_when = row_field(
+        gettext_lazy("when"), lambda task: age(task.finished_at or task.sent_at, task.read_at)
+    )
     shown_error_code = field("error_code", gettext_lazy("error code"))  # contains no payload
     runs_as = field("lane", gettext_lazy("runs as"), LANES.get)
-    priority_ = row_field(gettext_lazy("priority"), lambda task: shown_priority(task.priority, task.codec))
+    priority_ = row_field(
+        gettext_lazy("priority"), lambda task: shown_priority(task.priority, task.codec)
+    )
     linked_queue = field("linked_queue", gettext_lazy("queue"))
     linked_original = field("linked_original", gettext_lazy("copy of"))
     linked_copies = field("linked_copies", gettext_lazy("run again as"))

@@ -50,7 +50,10 @@ SPREADS = {
 ACTS = {
     "retry": (gettext_lazy("Retry all"), VERBS[OF_TASKS]["retry"]),
     "cancel": (gettext_lazy("Cancel all"), VERBS[OF_TASKS]["cancel"]),
-    "terminate": (gettext_lazy("Cancel all, and kill those that do not stop"), VERBS[OF_TASKS]["kill"]),
+    "terminate": (
+        gettext_lazy("Cancel all, and kill those that do not stop"),
+        VERBS[OF_TASKS]["kill"],
+    ),
     "redact": (gettext_lazy("Redact all"), VERBS[OF_TASKS]["redact"]),
 }
 
@@ -75,7 +78,9 @@ class WhyForm(forms.Form):
         label=gettext_lazy("Reason"), max_length=LONGEST_REASON, required=False,
         widget=forms.Textarea(attrs={"rows": 2, "class": "vLargeTextField"}), help_text=gettext_lazy("Recorded in the audit."),
     )  # fmt: skip
-    spread = forms.ChoiceField(label=gettext_lazy("Retry them"), required=False, choices=[*SPREADS.items()])
+    spread = forms.ChoiceField(
+        label=gettext_lazy("Retry them"), required=False, choices=[*SPREADS.items()]
+    )
 
 
 @dataclass(frozen=True)
@@ -121,7 +126,9 @@ class BulkMixin(ReadOnlyAdminMixin):
     """Adds these pages to that of tasks."""
 
     def get_urls(self) -> list[Any]:
-        acts = self.view_of(self.all_view, atomic=False)  # each part of an act is a transaction of its own
+        acts = self.view_of(
+            self.all_view, atomic=False
+        )  # each part of an act is a transaction of its own
         own = [
             path("all/", acts, name="horsies_task_all"),
             path("failures/", self.view_of(self.failures_view), name="horsies_task_failures"),
@@ -140,7 +147,9 @@ class BulkMixin(ReadOnlyAdminMixin):
 
     def all_view(self, request: HttpRequest) -> HttpResponse:
         """Show the form; for a signed text, do a part of the act. Raises PermissionDenied."""
-        if not (self.has_view_permission(request) and request.user.has_perm("horsies.operate_task")):
+        if not (
+            self.has_view_permission(request) and request.user.has_perm("horsies.operate_task")
+        ):
             raise PermissionDenied
         if request.method == "POST" and "act" in request.POST:
             return self._acted(request, Progress.read(request.POST["act"], name_of(request.user)))
@@ -153,8 +162,14 @@ class BulkMixin(ReadOnlyAdminMixin):
             form.add_error(None, _("Counting them took longer than three seconds. Describe fewer."))
             return self._answer(request, form=form)
         progress = Progress(name_of(request.user), chosen, found.many, found.more)
-        verbs = {verb: label for verb, (label, _one) in ACTS.items() if self._allows(request, verb, chosen.status)}
-        return self._answer(request, form=form, why=WhyForm(), found=found, progress=progress, verbs=verbs)
+        verbs = {
+            verb: label
+            for verb, (label, _one) in ACTS.items()
+            if self._allows(request, verb, chosen.status)
+        }
+        return self._answer(
+            request, form=form, why=WhyForm(), found=found, progress=progress, verbs=verbs
+        )
 
     def _allows(self, request: HttpRequest, verb: str, status: str | None) -> bool:
         return request.user.has_perms(ACTS[verb][1].permissions) and status in selection.VERBS[verb]
@@ -164,7 +179,11 @@ class BulkMixin(ReadOnlyAdminMixin):
         if not progress.verb:
             why = WhyForm(request.POST)
             verb = request.POST.get("verb", "")
-            if verb not in ACTS or not self._allows(request, verb, progress.chosen.status) or not why.is_valid():
+            if (
+                verb not in ACTS
+                or not self._allows(request, verb, progress.chosen.status)
+                or not why.is_valid()
+            ):
                 raise PermissionDenied
             given = {name: why.cleaned_data[name] for name in ("reason", "spread")}
             progress = replace(progress, verb=verb, act_id=str(uuid.uuid4()), verdicts={}, **given)
@@ -187,7 +206,9 @@ class BulkMixin(ReadOnlyAdminMixin):
                     )  # fmt: skip
                 verdicts = Counter(progress.verdicts) + Counter(step.verdicts)
                 ended, done = step.after is None, progress.done + step.tasks
-                progress = replace(progress, after=step.after, ended=ended, done=done, verdicts=dict(verdicts))
+                progress = replace(
+                    progress, after=step.after, ended=ended, done=done, verdicts=dict(verdicts)
+                )
                 if time.monotonic() >= until:
                     break
                 selection.rest(time.monotonic() - began)
@@ -206,7 +227,9 @@ class BulkMixin(ReadOnlyAdminMixin):
             raise PermissionDenied
         span = request.GET.get("since") if request.GET.get("since") in SPANS else "night"
         now = aware(base.now(connections[config().database]))
-        evening = timezone.localtime(now).replace(tzinfo=None, hour=18, minute=0) - dt.timedelta(days=1)
+        evening = timezone.localtime(now).replace(tzinfo=None, hour=18, minute=0) - dt.timedelta(
+            days=1
+        )
         length = SPANS[span][1]
         since = history.counted_from(now - length if length else timezone.make_aware(evening), now)
         task, code = (request.GET.get(name, "").replace("\0", "") for name in ("task", "code"))
@@ -218,8 +241,18 @@ class BulkMixin(ReadOnlyAdminMixin):
         pages = ["changelist", *(["all"] if request.user.has_perm("horsies.operate_task") else [])]
 
         def links(name: str, code: str, **where: str) -> dict[str, str]:
-            fields = {"status": "FAILED", "name": name, "code": code, "since": since.isoformat(), **where}
-            return {} if OTHER in (name, code) else {page: address(self, page, **fields) for page in pages}
+            fields = {
+                "status": "FAILED",
+                "name": name,
+                "code": code,
+                "since": since.isoformat(),
+                **where,
+            }
+            return (
+                {}
+                if OTHER in (name, code)
+                else {page: address(self, page, **fields) for page in pages}
+            )
 
         context = {
             "spans": {key: text for key, (text, _length) in SPANS.items()}, "span": span, "since": absolute(since),

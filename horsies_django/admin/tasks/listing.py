@@ -38,7 +38,13 @@ COLUMNS = (
     "task_name", "queue_name", "status", "error_code", "sent_at", "enqueued_at", "started_at", "finished_at", "claimed_by",
     "retry_count", "max_retries", "attempts_before",
 )  # fmt: skip
-DONE = {"RETRIED", "HASTENED", "CANCELLED", "REQUESTED", "COPIED"}  # other verdicts say why nothing was done
+DONE = {
+    "RETRIED",
+    "HASTENED",
+    "CANCELLED",
+    "REQUESTED",
+    "COPIED",
+}  # other verdicts say why nothing was done
 
 
 class MomentField(forms.CharField):
@@ -66,7 +72,9 @@ class SelectionForm(forms.Form):
         (selection.FINISHED, gettext_lazy("Finished")),
     ])  # fmt: skip
     queue = forms.CharField(label=gettext_lazy("Queue"), required=False, max_length=100)
-    name = forms.CharField(label=gettext_lazy("Name, or a part of it"), required=False, max_length=255)
+    name = forms.CharField(
+        label=gettext_lazy("Name, or a part of it"), required=False, max_length=255
+    )
     code = forms.CharField(label=gettext_lazy("Error code"), required=False, max_length=100)
     site = forms.CharField(label=gettext_lazy("Failed in"), required=False, max_length=1_000)
     exception = forms.CharField(label=gettext_lazy("Exception"), required=False, max_length=1_000)
@@ -74,18 +82,28 @@ class SelectionForm(forms.Form):
     until = MomentField(label=gettext_lazy("Until"), required=False, max_length=40)
     worker = forms.UUIDField(label=gettext_lazy("Worker"), required=False)
     partition = forms.CharField(label=gettext_lazy("Partition"), required=False, strip=False)
-    hints = {"name": "shop.tasks", "site": "shop/tasks.py in charge", "since": "12h", "until": "2030-01-31 18:00"}
+    hints = {
+        "name": "shop.tasks",
+        "site": "shop/tasks.py in charge",
+        "since": "12h",
+        "until": "2030-01-31 18:00",
+    }
 
     def __init__(self, request: HttpRequest, acting: bool = False) -> None:
         """Take the fields of the address; ``acting``: a status is required."""
         self.visible = request.user.has_perm("horsies.view_payload")
         initial = {"status": "FAILED", **request.GET.dict()} if acting else None
-        super().__init__(request.GET if not acting or "status" in request.GET else None, initial=initial)
+        super().__init__(
+            request.GET if not acting or "status" in request.GET else None, initial=initial
+        )
         self.fields["status"].required = acting
         for name, hint in self.hints.items():
             self.fields[name].widget.attrs["placeholder"] = hint
         queues = Queue.objects.using(config().database).exclude(name=CLUSTER).order_by("name")
-        self.offered = {"queue": list(queues.values_list("name", flat=True)), "name": sorted(registry.names())}
+        self.offered = {
+            "queue": list(queues.values_list("name", flat=True)),
+            "name": sorted(registry.names()),
+        }
         for name in self.offered:
             self.fields[name].widget.attrs["list"] = f"horsies-{name}s"
 
@@ -93,12 +111,16 @@ class SelectionForm(forms.Form):
         """Select the tasks. Attributes that do not go together are an error of the form."""
         given: dict[str, Any] = super().clean() or self.cleaned_data
         if given.get("partition") and not self.visible:
-            self.add_error("partition", _("The permission horsies.view_payload is required to see partitions."))
+            self.add_error(
+                "partition", _("The permission horsies.view_payload is required to see partitions.")
+            )
         if not self.errors:
             try:
                 if given.get("partition"):
                     given["partition"] = selection.stored_key(given["partition"])
-                self.selected = selection.described(**{name: value or None for name, value in given.items()})
+                self.selected = selection.described(
+                    **{name: value or None for name, value in given.items()}
+                )
             except ValueError as error:
                 raise forms.ValidationError(str(error)) from None
         return given
@@ -116,7 +138,11 @@ class TaskListMixin(NextPageMixin):
     def get_filters_params(self, params: Any = None) -> dict[str, Any]:
         """Leave the fields of the form to the form."""
         found = super().get_filters_params(params)
-        return {name: value for name, value in found.items() if name not in (*SelectionForm.base_fields, "workflow")}
+        return {
+            name: value
+            for name, value in found.items()
+            if name not in (*SelectionForm.base_fields, "workflow")
+        }
 
     def get_results(self, request: HttpRequest) -> None:
         """Read the form, then the page."""
@@ -137,12 +163,16 @@ class TaskListMixin(NextPageMixin):
             run, _colon, number = self.run.partition(":")
             try:
                 found = selection.fitting(chosen, tasks).filter(workflow_id=uuid.UUID(run))
-                return (found.filter(node=int(number)) if number else found).order_by("node", "node_index", "pk")
+                return (found.filter(node=int(number)) if number else found).order_by(
+                    "node", "node_index", "pk"
+                )
             except ValueError as error:
                 self.form.add_error(None, str(error))
                 return tasks.none()
         found, bounded = selection.newest(chosen, tasks)
-        self.note = _("Only the newest 30,000 tasks were searched.") if bounded else ""  # DEEPEST, for translators
+        self.note = (
+            _("Only the newest 30,000 tasks were searched.") if bounded else ""
+        )  # DEEPEST, for translators
         return found
 
     def prepare(self, request: HttpRequest, rows: list[Any]) -> list[Any]:

@@ -53,11 +53,19 @@ from horsies_django.models.fields import aware
 from horsies_django.monitoring import overview
 from horsies_django.monitoring.explain import explain
 
-FRAME = re.compile(r'^([ |]*)File "([^"\n]*)", line \d+, in [^\n]*\n?(?:\1  [^\n]*\n?)*', re.MULTILINE)
+FRAME = re.compile(
+    r'^([ |]*)File "([^"\n]*)", line \d+, in [^\n]*\n?(?:\1  [^\n]*\n?)*', re.MULTILINE
+)
 # As worker.child.site decides it, but the file may be one of another machine.
-LIBRARY = re.compile(r"[/\\](site-packages|dist-packages|lib[/\\]python3[^/\\]*)[/\\]|^<", re.IGNORECASE)
+LIBRARY = re.compile(
+    r"[/\\](site-packages|dist-packages|lib[/\\]python3[^/\\]*)[/\\]|^<", re.IGNORECASE
+)
 ELSEWHERE = (sysconfig.get_path("stdlib"), str(Path(horsies_django.__file__).parent))
-OUTCOMES = {"COMPLETED": ("completed", "✓"), "SNOOZED": ("pending", "○"), "CANCELLED": ("cancelled", "⊘")}
+OUTCOMES = {
+    "COMPLETED": ("completed", "✓"),
+    "SNOOZED": ("pending", "○"),
+    "CANCELLED": ("cancelled", "⊘"),
+}
 
 
 class Panel(NamedTuple):
@@ -72,18 +80,28 @@ def panel(page: Any, request: HttpRequest, task: Task, visible: bool) -> Panel |
     """Return the reasons for an unfinished task, None for a finished one; ``visible``: the user may see its payload."""
     if task.finished_at is not None:
         return None
-    title = _("Where is it running?") if task.status == Status.RUNNING else _("Why is it not running?")
+    title = (
+        _("Where is it running?") if task.status == Status.RUNNING else _("Why is it not running?")
+    )
     try:
         found = read_bounded(task._state.db or "", lambda: explain(task.pk), PATIENCE_MS)
     except LookupError:  # deleted meanwhile
         return None
     reasons = found.reasons if found else ()
-    return Panel(title, [reason_line(page, request, one, visible) for one in reasons] if found else None, reasons)
+    return Panel(
+        title,
+        [reason_line(page, request, one, visible) for one in reasons] if found else None,
+        reasons,
+    )
 
 
 def step_table(task: Task) -> Table:
     """Return the newest steps of a task, the newest first. Results are not read: those of a long task could be a gigabyte."""
-    steps = TaskStep.objects.using(task._state.db).filter(task_id=task.pk).order_by("-created_at", "name")
+    steps = (
+        TaskStep.objects.using(task._state.db)
+        .filter(task_id=task.pk)
+        .order_by("-created_at", "name")
+    )
     rows = [[name, absolute(at)] for name, at in steps.values_list("name", "created_at")[:MANY]]
     return Table("steps", _("Steps"), (_("Step"), _("Recorded")), rows)
 
@@ -122,17 +140,27 @@ class SectionsMixin(ReadOnlyAdminMixin):
             return NOTHING
         if isinstance(envelope, dict) and envelope.get("kept") is False:
             return _("not kept")
-        return json_block(envelope["ok"] if isinstance(envelope, dict) and "ok" in envelope else envelope)
+        return json_block(
+            envelope["ok"] if isinstance(envelope, dict) and "ok" in envelope else envelope
+        )
 
     @admin.display(description=gettext_lazy("error"))
     def shown_error(self, obj: Task) -> SafeString:
         """Return the message of the error, or else its exception or code."""
         error, exception = _error(obj), _exception(obj)
-        return block(str(error.get("message") or exception.get("repr") or error.get("error_code") or NOTHING))
+        return block(
+            str(error.get("message") or exception.get("repr") or error.get("error_code") or NOTHING)
+        )
 
-    shown_error_data = row_field(gettext_lazy("error data"), lambda task: json_block(_error(task).get("data")))
-    shown_traceback = row_field(gettext_lazy("traceback"), lambda task: frames(str(_exception(task).get("traceback"))))
-    shown_options = row_field(gettext_lazy("options"), lambda task: json_block(_other_options(task)))
+    shown_error_data = row_field(
+        gettext_lazy("error data"), lambda task: json_block(_error(task).get("data"))
+    )
+    shown_traceback = row_field(
+        gettext_lazy("traceback"), lambda task: frames(str(_exception(task).get("traceback")))
+    )
+    shown_options = row_field(
+        gettext_lazy("options"), lambda task: json_block(_other_options(task))
+    )
     shown_metadata = row_field(gettext_lazy("metadata"), lambda task: json_block(_metadata(task)))
 
     def place_fieldsets(self, obj: Task | None) -> tuple[Any, ...]:
@@ -147,8 +175,12 @@ class SectionsMixin(ReadOnlyAdminMixin):
         if task.workflow_id is None:
             return
         alias, run = task._state.db, task.workflow_id
-        name = WorkflowRun.objects.using(alias).filter(pk=run).values_list("name", flat=True).first()
-        task.linked_run = str(run) if name is None else self.link(request, WorkflowRun, run, f"{name} {run}")
+        name = (
+            WorkflowRun.objects.using(alias).filter(pk=run).values_list("name", flat=True).first()
+        )
+        task.linked_run = (
+            str(run) if name is None else self.link(request, WorkflowRun, run, f"{name} {run}")
+        )
         nodes = WorkflowNode.objects.using(alias).filter(workflow_id=run, number=task.node)
         node = None if task.node is None else nodes.only("name", "kind").first()
         task.in_map = node is not None and kind_of(node.kind).many
@@ -192,22 +224,29 @@ def with_copies(page: Any, request: HttpRequest, task: Any) -> None:
         there = Task.objects.using(task._state.db).filter(pk=task.copy_of).exists()
         shown = str(task.copy_of)
         task.linked_original = (
-            page.link(request, Task, task.copy_of, shown) if there else _("%(id)s (deleted)") % {"id": shown}
+            page.link(request, Task, task.copy_of, shown)
+            if there
+            else _("%(id)s (deleted)") % {"id": shown}
         )
     found = overview.copies([task.pk]).get(task.pk, [])
     links: list[tuple[SafeString | str, SafeString | str]] = [
-        (page.link(request, Task, copy.pk, str(copy.pk)), status_badge(copy.status)) for copy in found[:LAST]
+        (page.link(request, Task, copy.pk, str(copy.pk)), status_badge(copy.status))
+        for copy in found[:LAST]
     ]
     if found[LAST:]:
         links.append((_("and %(count)d earlier") % {"count": len(found) - LAST}, ""))
     task.linked_copies = format_html_join(SafeString("<br>"), "{} {}", links)
 
 
-def headline(page: Any, request: Any, task: Any, panel: Panel | None, site: str | None) -> SafeString:
+def headline(
+    page: Any, request: Any, task: Any, panel: Panel | None, site: str | None
+) -> SafeString:
     """Return the sentence; ``site`` is where the last attempt failed. The texts of reasons are as this user may see them."""
     if task.merged_into is not None:
         other = page.link(request, type(task), task.merged_into, str(task.merged_into))
-        return format_html(_("Merged {} ago into task {}, which runs for it."), past(task, task.finished_at), other)
+        return format_html(
+            _("Merged {} ago into task {}, which runs for it."), past(task, task.finished_at), other
+        )
     if task.finished_at is not None:
         return format_html("{}{}.", ended(task, site), gone(task))
     reasons, lines = (panel.reasons, panel.lines or []) if panel else ((), [])
@@ -218,7 +257,9 @@ def headline(page: Any, request: Any, task: Any, panel: Panel | None, site: str 
     ahead = found.get(ReasonCode.BEHIND_OTHERS)
     waits = held_back(reasons[0], lines[0].text) if reasons else ""
     if ahead is not None and ahead is not reasons[0]:
-        waits += _(", %(count)s ahead") % {"count": f"{ahead.details['count']:,}" + "+" * ahead.details["more"]}
+        waits += _(", %(count)s ahead") % {
+            "count": f"{ahead.details['count']:,}" + "+" * ahead.details["more"]
+        }
     since = {"span": past(task, task.enqueued_at)}
     return format_html("{}{}.", _("Waiting for %(span)s") % since, f": {waits}" if waits else "")
 
@@ -251,32 +292,48 @@ def ended(task: Any, site: str | None) -> str:
         return _("Cancelled %(ago)s ago, %(code)s") % ago
     tried = _(" at %(attempt)s") % {"attempt": attempt} if (attempt := which_attempt(task)) else ""
     place = _(" in %(site)s") % {"site": site} if site else ""
-    return _("Failed %(ago)s ago%(tried)s%(place)s with %(code)s") % {**ago, "tried": tried, "place": place}
+    return _("Failed %(ago)s ago%(tried)s%(place)s with %(code)s") % {
+        **ago,
+        "tried": tried,
+        "place": place,
+    }
 
 
 def gone(task: Any) -> str:
     if task.redacted_at is None:
         return ""
-    return _("; its arguments and messages were removed %(ago)s ago") % {"ago": past(task, task.redacted_at)}
+    return _("; its arguments and messages were removed %(ago)s ago") % {
+        "ago": past(task, task.redacted_at)
+    }
 
 
 def held_back(reason: Reason, text: str) -> str:
     """Return a reason in a few words: that of a cap has many."""
     if reason.code not in (ReasonCode.QUEUE_AT_CAP, ReasonCode.CLUSTER_AT_CAP):
         return text.removesuffix(".")
-    queue = _("the whole cluster") if reason.code == ReasonCode.CLUSTER_AT_CAP else reason.details["queue"]
+    queue = (
+        _("the whole cluster")
+        if reason.code == ReasonCode.CLUSTER_AT_CAP
+        else reason.details["queue"]
+    )
     return _("%(queue)s is at its cap %(taken)s of %(cap)s") % {**reason.details, "queue": queue}
 
 
 def running(task: Any, details: dict[str, Any]) -> str:
-    host = f"{details['hostname']}:{details['pid']}" if details["hostname"] else str(details["worker_id"])
+    host = (
+        f"{details['hostname']}:{details['pid']}"
+        if details["hostname"]
+        else str(details["worker_id"])
+    )
     told = {"span": past(task, task.started_at), "host": host, "child": details["child_pid"]}
     text = (
         _("Running for %(span)s on %(host)s, child %(child)s")
         if told["child"]
         else _("Running for %(span)s on %(host)s")
     )
-    return ", ".join(part for part in (text % told, which_attempt(task), stopping(task)) if part) + "."
+    return (
+        ", ".join(part for part in (text % told, which_attempt(task), stopping(task)) if part) + "."
+    )
 
 
 def stopping(task: Any) -> str:
@@ -295,9 +352,12 @@ def due(task: Any, details: dict[str, Any]) -> str:
 TELLING: dict[str, Callable[[Any, dict[str, Any]], str]] = {
     ReasonCode.RUNNING: running,
     ReasonCode.NOT_DUE: lambda task, details: _("Due in %(span)s.") % {"span": due(task, details)},
-    ReasonCode.SNOOZED: lambda task, details: _("Snoozed by its code, due in %(span)s.") % {"span": due(task, details)},
+    ReasonCode.SNOOZED: lambda task, details: (
+        _("Snoozed by its code, due in %(span)s.") % {"span": due(task, details)}
+    ),
     ReasonCode.RETRY_WAITING: lambda task, details: (
-        _("Retries in %(span)s: %(attempt)s.") % {"span": due(task, details), "attempt": which_attempt(task)}
+        _("Retries in %(span)s: %(attempt)s.")
+        % {"span": due(task, details), "attempt": which_attempt(task)}
     ),
 }
 
@@ -306,7 +366,9 @@ def frames(trace: str) -> SafeString:
     """Return a traceback with the project's frames, and below it, folded, with all."""
 
     def shortened(found: re.Match[str]) -> str:
-        foreign = LIBRARY.search(found[2]) or any(Path(found[2]).is_relative_to(folder) for folder in ELSEWHERE)
+        foreign = LIBRARY.search(found[2]) or any(
+            Path(found[2]).is_relative_to(folder) for folder in ELSEWHERE
+        )
         return "\0" if foreign else found[0]
 
     short = FRAME.sub(shortened, trace[:LONGEST])
@@ -314,14 +376,20 @@ def frames(trace: str) -> SafeString:
         return block(trace)
 
     def left_out(found: re.Match[str]) -> str:
-        text = ngettext("  … %(n)d frame of libraries\n", "  … %(n)d frames of libraries\n", len(found[0]))
+        text = ngettext(
+            "  … %(n)d frame of libraries\n", "  … %(n)d frames of libraries\n", len(found[0])
+        )
         return text % {"n": len(found[0])}
 
-    folded = format_html("<details><summary>{}</summary>{}</details>", _("All frames"), block(trace))
+    folded = format_html(
+        "<details><summary>{}</summary>{}</details>", _("All frames"), block(trace)
+    )
     return format_html("{}{}", block(re.sub("\0+", left_out, short)), folded)
 
 
-def attempt_table(page: Any, request: HttpRequest, task: Task, attempts: Sequence[TaskAttempt], visible: bool) -> Table:
+def attempt_table(
+    page: Any, request: HttpRequest, task: Task, attempts: Sequence[TaskAttempt], visible: bool
+) -> Table:
     """Return attempts, the newest first; ``visible``: the user may see messages and tracebacks."""
     workers = worker_links(page, request, {attempt.worker_id for attempt in attempts})
     begun = [attempt.finished_at for attempt in attempts[1:]] + [task.sent_at]
@@ -331,7 +399,11 @@ def attempt_table(page: Any, request: HttpRequest, task: Task, attempts: Sequenc
         wait, ran = attempt.started_at - since, attempt.finished_at - attempt.started_at
         told = {"wait": span(wait), "ran": span(ran)}
         kind, shape = OUTCOMES.get(attempt.outcome, ("failed", "✕"))
-        retried = format_html(' <span class="horsies-quiet">{}</span>', _("then retried")) if attempt.will_retry else ""
+        retried = (
+            format_html(' <span class="horsies-quiet">{}</span>', _("then retried"))
+            if attempt.will_retry
+            else ""
+        )
         return [
             attempt.attempt,
             format_html("{}{}", badge(kind, shape, attempt.outcome.capitalize()), retried),
@@ -341,25 +413,41 @@ def attempt_table(page: Any, request: HttpRequest, task: Task, attempts: Sequenc
                 _("waited %(wait)s, ran %(ran)s") % told,
                 timeline(kind, since - task.sent_at, wait, ran, whole),
             ),
-            error_cell(attempt, visible, unfolded=attempt is attempts[0] and task.finished_at is None),
+            error_cell(
+                attempt, visible, unfolded=attempt is attempts[0] and task.finished_at is None
+            ),
             workers[attempt.worker_id],
             attempt.child_pid or NOTHING,
         ]
 
     rows = [row(*pair) for pair in zip(attempts, begun, strict=False)]
-    heads = (_("Attempt"), _("Outcome"), _("Started"), _("Duration"), _("Error"), _("Worker"), _("Process"))
+    heads = (
+        _("Attempt"),
+        _("Outcome"),
+        _("Started"),
+        _("Duration"),
+        _("Error"),
+        _("Worker"),
+        _("Process"),
+    )
     return Table("attempts", _("Attempts"), heads, rows, empty=_("No attempt has finished yet."))
 
 
 def error_cell(attempt: TaskAttempt, visible: bool, *, unfolded: bool) -> SafeString:
     """Return code and place, and if they are ``visible`` the message and the traceback, ``unfolded`` or not."""
-    place = _("%(site)s, line %(line)s") % {"site": attempt.site, "line": attempt.site_line} if attempt.site else ""
+    place = (
+        _("%(site)s, line %(line)s") % {"site": attempt.site, "line": attempt.site_line}
+        if attempt.site
+        else ""
+    )
     message = trace = SafeString("")
     if visible and attempt.error_message:
         message = block(attempt.error_message)
     if visible and attempt.traceback:
         form = "<details{}><summary>{}</summary>{}</details>"
-        trace = format_html(form, SafeString(" open") if unfolded else "", _("Traceback"), frames(attempt.traceback))
+        trace = format_html(
+            form, SafeString(" open") if unfolded else "", _("Traceback"), frames(attempt.traceback)
+        )
     shown = '{} <span class="horsies-quiet">{}</span>{}{}'
     return format_html(shown, attempt.error_code or NOTHING, place, message, trace)
 
@@ -371,7 +459,8 @@ def timeline(
     if whole <= dt.timedelta():
         return ""
     start, middle, end = (
-        round(min(max(part / whole, 0), 1) * 200) for part in (before, before + wait, before + wait + ran)
+        round(min(max(part / whole, 0), 1) * 200)
+        for part in (before, before + wait, before + wait + ran)
     )
     return format_html(
         '<svg class="horsies-timeline horsies-timeline-{}" width="200" height="8" viewBox="0 0 200 8" preserveAspectRatio="none"'

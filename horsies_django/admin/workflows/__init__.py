@@ -87,7 +87,9 @@ def facts(page: Any, request: HttpRequest, run: Any, node: WorkflowNode) -> list
 
     def linked(number: int | None, text: str) -> SafeString | str:
         """Return a link to another node of the run, "" if there is none."""
-        return "" if number is None or number < 0 else node_link(page, request, run.pk, number, text)
+        return (
+            "" if number is None or number < 0 else node_link(page, request, run.pk, number, text)
+        )
 
     on = linked(node.when_node, _("on node %(n)s") % {"n": node.when_node})
     found: list[tuple[str, Any]] = [
@@ -105,7 +107,10 @@ def facts(page: Any, request: HttpRequest, run: Any, node: WorkflowNode) -> list
         (_("Waits for the signal"), node.signal if node.kind != "gate" else ""),
         (_("Key of the signal"), node.signal_key),
         (_("Waits until"), moment(node.due_at, run.read_at)),
-        (_("After the timeout"), AFTER_TIMEOUT.get(node.on_timeout or "") if node.due_at and node.signal else ""),
+        (
+            _("After the timeout"),
+            AFTER_TIMEOUT.get(node.on_timeout or "") if node.due_at and node.signal else "",
+        ),
         (_("Permission to decide"), node.permission),
         (_("Decided by"), node.decided_by),
         (_("Good until"), moment(node.good_until, run.read_at)),
@@ -130,7 +135,9 @@ def join(node: WorkflowNode) -> str:
         "failed": _("runs when all have finished and one failed"),
         "finished": _("runs when all have finished"),
     }
-    return texts.get(node.rule, _("runs even if some did not complete") if node.allow_failed else "")
+    return texts.get(
+        node.rule, _("runs even if some did not complete") if node.allow_failed else ""
+    )
 
 
 def payload_table(node: WorkflowNode) -> Table:
@@ -142,16 +149,24 @@ def payload_table(node: WorkflowNode) -> Table:
     return PAYLOAD_TABLE._replace(rows=found)
 
 
-def reasons(page: Any, request: HttpRequest, run: Any, node: WorkflowNode, visible: bool) -> list[Line] | None:
+def reasons(
+    page: Any, request: HttpRequest, run: Any, node: WorkflowNode, visible: bool
+) -> list[Line] | None:
     """Return why a node does not run, or how it ended; None if finding out timed out."""
     try:
         found = read_bounded(run._state.db, lambda: explain_node(run.pk, node.number), PATIENCE_MS)
     except LookupError:  # deleted meanwhile
         return []
-    return None if found is None else [reason_line(page, request, reason, visible) for reason in found.reasons]
+    return (
+        None
+        if found is None
+        else [reason_line(page, request, reason, visible) for reason in found.reasons]
+    )
 
 
-def neighbours(page: Any, request: HttpRequest, run: Any, titled: tuple[str, str], **of: int) -> Table:
+def neighbours(
+    page: Any, request: HttpRequest, run: Any, titled: tuple[str, str], **of: int
+) -> Table:
     """Return the first nodes at the other end of the edges of a node, which ``titled`` names, with the title."""
     alias, end = run._state.db, titled[0]
     edges = WorkflowEdge.objects.using(alias).filter(workflow_id=run.pk, **of).order_by(end)
@@ -196,14 +211,25 @@ class WorkflowAdminMixin(PicturePageMixin):
         """Set the progress of a run and its links to other rows."""
         run.progress = progress_of(run)
         nodes = node_links(self, request, run, (run.output, run.error_node))
-        run.linked_output, run.linked_failure = (nodes.get(number, NOTHING) for number in (run.output, run.error_node))
+        run.linked_output, run.linked_failure = (
+            nodes.get(number, NOTHING) for number in (run.output, run.error_node)
+        )
         run.linked_parent = NOTHING
         if run.parent_id is not None:
             of = (
-                WorkflowRun.objects.using(run._state.db).filter(pk=run.parent_id).values_list("name", flat=True).first()
+                WorkflowRun.objects.using(run._state.db)
+                .filter(pk=run.parent_id)
+                .values_list("name", flat=True)
+                .first()
             )
             parent = self.link(request, WorkflowRun, run.parent_id, of or str(run.parent_id))
-            node = node_link(self, request, run.parent_id, run.parent_node, _("node %(n)s") % {"n": run.parent_node})
+            node = node_link(
+                self,
+                request,
+                run.parent_id,
+                run.parent_node,
+                _("node %(n)s") % {"n": run.parent_node},
+            )
             run.linked_parent = format_html("{}, {}", parent, node)
         run.linked_before, run.linked_after = (
             NOTHING if id_ is None else self.link(request, WorkflowRun, id_, str(id_))
@@ -212,9 +238,17 @@ class WorkflowAdminMixin(PicturePageMixin):
         run.linked_tasks = tasks_link(self, request, run.pk, None, _("Show")) or NOTHING
 
     def get_fieldsets(self, request: HttpRequest, obj: WorkflowRun | None = None) -> Any:
-        linked = {"shown_parent": "parent_id", "shown_before": "continues", "shown_after": "continued_as"}
-        parent = [field for field, column in linked.items() if getattr(obj, column, None) is not None]
-        failure = (("shown_failure", "shown_error_code"),) if obj is not None and obj.error_code else ()
+        linked = {
+            "shown_parent": "parent_id",
+            "shown_before": "continues",
+            "shown_after": "continued_as",
+        }
+        parent = [
+            field for field, column in linked.items() if getattr(obj, column, None) is not None
+        ]
+        failure = (
+            (("shown_failure", "shown_error_code"),) if obj is not None and obj.error_code else ()
+        )
         visible = self.has_view_payload_permission(request)
         result = "shown_result" if obj is not None and visible else "hidden_payload"
         return (
@@ -237,23 +271,41 @@ class WorkflowAdminMixin(PicturePageMixin):
 
     def get_urls(self) -> list[Any]:
         view = self.view_of(self.node_view)
-        return [path("<path:object_id>/nodes/<int:number>/", view, name=NODE_PAGE), *super().get_urls()]
+        return [
+            path("<path:object_id>/nodes/<int:number>/", view, name=NODE_PAGE),
+            *super().get_urls(),
+        ]
 
     def node_view(self, request: HttpRequest, object_id: str, number: int) -> HttpResponse:
         """Show a node. Raises PermissionDenied."""
         run = self.find_run(request, object_id)
         visible = self.has_view_payload_permission(request)
         hidden = NOT_SHOWN if visible else (*PAYLOAD, *NOT_SHOWN)
-        nodes = None if run is None else WorkflowNode.objects.using(run._state.db).filter(workflow_id=run.pk)
-        node = None if nodes is None or number > LARGEST else nodes.filter(number=number).defer(*hidden).first()
+        nodes = (
+            None
+            if run is None
+            else WorkflowNode.objects.using(run._state.db).filter(workflow_id=run.pk)
+        )
+        node = (
+            None
+            if nodes is None or number > LARGEST
+            else nodes.filter(number=number).defer(*hidden).first()
+        )
         if node is None:
             text = _("There is no node %(number)s in the run “%(run)s”.")
             return self.home(request, text % {"number": number, "run": unquote(object_id)})
         gate = None
         if node.kind == "gate" and node.status == "WAITING":
             urls = {verb: self.url_of(run, verb) for verb in ("approve", "reject")}
-            gate = {**urls, "node": node, "lacked": lacked(request, node), "longest": LONGEST_REASON}
-        skippable = node.finished_at is None and run.finished_at is None and self.may(request, "skip")
+            gate = {
+                **urls,
+                "node": node,
+                "lacked": lacked(request, node),
+                "longest": LONGEST_REASON,
+            }
+        skippable = (
+            node.finished_at is None and run.finished_at is None and self.may(request, "skip")
+        )
         if node.kind == "gate" and lacked(request, node):
             skippable = False
         context = {
@@ -264,27 +316,43 @@ class WorkflowAdminMixin(PicturePageMixin):
             "tables": [
                 Table("facts", _("Node"), (), facts(self, request, run, node)),
                 payload_table(node) if visible else PAYLOAD_TABLE._replace(empty=payload_note()),
-                neighbours(self, request, run, ("upstream", _("Upstream nodes")), downstream=node.number),
-                neighbours(self, request, run, ("downstream", _("Downstream nodes")), upstream=node.number),
+                neighbours(
+                    self, request, run, ("upstream", _("Upstream nodes")), downstream=node.number
+                ),
+                neighbours(
+                    self, request, run, ("downstream", _("Downstream nodes")), upstream=node.number
+                ),
             ],
         }
-        return self.page_of_run(request, run, "node", _("Node %(name)s") % {"name": node.name}, context)
+        return self.page_of_run(
+            request, run, "node", _("Node %(name)s") % {"name": node.name}, context
+        )
 
     @admin.display(description=gettext_lazy("name"))
     def shown_name(self, obj: WorkflowRun) -> SafeString:
         """Return the name, and below it whether the run is a node of another one."""
         if obj.parent_id is None:
             return breakable(obj.name)
-        return format_html('{}<br><span class="horsies-quiet">{}</span>', breakable(obj.name), _("node of another run"))
+        return format_html(
+            '{}<br><span class="horsies-quiet">{}</span>',
+            breakable(obj.name),
+            _("node of another run"),
+        )
 
     @admin.display(description=gettext_lazy("finished"))
     def shown_finished(self, obj: Any) -> SafeString | str:
-        return format_html(_("{} ago"), age(obj.finished_at, obj.read_at)) if obj.finished_at else NOTHING
+        return (
+            format_html(_("{} ago"), age(obj.finished_at, obj.read_at))
+            if obj.finished_at
+            else NOTHING
+        )
 
     shown_status = field("status", gettext_lazy("status"), status_badge)
     shown_key = field("key", gettext_lazy("key"))
     shown_progress = row_field(gettext_lazy("progress"), lambda run: progress_bar(run.progress))
-    shown_sent = row_field(gettext_lazy("sent"), lambda run: format_html(_("{} ago"), age(run.sent_at, run.read_at)))
+    shown_sent = row_field(
+        gettext_lazy("sent"), lambda run: format_html(_("{} ago"), age(run.sent_at, run.read_at))
+    )
     shown_error_code = field("error_code", gettext_lazy("error code"))  # contains no payload
     shown_in_flight = field("max_in_flight", gettext_lazy("tasks in flight at most"), "{:,}".format)
     shown_result = field("result", gettext_lazy("result"), json_block)

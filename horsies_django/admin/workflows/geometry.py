@@ -86,7 +86,9 @@ def bent(edges: list[Edge], layer: dict[int, int], most: int) -> tuple[list[Edge
         last[upstream, style] = max(last[upstream, style], layer[downstream])
     pieces = {(node, style, layer[node]): node for node, style in last}  # that end in a layer
     many, steps, direct = 0, [], []
-    for (node, style), end in sorted(last.items(), key=lambda item: (item[1] - layer[item[0][0]], item[0][0])):
+    for (node, style), end in sorted(
+        last.items(), key=lambda item: (item[1] - layer[item[0][0]], item[0][0])
+    ):
         passed = range(layer[node] + 1, end)
         if many + len(passed) > most:
             break
@@ -126,7 +128,9 @@ def untangle(rows: list[list[int]], steps: Iterable[Edge]) -> None:
             break
         near = above if sweep % 2 == 0 else below
         for row in rows if sweep % 2 == 0 else reversed(rows):
-            row.sort(key=lambda item: fmean([place[other] for other in near[item]] or [place[item]]))
+            row.sort(
+                key=lambda item: fmean([place[other] for other in near[item]] or [place[item]])
+            )
             _number(row, place)
         now = crossings(rows, below, place)
         if now < fewest:
@@ -134,7 +138,9 @@ def untangle(rows: list[list[int]], steps: Iterable[Edge]) -> None:
     rows[:] = best
 
 
-def crossings(rows: Iterable[Collection[int]], below: dict[int, list[int]], place: dict[int, float]) -> int:
+def crossings(
+    rows: Iterable[Collection[int]], below: dict[int, list[int]], place: dict[int, float]
+) -> int:
     """Return how many pairs of steps cross: those whose ends are in another order than their starts."""
     found = 0
     for row in rows:
@@ -185,15 +191,35 @@ def drawn(numbers: Iterable[int], edges: Iterable[Edge]) -> Drawing:
     graph = layered(numbers, edges)
     slots = [_slots(row) for row in graph.rows]
     places = _columns(slots, graph.steps)
-    left = min((places[slot.items[0]] - slot.width / 2 for row in slots for slot in row), default=0) - MARGIN + GAP / 2
-    right = max((places[slot.items[0]] + slot.width / 2 for row in slots for slot in row), default=0) + MARGIN - GAP / 2
+    left = (
+        min((places[slot.items[0]] - slot.width / 2 for row in slots for slot in row), default=0)
+        - MARGIN
+        + GAP / 2
+    )
+    right = (
+        max((places[slot.items[0]] + slot.width / 2 for row in slots for slot in row), default=0)
+        + MARGIN
+        - GAP / 2
+    )
     x = {item: round(place - left) for item, place in places.items()}
     tops, bottoms = _heights(slots, graph, x)
     boxes = [
-        box for row, top in zip(slots, tops, strict=True) for slot in row for box in _boxes(slot, x[slot.items[0]], top)
+        box
+        for row, top in zip(slots, tops, strict=True)
+        for slot in row
+        for box in _boxes(slot, x[slot.items[0]], top)
     ]
-    lines, heads = Pen({box.number: box for box in boxes}, x, tops, bottoms, graph.layer).paths(graph)
-    return Drawing(round(right - left), (bottoms[-1] if bottoms else 0) + MARGIN, len(slots), boxes, lines, heads)
+    lines, heads = Pen({box.number: box for box in boxes}, x, tops, bottoms, graph.layer).paths(
+        graph
+    )
+    return Drawing(
+        round(right - left),
+        (bottoms[-1] if bottoms else 0) + MARGIN,
+        len(slots),
+        boxes,
+        lines,
+        heads,
+    )
 
 
 def _slots(row: list[int]) -> list[Slot]:
@@ -204,7 +230,10 @@ def _slots(row: list[int]) -> list[Slot]:
     columns = max(WIDEST, math.ceil(math.sqrt(len(nodes) * (HEIGHT + ROW_GAP) / (WIDTH + GAP))))
     block = Slot(nodes, columns * (WIDTH + GAP), columns)
     middle = (len(row) + 1) // 2
-    before, after = ([Slot([item], BEND, 0) for item in half if item < 0] for half in (row[:middle], row[middle:]))
+    before, after = (
+        [Slot([item], BEND, 0) for item in half if item < 0]
+        for half in (row[:middle], row[middle:])
+    )
     return [*before, block, *after]
 
 
@@ -228,7 +257,9 @@ def _columns(slots: list[list[Slot]], steps: Iterable[Edge]) -> dict[int, float]
     return x
 
 
-def _place(row: Sequence[Slot], x: dict[int, float], wishes: Sequence[float], weights: Sequence[float]) -> None:
+def _place(
+    row: Sequence[Slot], x: dict[int, float], wishes: Sequence[float], weights: Sequence[float]
+) -> None:
     """Place slots side by side so that the weighted sum of the squared distances to their wishes is the least.
 
     That is an isotonic regression: neighbours that would overlap are pooled, and each pool lies at the mean of its wishes.
@@ -250,14 +281,18 @@ def _place(row: Sequence[Slot], x: dict[int, float], wishes: Sequence[float], we
         x.update(dict.fromkeys(slot.items, place + offset))
 
 
-def _heights(slots: list[list[Slot]], graph: Layers, x: dict[int, int]) -> tuple[list[int], list[int]]:
+def _heights(
+    slots: list[list[Slot]], graph: Layers, x: dict[int, int]
+) -> tuple[list[int], list[int]]:
     """Return the top and the bottom of each layer."""
     sideways = [0] * len(slots)
     for upper, lower, _style in graph.steps:
         sideways[graph.layer[upper]] = max(sideways[graph.layer[upper]], abs(x[upper] - x[lower]))
     tops, bottoms, y = [], [], MARGIN
     for layer, row in enumerate(slots):
-        rows = max((math.ceil(len(slot.items) / slot.columns) for slot in row if slot.columns), default=1)
+        rows = max(
+            (math.ceil(len(slot.items) / slot.columns) for slot in row if slot.columns), default=1
+        )
         tops.append(y)
         bottoms.append(y + rows * (HEIGHT + ROW_GAP) - ROW_GAP)
         y = bottoms[-1] + LAYER_GAP + min(MORE_GAP, sideways[layer] // 16)
@@ -270,7 +305,8 @@ def _boxes(slot: Slot, middle: int, top: int) -> list[Box]:
     left = middle - slot.width // 2 + GAP // 2
     places = ((item, *divmod(place, slot.columns)) for place, item in enumerate(slot.items))
     return [
-        Box(item, left + column * (WIDTH + GAP), top + row * (HEIGHT + ROW_GAP), row) for item, row, column in places
+        Box(item, left + column * (WIDTH + GAP), top + row * (HEIGHT + ROW_GAP), row)
+        for item, row, column in places
     ]
 
 
@@ -278,7 +314,12 @@ class Pen:
     """Draws the lines of a graph. Equal pieces of lines are drawn once."""
 
     def __init__(
-        self, boxes: dict[int, Box], x: dict[int, int], tops: list[int], bottoms: list[int], layer: dict[int, int]
+        self,
+        boxes: dict[int, Box],
+        x: dict[int, int],
+        tops: list[int],
+        bottoms: list[int],
+        layer: dict[int, int],
     ) -> None:
         self.boxes, self.x, self.tops, self.bottoms, self.layer = boxes, x, tops, bottoms, layer
         self.lines: dict[str, dict[str, None]] = defaultdict(dict)
@@ -307,7 +348,9 @@ class Pen:
             self._line(style, f"M{x} {self.tops[self.layer[item]]}V{bottom}")
         elif box.row is not None:
             y, x = box.y + HEIGHT // 2, box.x + WIDTH + SIDE
-            self._line(style, f"M{box.x + WIDTH} {y}H{x - CORNER}Q{x} {y} {x} {y + CORNER}V{bottom}")
+            self._line(
+                style, f"M{box.x + WIDTH} {y}H{x - CORNER}Q{x} {y} {x} {y + CORNER}V{bottom}"
+            )
         return x, bottom
 
     def _enter(self, item: int, style: str, start: int) -> tuple[int, int]:
@@ -316,7 +359,9 @@ class Pen:
         if box is None:
             return x, top
         if box.row is None:
-            x = start if abs(start - x) < 8 else x  # a line that runs less far sideways is drawn straight
+            x = (
+                start if abs(start - x) < 8 else x
+            )  # a line that runs less far sideways is drawn straight
             self.heads[style][f"M{x - 4} {top - 7}h8l-4 7z"] = None
             return x, top - 5
         y, x = box.y + HEIGHT // 2, box.x - SIDE

@@ -24,7 +24,13 @@ from django.utils.translation import gettext_lazy as _
 from horsies_django.admin.base.change_forms import VERBS
 from horsies_django.admin.base.history import OF_WORKFLOWS
 from horsies_django.admin.base.html import NOTHING, SHAPES, parse_id
-from horsies_django.admin.base.readonly import ChosenFilter, NextPageMixin, patiently, read_bounded, refusal
+from horsies_django.admin.base.readonly import (
+    ChosenFilter,
+    NextPageMixin,
+    patiently,
+    read_bounded,
+    refusal,
+)
 from horsies_django.conf import config
 from horsies_django.core.errors import WorkflowError
 from horsies_django.core.kinds import kind_of
@@ -39,11 +45,15 @@ NAMED = 2  # nodes that wait, in a row of the list
 SEARCHED = 1_000  # halted runs and waiting nodes; the number is in a text, too
 COLUMNS = ("name", "key", "status", "sent_at", "finished_at", "error_code", "parent_id")
 HALTED = Q(status="PAUSED") | Q(error_code="COMPENSATION_FAILED")  # the condition of an index
-LOOKED_AT_FIRST: str | Promise = _("Only the newest 1,000 halted runs and the first 1,000 waiting nodes were searched.")
+LOOKED_AT_FIRST: str | Promise = _(
+    "Only the newest 1,000 halted runs and the first 1,000 waiting nodes were searched."
+)
 
 # The number is DEEPEST; it is part of the text so that translators can format it.
 LOOKED_AT_NEWEST: str | Promise = _("Only the newest 100,000 runs were searched.")
-NOT_COUNTED: str | Promise = _("The progress is missing, because counting took longer than three seconds.")
+NOT_COUNTED: str | Promise = _(
+    "The progress is missing, because counting took longer than three seconds."
+)
 
 
 class StatusFilter(ChosenFilter):
@@ -51,7 +61,9 @@ class StatusFilter(ChosenFilter):
 
     title = _("status")
     parameter_name = "status"
-    offered = tuple((status, SHAPES[status][1]) for status in RUN_STATUSES)  # whether or not there are such runs
+    offered = tuple(
+        (status, SHAPES[status][1]) for status in RUN_STATUSES
+    )  # whether or not there are such runs
 
 
 class NameFilter(ChosenFilter):
@@ -101,14 +113,22 @@ class RunListMixin(NextPageMixin):
         term, child = self.query.strip(), self.chosen(ParentFilter)
         if self.chosen(NeedsFilter):
             self.note = LOOKED_AT_FIRST  # the newest that are halted and the first gates, by the indexes of both
-            halted = WorkflowRun.objects.using(runs.db).filter(HALTED, error_code__isnull=False).order_by("-sent_at")
-            waiting = WorkflowNode.objects.using(runs.db).filter(status="WAITING", finished_at__isnull=True)
+            halted = (
+                WorkflowRun.objects.using(runs.db)
+                .filter(HALTED, error_code__isnull=False)
+                .order_by("-sent_at")
+            )
+            waiting = WorkflowNode.objects.using(runs.db).filter(
+                status="WAITING", finished_at__isnull=True
+            )
             first = waiting.order_by("due_at").values_list("workflow_id", "kind")[:SEARCHED]
             gates = [run for run, kind in first if kind == "gate"]
             found = [*halted.values_list("pk", flat=True)[:SEARCHED], *gates]
             return runs.filter(pk__in=found).order_by("-sent_at", "-pk")
         if term and (parse_id(term) or workflows.keyed(runs.db, term)):
-            return runs.order_by("key", "-sent_at", "-pk")  # a few rows, sorted: no index has this order
+            return runs.order_by(
+                "key", "-sent_at", "-pk"
+            )  # a few rows, sorted: no index has this order
         runs, partial = workflows.newest(
             runs,
             status=self.chosen(StatusFilter),
@@ -125,7 +145,9 @@ class RunListMixin(NextPageMixin):
         waiting = WorkflowNode.objects.using(alias).filter(
             workflow_id__in=open_, finished_at__isnull=True, status="WAITING"
         )
-        shown = waiting.order_by("workflow_id", "number").only("workflow_id", "name", "kind", "signal")
+        shown = waiting.order_by("workflow_id", "number").only(
+            "workflow_id", "name", "kind", "signal"
+        )
 
         def read() -> tuple[dict[uuid.UUID, Progress], list[WorkflowNode]]:
             return workflows.progress([row.pk for row in rows]), list(shown[:SEARCHED])
@@ -150,7 +172,11 @@ def waits_for(run: WorkflowRun, nodes: list[WorkflowNode]) -> str:
     if run.finished_at is not None:
         return NOTHING
     if run.status == "PAUSED":
-        return gettext("somebody: a failure paused it") if run.error_code else gettext("somebody: it is paused")
+        return (
+            gettext("somebody: a failure paused it")
+            if run.error_code
+            else gettext("somebody: it is paused")
+        )
     if run.status == "COMPENSATING":
         return gettext("its undos")
     told = []

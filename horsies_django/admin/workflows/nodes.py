@@ -69,7 +69,8 @@ def progress_bar(progress: Progress | None) -> SafeString | str:
         return NOTHING
     done = int(progress.share * 100)
     counts = [
-        _("%(done)s of %(total)s") % {"done": f"{progress.total - progress.open:,}", "total": f"{progress.total:,}"}
+        _("%(done)s of %(total)s")
+        % {"done": f"{progress.total - progress.open:,}", "total": f"{progress.total:,}"}
     ]
     counts += [_("%(n)s failed") % {"n": f"{progress.failed:,}"}] if progress.failed else []
     counts += [_("%(n)s skipped") % {"n": f"{progress.skipped:,}"}] if progress.skipped else []
@@ -91,12 +92,18 @@ def node_table(page: Any, request: HttpRequest, run: Any) -> Table:
     status = status if status in NODE_STATUSES else ""
     first = min(int(start), LARGEST) if re.fullmatch(r"[0-9]{1,19}", start) else 0
     nodes = WorkflowNode.objects.using(alias).filter(workflow_id=run.pk)
-    counted = read_bounded(alias, lambda: dict(nodes.values_list("status").annotate(Count("number"))))
+    counted = read_bounded(
+        alias, lambda: dict(nodes.values_list("status").annotate(Count("number")))
+    )
     of_status: dict[str, Any] = {"status": status} if status else {}
-    of_status |= {"finished_at__isnull": True} if status in UNFINISHED_NODES else {}  # they have an index
+    of_status |= (
+        {"finished_at__isnull": True} if status in UNFINISHED_NODES else {}
+    )  # they have an index
     chosen = nodes.filter(**of_status, number__gte=first).only(*columns).order_by("number")
     found = read_bounded(alias, lambda: list(chosen[: PAGE + 1]))
-    rows = None if found is None else [node_row(page, request, node, visible) for node in found[:PAGE]]
+    rows = (
+        None if found is None else [node_row(page, request, node, visible) for node in found[:PAGE]]
+    )
     note: SafeString | str = ""
     if found and len(found) > PAGE:
         left = ""
@@ -104,7 +111,9 @@ def node_table(page: Any, request: HttpRequest, run: Any) -> Table:
             many = counted.get(status, 0) if status else sum(counted.values())
             left = _("%(shown)s of %(all)s nodes are shown.") % {"shown": PAGE, "all": f"{many:,}"}
         query = urlencode({"nodes": status, "from": found[PAGE].number})
-        note = format_html('{} <a rel="next" href="?{}#horsies-nodes">{} ›</a>', left, query, _("Next"))
+        note = format_html(
+            '{} <a rel="next" href="?{}#horsies-nodes">{} ›</a>', left, query, _("Next")
+        )
     heads = (
         _("Number"), _("Name"), _("Kind"), _("Task"), _("Status"), _("Leads to"), _("Upstream nodes"), _("Elements"), _("Error"),
     )  # fmt: skip
@@ -128,7 +137,10 @@ def choices(counted: dict[str, int] | None, chosen: str) -> SafeString:
     found: list[tuple[Any, ...]] = [("?", "" if chosen else CURRENT, _("All"), every)]
     for status in NODE_STATUSES:
         if counted is None or counted.get(status):
-            mark, count = CURRENT if status == chosen else "", "" if counted is None else f"{counted[status]:,}"
+            mark, count = (
+                CURRENT if status == chosen else "",
+                "" if counted is None else f"{counted[status]:,}",
+            )
             found.append((f"?{urlencode({'nodes': status})}", mark, SHAPES[status][1], count))
     item = '<li><a href="{}#horsies-nodes"{}>{}</a> <span class="horsies-quiet">{}</span></li>'
     return format_html('<ul class="horsies-choices">{}</ul>', format_html_join("", item, found))
@@ -139,13 +151,17 @@ def leads_to(page: Any, request: HttpRequest, node: WorkflowNode) -> SafeString 
     kind = kind_of(node.kind)
     if node.task_id is None:
         mapped = bool(node.total) and not kind.waits
-        return tasks_link(page, request, node.workflow_id, node.number, _("Tasks")) if mapped else ""
+        return (
+            tasks_link(page, request, node.workflow_id, node.number, _("Tasks")) if mapped else ""
+        )
     model, text = (WorkflowRun, _("Run")) if kind.runs else (Task, _("Task"))
     shown = page.link(request, model, node.task_id, text)
     return shown if isinstance(shown, SafeString) else ""
 
 
-def tasks_link(page: Any, request: HttpRequest, run: uuid.UUID, number: int | None, text: str) -> SafeString | str:
+def tasks_link(
+    page: Any, request: HttpRequest, run: uuid.UUID, number: int | None, text: str
+) -> SafeString | str:
     """Return a link to the tasks of a run, or of one node of it; "" if the site or user has no such page."""
     if not page.admin_site.is_registered(Task) or not request.user.has_perm("horsies.view_task"):
         return ""
@@ -164,7 +180,10 @@ def elements(node: WorkflowNode) -> str:
     """Return how many of what is counted, such as the tasks of a map, completed, did not, and are in flight, of all."""
     if node.total is None:
         return NOTHING
-    text = _("%(ok)s of %(total)s completed") % {"ok": f"{node.items_ok:,}", "total": f"{node.total:,}"}
+    text = _("%(ok)s of %(total)s completed") % {
+        "ok": f"{node.items_ok:,}",
+        "total": f"{node.total:,}",
+    }
     text += _(", %(n)s did not") % {"n": f"{node.items_bad:,}"} if node.items_bad else ""
     return text + (_(", %(n)s in flight") % {"n": f"{node.in_flight:,}"} if node.in_flight else "")
 
@@ -175,7 +194,9 @@ def wait_tables(page: Any, request: HttpRequest, run: Any) -> list[Table]:
     waits = WorkflowNode.objects.using(alias).filter(workflow_id=run.pk, signal__isnull=False)
     # First those that wait: no status comes after WAITING in the alphabet.
     gates = waits.filter(kind="gate").only("pk", *SHOWN).order_by("-status", "number")
-    signals = WorkflowSignal.objects.using(alias).filter(workflow_id=run.pk).order_by("-sent_at", "-pk")
+    signals = (
+        WorkflowSignal.objects.using(alias).filter(workflow_id=run.pk).order_by("-sent_at", "-pk")
+    )
     if not visible:
         signals = signals.defer("data")
 
@@ -183,11 +204,16 @@ def wait_tables(page: Any, request: HttpRequest, run: Any) -> list[Table]:
         return (list(gates[: MANY + 1]), list(signals[: MANY + 1])) if waits.exists() else ([], [])
 
     opened, sent = read_bounded(alias, read) or (None, None)
-    tables = (gate_table(page, request, run, opened), signal_table(page, request, run, sent, visible))
+    tables = (
+        gate_table(page, request, run, opened),
+        signal_table(page, request, run, sent, visible),
+    )
     return [table for table in tables if table.rows != []]
 
 
-def gate_table(page: Any, request: HttpRequest, run: Any, found: list[WorkflowNode] | None) -> Table:
+def gate_table(
+    page: Any, request: HttpRequest, run: Any, found: list[WorkflowNode] | None
+) -> Table:
     def row(gate: WorkflowNode) -> list[Any]:
         name = node_link(page, request, run.pk, gate.number, gate.name)
         until, finished = moment(gate.due_at, run.read_at), moment(gate.finished_at, run.read_at)
@@ -200,7 +226,14 @@ def gate_table(page: Any, request: HttpRequest, run: Any, found: list[WorkflowNo
             finished,
         ]
 
-    heads = (_("Name"), _("Status"), _("Permission"), _("Waits until"), _("Decided by"), _("Finished"))
+    heads = (
+        _("Name"),
+        _("Status"),
+        _("Permission"),
+        _("Waits until"),
+        _("Decided by"),
+        _("Finished"),
+    )
     return Table("gates", _("Gates"), heads, *first_rows(found, row))
 
 
@@ -211,16 +244,33 @@ def signal_table(page: Any, request: HttpRequest, run: Any, found: Any, visible:
 
     def row(signal: WorkflowSignal) -> list[Any]:
         taken = takers.get(signal.node, untaken)
-        cells = [signal.name, signal.key or NOTHING, moment(signal.sent_at, run.read_at), signal.actor, taken]
+        cells = [
+            signal.name,
+            signal.key or NOTHING,
+            moment(signal.sent_at, run.read_at),
+            signal.actor,
+            taken,
+        ]
         return [*cells, json_block(signal.data)] if visible else cells
 
-    heads = (_("Name"), _("Key"), _("Sent"), _("By"), _("Taken by"), *([_("Data")] if visible else []))
+    heads = (
+        _("Name"),
+        _("Key"),
+        _("Sent"),
+        _("By"),
+        _("Taken by"),
+        *([_("Data")] if visible else []),
+    )
     return Table("signals", _("Signals"), heads, *first_rows(found, row))
 
 
-def first_rows(found: Sequence[Any] | None, row: Callable[[Any], list[Any]]) -> tuple[list[Any] | None, str]:
+def first_rows(
+    found: Sequence[Any] | None, row: Callable[[Any], list[Any]]
+) -> tuple[list[Any] | None, str]:
     """Return the rows of the first of what was found, and a note if that is not all; None if reading took too long."""
-    return rows_or_none(found and found[:MANY], row), _("There are more.") if found and len(found) > MANY else ""
+    return rows_or_none(found and found[:MANY], row), _("There are more.") if found and len(
+        found
+    ) > MANY else ""
 
 
 def node_links(
@@ -230,7 +280,10 @@ def node_links(
     known = {number for number in numbers if number is not None}
     nodes = WorkflowNode.objects.using(run._state.db).filter(workflow_id=run.pk, number__in=known)
     names = dict(nodes.values_list("number", "name")) if known else {}
-    return {number: node_link(page, request, run.pk, number, names.get(number, str(number))) for number in known}
+    return {
+        number: node_link(page, request, run.pk, number, names.get(number, str(number)))
+        for number in known
+    }
 
 
 class SkipForm(ChangeForm):
@@ -277,12 +330,16 @@ class DecisionForm(ChangeForm):
 
     def apply(self) -> Any:
         """Approve or reject the gate, with the permission of the user."""
-        return super().apply(self.cleaned_data["node"], self.cleaned_data["opening"], user=self.request.user)
+        return super().apply(
+            self.cleaned_data["node"], self.cleaned_data["opening"], user=self.request.user
+        )
 
 
 def lacked(request: HttpRequest, gate: WorkflowNode) -> str:
     """Return the permission that the user lacks to approve and reject a gate, "" if none."""
-    needed = VERBS[OF_WORKFLOWS]["approve"].permissions + ((gate.permission,) if gate.permission else ())
+    needed = VERBS[OF_WORKFLOWS]["approve"].permissions + (
+        (gate.permission,) if gate.permission else ()
+    )
     return next((one for one in needed if not request.user.has_perm(one)), "")
 
 
@@ -293,7 +350,9 @@ class RunPagesMixin(ChangeMixin):
     change_forms: ClassVar = {"skip": SkipForm, "approve": DecisionForm, "reject": DecisionForm}
     guard = staticmethod(patiently)
 
-    def page_of_run(self, request: Any, run: Any, template: str, title: str, context: dict[str, Any]) -> HttpResponse:
+    def page_of_run(
+        self, request: Any, run: Any, template: str, title: str, context: dict[str, Any]
+    ) -> HttpResponse:
         """Return a page below that of a run."""
         url = self.url_of(run)
         crumbs = self.crumbs((url, str(run)), ("", title))

@@ -25,7 +25,13 @@ from django.utils.translation import gettext as _
 from horsies_django.admin.base.html import LAST, node_link, node_url, shape_of, span, status_badge
 from horsies_django.admin.base.readonly import read_bounded
 from horsies_django.admin.workflows.geometry import HEIGHT, WIDTH, Box, Edge, drawn
-from horsies_django.admin.workflows.nodes import RunPagesMixin, lacked, node_table, progress_bar, progress_of
+from horsies_django.admin.workflows.nodes import (
+    RunPagesMixin,
+    lacked,
+    node_table,
+    progress_bar,
+    progress_of,
+)
 from horsies_django.core.kinds import KINDS, TASK, kind_of
 from horsies_django.core.status import NODE_STATUSES, UNFINISHED_NODES
 from horsies_django.models import Task, WorkflowEdge, WorkflowNode, WorkflowRun
@@ -50,7 +56,12 @@ BAR = WIDTH - TEXT_X - 12  # width of the progress of a map
 NAME_ROOM, STATE_ROOM = 100 * BAR / 14.5, 100 * BAR / 11.5
 
 PICTURE_PAGE = "horsies_workflowrun_picture"
-STARTED = ("CLAIMED", "RUNNING", "PAUSED", "COMPENSATING")  # of the task or the child run of a node that is ENQUEUED
+STARTED = (
+    "CLAIMED",
+    "RUNNING",
+    "PAUSED",
+    "COMPENSATING",
+)  # of the task or the child run of a node that is ENQUEUED
 ORDER = tuple(dict.fromkeys((*UNFINISHED_NODES, *STARTED, *NODE_STATUSES)))  # in the legend
 
 
@@ -85,14 +96,20 @@ def read(run: Any) -> Graph | None:
 
 
 def _read(alias: str, run: uuid.UUID) -> Graph:
-    nodes = WorkflowNode.objects.using(alias).filter(workflow_id=run).order_by("number").only(*COLUMNS)
-    edges = WorkflowEdge.objects.using(alias).filter(workflow_id=run).order_by("upstream", "downstream")
+    nodes = (
+        WorkflowNode.objects.using(alias).filter(workflow_id=run).order_by("number").only(*COLUMNS)
+    )
+    edges = (
+        WorkflowEdge.objects.using(alias).filter(workflow_id=run).order_by("upstream", "downstream")
+    )
     ends = edges.values_list("upstream", "downstream")
     graph = Graph(list(nodes[: MOST_NODES + 1]), list(ends[: MOST_EDGES + 1]), {})
     if graph.too_large:
         return graph
     for model, begun, runs in ((Task, "started_at", False), (WorkflowRun, "sent_at", True)):
-        ids = [node.task_id for node in graph.nodes if node.task_id and kind_of(node.kind).runs is runs]
+        ids = [
+            node.task_id for node in graph.nodes if node.task_id and kind_of(node.kind).runs is runs
+        ]
         rows: Any = model._default_manager.using(alias).filter(pk__in=ids)
         found = rows.values_list("pk", "status", begun, "finished_at") if ids else ()
         graph.work.update((pk, Work(*rest)) for pk, *rest in found)
@@ -130,7 +147,11 @@ def width(text: str) -> int:
 
 def cut(text: str, most: float) -> str:
     """Return a text, or its beginning and an ellipsis if it is wider than ``most``."""
-    return text if width(text) <= most else _beginning(text, most - width(ELLIPSIS)).rstrip() + ELLIPSIS
+    return (
+        text
+        if width(text) <= most
+        else _beginning(text, most - width(ELLIPSIS)).rstrip() + ELLIPSIS
+    )
 
 
 def lines(text: str, most: float) -> list[str]:
@@ -157,7 +178,9 @@ def _width(each: str) -> int:
     return WIDE if unicodedata.east_asian_width(each) in "WF" else WIDTHS.get(each, USUAL)
 
 
-def card(node: WorkflowNode, box: Box, work: Work | None, now: dt.datetime, url: str, child: str) -> dict[str, Any]:
+def card(
+    node: WorkflowNode, box: Box, work: Work | None, now: dt.datetime, url: str, child: str
+) -> dict[str, Any]:
     """Return a box with its texts, for the template. ``child`` is the address of the picture of a child run, or ""."""
     status = shown_status(node, work)
     lines_of_name = lines(node.name, NAME_ROOM)
@@ -207,11 +230,17 @@ def label(node: WorkflowNode, status: str, work: Work | None, now: dt.datetime) 
     """Return name, kind, status and the rest in words, such as ``charge, task, completed, took 1.2 s``."""
     parts = [node.name, _(node.kind), str(shape_of(status)[2]).lower()]
     if counted(node):
-        parts.append(_("%(done)s of %(total)s completed") % {"done": f"{node.items_ok:,}", "total": f"{node.total:,}"})
+        parts.append(
+            _("%(done)s of %(total)s completed")
+            % {"done": f"{node.items_ok:,}", "total": f"{node.total:,}"}
+        )
         parts += [_("%(n)s failed") % {"n": f"{node.items_bad:,}"}] if node.items_bad else []
     parts.append(waits(node, now))
     if time := took(work, now):
-        parts.append((_("took %(span)s") if work and work.finished_at else _("for %(span)s")) % {"span": time})
+        parts.append(
+            (_("took %(span)s") if work and work.finished_at else _("for %(span)s"))
+            % {"span": time}
+        )
     parts += [node.error_code] if node.error_code else []
     return ", ".join(part for part in parts if part)
 
@@ -242,7 +271,9 @@ def took(work: Work | None, now: dt.datetime) -> str:
 
 def clock(value: dt.datetime, now: dt.datetime) -> str:
     """Return the time of day, with the date unless it is today's."""
-    local, today = (timezone.localtime(each) if timezone.is_aware(each) else each for each in (value, now))
+    local, today = (
+        timezone.localtime(each) if timezone.is_aware(each) else each for each in (value, now)
+    )
     return f"{local:%H:%M}" if local.date() == today.date() else f"{local:%Y-%m-%d %H:%M}"
 
 
@@ -267,7 +298,9 @@ class PicturePageMixin(RunPagesMixin):
             request.current_app = self.admin_site.name
             return TemplateResponse(request, "admin/horsies/workflowrun/picture_live.html", context)
         title = _("Picture of %(run)s") % {"run": run.name}
-        return self.page_of_run(request, run, "picture", title, {"tools": self.tools(request, run), **context})
+        return self.page_of_run(
+            request, run, "picture", title, {"tools": self.tools(request, run), **context}
+        )
 
     def picture(self, request: HttpRequest, run: Any) -> dict[str, Any]:
         """Return what the templates need to draw a run."""
@@ -291,7 +324,9 @@ class PicturePageMixin(RunPagesMixin):
                 work = graph.work_of(node)
                 if work and kind_of(node.kind).runs:
                     child = self.url_of(WorkflowRun(pk=node.task_id), "picture")
-                cards.append(card(node, box, work, run.read_at, node_url(self, run.pk, box.number), child))
+                cards.append(
+                    card(node, box, work, run.read_at, node_url(self, run.pk, box.number), child)
+                )
             context |= {"drawing": drawing, "cards": cards, "many": f"{len(cards):,}", "size": SIZE}
             context |= {"legend": legend(graph), "shapes": shapes(graph)}
         return context

@@ -38,7 +38,10 @@ def advice(annotation: Any, origin: Any, args: tuple[Any, ...]) -> tuple[str, st
     for test, why, instead in ADVICE:
         if test(cls):
             return why, instead.replace("{inner}", inner or "str")
-    return "cannot be encoded as JSON", "write a dataclass, or send a key with which the task can find it"
+    return (
+        "cannot be encoded as JSON",
+        "write a dataclass, or send a key with which the task can find it",
+    )
 
 
 def _any_of(*classes: Any) -> Callable[[Any], bool]:
@@ -51,7 +54,11 @@ def _below(*classes: type) -> Callable[[Any], bool]:
 
 # The first entry whose condition holds is used.
 ADVICE: list[tuple[Callable[[Any], bool], str, str]] = [
-    (is_model, "is a model, whose row may change before the task runs", "annotate int and send its pk"),
+    (
+        is_model,
+        "is a model, whose row may change before the task runs",
+        "annotate int and send its pk",
+    ),
     (
         _any_of(TaskResult),
         "is a result",
@@ -59,7 +66,11 @@ ADVICE: list[tuple[Callable[[Any], bool], str, str]] = [
     ),
     (_any_of(object), "says nothing about the value", "write Any for any plain JSON value"),
     (_any_of(tuple), "does not say what is in it", "write tuple[int, str], or tuple[Any, ...]"),
-    (lambda cls: isinstance(cls, TypeVar), "stands for a type that is not known here", "write the type itself"),
+    (
+        lambda cls: isinstance(cls, TypeVar),
+        "stands for a type that is not known here",
+        "write the type itself",
+    ),
     (
         lambda cls: hasattr(cls, "parse_obj"),
         "is not a model of pydantic 2",
@@ -68,11 +79,22 @@ ADVICE: list[tuple[Callable[[Any], bool], str, str]] = [
     (_below(os.PathLike), "is a path", "write pathlib.Path"),
     (_below(bytearray, memoryview), "may change", "write bytes"),
     (_any_of(abc.Set, abc.MutableSet), "may be many types", "write set[{inner}]"),
-    (_any_of(abc.Callable), "is code, which cannot be sent", "write str and pass the name of what to call"),
+    (
+        _any_of(abc.Callable),
+        "is code, which cannot be sent",
+        "write str and pass the name of what to call",
+    ),
     (_any_of(type), "is a class, which cannot be sent", "write str and pass its name"),
     (_any_of(abc.Mapping, abc.MutableMapping), "may be many types", "write dict[{inner}]"),
     (
-        _any_of(abc.Sequence, abc.MutableSequence, abc.Iterable, abc.Iterator, abc.Collection, abc.Generator),
+        _any_of(
+            abc.Sequence,
+            abc.MutableSequence,
+            abc.Iterable,
+            abc.Iterator,
+            abc.Collection,
+            abc.Generator,
+        ),
         "may be many types",
         "write list[{inner}] and pass list(...)",
     ),

@@ -34,8 +34,21 @@ from horsies_django.core.codec.models import (
     model_shape,
     pydantic_text_shape,
 )
-from horsies_django.core.codec.objects import Fields, TypedFields, dict_shape, list_shape, row_shape, tuple_shape
-from horsies_django.core.codec.scalars import SCALARS, enum_shape, literal_shape, path_shape, scalar_key
+from horsies_django.core.codec.objects import (
+    Fields,
+    TypedFields,
+    dict_shape,
+    list_shape,
+    row_shape,
+    tuple_shape,
+)
+from horsies_django.core.codec.scalars import (
+    SCALARS,
+    enum_shape,
+    literal_shape,
+    path_shape,
+    scalar_key,
+)
 from horsies_django.core.codec.shapes import ANY, Record, Shape
 from horsies_django.core.codec.unions import clash, union_shape
 from horsies_django.core.errors import TaskDefinitionError
@@ -57,7 +70,10 @@ def shape_of(annotation: Any, where: str) -> Shape:
         compiler.judge_unions()
     except RecursionError:
         raise refused(
-            where, "this type", "is nested too deeply, or defined by itself", "write Any, or a dataclass"
+            where,
+            "this type",
+            "is nested too deeply, or defined by itself",
+            "write Any, or a dataclass",
         ) from None
     return bounded(shape) if compiler.recursive else shape
 
@@ -82,7 +98,9 @@ def bounded(shape: Shape) -> Shape:
 
 def nested(stored: Any) -> list[Any]:
     """Return the lists and objects directly inside plain JSON data."""
-    inside = stored.values() if isinstance(stored, dict) else stored if isinstance(stored, list) else ()
+    inside = (
+        stored.values() if isinstance(stored, dict) else stored if isinstance(stored, list) else ()
+    )
     return [item for item in inside if isinstance(item, dict | list)]
 
 
@@ -109,11 +127,16 @@ class Compiler:
             inner = self.shape(args[0], where)
             return self._by_pydantic(lambda each, _: checked_shape(each, inner), annotation, where)
         # ReadOnly is new in Python 3.13, and typing_extensions has its own before
-        if origin in (Annotated, Final, Required, NotRequired) or getattr(origin, "_name", "") == "ReadOnly":
+        if (
+            origin in (Annotated, Final, Required, NotRequired)
+            or getattr(origin, "_name", "") == "ReadOnly"
+        ):
             return self.shape(args[0], where)
         if origin is Union or origin is UnionType:
             members = [self.shape(arg, where) for arg in args]
-            self._unions.append((members, where, DISCRIMINATE if any(map(is_pydantic, args)) else WRAP))
+            self._unions.append(
+                (members, where, DISCRIMINATE if any(map(is_pydantic, args)) else WRAP)
+            )
             return union_shape(members)
         if origin is Literal:
             return self._literal(args, where)
@@ -136,7 +159,9 @@ class Compiler:
                 return path_shape(cls)
             if issubclass(cls, tuple) and hasattr(cls, "_fields"):
                 hints = field_hints(annotation, cls)
-                return tuple_shape([self.shape(hints.get(each, Any), where) for each in cls._fields], cls)
+                return tuple_shape(
+                    [self.shape(hints.get(each, Any), where) for each in cls._fields], cls
+                )
             if dataclasses.is_dataclass(cls) or is_typeddict(cls):
                 return self._record(annotation, cls, where)
             if is_pydantic_type(cls):
@@ -154,7 +179,9 @@ class Compiler:
                         raise refused(where, pair, why, instead.replace("{pair}", pair))
 
     def _by_pydantic(self, make: Callable[[Any, str], Shape], annotation: Any, where: str) -> Shape:
-        name = name_of(get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation)
+        name = name_of(
+            get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+        )
         try:
             return make(annotation, name)
         except NameError:
@@ -163,18 +190,38 @@ class Compiler:
             raise refused(where, name, "is refused by pydantic", str(error)) from error
 
     def _literal(self, args: tuple[Any, ...], where: str) -> Shape:
-        options = [(arg, plain_scalar(arg.value if isinstance(arg, enum.Enum) else arg, where)) for arg in args]
+        options = [
+            (arg, plain_scalar(arg.value if isinstance(arg, enum.Enum) else arg, where))
+            for arg in args
+        ]
         if len({scalar_key(stored) for _, stored in options}) < len(options):
-            raise refused(where, f"Literal{list(args)}", "has values that are the same in JSON", "keep one of them")
+            raise refused(
+                where,
+                f"Literal{list(args)}",
+                "has values that are the same in JSON",
+                "keep one of them",
+            )
         return literal_shape(options)
 
-    def _container(self, annotation: Any, cls: type[Any], args: tuple[Any, ...], where: str) -> Shape:
+    def _container(
+        self, annotation: Any, cls: type[Any], args: tuple[Any, ...], where: str
+    ) -> Shape:
         if cls is tuple and not args:
-            raise refused(where, "tuple", "does not say what is in it", "write tuple[int, str], or tuple[Any, ...]")
+            raise refused(
+                where,
+                "tuple",
+                "does not say what is in it",
+                "write tuple[int, str], or tuple[Any, ...]",
+            )
         if cls is dict:
             if args and args[0] is not str:
                 instead = f"write dict[str, {name_of(args[1])}], or a list of pairs"
-                raise refused(where, name_of(annotation), "has keys that are not str, as all keys in JSON are", instead)
+                raise refused(
+                    where,
+                    name_of(annotation),
+                    "has keys that are not str, as all keys in JSON are",
+                    instead,
+                )
             return dict_shape(self.shape(args[1], where) if args else ANY)
         if cls is tuple and args[1:] != (Ellipsis,):
             return tuple_shape([self.shape(arg, where) for arg in args])
@@ -184,9 +231,18 @@ class Compiler:
     def _enum(self, cls: type[enum.Enum], where: str) -> Shape:
         if not len(cls) and not issubclass(cls, enum.Flag):
             raise refused(where, cls.__name__, "has no members", "write an Enum with members")
-        shape = enum_shape(cls, lambda value: plain_scalar(value, f"{where}: a member of {cls.__name__}"))
-        if shape.values and len({scalar_key(stored) for stored in shape.values}) < len(shape.values):
-            raise refused(where, cls.__name__, "has members that are the same in JSON", "give each its own value")
+        shape = enum_shape(
+            cls, lambda value: plain_scalar(value, f"{where}: a member of {cls.__name__}")
+        )
+        if shape.values and len({scalar_key(stored) for stored in shape.values}) < len(
+            shape.values
+        ):
+            raise refused(
+                where,
+                cls.__name__,
+                "has members that are the same in JSON",
+                "give each its own value",
+            )
         return shape
 
     def _record(self, annotation: Any, cls: type[Any], where: str) -> Shape:
@@ -198,19 +254,34 @@ class Compiler:
             return dataclasses.replace(
                 known, dump=lambda value: known.dump(value), load=lambda stored: known.load(stored)
             )
-        hints, name, missing = field_hints(annotation, cls), name_of(annotation), dataclasses.MISSING
+        hints, name, missing = (
+            field_hints(annotation, cls),
+            name_of(annotation),
+            dataclasses.MISSING,
+        )
         if is_typeddict(cls):
-            required = {each for each in hints if is_required(hints[each], each in cls.__required_keys__)}
-            fields: Fields = TypedFields(cls, name, Record(frozenset(hints), frozenset(required), {}))
+            required = {
+                each for each in hints if is_required(hints[each], each in cls.__required_keys__)
+            }
+            fields: Fields = TypedFields(
+                cls, name, Record(frozenset(hints), frozenset(required), {})
+            )
         else:
             taken = {field.name: field for field in dataclasses.fields(cls) if field.init}
             refuse_odd_constructor(cls, taken.keys(), where)
             hints = {each: hints[each] for each in taken}
-            required = {each for each, one in taken.items() if one.default is one.default_factory is missing}
+            required = {
+                each for each, one in taken.items() if one.default is one.default_factory is missing
+            }
             fields = Fields(cls, name, Record(frozenset(taken), frozenset(required), {}))
         self._records[annotation] = shape = fields.shape()
         self._open.add(annotation)
-        fields.complete({each: self.shape(hint, f"{where}, field '{each}' of {name}") for each, hint in hints.items()})
+        fields.complete(
+            {
+                each: self.shape(hint, f"{where}, field '{each}' of {name}")
+                for each, hint in hints.items()
+            }
+        )
         self._open.remove(annotation)
         return shape
 
@@ -230,7 +301,9 @@ def field_hints(annotation: Any, cls: type[Any]) -> dict[str, Any]:
     except NameError as error:
         if error.name != cls.__name__:
             raise
-        hints = get_type_hints(cls, localns={cls.__name__: cls}, include_extras=True)  # it refers to itself
+        hints = get_type_hints(
+            cls, localns={cls.__name__: cls}, include_extras=True
+        )  # it refers to itself
     return {name: substituted(hint) for name, hint in hints.items()}
 
 
@@ -252,19 +325,38 @@ def plain_scalar(value: Any, where: str) -> Any:
                 ANY.dump(value)
             except CodecError as error:
                 raise refused(
-                    where, "a value", f"cannot be encoded as JSON ({error.problem})", "give it another"
+                    where,
+                    "a value",
+                    f"cannot be encoded as JSON ({error.problem})",
+                    "give it another",
                 ) from None
             return value if cls is bool else cls(value) if cls is not str else str.__str__(value)
     if value is None:
         return None
-    raise refused(where, "a value", f"is {type(value).__name__}, which JSON cannot hold", "use bool, int, float or str")
+    raise refused(
+        where,
+        "a value",
+        f"is {type(value).__name__}, which JSON cannot hold",
+        "use bool, int, float or str",
+    )
 
 
 def refuse_odd_constructor(cls: type, fields: Set[str], where: str) -> None:
     """Raise UnsupportedType for a dataclass that cannot be created from its fields by name."""
     parameters = inspect.signature(cls).parameters.values()
-    needed = {p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+    needed = {
+        p.name
+        for p in parameters
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    }
     odd = (needed - fields) | (fields - {p.name for p in parameters})
     if odd and not any(p.kind is p.VAR_KEYWORD for p in parameters):
-        why = f"cannot be built from its fields alone, because of {', '.join(map(repr, sorted(odd)))}"
-        raise refused(where, cls.__name__, why, "write a dataclass without InitVar and without its own __init__")
+        why = (
+            f"cannot be built from its fields alone, because of {', '.join(map(repr, sorted(odd)))}"
+        )
+        raise refused(
+            where,
+            cls.__name__,
+            why,
+            "write a dataclass without InitVar and without its own __init__",
+        )

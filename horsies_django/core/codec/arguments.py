@@ -35,10 +35,14 @@ class CallCodec(Compiled):
 
     def __init__(self, function: Callable[..., Any], given: int = 0) -> None:
         super().__init__(function)
-        self.signature = self.signature.replace(parameters=list(self.signature.parameters.values())[given:])
+        self.signature = self.signature.replace(
+            parameters=list(self.signature.parameters.values())[given:]
+        )
         parameters = list(self.signature.parameters.values())
         self.positional_only = [p for p in parameters if p.kind is p.POSITIONAL_ONLY]
-        self.positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        self.positional = [
+            p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        ]
         self.names = frozenset(p.name for p in parameters if p.kind not in STARRED)
         self.optional = frozenset(p.name for p in parameters if p.default is not EMPTY)
         self.takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
@@ -48,7 +52,9 @@ class CallCodec(Compiled):
         """The defaults of parameters as JSON text, as they are stored if they are given: none, unless they have types."""
         return "{}"
 
-    def refuse_misfit(self, args: Sequence[Any], kwargs: Mapping[str, Any], stored: bool = False) -> None:
+    def refuse_misfit(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], stored: bool = False
+    ) -> None:
         """Raise CodecError, worded like Python's TypeError, for a call that does not fit the signature.
 
         Of one that was stored, the name of an unknown argument is data, which no message shows.
@@ -57,7 +63,9 @@ class CallCodec(Compiled):
             self.signature.bind(*args, **kwargs)
         except TypeError as error:
             problem = str(error)
-            if not self.takes_any and (unknown := [name for name in kwargs if name not in self.names]):
+            if not self.takes_any and (
+                unknown := [name for name in kwargs if name not in self.names]
+            ):
                 problem = f"got an unexpected keyword argument {unknown[0]!r}"
                 problem = "was sent an argument that it does not take" if stored else problem
             raise Misbound(self.fit(problem)) from None
@@ -66,13 +74,18 @@ class CallCodec(Compiled):
         name = self.function.__name__
         return f"{name}() {problem}; its signature is {name}{written(self.signature)}"
 
-    def called(self, args: list[Any], kwargs: dict[str, Any], stored: bool = True) -> tuple[list[Any], dict[str, Any]]:
+    def called(
+        self, args: list[Any], kwargs: dict[str, Any], stored: bool = True
+    ) -> tuple[list[Any], dict[str, Any]]:
         """Return a call, without ``args`` one by name, ready for ``function(*args, **kwargs)``. Raises CodecError.
 
         A positional-only argument that was omitted before one that was given gets its default.
         """
         if self.positional_only and not args and not self.takes_any:
-            last = max((place for place, p in enumerate(self.positional_only) if p.name in kwargs), default=-1)
+            last = max(
+                (place for place, p in enumerate(self.positional_only) if p.name in kwargs),
+                default=-1,
+            )
             args, kwargs = [], dict(kwargs)
             for parameter in self.positional_only[: last + 1]:
                 if parameter.name not in kwargs and parameter.default is EMPTY:
@@ -133,7 +146,9 @@ class ArgumentsCodec(CallCodec):
         """Return some arguments as JSON text, checked against their types. Raises CodecError."""
         return write_json(self._converted(self._dumps, given))
 
-    def _converted(self, converts: dict[str, Callable[[Any], Any]], given: Mapping[str, Any]) -> dict[str, Any]:
+    def _converted(
+        self, converts: dict[str, Callable[[Any], Any]], given: Mapping[str, Any]
+    ) -> dict[str, Any]:
         if not self._compiled:
             self._resolve_late()
         made, name = {}, ""
@@ -151,7 +166,9 @@ class ArgumentsCodec(CallCodec):
         """Return the arguments that ``encode`` wrote, ready for ``function(*args, **kwargs)``. Raises CodecError."""
         stored = read_json(text, "arguments")
         if type(stored) is not dict:
-            raise CodecError(f"expected an object, got {type(stored).__name__}", subject="arguments")
+            raise CodecError(
+                f"expected an object, got {type(stored).__name__}", subject="arguments"
+            )
         if not (self._required <= stored.keys() <= self.names):
             self.called([], stored)
         kwargs = self._converted(self._loads, stored)

@@ -23,9 +23,7 @@ from horsies_django.core.codec.signatures import EMPTY, origin_of, signature_of,
 from horsies_django.core.errors import TaskDefinitionError
 
 OWN = "atomic"  # the keyword that a step keeps for itself
-INSTEAD = (
-    "pass a key or plain values; what cannot be passed can be a variable of a function of your own that makes the call"
-)
+INSTEAD = "pass a key or plain values; what cannot be passed can be a variable of a function of your own that makes the call"
 
 R = TypeVar("R")
 
@@ -55,7 +53,9 @@ def signature_or_none(function: Callable[..., Any]) -> inspect.Signature | None:
         return None
 
 
-def digest_of(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+def digest_of(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> str:
     """Return a digest of the arguments of a call, with those that ``functools.partial`` holds.
 
     An argument counts under its name, however it is passed. Raises CodecError for one that cannot be encoded, and TypeError if
@@ -65,12 +65,18 @@ def digest_of(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mappi
         args, kwargs = (*function.args, *args), {**function.keywords, **kwargs}
         function = function.func
     signature = signature_or_none(function)
-    if signature and OWN in signature.parameters and OWN not in signature.bind_partial(*args, **kwargs).arguments:
+    if (
+        signature
+        and OWN in signature.parameters
+        and OWN not in signature.bind_partial(*args, **kwargs).arguments
+    ):
         raise TypeError(
             f"{function.__name__}() has a parameter {OWN!r} of its own, and step() takes a keyword of that name: write "
             f"functools.partial({function.__name__}, {OWN}=...)"
         )
-    bound = {"args": args, **kwargs} if signature is None else signature.bind(*args, **kwargs).arguments
+    bound = (
+        {"args": args, **kwargs} if signature is None else signature.bind(*args, **kwargs).arguments
+    )
     stored = {name: at(name, canonical, value) for name, value in bound.items()}
     return hashlib.sha256(write_json(sorted(stored.items())).encode()).hexdigest()[:32]
 
@@ -114,7 +120,9 @@ def shape_by_annotation(function: Callable[..., Any]) -> Shape:
 
     alone.__annotations__ = {"return": annotation}
     try:
-        hints = typing.get_type_hints(alone, getattr(function, "__globals__", {}), include_extras=True)
+        hints = typing.get_type_hints(
+            alone, getattr(function, "__globals__", {}), include_extras=True
+        )
         return parameter_shape(hints["return"], f"{origin_of(function)}: the return annotation")
     except (NameError, AttributeError) as error:
         raise unresolved(function, error) from error

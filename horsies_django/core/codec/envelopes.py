@@ -25,7 +25,9 @@ class ResultCodec(Compiled):
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
         refuse_unannotated(function, self.signature)
-        self.wraps_result = re.match(r"(\w+\.)*TaskResult\b", str(self.signature.return_annotation)) is not None
+        self.wraps_result = (
+            re.match(r"(\w+\.)*TaskResult\b", str(self.signature.return_annotation)) is not None
+        )
         self._shape: Shape | None = None
 
     def _compile(self, hints: dict[str, Any]) -> None:
@@ -52,7 +54,8 @@ class ResultCodec(Compiled):
     def decode(self, envelope: Mapping[str, Any] | str) -> TaskResult[Any]:
         """Return the result in an envelope. Raises CodecError if it does not fit the current annotation."""
         return of_result(
-            lambda stored: read_outcome(stored, self._made() if "ok" in stored else None), opened(envelope)
+            lambda stored: read_outcome(stored, self._made() if "ok" in stored else None),
+            opened(envelope),
         )
 
     @staticmethod
@@ -82,7 +85,9 @@ def opened(envelope: Mapping[str, Any] | str) -> Mapping[str, Any]:
     """Return an envelope as a mapping with exactly one of ok and err. Raises CodecError."""
     found = read_json(envelope, "result") if isinstance(envelope, str) else envelope
     if not isinstance(found, Mapping) or ("ok" in found) == ("err" in found):
-        raise CodecError('the stored result is neither {"ok": ...} nor {"err": ...}', subject="result")
+        raise CodecError(
+            'the stored result is neither {"ok": ...} nor {"err": ...}', subject="result"
+        )
     return found
 
 
@@ -100,7 +105,11 @@ def encode_error(error: TaskError) -> str:
         exception = {printable(key): printable(value) for key, value in exception.items()}
     elif exception is not None:
         exception = {"repr": shown(exception)}
-    rest = {"error_code": printable(error.error_code), "message": message.lstrip("\n"), "exception": exception}
+    rest = {
+        "error_code": printable(error.error_code),
+        "message": message.lstrip("\n"),
+        "exception": exception,
+    }
     return f'{{"err":{write_json(rest)[:-1]},"data":{data}}}}}'
 
 
@@ -154,7 +163,12 @@ def outcome_shape(item: Shape) -> Shape:
             return {"ok": item.dump(value.ok_value)}
         error = value.err_value
         exception = None if error.exception is None else dict(error.exception)
-        stored = {"error_code": error.error_code, "message": error.message, "data": error.data, "exception": exception}
+        stored = {
+            "error_code": error.error_code,
+            "message": error.message,
+            "data": error.data,
+            "exception": exception,
+        }
         return {"err": ANY.dump(stored)}
 
     def load(stored: Any) -> Any:
@@ -176,4 +190,8 @@ def read_outcome(stored: Any, item: Shape | None) -> TaskResult[Any]:
     if exception is not None and not isinstance(exception, Mapping):
         raise CodecError("the stored exception is not an object", path="exception")
     message = str(error.get("message") or "")
-    return TaskResult(err=TaskError.built_in(error["error_code"], message, data=error.get("data"), exception=exception))
+    return TaskResult(
+        err=TaskError.built_in(
+            error["error_code"], message, data=error.get("data"), exception=exception
+        )
+    )

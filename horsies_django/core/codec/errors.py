@@ -17,7 +17,9 @@ class CodecError(HorsiesError):
     it does but cannot be encoded.
     """
 
-    def __init__(self, problem: str, kind: str = "type", path: str = "", subject: str = "argument") -> None:
+    def __init__(
+        self, problem: str, kind: str = "type", path: str = "", subject: str = "argument"
+    ) -> None:
         super().__init__(problem, kind, path, subject)
         self.problem = problem
         self.kind = kind

@@ -34,7 +34,11 @@ def optional(annotation: Any) -> Any:
 
 def fits(result: Any, parameter: Any) -> bool:
     """Return whether every value of the type ``result`` can be an argument of the type ``parameter``."""
-    if Any in (result, parameter) or result == parameter or (result, parameter) in ((int, float), (bool, int)):
+    if (
+        Any in (result, parameter)
+        or result == parameter
+        or (result, parameter) in ((int, float), (bool, int))
+    ):
         return True
     if is_union(result):
         return all(fits(plain(each), parameter) for each in get_args(result))
@@ -44,7 +48,9 @@ def fits(result: Any, parameter: Any) -> bool:
         return fits(one, other)
     if any((get_origin(each) or each) is not dict for each in (result, parameter)):
         return False
-    return dict in (result, parameter) or fits(plain(get_args(result)[1]), plain(get_args(parameter)[1]))
+    return dict in (result, parameter) or fits(
+        plain(get_args(result)[1]), plain(get_args(parameter)[1])
+    )
 
 
 def is_union(annotation: Any) -> bool:

@@ -19,7 +19,9 @@ PLAIN_TYPES = "None, bool, int, float, str, list or dict"
 
 def too_deep() -> CodecError:
     """Return the error for a value that is nested too deeply."""
-    return CodecError(f"it is nested more than {MAX_DEPTH} levels deep, or contains itself", "value")
+    return CodecError(
+        f"it is nested more than {MAX_DEPTH} levels deep, or contains itself", "value"
+    )
 
 
 def check_text(text: str) -> None:
@@ -31,7 +33,8 @@ def check_text(text: str) -> None:
             text.encode()
         except UnicodeEncodeError as error:
             raise CodecError(
-                f"the text has a lone surrogate (character {error.start}), so it is not valid Unicode", "value"
+                f"the text has a lone surrogate (character {error.start}), so it is not valid Unicode",
+                "value",
             ) from None
 
 
@@ -39,7 +42,8 @@ def check_int(number: int) -> None:
     """Raise CodecError for an int that is too large to be parsed."""
     if not -BIG < number < BIG:
         raise CodecError(
-            f"an int of more than {MAX_DIGITS} digits cannot be encoded as JSON: send it as a str", "value"
+            f"an int of more than {MAX_DIGITS} digits cannot be encoded as JSON: send it as a str",
+            "value",
         )
 
 
@@ -53,7 +57,9 @@ def check_float(number: float) -> None:
 def check_key(key: Any) -> None:
     """Raise CodecError for an invalid key of a JSON object."""
     if not isinstance(key, str):
-        raise CodecError(f"a key is of type {type(key).__name__}; the keys of a JSON object are str")
+        raise CodecError(
+            f"a key is of type {type(key).__name__}; the keys of a JSON object are str"
+        )
     try:
         check_text(key)
     except CodecError as error:
@@ -110,16 +116,22 @@ def plain(value: Any, lenient: bool = False, depth: int = 0) -> Any:
     containers: Any = (Mapping, Sequence) if lenient else (dict, list)
     if not isinstance(value, containers):
         if isinstance(value, tuple):
-            raise CodecError("a tuple would come back as a list: pass a list, or declare tuple[...]")
+            raise CodecError(
+                "a tuple would come back as a list: pass a list, or declare tuple[...]"
+            )
         if lenient and isinstance(value, enum.Enum):
-            raise CodecError(f"{type(value).__name__} is an Enum whose members are neither str nor int: pass its value")
+            raise CodecError(
+                f"{type(value).__name__} is an Enum whose members are neither str nor int: pass its value"
+            )
         raise misfit(f"plain JSON ({PLAIN_TYPES})", value)
     if depth >= MAX_DEPTH:
         raise too_deep()
     if not isinstance(value, Mapping):
         return each_item(value, lambda item: plain(item, lenient, depth + 1))
     if lenient:
-        texts = {decoded(key) if isinstance(key, bytes) else key: item for key, item in value.items()}
+        texts = {
+            decoded(key) if isinstance(key, bytes) else key: item for key, item in value.items()
+        }
         if len(texts) < len(value):
             raise CodecError("two keys are the same in JSON", "value")
         value = texts
@@ -131,13 +143,17 @@ def decoded(value: bytes) -> str:
     try:
         text = value.decode()
     except UnicodeDecodeError:
-        raise CodecError("these bytes are not text in UTF-8: pass a str, for example in base64", "value") from None
+        raise CodecError(
+            "these bytes are not text in UTF-8: pass a str, for example in base64", "value"
+        ) from None
     check_text(text)
     return text
 
 
 # Checked data contain no cycles, so the encoder need not look for them.
-_encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, check_circular=False)
+_encoder = json.JSONEncoder(
+    ensure_ascii=False, separators=(",", ":"), allow_nan=False, check_circular=False
+)
 
 
 def _make_write() -> Callable[[Any], str]:
@@ -148,12 +164,16 @@ def _make_write() -> Callable[[Any], str]:
     make = getattr(json_encoder, "c_make_encoder", None)
     if make is None:
         return _encoder.encode
-    parts = make(None, _encoder.default, json_encoder.encode_basestring, None, ":", ",", False, False, False)
+    parts = make(
+        None, _encoder.default, json_encoder.encode_basestring, None, ":", ",", False, False, False
+    )
     return lambda stored: "".join(parts(stored, 0))
 
 
 _write = _make_write()
-write_text = json_encoder.encode_basestring  # a text as JSON, in a fifth of the time of ``write_json``
+write_text = (
+    json_encoder.encode_basestring
+)  # a text as JSON, in a fifth of the time of ``write_json``
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -22,25 +22,35 @@ MOMENTS = {"date-time": dt.datetime, "date": dt.date, "time": dt.time}  # format
 
 def is_pydantic(annotation: Any) -> bool:
     found: Any = sys.modules.get("pydantic")
-    return hasattr(found, "TypeAdapter") and isinstance(annotation, type) and issubclass(annotation, found.BaseModel)
+    return (
+        hasattr(found, "TypeAdapter")
+        and isinstance(annotation, type)
+        and issubclass(annotation, found.BaseModel)
+    )
 
 
 def has_discriminator(metadata: Iterable[Any]) -> bool:
     """Return whether the metadata of Annotated[...] tells pydantic how to distinguish the members of a union."""
     return any(
-        type(item).__module__.startswith("pydantic.") and getattr(item, "discriminator", None) is not None
+        type(item).__module__.startswith("pydantic.")
+        and getattr(item, "discriminator", None) is not None
         for item in metadata
     )
 
 
 def has_constraints(metadata: Iterable[Any]) -> bool:
     """Return whether the metadata of Annotated[...] contains constraints that pydantic checks, such as Field(gt=0) or Len(1)."""
-    return any(type(item).__module__.partition(".")[0] in ("pydantic", "annotated_types") for item in metadata)
+    return any(
+        type(item).__module__.partition(".")[0] in ("pydantic", "annotated_types")
+        for item in metadata
+    )
 
 
 def is_pydantic_type(cls: type) -> bool:
     """Return whether a class is one of pydantic (as its Url before 2.10), or says how pydantic handles it."""
-    return hasattr(cls, "__get_pydantic_core_schema__") or cls.__module__.startswith("pydantic_core.")
+    return hasattr(cls, "__get_pydantic_core_schema__") or cls.__module__.startswith(
+        "pydantic_core."
+    )
 
 
 def checked_shape(annotation: Any, inner: Shape) -> Shape:
@@ -70,7 +80,9 @@ def pydantic_text_shape(annotation: Any, name: str) -> Shape:
     def dump(value: Any) -> Any:
         stored = ANY.dump(adapter.dump(adapter.check(value)))
         if adapter.load(stored) != value:  # as a secret, which is written as stars
-            raise CodecError(f"this {type(value).__name__} would come back as another {name}", "value")
+            raise CodecError(
+                f"this {type(value).__name__} would come back as another {name}", "value"
+            )
         return stored
 
     return Shape(name, frozenset({str}), lambda value: passes(dump, value), dump, adapter.load)
@@ -95,8 +107,12 @@ def model_shape(annotation: Any, name: str) -> Shape:
         """
         if not isinstance(value, classes):
             raise misfit(name, value)
-        if type(value) not in classes and (added := ", ".join(map(repr, added_fields(value, classes)))):
-            raise CodecError(f"expected {name}, got {type(value).__name__}, whose {added} would be lost")
+        if type(value) not in classes and (
+            added := ", ".join(map(repr, added_fields(value, classes)))
+        ):
+            raise CodecError(
+                f"expected {name}, got {type(value).__name__}, whose {added} would be lost"
+            )
         stored = ANY.dump(adapter.dump(value))
         adapter.load(stored)
         return stored
@@ -124,7 +140,12 @@ def is_object(cls: Any) -> bool:
 
 def added_fields(value: Any, classes: Iterable[type]) -> list[str]:
     """Return the fields that a subclass has in addition."""
-    known = {field for cls in classes if isinstance(value, cls) for field in getattr(cls, "model_fields", ())}
+    known = {
+        field
+        for cls in classes
+        if isinstance(value, cls)
+        for field in getattr(cls, "model_fields", ())
+    }
     return sorted(getattr(type(value), "model_fields", {}).keys() - known)
 
 
@@ -142,11 +163,15 @@ class Adapter:
     def dump(self, value: Any) -> Any:
         """Return what pydantic writes. Raises CodecError."""
         try:
-            return self.adapter.dump_python(value, mode="json", by_alias=True, round_trip=True, warnings=False)
+            return self.adapter.dump_python(
+                value, mode="json", by_alias=True, round_trip=True, warnings=False
+            )
         except RecursionError:
             raise
         except Exception as error:  # serializers are user code
-            raise CodecError(f"{self.name} cannot be written: {type(error).__name__}: {error}", "value") from error
+            raise CodecError(
+                f"{self.name} cannot be written: {type(error).__name__}: {error}", "value"
+            ) from error
 
     def load(self, stored: Any) -> Any:
         """Return what pydantic makes of JSON data. Raises CodecError with the position of the first problem."""
@@ -169,14 +194,22 @@ class Adapter:
         except RecursionError:
             raise
         except self.invalid as error:
-            first, *others = error.errors(include_url=False, include_context=False, include_input=False)
+            first, *others = error.errors(
+                include_url=False, include_context=False, include_input=False
+            )
             more = f" (and {len(others)} more)" if others else ""
             declared = frozenset(properties(self.schema()))
             path = "".join(step(part, declared) for part in first["loc"])
-            problem = "its tag is none of those declared" if first["type"] == "union_tag_invalid" else first["msg"]
+            problem = (
+                "its tag is none of those declared"
+                if first["type"] == "union_tag_invalid"
+                else first["msg"]
+            )
             raise CodecError(f"{self.name} refused it: {problem}{more}", self.kind, path) from error
         except Exception as error:  # validators are user code
-            raise CodecError(f"{self.name} refused it: {type(error).__name__}: {error}", self.kind) from error
+            raise CodecError(
+                f"{self.name} refused it: {type(error).__name__}: {error}", self.kind
+            ) from error
 
 
 def step(part: int | str, declared: Collection[str]) -> str:
@@ -190,5 +223,7 @@ def properties(schema: Any) -> Iterator[str]:
     """Yield the names of the fields in a JSON schema, at every level."""
     if isinstance(schema, dict):
         yield from schema.get("properties", ())
-    for part in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+    for part in (
+        schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ()
+    ):
         yield from properties(part)

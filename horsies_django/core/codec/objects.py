@@ -24,24 +24,35 @@ class Fields:
         self.loads: list[tuple[str, Convert]] = []
 
     def shape(self) -> Shape:
-        return Shape(self.name, frozenset({dict}), self.accepts, self.dump, self.load, record=self.record)
+        return Shape(
+            self.name, frozenset({dict}), self.accepts, self.dump, self.load, record=self.record
+        )
 
     def complete(self, shapes: Mapping[str, Shape]) -> None:
         """Set the shapes of the fields, by name."""
         choices = {
-            field: shape.values for field, shape in shapes.items() if shape.values and field in self.record.required
+            field: shape.values
+            for field, shape in shapes.items()
+            if shape.values and field in self.record.required
         }
         self.record.choices = choices
         self.dumps = [(field, shape.dump) for field, shape in shapes.items()]
         # Fields with few values first: in a union they exclude other classes before nested values are decoded.
-        self.loads = [(field, shapes[field].load) for field in sorted(shapes, key=lambda field: field not in choices)]
+        self.loads = [
+            (field, shapes[field].load)
+            for field in sorted(shapes, key=lambda field: field not in choices)
+        ]
 
     def accepts(self, value: Any) -> bool:
         """Return whether ``value`` is an instance of the class without additional fields."""
         return isinstance(value, self.cls) and (type(value) is self.cls or not self._added(value))
 
     def _added(self, value: Any) -> list[str]:
-        return [field.name for field in dataclasses.fields(value) if field.init and field.name not in self.record.names]
+        return [
+            field.name
+            for field in dataclasses.fields(value)
+            if field.init and field.name not in self.record.names
+        ]
 
     def dump(self, value: Any) -> dict[str, Any]:
         """Return the fields of ``value`` as an object. Raises CodecError."""
@@ -49,13 +60,17 @@ class Fields:
             if not isinstance(value, self.cls):
                 raise misfit(self.name, value)
             if added := ", ".join(map(repr, self._added(value))):
-                raise CodecError(f"expected {self.name}, got {type(value).__name__}, whose {added} would be lost")
+                raise CodecError(
+                    f"expected {self.name}, got {type(value).__name__}, whose {added} would be lost"
+                )
         made = {}
         for field, convert in self.dumps:
             try:
                 part = getattr(value, field)
             except AttributeError:
-                raise CodecError(f"this {self.name} has no value for its field {field!r}", "value") from None
+                raise CodecError(
+                    f"this {self.name} has no value for its field {field!r}", "value"
+                ) from None
             try:
                 made[field] = convert(part)
             except CodecError as error:
@@ -74,11 +89,17 @@ class Fields:
             problem = f"{self.name}() refused the stored fields: {type(error).__name__}: {error}"
             raise CodecError(problem, "value") from error
 
-    def _converted(self, given: dict[Any, Any], converts: list[tuple[str, Convert]], what: str) -> dict[str, Any]:
+    def _converted(
+        self, given: dict[Any, Any], converts: list[tuple[str, Convert]], what: str
+    ) -> dict[str, Any]:
         if unknown := len(given.keys() - self.record.names):  # whose names are data
-            raise CodecError(f"{what} has {unknown} field{'s' * (unknown > 1)} that {self.name} does not have")
+            raise CodecError(
+                f"{what} has {unknown} field{'s' * (unknown > 1)} that {self.name} does not have"
+            )
         if missing := self.record.required - given.keys():
-            raise CodecError(f"{what} has no {', '.join(map(repr, sorted(missing)))}, which {self.name} needs")
+            raise CodecError(
+                f"{what} has no {', '.join(map(repr, sorted(missing)))}, which {self.name} needs"
+            )
         made = {}
         for field, convert in converts:
             if field in given:
@@ -123,7 +144,12 @@ def _uniform(cls: type, each: Callable[[Any, Convert], Any], name: str, item: Sh
         return call
 
     return Shape(
-        name, frozenset({cls}), lambda value: isinstance(value, cls), walk(item.dump), walk(item.load), plain=item.plain
+        name,
+        frozenset({cls}),
+        lambda value: isinstance(value, cls),
+        walk(item.dump),
+        walk(item.load),
+        plain=item.plain,
     )
 
 
@@ -142,7 +168,9 @@ def row_shape(cls: type[Any], item: Shape) -> Shape:
         try:
             return cls(inner.load(stored))
         except TypeError:  # a list in a set
-            raise CodecError(f"the stored list has an element that cannot be in a {cls.__name__}") from None
+            raise CodecError(
+                f"the stored list has an element that cannot be in a {cls.__name__}"
+            ) from None
 
     return Shape(name, frozenset({list}), lambda value: isinstance(value, cls), dump, load)
 

@@ -36,7 +36,9 @@ def named_arguments(stored: Any) -> Any:
 
     The SQL function horsies_named_arguments does the same, and a test compares the two.
     """
-    args, kwargs = (stored.get("args"), stored.get("kwargs")) if isinstance(stored, dict) else (None, None)
+    args, kwargs = (
+        (stored.get("args"), stored.get("kwargs")) if isinstance(stored, dict) else (None, None)
+    )
     if not isinstance(args, list) or not isinstance(kwargs, dict):
         return stored
     names = stored.get("names")
@@ -53,7 +55,9 @@ class PlainArguments(CallCodec):
 
     def __init__(self, function: Callable[..., Any], takes_context: bool = False) -> None:
         super().__init__(function, int(takes_context))
-        self._rest = next((p.name for p in self.signature.parameters.values() if p.kind is p.VAR_POSITIONAL), "")
+        self._rest = next(
+            (p.name for p in self.signature.parameters.values() if p.kind is p.VAR_POSITIONAL), ""
+        )
 
     def resolve(self) -> None:
         """Do nothing: no annotation counts."""
@@ -76,7 +80,9 @@ class PlainArguments(CallCodec):
         Arguments that were put together by name may be those of positional-only parameters.
         """
         stored = read_json(text, "arguments")
-        args, kwargs = (stored.get("args"), stored.get("kwargs")) if type(stored) is dict else (None, None)
+        args, kwargs = (
+            (stored.get("args"), stored.get("kwargs")) if type(stored) is dict else (None, None)
+        )
         if type(args) is not list or type(kwargs) is not dict:
             raise CodecError(
                 'expected {"args": [...], "kwargs": {...}}, as tasks of django.tasks are sent; was it sent by a task with typed '
@@ -88,10 +94,13 @@ class PlainArguments(CallCodec):
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return a call's arguments by name, for a node of a workflow. Raises CodecError if they do not fit the signature."""
         if self.positional_only and self.takes_any:
-            raise Misbound(self.fit("has positional-only parameters beside **, so it cannot be called by name"))
+            raise Misbound(
+                self.fit("has positional-only parameters beside **, so it cannot be called by name")
+            )
         if len(args) > len(self.positional) and self._rest:
             raise Misbound(
-                self.fit(f"gets arguments for *{self._rest}, which have no name: pass one list"), path=self._rest
+                self.fit(f"gets arguments for *{self._rest}, which have no name: pass one list"),
+                path=self._rest,
             )
         given = dict(zip(self.positional, args, strict=False))
         if len(args) > len(self.positional) or not given.keys().isdisjoint(kwargs):
@@ -108,7 +117,9 @@ class PlainArguments(CallCodec):
         """Return a call whose arguments ``encode_values`` wrote. Raises CodecError if they do not fit the signature."""
         stored = read_json(text, "arguments")
         if type(stored) is not dict:
-            raise CodecError(f"expected an object, got {type(stored).__name__}", subject="arguments")
+            raise CodecError(
+                f"expected an object, got {type(stored).__name__}", subject="arguments"
+            )
         return self.called([], stored)
 
     def decode_one(self, name: str, stored: Any) -> Any:

@@ -56,7 +56,9 @@ def _dump_float(value: Any) -> float:
                 return float(value)
         except OverflowError:
             pass
-        raise CodecError("a float cannot hold this int exactly: declare int, or send a float", "value")
+        raise CodecError(
+            "a float cannot hold this int exactly: declare int, or send a float", "value"
+        )
     raise misfit("float", value)
 
 
@@ -79,7 +81,9 @@ def _dump_str(value: Any) -> str:
     raise misfit("str", value)
 
 
-def text_shape(cls: type, write: Callable[[Any], str], read: Callable[[str], Any], barred: type | None = None) -> Shape:
+def text_shape(
+    cls: type, write: Callable[[Any], str], read: Callable[[str], Any], barred: type | None = None
+) -> Shape:
     """Return the shape of a type that is stored as text. ``barred`` is a subclass with a different meaning."""
     name = cls.__name__
 
@@ -96,7 +100,9 @@ def text_shape(cls: type, write: Callable[[Any], str], read: Callable[[str], Any
             raise misfit(f"{name} as text", stored)
         try:
             value = read(stored)
-            if write(value) == stored:  # some constructors accept other formats too: a date as a datetime, "{...}"
+            if (
+                write(value) == stored
+            ):  # some constructors accept other formats too: a date as a datetime, "{...}"
                 return value
         except (ValueError, ArithmeticError, CodecError):
             pass
@@ -108,7 +114,10 @@ def text_shape(cls: type, write: Callable[[Any], str], read: Callable[[str], Any
 def _write_moment(cls: type[dt.datetime] | type[dt.time]) -> Callable[[Any], str]:
     def write(value: Any) -> str:
         if value.tzinfo is not None and value.utcoffset() is None:
-            raise CodecError(f"its time zone gives this {cls.__name__} no offset from UTC: send a datetime", "value")
+            raise CodecError(
+                f"its time zone gives this {cls.__name__} no offset from UTC: send a datetime",
+                "value",
+            )
         return cls.isoformat(value)  # the class's own: a subclass may write another format
 
     return write
@@ -152,15 +161,33 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, float) or _is_int(value)
 
 
-NONE = Shape("None", frozenset({NoneType}), lambda value: value is None, _dump_none, _dump_none, plain=True)
+NONE = Shape(
+    "None", frozenset({NoneType}), lambda value: value is None, _dump_none, _dump_none, plain=True
+)
 BOOL = Shape(
-    "bool", frozenset({bool}), lambda value: isinstance(value, bool), _exactly(bool), _exactly(bool), plain=True
+    "bool",
+    frozenset({bool}),
+    lambda value: isinstance(value, bool),
+    _exactly(bool),
+    _exactly(bool),
+    plain=True,
 )
 INT = Shape("int", frozenset({int}), _is_int, _dump_int, _exactly(int), plain=True)
 FLOAT = Shape("float", frozenset({float, int}), _is_number, _dump_float, _load_float)
-STR = Shape("str", frozenset({str}), lambda value: isinstance(value, str), _dump_str, _exactly(str), plain=True)
+STR = Shape(
+    "str",
+    frozenset({str}),
+    lambda value: isinstance(value, str),
+    _dump_str,
+    _exactly(str),
+    plain=True,
+)
 DURATION = Shape(
-    "timedelta", frozenset({int}), lambda value: isinstance(value, dt.timedelta), _dump_duration, _load_duration
+    "timedelta",
+    frozenset({int}),
+    lambda value: isinstance(value, dt.timedelta),
+    _dump_duration,
+    _load_duration,
 )
 
 SCALARS: dict[Any, Shape] = {
@@ -186,7 +213,12 @@ SCALARS: dict[Any, Shape] = {
     ),
     **{
         cls: text_shape(cls, str, cls)
-        for cls in (ipaddress.IPv4Network, ipaddress.IPv6Network, ipaddress.IPv4Interface, ipaddress.IPv6Interface)
+        for cls in (
+            ipaddress.IPv4Network,
+            ipaddress.IPv6Network,
+            ipaddress.IPv4Interface,
+            ipaddress.IPv6Interface,
+        )
     },
 }
 
@@ -213,7 +245,9 @@ def enum_shape(cls: type[enum.Enum], write: Callable[[Any], Any]) -> Shape:
                     joined = cls(stored)
                     if joined.value == stored:  # early releases of Python 3.11 drop unknown bits
                         return joined
-        raise CodecError(f"the stored {type(stored).__name__} is not the value of any member of {name}")
+        raise CodecError(
+            f"the stored {type(stored).__name__} is not the value of any member of {name}"
+        )
 
     kinds = frozenset(type(stored) for stored in stored_by_member.values())
     if joins or float in kinds:
@@ -230,7 +264,9 @@ def literal_shape(options: Sequence[tuple[Any, Any]]) -> Shape:
     def find(value: Any) -> tuple[Any, Any] | None:
         for option in options:
             wanted = option[0]
-            alike = isinstance(value, type(wanted)) and isinstance(value, bool) == isinstance(wanted, bool)
+            alike = isinstance(value, type(wanted)) and isinstance(value, bool) == isinstance(
+                wanted, bool
+            )
             if alike and value == wanted:
                 return option
         return None

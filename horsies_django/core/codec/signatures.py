@@ -16,7 +16,10 @@ from horsies_django.core.codec.errors import CodecError
 from horsies_django.core.errors import TaskDefinitionError
 
 EMPTY = inspect.Parameter.empty
-STARRED: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+STARRED: dict[Any, str] = {
+    inspect.Parameter.VAR_POSITIONAL: "*",
+    inspect.Parameter.VAR_KEYWORD: "**",
+}
 
 
 class Unresolved(TaskDefinitionError):  # noqa: N818 - the function may be fine
@@ -43,7 +46,9 @@ def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
     except (NameError, AttributeError) as error:
         raise unresolved(function, error) from error
     except Exception as error:  # an annotation may be any expression
-        raise TaskDefinitionError(f"{origin_of(function)}: an annotation cannot be evaluated: {error}") from error
+        raise TaskDefinitionError(
+            f"{origin_of(function)}: an annotation cannot be evaluated: {error}"
+        ) from error
 
 
 def unresolved(function: Callable[..., Any], error: Exception) -> Unresolved:
@@ -65,7 +70,9 @@ def refuse_bad_parameters(function: Callable[..., Any], signature: inspect.Signa
             )
 
 
-def refuse_models(function: Callable[..., Any], signature: inspect.Signature, hints: dict[str, Any]) -> None:
+def refuse_models(
+    function: Callable[..., Any], signature: inspect.Signature, hints: dict[str, Any]
+) -> None:
     """Raise TaskDefinitionError for parameters that take a model instance."""
     for name in signature.parameters:
         if is_model(hints.get(name)):
@@ -77,7 +84,11 @@ def refuse_models(function: Callable[..., Any], signature: inspect.Signature, hi
 
 def refuse_unannotated(function: Callable[..., Any], signature: inspect.Signature) -> None:
     """Raise TaskDefinitionError for all missing annotations, also those of later tasks of the module, which would be next."""
-    missing = {name: _guess(one.default) for name, one in signature.parameters.items() if one.annotation is EMPTY}
+    missing = {
+        name: _guess(one.default)
+        for name, one in signature.parameters.items()
+        if one.annotation is EMPTY
+    }
     if signature.return_annotation is EMPTY:
         missing["return"] = "None"
     if missing:
@@ -89,7 +100,9 @@ def refuse_unannotated(function: Callable[..., Any], signature: inspect.Signatur
 
 
 def _guess(default: Any) -> str:
-    return "int" if default is EMPTY else "int | None" if default is None else type(default).__name__
+    return (
+        "int" if default is EMPTY else "int | None" if default is None else type(default).__name__
+    )
 
 
 def _others_unannotated(function: Callable[..., Any]) -> list[str]:
@@ -98,12 +111,18 @@ def _others_unannotated(function: Callable[..., Any]) -> list[str]:
         tree = ast.parse(inspect.getsource(sys.modules[function.__module__]))
     except (KeyError, OSError, TypeError, SyntaxError):  # a shell has no source
         return []
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    own = next((_decorators(node) for node in functions if node.name == function.__qualname__), set())
+    functions = [
+        node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    own = next(
+        (_decorators(node) for node in functions if node.name == function.__qualname__), set()
+    )
     found = []
     for node in functions:
         arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-        missing = [one.arg for one in arguments if one.annotation is None] + ["return"] * (node.returns is None)
+        missing = [one.arg for one in arguments if one.annotation is None] + ["return"] * (
+            node.returns is None
+        )
         if missing and node.name != function.__qualname__ and own & _decorators(node):
             found.append(f"{node.name} in line {node.lineno}: {', '.join(missing)}")
     return found
@@ -114,7 +133,9 @@ def _decorators(node: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
     return {ast.dump(one.func if isinstance(one, ast.Call) else one) for one in node.decorator_list}
 
 
-def definition(function: Callable[..., Any], signature: inspect.Signature, changed: dict[str, str]) -> str:
+def definition(
+    function: Callable[..., Any], signature: inspect.Signature, changed: dict[str, str]
+) -> str:
     """Return the ``def`` line of ``function`` with some annotations ``changed``, which may include "return"."""
     word = "async def" if inspect.iscoroutinefunction(function) else "def"
     return f"{word} {function.__name__}{written(signature, changed)}:"

@@ -15,8 +15,22 @@ from horsies_django.core.codec.annotations import shape_of
 from horsies_django.core.codec.errors import CodecError
 
 LONGEST = 1_000
-GENERIC: dict[str, Any] = {"list": list, "dict": dict, "tuple": tuple, "set": set, "frozenset": frozenset}
-PLAIN = {"Any": Any, "bool": bool, "int": int, "float": float, "str": str, "bytes": bytes, **GENERIC}
+GENERIC: dict[str, Any] = {
+    "list": list,
+    "dict": dict,
+    "tuple": tuple,
+    "set": set,
+    "frozenset": frozenset,
+}
+PLAIN = {
+    "Any": Any,
+    "bool": bool,
+    "int": int,
+    "float": float,
+    "str": str,
+    "bytes": bytes,
+    **GENERIC,
+}
 
 
 class Unknown(Exception):  # noqa: N818 - not an error: what is unknown is not checked
@@ -101,7 +115,11 @@ def _class(parts: list[str]) -> type:
     for cut in range(len(parts) - 1, 0, -1):
         found: Any = sys.modules.get(".".join(parts[:cut]))
         for part in parts[cut:]:
-            found = getattr(found, "__dict__", {}).get(part) if isinstance(found, type | type(sys)) else None
+            found = (
+                getattr(found, "__dict__", {}).get(part)
+                if isinstance(found, type | type(sys))
+                else None
+            )
         if isinstance(found, type):
             return found
     raise Unknown

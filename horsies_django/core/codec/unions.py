@@ -29,7 +29,9 @@ WORDS: dict[type, str] = {
 def union_shape(members: Sequence[Shape]) -> Shape:
     """Return the shape of a union without clashes. The first member that accepts a value encodes or decodes it."""
     name = " | ".join(member.name for member in members)
-    ordered = sorted(members, key=lambda member: member is FLOAT)  # int before float, which accepts ints too
+    ordered = sorted(
+        members, key=lambda member: member is FLOAT
+    )  # int before float, which accepts ints too
     if len(ordered) == 2 and NONE in ordered:
         return _optional_shape(name, next(member for member in ordered if member is not NONE))
     by_kind: dict[type, list[Shape]] = {}
@@ -49,7 +51,9 @@ def union_shape(members: Sequence[Shape]) -> Shape:
             try:
                 return convert(value)
             except CodecError as error:
-                if worst is None or len(error.path) > len(worst.path):  # the member that got furthest is the likely one
+                if worst is None or len(error.path) > len(
+                    worst.path
+                ):  # the member that got furthest is the likely one
                     worst = error
         raise worst or misfit(name, value)
 
@@ -93,7 +97,9 @@ def clash(one: Shape, other: Shape) -> str | None:
     for few, many in ((one, other), (other, one)):
         if few.values is not None and many.record is None:
             return (
-                "both may be the same JSON value" if any(passes(many.load, stored) for stored in few.values) else None
+                "both may be the same JSON value"
+                if any(passes(many.load, stored) for stored in few.values)
+                else None
             )
     if one.record and other.record:
         return _record_clash(one.record, other.record)

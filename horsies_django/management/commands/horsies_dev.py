@@ -24,7 +24,11 @@ from django.utils.termcolors import colorize
 from horsies_django.worker.child.bootstrap import die_with_parent
 from horsies_django.worker.process.logs import choose_colors, palette_for
 
-SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT") if hasattr(signal, name)]
+SIGNALS = [
+    getattr(signal, name)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
+    if hasattr(signal, name)
+]
 COLORS = {"site": "cyan", "worker": "magenta", "dev": "yellow"}
 WIDTH = max(map(len, COLORS))
 NO_WINDOWS = "the worker does not run on Windows: use WSL or a container, or 'runserver' alone"
@@ -47,7 +51,9 @@ class Program:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=partial(die_with_parent, os.getpid(), signal.SIGTERM),  # there is no other thread yet
+            preexec_fn=partial(
+                die_with_parent, os.getpid(), signal.SIGTERM
+            ),  # there is no other thread yet
         )
 
     def signal(self, number: int) -> None:
@@ -61,7 +67,9 @@ class Together:
     def __init__(self, programs: Sequence[Program], say: Callable[[str, str], None]) -> None:
         self.programs = programs
         self.say = say
-        self.events: SimpleQueue[int | Program] = SimpleQueue()  # signals, and programs that have ended
+        self.events: SimpleQueue[int | Program] = (
+            SimpleQueue()
+        )  # signals, and programs that have ended
         self.running: list[Program] = []
         self.stopping = False
         self.code = 0
@@ -101,7 +109,11 @@ class Together:
             return
         self.stopping, self.code = True, 1
         others = " and ".join(one.name for one in self.running)
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        how = (
+            f"was killed by {signal.Signals(-code).name}"
+            if code < 0
+            else f"ended with exit code {code}"
+        )
         self.say("dev", f"the {name} {how}; ending the {others}" if others else f"the {name} {how}")
         for one in self.running:
             one.signal(signal.SIGTERM)
@@ -146,19 +158,28 @@ class Command(BaseCommand):
         from horsies_django.management.commands import horsies_worker
 
         parser.add_argument(
-            "addrport", nargs="?", help="address and port of the site, as for runserver (127.0.0.1:8000)"
+            "addrport",
+            nargs="?",
+            help="address and port of the site, as for runserver (127.0.0.1:8000)",
         )
         horsies_worker.Command().add_arguments(parser)
 
     def handle(self, **options: Any) -> None:
         if not self._called_from_command_line:
-            raise CommandError("horsies_dev: it runs the command line again, so it works only from there")
+            raise CommandError(
+                "horsies_dev: it runs the command line again, so it works only from there"
+            )
         if options["until_empty"]:
-            raise CommandError("horsies_dev: the worker restarts when code changes, so there is no --until-empty")
+            raise CommandError(
+                "horsies_dev: the worker restarts when code changes, so there is no --until-empty"
+            )
         choose_colors(no_color=options["no_color"], force_color=options["force_color"])
         colored = palette_for(sys.stdout) is not None
         color = "--force-color" if colored else "--no-color"
-        common = [color, *(f"--pythonpath={path}" for path in filter(None, [options["pythonpath"]]))]
+        common = [
+            color,
+            *(f"--pythonpath={path}" for path in filter(None, [options["pythonpath"]])),
+        ]
         manage = get_child_arguments()[: -len(sys.argv[1:])]
         address = [options["addrport"]] if options["addrport"] else []
         given = sys.argv[2:]  # the same, and the options of the worker

@@ -20,13 +20,18 @@ class Command(shared.Command):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
-            "task", metavar="ID", nargs="?", help="the UUID of the task (default: the task that was sent last)"
+            "task",
+            metavar="ID",
+            nargs="?",
+            help="the UUID of the task (default: the task that was sent last)",
         )
         parser.add_argument("--json", action="store_true", help="print JSON")
 
     def handle(self, **options: Any) -> None:
         with refusing("horsies_explain", LookupError, ValueError):
-            last = Task.objects.using(config().database).order_by("-pk").values_list("pk", flat=True)
+            last = (
+                Task.objects.using(config().database).order_by("-pk").values_list("pk", flat=True)
+            )
             if (task := options["task"] or last.first()) is None:
                 raise LookupError("no task has been sent yet")
             found = explain(task)

@@ -46,13 +46,25 @@ class Command(shared.Command):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("names", nargs="*", metavar="NAME", help="import these schedules only (all)")
         parser.add_argument(
-            "--app", metavar="PATH", help="the Celery app, such as shop.celery.app, instead of the settings"
+            "names", nargs="*", metavar="NAME", help="import these schedules only (all)"
         )
-        parser.add_argument("--replace", action="store_true", help="change schedules that exist here and differ")
-        parser.add_argument("--dry-run", action="store_true", help="say what would be done, and change nothing")
-        parser.add_argument("--print", action="store_true", help="print HORSIES['SCHEDULES'] for the settings instead")
+        parser.add_argument(
+            "--app",
+            metavar="PATH",
+            help="the Celery app, such as shop.celery.app, instead of the settings",
+        )
+        parser.add_argument(
+            "--replace", action="store_true", help="change schedules that exist here and differ"
+        )
+        parser.add_argument(
+            "--dry-run", action="store_true", help="say what would be done, and change nothing"
+        )
+        parser.add_argument(
+            "--print",
+            action="store_true",
+            help="print HORSIES['SCHEDULES'] for the settings instead",
+        )
 
     def handle(self, **options: Any) -> None:
         with refusing("horsies_import_beat", ScheduleError):
@@ -60,10 +72,15 @@ class Command(shared.Command):
 
     def run(self, **options: Any) -> None:
         now = timezone.now()
-        found = [translate(entry, now) for entry in chosen(entries(celery_app(options["app"])), options["names"])]
+        found = [
+            translate(entry, now)
+            for entry in chosen(entries(celery_app(options["app"])), options["names"])
+        ]
         if options["print"]:
             declared = {one.entry.name: one.declared for one in found if one.declared is not None}
-            self.stdout.write(f"HORSIES['SCHEDULES'] = {pprint.pformat(declared, width=110, sort_dicts=False)}")
+            self.stdout.write(
+                f"HORSIES['SCHEDULES'] = {pprint.pformat(declared, width=110, sort_dicts=False)}"
+            )
             done = [Done("printed") if one.declared is not None else without(one) for one in found]
         else:
             with transaction.atomic(using=config().database):
@@ -103,7 +120,12 @@ def celery_app(path: str | None) -> Any:
         app = import_string(path.replace(":", "."))
         app.finalize()  # runs the functions that add periodic tasks to it
         app.conf.beat_schedule  # noqa: B018 - so do these
-    except (ImportError, AttributeError, ValueError, TypeError) as error:  # the last two of paths such as ":"
+    except (
+        ImportError,
+        AttributeError,
+        ValueError,
+        TypeError,
+    ) as error:  # the last two of paths such as ":"
         raise CommandError(
             f"horsies_import_beat: --app={path}: {error}. Name a Celery app, such as shop.celery.app"
         ) from error
@@ -157,8 +179,18 @@ def summary(found: Sequence[Translation], done: Sequence[Done], now: dt.datetime
         pattern = one.pattern
         fires, zone = (pattern.in_words, pattern.zone) if pattern else ("-", "-")
         rows.append((one.entry.name, state, fires, zone, one.entry.task))
-    reasons = [f"{one.entry.name}: {why}" for one, (_, whys) in zip(found, done, strict=True) for why in whys]
-    counted = ", ".join(f"{count} {state}" for state, count in Counter(state for state, _ in done).items())
-    lines = [table(("SCHEDULE", "", "FIRES", "ZONE", "TASK"), rows), "\n".join(map(visible, reasons)), f"{counted}."]
+    reasons = [
+        f"{one.entry.name}: {why}"
+        for one, (_, whys) in zip(found, done, strict=True)
+        for why in whys
+    ]
+    counted = ", ".join(
+        f"{count} {state}" for state, count in Counter(state for state, _ in done).items()
+    )
+    lines = [
+        table(("SCHEDULE", "", "FIRES", "ZONE", "TASK"), rows),
+        "\n".join(map(visible, reasons)),
+        f"{counted}.",
+    ]
     lines.append("\n".join(map(visible, twice(found, done, now))))
     return "\n\n".join(filter(None, lines))

@@ -18,13 +18,16 @@ from horsies_django.management.reports import as_json, bounded, moment, page, ta
 from horsies_django.management.shared import actor, add_reason, read_moment, refusing, verbs_of
 from horsies_django.models import Queue
 from horsies_django.monitoring import overview
-from horsies_django.monitoring.overview import OrderedKey, PartitionLoad, PermitHolder, QueueOverview
+from horsies_django.monitoring.overview import (
+    OrderedKey,
+    PartitionLoad,
+    PermitHolder,
+    QueueOverview,
+)
 from horsies_django.store.queues import DECLARED
 
 UNTIL_EXAMPLES = "2h, 30m, 1d12h, or 2030-01-31T18:00+01:00"
-NOT_FOR_LONG = (
-    "This lasts until 'migrate' or 'horsies_queue sync' applies the settings: change HORSIES too, or use 'override'."
-)
+NOT_FOR_LONG = "This lasts until 'migrate' or 'horsies_queue sync' applies the settings: change HORSIES too, or use 'override'."
 
 LIMIT_WORDS = {
     "max_concurrency": "",
@@ -48,7 +51,9 @@ class Command(shared.Command):
         def of_queue(name: str, help_: str) -> ArgumentParser:
             made = verb(name, help_)
             made.add_argument("queue", nargs="?", metavar="QUEUE", help="the name of the queue")
-            made.add_argument("--cluster", action="store_true", help="the whole cluster instead of a queue")
+            made.add_argument(
+                "--cluster", action="store_true", help="the whole cluster instead of a queue"
+            )
             return made
 
         def change(name: str, help_: str) -> ArgumentParser:
@@ -63,7 +68,9 @@ class Command(shared.Command):
         change("pause", "stop starting tasks of a queue; running tasks continue")
         change("resume", "end a pause")
         made = change("override", "replace the declared limits temporarily")
-        made.add_argument("--until", type=until, metavar="WHEN", help=f"when the override ends: {UNTIL_EXAMPLES}")
+        made.add_argument(
+            "--until", type=until, metavar="WHEN", help=f"when the override ends: {UNTIL_EXAMPLES}"
+        )
         add_limits(made)
         change("clear", "remove the override, so that the declared limits apply again")
         made = change("skip", "give up the failed task that stops a key of an ordered queue")
@@ -71,7 +78,9 @@ class Command(shared.Command):
             "--key", type=argument_value, action="append", default=[], metavar="NAME=VALUE",
             help="a value of the key, as JSON, or else as a text: --key account_id=7 --key region=eu",
         )  # fmt: skip
-        made.add_argument("--task", metavar="NAME", help="the name of the task, if the rule is by task")
+        made.add_argument(
+            "--task", metavar="NAME", help="the name of the task, if the rule is by task"
+        )
         verb("sync", "apply the settings to the database, as 'migrate' does")
 
     def handle(self, **options: Any) -> None:
@@ -92,7 +101,11 @@ class Command(shared.Command):
         if not found:
             known = ", ".join(queue.name for queue in overview.queues() if queue.name != CLUSTER)
             raise QueueError(f"there is no queue {name!r} in the database; choose from: {known}")
-        holders, partitions, stopped = overview.permits(name), overview.partitions(name), overview.keys(name)
+        holders, partitions, stopped = (
+            overview.permits(name),
+            overview.partitions(name),
+            overview.keys(name),
+        )
         if options["json"]:
             lists = {"permits": holders, "partitions": partitions, "stopped": stopped}
             self.stdout.write(as_json({"queue": found[0], **lists}))
@@ -102,21 +115,27 @@ class Command(shared.Command):
     def do_set(self, **options: Any) -> None:
         name, columns = target(options), chosen(options, DECLARED)
         if not columns:
-            raise QueueError(f"nothing to change for {name!r}: give a value, such as --max-concurrency 5")
+            raise QueueError(
+                f"nothing to change for {name!r}: give a value, such as --max-concurrency 5"
+            )
         if self.tell(options, queues.change, columns) and not options["json"]:
             self.stdout.write(NOT_FOR_LONG)
 
     def do_override(self, **options: Any) -> None:
         name, limits = target(options), chosen(options, queues.LIMITS)
         if not limits:
-            raise QueueError(f"nothing to change for {name!r}: give a limit, such as --max-concurrency 5")
+            raise QueueError(
+                f"nothing to change for {name!r}: give a limit, such as --max-concurrency 5"
+            )
         if not (options["reason"] or "").strip():
             raise QueueError(f"an override of {name!r} requires --reason TEXT")
         self.tell(options, queues.override, limits, until=options["until"])
 
     def do_skip(self, **options: Any) -> None:
         name, reason = target(options), options["reason"] or ""
-        skipped = queues.skip(name, dict(options["key"]), task=options["task"], actor=actor(), reason=reason)
+        skipped = queues.skip(
+            name, dict(options["key"]), task=options["task"], actor=actor(), reason=reason
+        )
         done = f"Skipped task {skipped}: the next one of its key starts."
         self.stdout.write(as_json({"skipped": skipped}) if options["json"] else done)
 
@@ -124,14 +143,18 @@ class Command(shared.Command):
         before = rows()
         self.print_changes(changes(before, queues.sync(actor=actor())), options)
 
-    def tell(self, options: dict[str, Any], change: Callable[..., list[str]], *given: Any, **how: Any) -> list[str]:
+    def tell(
+        self, options: dict[str, Any], change: Callable[..., list[str]], *given: Any, **how: Any
+    ) -> list[str]:
         """Make a change and print it, and warn about partition limits without a partition rule; return the changed columns."""
         name, before = target(options), rows()
         columns = change(name, *given, actor=actor(), reason=options["reason"], **how)
         self.print_changes(changes(before, {name: columns}), options)
         (queue,) = overview.queues([name])
         parts = [
-            key for key in ("partition_max_concurrency", "partition_local_limit") if queue.effective[key] is not None
+            key
+            for key in ("partition_max_concurrency", "partition_local_limit")
+            if queue.effective[key] is not None
         ]
         if parts and rule(queue.effective) == "none":
             self.stderr.write(
@@ -159,13 +182,19 @@ def add_limits(parser: ArgumentParser) -> None:
         ("partition-max-concurrency", "running tasks of each partition in the whole cluster"),
         ("partition-local-limit", "running tasks of each partition in each worker"),
     ):
-        parser.add_argument(f"--{name}", type=limit, default=argparse.SUPPRESS, metavar="N|none", help=help_)
+        parser.add_argument(
+            f"--{name}", type=limit, default=argparse.SUPPRESS, metavar="N|none", help=help_
+        )
 
 
 def add_columns(parser: ArgumentParser) -> None:
     """Add the options for all declared values."""
     parser.add_argument(
-        "--priority", type=whole, default=argparse.SUPPRESS, metavar="N", help="1 is served first, 100 last"
+        "--priority",
+        type=whole,
+        default=argparse.SUPPRESS,
+        metavar="N",
+        help="1 is served first, 100 last",
     )
     add_limits(parser)
     parser.add_argument(
@@ -186,7 +215,9 @@ def add_columns(parser: ArgumentParser) -> None:
 def target(options: dict[str, Any]) -> str:
     """Return the name of the queue, or of the row of the cluster."""
     if bool(options["queue"]) == options["cluster"]:
-        raise QueueError(f"give either a queue, as in 'horsies_queue {options['verb']} mail', or --cluster")
+        raise QueueError(
+            f"give either a queue, as in 'horsies_queue {options['verb']} mail', or --cluster"
+        )
     return CLUSTER if options["cluster"] else str(options["queue"])
 
 
@@ -198,11 +229,18 @@ def rows() -> dict[str, dict[str, Any]]:
     return {row["name"]: dict(row) for row in Queue.objects.using(config().database).values()}
 
 
-def changes(before: dict[str, dict[str, Any]], changed: dict[str, list[str]]) -> list[dict[str, Any]]:
+def changes(
+    before: dict[str, dict[str, Any]], changed: dict[str, list[str]]
+) -> list[dict[str, Any]]:
     """Return the changed columns of queues, with what they were ``before`` and what they are now."""
     now = rows() if any(changed.values()) else {}
     return [
-        {"queue": name, "column": column, "before": before.get(name, {}).get(column), "after": now[name][column]}
+        {
+            "queue": name,
+            "column": column,
+            "before": before.get(name, {}).get(column),
+            "after": now[name][column],
+        }
         for name, columns in changed.items()
         for column in columns
     ]
@@ -278,7 +316,10 @@ def queue_page(
         rows.append(("paused", f"by {queue.paused_by}, {moment(queue.paused_at)}{why}"))
     everywhere, waiting = queue.name == CLUSTER, bounded(queue.pending, queue.pending_more)
     if not everywhere:
-        rows += [("priority", str(queue.effective["priority"])), ("partitions", rule(queue.effective))]
+        rows += [
+            ("priority", str(queue.effective["priority"])),
+            ("partitions", rule(queue.effective)),
+        ]
     rows += [("running", str(queue.running)), ("claimed", str(queue.claimed)), ("pending", waiting)]
     if not everywhere:
         rows += [("full partitions", str(queue.full_partitions)), ("workers", workers(queue))]
@@ -287,20 +328,34 @@ def queue_page(
         blocks.append(permit_table(holders))
     if partitions:
         headings = ("PARTITION", "RUNNING", "LIMIT", "WAITING")
-        counts = ((p.partition, p.running, p.limit, bounded(p.parked, p.parked_more)) for p in partitions)
+        counts = (
+            (p.partition, p.running, p.limit, bounded(p.parked, p.parked_more)) for p in partitions
+        )
         blocks.append(table(headings, counts))
     if stopped:
         keys = (
-            (one.partition, one.task_id, one.task_name, moment(one.since), bounded(one.behind, one.behind_more))
+            (
+                one.partition,
+                one.task_id,
+                one.task_name,
+                moment(one.since),
+                bounded(one.behind, one.behind_more),
+            )
             for one in stopped
         )
-        blocks += [table(("STOPPED KEY", "BY TASK", "NAME", "SINCE", "BEHIND"), keys), stopped_advice(queue)]
+        blocks += [
+            table(("STOPPED KEY", "BY TASK", "NAME", "SINCE", "BEHIND"), keys),
+            stopped_advice(queue),
+        ]
     return "\n\n".join(blocks)
 
 
 def stopped_advice(queue: QueueOverview) -> str:
     """Return how to let stopped keys go on."""
-    names, task = queue.effective["partition_by_args"], " --task NAME" if queue.effective["partition_by_task"] else ""
+    names, task = (
+        queue.effective["partition_by_args"],
+        " --task NAME" if queue.effective["partition_by_task"] else "",
+    )
     key = "".join(f" --key {name}=VALUE" for name in (["ARGUMENT"] if names == [] else names or ()))
     return (
         "A failed task stops its key until it is retried ('horsies_task retry ID') or skipped "

@@ -37,9 +37,14 @@ class Command(shared.Command):
 
         verb("list", "list the schedules (the default)")
         made = of_schedule("next", "list the next fire times of a schedule, in its zone")
-        made.add_argument("--count", type=whole(1), default=5, metavar="N", help="the number of fire times (5)")
+        made.add_argument(
+            "--count", type=whole(1), default=5, metavar="N", help="the number of fire times (5)"
+        )
         for name, help_ in (
-            ("run-now", "send a schedule's task once, now, enabled or not; its fire times do not change"),
+            (
+                "run-now",
+                "send a schedule's task once, now, enabled or not; its fire times do not change",
+            ),
             ("enable", "let a schedule fire from now on"),
             ("disable", "stop a schedule from firing"),
             ("delete", "delete a schedule that no code declares"),
@@ -53,7 +58,9 @@ class Command(shared.Command):
                 getattr(self, f"do_{verb}")(**options)
             else:
                 change = getattr(schedules, verb)
-                self.tell(verb, change(options["name"], actor=actor(), reason=options["reason"]), options)
+                self.tell(
+                    verb, change(options["name"], actor=actor(), reason=options["reason"]), options
+                )
 
     def do_list(self, **options: Any) -> None:
         found = overview.schedules()
@@ -80,7 +87,9 @@ class Command(shared.Command):
             record, text = {"deleted": name}, f"{name} is deleted."
         else:
             record = {"changed": found}
-            text = f"{name} is {state}." if found else f"Nothing changed: {name} is {state} already."
+            text = (
+                f"{name} is {state}." if found else f"Nothing changed: {name} is {state} already."
+            )
         self.stdout.write(as_json(record) if options["json"] else text)
 
 
@@ -97,7 +106,16 @@ def schedule_table(schedules: Sequence[ScheduleOverview]) -> str:
     """Return a line per schedule, and the errors below it."""
     if not schedules:
         return "There are no schedules: 'horsies_scheduler' writes those of the code to the table when it starts."
-    headings = ("SCHEDULE", "FIRES", "ZONE", "TASK", "STATE", "NEXT FIRE TIME", "LAST FIRE TIME", "LAST TASK")
+    headings = (
+        "SCHEDULE",
+        "FIRES",
+        "ZONE",
+        "TASK",
+        "STATE",
+        "NEXT FIRE TIME",
+        "LAST FIRE TIME",
+        "LAST TASK",
+    )
     rows = (
         (
             one.name, one.in_words or one.pattern, one.zone, one.task, STATES[one.state], wall(one.next_fire_at, one.zone),
@@ -115,7 +133,10 @@ def fire_time_table(pattern: Pattern, fire_times: Sequence[dt.datetime]) -> str:
     if not fire_times:
         return "It will not fire again."
     zone = ZoneInfo(pattern.zone)
-    rows = ((f"{one.astimezone(zone):%a %Y-%m-%d %H:%M:%S %z}", f"{one:%Y-%m-%d %H:%M:%S}") for one in fire_times)
+    rows = (
+        (f"{one.astimezone(zone):%a %Y-%m-%d %H:%M:%S %z}", f"{one:%Y-%m-%d %H:%M:%S}")
+        for one in fire_times
+    )
     return f"{pattern.in_words}, {pattern.zone}\n\n{table((pattern.zone, 'UTC'), rows)}"
 
 

@@ -23,13 +23,15 @@ class Command(shared.Command):
 
     _called_from_command_line: bool  # Django sets it: whether the process ends with this command
 
-    help = (
-        "Send the tasks of schedules at their fire times. Any number may run: each fire time becomes exactly one task."
-    )
+    help = "Send the tasks of schedules at their fire times. Any number may run: each fire time becomes exactly one task."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
-            "--loglevel", type=str.upper, choices=LEVELS, default="INFO", help="level of the log (INFO)"
+            "--loglevel",
+            type=str.upper,
+            choices=LEVELS,
+            default="INFO",
+            help="level of the log (INFO)",
         )
 
     def execute(self, *args: Any, **options: Any) -> None:
@@ -41,7 +43,9 @@ class Command(shared.Command):
             execute(*args, **options)
             return 0
 
-        under_signals_of_scheduler(action, options["loglevel"], ends_process=self._called_from_command_line)
+        under_signals_of_scheduler(
+            action, options["loglevel"], ends_process=self._called_from_command_line
+        )
 
     def handle(self, **options: Any) -> None:
         try:

@@ -56,9 +56,14 @@ class Command(shared.Command):
         except (psycopg.Error, Error) as error:
             said = " ".join(str(error).split())
             raise CommandError(
-                f"horsies_status: the database {alias()!r} {what}: {said}{advice}", returncode=UNKNOWN
+                f"horsies_status: the database {alias()!r} {what}: {said}{advice}",
+                returncode=UNKNOWN,
             ) from error
         wrong = problems(found, max_wait_seconds=options["max_wait"])
-        self.stdout.write(as_json(as_record(found, wrong)) if options["json"] else as_text(found, wrong))
-        if any(problem.severity <= options["fail_on"] for problem in wrong):  # "critical" < "warning"
+        self.stdout.write(
+            as_json(as_record(found, wrong)) if options["json"] else as_text(found, wrong)
+        )
+        if any(
+            problem.severity <= options["fail_on"] for problem in wrong
+        ):  # "critical" < "warning"
             sys.exit(UNHEALTHY)

@@ -22,7 +22,16 @@ from horsies_django.core.status import Status
 from horsies_django.core.texts import amount, close_to, visible
 from horsies_django.management import shared
 from horsies_django.management.reports import as_json, moment, table
-from horsies_django.management.shared import actor, add_reason, ago, duration, read_json, refusing, seconds, whole
+from horsies_django.management.shared import (
+    actor,
+    add_reason,
+    ago,
+    duration,
+    read_json,
+    refusing,
+    seconds,
+    whole,
+)
 from horsies_django.monitoring import overview
 from horsies_django.monitoring.overview import TaskList
 from horsies_django.schedules import arguments_text
@@ -34,7 +43,11 @@ from horsies_django.tasks.options import SendOptions
 
 GIVEN = ("queue", "name", "code", "site", "exception", "since", "until", "worker", "partition")
 OF_MANY = ("retry", "cancel", "redact")
-USUAL = {"retry": Status.FAILED.value, "cancel": Status.PENDING.value, "terminate": Status.RUNNING.value}
+USUAL = {
+    "retry": Status.FAILED.value,
+    "cancel": Status.PENDING.value,
+    "terminate": Status.RUNNING.value,
+}
 
 REASONED = ("cancel", "retry", "copy", "purge")
 CANCELLED = {
@@ -43,14 +56,24 @@ CANCELLED = {
     "FINISHED": "already finished; nothing changed",
 }
 
-LABELS = {"lane": "runs as", "codec": "arguments"}  # where the name of the column needs an explanation
+LABELS = {
+    "lane": "runs as",
+    "codec": "arguments",
+}  # where the name of the column needs an explanation
 
 
 def add_selection(parser: ArgumentParser, verb: str) -> None:
     """Add the options that describe tasks, instead of an id."""
-    statuses = {**selection.VERBS, "list": selection.ENDED | selection.UNFINISHED, "purge": selection.ENDED}
+    statuses = {
+        **selection.VERBS,
+        "list": selection.ENDED | selection.UNFINISHED,
+        "purge": selection.ENDED,
+    }
     usual = f"; {USUAL[verb]} if another one of these options is given" if verb in USUAL else ""
-    helps = {"list": "only tasks of this status", "purge": "with --finished: only tasks of this status"}
+    helps = {
+        "list": "only tasks of this status",
+        "purge": "with --finished: only tasks of this status",
+    }
     text = helps.get(verb, f"instead of ID, all tasks of this status{usual}")
     parser.add_argument("--status", type=str.upper, choices=sorted(statuses[verb]), help=text)
     which = "only" if verb == "list" else "all"
@@ -62,7 +85,11 @@ def add_selection(parser: ArgumentParser, verb: str) -> None:
         "name": ("TEXT", str, "tasks of this name, or whose name has this part"),
         "code": ("CODE", str, "tasks with this error code"),
         "site": ("SITE", str, "tasks that failed here: 'shop/tasks.py in charge'"),
-        "exception": ("CLASS", str, "tasks whose last attempt raised this class: 'builtins.ValueError'"),
+        "exception": (
+            "CLASS",
+            str,
+            "tasks whose last attempt raised this class: 'builtins.ValueError'",
+        ),
         "since": ("WHEN", ago, f"tasks {when} since then: 30m, 2h, 7d, or a datetime"),
         "until": ("WHEN", ago, f"tasks {when} until then"),
         "worker": ("ID", worker_id, "tasks of this worker"),
@@ -87,15 +114,23 @@ def add_act(parser: ArgumentParser, verb: str) -> None:
     if verb == "purge":
         parser.add_argument("--all", action="store_true", help="tasks of all queues and names")
         parser.add_argument(
-            "--finished", action="store_true", help="delete finished tasks; requires --older-than or --until"
+            "--finished",
+            action="store_true",
+            help="delete finished tasks; requires --older-than or --until",
         )
         older = "only tasks sent, or with --finished finished, longer ago: 30m, 7d"
         parser.add_argument("--older-than", metavar="TIME", dest="until", type=before, help=older)
     parser.add_argument(
-        "--dry-run", action="store_true", help="only say how many tasks there are, of which names and codes"
+        "--dry-run",
+        action="store_true",
+        help="only say how many tasks there are, of which names and codes",
     )
     parser.add_argument(
-        "--no-input", "--noinput", action="store_false", dest="interactive", help="do not ask for confirmation"
+        "--no-input",
+        "--noinput",
+        action="store_false",
+        dest="interactive",
+        help="do not ask for confirmation",
     )
 
 
@@ -112,7 +147,9 @@ def worker_id(text: str) -> uuid.UUID:
     try:
         return uuid.UUID(text)
     except ValueError:
-        raise ArgumentTypeError(f"{text!r} is not the id of a worker, as the page of workers shows it") from None
+        raise ArgumentTypeError(
+            f"{text!r} is not the id of a worker, as the page of workers shows it"
+        ) from None
 
 
 def is_of_many(options: Mapping[str, Any]) -> bool:
@@ -135,12 +172,18 @@ def described(options: Mapping[str, Any]) -> dict[str, Any]:
 def purged(options: Mapping[str, Any]) -> str:
     """Return the status of the tasks that a purge concerns. Raises ValueError for options that do not go together."""
     if options["finished"] and options["until"] is None:
-        raise ValueError("--finished deletes tasks with their results: say which, as in --older-than=7d")
+        raise ValueError(
+            "--finished deletes tasks with their results: say which, as in --older-than=7d"
+        )
     if options["status"] and not options["finished"]:
         raise ValueError("--status is for --finished: without it, waiting tasks are cancelled")
-    if options["all"] == any(options[name] is not None for name in GIVEN if name not in ("since", "until")):
+    if options["all"] == any(
+        options[name] is not None for name in GIVEN if name not in ("since", "until")
+    ):
         raise ValueError("give --queue, --name or both, or else --all for the tasks of all queues")
-    return options["status"] or (selection.FINISHED if options["finished"] else Status.PENDING.value)
+    return options["status"] or (
+        selection.FINISHED if options["finished"] else Status.PENDING.value
+    )
 
 
 def told(found: selection.Preview, status: str) -> str:
@@ -158,7 +201,9 @@ def send(name: str, kwargs: str, options: SendOptions) -> TaskHandle[Any]:
     task = find(name)
     given = read_json("--kwargs", kwargs)
     if not isinstance(given, dict):
-        raise ValueError("""--kwargs must be a JSON object of arguments by name, as in '{"user_id": 7}'""")
+        raise ValueError(
+            """--kwargs must be a JSON object of arguments by name, as in '{"user_id": 7}'"""
+        )
     args, by_name = task.arguments.decode(arguments_text(task, given, True))
     return get_handle(send_call(task, options, tuple(args), by_name)[0])
 
@@ -167,8 +212,13 @@ def find(name: str) -> TaskDefinition:
     """Return the task of a name. Raises LookupError, which also says which modules of tasks cannot be imported."""
     if (task := registry.find_or_import(name)) is not None:
         return task
-    failed = [f"; importing {problem.module} failed: {problem.error!r}" for problem in registry.autodiscover()]
-    raise LookupError(f"there is no task named {name!r}{close_to(name, registry.names())}{''.join(failed)}")
+    failed = [
+        f"; importing {problem.module} failed: {problem.error!r}"
+        for problem in registry.autodiscover()
+    ]
+    raise LookupError(
+        f"there is no task named {name!r}{close_to(name, registry.names())}{''.join(failed)}"
+    )
 
 
 def readable_json(value: Any) -> str:
@@ -196,7 +246,12 @@ class Command(shared.Command):
             made: ArgumentParser = verbs.add_parser(name, help=help_, description=help_)
             if task:
                 of_many = name in OF_MANY
-                made.add_argument("task", metavar="ID", nargs="?" if of_many else None, help="the UUID of the task")
+                made.add_argument(
+                    "task",
+                    metavar="ID",
+                    nargs="?" if of_many else None,
+                    help="the UUID of the task",
+                )
                 if of_many:
                     add_act(made, name)
             if name in REASONED:
@@ -204,19 +259,28 @@ class Command(shared.Command):
             return made
 
         made = verb("show", "show a task and its attempts")
-        made.add_argument("--payload", action="store_true", help="also show the result and error messages")
+        made.add_argument(
+            "--payload", action="store_true", help="also show the result and error messages"
+        )
         made.add_argument("--json", action="store_true", help="print JSON")
 
         made = verb("cancel", "cancel waiting tasks, or ask running ones to stop")
         made.add_argument(
-            "--terminate", action="store_true", help="kill the process of a running task that does not stop"
+            "--terminate",
+            action="store_true",
+            help="kill the process of a running task that does not stop",
         )
 
-        verb("retry", "run failed, expired or cancelled tasks again, or make a waiting retry due now")
+        verb(
+            "retry", "run failed, expired or cancelled tasks again, or make a waiting retry due now"
+        )
 
         verb("copy", "send a finished task once more, under a new id")
 
-        made = verb("redact", "permanently remove the arguments, the results and all messages of finished tasks")
+        made = verb(
+            "redact",
+            "permanently remove the arguments, the results and all messages of finished tasks",
+        )
         made.add_argument(
             "--reason",
             metavar="TEXT",
@@ -225,9 +289,19 @@ class Command(shared.Command):
         )
         made = verb("list", "list tasks, the newest first", task=False)
         add_selection(made, "list")
-        made.add_argument("--limit", metavar="N", type=whole(1), default=50, help="the largest number of tasks (50)")
+        made.add_argument(
+            "--limit",
+            metavar="N",
+            type=whole(1),
+            default=50,
+            help="the largest number of tasks (50)",
+        )
 
-        made = verb("purge", "cancel all waiting tasks, or delete all finished ones, of a queue or name", task=False)
+        made = verb(
+            "purge",
+            "cancel all waiting tasks, or delete all finished ones, of a queue or name",
+            task=False,
+        )
         add_act(made, "purge")
         add_send(verb("send", "send a task", task=False))
 
@@ -248,7 +322,9 @@ class Command(shared.Command):
 
     def do_cancel(self, **options: Any) -> None:
         id_ = get_handle(options["task"]).task_id
-        verdicts = operations.cancel([id_], terminate=options["terminate"], actor=actor(), reason=options["reason"])
+        verdicts = operations.cancel(
+            [id_], terminate=options["terminate"], actor=actor(), reason=options["reason"]
+        )
         if id_ not in verdicts:
             raise LookupError(f"there is no task {id_}")
         self.stdout.write(f"{id_}: {CANCELLED[verdicts[id_]]}")
@@ -266,20 +342,30 @@ class Command(shared.Command):
     def do_redact(self, **options: Any) -> None:
         done = redaction.redact(options["task"], actor=actor(), reason=options["reason"])
         self.stdout.write(
-            f"Task {options['task']} is redacted." if done else "Nothing changed: it is already redacted."
+            f"Task {options['task']} is redacted."
+            if done
+            else "Nothing changed: it is already redacted."
         )
 
     def do_list(self, **options: Any) -> None:
-        found = overview.tasks(selection.described(options["status"], **described(options)), options["limit"])
+        found = overview.tasks(
+            selection.described(options["status"], **described(options)), options["limit"]
+        )
         self.stdout.write(as_json(found.tasks) if options["json"] else task_table(found))
         if found.partial:
             self.stderr.write("Only the newest 30,000 tasks were searched.")
 
     def do_send(self, **options: Any) -> None:
         chosen = {name: options[name] for name in ("queue", "priority", "delay")}
-        handle = send(options["name"], options["kwargs"], SendOptions(**chosen, good_until=options["good_for"]))
+        handle = send(
+            options["name"],
+            options["kwargs"],
+            SendOptions(**chosen, good_until=options["good_for"]),
+        )
         if not options["wait"]:
-            self.stdout.write(as_json({"id": handle.task_id}) if options["json"] else str(handle.task_id))
+            self.stdout.write(
+                as_json({"id": handle.task_id}) if options["json"] else str(handle.task_id)
+            )
             return
         if not options["json"]:
             self.stdout.write(str(handle.task_id))
@@ -299,7 +385,9 @@ class Command(shared.Command):
         verb = "terminate" if options.get("terminate") else options["verb"]
         status = purged(options) if verb == "purge" else options["status"] or USUAL.get(verb)
         if status is None:
-            raise ValueError(f"{verb} needs --status, one of {', '.join(sorted(selection.VERBS[verb]))}")
+            raise ValueError(
+                f"{verb} needs --status, one of {', '.join(sorted(selection.VERBS[verb]))}"
+            )
         chosen = selection.matching(status, **described(options))
         found = selection.preview(chosen)
         if not options["json"]:
@@ -313,15 +401,21 @@ class Command(shared.Command):
         verdicts: Counter[str] = Counter()
         if found.many and not options["dry_run"]:
             asked = ("delete" if options["finished"] else "cancel") if verb == "purge" else verb
-            self.confirm(f"{asked.capitalize()} {'all' if found.more else f'{found.many:,}'}?", options["interactive"])
+            self.confirm(
+                f"{asked.capitalize()} {'all' if found.more else f'{found.many:,}'}?",
+                options["interactive"],
+            )
             how = {"actor": actor(), "reason": options["reason"], "spread": options.get("spread")}
             for step in selection.act_on_all(chosen, verb, **how):
                 verdicts.update(step.verdicts)
         if options["json"]:
-            self.stdout.write(as_json({"matched": found.many, "more": found.more, "verdicts": dict(verdicts)}))
+            self.stdout.write(
+                as_json({"matched": found.many, "more": found.more, "verdicts": dict(verdicts)})
+            )
         elif not options["dry_run"]:
             self.stdout.write(
-                ", ".join(f"{many:,} {verdict}" for verdict, many in verdicts.most_common()) or "Nothing changed."
+                ", ".join(f"{many:,} {verdict}" for verdict, many in verdicts.most_common())
+                or "Nothing changed."
             )
 
     def confirm(self, question: str, interactive: bool) -> None:
@@ -329,22 +423,41 @@ class Command(shared.Command):
         if not interactive:
             return
         if not sys.stdin.isatty():
-            raise CommandError("horsies_task: nothing was changed: there is nobody to ask; add --no-input")
+            raise CommandError(
+                "horsies_task: nothing was changed: there is nobody to ask; add --no-input"
+            )
         if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
             raise CommandError("horsies_task: nothing was changed")
 
 
 def add_send(parser: ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the name of the task, such as shop.tasks.welcome")
-    parser.add_argument("--kwargs", metavar="JSON", default="{}", help="""its arguments by name: '{"user_id": 7}'""")
-    parser.add_argument("--queue", metavar="QUEUE", help="the queue, instead of that of the task")
-    parser.add_argument("--priority", metavar="N", type=int, help="the priority, instead of that of the task")
-    parser.add_argument("--delay", metavar="TIME", type=duration, help="run it after this time: 30s, 2h, 7d")
-    parser.add_argument("--good-for", metavar="TIME", type=duration, help="do not start it later than after this time")
     parser.add_argument(
-        "--wait", action="store_true", help="wait for the task and print its result; exit with 1 if it failed"
+        "name", metavar="NAME", help="the name of the task, such as shop.tasks.welcome"
     )
-    parser.add_argument("--timeout", metavar="SECONDS", type=seconds, help="wait no longer (default: without limit)")
+    parser.add_argument(
+        "--kwargs", metavar="JSON", default="{}", help="""its arguments by name: '{"user_id": 7}'"""
+    )
+    parser.add_argument("--queue", metavar="QUEUE", help="the queue, instead of that of the task")
+    parser.add_argument(
+        "--priority", metavar="N", type=int, help="the priority, instead of that of the task"
+    )
+    parser.add_argument(
+        "--delay", metavar="TIME", type=duration, help="run it after this time: 30s, 2h, 7d"
+    )
+    parser.add_argument(
+        "--good-for",
+        metavar="TIME",
+        type=duration,
+        help="do not start it later than after this time",
+    )
+    parser.add_argument(
+        "--wait",
+        action="store_true",
+        help="wait for the task and print its result; exit with 1 if it failed",
+    )
+    parser.add_argument(
+        "--timeout", metavar="SECONDS", type=seconds, help="wait no longer (default: without limit)"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -352,10 +465,14 @@ def task_text(info: TaskInfo, payload: bool, copies: Sequence[uuid.UUID]) -> str
     """Return a task line by line, followed by its copies and attempts; the payload only if ``payload``."""
     known = {**facts(info, payload), "priority": shown_priority(info.priority, info.codec)}
     given = {name: value for name, value in known.items() if value not in (None, "")}
-    lines = [f"{LABELS.get(name, name):<14}{visible(shown(value))}" for name, value in given.items()]
+    lines = [
+        f"{LABELS.get(name, name):<14}{visible(shown(value))}" for name, value in given.items()
+    ]
     lines += [f"{'run again as':<14}{copy}" for copy in copies]
     for attempt in info.attempts:
-        message = f": {indented(attempt.error_message)}" if payload and attempt.error_message else ""
+        message = (
+            f": {indented(attempt.error_message)}" if payload and attempt.error_message else ""
+        )
         end = f" {visible(attempt.error_code)}{message}" if attempt.error_code or message else ""
         again = ", retried" if attempt.will_retry else ""
         seconds = (attempt.finished_at - attempt.started_at).total_seconds()
@@ -375,7 +492,8 @@ def indented(text: str) -> str:
 def task_json(info: TaskInfo, payload: bool, copies: Sequence[uuid.UUID]) -> str:
     hidden = () if payload else ("error_message", "exception_class", "traceback")
     attempts = [
-        {name: value for name, value in attempt._asdict().items() if name not in hidden} for attempt in info.attempts
+        {name: value for name, value in attempt._asdict().items() if name not in hidden}
+        for attempt in info.attempts
     ]
     found = {**facts(info, payload), "copies": copies, "attempts": attempts}
     return json.dumps(found, default=str, indent=2)
@@ -391,7 +509,9 @@ def shown(value: Any) -> Any:
     """Return a datetime as text, and any other value unchanged."""
     if not hasattr(value, "utcoffset"):
         return value
-    return (timezone.localtime(value) if timezone.is_aware(value) else value).isoformat(" ", "milliseconds")
+    return (timezone.localtime(value) if timezone.is_aware(value) else value).isoformat(
+        " ", "milliseconds"
+    )
 
 
 def task_table(found: TaskList) -> str:

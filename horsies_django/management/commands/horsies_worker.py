@@ -44,7 +44,10 @@ from horsies_django.worker.process.shutdown import Shutdown, take
 
 logger = logging.getLogger("horsies.worker")
 
-FINAL = (0, 2)  # exit codes of a worker that ended in order, or whose options are wrong: no change of the code helps
+FINAL = (
+    0,
+    2,
+)  # exit codes of a worker that ended in order, or whose options are wrong: no change of the code helps
 INNER = "HORSIES_RELOADED"  # the environment variable that tells the worker that it is one
 INSTALLED = {"site-packages", "dist-packages"}
 
@@ -62,13 +65,27 @@ class Command(shared.Command):
             "--processes", type=whole(0),
             help="number of child processes (default: the usable CPUs); 0 runs tasks in the worker process itself",
         )  # fmt: skip
-        number("--threads", type=whole(1), default=1, help="running sync tasks per process (default: 1)")
-        number("--async-concurrency", type=whole(1), default=100, help="running async tasks per process (default: 100)")
+        number(
+            "--threads",
+            type=whole(1),
+            default=1,
+            help="running sync tasks per process (default: 1)",
+        )
+        number(
+            "--async-concurrency",
+            type=whole(1),
+            default=100,
+            help="running async tasks per process (default: 100)",
+        )
         parser.add_argument(
             "--queues", action="append", metavar="A,B", help="queues to serve, comma-separated; may be repeated (default: all)"
         )  # fmt: skip
         parser.add_argument(
-            "--loglevel", type=str.upper, choices=LEVELS, default="INFO", help="log level (default: INFO)"
+            "--loglevel",
+            type=str.upper,
+            choices=LEVELS,
+            default="INFO",
+            help="log level (default: INFO)",
         )
         number(
             "--max-claim-batch", type=whole(0), default=0,
@@ -106,14 +123,19 @@ class Command(shared.Command):
             help="how children start: forks of what the worker has loaded, or new interpreters",
         )  # fmt: skip
         parser.add_argument(
-            "--with-scheduler", action="store_true", help="also send the tasks of schedules, as horsies_scheduler does"
+            "--with-scheduler",
+            action="store_true",
+            help="also send the tasks of schedules, as horsies_scheduler does",
         )
         parser.add_argument(
             "--health-port", type=port, metavar="PORT",
             help="answer GET /live and /ready on this port (default: no port); 0 chooses a free one",
         )  # fmt: skip
         parser.add_argument(
-            "--health-host", default="127.0.0.1", metavar="HOST", help="address of that port (default: 127.0.0.1)"
+            "--health-host",
+            default="127.0.0.1",
+            metavar="HOST",
+            help="address of that port (default: 127.0.0.1)",
         )
 
     def execute(self, *args: Any, **options: Any) -> None:
@@ -135,9 +157,13 @@ class Command(shared.Command):
     def supervise(self, options: dict[str, Any]) -> None:
         """Run the worker in a process of its own, which is started again when code changes."""
         if not self._called_from_command_line:
-            raise CommandError("horsies_worker: --reload runs the command line again, so it works only from there")
+            raise CommandError(
+                "horsies_worker: --reload runs the command line again, so it works only from there"
+            )
         if options["until_empty"]:
-            raise CommandError("horsies_worker: --reload does not end, so it does not go with --until-empty")
+            raise CommandError(
+                "horsies_worker: --reload does not end, so it does not go with --until-empty"
+            )
         configure_logging(options["loglevel"])
         if code := OuterProcess().run():
             sys.exit(code)
@@ -147,11 +173,17 @@ class Command(shared.Command):
         if self._called_from_command_line and options["processes"] == 0:
             outlive_output()  # tasks print here
         try:
-            names = (name.strip() for part in options["queues"] or [] for name in part.split(","))  # --queues=a,b
-            code = work(self.stopping, **{**chosen, "queues": list(dict.fromkeys(filter(None, names)))})
+            names = (
+                name.strip() for part in options["queues"] or [] for name in part.split(",")
+            )  # --queues=a,b
+            code = work(
+                self.stopping, **{**chosen, "queues": list(dict.fromkeys(filter(None, names)))}
+            )
         except (HorsiesError, ImproperlyConfigured) as error:
             raise CommandError(f"horsies_worker: {error}", returncode=1) from error
-        if code and options["processes"] == 0:  # threads may still run tasks, which were recorded as crashed
+        if (
+            code and options["processes"] == 0
+        ):  # threads may still run tasks, which were recorded as crashed
             end_process(code)
         if code:
             sys.exit(code)
@@ -164,7 +196,9 @@ class OuterProcess:
         self.signals: list[int] = []
         self.owed: deque[int] = deque()  # of them, those that were not passed on yet
         self.worker: subprocess.Popen[bytes] | None = None
-        self.restarting = False  # the worker was told to stop, and counts the next signal as a second one
+        self.restarting = (
+            False  # the worker was told to stop, and counts the next signal as a second one
+        )
         self.bell, self.ringer = socket.socketpair()
         self.ringer.setblocking(False)
         self.files = StatReloader()
@@ -193,7 +227,11 @@ class OuterProcess:
                 return max(code, 1) if code else 0
             if self.restarting:
                 continue
-            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+            how = (
+                f"was killed by {signal.Signals(-code).name}"
+                if code < 0
+                else f"exited with code {code}"
+            )
             logger.error("the worker %s: waiting for a change of the code", how)
             if (changed := self.wait_for_change(before)) is not None:
                 logger.info("%s changed: starting the worker", changed)
@@ -206,7 +244,9 @@ class OuterProcess:
             get_child_arguments(),
             env={**os.environ, INNER: "1"},
             start_new_session=True,
-            preexec_fn=partial(die_with_parent, os.getpid(), signal.SIGTERM),  # there are no other threads
+            preexec_fn=partial(
+                die_with_parent, os.getpid(), signal.SIGTERM
+            ),  # there are no other threads
         )
         self.pass_on()
         if (changed := self.wait_for_change(before)) is not None:
@@ -214,7 +254,9 @@ class OuterProcess:
                 not self.signals
             )  # else a signal was passed on just now, and another one would end the tasks
             if self.restarting:
-                logger.info("%s changed: restarting the worker; running tasks finish first", changed)
+                logger.info(
+                    "%s changed: restarting the worker; running tasks finish first", changed
+                )
                 self.worker.terminate()
         code, self.worker = self.worker.wait(), None
         return code

@@ -23,7 +23,10 @@ from horsies_django.workflows import operations
 from horsies_django.workflows.handle import Change, get_workflow
 
 # Verbs: what each does, and what is said afterwards
-DECISIONS = {"approve": ("let a gate of a run open", "approved"), "reject": ("let a gate of a run fail", "rejected")}
+DECISIONS = {
+    "approve": ("let a gate of a run open", "approved"),
+    "reject": ("let a gate of a run fail", "rejected"),
+}
 DECIDED = ("workflow.approve", "workflow.reject")
 CONTROLS = {
     "pause": ("start no other node of a run; running tasks end", "is paused"),
@@ -40,7 +43,9 @@ class Command(shared.Command):
     def add_arguments(self, parser: ArgumentParser) -> None:
         add_verb = verbs_of(parser, required=True)
 
-        def verb(name: str, help_: str, *, node: bool = False, change: bool = False) -> ArgumentParser:
+        def verb(
+            name: str, help_: str, *, node: bool = False, change: bool = False
+        ) -> ArgumentParser:
             made = add_verb(name, help_)
             if name not in ("list", "check"):
                 made.add_argument("run", metavar="ID", help="the UUID of the run")
@@ -49,10 +54,18 @@ class Command(shared.Command):
             return add_reason(made) if change else made
 
         made = verb("list", "list runs, the newest first")
-        made.add_argument("--status", choices=RUN_STATUSES, type=str.upper, help="only runs of this status")
+        made.add_argument(
+            "--status", choices=RUN_STATUSES, type=str.upper, help="only runs of this status"
+        )
         made.add_argument("--name", metavar="NAME", help="only runs of the workflow of this name")
         made.add_argument("--key", metavar="KEY", help="only runs with this key")
-        made.add_argument("--limit", metavar="N", type=whole(1), default=50, help="the largest number of runs (50)")
+        made.add_argument(
+            "--limit",
+            metavar="N",
+            type=whole(1),
+            default=50,
+            help="the largest number of runs (50)",
+        )
 
         verb(
             "check",
@@ -65,7 +78,13 @@ class Command(shared.Command):
             action="store_true",
             help="also show error messages, data of signals, and the reasons of decisions",
         )
-        made.add_argument("--nodes", metavar="N", type=whole(0), default=500, help="the largest number of nodes (500)")
+        made.add_argument(
+            "--nodes",
+            metavar="N",
+            type=whole(0),
+            default=500,
+            help="the largest number of nodes (500)",
+        )
 
         verb("explain", "say why a node is not running, or what it is doing", node=True)
         for name, (help_, _) in CONTROLS.items():
@@ -76,9 +95,14 @@ class Command(shared.Command):
         made = verb("signal", "send a signal to a run")
         made.add_argument("name", metavar="NAME", help="the name of the signal")
         made.add_argument(
-            "--data", metavar="JSON", default="null", help="its data, the value of the node that takes it (null)"
+            "--data",
+            metavar="JSON",
+            default="null",
+            help="its data, the value of the node that takes it (null)",
         )
-        made.add_argument("--key", metavar="KEY", help="its key, for nodes that wait for signals with this key")
+        made.add_argument(
+            "--key", metavar="KEY", help="its key, for nodes that wait for signals with this key"
+        )
         for name, (help_, _) in DECISIONS.items():
             add_target(verb(name, help_, change=True), "gate")
 
@@ -93,7 +117,9 @@ class Command(shared.Command):
                 getattr(self, f"do_{verb}")(**options)
 
     def do_list(self, **options: Any) -> None:
-        found = workflows.runs(**{name: options[name] for name in ("status", "name", "key", "limit")})
+        found = workflows.runs(
+            **{name: options[name] for name in ("status", "name", "key", "limit")}
+        )
         self.stdout.write(as_json(found) if options["json"] else run_table(found))
 
     def do_check(self, **options: Any) -> None:
@@ -116,7 +142,11 @@ class Command(shared.Command):
         ]
         waits, unused = workflows.waits(found.id), workflows.unused_signals(found.id)
         if not options["json"]:
-            self.stdout.write(run_text(found, shown, history, waits, unused, payload=options["payload"], more=more))
+            self.stdout.write(
+                run_text(
+                    found, shown, history, waits, unused, payload=options["payload"], more=more
+                )
+            )
             return
         rows = [node._asdict() for node in shown]
         kept = [signal._asdict() for signal in unused]
@@ -125,7 +155,13 @@ class Command(shared.Command):
                 del row["data"]
             for row in rows:
                 del row["error"]
-        lists = {"nodes": rows, "more_nodes": more, "waits": waits, "unused_signals": kept, "history": history}
+        lists = {
+            "nodes": rows,
+            "more_nodes": more,
+            "waits": waits,
+            "unused_signals": kept,
+            "history": history,
+        }
         self.stdout.write(as_json({**found._asdict(), **lists}))
 
     def do_explain(self, **options: Any) -> None:
@@ -153,7 +189,9 @@ class Command(shared.Command):
         """Approve or reject a gate."""
         run = get_workflow(options["run"]).workflow_id
         gate = target(options, "gate")
-        operations.decide(run, gate, approved=verb == "approve", actor=actor(), reason=options["reason"])
+        operations.decide(
+            run, gate, approved=verb == "approve", actor=actor(), reason=options["reason"]
+        )
         self.tell(run, f"{run}: the gate {gate} is {DECISIONS[verb][1]}", True, options)
 
     def control(self, verb: str, options: dict[str, Any]) -> None:
@@ -161,12 +199,18 @@ class Command(shared.Command):
         handle = get_workflow(options["run"]).latest()
         run = handle.workflow_id
         changed = operations.control(run, verb, actor=actor(), reason=options["reason"])
-        text = f"{run} {CONTROLS[verb][1]}" if changed else f"Nothing changed: {run} is {handle.status()}"
+        text = (
+            f"{run} {CONTROLS[verb][1]}"
+            if changed
+            else f"Nothing changed: {run} is {handle.status()}"
+        )
         self.tell(run, text, changed, options)
 
     def tell(self, run: uuid.UUID, text: str, changed: bool, options: dict[str, Any]) -> None:
         if options["json"]:
-            self.stdout.write(as_json({"id": run, "status": get_workflow(run).status(), "changed": changed}))
+            self.stdout.write(
+                as_json({"id": run, "status": get_workflow(run).status(), "changed": changed})
+            )
         else:
             self.stdout.write(f"{text}.")
 
@@ -174,7 +218,12 @@ class Command(shared.Command):
 def add_target(parser: ArgumentParser, kind: str) -> None:
     """Add the arguments that name a node, or a gate: its name, or else its number."""
     parser.add_argument(kind, metavar=kind.upper(), nargs="?", help=f"the name of the {kind}")
-    parser.add_argument("--number", metavar="N", type=whole(0), help=f"the number of the {kind}, in place of its name")
+    parser.add_argument(
+        "--number",
+        metavar="N",
+        type=whole(0),
+        help=f"the number of the {kind}, in place of its name",
+    )
 
 
 def target(options: dict[str, Any], kind: str) -> str | int:
@@ -182,7 +231,9 @@ def target(options: dict[str, Any], kind: str) -> str | int:
     name: str | None = options[kind]
     number: int | None = options["number"]
     if name is not None and number is not None:
-        raise ValueError(f"the {kind} is given twice, as {name!r} and as --number={number}: remove one")
+        raise ValueError(
+            f"the {kind} is given twice, as {name!r} and as --number={number}: remove one"
+        )
     if name is not None:
         return name
     if number is not None:
@@ -223,19 +274,33 @@ def run_text(
         "progress": counts(run.progress), "sent": moment(run.sent_at),
         "finished": run.finished_at and moment(run.finished_at), "good until": run.good_until and moment(run.good_until),
     }  # fmt: skip
-    blocks = ["\n".join(f"{label:<14}{visible(value)}" for label, value in facts.items() if value is not None)]
+    blocks = [
+        "\n".join(
+            f"{label:<14}{visible(value)}" for label, value in facts.items() if value is not None
+        )
+    ]
     if nodes:
         blocks.append(node_table(nodes, payload=payload))
     if more:
         blocks.append(f"Only the first {len(nodes):,} nodes are shown.")
     if waits:
         headings = ("WAITS", "FOR", "UNTIL", "AFTER THAT")
-        rows = ((one.name, waits_for(one), one.due_at and moment(one.due_at) or "-", after_that(one)) for one in waits)
+        rows = (
+            (one.name, waits_for(one), one.due_at and moment(one.due_at) or "-", after_that(one))
+            for one in waits
+        )
         blocks.append(table(headings, rows))
     if unused:
         headings = ("UNUSED SIGNAL", "NAME", "KEY", "SENT", "BY", *(("DATA",) if payload else ()))
         rows = (
-            (one.id, one.name, one.key or "-", moment(one.sent_at), one.actor, *([json.dumps(one.data)] * payload))
+            (
+                one.id,
+                one.name,
+                one.key or "-",
+                moment(one.sent_at),
+                one.actor,
+                *([json.dumps(one.data)] * payload),
+            )
             for one in unused
         )
         blocks.append(table(headings, rows))
@@ -264,12 +329,20 @@ def waits_for(wait: Any) -> str:
         return "its time"
     if wait.kind == "gate":
         return f"a decision ({wait.permission})" if wait.permission else "a decision"
-    return f"signal {wait.signal}" if wait.signal_key is None else f"signal {wait.signal}, key {wait.signal_key}"
+    return (
+        f"signal {wait.signal}"
+        if wait.signal_key is None
+        else f"signal {wait.signal}, key {wait.signal_key}"
+    )
 
 
 def after_that(wait: Any) -> str:
     """Return what becomes of a wait whose time is over."""
-    return "-" if wait.due_at is None else {"fail": "FAILED", "skip": "SKIPPED"}.get(wait.on_timeout, "COMPLETED")
+    return (
+        "-"
+        if wait.due_at is None
+        else {"fail": "FAILED", "skip": "SKIPPED"}.get(wait.on_timeout, "COMPLETED")
+    )
 
 
 def part(progress: Progress | None) -> str:

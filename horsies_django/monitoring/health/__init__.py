@@ -105,7 +105,9 @@ class ProblemCode(enum.StrEnum):
     @property
     def severity(self) -> Severity:
         """Return how severe problems of this kind are."""
-        return Severity.CRITICAL if RANK[self] < RANK[ProblemCode.ORDER_STOPPED] else Severity.WARNING
+        return (
+            Severity.CRITICAL if RANK[self] < RANK[ProblemCode.ORDER_STOPPED] else Severity.WARNING
+        )
 
 
 RANK = {code: place for place, code in enumerate(ProblemCode)}
@@ -134,10 +136,14 @@ def problems(health: Health, *, max_wait_seconds: float | None = MAX_WAIT_SECOND
         of_server, of_blockers, of_xmin, of_lost, of_workers, of_schedules, of_counts, of_unknown, of_workflows, of_retention,
     )  # fmt: skip
     found = [*of_queues(health, max_wait_seconds), *(one for part in parts for one in part(health))]
-    return sorted(found, key=lambda one: (RANK[one.code], one.since.timestamp() if one.since else 0.0))
+    return sorted(
+        found, key=lambda one: (RANK[one.code], one.since.timestamp() if one.since else 0.0)
+    )
 
 
-def problem(code: ProblemCode, subject: str, text: str, since: dt.datetime | None = None, what: str = "") -> Problem:
+def problem(
+    code: ProblemCode, subject: str, text: str, since: dt.datetime | None = None, what: str = ""
+) -> Problem:
     """Return a problem with the severity and the advice of its code; ``what`` stands in the advice."""
     since = None if since is None else aware(since)
     return Problem(code, code.severity, subject, since, text, ADVICE[code].format(what))
@@ -158,7 +164,11 @@ def named(holder: XminHolder) -> str:
 def of_server(health: Health) -> Iterator[Problem]:
     database = health.database
     if database.read_only:
-        why = "because it is a replica" if database.in_recovery else "by default_transaction_read_only"
+        why = (
+            "because it is a replica"
+            if database.in_recovery
+            else "by default_transaction_read_only"
+        )
         text = f"the database is read-only, {why}: no task can be sent, claimed or finished"
         yield problem(ProblemCode.READ_ONLY, "database", text)
     if database.notify_queue > 0.5:
@@ -191,7 +201,10 @@ def of_xmin(health: Health) -> Iterator[Problem]:
             minutes = "" if one.seconds is None else f"{one.seconds / 60:,.0f} minutes, "
             dead = f"{named(one)} has kept dead rows from being removed"
             text = f"{dead} for {minutes}{one.transactions:,} transactions, and claims slow down"
-            subject, remedy = f"{one.kind} {one.pid or one.name}", REMEDIES[one.kind].format(one.pid)
+            subject, remedy = (
+                f"{one.kind} {one.pid or one.name}",
+                REMEDIES[one.kind].format(one.pid),
+            )
             yield problem(ProblemCode.XMIN_HELD, subject, text, health.ago(one.seconds), remedy)
 
 
@@ -230,10 +243,16 @@ def of_queues(health: Health, max_wait_seconds: float | None) -> Iterator[Proble
             yield problem(ProblemCode.NO_LIVING_WORKER, name, text, health.ago(waits), queue.name)
         if queue.stopped_seconds is not None:
             keys = amount(min(queue.stopped, 1_000), "key", queue.stopped > 1_000)
-            text = f"failed tasks stop {keys} of {name}, the first for {queue.stopped_seconds:,.0f} s"
-            yield problem(ProblemCode.ORDER_STOPPED, name, text, health.ago(queue.stopped_seconds), queue.name)
+            text = (
+                f"failed tasks stop {keys} of {name}, the first for {queue.stopped_seconds:,.0f} s"
+            )
+            yield problem(
+                ProblemCode.ORDER_STOPPED, name, text, health.ago(queue.stopped_seconds), queue.name
+            )
         if waits is not None and waits > most:
-            text = f"a due task of {name} has been waiting for {span(waits)}, longer than {span(most)}"
+            text = (
+                f"a due task of {name} has been waiting for {span(waits)}, longer than {span(most)}"
+            )
             yield problem(ProblemCode.WAITS_TOO_LONG, name, text, health.ago(waits))
         if parked is not None and parked > most:
             which = f"a due task of {name} whose partition is at its limit"
@@ -250,7 +269,11 @@ def of_schedules(health: Health) -> Iterator[Problem]:
         told = "loaded them" if kept_at is None else f"had them in its code for {span(silent)}"
         text = f"the code declares {amount(health.declared_schedules, 'schedule')}, but no scheduler has {told}"
         yield problem(ProblemCode.NO_SCHEDULER, "schedules", text, kept_at)
-    late = [(one.name, one.late_seconds) for one in health.schedules if (one.late_seconds or 0) > LATE.total_seconds()]
+    late = [
+        (one.name, one.late_seconds)
+        for one in health.schedules
+        if (one.late_seconds or 0) > LATE.total_seconds()
+    ]
     for name, seconds in late[:1]:
         others = f" (and {len(late) - 1} more)" if len(late) > 1 else ""
         text = f"the schedule {name!r}{others} is overdue by {span(seconds or 0)}"
@@ -261,7 +284,9 @@ def of_schedules(health: Health) -> Iterator[Problem]:
             yield problem(ProblemCode.SCHEDULE_FAILS, f"schedule {one.name}", text, one.error_at)
         if one.missed_at is not None:
             text = f"the schedule {one.name!r} missed fire times in the last 24 hours"
-            yield problem(ProblemCode.FIRE_TIMES_MISSED, f"schedule {one.name}", text, one.missed_at)
+            yield problem(
+                ProblemCode.FIRE_TIMES_MISSED, f"schedule {one.name}", text, one.missed_at
+            )
     for name, task_name, since in health.failing_schedules:
         text = f"the last two tasks {task_name} that the schedule {name!r} sent failed"
         yield problem(ProblemCode.SCHEDULED_TASKS_FAIL, f"schedule {name}", text, since)
@@ -270,7 +295,10 @@ def of_schedules(health: Health) -> Iterator[Problem]:
 def of_counts(health: Health) -> Iterator[Problem]:
     """Yield the tasks that fail, and those that end children; of each kind the worst first, and no more than 20."""
     failed = _failing(health.lately, MANY_FAILURES, SHARE)
-    told = {task: f"{amount(n, 'task')} {task} failed in the last 15 minutes, of {of}" for task, n, of in failed}
+    told = {
+        task: f"{amount(n, 'task')} {task} failed in the last 15 minutes, of {of}"
+        for task, n, of in failed
+    }
     for task, n, _ in _failing(health.day, 3, 1.0):  # all in a day
         told.setdefault(task, f"all {amount(n, 'task')} {task} of the last 24 hours failed")
     for task, text in list(told.items())[:MOST]:
@@ -278,7 +306,9 @@ def of_counts(health: Health) -> Iterator[Problem]:
     crashes = Counter[str]()
     for one in health.lately:
         if one.result in ENDED_CHILD:
-            crashes[one.task] += sum(one.buckets)  # attempts that ended with their worker have no duration
+            crashes[one.task] += sum(
+                one.buckets
+            )  # attempts that ended with their worker have no duration
     for task, n in crashes.most_common(MOST):
         if n >= 3:  # in 15 minutes
             text = f"tasks {task} ended {n:,} child processes in the last 15 minutes"
@@ -293,7 +323,9 @@ def _failing(totals: Sequence[Total], least: int, share: float) -> list[tuple[st
             failures[one.task] += one.n * one.failed
             outcomes[one.task] += one.n
     return [
-        (task, n, outcomes[task]) for task, n in failures.most_common() if n >= least and n >= share * outcomes[task]
+        (task, n, outcomes[task])
+        for task, n in failures.most_common()
+        if n >= least and n >= share * outcomes[task]
     ]
 
 
@@ -319,7 +351,10 @@ def of_workflows(health: Health) -> Iterator[Problem]:
     for one in health.halted_runs[:MOST]:
         was, has = ("was", "has a gate") if one.many == 1 else ("were", "have gates")
         show = f"'manage.py horsies_workflow show {one.run}'"
-        told, advice = f"{was} paused by a failure", f"see what failed with {show}, then retry, skip or cancel"
+        told, advice = (
+            f"{was} paused by a failure",
+            f"see what failed with {show}, then retry, skip or cancel",
+        )
         if one.reason == "not undone":
             told = f"{was} not undone completely"
             advice = f"see what is left with {show}, and retry the run, which undoes the rest"
@@ -348,8 +383,14 @@ def retention_name(key: str) -> str:
     if kind == "keep" and rest == "false":
         return "the tasks with keep_result=False"
     if kind == "keep":
-        known = rest.isdecimal() and len(rest) < 16  # any role that writes the table may have written something else
-        return f"the tasks kept for {span(int(rest) / 1_000)}" if known else "tasks with a keep_result of their own"
+        known = (
+            rest.isdecimal() and len(rest) < 16
+        )  # any role that writes the table may have written something else
+        return (
+            f"the tasks kept for {span(int(rest) / 1_000)}"
+            if known
+            else "tasks with a keep_result of their own"
+        )
     if kind == "runs":
         return "workflow runs"
     if kind == "only":

@@ -34,7 +34,9 @@ from horsies_django.store.retention import keys_of
 from horsies_django.tasks import registry
 
 LATE = dt.timedelta(minutes=1)  # a schedule that is due for longer has no scheduler
-RETENTION_LATE = dt.timedelta(days=1)  # rounds of retention begin every few minutes, and most end soon
+RETENTION_LATE = dt.timedelta(
+    days=1
+)  # rounds of retention begin every few minutes, and most end soon
 MISSED = dt.timedelta(hours=24)  # how long it is told that fire times were missed
 LATELY, DAY = dt.timedelta(minutes=15), dt.timedelta(hours=24)
 CANCELLED = "57014"  # the SQLSTATE of a statement that took too long
@@ -118,14 +120,20 @@ def examine(connection: Connection) -> Health:
 def _whole(store: HealthStore, database: DatabaseHealth, skew: float) -> Health:
     """Read all that is to be known."""
     conf, history = config(), HistoryStore(store.connection)
-    blockers = store.blockers(dt.timedelta(seconds=5))  # a younger transaction that locks tables may be a migration
+    blockers = store.blockers(
+        dt.timedelta(seconds=5)
+    )  # a younger transaction that locks tables may be a migration
     threshold = dt.timedelta(milliseconds=conf.recovery.running_stale_threshold_ms)
     workers = store.workers(threshold)
-    overviews = OverviewStore(store.connection).queues(None, claimed=not conf.prefetch_buffer, threshold=threshold)
+    overviews = OverviewStore(store.connection).queues(
+        None, claimed=not conf.prefetch_buffer, threshold=threshold
+    )
     queues = _queues(store, overviews, workers)
     names = [queue.name for queue in queues if queue.name != CLUSTER]
     registry.autodiscover()
-    in_code = sorted(one.name for one in schedules.declared() if one.definition.get("enabled", True))
+    in_code = sorted(
+        one.name for one in schedules.declared() if one.definition.get("enabled", True)
+    )
     declared, kept_at = store.kept_schedules(in_code) if in_code else (0, None)
     return Health(
         complete=True,
@@ -140,7 +148,9 @@ def _whole(store: HealthStore, database: DatabaseHealth, skew: float) -> Health:
         schedules_kept_at=kept_at,
         failing_schedules=store.failing_schedules(),
         # at the end of the grace period an idle worker fails them, so they are told before
-        unknown_tasks=store.unknown_tasks(names, dt.timedelta(milliseconds=conf.unknown_task_grace_ms / 2), threshold),
+        unknown_tasks=store.unknown_tasks(
+            names, dt.timedelta(milliseconds=conf.unknown_task_grace_ms / 2), threshold
+        ),
         halted_runs=store.halted_runs(),
         lately=history.totals(LATELY),
         day=history.totals(DAY),
@@ -150,17 +160,27 @@ def _whole(store: HealthStore, database: DatabaseHealth, skew: float) -> Health:
     )
 
 
-def _queues(store: HealthStore, queues: Sequence[QueueOverview], workers: Sequence[WorkerHealth]) -> list[QueueHealth]:
+def _queues(
+    store: HealthStore, queues: Sequence[QueueOverview], workers: Sequence[WorkerHealth]
+) -> list[QueueHealth]:
     """Return the health of queues. Silent workers do not count, even if they are not yet declared dead."""
     waits = store.waits(queue.name for queue in queues if queue.name != CLUSTER)
-    stops = store.stopped(queue.name for queue in queues if queue.declared["partition_policy"] is not None)
-    limited = [queue for queue in queues if queue.declared["partition_policy"] is None]  # a policy implies a limit of 1
+    stops = store.stopped(
+        queue.name for queue in queues if queue.declared["partition_policy"] is not None
+    )
+    limited = [
+        queue for queue in queues if queue.declared["partition_policy"] is None
+    ]  # a policy implies a limit of 1
     limits = ("partition_max_concurrency", "partition_local_limit")
-    parked = store.parked_waits(one.name for one in limited if any(one.effective[key] is not None for key in limits))
+    parked = store.parked_waits(
+        one.name for one in limited if any(one.effective[key] is not None for key in limits)
+    )
     found = []
     for queue in queues:
         name, most = queue.name, queue.effective["max_concurrency"]
-        living = sum(one.state == "living" and (name == CLUSTER or name in one.queues) for one in workers)
+        living = sum(
+            one.state == "living" and (name == CLUSTER or name in one.queues) for one in workers
+        )
         if len(workers) == MOST_WORKERS:  # there may be more, of which only the queues know
             living = max(living, queue.workers)
         oldest = max(waits.values(), default=None) if name == CLUSTER else waits.get(name)

@@ -50,7 +50,11 @@ def outlive_output() -> None:
         with suppress(AttributeError, OSError, ValueError):  # it is closed, or no file
             raw = io.BufferedWriter(Output(stream.fileno(), "w", closefd=False))
             stream.flush()
-            setattr(sys, name, io.TextIOWrapper(raw, stream.encoding, stream.errors, None, stream.line_buffering))
+            setattr(
+                sys,
+                name,
+                io.TextIOWrapper(raw, stream.encoding, stream.errors, None, stream.line_buffering),
+            )
 
 
 def load_project(others: Iterable[str]) -> list[Any]:

@@ -53,7 +53,9 @@ from horsies_django.worker.child.run_task import describe
 logger = logging.getLogger("horsies.worker")
 
 Wrappers = Mapping[str, Any]
-UNKNOWN: Wrappers = MappingProxyType({"": SimpleNamespace(connection=True)})  # if unknown, assume a connection
+UNKNOWN: Wrappers = MappingProxyType(
+    {"": SimpleNamespace(connection=True)}
+)  # if unknown, assume a connection
 LEFT_OPEN = (
     "a transaction cannot stay open between two awaits, as all async tasks of a process share one connection; it was rolled "
     "back: put the whole transaction into one function, and call that by sync_to_async"
@@ -87,7 +89,11 @@ def keep_connections(seconds: int) -> None:
     """Let Django keep connections to PostgreSQL for ``seconds``, or a longer ``CONN_MAX_AGE``, and check them before use."""
     for wrapper in connections.all():
         options = wrapper.settings_dict
-        if wrapper.vendor != "postgresql" or options["OPTIONS"].get("pool") or options["CONN_MAX_AGE"] is None:
+        if (
+            wrapper.vendor != "postgresql"
+            or options["OPTIONS"].get("pool")
+            or options["CONN_MAX_AGE"] is None
+        ):
             continue
         if options["CONN_MAX_AGE"] < seconds:
             options.update(CONN_MAX_AGE=seconds, CONN_HEALTH_CHECKS=True)
@@ -111,12 +117,18 @@ after_task = partial(tidy_all, again=True)
 def leave_tenants() -> None:
     """Set the wrappers of this thread to the public schema, if they have schemas of tenants. Never raises."""
     wrappers = wrappers_here()
-    for wrapper in connections.all(initialized_only=True) if wrappers is UNKNOWN else list(wrappers.values()):
+    for wrapper in (
+        connections.all(initialized_only=True) if wrappers is UNKNOWN else list(wrappers.values())
+    ):
         if hasattr(wrapper, "set_schema_to_public"):
             try:
                 wrapper.set_schema_to_public()
             except BaseException as error:  # user code: EXTRA_SET_TENANT_METHOD_PATH
-                logger.info("discarding a connection to the database %r: %s", wrapper.alias, describe(error)["repr"])
+                logger.info(
+                    "discarding a connection to the database %r: %s",
+                    wrapper.alias,
+                    describe(error)["repr"],
+                )
                 drop(wrapper)
 
 
@@ -133,7 +145,8 @@ def drop_unfit(opened_beside: Sequence[Any] | None = None) -> bool:
                 left_open = True
                 roll_back(wrapper)
             elif wrapper.connection is not None and (
-                is_closed(wrapper) or (opened_beside is not None and wrapper.connection not in opened_beside)
+                is_closed(wrapper)
+                or (opened_beside is not None and wrapper.connection not in opened_beside)
             ):
                 drop(wrapper)
     return left_open
@@ -151,7 +164,9 @@ def tidy(wrapper: Any, *, again: bool) -> None:
             else:
                 close_or_clean(wrapper, again=again)
     except BaseException as error:  # user code: receivers of connection_created
-        logger.info("discarding a connection to the database %r: %s", wrapper.alias, describe(error)["repr"])
+        logger.info(
+            "discarding a connection to the database %r: %s", wrapper.alias, describe(error)["repr"]
+        )
         drop(wrapper)
 
 
@@ -162,7 +177,10 @@ def is_left_open(wrapper: Any) -> bool:
     raw = wrapper.connection
     if raw is None or wrapper.vendor != "postgresql" or raw.closed:
         return False
-    broken_off = raw.info.transaction_status not in (TransactionStatus.IDLE, TransactionStatus.UNKNOWN)
+    broken_off = raw.info.transaction_status not in (
+        TransactionStatus.IDLE,
+        TransactionStatus.UNKNOWN,
+    )
     return bool(broken_off or wrapper.autocommit != wrapper.settings_dict["AUTOCOMMIT"])
 
 
@@ -180,7 +198,9 @@ def close_or_clean(wrapper: Any, *, again: bool) -> None:
         return
     discard(wrapper.connection)
     if pool:
-        wrapper._configure_connection(wrapper.connection)  # the pool calls this for each new connection
+        wrapper._configure_connection(
+            wrapper.connection
+        )  # the pool calls this for each new connection
         wrapper.close_if_unusable_or_obsolete()
     else:
         wrapper.init_connection_state()
@@ -189,7 +209,9 @@ def close_or_clean(wrapper: Any, *, again: bool) -> None:
 
 def roll_back(wrapper: Any) -> None:
     """Drop a connection on which a task left a transaction open, and log it."""
-    logger.warning("a task left a transaction open on the database %r; rolling it back", wrapper.alias)
+    logger.warning(
+        "a task left a transaction open on the database %r; rolling it back", wrapper.alias
+    )
     drop(wrapper)
 
 
@@ -205,7 +227,9 @@ def drop(wrapper: Any) -> None:
             wrapper.connection.close()
         wrapper.close()
     except Exception:
-        logger.warning("closing a connection to the database %r failed", wrapper.alias, exc_info=True)
+        logger.warning(
+            "closing a connection to the database %r failed", wrapper.alias, exc_info=True
+        )
     with suppress(AttributeError):  # the task deleted it
         del connections[wrapper.alias]
 

@@ -151,7 +151,9 @@ class AsyncLane(Lane):
     others: Sequence[Channel] = ()
 
     def __post_init__(self) -> None:
-        self.descriptors = {one.fileno(): identity(one.fileno()) for one in (self.channel, *self.others)}
+        self.descriptors = {
+            one.fileno(): identity(one.fileno()) for one in (self.channel, *self.others)
+        }
         self.replies: list[tuple[int, str | tuple[Any, ...], float]] = []
         self.running: dict[asyncio.Task[None], Job] = {}
         self.ending = False
@@ -262,7 +264,12 @@ class AsyncLane(Lane):
             self._start(job)
         else:
             current = CurrentTask(Claim._make(job[1]))
-            logger.error("%s %s could not be run", shown_name(current.name), current.task_id, exc_info=task.exception())
+            logger.error(
+                "%s %s could not be run",
+                shown_name(current.name),
+                current.task_id,
+                exc_info=task.exception(),
+            )
             self._answer(task, job[0], untold(task.exception()), 0.0)
 
     def _answer(self, task: asyncio.Task[None], number: int, reply: Reply, seconds: float) -> None:
@@ -271,7 +278,9 @@ class AsyncLane(Lane):
         if not self.replies:
             self.loop.call_soon(self._flush, context=self.context)
         self.replies.append((number, reply.packed(), seconds))
-        if len(self.replies) == 64:  # replies per message: the engine settles these while further tasks run
+        if (
+            len(self.replies) == 64
+        ):  # replies per message: the engine settles these while further tasks run
             self._flush()
         if self.ending:
             self._end_if_done()
@@ -312,7 +321,9 @@ class Executor:
         self.control, gauge = Control(self.messages), Gauge(self.max_memory_mb)
         self.sync_lane = SyncLane(self.sync, self.started, self.control, gauge)
         self.control.call_back = self.sync_lane.give_back
-        self.async_lane = AsyncLane(self.async_, self.started, self.control, gauge, [self.sync, self.messages])
+        self.async_lane = AsyncLane(
+            self.async_, self.started, self.control, gauge, [self.sync, self.messages]
+        )
         fork_guard.keep_from_copies(self.sync, self.async_, self.messages)
 
     def run(self) -> None:

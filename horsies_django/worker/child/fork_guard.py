@@ -41,7 +41,9 @@ def keep_from_copies(*channels: Channel) -> None:
     State.channels.update(channels)
     if not State.guarded:
         State.guarded = True
-        os.register_at_fork(before=hold_signals, after_in_parent=let_signals_in, after_in_child=strip)
+        os.register_at_fork(
+            before=hold_signals, after_in_parent=let_signals_in, after_in_child=strip
+        )
 
 
 def keep_loop_from_copies(loop: asyncio.AbstractEventLoop) -> None:

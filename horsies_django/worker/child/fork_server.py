@@ -32,10 +32,16 @@ from horsies_django.worker.child.bootstrap import die_with_parent, keep_out_of_t
 from horsies_django.worker.process.kill_timer import own_timer
 from horsies_django.worker.process.options import WorkerOptions
 
-REQUEST = struct.Struct("=cId")  # FORK with the slot and the descriptors of a child, or DEADLINE of the kill timer
+REQUEST = struct.Struct(
+    "=cId"
+)  # FORK with the slot and the descriptors of a child, or DEADLINE of the kill timer
 FORK, DEADLINE = b"f", b"d"
-NUMBER = struct.Struct("=i")  # a pid or, negative, an errno; and through the last descriptor of a child, an exit code
-DESCRIPTORS = len(LANES) + 2  # of a child: the sockets of its lanes and of control, and the pipe for its exit code
+NUMBER = struct.Struct(
+    "=i"
+)  # a pid or, negative, an errno; and through the last descriptor of a child, an exit code
+DESCRIPTORS = (
+    len(LANES) + 2
+)  # of a child: the sockets of its lanes and of control, and the pipe for its exit code
 PIPE_ENDS = 4  # that multiprocessing opens for each child
 LOADED = b"\0"  # what a fresh template says, or the reason why it ends
 PR_SET_CHILD_SUBREAPER = 36
@@ -53,9 +59,15 @@ def open_things() -> str | None:
     for connection in connections.all(initialized_only=True):
         pools = getattr(connection, "_connection_pools", {})
         found += [f"a connection pool for the database {alias!r}" for alias in pools]
-    threads = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
+    threads = [
+        thread.name for thread in threading.enumerate() if thread is not threading.main_thread()
+    ]
     found += [f"the thread {name!r}" for name in threads]
-    if not threads and os.path.isdir("/proc/self/task") and (count := len(os.listdir("/proc/self/task"))) > 1:
+    if (
+        not threads
+        and os.path.isdir("/proc/self/task")
+        and (count := len(os.listdir("/proc/self/task"))) > 1
+    ):
         found.append(f"{count - 1} thread(s) of a C extension")
     return " and ".join(dict.fromkeys(found)) or None
 
@@ -79,7 +91,9 @@ def fresh_template(
         be_template(link, options, memory, worker_pid)
 
 
-def be_template(link: socket.socket, options: WorkerOptions, memory: Any, worker_pid: int) -> NoReturn:
+def be_template(
+    link: socket.socket, options: WorkerOptions, memory: Any, worker_pid: int
+) -> NoReturn:
     """Fork a fork server for each socket that the worker sends, until the worker is gone.
 
     The answer is its pid or, negative, an errno.
@@ -89,8 +103,12 @@ def be_template(link: socket.socket, options: WorkerOptions, memory: Any, worker
         keep_out_of_the_way()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps fork servers and orphans
-        sys.modules["__main__"] = ModuleType("__main__")  # which processes that tasks start would run again
-        if worker_pid == 1 and sys.platform == "linux":  # of a container: there is no other init for orphans of tasks
+        sys.modules["__main__"] = ModuleType(
+            "__main__"
+        )  # which processes that tasks start would run again
+        if (
+            worker_pid == 1 and sys.platform == "linux"
+        ):  # of a container: there is no other init for orphans of tasks
             ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1)
         own = os.getpid()
         while True:
@@ -101,7 +119,9 @@ def be_template(link: socket.socket, options: WorkerOptions, memory: Any, worker
                 number = -errno.EMFILE
             elif (number := fork()) == 0:
                 link.close()
-                ForkServer(socket.socket(fileno=descriptors[0]), options, memory, worker_pid).run(own)
+                ForkServer(socket.socket(fileno=descriptors[0]), options, memory, worker_pid).run(
+                    own
+                )
             for descriptor in descriptors:
                 os.close(descriptor)
             link.sendall(NUMBER.pack(number))
@@ -120,7 +140,9 @@ def fork() -> int:
 class ForkServer:
     """Forks children at the requests of the worker, and reports which have ended."""
 
-    def __init__(self, link: socket.socket, options: WorkerOptions, memory: Any, worker_pid: int) -> None:
+    def __init__(
+        self, link: socket.socket, options: WorkerOptions, memory: Any, worker_pid: int
+    ) -> None:
         self.link = link
         self.options = options
         self.memory = memory
@@ -151,7 +173,9 @@ class ForkServer:
             self.wakeup.recv(1_000)
             self._reap()
         if self.link.fileno() in ready:
-            request, descriptors, _, _ = socket.recv_fds(self.link, REQUEST.size, DESCRIPTORS, socket.MSG_WAITALL)
+            request, descriptors, _, _ = socket.recv_fds(
+                self.link, REQUEST.size, DESCRIPTORS, socket.MSG_WAITALL
+            )
             if not request:
                 return False
             kind, slot, deadline = REQUEST.unpack(request)
@@ -181,7 +205,9 @@ class ForkServer:
             raise OSError(errno.EMFILE, "this process cannot hold the descriptors of another child")
         ends = self._next_descriptors()
         arguments = (counters(self.memory, slot), descriptors, os.getpid())
-        child: Any = get_context("fork").Process(target=self._be_child, args=arguments, name="horsies-child")
+        child: Any = get_context("fork").Process(
+            target=self._be_child, args=arguments, name="horsies-child"
+        )
         try:
             child.start()
         except OSError:
@@ -202,7 +228,9 @@ class ForkServer:
                 os.close(copy)
         return copies
 
-    def _be_child(self, started: MutableSequence[int], descriptors: list[int], server_pid: int) -> None:
+    def _be_child(
+        self, started: MutableSequence[int], descriptors: list[int], server_pid: int
+    ) -> None:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for end in (self.link, self.wakeup, self.waker):
@@ -227,5 +255,7 @@ class ForkServer:
 
 def counters(memory: Any, slot: int) -> MutableSequence[int]:
     """Return the numbers of one child in shared memory, one per lane: how many tasks it has started."""
-    numbers: Any = memoryview(memory).cast("B").cast("Q")[slot * len(LANES) : (slot + 1) * len(LANES)]
+    numbers: Any = (
+        memoryview(memory).cast("B").cast("Q")[slot * len(LANES) : (slot + 1) * len(LANES)]
+    )
     return numbers  # type: ignore[no-any-return]

@@ -148,7 +148,9 @@ class Control:
         if self.early:
             if reason := self.early.pop((lane, number), None):
                 run.interrupt(reason)
-            for other in [key for key in list(self.early) if key[0] == lane and key[1] + LONG_OVER < number]:
+            for other in [
+                key for key in list(self.early) if key[0] == lane and key[1] + LONG_OVER < number
+            ]:
                 self.early.pop(other, None)
 
     def serve(self) -> None:

@@ -85,7 +85,9 @@ def prepare(options: WorkerOptions, modules: list[str] | None, worker_pid: int) 
 
 def end_in_time(obstacle: str) -> threading.Timer:
     """End this process soon, whatever may prevent its end; return the timer that does it."""
-    timer = threading.Timer(2.0, leave_behind, [obstacle])  # less than the worker waits before it kills a child
+    timer = threading.Timer(
+        2.0, leave_behind, [obstacle]
+    )  # less than the worker waits before it kills a child
     timer.daemon = True
     timer.start()
     return timer
@@ -101,5 +103,8 @@ def leave_behind(obstacle: str) -> None:
 def give_up(error: BaseException) -> None:
     """End this process at once: the worker is gone, or a lane broke and cannot be trusted with tasks."""
     if not isinstance(error, EOFError):
-        logger.critical("this child cannot run tasks any more; it ends, and its tasks count as crashed", exc_info=error)
+        logger.critical(
+            "this child cannot run tasks any more; it ends, and its tasks count as crashed",
+            exc_info=error,
+        )
     os._exit(1)

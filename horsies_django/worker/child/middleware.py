@@ -64,7 +64,9 @@ def chain(paths: tuple[str, ...], lane: str) -> Callable[..., Any]:
                 "a function that calls it"
             )
         if iscoroutinefunction(made) != iscoroutinefunction(inner):
-            wanted, not_wanted = ("an async", "a sync") if lane == "async" else ("a sync", "an async")
+            wanted, not_wanted = (
+                ("an async", "a sync") if lane == "async" else ("a sync", "an async")
+            )
             raise ImproperlyConfigured(
                 f"HORSIES['MIDDLEWARE']: {path} returned {not_wanted} callable for {lane} tasks: return {wanted} one when "
                 f"iscoroutinefunction(call) is {lane == 'async'}, or raise MiddlewareNotUsed"
@@ -92,5 +94,7 @@ def function_of(current: CurrentTask) -> Callable[..., Any]:
     """Return the function of the current task. Raises LookupError if middleware passed something else on."""
     task = registry.find(current.name) if isinstance(current, CurrentTask) else None
     if task is None:
-        raise LookupError(f"a middleware passed {current!r:.100} to 'call' instead of the task that it got")
+        raise LookupError(
+            f"a middleware passed {current!r:.100} to 'call' instead of the task that it got"
+        )
     return task.function

@@ -76,7 +76,12 @@ class ProcessState:
             if threading.get_ident() == self.main_thread:
                 found += self._signals()
         if found:
-            logger.warning("%s %s changed process state: %s; restored", current.name, current.task_id, ", ".join(found))
+            logger.warning(
+                "%s %s changed process state: %s; restored",
+                current.name,
+                current.task_id,
+                ", ".join(found),
+            )
         return bool(found)
 
     def _directory(self) -> list[str]:
@@ -95,7 +100,9 @@ class ProcessState:
         for number, handler in zip(NUMBERS, self.handlers, strict=True):
             if fast.getsignal(number) is not handler and handler is not None:
                 signal.signal(number, handler)
-                shown = getattr(SIGNALS[NUMBERS.index(number)], "name", f"signal {number}")  # if it is a real-time one
+                shown = getattr(
+                    SIGNALS[NUMBERS.index(number)], "name", f"signal {number}"
+                )  # if it is a real-time one
                 yield f"the handler of {shown}"
         if fast.pthread_sigmask(SET_MASK, self.mask) != self.mask:
             yield "blocked signals"

@@ -109,7 +109,9 @@ def tell_start(current: CurrentTask) -> None:
         logger.debug("%s %s starts, attempt %s", current.name, current.task_id, current.attempt)
 
 
-def resolve(current: CurrentTask, kwargs: str) -> tuple[TaskDefinition, list[Any], dict[str, Any]] | Reply:
+def resolve(
+    current: CurrentTask, kwargs: str
+) -> tuple[TaskDefinition, list[Any], dict[str, Any]] | Reply:
     """Return the task and its arguments, or the reply for one that cannot be run here."""
     name = current.name
     task = registry.find(name)
@@ -140,14 +142,23 @@ def crashed(run: Run, task: TaskDefinition, error: BaseException) -> Reply:
         return Reply(SNOOZED, "{}", SNOOZED, printable(described["message"]) or None, retry=how)
     if isinstance(error, Skip):
         message = described["message"] or "the task skipped itself"
-        return failure(TaskError.built_in(OutcomeCode.TASK_SKIPPED, message))._replace(status="CANCELLED")
+        return failure(TaskError.built_in(OutcomeCode.TASK_SKIPPED, message))._replace(
+            status="CANCELLED"
+        )
     if isinstance(error, TaskTimeout) or run.reason == TIMEOUT:
         return failure(TaskError.built_in(OutcomeCode.TASK_TIMEOUT, TIMED_OUT, exception=described))
     if isinstance(error, TaskCancelled) or run.reason == CANCEL:
         return cancelled(STOPPED_ITSELF)
     conf = config()
-    code = mapped_code(error, task.exception_mapper, conf.exception_mapper) or conf.default_unhandled_error_code
-    message = f"{described['type']}: {described['message']}" if described["message"] else described["type"]
+    code = (
+        mapped_code(error, task.exception_mapper, conf.exception_mapper)
+        or conf.default_unhandled_error_code
+    )
+    message = (
+        f"{described['type']}: {described['message']}"
+        if described["message"]
+        else described["type"]
+    )
     reply = failure(TaskError.built_in(code, message, exception=described))
     retry = None if task.decide is None else task.decide(error, run.current.attempt)
     if retry is not None and not isinstance(retry, bool):
@@ -164,7 +175,10 @@ def with_context(run: Run, reply: Reply) -> Reply:
         text = json.dumps(context, default=str)
     except Exception:
         logger.warning(
-            "%s %s: its failure_context cannot be JSON", run.current.name, run.current.task_id, exc_info=True
+            "%s %s: its failure_context cannot be JSON",
+            run.current.name,
+            run.current.task_id,
+            exc_info=True,
         )
         return reply
     return reply._replace(context=text) if len(text) <= CONTEXT_CHARACTERS else reply
@@ -181,7 +195,9 @@ def untold(error: BaseException | None) -> Reply:
 
 def cancelled(message: str) -> Reply:
     """Return the reply for a task that ended because it was cancelled."""
-    return failure(TaskError.built_in(OutcomeCode.TASK_CANCELLED, message))._replace(status="CANCELLED")
+    return failure(TaskError.built_in(OutcomeCode.TASK_CANCELLED, message))._replace(
+        status="CANCELLED"
+    )
 
 
 def asked_again(task: TaskDefinition, error: Retry, described: dict[str, str]) -> Reply:
@@ -210,7 +226,11 @@ def returned(task: TaskDefinition, value: Any) -> Reply:
         result = task.result.encode_ok(value)
     except CodecError as error:
         misfit = error.kind == "type"
-        code = ContractCode.RETURN_TYPE_MISMATCH if misfit else OperationalErrorCode.WORKER_SERIALIZATION_ERROR
+        code = (
+            ContractCode.RETURN_TYPE_MISMATCH
+            if misfit
+            else OperationalErrorCode.WORKER_SERIALIZATION_ERROR
+        )
         return failed(code, f"the return value of {task.name} cannot be stored: {error}")
     if excess := too_large(result):
         message = f"the result of {task.name} takes {excess}. Store the data and return its key"
@@ -247,7 +267,9 @@ def describe(error: BaseException) -> dict[str, str]:
         trace = f"<traceback not available: {class_name(type(broken))}>"
     if len(trace) > TRACEBACK_CHARACTERS:
         half = TRACEBACK_CHARACTERS // 2
-        trace = f"{trace[:half]}\n... {len(trace) - 2 * half} characters left out ...\n{trace[-half:]}"
+        trace = (
+            f"{trace[:half]}\n... {len(trace) - 2 * half} characters left out ...\n{trace[-half:]}"
+        )
     return {
         "type": kind,
         "module": class_name(type(error), "__module__"),

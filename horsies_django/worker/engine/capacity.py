@@ -55,7 +55,9 @@ class Capacity:
         room = self.prefetch - ahead - (prefetched - starting) if looking and not full else 0
         total = self.max_claim_per_worker - standing - (prefetched - starting)
         room, total = max(0, room), max(0, total)
-        return Wanted(free["sync"], free["async"], room, total, self.max_claim_batch, self.lease, self.durable)
+        return Wanted(
+            free["sync"], free["async"], room, total, self.max_claim_batch, self.lease, self.durable
+        )
 
 
 def capacity(config: Config, options: WorkerOptions) -> Capacity:
@@ -63,8 +65,15 @@ def capacity(config: Config, options: WorkerOptions) -> Capacity:
 
     Claims are durable with ``--processes=0``, because a worker cannot end tasks in its own process whose claims are lost.
     """
-    lease = timedelta(milliseconds=config.claim_lease_ms) if config.prefetch_buffer and config.claim_lease_ms else None
-    most = options.max_claim_per_worker or options.sync_slots + options.async_slots + config.prefetch_buffer
+    lease = (
+        timedelta(milliseconds=config.claim_lease_ms)
+        if config.prefetch_buffer and config.claim_lease_ms
+        else None
+    )
+    most = (
+        options.max_claim_per_worker
+        or options.sync_slots + options.async_slots + config.prefetch_buffer
+    )
     durable = config.durable_claims or options.processes == 0
     return Capacity(most, options.max_claim_batch, config.prefetch_buffer, lease, durable)
 

@@ -52,7 +52,9 @@ class Comparison:
         if self.doubtful:
             claims = {(task.id, task.generation) for task in held}
             waiting = self.prefetched.values()
-            self.prefetched.take([claim.id for claim in waiting if (claim.id, claim.generation) not in claims])
+            self.prefetched.take(
+                [claim.id for claim in waiting if (claim.id, claim.generation) not in claims]
+            )
             self.doubtful = False
         for task in held:
             if task.cancelled:
@@ -72,10 +74,19 @@ class Comparison:
         """
         store, worker = self.outbox.store, self.outbox.worker
         running = {(task.id, task.generation) for task in store.held(worker) if task.running}
-        waiting = [one for one in (*self.outbox.outcomes, *self.outbox.locked) if isinstance(one, Outcome)]
-        here: list[Outcome | Claim] = [*waiting, *(claim for member in self.pool.members for claim in member.claims())]
+        waiting = [
+            one for one in (*self.outbox.outcomes, *self.outbox.locked) if isinstance(one, Outcome)
+        ]
+        here: list[Outcome | Claim] = [
+            *waiting,
+            *(claim for member in self.pool.members for claim in member.claims()),
+        ]
         missing = [one for one in here if (one.id, one.generation) not in running]
         states = store.unsettled(worker, missing) if missing else {}
-        lost = [one for one in missing if states[one.id] in ("lost", "waiting")]  # waiting: the start is gone
+        lost = [
+            one for one in missing if states[one.id] in ("lost", "waiting")
+        ]  # waiting: the start is gone
         if lost and not self.outbox.run_pass().dead:
-            raise ClaimsLost(f"the database has lost {len(lost)} claim(s) of worker {worker}{named(lost)}")
+            raise ClaimsLost(
+                f"the database has lost {len(lost)} claim(s) of worker {worker}{named(lost)}"
+            )

@@ -74,14 +74,22 @@ class Engine:
     advancer: Advancer
     unknown_tasks: InitVar[UnknownTasks]
 
-    def __post_init__(self, listener: Listener, resilience: Resilience, unknown_tasks: UnknownTasks) -> None:
+    def __post_init__(
+        self, listener: Listener, resilience: Resilience, unknown_tasks: UnknownTasks
+    ) -> None:
         self.prefetched = Prefetched()
         self.poll_seconds = resilience.notify_poll_interval_ms / 1000
-        self.passes = PassRunner(self.outbox, self.outbox.served.queues, self.poll_seconds, unknown_tasks)
+        self.passes = PassRunner(
+            self.outbox, self.outbox.served.queues, self.poll_seconds, unknown_tasks
+        )
         self.comparison = Comparison(self.outbox, self.pool, self.prefetched, self.advancer.owe)
         self.wakeups, self.cursors = self.passes.wakeups, self.passes.cursors
         self.stalled = StalledPartitions()
-        handlers = {**self.cursors.handlers(), **self.wakeups.handlers(), "cancel": self.comparison.soon}
+        handlers = {
+            **self.cursors.handlers(),
+            **self.wakeups.handlers(),
+            "cancel": self.comparison.soon,
+        }
         self.notifications = NotificationListener(
             listener,
             self.selector,
@@ -94,7 +102,9 @@ class Engine:
         self.outage = Outage(resilience)
         self.stopping = False
         self.disowned = False
-        self.trusted_until = math.inf  # nothing is claimed later: others may have declared this worker dead
+        self.trusted_until = (
+            math.inf
+        )  # nothing is claimed later: others may have declared this worker dead
         self.until_empty = False
         self.waker, self.woken = socket.socketpair()  # lets other threads wake the selector
         self.woken.setblocking(False)
@@ -113,7 +123,9 @@ class Engine:
         self.notifications.listen()
         while not self._done():
             if self.disowned:
-                raise WorkerDisowned(f"worker {self.outbox.worker} was declared dead: no heartbeat for too long")
+                raise WorkerDisowned(
+                    f"worker {self.outbox.worker} was declared dead: no heartbeat for too long"
+                )
             now, limit = time.monotonic(), deadline()
             if limit is not None and now >= limit:
                 return False
@@ -138,7 +150,9 @@ class Engine:
         if self.pool.ready:
             self._announce(STARTED)
         if self.stopping:
-            self._announce("Stopping: no more tasks are claimed, running tasks finish; a second signal ends them")
+            self._announce(
+                "Stopping: no more tasks are claimed, running tasks finish; a second signal ends them"
+            )
         self.outbox.task_log.tick(now)
         if now >= self.outage.kill_at(self.trusted_until):
             self.outage.end_tasks(self.pool)
@@ -146,7 +160,11 @@ class Engine:
             self._reconnect()
         self.notifications.hear(self.wakeups.place is not None or self.cursors.worthwhile)
         self.notifications.tick(now, self.outbox.connection, self.outbox.channel)
-        if self.outbox.connection is not None and self._wants_pass(now) and now >= self.passes.not_before:
+        if (
+            self.outbox.connection is not None
+            and self._wants_pass(now)
+            and now >= self.passes.not_before
+        ):
             self._pass(now)
         if self.outbox.connection is not None:
             try:
@@ -182,13 +200,19 @@ class Engine:
     @property
     def owes(self) -> bool:
         """Whether this worker holds tasks, running or unwritten, or has workflows to advance."""
-        advancing = bool(self.advancer.owed) and not self.stopping  # what it leaves undone, others find
+        advancing = (
+            bool(self.advancer.owed) and not self.stopping
+        )  # what it leaves undone, others find
         return not self.pool.idle or self.outbox.owes or bool(self.prefetched) or advancing
 
     def _patience(self, now: float, limit: float | None) -> float:
         """Return for how many seconds the selector may wait."""
         connected = self.outbox.connection is not None
-        moments = [self.notifications.next_try(connected=connected), self.pool.timeouts.next, self.pool.stuck_at]
+        moments = [
+            self.notifications.next_try(connected=connected),
+            self.pool.timeouts.next,
+            self.pool.stuck_at,
+        ]
         moments.append(self.pool.starts.next_at)
         moments += [self.outbox.task_log.summary_at, math.inf if limit is None else limit]
         if not connected:
@@ -197,7 +221,12 @@ class Engine:
             moments += [self.wakeups.next_at, self.advancer.next_at, self.stalled.at]
             if self.prefetched and self.start_at > now:
                 moments.append(self.start_at)
-            if self.outbox.outcomes or self.outbox.releases or self.comparison.at <= now or self.can_claim():
+            if (
+                self.outbox.outcomes
+                or self.outbox.releases
+                or self.comparison.at <= now
+                or self.can_claim()
+            ):
                 moments.append(self.passes.not_before)
             elif self.outbox.locked:
                 moments.append(self.outbox.locked_until)
@@ -224,7 +253,11 @@ class Engine:
         """Return how many slots of each lane the next pass shall fill: all free ones, if there may be tasks for them."""
         if self.stopping or not self._may_take(time.monotonic()):
             return dict.fromkeys(LANES, 0)
-        lanes = set(LANES) if self.wakeups.limited and self.outbox.outcomes else self.wakeups.lanes_with_work
+        lanes = (
+            set(LANES)
+            if self.wakeups.limited and self.outbox.outcomes
+            else self.wakeups.lanes_with_work
+        )
         return {lane: self.pool.free(lane) if lane in lanes else 0 for lane in LANES}
 
     def _may_take(self, now: float) -> bool:
@@ -256,19 +289,25 @@ class Engine:
         try:
             if now >= self.comparison.at:
                 self.comparison.run(now)
-            passed = self.passes.run(wanted, slots, starts, expired_leases=leases, notified=self.notifications.hears)
+            passed = self.passes.run(
+                wanted, slots, starts, expired_leases=leases, notified=self.notifications.hears
+            )
         except psycopg.Error as error:
             self._cut_off(error)
             return
         self.outage.over()
         if leases:
             # in soft mode it looks each second for claims whose lease ended
-            self.leases_at = now + spacing(1.0 if self.capacity.lease else self.poll_seconds, time.monotonic() - now)
+            self.leases_at = now + spacing(
+                1.0 if self.capacity.lease else self.poll_seconds, time.monotonic() - now
+            )
         if passed.dead:
             self.disown()
         self.prefetched.take(passed.returned)
         self.outbox.expired(self.prefetched.take(passed.expired))
-        self.pool.dispatch(self.outbox.started(self.prefetched.take(passed.started) + passed.claims))
+        self.pool.dispatch(
+            self.outbox.started(self.prefetched.take(passed.started) + passed.claims)
+        )
         if any(claim.id in self.prefetched for claim in starts):
             self.start_at = now + LOCKED_RETRY_SECONDS
         self.prefetched.update((claim.id, claim) for claim in passed.prefetched)
@@ -281,13 +320,19 @@ class Engine:
         Partitions that were stalled by a lock are tried again.
         """
         if now >= self.advancer.next_at:
-            sent = self.advancer.turn(self.advancer.store(self.outbox.connection_or_raise(), self.outbox.channel))
-            if sent and (self.until_empty or self.wakeups.place != 0 or not self.notifications.healthy):
+            sent = self.advancer.turn(
+                self.advancer.store(self.outbox.connection_or_raise(), self.outbox.channel)
+            )
+            if sent and (
+                self.until_empty or self.wakeups.place != 0 or not self.notifications.healthy
+            ):
                 self.wakeups.look_everywhere()
         taking = not self.stopping and self._may_take(now)
         self.passes.follow_up(now, lambda lane: self.pool.free(lane) if taking else 0)
         if stalled := self.stalled.take():
-            self.outbox.store.unpark_stalled(stalled, self.outbox.served.queues, self.outbox.channel)
+            self.outbox.store.unpark_stalled(
+                stalled, self.outbox.served.queues, self.outbox.channel
+            )
 
     def _hear_stalled(self, told: Stalled) -> None:
         """Look after a stalled partition, if this worker is the first of the elected."""
@@ -305,7 +350,9 @@ class Engine:
         except psycopg.Error as error:
             self._cut_off(error)
             return
-        self.status = self.status._replace(connection=self.outbox.connection)  # from now on the watchdog watches it
+        self.status = self.status._replace(
+            connection=self.outbox.connection
+        )  # from now on the watchdog watches it
         logger.info("the database is back")
         self.notifications.next_at = 0.0
         self.comparison.reconnected()

@@ -146,7 +146,9 @@ class NotificationListener:
             self.listener.self_test(connection, prefix)
             self.testing = True
         except psycopg.Error as error:  # the next pass of the engine fails, too
-            logger.debug("the engine's connection could not be used for a self-test: %s", said(error))
+            logger.debug(
+                "the engine's connection could not be used for a self-test: %s", said(error)
+            )
         self.next_at = time.monotonic() + ANSWER_SECONDS
 
     def _look_later(self) -> None:

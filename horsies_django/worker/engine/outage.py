@@ -54,7 +54,9 @@ class Outage:
         """Set and log the next try. Raises DatabaseGaveUp if there is none."""
         message = said(error)
         self.unfit = self.unfit + 1 if (error.sqlstate or "")[:2] in UNFIT else 0
-        lost = f"; the outcomes of {unwritten} task(s) are lost with this worker" if unwritten else ""
+        lost = (
+            f"; the outcomes of {unwritten} task(s) are lost with this worker" if unwritten else ""
+        )
         if self.unfit == UNFIT_TRIES:
             raise DatabaseGaveUp(
                 f"the database answers, but cannot serve this worker (SQLSTATE {error.sqlstate}, {UNFIT_TRIES} times in a "
@@ -88,7 +90,9 @@ class Outage:
 
     def end_tasks(self, pool: Pool) -> None:
         """End the children that run tasks, because other workers may soon run these tasks. New children replace them."""
-        children = [member for member in pool.members if isinstance(member, Child) and not member.dismissed]
+        children = [
+            member for member in pool.members if isinstance(member, Child) and not member.dismissed
+        ]
         busy = [child for child in children if any(child.held.values())]
         if busy:
             logger.error(

@@ -35,7 +35,12 @@ BATCH_CHARACTERS = 8 * 2**20  # of results per pass, unless a single one is larg
 LOCKED_RETRY_SECONDS = 0.1
 # Data exception, constraint violation, a trigger's or a view's refusal, program limit exceeded, an exception raised in a trigger.
 POISON = ("22", "23", "27", "44", "54", "P0")
-TOO_MUCH = ("40", "53", "55", "57014")  # a conflict, resources, a lock, a timeout: a smaller batch may succeed
+TOO_MUCH = (
+    "40",
+    "53",
+    "55",
+    "57014",
+)  # a conflict, resources, a lock, a timeout: a smaller batch may succeed
 
 
 @dataclass(eq=False)
@@ -57,14 +62,18 @@ class Outbox(Link):
         self.channel = ""
         self.outcomes: list[Outcome] = []
         self.releases: list[Claim] = []
-        self.locked: list[Outcome | Claim] = []  # their rows were locked: tried again at ``locked_until``
+        self.locked: list[
+            Outcome | Claim
+        ] = []  # their rows were locked: tried again at ``locked_until``
         self.locked_until = 0.0
         self.most = BATCH  # outcomes in the next pass: fewer after one that was too large
         self.task_log = TaskLog()
         self.receivers = Receivers(self.worker)
         self.counts = Counts()
         self.overfull = False
-        self.own_retentions: set[int | bool] = set()  # of the tasks that this worker has run, for the pruner
+        self.own_retentions: set[int | bool] = (
+            set()
+        )  # of the tasks that this worker has run, for the pruner
 
     @property
     def unwritten(self) -> int:
@@ -76,7 +85,9 @@ class Outbox(Link):
         overfull, self.overfull = self.overfull, self.unwritten >= self.bound
         if self.overfull and not overfull:
             then = "no task is claimed until they are (RESILIENCE['MAX_UNWRITTEN_OUTCOMES'] is %s)"
-            logger.error("%s outcomes could not be written yet: " + then, self.unwritten, self.bound)
+            logger.error(
+                "%s outcomes could not be written yet: " + then, self.unwritten, self.bound
+            )
         elif overfull and not self.overfull:
             logger.info("enough outcomes are written: tasks are claimed again")
 
@@ -95,12 +106,16 @@ class Outbox(Link):
 
     def connect(self) -> psycopg.Connection[Any]:
         """Open the connection. Raises psycopg.OperationalError."""
-        self.connection = direct_connection(self.alias, application_name="horsies engine", prepare=self.prepare)
+        self.connection = direct_connection(
+            self.alias, application_name="horsies engine", prepare=self.prepare
+        )
         self.channel = channel_prefix(self.connection)
         self.planned_at = time.monotonic()
         return self.connection
 
-    def run_pass(self, wanted: Wanted = NOTHING, starts: Sequence[Claim] = (), **asked: Any) -> Passed:
+    def run_pass(
+        self, wanted: Wanted = NOTHING, starts: Sequence[Claim] = (), **asked: Any
+    ) -> Passed:
         """Settle outcomes, release claims, start ``starts``, and claim what is wanted; see ``TaskStore.run_pass``.
 
         A start that is missing in the reply is looked up: an earlier pass may have started it and the reply was lost, its row may
@@ -112,7 +127,9 @@ class Outbox(Link):
         self.retry_locked(began)
         outcomes, releases = self._batch(), list(self.releases)
         try:
-            passed = self._pass(wanted, starts=starts, outcomes=outcomes, releases=releases, **asked)
+            passed = self._pass(
+                wanted, starts=starts, outcomes=outcomes, releases=releases, **asked
+            )
         except psycopg.Error as error:
             self._settle_refused_batch(outcomes, error, began)
             outcomes, releases = [], []
@@ -126,7 +143,9 @@ class Outbox(Link):
         """Return the running tasks to dispatch, whose options this release can read; the others fail."""
         if any(claim.options is not None for claim in claims):
             answers = [(claim, unreadable(claim)) for claim in claims]
-            self.outcomes += [Outcome.of(claim, answer) for claim, answer in answers if answer is not None]
+            self.outcomes += [
+                Outcome.of(claim, answer) for claim, answer in answers if answer is not None
+            ]
             self.own_retentions |= own_retentions(claim.options for claim in claims)
             claims = [claim for claim, answer in answers if answer is None]
         self.receivers.started(claims)
@@ -151,7 +170,9 @@ class Outbox(Link):
             self.releases += [entry for entry in self.locked if isinstance(entry, Claim)]
             self.locked = []
 
-    def _settle_refused_batch(self, outcomes: list[Outcome], error: psycopg.Error, began: float) -> None:
+    def _settle_refused_batch(
+        self, outcomes: list[Outcome], error: psycopg.Error, began: float
+    ) -> None:
         """Settle the outcomes of a refused batch one by one. Raises ``error`` if they are not its cause.
 
         A failure replaces a refused result; if that is refused too, it is tried again later.
@@ -161,10 +182,16 @@ class Outbox(Link):
             if (error.sqlstate or "").startswith(TOO_MUCH) or time.monotonic() - began > 5.0:
                 self.most = max(1, len(outcomes) // 2)
             raise error
-        logger.error("a batch of %s outcomes was refused; settling them one by one: %s", len(outcomes), said(error))
+        logger.error(
+            "a batch of %s outcomes was refused; settling them one by one: %s",
+            len(outcomes),
+            said(error),
+        )
         for outcome in outcomes:
             if refusal := self._refusal(outcome):
-                logger.error("the outcome of task %s cannot be stored: %s", outcome.id, said(refusal))
+                logger.error(
+                    "the outcome of task %s cannot be stored: %s", outcome.id, said(refusal)
+                )
                 message = f"the database refused the result (SQLSTATE {refusal.sqlstate})"
                 reply = failed(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message)
                 self.outcomes[0] = outcome._replace(**reply._asdict())
@@ -185,7 +212,9 @@ class Outbox(Link):
         """The statements on the connection. Raises psycopg.OperationalError when there is none."""
         return TaskStore(self.cursor.on(self.connection_or_raise()))
 
-    def _remove_written(self, outcomes: list[Outcome], releases: list[Claim], passed: Passed) -> None:
+    def _remove_written(
+        self, outcomes: list[Outcome], releases: list[Claim], passed: Passed
+    ) -> None:
         """Remove what was written from the outbox and log it, and look up the rest."""
         del self.outcomes[: len(outcomes)]
         del self.releases[: len(releases)]
@@ -237,7 +266,9 @@ class Outbox(Link):
             return
         states = self.store.unsettled(self.worker, untold)
         passed.started += [claim.id for claim in untold if states[claim.id] == "held"]
-        passed.returned += [claim.id for claim in untold if states[claim.id] in ("lost", "settled", "retried")]
+        passed.returned += [
+            claim.id for claim in untold if states[claim.id] in ("lost", "settled", "retried")
+        ]
 
     def _refusal(self, outcome: Outcome) -> psycopg.Error | None:
         """Settle one outcome; return why the database refuses it. Raises psycopg.Error for other problems."""
@@ -254,8 +285,12 @@ class Outbox(Link):
         """Return this worker's tasks in the database; release those not in ``known``: claims whose reply was lost."""
         held = self.store.held(self.worker)
         known = known | {entry.id for entry in (*self.outcomes, *self.releases, *self.locked)}
-        unknown = [Claim(task.id, task.generation, "", "", "") for task in held if task.id not in known]
+        unknown = [
+            Claim(task.id, task.generation, "", "", "") for task in held if task.id not in known
+        ]
         if unknown:
-            logger.warning("releasing %s task(s) that were claimed and never received", len(unknown))
+            logger.warning(
+                "releasing %s task(s) that were claimed and never received", len(unknown)
+            )
             self.releases += unknown
         return held

@@ -24,7 +24,13 @@ ENOUGH = 20  # outcomes: the next pass does not wait for more
 class PassRunner:
     """Runs the passes of a worker that serves ``queues`` and scans all of them every ``poll_seconds``."""
 
-    def __init__(self, outbox: Outbox, queues: Iterable[str], poll_seconds: float, unknown_tasks: UnknownTasks) -> None:
+    def __init__(
+        self,
+        outbox: Outbox,
+        queues: Iterable[str],
+        poll_seconds: float,
+        unknown_tasks: UnknownTasks,
+    ) -> None:
         self.outbox = outbox
         self.wakeups = Wakeups(queues, poll_seconds)
         self.cursors = ScanCursors(self.wakeups.queues, self.wakeups.hear, poll_seconds)
@@ -95,11 +101,17 @@ class PassRunner:
         a pass can skip dead entries, by the scan cursors. Raises psycopg.Error.
         """
         for lane, queues in self.wakeups.take_later(now).items():
-            if lane is None or self.cursors.worthwhile or self.outbox.store.waits(lane, sorted(queues)):
+            if (
+                lane is None
+                or self.cursors.worthwhile
+                or self.outbox.store.waits(lane, sorted(queues))
+            ):
                 self.wakeups.tell(queues, lane)
         if lane := self.wakeups.lane_to_pass_on(now, free):
             queues = self.wakeups.fresh[lane]
-            woken = self.outbox.store.pass_on(self.outbox.worker, self.outbox.channel, lane, sorted(queues))
+            woken = self.outbox.store.pass_on(
+                self.outbox.worker, self.outbox.channel, lane, sorted(queues)
+            )
             self.wakeups.passed_on(woken, time.monotonic() - now)
 
     def _release_unknown_tasks(self, passed: Passed) -> None:

@@ -41,7 +41,9 @@ from horsies_django.worker.process.task_log import Known
 
 logger = logging.getLogger("horsies.signals")
 
-REPORT_SECONDS = 60.0  # between two reports of dropped events; a receiver that runs longer is reported
+REPORT_SECONDS = (
+    60.0  # between two reports of dropped events; a receiver that runs longer is reported
+)
 
 
 class Event(NamedTuple):
@@ -54,7 +56,9 @@ class Event(NamedTuple):
     def deliver(self) -> None:
         """Call the receivers. Their exceptions are logged."""
         self.signal.send_robust(
-            registry.find(self.values["task_name"]), metadata=read_metadata(self.options), **self.values
+            registry.find(self.values["task_name"]),
+            metadata=read_metadata(self.options),
+            **self.values,
         )
 
 
@@ -64,7 +68,9 @@ def start_events(claims: Iterable[Claim], worker: uuid.UUID) -> Iterator[Event]:
         yield event(task_started, claim, worker)
 
 
-def end_events(outcomes: Iterable[Outcome], decided: Mapping[str, Any], worker: uuid.UUID) -> Iterator[Event]:
+def end_events(
+    outcomes: Iterable[Outcome], decided: Mapping[str, Any], worker: uuid.UUID
+) -> Iterator[Event]:
     """Yield the events of attempts whose outcome was written; for ``decided`` see ``horsies_settle``."""
     for outcome in outcomes:
         how = decided.get(str(outcome.id), {}) if decided else {}
@@ -108,7 +114,8 @@ def raised(outcome: Outcome) -> dict[str, Any]:
     trace = exception.get("traceback")
     return {
         "exception_class": path or None,
-        "traceback": trace and trace[-16_384:],  # the end of a traceback names the exception and the place
+        "traceback": trace
+        and trace[-16_384:],  # the end of a traceback names the exception and the place
         "context": read_context(outcome.context),
     }
 
@@ -143,7 +150,9 @@ class Receivers:
         self.lock = threading.Lock()  # the engine and the reaper add events
         self.waiting: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self.thread: threading.Thread | None = None
-        self.delivering: tuple[Event, float] | None = None  # the current event, and since when by the monotonic clock
+        self.delivering: tuple[Event, float] | None = (
+            None  # the current event, and since when by the monotonic clock
+        )
         self.dropped = 0
         self.report_at = 0.0
         self.stopped = False
@@ -155,7 +164,9 @@ class Receivers:
 
     def settled(self, outcomes: Iterable[Outcome], decided: Mapping[str, Any]) -> None:
         """Queue the events of attempts whose outcome was written."""
-        if not task_finished.receivers:  # the only one of these signals that is about completed tasks
+        if (
+            not task_finished.receivers
+        ):  # the only one of these signals that is about completed tasks
             if not (task_failed.receivers or task_retried.receivers or order_stopped.receivers):
                 return
             outcomes = [outcome for outcome in outcomes if outcome.status != "COMPLETED"]
@@ -200,7 +211,11 @@ class Receivers:
         if now < self.report_at or not (dropped or lasts > REPORT_SECONDS):
             return
         self.report_at = now + REPORT_SECONDS
-        slow = f"; {describe(current[0])} has taken {lasts:.0f} s so far" if current is not None and lasts > 1 else ""
+        slow = (
+            f"; {describe(current[0])} has taken {lasts:.0f} s so far"
+            if current is not None and lasts > 1
+            else ""
+        )
         logger.error(
             "the receivers of signals are too slow: %s signal(s) wait, %s dropped so far%s",
             self.waiting.qsize(), self.dropped, slow,
@@ -214,7 +229,9 @@ class Receivers:
                 event.deliver()
                 close_old_connections()
                 leave_tenants()
-            except BaseException:  # a receiver that ends its thread, or connections that cannot be closed
+            except (
+                BaseException
+            ):  # a receiver that ends its thread, or connections that cannot be closed
                 logger.exception("%s failed", describe(event))
             self.delivering = None
         try:
@@ -233,7 +250,11 @@ class Receivers:
         self.waiting.put(None)
         self.thread.join(STOP_SECONDS)
         self.stopped = True
-        lost = self.waiting.qsize() - 1 + (self.delivering is not None) if self.thread.is_alive() else 0
+        lost = (
+            self.waiting.qsize() - 1 + (self.delivering is not None)
+            if self.thread.is_alive()
+            else 0
+        )
         if lost > 0 or self.dropped:
             logger.error(
                 "%s signal(s) were dropped, because their receivers were too slow; %s more not delivered within %.0f s",
@@ -242,4 +263,6 @@ class Receivers:
 
 
 def describe(event: Event) -> str:
-    return f"{event.signal.name} of {shown_name(event.values['task_name'])} {event.values['task_id']}"
+    return (
+        f"{event.signal.name} of {shown_name(event.values['task_name'])} {event.values['task_id']}"
+    )

@@ -25,7 +25,9 @@ Act = Callable[[float], None]
 Tell = Callable[[Iterable[str], str | None], None]  # queues, and the lane concerned (None: both)
 
 HIGHEST = 32_767  # above every priority
-PRIORITIES = 16  # per queue and lane, the last ones found: a scan reads each of them and the ranges between
+PRIORITIES = (
+    16  # per queue and lane, the last ones found: a scan reads each of them and the ranges between
+)
 ANYWHERE: float | None = None
 SHARE = 20  # passes that read all dead entries take at most one part in so many of the time
 LONGEST_SECONDS = 60.0  # one that hung for minutes says nothing of the next
@@ -38,9 +40,15 @@ class ScanCursors:
     def __init__(self, queues: Iterable[str], tell: Tell, poll_seconds: float) -> None:
         self.queues = list(queues)
         self.tell = tell
-        self.waiting: dict[tuple[str, str], dict[int, float | None]] = {}  # queue and lane -> priority -> epoch
-        self.held: dict[str, list[str]] = {}  # queue with a cap -> when its tasks in flight were claimed
-        self.every = poll_seconds * 0.9  # polls are further apart, so every poll is a pass without cursors
+        self.waiting: dict[
+            tuple[str, str], dict[int, float | None]
+        ] = {}  # queue and lane -> priority -> epoch
+        self.held: dict[
+            str, list[str]
+        ] = {}  # queue with a cap -> when its tasks in flight were claimed
+        self.every = (
+            poll_seconds * 0.9
+        )  # polls are further apart, so every poll is a pass without cursors
         self.forget_at = 0.0  # by the monotonic clock
         self.far = False  # whether the last pass without cursors read many dead entries
         self.forgetful = False  # whether the current pass runs without cursors
@@ -75,7 +83,9 @@ class ScanCursors:
         for (name, _lane), known in self.waiting.items():
             if name == queue:
                 for priority, since in known.items():
-                    known[priority] = ANYWHERE if since is None or moment <= 0 else min(since, moment)
+                    known[priority] = (
+                        ANYWHERE if since is None or moment <= 0 else min(since, moment)
+                    )
 
     def forget(self) -> None:
         """Let the next pass scan everything. The known priorities are kept and get new cursors."""
@@ -111,11 +121,15 @@ class ScanCursors:
                 for lane, firsts in lanes.items():
                     self._learn_lane(self.waiting.setdefault((queue, lane), {}), firsts, passed.now)
 
-    def _learn_lane(self, known: dict[int, float | None], firsts: dict[str, Any], now: float) -> None:
+    def _learn_lane(
+        self, known: dict[int, float | None], firsts: dict[str, Any], now: float
+    ) -> None:
         ended, latest = firsts.pop("end", False), now - LAG_SECONDS
         found = {int(priority): min(float(since), latest) for priority, since in firsts.items()}
         last = HIGHEST if ended else max(found)
-        known.update({priority: latest for priority in known if priority <= last and priority not in found})
+        known.update(
+            {priority: latest for priority in known if priority <= last and priority not in found}
+        )
         for priority, since in found.items():
             known.pop(priority, None)  # so that the priorities found last come last
             known[priority] = since

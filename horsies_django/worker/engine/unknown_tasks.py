@@ -60,7 +60,9 @@ class UnknownTasks:
 def is_unknown(claim: Claim) -> bool:
     """Whether this worker cannot run a task."""
     options = claim.options
-    return registry.find(claim.task_name) is None or (options is not None and read_options(options).wire > WIRE)
+    return registry.find(claim.task_name) is None or (
+        options is not None and read_options(options).wire > WIRE
+    )
 
 
 def unreadable(claim: Claim) -> Reply | None:

@@ -29,7 +29,12 @@ NOW, NEVER = 0.0, math.inf
 # later finds nothing if who looked before lives. Quiet sends (tasks/notify_throttle.py) end in less than any but the first.
 AFTER = {
     "sent": (NOW, 0.05, 0.09, NEVER),  # a notification of new tasks: look there
-    "burst": (0.05, 0.05, 0.09, 0.05),  # several: look again, because tasks may have followed the last one without one
+    "burst": (
+        0.05,
+        0.05,
+        0.09,
+        0.05,
+    ),  # several: look again, because tasks may have followed the last one without one
     "due": (NOW, 0.05, 0.09, NEVER),  # a task becomes due: look everywhere
     "missed": (0.05, 0.05, 0.05, 0.05),  # notifications were missed: look everywhere again
     "full": (0.003, 0.003, 0.003, 0.003),  # no slot is free: wake others; short tasks end before
@@ -45,14 +50,23 @@ class Wakeups:
     ``place``: which of the elected the worker is, None if it is not elected. Also set by another thread.
     """
 
-    def __init__(self, queues: Iterable[str], poll_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        queues: Iterable[str],
+        poll_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.clock = clock
         self.queues = frozenset(queues)
         self.poll_seconds = poll_seconds
         self.place: int | None = 0
-        self.fresh: dict[str, set[str]] = {lane: set() for lane in LANES}  # the queues that may have due tasks
+        self.fresh: dict[str, set[str]] = {
+            lane: set() for lane in LANES
+        }  # the queues that may have due tasks
         self.certain: set[str] = set()  # lanes whose next due time is known
-        self.limited = False  # whether caps left tasks behind: then each settled task may free a permit
+        self.limited = (
+            False  # whether caps left tasks behind: then each settled task may free a permit
+        )
         self.poll_at = 0.0  # when to scan everything without a wakeup, by the monotonic clock
         self.due_at = math.inf  # when the next task becomes due
         self.later: dict[Look, float] = {}  # where to look again -> when it was notified
@@ -66,9 +80,13 @@ class Wakeups:
 
     def handlers(self) -> dict[str, Callable[[float], None]]:
         """Return the handlers of notifications to this worker alone."""
-        acts: dict[str, Callable[[float], None]] = {f"place {place}": partial(self._take, place) for place in range(3)}
+        acts: dict[str, Callable[[float], None]] = {
+            f"place {place}": partial(self._take, place) for place in range(3)
+        }
         for lane in LANES:
-            acts |= {f"now {lane} {queue}": partial(self._wake, [queue], lane) for queue in self.queues}
+            acts |= {
+                f"now {lane} {queue}": partial(self._wake, [queue], lane) for queue in self.queues
+            }
             acts[f"now {lane} *"] = partial(self._wake, self.queues, lane)
         return acts
 
@@ -152,7 +170,11 @@ class Wakeups:
 
     def lane_to_pass_on(self, now: float, free: Callable[[str], int]) -> str | None:
         """Return a lane for whose tasks to wake other workers now, because it has no ``free`` slot here."""
-        lanes = [lane for lane in LANES if self.fresh[lane] and not free(lane)] if self.passes_on else []
+        lanes = (
+            [lane for lane in LANES if self.fresh[lane] and not free(lane)]
+            if self.passes_on
+            else []
+        )
         if not lanes:
             self.pass_on_at = math.inf
         elif self.pass_on_at == math.inf:
@@ -162,13 +184,17 @@ class Wakeups:
     def passed_on(self, woken: int | None, took: float) -> None:
         """Record that so many workers were woken, None if no task waits, and set when to do it again."""
         self.passes_on = woken is not None and (woken > 0 or self.place is not None)
-        self.rest_until = self.pass_on_at = self.clock() + spacing(self.after("woken" if woken else "none free"), took)
+        self.rest_until = self.pass_on_at = self.clock() + spacing(
+            self.after("woken" if woken else "none free"), took
+        )
 
     def news(self, now: float, wanted: Wanted) -> str | None:
         """Return the only queue that may have due tasks for what is wanted; None if more than that is to be looked into."""
         if self.whole_next or self.limited or now < self.short_from:
             return None
-        queues = set().union(*(self.fresh[lane] for lane, name in FIELDS.items() if getattr(wanted, name)))
+        queues = set().union(
+            *(self.fresh[lane] for lane, name in FIELDS.items() if getattr(wanted, name))
+        )
         return next(iter(queues)) if len(queues) == 1 else None
 
     def avoid_short(self, now: float, took: float) -> None:
@@ -182,7 +208,13 @@ class Wakeups:
         self.whole_next = False
         for lane, asked in slots.items():
             got = sum(claim.lane == lane for claim in passed.claims)
-            if not asked or passed.expired or passed.again or batched or got >= getattr(wanted, FIELDS[lane]):
+            if (
+                not asked
+                or passed.expired
+                or passed.again
+                or batched
+                or got >= getattr(wanted, FIELDS[lane])
+            ):
                 continue
             if not passed.short:
                 self.certain.add(lane)

@@ -56,13 +56,17 @@ def unready(engine: Engine) -> list[str]:
     reasons, status = sick(engine), engine.status
     ready = sum(member.ready for member in status.members)
     if not ready or (ready < len(status.members) and not status.started):
-        reasons.append(f"{ready} of {max(len(status.members), engine.pool.options.processes, 1)} processes are ready")
+        reasons.append(
+            f"{ready} of {max(len(status.members), engine.pool.options.processes, 1)} processes are ready"
+        )
     if status.connection is None:
         reasons.append("there is no connection to the database")
     elif status.failing:
         reasons.append("the last statement to the database failed")
     if time.monotonic() > engine.trusted_until:
-        reasons.append("no heartbeat was sent for too long: other workers may declare this one dead")
+        reasons.append(
+            "no heartbeat was sent for too long: other workers may declare this one dead"
+        )
     if status.stopping:
         reasons.append("the worker is stopping")
     return reasons
@@ -76,7 +80,9 @@ class HealthServer(ThreadingHTTPServer):
     """Answers for the engine that ``engine()`` returns at the time of the request."""
 
     allow_reuse_port = False  # two workers on one port would answer for each other
-    request_queue_size = 128  # with 5, the default, connections of a crowd are dropped and made again after a second
+    request_queue_size = (
+        128  # with 5, the default, connections of a crowd are dropped and made again after a second
+    )
 
     def __init__(self, host: str, port: int, engine: Callable[[], Engine]) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -153,7 +159,12 @@ class HealthRequestHandler(BaseHTTPRequestHandler):
         if path in JUDGES:
             reasons = JUDGES[path](engine)
             about = {"version": __version__, "dropped_signals": engine.outbox.receivers.dropped}
-            record = {"ok": not reasons, "reasons": reasons, "worker": str(engine.outbox.worker), **about}
+            record = {
+                "ok": not reasons,
+                "reasons": reasons,
+                "worker": str(engine.outbox.worker),
+                **about,
+            }
             self.reply(503 if reasons else 200, json.dumps(record).encode())
         elif path != METRICS:
             error = f"there are only {', '.join(JUDGES)} and {METRICS}"
@@ -205,7 +216,11 @@ def serving_health(options: WorkerOptions, engine: Callable[[], Engine]) -> Iter
         ) from error
     host, port = server.server_address[:2]
     where = f"[{host!s}]" if ":" in str(host) else host
-    logger.info("Health requests are answered at http://%s:%s/live and /ready, metrics at /metrics", where, port)
+    logger.info(
+        "Health requests are answered at http://%s:%s/live and /ready, metrics at /metrics",
+        where,
+        port,
+    )
     thread = threading.Thread(target=server.serve_forever, name="horsies-health", daemon=True)
     thread.start()
     try:

@@ -60,7 +60,12 @@ class Snapshots:
         self.consumed: dict[int, float] = {}  # CPU seconds by process, at the last snapshot
 
     def tick(
-        self, connection: Any, children: Sequence[Process], memories: Sequence[float], load: Load, buffered: int
+        self,
+        connection: Any,
+        children: Sequence[Process],
+        memories: Sequence[float],
+        load: Load,
+        buffered: int,
     ) -> None:
         """Write a snapshot if one is due; the heartbeat goes on without it. Raises psycopg.Error if the connection is lost.
 
@@ -91,7 +96,9 @@ class Snapshots:
         self.consumed, self.measured_at = {pid: cpu_seconds(pid) for pid in pids}, now
         if since is None or now <= since:
             return None
-        used = sum(max(0.0, seconds - before.get(pid, 0.0)) for pid, seconds in self.consumed.items())
+        used = sum(
+            max(0.0, seconds - before.get(pid, 0.0)) for pid, seconds in self.consumed.items()
+        )
         return round(100 * used / (now - since), 1)
 
 
@@ -118,13 +125,21 @@ class HeartbeatSender:
 
     def __post_init__(self) -> None:
         self.fresh = timedelta(seconds=2 * self.interval_seconds)
-        self.written: tuple[list[Process], int, int] | None = None  # the children and tasks that the database knows
-        self.started_at: float | None = None  # when the first heartbeat was sent, by the monotonic clock
-        self.on_duty = False  # whether this worker looks after dead ones for all, as its last heartbeat told
+        self.written: tuple[list[Process], int, int] | None = (
+            None  # the children and tasks that the database knows
+        )
+        self.started_at: float | None = (
+            None  # when the first heartbeat was sent, by the monotonic clock
+        )
+        self.on_duty = (
+            False  # whether this worker looks after dead ones for all, as its last heartbeat told
+        )
         self.snapshots = Snapshots(self.worker, self.pid, self.snapshot_seconds)
         self.told_stopping = False
         self.clock = ClockComparison(self.interval_seconds / 2)
-        self.unbroken_since = math.inf  # since when the heartbeats were fresh, by the monotonic clock
+        self.unbroken_since = (
+            math.inf
+        )  # since when the heartbeats were fresh, by the monotonic clock
         self.written_at = -math.inf  # the last one, by the monotonic clock
 
     def tick(self, connection: Any) -> bool:
@@ -135,7 +150,10 @@ class HeartbeatSender:
         now = time.monotonic()
         status = self.engine.status
         if status.busy_since is not None and now - status.busy_since > STUCK_SECONDS:
-            logger.error("the engine has been stuck for %.0f s; sending no heartbeat", now - status.busy_since)
+            logger.error(
+                "the engine has been stuck for %.0f s; sending no heartbeat",
+                now - status.busy_since,
+            )
             return False
         self.watch.look(status.members, now)
         children = processes(status.members)
@@ -156,9 +174,13 @@ class HeartbeatSender:
             return False
         self.engine.elect(beaten.place if status.listens else 0)
         if status.prefetched:
-            TaskStore(connection).renew(self.worker, status.prefetched, self.engine.capacity.lease or timedelta())
+            TaskStore(connection).renew(
+                self.worker, status.prefetched, self.engine.capacity.lease or timedelta()
+            )
         self.kill_timer.rearm(now)
-        self.engine.trust(now + self.kill_timer.seconds)  # no other worker can declare this one dead until then
+        self.engine.trust(
+            now + self.kill_timer.seconds
+        )  # no other worker can declare this one dead until then
         self.note_written(connection, now)
         self.engine.outage.hasten()  # none need have been missed: an outage may be shorter than the time between two
         self.snapshots.tick(connection, children, memories, load, len(status.prefetched))
@@ -201,13 +223,20 @@ class HeartbeatSender:
     def unbroken_for(self, seconds: float) -> bool:
         """Whether fresh heartbeats were written for ``seconds`` up to now: only then may this worker declare others dead."""
         now = time.monotonic()
-        return now - self.written_at <= self.fresh.total_seconds() and now - self.unbroken_since >= seconds
+        return (
+            now - self.written_at <= self.fresh.total_seconds()
+            and now - self.unbroken_since >= seconds
+        )
 
 
 def processes(members: Iterable[PoolProcess]) -> list[Process]:
     """Return the children among the processes of a pool, for their heartbeats."""
     return [
-        Process(member.id, member.pid, [claim.id for claim in member.claims()[:100]] if member.ready else None)
+        Process(
+            member.id,
+            member.pid,
+            [claim.id for claim in member.claims()[:100]] if member.ready else None,
+        )
         for member in members
         if isinstance(member, Child)
     ]

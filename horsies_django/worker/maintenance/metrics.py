@@ -36,7 +36,10 @@ def _rendered(engine: Engine) -> bytes:
     sys.setswitchinterval(SWITCH_SECONDS)
     try:
         totals = engine.outbox.counts.read()
-        return generate_latest(Families(of_worker(engine, totals))) + histograms(engine, totals).encode()
+        return (
+            generate_latest(Families(of_worker(engine, totals)))
+            + histograms(engine, totals).encode()
+        )
     finally:
         sys.setswitchinterval(before)
 
@@ -49,14 +52,25 @@ def of_worker(engine: Engine, totals: list[Total]) -> Iterator[Metric]:
     yield gauge("horsies_tasks", text, labels, results, CounterMetricFamily)
     slots = {lane: engine.pool.options.slots(lane) for lane in LANES}
     # tasks that are dispatched ahead of a free slot do not count
-    used = {"sync": min(status.running_sync, slots["sync"]), "async": min(status.running_async, slots["async"])}
+    used = {
+        "sync": min(status.running_sync, slots["sync"]),
+        "async": min(status.running_async, slots["async"]),
+    }
     yield gauge("horsies_slots", "Tasks that may run at once.", ("lane",), slots)
     yield gauge("horsies_slots_used", "Tasks that run.", ("lane",), used)
     text, ended = "Child processes that ended.", engine.pool.ended
     yield gauge("horsies_children_ended", text, ("reason",), ended, CounterMetricFamily)
     children = [memory_bytes(member.pid) for member in status.members if isinstance(member, Child)]
-    memory, largest = {"worker": memory_bytes(os.getpid()), "children": sum(children)}, max(children, default=0)
-    yield gauge("horsies_resident_memory_bytes", "Resident memory; processes share a part of it.", ("role",), memory)
+    memory, largest = (
+        {"worker": memory_bytes(os.getpid()), "children": sum(children)},
+        max(children, default=0),
+    )
+    yield gauge(
+        "horsies_resident_memory_bytes",
+        "Resident memory; processes share a part of it.",
+        ("role",),
+        memory,
+    )
     text = "Resident memory of the largest child."
     yield gauge("horsies_children_resident_memory_max_bytes", text, (), {(): largest})
     text = "Outcomes that the database has not stored yet."
@@ -66,11 +80,19 @@ def of_worker(engine: Engine, totals: list[Total]) -> Iterator[Metric]:
 
 def histograms(engine: Engine, totals: list[Total]) -> str:
     """Return how long attempts ran, due tasks waited, and passes took, as text."""
-    runs = [(total[:2], total.seconds, total.buckets) for total in totals if total.result != CLAIMED]
-    waits = [(total[:1], total.seconds, total.buckets) for total in totals if total.result == CLAIMED]
+    runs = [
+        (total[:2], total.seconds, total.buckets) for total in totals if total.result != CLAIMED
+    ]
+    waits = [
+        (total[:1], total.seconds, total.buckets) for total in totals if total.result == CLAIMED
+    ]
     passes = [((), engine.passes.seconds, tuple(engine.passes.buckets))]
     return (
-        histogram("horsies_task_duration_seconds", "How long attempts ran.", ("queue", "task"), runs)
-        + histogram("horsies_task_wait_seconds", "How long claimed tasks had been due.", ("queue",), waits)
+        histogram(
+            "horsies_task_duration_seconds", "How long attempts ran.", ("queue", "task"), runs
+        )
+        + histogram(
+            "horsies_task_wait_seconds", "How long claimed tasks had been due.", ("queue",), waits
+        )
         + histogram("horsies_pass_duration_seconds", "How long passes took.", (), passes)
     )

@@ -52,7 +52,9 @@ class Pruner:
     next one. So no kind holds up another, however much of it there is.
     """
 
-    def __init__(self, retention: Retention, own: Callable[[], Iterable[int | bool]] = tuple) -> None:
+    def __init__(
+        self, retention: Retention, own: Callable[[], Iterable[int | bool]] = tuple
+    ) -> None:
         self.interval_seconds = float(retention.retention_sweep_interval_s)
         self.largest_batch = retention.retention_delete_batch_size
         self.own = own
@@ -104,7 +106,9 @@ class Pruner:
         self.report()
         self.began_at = now
         own = self.own_retentions(store)
-        self.own_steps = {kept: self.own_steps.get(kept) or Step(partial(prune_tasks, kept)) for kept in own}
+        self.own_steps = {
+            kept: self.own_steps.get(kept) or Step(partial(prune_tasks, kept)) for kept in own
+        }
         every = [*self.steps, *self.own_steps.values()]
         unfinished = [step for step in self.left if step in every]
         self.left = deque([*(step for step in every if step not in unfinished), *unfinished])
@@ -130,7 +134,9 @@ class Pruner:
             with self.telling_kept(connection):
                 return self.delete(store, step)
         except psycopg.errors.QueryCanceled:
-            logger.warning("retention: a batch of %s rows took too long, the next one is smaller", step.batch)
+            logger.warning(
+                "retention: a batch of %s rows took too long, the next one is smaller", step.batch
+            )
             step.batch = max(1, step.batch // 10)
             return True
         except psycopg.Error as error:
@@ -179,9 +185,17 @@ def steps(retention: Retention) -> list[Step]:
     if terminal is not None:
         found.append(partial(prune_runs, terminal))
     for name, hours, prune in (
-        ("fire times of schedules", retention.terminal_record_retention_hours, RetentionStore.prune_ticks),
+        (
+            "fire times of schedules",
+            retention.terminal_record_retention_hours,
+            RetentionStore.prune_ticks,
+        ),
         ("keys of sends", retention.key_hours, RetentionStore.prune_keys),
-        ("snapshots of workers", retention.worker_state_retention_hours, RetentionStore.prune_states),
+        (
+            "snapshots of workers",
+            retention.worker_state_retention_hours,
+            RetentionStore.prune_states,
+        ),
         ("workers", retention.worker_retention_hours, RetentionStore.prune_workers),
         ("entries of the audit", retention.audit_retention_hours, RetentionStore.prune_audit),
         ("minutes of the history", 24, prune_history(MINUTE)),
@@ -192,7 +206,9 @@ def steps(retention: Retention) -> list[Step]:
     return [Step(delete) for delete in found]
 
 
-def prune_tasks(kept: Kept | OwnRetention, store: RetentionStore, many: int) -> tuple[dict[str, int], bool]:
+def prune_tasks(
+    kept: Kept | OwnRetention, store: RetentionStore, many: int
+) -> tuple[dict[str, int], bool]:
     """Delete the finished tasks of some queues, or with the same ``keep_result``."""
     pruned = store.prune_tasks(kept, many)
     return {"tasks": pruned.tasks, "attempts": pruned.attempts}, pruned.more

@@ -53,7 +53,9 @@ class Reaper:
     def __post_init__(self) -> None:
         self.threshold = timedelta(milliseconds=self.recovery.running_stale_threshold_ms)
         # how old the own heartbeat may be: those of other workers are at most one interval older
-        self.fresh = self.threshold - timedelta(milliseconds=self.recovery.claimer_heartbeat_interval_ms)
+        self.fresh = self.threshold - timedelta(
+            milliseconds=self.recovery.claimer_heartbeat_interval_ms
+        )
         self.request_sweep_at = time.monotonic() + REQUEST_SWEEP_SECONDS
         self.refused: set[uuid.UUID] = set()  # tasks that were reported as refused
 
@@ -77,7 +79,9 @@ class Reaper:
         self.judge(workers)
         more = True
         while more:
-            happened = workers.reap(self.threshold, judge=False, many=MANY, max_crashes=self.recovery.max_crashes)
+            happened = workers.reap(
+                self.threshold, judge=False, many=MANY, max_crashes=self.recovery.max_crashes
+            )
             self.tell(happened)
             self.count(happened)
             by_kind: defaultdict[str, list[Happened]] = defaultdict(list)
@@ -91,7 +95,9 @@ class Reaper:
         """Declare workers dead, if this one may."""
         if self.may_judge(self.threshold.total_seconds()):
             for id_ in workers.judge(self.worker, self.threshold, self.fresh):
-                logger.error("worker %s sent no heartbeat for %s; declaring it dead", id_, self.threshold)
+                logger.error(
+                    "worker %s sent no heartbeat for %s; declaring it dead", id_, self.threshold
+                )
 
     def count(self, happened: Iterable[Happened]) -> None:
         """Count the attempts that ended with their worker, and the tasks that expired."""
@@ -126,8 +132,14 @@ class Reaper:
     def end_overrides(self, queues: QueueStore) -> None:
         """End overrides whose time is over, and those of queues that nobody has served for long."""
         for name, over in queues.outlived(self.forget_overrides_after):
-            reason = "its time was over" if over else f"no worker served the queue for {self.forget_overrides_after}"
-            if queues.configure(name, NO_OVERRIDE, action="queue.expire", actor="reaper", reason=reason):
+            reason = (
+                "its time was over"
+                if over
+                else f"no worker served the queue for {self.forget_overrides_after}"
+            )
+            if queues.configure(
+                name, NO_OVERRIDE, action="queue.expire", actor="reaper", reason=reason
+            ):
                 logger.info("queue %s: the override ended, %s", shown_name(name), reason)
 
     def sweep(self, queues: QueueStore) -> None:

@@ -64,16 +64,37 @@ class MaintenanceThread(threading.Thread, Link):
             Job("the heartbeat", heartbeat.interval_seconds, self.beat),
             Job("the reaper's round", reap_seconds, reaper.tick, lambda: heartbeat.on_duty),
             Job("recording which queues are served", MINUTE_SECONDS, reaper.note_served),
-            Job("recording that it stops", OFTEN_SECONDS, heartbeat.tell_stopping, lambda: heartbeat.owes_stopping),
+            Job(
+                "recording that it stops",
+                OFTEN_SECONDS,
+                heartbeat.tell_stopping,
+                lambda: heartbeat.owes_stopping,
+            ),
             Job("advancing workflows", OFTEN_SECONDS, overdue.tick, lambda: heartbeat.on_duty),
-            Job("noting retentions", OFTEN_SECONDS, pruner.note, lambda: pruner.owes_note, at_the_end=True),
+            Job(
+                "noting retentions",
+                OFTEN_SECONDS,
+                pruner.note,
+                lambda: pruner.owes_note,
+                at_the_end=True,
+            ),
             Job("pruning", OFTEN_SECONDS, pruner.tick),
-            Job("writing the history", MINUTE_SECONDS, history.tick, at=first_count_at, at_the_end=True),
+            Job(
+                "writing the history",
+                MINUTE_SECONDS,
+                history.tick,
+                at=first_count_at,
+                at_the_end=True,
+            ),
         ]
         self.planned_at = 0.0
         self.ended = threading.Event()
-        self.asked_since: float | None = None  # while it waits for the database, by the monotonic clock
-        self.unanswered_since: float | None = None  # since when the database has not answered at all
+        self.asked_since: float | None = (
+            None  # while it waits for the database, by the monotonic clock
+        )
+        self.unanswered_since: float | None = (
+            None  # since when the database has not answered at all
+        )
         self.failing: set[str] = set()  # what was logged as failed and has not succeeded since
 
     def run(self) -> None:
@@ -124,7 +145,10 @@ class MaintenanceThread(threading.Thread, Link):
 
     def connect(self) -> psycopg.Connection[Any]:
         self.connection = direct_connection(
-            self.alias, application_name="horsies maintenance", prepare=True, statement_timeout_ms=1_000
+            self.alias,
+            application_name="horsies maintenance",
+            prepare=True,
+            statement_timeout_ms=1_000,
         )
         self.planned_at = time.monotonic()
         self.heartbeat.reconnected()

@@ -34,7 +34,9 @@ class Watchdog(threading.Thread):
     rearms only while no task runs: the tasks shall end, not the worker.
     """
 
-    def __init__(self, engine: Engine, maintenance: MaintenanceThread, kill_timer: KillTimer, *, kill: bool) -> None:
+    def __init__(
+        self, engine: Engine, maintenance: MaintenanceThread, kill_timer: KillTimer, *, kill: bool
+    ) -> None:
         super().__init__(name="horsies-watchdog", daemon=True)
         self.engine = engine
         self.maintenance = maintenance
@@ -72,12 +74,18 @@ class Watchdog(threading.Thread):
             "maintenance": (self.maintenance.asked_since, self.maintenance.connection),
         }
         for name, (since, connection) in waits.items():
-            if since is None or now - since < LONGEST_SECONDS[name] or connection in (None, self.given_up):
+            if (
+                since is None
+                or now - since < LONGEST_SECONDS[name]
+                or connection in (None, self.given_up)
+            ):
                 continue
             if shut_down(connection):
                 self.given_up = connection
                 logger.warning(
-                    "the %s thread got no answer for %.0f s; closing its connection to the database", name, now - since
+                    "the %s thread got no answer for %.0f s; closing its connection to the database",
+                    name,
+                    now - since,
                 )
 
     def stop(self) -> None:

@@ -77,7 +77,9 @@ class Forker:
                 )  # fmt: skip
                 self._load_again(self.template, theirs)
 
-    def _fork_template(self, ours: socket.socket, theirs: socket.socket, forget: Callable[[], None]) -> None:
+    def _fork_template(
+        self, ours: socket.socket, theirs: socket.socket, forget: Callable[[], None]
+    ) -> None:
         flush_output()
         worker_pid = os.getpid()
         try:
@@ -101,7 +103,9 @@ class Forker:
         self._ends = [process.kill, process.join]
         if (first := ours.recv(1)) != fork_server.LOADED:
             with ours.makefile("rb") as rest:
-                raise CannotFork((first + rest.read()).decode() or "a fresh process that imports it is killed")
+                raise CannotFork(
+                    (first + rest.read()).decode() or "a fresh process that imports it is killed"
+                )
 
     def start(self, slot: int, descriptors: list[int]) -> int:
         """Return the pid of a new child that gets ``descriptors``, from another fork server if one ends meanwhile.
@@ -120,7 +124,9 @@ class Forker:
                     raise OSError(-pid, os.strerror(-pid))
                 return int(pid)
             self._lose_server()
-        raise OSError(errno.ECHILD, f"{TRIES} fork servers in a row ended before they could start a child")
+        raise OSError(
+            errno.ECHILD, f"{TRIES} fork servers in a row ended before they could start a child"
+        )
 
     def arm(self, deadline: float) -> None:
         """Set the deadline of the kill timer in this fork server and the next ones, by ``time.monotonic()``."""

@@ -12,7 +12,9 @@ from horsies_django.core.errors import HorsiesError
 from horsies_django.core.records import SNOOZED
 from horsies_django.worker.ipc import ODD
 
-STATUSES = frozenset({"FAILED", "CANCELLED", SNOOZED})  # of a task that completed, only the result is sent
+STATUSES = frozenset(
+    {"FAILED", "CANCELLED", SNOOZED}
+)  # of a task that completed, only the result is sent
 SCALARS = (str, int, float, bool, type(None))
 
 
@@ -68,7 +70,9 @@ def is_text(text: Any) -> bool:
 FITS: dict[Any, Callable[[Any], bool]] = {
     "ran": is_done,
     "done": lambda payload: type(payload) is list and all(map(is_done, payload)),
-    "back": lambda payload: type(payload) is list and all(type(number) is int for number in payload),
+    "back": lambda payload: (
+        type(payload) is list and all(type(number) is int for number in payload)
+    ),
     "full": lambda payload: type(payload) is float,
     "altered": lambda payload: payload is None,
     "ready": lambda payload: type(payload) is str and float(payload or 0) >= 0,

@@ -86,19 +86,27 @@ class Pool:
             except OSError as error:
                 reason = error.strerror or str(error)
                 if not self.ready:
-                    raise WorkerStartError(f"a child process cannot be started: {reason}") from error
+                    raise WorkerStartError(
+                        f"a child process cannot be started: {reason}"
+                    ) from error
                 now = time.monotonic()
                 self.starts.postpone(RETRY_SECONDS, now)
                 if (more := self.repeats.due("start", now)) is not None:
                     logger.error(
-                        "a child cannot be started now: %s; trying again each second, the others go on%s", reason, more
+                        "a child cannot be started now: %s; trying again each second, the others go on%s",
+                        reason,
+                        more,
                     )
                 break
         for member in self.starts.take_relieved(self.missing):
             member.end_lanes()
 
     def _add_child(self) -> None:
-        self._add(Child(self.options, self.forker if self.options.forks else None, self.recycling.lifetime()))
+        self._add(
+            Child(
+                self.options, self.forker if self.options.forks else None, self.recycling.lifetime()
+            )
+        )
 
     def _add(self, member: PoolProcess) -> None:
         member.run_ahead = self.run_ahead
@@ -141,7 +149,13 @@ class Pool:
         seconds, hint = self.limits.ready, "HORSIES['RECOVERY']['CHILD_READY_TIMEOUT_MS']"
         obstacle = "an import, middleware or a receiver of child_started takes long or hangs"
         if isinstance(member, Child):
-            logger.error("child %s is not ready after %.0f s (%s): %s; killing it", member.pid, seconds, hint, obstacle)
+            logger.error(
+                "child %s is not ready after %.0f s (%s): %s; killing it",
+                member.pid,
+                seconds,
+                hint,
+                obstacle,
+            )
             member.stalled = True
             member.kill()
         else:
@@ -153,7 +167,11 @@ class Pool:
     @property
     def idle(self) -> bool:
         """Whether no process holds a task and both lists for the engine are empty."""
-        return not self.outcomes and not self.releases and not any(self.running(lane) for lane in LANES)
+        return (
+            not self.outcomes
+            and not self.releases
+            and not any(self.running(lane) for lane in LANES)
+        )
 
     def free(self, lane: str) -> int:
         """Return how many more tasks of ``lane`` the pool can take now; tasks of replaced children occupy slots, too."""
@@ -172,8 +190,15 @@ class Pool:
 
     def held(self) -> set[Any]:
         """Return the ids of all tasks that the pool holds, including those in the lists for the engine."""
-        ids = {claim.id for member in self.members for lane in LANES for claim in member.held[lane].values()}
-        return ids | {outcome.id for outcome in self.outcomes} | {claim.id for claim in self.releases}
+        ids = {
+            claim.id
+            for member in self.members
+            for lane in LANES
+            for claim in member.held[lane].values()
+        }
+        return (
+            ids | {outcome.id for outcome in self.outcomes} | {claim.id for claim in self.releases}
+        )
 
     def dispatch(self, claims: Iterable[Claim]) -> None:
         """Send each claim to the process with the most room in its lane, in one message per process and lane."""
@@ -195,7 +220,11 @@ class Pool:
     @property
     def stuck_at(self) -> float:
         """When the next run-ahead counts as stuck, by the monotonic clock; infinite in hard mode, which has none."""
-        return min((member.stuck_at for member in self.members), default=math.inf) if self.run_ahead.most else math.inf
+        return (
+            min((member.stuck_at for member in self.members), default=math.inf)
+            if self.run_ahead.most
+            else math.inf
+        )
 
     def call_back(self, now: float) -> None:
         """Call back each run-ahead that is stuck behind a long task: other processes may have free slots."""
@@ -209,7 +238,9 @@ class Pool:
         self.recycling.late = self.starts.late(now)
         for member in self.recycling.due(self.members, now):
             if member.full_mb is not None:
-                logger.info("child %s has reached %.0f MB; replacing it", member.pid, member.full_mb)
+                logger.info(
+                    "child %s has reached %.0f MB; replacing it", member.pid, member.full_mb
+                )
             self._retire(member, "tasks" if member.full_mb is None else "memory")
 
     def _retire(self, member: PoolProcess, why: str) -> None:
@@ -266,22 +297,30 @@ class Pool:
             member.full_mb = payload
             self._recycle()
         elif kind == "altered":
-            if self._stays(member) and self.recycling.replaces_altered(self.members, time.monotonic()):
+            if self._stays(member) and self.recycling.replaces_altered(
+                self.members, time.monotonic()
+            ):
                 logger.info("a task changed the state of child %s; replacing it", member.pid)
                 self._retire(member, "state")
         elif kind == "ready":
             self._welcome(member, float(payload or 0))
         elif kind == "failed":
             if not (self.ready and isinstance(member, Child)):
-                raise WorkerStartError(f"a process of the pool cannot run tasks:\n{payload.rstrip()}")
+                raise WorkerStartError(
+                    f"a process of the pool cannot run tasks:\n{payload.rstrip()}"
+                )
             logger.error("child %s cannot run tasks:\n%s", member.pid, payload.rstrip())
 
     def _end_distrusted(self, member: PoolProcess, error: OddMessage) -> None:
         """Kill a child that has sent what children do not send. Raises WorkerStartError if it is the worker itself."""
         if not isinstance(member, Child):
-            raise WorkerStartError(f"the worker's own process has sent itself an odd message: {error}")
+            raise WorkerStartError(
+                f"the worker's own process has sent itself an odd message: {error}"
+            )
         logger.error(
-            "child %s has sent an odd message, which a task must have written: %s; killing it", member.pid, error
+            "child %s has sent an odd message, which a task must have written: %s; killing it",
+            member.pid,
+            error,
         )
         member.distrusted = True
         member.kill()
@@ -308,8 +347,13 @@ class Pool:
         if self.starts.retry_at == math.inf:
             self._fill()
 
-    def _report(self, member: Child, how: str, outcomes: list[Outcome], released: list[Claim]) -> None:
-        crashed, then = [each for each in outcomes if each.crashed], "" if self.stopping else "; starting another"
+    def _report(
+        self, member: Child, how: str, outcomes: list[Outcome], released: list[Claim]
+    ) -> None:
+        crashed, then = (
+            [each for each in outcomes if each.crashed],
+            "" if self.stopping else "; starting another",
+        )
         what = f"{len(crashed)} task(s) crashed{named(crashed)}, {len(released)} given back{named(released)}"
         logger.error("child %s %s: %s%s", member.pid, how, what, then, extra=about_first(outcomes))
         if not member.taken and not self.stopping:
@@ -334,7 +378,9 @@ class Pool:
         """Read the last messages of a process that ended, forget it, and return what became of the tasks that it held."""
         if isinstance(member, Child):
             for lane in LANES:
-                with suppress(KeyError, ValueError):  # the channel is closed and no longer registered
+                with suppress(
+                    KeyError, ValueError
+                ):  # the channel is closed and no longer registered
                     self._talk(member, lane)
             self._unregister(member)
         self.members.remove(member)

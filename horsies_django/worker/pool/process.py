@@ -84,16 +84,22 @@ class PoolProcess:
         self.retired_for = ""  # why it was replaced: a successor has been started already
         self.slots = {"sync": options.threads, "async": options.async_concurrency}
         self.held: dict[str, dict[int, Claim]] = {lane: {} for lane in LANES}
-        self.since: dict[str, dict[int, float]] = {lane: {} for lane in LANES}  # when each was dispatched
+        self.since: dict[str, dict[int, float]] = {
+            lane: {} for lane in LANES
+        }  # when each was dispatched
         self.numbers = dict.fromkeys(LANES, 0)
         self.run_ahead = RunAhead()
         self.channels: dict[str, Channel] = {}  # to its lanes
         self.owner = ""  # the worker that holds the claims, as its id
         self.moved_at = 0.0  # when a sync task last finished, or was dispatched to an idle lane
-        self.stuck = False  # the run-ahead was called back since then: dispatch no more ahead until it moves
+        self.stuck = (
+            False  # the run-ahead was called back since then: dispatch no more ahead until it moves
+        )
         self.lifetime = math.inf  # how many tasks it may take in all
         self.taken = 0
-        self.condemned: dict[tuple[str, int], str] = {}  # the tasks because of which it is killed, and why
+        self.condemned: dict[
+            tuple[str, int], str
+        ] = {}  # the tasks because of which it is killed, and why
 
     def connect(self) -> list[socket.socket]:
         """Open the channels to the process, and return its ends: one for each lane, and that for control."""
@@ -158,9 +164,13 @@ class PoolProcess:
         self.channels[lane].send(jobs)
         return self.channels[lane].flush()
 
-    def outcome(self, lane: str, number: int, sent: str | tuple[Any, ...], seconds: float) -> Outcome:
+    def outcome(
+        self, lane: str, number: int, sent: str | tuple[Any, ...], seconds: float
+    ) -> Outcome:
         """Remove a finished task and return its outcome, from the reply as it was sent."""
-        return Outcome.of(self.take_off(lane, number), Reply.unpacked(sent), self.pid, seconds=seconds)
+        return Outcome.of(
+            self.take_off(lane, number), Reply.unpacked(sent), self.pid, seconds=seconds
+        )
 
     def ran(self, number: int, sent: str | tuple[Any, ...], seconds: float) -> Outcome:
         """Do the same for a task of the sync lane, which moves the run-ahead."""
@@ -222,12 +232,16 @@ class Child(PoolProcess):
     Raises OSError if the system has no room for it.
     """
 
-    def __init__(self, options: WorkerOptions, forker: Forker | None, lifetime: float = math.inf) -> None:
+    def __init__(
+        self, options: WorkerOptions, forker: Forker | None, lifetime: float = math.inf
+    ) -> None:
         super().__init__(options)
         self.lifetime = lifetime
         theirs = self.connect()
         try:
-            self.process: Any = spawned(options, theirs) if forker is None else ForkedProcess(forker, theirs)
+            self.process: Any = (
+                spawned(options, theirs) if forker is None else ForkedProcess(forker, theirs)
+            )
         except BaseException:
             super().close()
             raise
@@ -258,7 +272,11 @@ class Child(PoolProcess):
             return "was killed, because it sent an odd message"
         if code is None:
             return "ended with its fork server, which was killed (by the kernel, if the worker had been stopped)"
-        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+        return (
+            f"was killed by {signal.Signals(-code).name}"
+            if code < 0
+            else f"exited with code {code}"
+        )
 
     @property
     def end_reason(self) -> str:
@@ -346,7 +364,9 @@ class InProcess(PoolProcess):
         """Tell the engine, and end this process if that does not hear it: a task may have closed the sockets."""
         if not self.closed:
             self.answers.send(("failed", repr(error)))
-            timer = threading.Timer(LAST_RESORT_SECONDS, lambda: None if self.closed else end_hanging())
+            timer = threading.Timer(
+                LAST_RESORT_SECONDS, lambda: None if self.closed else end_hanging()
+            )
             timer.daemon = True
             timer.start()
 

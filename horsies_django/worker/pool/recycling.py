@@ -17,7 +17,9 @@ from horsies_django.worker.process.options import MAX_TASKS_PER_CHILD, WorkerOpt
 
 logger = logging.getLogger("horsies.worker")
 
-LEAST_SECONDS = 60.0  # minimum age, unless a count is configured; replacing all children takes at least as long
+LEAST_SECONDS = (
+    60.0  # minimum age, unless a count is configured; replacing all children takes at least as long
+)
 
 
 class Recycling:
@@ -32,10 +34,10 @@ class Recycling:
         self.born = 0
         self.next_at = -math.inf  # when another may be replaced, unless a count is configured
         self.warned = False
-        self.late = (
-            False  # whether a child cannot be started or takes long: then others are not replaced for their tasks
-        )
-        self.altered_next_at = -math.inf  # when a child may be replaced again because of what a task did to it
+        self.late = False  # whether a child cannot be started or takes long: then others are not replaced for their tasks
+        self.altered_next_at = (
+            -math.inf
+        )  # when a child may be replaced again because of what a task did to it
 
     def lifetime(self) -> float:
         """Return how many tasks the next child may take: fewer for some of the first, so that not all end at once."""
@@ -54,7 +56,9 @@ class Recycling:
         """
         found: list[PoolProcess] = []
         for member in members:
-            if member.retired_for or not (member.full_mb is not None or self._has_had_its_tasks(member, now)):
+            if member.retired_for or not (
+                member.full_mb is not None or self._has_had_its_tasks(member, now)
+            ):
                 continue
             if self._crowded(members, len(found)) or (self.late and member.full_mb is None):
                 self.extend(member)
@@ -75,7 +79,9 @@ class Recycling:
     def _has_had_its_tasks(self, member: PoolProcess, now: float) -> bool:
         if self.exact or not self.most or not self.processes:
             return member.taken >= member.lifetime
-        return member.taken >= self.most and now >= max(member.ready_at + LEAST_SECONDS, self.next_at)
+        return member.taken >= self.most and now >= max(
+            member.ready_at + LEAST_SECONDS, self.next_at
+        )
 
     def replaces_altered(self, members: Sequence[PoolProcess], now: float) -> bool:
         """Whether a child of which a task changed the state is replaced, by the monotonic clock: one a minute at most."""

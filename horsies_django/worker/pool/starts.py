@@ -25,7 +25,9 @@ class Starts:
     def __init__(self, ready_seconds: float) -> None:
         self.ready_seconds = ready_seconds
         self.deadlines: dict[PoolProcess, float] = {}  # of the processes that are not ready yet
-        self.leaving: dict[PoolProcess, float] = {}  # children that end when a successor is ready, and since when
+        self.leaving: dict[
+            PoolProcess, float
+        ] = {}  # children that end when a successor is ready, and since when
         self.retry_at = math.inf  # when to start missing children: after a failure
         self.failed = 0  # children in a row that ended before their first task
 
@@ -65,7 +67,10 @@ class Starts:
         """Whether a child cannot be started, or takes long to become ready."""
         if not self.deadlines:
             return self.retry_at != math.inf
-        slow = any(now - (deadline - self.ready_seconds) > LATE_SECONDS for deadline in self.deadlines.values())
+        slow = any(
+            now - (deadline - self.ready_seconds) > LATE_SECONDS
+            for deadline in self.deadlines.values()
+        )
         return slow or self.retry_at != math.inf
 
     def take_stalled(self, now: float) -> list[PoolProcess]:
@@ -81,7 +86,9 @@ class Starts:
 
     def take_waiting(self, now: float) -> list[PoolProcess]:
         """Return the children that have waited too long for a successor."""
-        return self._take([member for member, since in self.leaving.items() if since + LATE_SECONDS <= now])
+        return self._take(
+            [member for member, since in self.leaving.items() if since + LATE_SECONDS <= now]
+        )
 
     def _take(self, members: Iterable[PoolProcess]) -> list[PoolProcess]:
         found = list(members)

@@ -103,8 +103,12 @@ class Timeouts:
             _, _, place, reason, kill = heapq.heappop(self.heap)
             member = place.process
             if reason == TIMEOUT and member.is_ahead(place.lane, place.number):
-                member.since[place.lane][place.number] = now  # it has not begun: restart its timeout
-                self.watch(member, place.lane, place.number, [member.held[place.lane][place.number]])
+                member.since[place.lane][place.number] = (
+                    now  # it has not begun: restart its timeout
+                )
+                self.watch(
+                    member, place.lane, place.number, [member.held[place.lane][place.number]]
+                )
             elif not kill:
                 member.tell(reason, place.lane, place.number)
                 self.add(now + self.limits.grace, place, reason, kill=True)
@@ -115,12 +119,20 @@ class Timeouts:
         member = place.process
         task = member.held[place.lane][place.number]
         if isinstance(member, Child):
-            logger.error("%s did not end (%s); killing process %s", label(task), reason, member.pid, extra=about(task))
+            logger.error(
+                "%s did not end (%s); killing process %s",
+                label(task),
+                reason,
+                member.pid,
+                extra=about(task),
+            )
             member.condemned[place.lane, place.number] = reason
             member.kill()
         else:
             logger.error(
-                "%s did not end (%s), and cannot be killed: it runs in the worker's own process", label(task), reason
+                "%s did not end (%s), and cannot be killed: it runs in the worker's own process",
+                label(task),
+                reason,
             )
 
     def cancel(self, task_id: uuid.UUID, *, terminate: bool) -> None:
@@ -149,11 +161,19 @@ class StuckWatch:
     def look(self, members: Iterable[PoolProcess], now: float) -> None:
         """Check all processes of the pool; ``now`` is by the monotonic clock."""
         members = list(members)
-        stopped = {member.id: member for member in members if isinstance(member, Child) and is_stopped(member.pid)}
+        stopped = {
+            member.id: member
+            for member in members
+            if isinstance(member, Child) and is_stopped(member.pid)
+        }
         self.stopped_since = {id_: self.stopped_since.get(id_, now) for id_ in stopped}
         for id_, since in self.stopped_since.items():
             if now - since > self.stopped_seconds:
-                logger.error("child %s has been stopped for %.0f s; killing it", stopped[id_].pid, now - since)
+                logger.error(
+                    "child %s has been stopped for %.0f s; killing it",
+                    stopped[id_].pid,
+                    now - since,
+                )
                 stopped[id_].kill()
         if self.long_seconds is not None:
             self.report(members, now - self.long_seconds)
@@ -180,6 +200,8 @@ class StuckWatch:
 def is_stopped(pid: int) -> bool:
     """Whether a process was stopped by a signal or a debugger."""
     try:
-        return bool(psutil.Process(pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP))
+        return bool(
+            psutil.Process(pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+        )
     except UNREADABLE:
         return False

@@ -41,7 +41,10 @@ class Backoff:
 
     def failed(self) -> float:
         """Count a failure; return the seconds to wait."""
-        capped = min(self.resilience.db_retry_initial_ms * 2 ** min(self.failures, 30), self.resilience.db_retry_max_ms)
+        capped = min(
+            self.resilience.db_retry_initial_ms * 2 ** min(self.failures, 30),
+            self.resilience.db_retry_max_ms,
+        )
         self.failures += 1
         return float(capped) * random.uniform(0.75, 1.25) / 1000
 

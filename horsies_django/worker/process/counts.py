@@ -46,7 +46,11 @@ class Counts:
         with self.lock:
             for outcome in outcomes:
                 # most complete, and nothing is decided of those
-                told = NOTHING if outcome.status == COMPLETED else decided.get(str(outcome.id), NOTHING)
+                told = (
+                    NOTHING
+                    if outcome.status == COMPLETED
+                    else decided.get(str(outcome.id), NOTHING)
+                )
                 if (result := result_of(outcome, told)) is not None:
                     self._add((outcome.queue_name, outcome.task_name, result), outcome.seconds)
 
@@ -85,7 +89,9 @@ class Counts:
     def _add(self, key: Key, seconds: float | None) -> None:
         entry = self.entries.get(key)
         if entry is None:
-            entry = self.entries.setdefault(self._counted_as(key), [0, 0.0, 0.0, *[0] * len(BOUNDS)])
+            entry = self.entries.setdefault(
+                self._counted_as(key), [0, 0.0, 0.0, *[0] * len(BOUNDS)]
+            )
         entry[0] += 1
         if seconds is not None:
             entry[1] += seconds
@@ -115,7 +121,10 @@ class HistoryWriter:
         self.number = 0  # of what was last sent
         self.sent: Sequence[Total] = ()  # what was not confirmed
         self.known: dict[Key, Total] = {}  # the counts up to it
-        self.since, self.covers = time.monotonic(), timedelta()  # since when it counts; how long what was sent took
+        self.since, self.covers = (
+            time.monotonic(),
+            timedelta(),
+        )  # since when it counts; how long what was sent took
 
     def tick(self, connection: Any) -> None:
         """Write what was counted since the last time. Raises psycopg.Error."""

@@ -84,7 +84,12 @@ class KernelTimer:
         self.libc = libc
         self.id = ctypes.c_void_p()
         event = SigEvent(None, signal.SIGKILL, SIGEV_SIGNAL)
-        self._call(libc.timer_create, ctypes.c_int(time.CLOCK_MONOTONIC), ctypes.byref(event), ctypes.byref(self.id))
+        self._call(
+            libc.timer_create,
+            ctypes.c_int(time.CLOCK_MONOTONIC),
+            ctypes.byref(event),
+            ctypes.byref(self.id),
+        )
 
     def arm(self, deadline: float) -> None:
         """Kill this process when ``time.monotonic()`` reaches ``deadline``, or NEVER; ignore a deadline in the past."""

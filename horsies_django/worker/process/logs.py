@@ -36,7 +36,9 @@ OUTCOMES = {
 }
 RETRIED = "%s failed%s: %s; %s"
 FORMAT = "[%(asctime)s] [%(component)s] [%(levelname)s] %(context)s%(message)s"
-MOST_WAITING = 10_000  # lines, or events, that wait for a thread; further ones are dropped and counted
+MOST_WAITING = (
+    10_000  # lines, or events, that wait for a thread; further ones are dropped and counted
+)
 LAST_LINES_SECONDS = 2.0
 NAME_CHARACTERS = 200
 
@@ -44,8 +46,14 @@ NAME_CHARACTERS = 200
 def paint(palette: Any, record: logging.LogRecord, text: str) -> str:
     """Return the text of a record with the colors of a palette. The text has no control characters of its own."""
     if (role := LEVELS.get(record.levelname)) is not None:
-        text = text.replace(f"[{record.levelname}]", f"[{getattr(palette, role)(record.levelname)}]", 1)
-    if record.name != "horsies.task" or record.msg not in OUTCOMES or not isinstance(record.args, tuple):
+        text = text.replace(
+            f"[{record.levelname}]", f"[{getattr(palette, role)(record.levelname)}]", 1
+        )
+    if (
+        record.name != "horsies.task"
+        or record.msg not in OUTCOMES
+        or not isinstance(record.args, tuple)
+    ):
         return text
     words, role = OUTCOMES[record.msg]
     colored, label = getattr(palette, role), str(record.args[0])
@@ -84,7 +92,9 @@ def shown_name(name: object) -> str:
     """
     text = str(name)
     if not text.isprintable():
-        text = "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
+        text = "".join(
+            sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text
+        )
     return text if len(text) <= NAME_CHARACTERS else f"{text[: NAME_CHARACTERS - 3]}..."
 
 
@@ -104,7 +114,9 @@ class Formatter(logging.Formatter):
         if component == record.name and getattr(record, "task_id", "-") != "-":
             context = "{task_name} {task_id} (attempt {attempt}): ".format(**record.__dict__)
         record.__dict__.update(component=component, context=context)
-        text = "\n    ".join(visible(line.replace("\t", "    ")) for line in super().format(record).split("\n"))
+        text = "\n    ".join(
+            visible(line.replace("\t", "    ")) for line in super().format(record).split("\n")
+        )
         return text if self.palette is None else paint(self.palette, record, text)
 
 
@@ -135,7 +147,9 @@ def configure_logging(level: str) -> None:
     """
     for name in ("horsies", *logging.root.manager.loggerDict):
         if name == "horsies" or name.startswith("horsies."):
-            logging.getLogger(name).disabled = False  # "disable_existing_loggers" may have disabled it
+            logging.getLogger(
+                name
+            ).disabled = False  # "disable_existing_loggers" may have disabled it
     logging.getLogger("horsies").setLevel(level)
 
     stream = stream_of_its_own()
@@ -170,7 +184,9 @@ def stream_of_its_own() -> TextIO:
     ``sys.stderr``.
     """
     try:
-        return open(sys.stderr.fileno(), "w", 1, sys.stderr.encoding, sys.stderr.errors, closefd=False)
+        return open(
+            sys.stderr.fileno(), "w", 1, sys.stderr.encoding, sys.stderr.errors, closefd=False
+        )
     except (AttributeError, OSError, ValueError):
         return sys.stderr
 
@@ -209,9 +225,7 @@ class Relay(QueueHandler):
             return
         if self.dropped:
             record = copy(record)
-            record.msg = (
-                f"{record.msg} ({self.dropped} line(s) before this one are lost: the log is written too slowly)"
-            )
+            record.msg = f"{record.msg} ({self.dropped} line(s) before this one are lost: the log is written too slowly)"
             self.dropped = 0
         self.waiting.put(record)
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import psutil
 
 MEGABYTE = 1_048_576
-UNREADABLE = (psutil.Error, OSError)  # the process has ended, or this one cannot open another file now
+UNREADABLE = (
+    psutil.Error,
+    OSError,
+)  # the process has ended, or this one cannot open another file now
 
 
 def memory_bytes(pid: int) -> int:
@@ -26,7 +29,9 @@ class Gauge:
 
     def __init__(self, max_memory_mb: float | None) -> None:
         self.limit = max_memory_mb
-        self.process = psutil.Process()  # to make it takes longer than to ask it, as after each task
+        self.process = (
+            psutil.Process()
+        )  # to make it takes longer than to ask it, as after each task
 
     def full(self) -> float | None:
         """Return the memory in megabytes the first time that it reaches the limit, else None."""

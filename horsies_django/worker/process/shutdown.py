@@ -29,7 +29,10 @@ from horsies_django.worker.process.logs import end_process
 logger = logging.getLogger("horsies.worker")
 
 ALWAYS = (signal.SIGTERM, signal.SIGINT)
-UNLESS_IGNORED = (signal.SIGHUP, signal.SIGQUIT)  # nohup and shells with background jobs ignore them on purpose
+UNLESS_IGNORED = (
+    signal.SIGHUP,
+    signal.SIGQUIT,
+)  # nohup and shells with background jobs ignore them on purpose
 WORKER_HANGS = "the worker hangs and is ended without its bookkeeping: other workers find its tasks and look after them"
 # SIGTERM within this time is one: a platform signals all processes of a container, and a wrapper passes its own one on.
 SAME_STOP_SECONDS = 1.0
@@ -54,7 +57,9 @@ class Shutdown:
         self.on_stop: Callable[[], None] = lambda: None
         # A handler may be interrupted by the next signal at any instruction, so that nothing in it may be read and then written
         self.signals: list[Signal] = []  # of this process; no repetitions
-        self.deadlines: dict[int, float] = {}  # by urgency, when it was first asked for; by the monotonic clock
+        self.deadlines: dict[
+            int, float
+        ] = {}  # by urgency, when it was first asked for; by the monotonic clock
         self.interrupts = False
 
     def __enter__(self) -> Shutdown:
@@ -68,7 +73,10 @@ class Shutdown:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.interrupts = False
         signal.set_wakeup_fd(self.wakeup_before)
@@ -82,7 +90,9 @@ class Shutdown:
 
     def end_if_it_hangs(self) -> None:
         """Start the thread that ends this process if it does not stop; after the fork, which copies no threads."""
-        self.thread = threading.Thread(target=self._wait_for_the_end, name="horsies-last-resort", daemon=True)
+        self.thread = threading.Thread(
+            target=self._wait_for_the_end, name="horsies-last-resort", daemon=True
+        )
         self.thread.start()
 
     def forget(self) -> None:
@@ -136,7 +146,9 @@ class Shutdown:
         urgency = heard(self.signals)
         if urgency > 1:
             take(signal.SIG_IGN)
-        self.deadlines.setdefault(urgency, time.monotonic() + (0.0 if urgency > 1 else self.timeout))
+        self.deadlines.setdefault(
+            urgency, time.monotonic() + (0.0 if urgency > 1 else self.timeout)
+        )
         self.on_stop()
         if self.interrupts:
             self.interrupts = False
@@ -165,7 +177,10 @@ def heard(signals: Iterable[Signal]) -> int:
 
 def take(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> dict[int, Any]:
     """Install ``handler`` for the signals that end a process; return the previous handlers."""
-    numbers = [*ALWAYS, *(number for number in UNLESS_IGNORED if signal.getsignal(number) != signal.SIG_IGN)]
+    numbers = [
+        *ALWAYS,
+        *(number for number in UNLESS_IGNORED if signal.getsignal(number) != signal.SIG_IGN),
+    ]
     return {number: signal.signal(number, handler) for number in numbers}
 
 

@@ -82,7 +82,9 @@ class TaskLog:
         most = self.counted.most_common(NAMED)
         names = [f"{shown_name(name)} {many:,}" for name, many in most]
         if others := len(self.counted) - len(most):
-            names.append(f"and {self.counted.total() - sum(many for _, many in most):,} of {others} more names")
+            names.append(
+                f"and {self.counted.total() - sum(many for _, many in most):,} of {others} more names"
+            )
         line = f"{self.counted.total():,} tasks completed in {now - self.began:.1f} s: {', '.join(names)}"
         self.counted.clear()
         self._begin(now)
@@ -108,11 +110,15 @@ def tell_failure(outcome: Outcome, decided: Mapping[str, Any]) -> None:
     code = shown_name(decided.get("code") or outcome.error_code)
     why = f"{code}: {visible(outcome.error_message)}" if outcome.error_message else code
     if "retry" in decided:
-        logger.info("%s failed%s: %s; %s", what, after, why, retry_text(decided), extra=about(outcome))
+        logger.info(
+            "%s failed%s: %s; %s", what, after, why, retry_text(decided), extra=about(outcome)
+        )
     elif outcome.returned:
         logger.warning("%s returned an error%s: %s", what, after, why, extra=about(outcome))
     else:
-        logger.error("%s failed%s: %s", what, after, why, exc_info=exc_info_of(outcome), extra=about(outcome))
+        logger.error(
+            "%s failed%s: %s", what, after, why, exc_info=exc_info_of(outcome), extra=about(outcome)
+        )
 
 
 def tell_expired(tasks: Sequence[Known]) -> None:
@@ -159,7 +165,9 @@ class Named(type):
 @lru_cache(maxsize=1_000)
 def named_class(module: str, name: str) -> type[BaseException]:
     """Return an exception class of that name, the same one each time, by which services group errors."""
-    made = Named(name.rpartition(".")[2] or "?", (Exception,), {"__module__": module, "__qualname__": name})
+    made = Named(
+        name.rpartition(".")[2] or "?", (Exception,), {"__module__": module, "__qualname__": name}
+    )
     return cast("type[BaseException]", made)
 
 

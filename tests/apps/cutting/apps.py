@@ -41,5 +41,7 @@ def obey(connection: Any, **kwargs: Any) -> None:
 def cut(connection: Any) -> None:
     """End the server's side of a connection, and notice it."""
     with direct_connection("default", application_name="horsies cuts") as other:
-        other.execute("SELECT pg_terminate_backend(%s, 5000)", [connection.connection.info.backend_pid])
+        other.execute(
+            "SELECT pg_terminate_backend(%s, 5000)", [connection.connection.info.backend_pid]
+        )
     connection.cursor().execute("SELECT 1")

@@ -16,4 +16,6 @@ signals = import_module(f"{PACKAGE}.signals")
 task, task_backends = api.task, api.task_backends
 TaskContext, TaskResultStatus = api.TaskContext, api.TaskResultStatus
 InvalidTask = getattr(exceptions, "InvalidTask", None) or exceptions.InvalidTaskError
-InvalidTaskBackend = getattr(exceptions, "InvalidTaskBackend", None) or exceptions.InvalidTaskBackendError
+InvalidTaskBackend = (
+    getattr(exceptions, "InvalidTaskBackend", None) or exceptions.InvalidTaskBackendError
+)

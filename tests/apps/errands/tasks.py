@@ -113,7 +113,9 @@ def asks() -> None:
 
 def pause(error: BaseException, result: Any) -> float | None:
     """Say how long to wait, by the message of the error."""
-    CALLS.append((type(error).__name__, result.attempts, [one.exception_class_path for one in result.errors]))
+    CALLS.append(
+        (type(error).__name__, result.attempts, [one.exception_class_path for one in result.errors])
+    )
     said = str(error)
     if said == "broken":
         raise LookupError("the function is broken")

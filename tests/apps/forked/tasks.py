@@ -44,6 +44,7 @@ def look() -> dict[str, Any]:
         "drawn": [random.random(), float(numpy.random.random())],
         "told": sorted(told),
         "answer": table.execute("SELECT answer FROM answers").fetchone()[0],
-        "signals": signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL and signal.set_wakeup_fd(-1) == -1,
+        "signals": signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL
+        and signal.set_wakeup_fd(-1) == -1,
         "main": getattr(sys.modules["__main__"], "__file__", None),
     }

@@ -52,7 +52,11 @@ class Noting:
 
     def __call__(self, current: Any, args: Any, kwargs: Any) -> Any:
         seen.append(("noting", current.name, list(args), dict(kwargs), dict(current.metadata)))
-        return self.noted(current, args, kwargs) if iscoroutinefunction(self) else self.call(current, args, kwargs)
+        return (
+            self.noted(current, args, kwargs)
+            if iscoroutinefunction(self)
+            else self.call(current, args, kwargs)
+        )
 
     async def noted(self, current: Any, args: Any, kwargs: Any) -> Any:
         return await self.call(current, args, kwargs)
@@ -67,7 +71,9 @@ def doubling(call: Callable[..., Any]) -> Callable[..., Any]:
 
     def middleware(current: Any, args: Any, kwargs: Any) -> Any:
         seen.append(("doubling", current.name))
-        result = call(current, args, {**kwargs, "b": 2 * kwargs.get("b", 0)} if "b" in kwargs else kwargs)
+        result = call(
+            current, args, {**kwargs, "b": 2 * kwargs.get("b", 0)} if "b" in kwargs else kwargs
+        )
         return 2 * result if isinstance(result, int) else result
 
     return async_middleware if iscoroutinefunction(call) else middleware

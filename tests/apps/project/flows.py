@@ -122,11 +122,15 @@ def grows_anew(what: str, many: int = 1) -> int:
     adds: dict[str, Callable[[], Any]] = {
         "same": lambda: flow.add(plus, first, name="node"),
         "graph": lambda: flow.add(inner, name="node"),
-        "argument": lambda: [flow.add(number, attempt, name=f"node {place}") for place in range(many)],
+        "argument": lambda: [
+            flow.add(number, attempt, name=f"node {place}") for place in range(many)
+        ],
         "task": lambda: flow.add([number, plus][attempt % 2], 1, name="node"),
         "input": lambda: flow.add(plus, first if attempt == 1 else 7, name="node"),
         "list": lambda: flow.map(number, n=[attempt], name="node"),
-        "key": lambda: flow.signal("paid", key=str(attempt), timeout=0, on_timeout="complete", name="node"),
+        "key": lambda: flow.signal(
+            "paid", key=str(attempt), timeout=0, on_timeout="complete", name="node"
+        ),
     }
     adds[what]()
     if what == "same":
@@ -160,7 +164,12 @@ def act(value: Any = None) -> Any:
 
 @task(retry_policy=RetryPolicy.fixed([0] * 100, jitter=False))
 def fated(
-    value: Any = None, *, fate: str = "COMPLETED", result: Any = None, fails_on: Any = None, adds: int = 0
+    value: Any = None,
+    *,
+    fate: str = "COMPLETED",
+    result: Any = None,
+    fails_on: Any = None,
+    adds: int = 0,
 ) -> TaskResult[Any]:
     """Note that it runs, add nodes, and end as it is told; in a map, one element may fail and the others give themselves."""
     with noted():

@@ -29,7 +29,8 @@ def write(step: str) -> int:
     current = current_task()
     with connection.cursor() as cursor:
         cursor.execute(
-            "INSERT INTO step_rows VALUES (%s, %s, %s, %s)", [current.task_id, step, current.attempt, os.getpid()]
+            "INSERT INTO step_rows VALUES (%s, %s, %s, %s)",
+            [current.task_id, step, current.attempt, os.getpid()],
         )
     return os.getpid()
 
@@ -125,7 +126,10 @@ def ten_steps(milliseconds: float, notes: str) -> list[int]:
 async def aten_steps(milliseconds: float, notes: str) -> list[int]:
     """Do the same in async code."""
     try:
-        return [await current_task().astep(str(n), write_slowly, str(n), milliseconds) for n in range(10)]
+        return [
+            await current_task().astep(str(n), write_slowly, str(n), milliseconds)
+            for n in range(10)
+        ]
     except StaleAttempt:
         note(notes, "stale")
         raise

@@ -16,7 +16,16 @@ from asgiref.sync import sync_to_async
 from django.contrib.auth.models import Group
 from django.db import connection, transaction
 
-from horsies_django import Retry, RetryPolicy, Snooze, TaskError, TaskResult, TaskTimeout, current_task, task
+from horsies_django import (
+    Retry,
+    RetryPolicy,
+    Snooze,
+    TaskError,
+    TaskResult,
+    TaskTimeout,
+    current_task,
+    task,
+)
 from horsies_django.worker.process.memory import memory_mb
 
 
@@ -184,7 +193,13 @@ def of_me() -> list[str]:
     """Return what the code is told of its task."""
     running = current_task()
     assert running.sent_at is not None
-    return [str(running.task_id), running.name, running.queue_name, str(running.attempt), running.sent_at.isoformat()]
+    return [
+        str(running.task_id),
+        running.name,
+        running.queue_name,
+        str(running.attempt),
+        running.sent_at.isoformat(),
+    ]
 
 
 @task
@@ -193,7 +208,9 @@ def notes_its_claim(path: str, seconds: float) -> None:
     running = current_task()
     for word in ("began", "ended"):
         with open(path, "a") as file:
-            file.write(f"{word} {running.task_id} {running.worker_id} {running._claim.generation} {os.getpid()}\n")
+            file.write(
+                f"{word} {running.task_id} {running.worker_id} {running._claim.generation} {os.getpid()}\n"
+            )
         time.sleep(seconds)
 
 
@@ -250,7 +267,9 @@ class MailDown(OSError):
     """The server does not answer."""
 
 
-SOON = RetryPolicy.fixed([0, 0], auto_retry_for=["MAIL_DOWN", "WORKER_CRASHED", "TASK_TIMEOUT"], jitter=False)
+SOON = RetryPolicy.fixed(
+    [0, 0], auto_retry_for=["MAIL_DOWN", "WORKER_CRASHED", "TASK_TIMEOUT"], jitter=False
+)
 
 
 @task(retry_policy=SOON, exception_mapper={MailDown: "MAIL_DOWN"})
@@ -268,7 +287,9 @@ def asks_again(delay_seconds: float | None, code: str | None) -> None:
     try:
         raise MailDown("busy")
     except MailDown as error:
-        raise Retry("come back later", delay_seconds=delay_seconds, code=code, data={"after": delay_seconds}) from error
+        raise Retry(
+            "come back later", delay_seconds=delay_seconds, code=code, data={"after": delay_seconds}
+        ) from error
 
 
 @task

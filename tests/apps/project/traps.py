@@ -150,7 +150,9 @@ WRECKS: dict[str, Callable[[], Any]] = {
     "_exit": lambda: os._exit(0),
     "all files": lambda: os.closerange(0, 4096),
     "C stack": lambda: ctypes.string_at(0),
-    "thread": lambda: threading.Thread(target=threading.Event().wait, name="left behind", daemon=False).start(),
+    "thread": lambda: threading.Thread(
+        target=threading.Event().wait, name="left behind", daemon=False
+    ).start(),
 }
 
 SIGHTS: dict[str, Callable[[], Any]] = {
@@ -161,7 +163,9 @@ SIGHTS: dict[str, Callable[[], Any]] = {
     "timeout": lambda: ask("SHOW statement_timeout"),
     "time zone of the session": lambda: ask("SHOW timezone"),
     "tenant": lambda: ask("SELECT coalesce(current_setting('shop.tenant', true), '')"),
-    "lock": lambda: ask(f"SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = {LOCK}"),
+    "lock": lambda: ask(
+        f"SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = {LOCK}"
+    ),
     "listen": lambda: ask("SELECT count(*) FROM pg_listening_channels()"),
     "language": translation.get_language,
     "time zone": timezone.get_current_timezone_name,
@@ -190,7 +194,9 @@ def look(kind: str) -> str:
 def sets_up_sessions() -> None:
     """Do what a project does that chooses a tenant for each new connection."""
     connection_created.connect(
-        lambda connection, **kwargs: connection.cursor().execute("SET search_path = public, pg_temp"),
+        lambda connection, **kwargs: connection.cursor().execute(
+            "SET search_path = public, pg_temp"
+        ),
         weak=False,
         dispatch_uid="tests",
     )
@@ -270,14 +276,22 @@ def computes(how: str) -> list[int]:
         return list(executor.map(math.factorial, [3, 4]))
 
 
-OF_THE_C_LIBRARY = 0b11 << 31  # signals 32 and 33: glibc's own, inherited from whoever started the tests
+OF_THE_C_LIBRARY = (
+    0b11 << 31
+)  # signals 32 and 33: glibc's own, inherited from whoever started the tests
 
 
 @task
 def runs_a_program() -> list[str]:
     """Return the masks of blocked, ignored and caught signals of a program, and what it says."""
-    lines = subprocess.run(["cat", "/proc/self/status"], capture_output=True, text=True, check=True).stdout.splitlines()
-    masks = [int(line.split()[1], 16) for line in lines if line.startswith(("SigBlk", "SigIgn", "SigCgt"))]
+    lines = subprocess.run(
+        ["cat", "/proc/self/status"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    masks = [
+        int(line.split()[1], 16)
+        for line in lines
+        if line.startswith(("SigBlk", "SigIgn", "SigCgt"))
+    ]
     return [f"{mask & ~OF_THE_C_LIBRARY:x}" for mask in masks]
 
 

@@ -18,9 +18,18 @@ def main() -> int:
     parser.add_argument("--tasks", type=int, default=3_000, help="how many tasks (3,000)")
     parser.add_argument("--faults", type=int, default=40, help="how many faults (40)")
     parser.add_argument("--workers", type=int, default=3, help="how many workers (3)")
-    parser.add_argument("--failovers", type=int, default=0, help="no other faults: so many times a standby is promoted")
-    parser.add_argument("--measure", action="store_true", help="no storm: how long it takes until a task comes back")
-    parser.add_argument("--rounds", type=int, default=3, help="with --measure: how often machines die (3)")
+    parser.add_argument(
+        "--failovers",
+        type=int,
+        default=0,
+        help="no other faults: so many times a standby is promoted",
+    )
+    parser.add_argument(
+        "--measure", action="store_true", help="no storm: how long it takes until a task comes back"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="with --measure: how often machines die (3)"
+    )
     chosen = parser.parse_args()
     if chosen.measure:
         os.environ["CHAOS_USUAL"] = "1"

@@ -103,7 +103,11 @@ def from_now_on() -> Callable[[], dict[str, Chronicle]]:
 
     def chronicles() -> dict[str, Chronicle]:
         changes = defaultdict(list)
-        for entry in AuditEntry.objects.exclude(id__in=before).filter(subject__in=list(first)).order_by("at", "id"):
+        for entry in (
+            AuditEntry.objects.exclude(id__in=before)
+            .filter(subject__in=list(first))
+            .order_by("at", "id")
+        ):
             changes[entry.subject].append((entry.at.timestamp(), entry.after or {}))
         return {name: Chronicle(row, changes[name]) for name, row in first.items()}
 

@@ -74,7 +74,10 @@ def confirmed_by_the_old_primary(old: Server, database: str) -> list[str]:
     old.start()
     sender = threading.Thread(target=send, daemon=True)
     sender.start()
-    wait_until(lambda: confirmed or old.superuser(WAITS_FOR_STANDBY), "the sender waits for a standby, or was told")
+    wait_until(
+        lambda: confirmed or old.superuser(WAITS_FOR_STANDBY),
+        "the sender waits for a standby, or was told",
+    )
     old.stop("immediate")
     sender.join(30)
     return confirmed
@@ -92,7 +95,9 @@ class FailoverStorm(Storm):
     faults: Failovers
 
     def __init__(self, shape: Shape, pair: Pair, directory: Path) -> None:
-        super().__init__(shape, Failovers(pair, shape.faults, shape.seed), Unhurried(shape.seed), directory)
+        super().__init__(
+            shape, Failovers(pair, shape.faults, shape.seed), Unhurried(shape.seed), directory
+        )
         self.patients = [Patient(number, self.over) for number in range(PATIENTS)]
         self.threads += self.patients
 
@@ -130,12 +135,21 @@ class FailoverStorm(Storm):
         runs = {str(run.pk): run for run in WorkflowRun.objects.all()}
         sent = sum(patient.sent for patient in self.patients)
         found = [f"{sent} workflows were sent, there are {len(runs)}"] if sent != len(runs) else []
-        found += [f"workflow {id_} is {run.status}" for id_, run in runs.items() if run.status != "COMPLETED"]
+        found += [
+            f"workflow {id_} is {run.status}"
+            for id_, run in runs.items()
+            if run.status != "COMPLETED"
+        ]
         open_nodes = WorkflowNode.objects.exclude(status="COMPLETED")
-        found += [f"node {node.number} of workflow {node.workflow_id} is {node.status}" for node in open_nodes]
+        found += [
+            f"node {node.number} of workflow {node.workflow_id} is {node.status}"
+            for node in open_nodes
+        ]
         found += [text for answer in self.answers if (text := self.wrong(answer))]
         found += [f"worker {id_} was declared dead, and was alive" for id_ in self.killed]
-        return found + confirmed_by_the_old_primary(self.faults.pair.other, self.faults.pair.database)
+        return found + confirmed_by_the_old_primary(
+            self.faults.pair.other, self.faults.pair.database
+        )
 
     def wrong(self, answer: Answer) -> str | None:
         """Return what is wrong with an answer; a caller's own first statement may meet a server that is gone."""
@@ -155,8 +169,14 @@ class FailoverStorm(Storm):
             starts: dict[str, float] = {}
             for tried in left.tried:
                 if tried.started_at > one.promoted_at:
-                    starts[tried.worker] = min(tried.started_at, starts.get(tried.worker, tried.started_at))
-            waited = [each for each in self.answers if each.began < one.killed_at and each.ended > one.promoted_at]
+                    starts[tried.worker] = min(
+                        tried.started_at, starts.get(tried.worker, tried.started_at)
+                    )
+            waited = [
+                each
+                for each in self.answers
+                if each.began < one.killed_at and each.ended > one.promoted_at
+            ]
             found.append({
                 "without a primary": round(one.promoted_at - one.killed_at, 2),
                 "first start": round(min(starts.values()) - one.promoted_at, 2),

@@ -80,7 +80,9 @@ def missing(rows: Iterable[Row], dispatches: Sequence[Dispatch]) -> list[str]:
     ]
 
 
-def absent(dispatches: Iterable[Dispatch], is_there: Callable[[int], bool], how: str) -> Iterator[str]:
+def absent(
+    dispatches: Iterable[Dispatch], is_there: Callable[[int], bool], how: str
+) -> Iterator[str]:
     """Give what is not there although its transaction committed, and transactions of which only a part is."""
     for dispatch in dispatches:
         lost = [number for number in dispatch.numbers if not is_there(number)]
@@ -93,17 +95,24 @@ def absent(dispatches: Iterable[Dispatch], is_there: Callable[[int], bool], how:
 def unended(rows: Iterable[Row], dead: Collection[str]) -> list[str]:
     """Return the tasks that are not over; the weather has long been clear."""
     return [
-        f"task {row.number} is {row.status}" + (f" under {row.owner}, which is dead" if row.owner in dead else "")
+        f"task {row.number} is {row.status}"
+        + (f" under {row.owner}, which is dead" if row.owner in dead else "")
         for row in rows
         if row.status not in TERMINAL
     ]
 
 
-def histories(rows: Iterable[Row], attempts: Mapping[str, Sequence[Attempt]], max_crashes: int) -> Iterator[str]:
+def histories(
+    rows: Iterable[Row], attempts: Mapping[str, Sequence[Attempt]], max_crashes: int
+) -> Iterator[str]:
     """Give what does not fit in a task's row and its attempts, which come in their order."""
     for row in rows:
         tried = attempts.get(row.id, ())
-        for text in (*sequence(row, tried), *reasons(row, tried), *endings(row, tried, max_crashes)):
+        for text in (
+            *sequence(row, tried),
+            *reasons(row, tried),
+            *endings(row, tried, max_crashes),
+        ):
             yield f"task {row.number}, {row.ending} after {len(tried)} attempt(s): {text}"
 
 
@@ -219,7 +228,11 @@ def miscounted(
     """
     least, most = Counter[str](), Counter(row.status for row in rows if row.status == "EXPIRED")
     for one in tried:
-        kind = ("CRASHED" if one.outcome == "WORKER_FAILURE" else "RETRIED") if one.will_retry else one.outcome
+        kind = (
+            ("CRASHED" if one.outcome == "WORKER_FAILURE" else "RETRIED")
+            if one.will_retry
+            else one.outcome
+        )
         kind = "FAILED" if kind == "WORKER_FAILURE" else kind
         most[kind] += 1
         least[kind] += one.worker not in dead
@@ -232,7 +245,10 @@ def miscounted(
 
 def fired(ticks: Sequence[tuple[str, int, str]], rows: Iterable[Row]) -> list[str]:
     """Return what is wrong with the fire times of schedules, in their order, and with the tasks that were sent for them."""
-    sent, there = Counter(task for _, _, task in ticks), Counter(row.id for row in rows if row.name == "tick")
+    sent, there = (
+        Counter(task for _, _, task in ticks),
+        Counter(row.id for row in rows if row.name == "tick"),
+    )
     return continuous({}, ticks) + [
         f"task {id_} was sent for {sent[id_]} fire times, and is there {there[id_]} times"
         for id_ in sent | there
@@ -250,7 +266,9 @@ def continuous(last: dict[str, int], ticks: Iterable[tuple[str, int, str]]) -> l
     return found
 
 
-def broken_words(rows: Iterable[Row], verdicts: Mapping[int, str], told: Mapping[int, str | None]) -> list[str]:
+def broken_words(
+    rows: Iterable[Row], verdicts: Mapping[int, str], told: Mapping[int, str | None]
+) -> list[str]:
     """Return where a row is not what was said: by a cancel ("CANCELLED", "FINISHED") or as a result (its error code, or None)."""
     found = []
     for row in rows:
@@ -260,5 +278,7 @@ def broken_words(rows: Iterable[Row], verdicts: Mapping[int, str], told: Mapping
         if verdict in ("CANCELLED", "REQUESTED") and row.cancelled_at is None:
             found.append(f"task {row.number} forgot that it was to be cancelled")
         if row.number in told and told[row.number] != row.error_code:
-            found.append(f"task {row.number} ended {row.error_code}, a waiter was told {told[row.number]}")
+            found.append(
+                f"task {row.number} ended {row.error_code}, a waiter was told {told[row.number]}"
+            )
     return found

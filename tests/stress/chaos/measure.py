@@ -52,7 +52,11 @@ class Measurement:
     def runs(self, handles: list[TaskHandle[Any]], attempt: int) -> dict[str, Noted]:
         """Return the runs of an attempt of these tasks, by task."""
         ids = {str(handle.task_id) for handle in handles}
-        return {run.task: run for run in collect(self.notes) if run.attempt == attempt and run.task in ids}
+        return {
+            run.task: run
+            for run in collect(self.notes)
+            if run.attempt == attempt and run.task in ids
+        }
 
     def running(self, handles: list[TaskHandle[Any]], attempt: int) -> dict[str, Noted]:
         """Wait until that attempt of each of the tasks runs."""
@@ -62,9 +66,13 @@ class Measurement:
     def machines(self) -> list[float]:
         """Let machines die, and return how long it took each of their tasks to run elsewhere."""
         machines = [
-            self.member("--queues=free", "--processes=1", f"--async-concurrency={EACH}") for _ in range(MACHINES)
+            self.member("--queues=free", "--processes=1", f"--async-concurrency={EACH}")
+            for _ in range(MACHINES)
         ]
-        handles = [tasks.forever.with_options(queue="free", retry_policy=ONCE).send() for _ in range(MACHINES * EACH)]
+        handles = [
+            tasks.forever.with_options(queue="free", retry_policy=ONCE).send()
+            for _ in range(MACHINES * EACH)
+        ]
         first = self.running(handles, 1)
         refuge = self.member("--queues=free", "--processes=1")
         died: dict[int, float] = {}
@@ -133,7 +141,11 @@ def spread(samples: Sequence[float]) -> dict[str, Any]:
     """Return the middle, the 99th percentile and the greatest of some seconds."""
     if not samples:
         return {"samples": 0}
-    cuts = statistics.quantiles(samples, n=100, method="inclusive") if len(samples) > 1 else [samples[0]] * 99
+    cuts = (
+        statistics.quantiles(samples, n=100, method="inclusive")
+        if len(samples) > 1
+        else [samples[0]] * 99
+    )
     return {
         "samples": len(samples),
         "p50_s": round(cuts[49], 3),

@@ -28,7 +28,9 @@ FROM horsies_workers w JOIN horsies_heartbeats b ON b.id = w.id WHERE w.pid = %s
 class Member:
     """One place in the fleet: a worker, and the next one when it is gone; ``environment`` is added to that of this process."""
 
-    def __init__(self, number: int, directory: Path, options: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, number: int, directory: Path, options: Sequence[str], environment: Mapping[str, str]
+    ) -> None:
         self.options = options
         self.environment = {**os.environ, **environment}
         self.log = directory / f"worker-{number}.log"

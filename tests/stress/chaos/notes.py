@@ -49,13 +49,18 @@ def note(event: str) -> None:
     """Write one line about the run of this code."""
     run, pid = current_task(), os.getpid()
     worker = os.getsid(0)  # each worker of a storm begins a session
-    os.write(file_of(pid), f"{event} {run.task_id} {run.attempt} {pid} {worker} {time.time():.6f}\n".encode())
+    os.write(
+        file_of(pid),
+        f"{event} {run.task_id} {run.attempt} {pid} {worker} {time.time():.6f}\n".encode(),
+    )
 
 
 @cache
 def file_of(pid: int) -> int:
     """Open the file of a process, once; by its id, since a fork must not write into its parent's."""
-    return os.open(Path(os.environ[DIRECTORY]) / str(pid), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    return os.open(
+        Path(os.environ[DIRECTORY]) / str(pid), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600
+    )
 
 
 def collect(directory: Path) -> list[Noted]:

@@ -10,7 +10,15 @@ from typing import Any
 
 from horsies_django.conf import config
 from tests.stress.chaos import evidence
-from tests.stress.chaos.judge import accounts, broken_words, fired, histories, missing, twice, unended
+from tests.stress.chaos.judge import (
+    accounts,
+    broken_words,
+    fired,
+    histories,
+    missing,
+    twice,
+    unended,
+)
 from tests.stress.chaos.notes import collect
 from tests.stress.chaos.storm import Storm
 from tests.stress.oracle.judge import ghosts, judge, strangers
@@ -34,13 +42,17 @@ def raised(storm: Storm) -> dict[str, Any]:
 def report(storm: Storm, leaks: Sequence[str]) -> dict[str, Any]:
     """Judge what the storm left in the database and in the notes."""
     ticks = evidence.ticks(0, time.time())
-    left = evidence.Left(evidence.task_rows(), evidence.attempts(), collect(storm.notes), ticks, storm.chronicles())
+    left = evidence.Left(
+        evidence.task_rows(), evidence.attempts(), collect(storm.notes), ticks, storm.chronicles()
+    )
     limits = judge(left.runs, left.chronicles)
     found = [*violations(storm, left), *limits.violations]
     seconds = storm.ended - storm.began
     return {
         "tasks": storm.sender.sent,
-        "faults": sum(count for name, count in storm.happened.items() if name.partition(" ")[0] in VERBS),
+        "faults": sum(
+            count for name, count in storm.happened.items() if name.partition(" ")[0] in VERBS
+        ),
         "seconds": round(seconds, 1),
         "rate": round(storm.sender.sent / seconds, 1),
         "lost": sum(" was lost:" in text for text in found),

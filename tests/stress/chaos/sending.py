@@ -32,7 +32,10 @@ POLICIES: dict[str, tuple[int, RetryPolicy | None]] = {
     "backing off": (
         10,
         RetryPolicy.exponential(
-            base_seconds=0.05, max_retries=4, max_delay_seconds=1, auto_retry_for=[CRASHED, "UNHANDLED_ERROR"]
+            base_seconds=0.05,
+            max_retries=4,
+            max_delay_seconds=1,
+            auto_retry_for=[CRASHED, "UNHANDLED_ERROR"],
         ),
     ),
 }
@@ -157,14 +160,18 @@ class Sender(Aside):
         handles = []
         with transaction.atomic():
             for kind, calls in mixed.items():
-                until = kind.deadline and dt.datetime.now(dt.UTC) + dt.timedelta(seconds=kind.deadline)
+                until = kind.deadline and dt.datetime.now(dt.UTC) + dt.timedelta(
+                    seconds=kind.deadline
+                )
                 sender = kind.task.with_options(
                     queue=kind.queue,
                     retry_policy=POLICIES[kind.policy][1],
                     timeout_ms=kind.timeout_ms,
                     good_until=until,
                 )
-                handles += zip([call["number"] for call in calls], sender.send_many(calls), strict=True)
+                handles += zip(
+                    [call["number"] for call in calls], sender.send_many(calls), strict=True
+                )
         return handles
 
     def cancel(self, handles: list[tuple[int, TaskHandle[Any]]]) -> None:

@@ -40,8 +40,20 @@ LONG_FAULTS = 100  # from so many on the server is also killed, not only restart
 MARK = "CHAOS_MARK"
 # the options of each worker, and whether it claims ahead of time
 SHAPES = (
-    (("--with-scheduler", "--processes=2", "--async-concurrency=6", "--max-tasks-per-child=25"), False),
-    (("--with-scheduler", "--processes=1", "--threads=3", "--async-concurrency=6", "--max-tasks-per-child=60"), False),
+    (
+        ("--with-scheduler", "--processes=2", "--async-concurrency=6", "--max-tasks-per-child=25"),
+        False,
+    ),
+    (
+        (
+            "--with-scheduler",
+            "--processes=1",
+            "--threads=3",
+            "--async-concurrency=6",
+            "--max-tasks-per-child=60",
+        ),
+        False,
+    ),
     (("--with-scheduler", "--processes=2", "--async-concurrency=4"), True),
 )
 
@@ -81,7 +93,9 @@ class Storm:
         """Start a worker; all its processes can be told by the mark in their environment."""
         options, soft = self.shapes[number % len(self.shapes)]
         environment = {DIRECTORY: str(self.notes), MARK: self.mark, "CHAOS_NAME": "chaos task"}
-        return Member(number, directory, options, environment | ({"CHAOS_SOFT": "1"} if soft else {}))
+        return Member(
+            number, directory, options, environment | ({"CHAOS_SOFT": "1"} if soft else {})
+        )
 
     def raise_(self) -> None:
         """Let it rage."""
@@ -111,7 +125,11 @@ class Storm:
         since, longest = time.monotonic(), max(LULL_SECONDS, share / FASTEST)
         while (passed := time.monotonic() - since) < longest:
             self.tend()
-            if passed > BREATH_SECONDS and self.sender.sent >= self.sender.allowed and self.left() < BACKLOG * share:
+            if (
+                passed > BREATH_SECONDS
+                and self.sender.sent >= self.sender.allowed
+                and self.left() < BACKLOG * share
+            ):
                 return
             self.moment.wait(TICK_SECONDS)
 
@@ -155,13 +173,17 @@ class Storm:
         steady(end_schedules)
         while (left := self.left()) or self.sender.sent < self.sender.allowed:
             over = self.sender.sent - left
-            self.until(lambda over=over: self.sender.sent - self.left() > over, "more tasks are over")
+            self.until(
+                lambda over=over: self.sender.sent - self.left() > over, "more tasks are over"
+            )
         self.up()
         self.until(lambda: steady(living) == len(self.fleet), "the killed are known to be dead")
 
     def logs(self) -> str:
         """Return the end of each worker's log."""
-        return "\n".join(f"--- {member.log.name}\n{member.log.read_text()[-3_000:]}" for member in self.fleet)
+        return "\n".join(
+            f"--- {member.log.name}\n{member.log.read_text()[-3_000:]}" for member in self.fleet
+        )
 
     def left(self) -> int:
         """Return how many tasks are not finished."""
@@ -183,7 +205,9 @@ class Storm:
         found = [f"a worker ended with exit code {code}" for code in codes if code]
         with suppress(AssertionError):
             wait_until(lambda: not self.survivors(), "what dies with its parent is gone")
-        return found + [f"process {one.pid} is left: {' '.join(one.cmdline())}" for one in self.survivors()]
+        return found + [
+            f"process {one.pid} is left: {' '.join(one.cmdline())}" for one in self.survivors()
+        ]
 
     def survivors(self) -> list[psutil.Process]:
         """Return the processes of the workers that still run."""

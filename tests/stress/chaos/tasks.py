@@ -55,7 +55,9 @@ async def awork(number: int, tenant: str, call: Call) -> int:
     with noted():
         if call.fate == "query":
             await sync_to_async(Group.objects.count)()
-        elif call.fate in ("listen", "deaf") or (call.fate == "slow" and current_task().attempt == 1):
+        elif call.fate in ("listen", "deaf") or (
+            call.fate == "slow" and current_task().attempt == 1
+        ):
             await asyncio.sleep(LONG_SECONDS)
         elif call.fate == "long":
             await asyncio.sleep(QUITE_SECONDS)

@@ -41,7 +41,12 @@ def attempt(number: int = 1, outcome: str = "COMPLETED", **fields: Any) -> Attem
 
 
 def crash(number: int, **fields: Any) -> Attempt:
-    values = {"will_retry": True, "error_code": "WORKER_CRASHED", "finished_at": number - 0.1, **fields}
+    values = {
+        "will_retry": True,
+        "error_code": "WORKER_CRASHED",
+        "finished_at": number - 0.1,
+        **fields,
+    }
     return attempt(number, "WORKER_FAILURE", **values)
 
 
@@ -56,7 +61,10 @@ CANCELLED = row(status="CANCELLED", error_code="TASK_CANCELLED", cancelled_at=1.
 
 
 POISON = {**RETRIED, "error_code": "POISON", "max_retries": 9, "retry_count": 4, "finished_at": 6.0}
-FIVE_CRASHES = [*(crash(number) for number in range(1, 5)), crash(5, will_retry=False, finished_at=6.0)]
+FIVE_CRASHES = [
+    *(crash(number) for number in range(1, 5)),
+    crash(5, will_retry=False, finished_at=6.0),
+]
 FATAL = crash(1, will_retry=False, finished_at=2.0)
 
 
@@ -81,13 +89,25 @@ def test_a_life_as_it_should_be_is_no_violation(task: Row, tried: list[Attempt])
     ("task", "tried", "words"),
     [
         (row(**RETRIED), [crash(1), attempt(3)], "its attempts are [1, 3]"),
-        (row(**RETRIED), [crash(1), attempt(2, generation=1)], "the claims of its attempts are [1, 1]"),
+        (
+            row(**RETRIED),
+            [crash(1), attempt(2, generation=1)],
+            "the claims of its attempts are [1, 1]",
+        ),
         (row(generation=0), [attempt()], "the last claim was 0"),
         (row(finished_at=3.0), [attempt(), attempt(2)], "finished twice"),
-        (row(**RETRIED), [crash(1, finished_at=1.5), attempt(2)], "started before attempt 1 was over"),
+        (
+            row(**RETRIED),
+            [crash(1, finished_at=1.5), attempt(2)],
+            "started before attempt 1 was over",
+        ),
         (row(**{**RETRIED, "retry_count": 2}), [crash(1), attempt(2)], "it counts 2 retries"),
         (row(**{**RETRIED, "max_retries": 0}), [crash(1), attempt(2)], "0 were allowed"),
-        (row(**{**RETRIED, "codes": ("FLAKY",)}), [crash(1), attempt(2)], "is retried after WORKER_CRASHED"),
+        (
+            row(**{**RETRIED, "codes": ("FLAKY",)}),
+            [crash(1), attempt(2)],
+            "is retried after WORKER_CRASHED",
+        ),
         (row(good_until=0.05), [attempt()], "after its good_until"),
         (row(**RETRIED, cancelled_at=1.05), [crash(1), attempt(2)], "after it was cancelled"),
         (row(), [], "no attempt is its last"),
@@ -101,7 +121,9 @@ def test_a_life_as_it_should_be_is_no_violation(task: Row, tried: list[Attempt])
         (CRASHED._replace(error_code="FLAKY"), [FATAL], "with WORKER_CRASHED"),
     ],
 )
-def test_each_thing_that_does_not_fit_in_a_life_is_found(task: Row, tried: list[Attempt], words: str) -> None:
+def test_each_thing_that_does_not_fit_in_a_life_is_found(
+    task: Row, tried: list[Attempt], words: str
+) -> None:
     assert any(words in text for text in found(task, *tried)), found(task, *tried)
 
 
@@ -130,9 +152,18 @@ def test_a_task_that_is_not_over_is_found_and_whether_its_owner_is_dead() -> Non
     assert unended([running], {"w1"}) == ["task 1 is RUNNING under w1, which is dead"]
 
 
-def test_a_run_within_its_attempt_and_an_attempt_whose_process_died_before_it_noted_one_are_accounted_for() -> None:
+def test_a_run_within_its_attempt_and_an_attempt_whose_process_died_before_it_noted_one_are_accounted_for() -> (
+    None
+):
     task = row(**RETRIED)
-    assert list(accounts({task.id: task}, {task.id: [crash(1), attempt(2)]}, [Noted("t1", 2, 7, 1.2, 2.9)])) == []
+    assert (
+        list(
+            accounts(
+                {task.id: task}, {task.id: [crash(1), attempt(2)]}, [Noted("t1", 2, 7, 1.2, 2.9)]
+            )
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -145,7 +176,10 @@ def test_a_run_within_its_attempt_and_an_attempt_whose_process_died_before_it_no
         ),
         ([Noted("t1", 1, 7, 0.05, 1.9)], "before its claim"),
         ([Noted("t1", 1, 7, 0.2, 2.5)], "it wrote 0.500000 s after its attempt was closed"),
-        ([Noted("t1", 1, 7, 2.5, None), Noted("t1", 1, 7, 0.2, 1.0)], "after its attempt was closed"),
+        (
+            [Noted("t1", 1, 7, 2.5, None), Noted("t1", 1, 7, 0.2, 1.0)],
+            "after its attempt was closed",
+        ),
         ([Noted("t1", 1, 8, 0.2, 1.9)], "process 8 ran it, process 7 is recorded"),
         ([Noted("t1", 1, 7, 0.2, None)], "is COMPLETED, and its user code noted no end"),
         ([], "is COMPLETED, and its user code noted no end"),
@@ -188,7 +222,11 @@ def test_a_row_that_is_not_what_was_said_is_found(
         ([("a", 5, "x"), ("b", 9, "y"), ("a", 6, "z")], "xyz", []),
         ([("a", 6, "x"), ("a", 8, "y")], "xy", ["schedule a fired for 8 after 6"]),
         ([("a", 6, "x"), ("a", 6, "y")], "xy", ["schedule a fired for 6 after 6"]),
-        ([("a", 5, "x"), ("a", 6, "x")], "x", ["task x was sent for 2 fire times, and is there 1 times"]),
+        (
+            [("a", 5, "x"), ("a", 6, "x")],
+            "x",
+            ["task x was sent for 2 fire times, and is there 1 times"],
+        ),
         ([("a", 5, "x")], "", ["task x was sent for 1 fire times, and is there 0 times"]),
         ([("a", 5, "x")], "xy", ["task y was sent for 0 fire times, and is there 1 times"]),
     ],
@@ -217,7 +255,9 @@ def test_notes_become_runs_and_a_process_that_began_twice_has_two() -> None:
         ({"COMPLETED": 1, "CRASHED": 1, "FAILED": 2}, ("FAILED",)),
     ],
 )
-def test_a_history_that_counts_too_much_or_too_little_is_found(counted: dict[str, int], wrong: tuple[str, ...]) -> None:
+def test_a_history_that_counts_too_much_or_too_little_is_found(
+    counted: dict[str, int], wrong: tuple[str, ...]
+) -> None:
     tried = [crash(1), attempt(2), attempt(1, worker="w2"), crash(2, will_retry=False, worker="w2")]
     told = miscounted([row(), EXPIRED], tried, counted, {"w2"})
     assert sorted(text.split(" as ")[1].split(",")[0] for text in told) == list(wrong)

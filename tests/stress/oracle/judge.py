@@ -59,7 +59,9 @@ class Thaw(NamedTuple):
 class Chronicle:
     """What a queue's row said over time: its first state, then what each change set. The limits in force follow from it."""
 
-    def __init__(self, first: Mapping[str, Any], changes: Iterable[tuple[float, Mapping[str, Any]]] = ()) -> None:
+    def __init__(
+        self, first: Mapping[str, Any], changes: Iterable[tuple[float, Mapping[str, Any]]] = ()
+    ) -> None:
         self.moments = [float("-inf")]
         self.rows = [dict(first)]
         for at, changed in changes:
@@ -132,12 +134,16 @@ def judge(runs: Iterable[Run], chronicles: Mapping[str, Chronicle]) -> Verdict:
     return verdict
 
 
-def sweep(runs: list[Run], moments: list[float], limits: list[int | None]) -> tuple[int, bool, list[str]]:
+def sweep(
+    runs: list[Run], moments: list[float], limits: list[int | None]
+) -> tuple[int, bool, list[str]]:
     """Go through starts and ends in order. Returns the greatest overlap, whether a limit was reached, and violations."""
     known = [limit for limit in limits if limit is not None]
     lowest = min(known, default=None)
     lasting = [run for run in runs if run.until > run.started_at]
-    events = sorted([(run.started_at, 1, run) for run in lasting] + [(run.until, 0, run) for run in lasting])
+    events = sorted(
+        [(run.started_at, 1, run) for run in lasting] + [(run.until, 0, run) for run in lasting]
+    )
     active: set[Run] = set()
     peak, full, violations = 0, False, []
     for at, starts, run in events:
@@ -155,7 +161,9 @@ def sweep(runs: list[Run], moments: list[float], limits: list[int | None]) -> tu
         full = full or len(active) == limit
         if len(active) > limit:
             numbers = ", ".join(str(one.number) for one in sorted(active))
-            violations.append(f"{len(active)} at once at {at:.6f}, the limit was {limit} at {newest:.6f}: {numbers}")
+            violations.append(
+                f"{len(active)} at once at {at:.6f}, the limit was {limit} at {newest:.6f}: {numbers}"
+            )
     return peak, full, violations
 
 
@@ -189,7 +197,9 @@ def ghosts(runs: Iterable[Run], thaws: Iterable[Thaw]) -> list[str]:
         for run in runs
         if run.child_pid in thawed
         for at in (run.started_at, run.ended_at)
-        if at is not None and at > thawed[run.child_pid] and run.started_at < thawed[run.child_pid] + PID_LASTS_SECONDS
+        if at is not None
+        and at > thawed[run.child_pid]
+        and run.started_at < thawed[run.child_pid] + PID_LASTS_SECONDS
     ]
 
 

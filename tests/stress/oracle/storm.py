@@ -27,12 +27,25 @@ from tests.stress.oracle.judge import CLUSTER, disorder
 from tests.stress.oracle.usage import Hold, Span, handed_on, usage
 from tests.support.server import Server
 
-RECOVERY_SECONDS = 6.0  # after a worker was lost: until its tasks are rescued and the next one is up
+RECOVERY_SECONDS = (
+    6.0  # after a worker was lost: until its tasks are rescued and the next one is up
+)
 CHANGE_SECONDS = 0.5
 CALM_BACKLOG = 2_000
 STRIKES = ("stop parent", "kill parent", "kill child", "stop group", "kill group")
 LEAST_EVENTS = 2 * len(STRIKES)
-CHANGES = ("change", "pause", "override", "change", "resume", "clear", "pause", "change", "override", "resume")
+CHANGES = (
+    "change",
+    "pause",
+    "override",
+    "change",
+    "resume",
+    "clear",
+    "pause",
+    "change",
+    "override",
+    "resume",
+)
 POLICIES = ("stop", "continue", "cancel")
 CAPS = {"tight": (1, 5), "wide": (2, 9), "pausing": (1, 6)}
 PAUSED, OVERRIDDEN = ("pausing", "tenants", "tight"), ("tenants", "wide", "kinds")
@@ -60,7 +73,15 @@ WHERE one.task_name = 'single'
 class Crowd(Sender):
     """Sends plain tasks to all queues, of which a few tenants have most, and changes pages; it takes none of that back."""
 
-    queues = {"free": 20, "tight": 10, "wide": 18, "tenants": 18, "kinds": 14, "pausing": 10, "line": 10}
+    queues = {
+        "free": 20,
+        "tight": 10,
+        "wide": 18,
+        "tenants": 18,
+        "kinds": 14,
+        "pausing": 10,
+        "line": 10,
+    }
     fates = {"ok": 1}
     tenants = {f"tenant-{place}": 1 / (place + 1) for place in range(12)}
     batch = 1_000
@@ -69,7 +90,9 @@ class Crowd(Sender):
     def __init__(self, seed: int, slow: float) -> None:
         super().__init__(seed)
         self.ms = [slow * ms for ms in (0, 1, 2, 4, 8)]
-        self.versions: dict[uuid.UUID, int] = {}  # of the page with which a task was sent, if that was not rolled back
+        self.versions: dict[
+            uuid.UUID, int
+        ] = {}  # of the page with which a task was sent, if that was not rolled back
         self.singles = 0
         self.found = 0  # sends of unique tasks that found one
 
@@ -89,7 +112,9 @@ class Crowd(Sender):
         """Change a page and have it rebuilt, in a transaction that may be rolled back; send a unique task."""
         page, rolled_back = self.random.randrange(10), self.random.random() < 0.2
         with transaction.atomic():
-            query = "UPDATE oracle_pages SET version = version + 1 WHERE page = %s RETURNING version"
+            query = (
+                "UPDATE oracle_pages SET version = version + 1 WHERE page = %s RETURNING version"
+            )
             ((version,),) = rows(query, page)
             handle = tasks.rebuild.send(page)
             transaction.set_rollback(rolled_back)
@@ -134,7 +159,10 @@ class Limits(Faults):
         }
         name = self.random.choice(OVERRIDDEN)
         if name == "wide":
-            limits = {"max_concurrency": self.random.choice((None, 4, 6)), "local_limit": self.random.randint(1, 3)}
+            limits = {
+                "max_concurrency": self.random.choice((None, 4, 6)),
+                "local_limit": self.random.randint(1, 3),
+            }
         queues.override(name, limits, actor="storm", reason="bad weather")
 
     def clear(self) -> None:
@@ -169,7 +197,14 @@ class LimitStorm(Storm):
     )
 
     def __init__(
-        self, shape: Shape, server: Server, directory: Path, *, slow: float, calm: float, cluster_cap: int | None
+        self,
+        shape: Shape,
+        server: Server,
+        directory: Path,
+        *,
+        slow: float,
+        calm: float,
+        cluster_cap: int | None,
     ) -> None:
         self.of_cluster = [CLUSTER] if cluster_cap else []
         self.seconds_of_calm = calm
@@ -204,16 +239,29 @@ class LimitStorm(Storm):
 
     def disturbed(self) -> list[Span]:
         """Return when there was no calm; a worker that stands still now will have been gone for a while, too."""
-        still = [(member.stopped.since, time.time() + RECOVERY_SECONDS) for member in self.fleet if member.stopped]
+        still = [
+            (member.stopped.since, time.time() + RECOVERY_SECONDS)
+            for member in self.fleet
+            if member.stopped
+        ]
         gone = [(thaw.since, thaw.at + RECOVERY_SECONDS) for thaw in self.thaws]
         return [*self.faults.disturbed, *gone, *still]
 
     def violations(self, left: Left) -> list[str]:
         """Return what is wrong with the order of tasks, with merged and with unique ones, and how else a task ended."""
         sent, more = self.sender.sent, len(self.sender.versions) + self.sender.singles
-        found = [f"{sent + more} tasks were sent, there are {len(left.rows)}"] if sent + more != len(left.rows) else []
-        found += [f"task {row.id} ended {row.ending}" for row in left.rows if row.ending not in ENDINGS]
-        found += [f"unique task {other} was sent while task {one} had not finished" for one, other in rows(TWINS)]
+        found = (
+            [f"{sent + more} tasks were sent, there are {len(left.rows)}"]
+            if sent + more != len(left.rows)
+            else []
+        )
+        found += [
+            f"task {row.id} ended {row.ending}" for row in left.rows if row.ending not in ENDINGS
+        ]
+        found += [
+            f"unique task {other} was sent while task {one} had not finished"
+            for one, other in rows(TWINS)
+        ]
         found += [  # those whose run crashed do not count
             f"task {id_} was sent with version {self.sender.versions[id_]}; the run that answers it saw {version}"
             for id_, version in rows(ANSWERS)
@@ -224,7 +272,12 @@ class LimitStorm(Storm):
     def report(self, left: Left) -> dict[str, Any]:
         """Return how much there was of what this storm is about, and how much of the caps was used."""
         merged = sum(row.error_code == "MERGED" for row in left.rows)
-        return {"merged": merged, "unique": self.sender.found, "skipped": self.skipped, "usage": self.used(left)}
+        return {
+            "merged": merged,
+            "unique": self.sender.found,
+            "skipped": self.skipped,
+            "usage": self.used(left),
+        }
 
     def used(self, left: Left) -> dict[str, Any]:
         """Return how much of each cap was used while work was there and nobody was hurt lately.
@@ -233,12 +286,19 @@ class LimitStorm(Storm):
         the queue without limits.
         """
         queue_of = {row.id: row.queue for row in left.rows}
-        held = [Hold(queue_of[one.task], one.worker, one.started_at, one.finished_at) for one in left.tried]
+        held = [
+            Hold(queue_of[one.task], one.worker, one.started_at, one.finished_at)
+            for one in left.tried
+        ]
         waited: defaultdict[str, list[Span]] = defaultdict(list)
         for row in left.rows:
             if row.name == awork.name and row.id in left.attempts:
                 waited[row.queue].append((row.due_at, left.attempts[row.id][0].started_at))
-        disturbed = [*self.disturbed(), (float("-inf"), self.began + 1.0), (self.ended, float("inf"))]
+        disturbed = [
+            *self.disturbed(),
+            (float("-inf"), self.began + 1.0),
+            (self.ended, float("inf")),
+        ]
         figures = {}
         for name in self.of_cluster or CAPS:
             mine = handed_on([hold for hold in held if name in (CLUSTER, hold.queue)])

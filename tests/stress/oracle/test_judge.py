@@ -8,10 +8,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.stress.oracle.judge import CLUSTER, Chronicle, Run, Thaw, disorder, ghosts, judge, strangers, sweep
+from tests.stress.oracle.judge import (
+    CLUSTER,
+    Chronicle,
+    Run,
+    Thaw,
+    disorder,
+    ghosts,
+    judge,
+    strangers,
+    sweep,
+)
 from tests.stress.oracle.usage import Hold, handed_on, usage
 
-ROW = {"max_concurrency": None, "local_limit": None, "partition_by_args": None, "partition_by_task": False}
+ROW = {
+    "max_concurrency": None,
+    "local_limit": None,
+    "partition_by_args": None,
+    "partition_by_task": False,
+}
 
 
 def run(number: int, start: float, end: float | None, **fields: Any) -> Run:
@@ -50,15 +65,42 @@ def changed(before: int, **columns: Any) -> dict[str, Chronicle]:
 @pytest.mark.parametrize(
     ("runs", "chronicles", "count"),
     [
-        pytest.param([run(1, 0, 5), run(2, 5, 6)], rules(max_concurrency=1), 0, id="starts when another ends"),
-        pytest.param([CRASHED, run(2, 10, 11)], rules(max_concurrency=1), 0, id="after the attempt without an end"),
-        pytest.param([CRASHED, run(2, 9, 11)], rules(max_concurrency=1), 1, id="before its attempt was closed"),
+        pytest.param(
+            [run(1, 0, 5), run(2, 5, 6)], rules(max_concurrency=1), 0, id="starts when another ends"
+        ),
+        pytest.param(
+            [CRASHED, run(2, 10, 11)],
+            rules(max_concurrency=1),
+            0,
+            id="after the attempt without an end",
+        ),
+        pytest.param(
+            [CRASHED, run(2, 9, 11)],
+            rules(max_concurrency=1),
+            1,
+            id="before its attempt was closed",
+        ),
         pytest.param(TWO_WORKERS, rules(local_limit=1), 0, id="per worker, two"),
         pytest.param(TWO_OVERLAP, rules(local_limit=1), 1, id="per worker, the same"),
-        pytest.param(TWO_WORKERS, rules(**BY_TENANT, partition_local_limit=1), 0, id="per partition and worker, two"),
-        pytest.param(TWO_OVERLAP, rules(**BY_TENANT, partition_local_limit=1), 1, id="per partition and worker"),
+        pytest.param(
+            TWO_WORKERS,
+            rules(**BY_TENANT, partition_local_limit=1),
+            0,
+            id="per partition and worker, two",
+        ),
+        pytest.param(
+            TWO_OVERLAP,
+            rules(**BY_TENANT, partition_local_limit=1),
+            1,
+            id="per partition and worker",
+        ),
         pytest.param(TWO_OVERLAP, rules(**BY_TENANT, **ONE_EACH), 1, id="one tenant"),
-        pytest.param([run(1, 0, 5), run(2, 1, 5, tenant="b")], rules(**BY_TENANT, **ONE_EACH), 0, id="two tenants"),
+        pytest.param(
+            [run(1, 0, 5), run(2, 1, 5, tenant="b")],
+            rules(**BY_TENANT, **ONE_EACH),
+            0,
+            id="two tenants",
+        ),
         pytest.param(
             [run(1, 0, 5), run(2, 1, 5, task="awork")],
             rules(**BY_TENANT, **ONE_EACH, partition_by_task=True),
@@ -72,13 +114,26 @@ def changed(before: int, **columns: Any) -> dict[str, Chronicle]:
             id="one task, any tenant",
         ),
         pytest.param(TWO_OVERLAP, rules(**ONE_EACH), 0, id="no partitions"),
-        pytest.param([*RUNNING, run(3, 10.5, 12)], changed(2, max_concurrency=1), 0, id="a lowered cap ends nothing"),
-        pytest.param([*RUNNING, run(3, 6, 12)], changed(2, max_concurrency=1), 1, id="and starts nothing"),
         pytest.param(
-            [run(1, 0, 10), run(2, 3.05, 5, claimed_at=2.95)], changed(2, max_concurrency=1), 0, id="claimed before"
+            [*RUNNING, run(3, 10.5, 12)],
+            changed(2, max_concurrency=1),
+            0,
+            id="a lowered cap ends nothing",
         ),
         pytest.param(
-            [run(1, 0, 10), run(2, 3.05, 5, claimed_at=3.01)], changed(2, max_concurrency=1), 1, id="claimed after"
+            [*RUNNING, run(3, 6, 12)], changed(2, max_concurrency=1), 1, id="and starts nothing"
+        ),
+        pytest.param(
+            [run(1, 0, 10), run(2, 3.05, 5, claimed_at=2.95)],
+            changed(2, max_concurrency=1),
+            0,
+            id="claimed before",
+        ),
+        pytest.param(
+            [run(1, 0, 10), run(2, 3.05, 5, claimed_at=3.01)],
+            changed(2, max_concurrency=1),
+            1,
+            id="claimed after",
         ),
         pytest.param(
             [run(1, 4.0, 9, claimed_at=2.9), run(2, 3.5, 9, claimed_at=3.1)],
@@ -86,11 +141,33 @@ def changed(before: int, **columns: Any) -> dict[str, Chronicle]:
             0,
             id="overtaken",
         ),
-        pytest.param([run(1, 0, 5), run(2, 4, 5)], changed(2, paused_at="2020-01-01"), 1, id="paused"),
-        pytest.param([run(1, 0, 5), run(2, 4, 5)], changed(2, override={"max_concurrency": 1}), 1, id="overridden"),
-        pytest.param([run(1, 0, 5), run(2, 4, 5)], changed(2, override={"max_concurrency": None}), 0, id="lifted"),
-        pytest.param([run(1, 0, 5), run(2, 4, 5)], changed(2, override={"local_limit": 1}), 1, id="local override"),
-        pytest.param([run(1, 0, 5), run(2, 4, 5)], changed(2, override=ONE_EACH), 0, id="override without partitions"),
+        pytest.param(
+            [run(1, 0, 5), run(2, 4, 5)], changed(2, paused_at="2020-01-01"), 1, id="paused"
+        ),
+        pytest.param(
+            [run(1, 0, 5), run(2, 4, 5)],
+            changed(2, override={"max_concurrency": 1}),
+            1,
+            id="overridden",
+        ),
+        pytest.param(
+            [run(1, 0, 5), run(2, 4, 5)],
+            changed(2, override={"max_concurrency": None}),
+            0,
+            id="lifted",
+        ),
+        pytest.param(
+            [run(1, 0, 5), run(2, 4, 5)],
+            changed(2, override={"local_limit": 1}),
+            1,
+            id="local override",
+        ),
+        pytest.param(
+            [run(1, 0, 5), run(2, 4, 5)],
+            changed(2, override=ONE_EACH),
+            0,
+            id="override without partitions",
+        ),
     ],
 )
 def test_as_many_violations_are_found_as_there_are(
@@ -126,7 +203,9 @@ def test_a_stopped_workers_process_may_not_write_once_the_worker_was_continued()
     assert text.startswith("process 10 wrote on task 1 at 12.0")
     assert len(ghosts([run(1, 11, 12, child_pid=11)], thaws)) == 2
     assert len(ghosts([run(1, 9, 900)], thaws)) == 1  # it had begun before, however late it writes
-    assert ghosts([run(1, 800, 801)], thaws) == []  # another process by now that got the same number
+    assert (
+        ghosts([run(1, 800, 801)], thaws) == []
+    )  # another process by now that got the same number
 
 
 def test_one_worker_is_one_process() -> None:
@@ -155,7 +234,11 @@ ALWAYS = [(float("-inf"), 2)]
 
 
 def test_usage_is_the_overlap_over_the_limit_while_tasks_wait_and_nothing_disturbs() -> None:
-    held, waited, disturbed = [(0.0, 10.0), (0.0, 5.0)], [(0.0, 3.0), (2.0, 9.0)], [(4.0, 4.7), (4.5, 5.0)]
+    held, waited, disturbed = (
+        [(0.0, 10.0), (0.0, 5.0)],
+        [(0.0, 3.0), (2.0, 9.0)],
+        [(4.0, 4.7), (4.5, 5.0)],
+    )
     found = usage(held, ALWAYS, waited, disturbed)
     assert found is not None
     assert (found.held, found.seconds) == (0.75, 8.0)
@@ -165,8 +248,14 @@ def test_usage_is_the_overlap_over_the_limit_while_tasks_wait_and_nothing_distur
 @pytest.mark.parametrize(
     ("held", "share"),
     [
-        pytest.param([(0, 1), (0, 2), (1, 3), (2, 4)], 1.0, id="each permit was taken again at once"),
-        pytest.param([(0, 1), (0, 2), (1.999, 3), (2.999, 4)], 1.0, id="late, and yet before the next one came free"),
+        pytest.param(
+            [(0, 1), (0, 2), (1, 3), (2, 4)], 1.0, id="each permit was taken again at once"
+        ),
+        pytest.param(
+            [(0, 1), (0, 2), (1.999, 3), (2.999, 4)],
+            1.0,
+            id="late, and yet before the next one came free",
+        ),
         pytest.param([(0, 1), (0, 2), (2, 3), (3, 4)], (2 + 1 + 1) / 3 / 2, id="one was lost"),
     ],
 )

@@ -67,7 +67,9 @@ def usage(
     """
     events = [(at, "limit", limit) for at, limit in limits]
     for what, spans in (("held", held), ("waited", waited), ("disturbed", disturbed)):
-        events += [(at, what, step) for span in spans for at, step in zip(span, (1, -1), strict=True)]
+        events += [
+            (at, what, step) for span in spans for at, step in zip(span, (1, -1), strict=True)
+        ]
     there: Counter[str] = Counter()
     limit, last, offered, used, seconds = None, float("-inf"), 0.0, 0.0, 0.0
     shares = []

@@ -20,14 +20,26 @@ INTO = Path(__file__).parents[3] / "build" / "soak"
 def main() -> int:
     """Parse the command line, and soak."""
     parser = programs.parser("tests.stress.soak", "Mixed work for an hour.")
-    parser.add_argument("--minutes", type=float, default=60.0, help="how long, beside the start and the end (60)")
-    parser.add_argument("--load", type=float, default=0.6, help="share of what the workers can do (0.6)")
-    parser.add_argument("--drain", type=int, default=5_000, help="tasks with which that is measured (5,000)")
-    parser.add_argument("--every", type=float, default=10.0, help="seconds between two samples (10)")
     parser.add_argument(
-        "--calm", action="store_true", help="only deploys: what the status calls a problem is a violation"
+        "--minutes", type=float, default=60.0, help="how long, beside the start and the end (60)"
     )
-    parser.add_argument("--into", type=Path, default=INTO, metavar="DIR", help="where to write (build/soak)")
+    parser.add_argument(
+        "--load", type=float, default=0.6, help="share of what the workers can do (0.6)"
+    )
+    parser.add_argument(
+        "--drain", type=int, default=5_000, help="tasks with which that is measured (5,000)"
+    )
+    parser.add_argument(
+        "--every", type=float, default=10.0, help="seconds between two samples (10)"
+    )
+    parser.add_argument(
+        "--calm",
+        action="store_true",
+        help="only deploys: what the status calls a problem is a violation",
+    )
+    parser.add_argument(
+        "--into", type=Path, default=INTO, metavar="DIR", help="where to write (build/soak)"
+    )
     chosen = parser.parse_args()
     chosen.into.mkdir(parents=True, exist_ok=True)
 

@@ -23,7 +23,9 @@ class SoakConfig(AppConfig):
         """Give every kind of row the same short retention."""
         parse = conf.parse
 
-        def shortened(given: Any, *, databases: Mapping[str, Any]) -> tuple[conf.Config, list[conf.Problem]]:
+        def shortened(
+            given: Any, *, databases: Mapping[str, Any]
+        ) -> tuple[conf.Config, list[conf.Problem]]:
             found, problems = parse(given, databases=databases)
             return replace(found, retention=replace(found.retention, **KEPT)), problems
 

@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 LEAST = 15  # samples in a third
-FULL_SECONDS = 180  # until the tables are full: rows are kept for two minutes, and pruning takes its turns
+FULL_SECONDS = (
+    180  # until the tables are full: rows are kept for two minutes, and pruning takes its turns
+)
 
 
 class Bound(NamedTuple):

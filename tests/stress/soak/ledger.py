@@ -14,7 +14,16 @@ import psutil
 
 from tests.stress.chaos import evidence
 from tests.stress.chaos.evidence import clock
-from tests.stress.chaos.judge import Attempt, Row, absent, accounts, broken_words, continuous, histories, twice
+from tests.stress.chaos.judge import (
+    Attempt,
+    Row,
+    absent,
+    accounts,
+    broken_words,
+    continuous,
+    histories,
+    twice,
+)
 from tests.stress.chaos.notes import paired
 from tests.stress.chaos.sending import Sender
 
@@ -33,7 +42,9 @@ class Ledger:
         self.max_crashes = max_crashes
         self.until = clock()
         self.offsets: dict[Path, int] = {}
-        self.lines: defaultdict[str, list[str]] = defaultdict(list)  # notes of tasks that have not been judged
+        self.lines: defaultdict[str, list[str]] = defaultdict(
+            list
+        )  # notes of tasks that have not been judged
         self.recent: dict[str, float | None] = {}  # when the tasks finished that were read lately
         self.done: set[int] = set()  # by number
         self.endings: Counter[str] = Counter()
@@ -54,7 +65,11 @@ class Ledger:
     def unseen(self, found: Sequence[Row]) -> list[Row]:
         """Return the tasks that were not read before."""
         again = [row for row in found if row.id in self.recent]
-        self.violations += [f"task {row.id} finished twice" for row in again if row.finished_at != self.recent[row.id]]
+        self.violations += [
+            f"task {row.id} finished twice"
+            for row in again
+            if row.finished_at != self.recent[row.id]
+        ]
         new = [row for row in found if row.id not in self.recent]
         self.recent = {row.id: row.finished_at for row in found}
         return new

@@ -28,15 +28,30 @@ def draw(saved: Mapping[str, Any], path: Path) -> None:
     minutes = [sample["seconds"] / 60 for sample in samples]
     with rc_context({**LOOK, "axes.grid.axis": "both"}):
         figure = Figure(figsize=(WIDTH, PANEL_HEIGHT * len(PANELS) + 0.5), layout="constrained")
-        for axis, (title, names) in zip(figure.subplots(len(PANELS), sharex=True), PANELS.items(), strict=True):
+        for axis, (title, names) in zip(
+            figure.subplots(len(PANELS), sharex=True), PANELS.items(), strict=True
+        ):
             for name, color in zip(names, COLORS, strict=True):
-                axis.plot(minutes, [sample[name] for sample in samples], color=color, linewidth=1.2, label=name)
+                axis.plot(
+                    minutes,
+                    [sample[name] for sample in samples],
+                    color=color,
+                    linewidth=1.2,
+                    label=name,
+                )
             for deploy in saved["deploys"]:
                 axis.axvline(deploy / 60, color=MISSED, linewidth=0.5, alpha=0.5)
             axis.axvspan(0, max(minutes, default=1) / 3, color="#f4f4f4")
             axis.set_ylim(0)
             axis.set_title(title, loc="left", fontsize=8)
-            axis.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderpad=0, fontsize=7, frameon=False)
+            axis.legend(
+                loc="lower right",
+                bbox_to_anchor=(1, 1),
+                ncols=2,
+                borderpad=0,
+                fontsize=7,
+                frameon=False,
+            )
         axis.set_xlabel("minutes")
         text = f"red: deploys; {versions['machine']}, PostgreSQL {versions['postgresql']}, Python {versions['python']}"
         figure.supxlabel(text, fontsize=7, color="#555555", x=0.01, ha="left")

@@ -27,7 +27,11 @@ from tests.support.server import Server
 
 TICK_SECONDS, CLEAR_SECONDS = 0.1, 180.0
 LEDGER_SECONDS, TELL_SECONDS = 5.0, 60.0
-KILL_CHILD_SECONDS, KILLS, DEPLOYS = 5.0, 30, 12  # how often a child is killed; workers, and deploys, in an hour
+KILL_CHILD_SECONDS, KILLS, DEPLOYS = (
+    5.0,
+    30,
+    12,
+)  # how often a child is killed; workers, and deploys, in an hour
 PATIENTS, PAUSE_SECONDS = 2, 0.2
 SHOWN = 20
 
@@ -107,7 +111,9 @@ class Soak(Storm):
 
     def kill_child(self) -> None:
         """Kill a process that runs tasks."""
-        self.happened["kill child"] += self.faults.strike("kill child", self.random.choice(self.fleet))
+        self.happened["kill child"] += self.faults.strike(
+            "kill child", self.random.choice(self.fleet)
+        )
 
     def kill_worker(self) -> None:
         """Kill a worker, alone or with its processes."""
@@ -119,9 +125,13 @@ class Soak(Storm):
         self.deploys.append(time.monotonic() - self.sampler.began)
         for member in self.fleet[1:]:
             if member.process.poll() is None:
-                self.until(lambda member=member: member.ready, "a worker is up before it is replaced")
+                self.until(
+                    lambda member=member: member.ready, "a worker is up before it is replaced"
+                )
                 if code := member.end():
-                    self.complaints.append(f"a worker that was replaced ended with exit code {code}")
+                    self.complaints.append(
+                        f"a worker that was replaced ended with exit code {code}"
+                    )
             member.start()
             self.until(lambda member=member: member.ready, "a worker is up again")
         self.happened["deploy"] += 1
@@ -148,7 +158,9 @@ class Soak(Storm):
     def verdict(self, capacity: float, rate: float, violations: list[str]) -> dict[str, Any]:
         """Return what is to be said, as plain values."""
         answers = [answer for patient in self.patients for answer in patient.answers]
-        violations += [one.complaint for one in answers if one.given != one.expected] + self.complaints
+        violations += [
+            one.complaint for one in answers if one.given != one.expected
+        ] + self.complaints
         medians = thirds(self.sampler.samples)
         return {
             "seconds": self.seconds,

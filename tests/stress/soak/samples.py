@@ -53,7 +53,8 @@ class Sampler:
             "backlog": float(unfinished()),
             "start p50 ms": p50,
             "start p99 ms": p99,
-            "finished/s": float(rows(FINISHED, after, self.until)[0][0]) / max(0.1, self.until - after),
+            "finished/s": float(rows(FINISHED, after, self.until)[0][0])
+            / max(0.1, self.until - after),
         }
         self.samples.append({name: round(value, 3) for name, value in sample.items()})
         return self.samples[-1]

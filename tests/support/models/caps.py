@@ -79,14 +79,22 @@ def least(*rooms: int | None) -> int | None:
 
 def order(tasks: Iterable[Waiting], limits: Mapping[str, Limits]) -> list[Waiting]:
     """Return tasks in the order of queue priority, task priority, time, id; queues of one priority share one order."""
-    return sorted(tasks, key=lambda task: (limits[task.queue].priority, task.priority, task.enqueued_at, task.id))
+    return sorted(
+        tasks,
+        key=lambda task: (limits[task.queue].priority, task.priority, task.enqueued_at, task.id),
+    )
 
 
 class Rooms:
     """How much room every level has, for one worker; shrinks as tasks are taken."""
 
     def __init__(
-        self, limits: Mapping[str, Limits], cluster: int | None, held: Iterable[Holding], budget: Budget, workers: int
+        self,
+        limits: Mapping[str, Limits],
+        cluster: int | None,
+        held: Iterable[Holding],
+        budget: Budget,
+        workers: int,
     ) -> None:
         counted = [one for one in held if one.running or not budget.soft]
         here = [one for one in counted if one.here]
@@ -100,7 +108,11 @@ class Rooms:
         )  # taken ahead by this pass: room that it must not give twice
         self.total = least(budget.total, room(cluster, len(counted)))
         self.queues = {
-            name: least(room(limit.max_concurrency, queues[name]), room(limit.local_limit, local[name]), budget.batch)
+            name: least(
+                room(limit.max_concurrency, queues[name]),
+                room(limit.local_limit, local[name]),
+                budget.batch,
+            )
             for name, limit in limits.items()
         }
 
@@ -120,7 +132,11 @@ class Rooms:
     def full_for_everyone(self, task: Waiting) -> bool:
         """Whether no worker could start the task: its partition holds all that the living workers may hold together."""
         limit, held = self.limits[task.queue], self.partitions[task.queue, task.partition]
-        together = None if limit.partition_local_limit is None else limit.partition_local_limit * max(self.workers, 1)
+        together = (
+            None
+            if limit.partition_local_limit is None
+            else limit.partition_local_limit * max(self.workers, 1)
+        )
         return least(room(limit.partition_max_concurrency, held), room(together, held)) == 0
 
     def take(self, task: Waiting, *, start: bool) -> None:

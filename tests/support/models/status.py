@@ -17,11 +17,17 @@ TRANSITIONS: Mapping[str, tuple[frozenset[Status], frozenset[Status]]] = Mapping
             frozenset({Status.RUNNING}),
             frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.PENDING}),
         ),
-        "release": (frozenset({Status.CLAIMED, Status.RUNNING}), frozenset({Status.PENDING, Status.CANCELLED})),
+        "release": (
+            frozenset({Status.CLAIMED, Status.RUNNING}),
+            frozenset({Status.PENDING, Status.CANCELLED}),
+        ),
         "refuse": (frozenset({Status.CLAIMED}), frozenset({Status.PENDING})),
         "lapse": (frozenset({Status.CLAIMED}), frozenset({Status.PENDING})),
         "rescue": (frozenset({Status.RUNNING}), frozenset({Status.FAILED, Status.PENDING})),
         "cancel": (frozenset({Status.PENDING, Status.CLAIMED}), frozenset({Status.CANCELLED})),
-        "retry": (frozenset({Status.FAILED, Status.CANCELLED, Status.EXPIRED}), frozenset({Status.PENDING})),
+        "retry": (
+            frozenset({Status.FAILED, Status.CANCELLED, Status.EXPIRED}),
+            frozenset({Status.PENDING}),
+        ),
     }
 )

@@ -65,7 +65,10 @@ class Line:
     def failed(self) -> bool:
         """Return whether the run, which has ended, has failed: if no node that allows it ran after one that did."""
         saved = {
-            number for node in self.nodes if node.allow_failed and node.status != "SKIPPED" for number in node.upstream
+            number
+            for node in self.nodes
+            if node.allow_failed and node.status != "SKIPPED"
+            for number in node.upstream
         }
         return any(node.status == "FAILED" and node.number not in saved for node in self.nodes)
 
@@ -94,7 +97,10 @@ class Line:
             self.move(now)
             if self.next is not None:
                 return self.next.advance(now)
-            due = any(node.status == "WAITING" and node.due is not None and node.due <= now for node in self.nodes)
+            due = any(
+                node.status == "WAITING" and node.due is not None and node.due <= now
+                for node in self.nodes
+            )
             if not due:
                 return None
 

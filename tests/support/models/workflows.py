@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 
 BAD = ("FAILED", "CANCELLED", "EXPIRED")
 FINAL = (*BAD, "COMPLETED", "SKIPPED")
-LARGE = "x" * 12_000  # a value of which two do not fit into the payload of a task or the value of a run
+LARGE = (
+    "x" * 12_000
+)  # a value of which two do not fit into the payload of a task or the value of a run
 Path = tuple[int, ...]  # the numbers of the nodes that lead from the root run to a child run
 Place = tuple[Path, int, int]  # a run, a node, an element
 
@@ -24,7 +26,9 @@ class Fate(NamedTuple):
     begins: bool = True
 
 
-SKIPPED = Fate("SKIPPED")  # of an element that a map passes over, because that of the map before it was skipped
+SKIPPED = Fate(
+    "SKIPPED"
+)  # of an element that a map passes over, because that of the map before it was skipped
 
 
 @dataclass
@@ -86,7 +90,9 @@ class Run:
         self.kept_begun: set[int] = set()
         self.decided: set[int] = set()
         self.children: dict[int, Run] = {
-            spot.number: Run(spot.graph, fate, (*path, spot.number)) for spot in graph.spots.values() if spot.graph
+            spot.number: Run(spot.graph, fate, (*path, spot.number))
+            for spot in graph.spots.values()
+            if spot.graph
         }
         self.known: dict[int, str] = {}
         self.told = 0
@@ -119,7 +125,11 @@ class Run:
         if spot.kind == "workflow":
             return self.children[spot.number].as_node()
         if spot.kind == "task":
-            return "FAILED" if too_large(self.argument(spot)) else self.fate((self.path, spot.number, 0)).status
+            return (
+                "FAILED"
+                if too_large(self.argument(spot))
+                else self.fate((self.path, spot.number, 0)).status
+            )
         if self.elements(spot) is None:
             return "FAILED"
         if not any(fate.status in BAD for fate in self.fates(spot.number)):
@@ -163,7 +173,9 @@ class Run:
         """Return what a node gives to a map over several nodes: its value, or the elements of a map."""
         if self.graph.spots[number].kind != "map":
             return [self.value(number)]
-        return [fate.value if fate.status == "COMPLETED" else SKIPPED for fate in self.fates(number)]
+        return [
+            fate.value if fate.status == "COMPLETED" else SKIPPED for fate in self.fates(number)
+        ]
 
     def fates(self, number: int) -> list[Fate]:
         """Return what becomes of the tasks of a map."""
@@ -221,7 +233,9 @@ class Run:
     def result(self) -> Any:
         """Return the value of the run if it is COMPLETED."""
         number = self.graph.output
-        return self.value(number) if number is not None and self.node(number) == "COMPLETED" else None
+        return (
+            self.value(number) if number is not None and self.node(number) == "COMPLETED" else None
+        )
 
     def began(self, number: int) -> bool:
         """Return whether a node was sent, or a child run started."""
@@ -235,14 +249,21 @@ class Run:
         spot = self.graph.spots[number]
         if not self.began(number) or spot.kind == "workflow" or too_large(self.argument(spot)):
             return 0
-        return 1 if spot.kind == "task" else sum(element is not SKIPPED for element in self.elements(spot) or [])
+        return (
+            1
+            if spot.kind == "task"
+            else sum(element is not SKIPPED for element in self.elements(spot) or [])
+        )
 
     def progress(self) -> tuple[int, int, int, int]:
         """Return how many nodes there are, have completed, failed, and were skipped. A map that began counts as its elements."""
         ends: list[str] = []
         for number, spot in self.graph.spots.items():
             if spot.kind == "map" and self.began(number) and self.elements(spot) is not None:
-                ends += ["COMPLETED" if fate.status == "SKIPPED" else fate.status for fate in self.fates(number)]
+                ends += [
+                    "COMPLETED" if fate.status == "SKIPPED" else fate.status
+                    for fate in self.fates(number)
+                ]
             else:
                 ends.append(self.node(number))
         failed = sum(end in BAD for end in ends)
@@ -256,8 +277,12 @@ class Run:
     def again(self, now: Mapping[int, str]) -> set[int]:
         """Return what a retry runs again if nodes are ``now`` so: what failed or was skipped because of that, not by hand."""
         found = {number for number, status in now.items() if status in BAD}
-        waits = {number for number, status in now.items() if status in ("ADDED", "PENDING", "SKIPPED")} - self.skipped
-        while more := {number for number in waits - found if self.graph.spots[number].upstream & found}:
+        waits = {
+            number for number, status in now.items() if status in ("ADDED", "PENDING", "SKIPPED")
+        } - self.skipped
+        while more := {
+            number for number in waits - found if self.graph.spots[number].upstream & found
+        }:
             found |= more
         return found
 

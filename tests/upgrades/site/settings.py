@@ -7,7 +7,12 @@ import environ
 SECRET_KEY = "for tests only"
 USE_TZ = True
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
-INSTALLED_APPS = ["django.contrib.auth", "django.contrib.contenttypes", "horsies_django", "tests.upgrades.site"]
+INSTALLED_APPS = [
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "horsies_django",
+    "tests.upgrades.site",
+]
 DATABASES = {"default": environ.Env().db_url("DATABASE_URL")}
 HORSIES = {
     "QUEUES": {

@@ -22,7 +22,9 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
-            "--exit", action="store_true", help="end after the work; exit code 1 if it was not as promised"
+            "--exit",
+            action="store_true",
+            help="end after the work; exit code 1 if it was not as promised",
         )
         parser.add_argument(
             "--database-url", metavar="URL",

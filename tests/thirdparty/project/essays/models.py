@@ -11,6 +11,8 @@ class Essay(Page):
     """A page of the site."""
 
     body = models.TextField()
-    about = models.ForeignKey(Page, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
+    about = models.ForeignKey(
+        Page, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
+    )
 
     search_fields = [*Page.search_fields, index.SearchField("body")]

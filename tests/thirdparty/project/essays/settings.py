@@ -43,4 +43,9 @@ TASKS = {"default": {"BACKEND": "horsies_django.backends.HorsiesBackend"}}
 if HAS_OWN_TASKS:
     INSTALLED_APPS += ["pictures", "portraits"]
     HORSIES = {"QUEUES": {"default": {}, "pictures": {"max_concurrency": 1}}}
-    PICTURES = {"FILE_TYPES": ["WEBP"], "BREAKPOINTS": {"s": 64}, "CONTAINER_WIDTH": 64, "GRID_COLUMNS": 1}
+    PICTURES = {
+        "FILE_TYPES": ["WEBP"],
+        "BREAKPOINTS": {"s": 64},
+        "CONTAINER_WIDTH": 64,
+        "GRID_COLUMNS": 1,
+    }

@@ -12,7 +12,10 @@ class Portrait(models.Model):
     width = models.PositiveIntegerField(null=True)
     height = models.PositiveIntegerField(null=True)
     picture = PictureField(
-        upload_to="portraits", aspect_ratios=[None, "1/1"], width_field="width", height_field="height"
+        upload_to="portraits",
+        aspect_ratios=[None, "1/1"],
+        width_field="width",
+        height_field="height",
     )
 
     def __str__(self) -> str:

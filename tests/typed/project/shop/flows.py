@@ -10,7 +10,9 @@ from shop.tasks import Line, add, clean, largest, mail, price, rates, total
 
 
 def invoice() -> WorkflowHandle[int]:
-    flow = Workflow[int]("invoice", on_error="stop", key="2026-01", good_until=timedelta(hours=1), max_in_flight=5)
+    flow = Workflow[int](
+        "invoice", on_error="stop", key="2026-01", good_until=timedelta(hours=1), max_in_flight=5
+    )
     table = flow.add(rates, ["EUR"], undo=clean)
     assert_type(table, Node[dict[str, int]])
     prices = flow.map(price, line=[Line("a"), Line("b")], rates=table)

@@ -25,7 +25,10 @@ def sent() -> None:
 
 def with_options() -> None:
     sender = add.with_options(
-        queue="mail", priority=5, good_until=timedelta(hours=1), retry_policy=RetryPolicy.exponential()
+        queue="mail",
+        priority=5,
+        good_until=timedelta(hours=1),
+        retry_policy=RetryPolicy.exponential(),
     )
     assert_type(sender.send(1), TaskHandle[int])
     assert_type(sender.with_options(delay=60, timeout_ms=500).send(1, b=1).get().ok_value, int)

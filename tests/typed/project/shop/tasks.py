@@ -23,7 +23,13 @@ def add(a: int, *, b: int = 0) -> int:
     return a + b
 
 
-@task(queue="mail", priority=10, retry_policy=POLICY, timeout_ms=timedelta(seconds=5), name="shop.mail")
+@task(
+    queue="mail",
+    priority=10,
+    retry_policy=POLICY,
+    timeout_ms=timedelta(seconds=5),
+    name="shop.mail",
+)
 async def mail(to: str) -> TaskResult[str]:
     if not to:
         return TaskResult(err=TaskError("NO_ADDRESS", "there is no address", data={"to": to}))

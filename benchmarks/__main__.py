@@ -59,7 +59,8 @@ def main() -> None:
     chosen = parse()
     logging.getLogger("horsies").setLevel(logging.ERROR)
     url = os.environ.get("DATABASE_URL")
-    figures, goals = Figures(), list[Goal]()
+    figures = Figures()
+    goals = list[Goal]()
     with nullcontext(url) if url else own_server() as server:
         prepare(server)
         for name in chosen.names or SCENARIOS:

@@ -14,13 +14,15 @@ TOLERANCE = 0.1
 def compare(figures: Figures, versions: Mapping[str, str], baseline: Run) -> Iterator[str]:
     """Give one line per reading of both runs, with a mark where this one is worse by more than a tenth; first what differs."""
     for what in sorted({*versions, *baseline.versions}):
-        now, then = versions.get(what, "unknown"), baseline.versions.get(what, "unknown")
+        now = versions.get(what, "unknown")
+        then = baseline.versions.get(what, "unknown")
         if now != then:
             yield f"not the same {what}: {now}, was {then}"
     names = [name for name in figures.readings if name in baseline.figures.readings]
     width = max(map(len, names), default=0)
     for name in names:
-        median, former = figures.median(name), baseline.figures.median(name)
+        median = figures.median(name)
+        former = baseline.figures.median(name)
         ratio = f"{median / former:.3f}" if former else "none"
         mark = "  WORSE" if is_worse(median, former, figures.readings[name][0].unit) else ""
         yield f"{name:<{width}}  {number(median):>10} against {number(former):>10}  ratio {ratio}{mark}"

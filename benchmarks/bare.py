@@ -26,8 +26,10 @@ from benchmarks.latency import pace, percentiles
 from benchmarks.load.bare_worker import CLAIM, SETTLE
 from horsies_django.store.notify import direct_connection
 
-SENDS, PAUSE_SECONDS = 1_000, 0.02
-BATCHES, DRAINED = (4, 200), 20_000
+SENDS = 1_000
+PAUSE_SECONDS = 0.02
+BATCHES = (4, 200)
+DRAINED = 20_000
 GOALS: tuple[Goal, ...] = ()
 SEND = """
 WITH sent AS (
@@ -55,7 +57,8 @@ def cases(scale: float) -> Sequence[Case]:
 
 def lone_task(n: int) -> list[Reading]:
     """Send one task at a time to a bare worker that has nothing else to do, and wait for it."""
-    starts, results = [], []
+    starts = []
+    results = []
     with table(), connected() as sender, connected() as waiter:
         waiter.execute("LISTEN horsies_bare_done")
         with subprocess.Popen(

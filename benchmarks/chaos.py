@@ -13,7 +13,9 @@ from typing import Any
 from benchmarks.figures import Reading
 from benchmarks.machine import raise_storm, versions
 
-TASKS, FAULTS, ROUNDS = 20_000, 150, 4
+TASKS = 20_000
+FAULTS = 150
+ROUNDS = 4
 # figure -> the greatest 99th percentile that it may have, in seconds
 GOALS = {"child death to its attempt's end": 1.0, "machine death to running elsewhere": 15.0}
 

@@ -25,7 +25,8 @@ from benchmarks.machine import (
     worker,
 )
 
-MANY, FEWER = 200_000, 20_000  # tasks; fewer where each of them takes a statement or nearly
+MANY = 200_000  # tasks
+FEWER = 20_000  # where each task takes about a statement
 PROCESSES = {0: "in process", 1: "1 process", 2: "2 processes", 4: "4 processes"}
 ENDED = "FROM horsies_tasks WHERE finished_at IS NOT NULL"
 
@@ -61,8 +62,10 @@ class Shape:
         return FEWER if (self.lane, self.mode) == ("sync", "hard") else MANY
 
 
-HARD_4, SOFT_2 = Shape("sync", "hard", 4), Shape("sync", "soft", 2)
-ASYNC_2, ASYNC_0 = Shape("async", "hard", 2, 200), Shape("async", "hard", 0, 200)
+HARD_4 = Shape("sync", "hard", 4)
+SOFT_2 = Shape("sync", "soft", 2)
+ASYNC_2 = Shape("async", "hard", 2, 200)
+ASYNC_0 = Shape("async", "hard", 0, 200)
 SHAPES = (
     Shape("sync", "hard", 1),
     Shape("sync", "hard", 2),
@@ -103,7 +106,8 @@ def measure(shape: Shape, n: int) -> list[Reading]:
     last = backlog(tasks.noop if shape.lane == "sync" else tasks.anoop, n)
     with worker(*shape.options, wait=False, **shape.environment) as process:
         wait_for(f"SELECT EXISTS (SELECT {ENDED})", process=process)
-        before, early = meters.read(process.pid), ended()
+        before = meters.read(process.pid)
+        early = ended()
         wait_for(LAST_ENDED, last, process=process)
         wait_for(ALL_ENDED, process=process)
         costs = meters.read(process.pid).since(before, n - early)

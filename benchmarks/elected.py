@@ -29,7 +29,10 @@ GONE = {
     "elected killed: all three": ((0, 1, 4), signal.SIGKILL),
     "elected stopped: the two oldest": ((0, 1), signal.SIGSTOP),
 }
-LOOKS, PAUSE_SECONDS, FLEET, LOOKS_A_SECOND = 300, 0.01, 64, 10
+LOOKS = 300
+PAUSE_SECONDS = 0.01
+FLEET = 64
+LOOKS_A_SECOND = 10
 LIMIT_MS = 100
 GOALS = tuple(Goal("W1", f"{name}, next start", LIMIT_MS, at_most=True) for name in GONE)
 
@@ -75,12 +78,14 @@ def floor(looks: int) -> list[Reading]:
     """Look for a task that waits, again and again, on a connection like that of an engine."""
     empty_tables()
     with connected() as engine:
-        server, store = ServerCpu(engine.info.backend_pid), TaskStore(engine)
+        server = ServerCpu(engine.info.backend_pid)
+        store = TaskStore(engine)
         for _ in range(10):
             store.waits("sync", ["default"])
         before = server.read()
         for _ in pace(looks, PAUSE_SECONDS):
             store.waits("sync", ["default"])
         look = (server.read() - before) / looks
-    value, details = look * FLEET * LOOKS_A_SECOND * 1e3, {"one look, us": look * 1e6}
+    value = look * FLEET * LOOKS_A_SECOND * 1e3
+    details = {"one look, us": look * 1e6}
     return [Reading(f"elected floor, looks of {FLEET} workers, a second", value, "ms", details)]

@@ -17,16 +17,18 @@ from benchmarks.machine import empty_tables
 from benchmarks.senders import senders
 from horsies_django.tasks.ids import uuid7
 
-SENDS, BLOCK = 2_000, 50
-SENDERS, SECONDS = 8, 4.0
+SENDS = 2_000
+BLOCK = 50
+SENDERS = 8
+SECONDS = 4.0
 BULK = 100_000
-SEND, INSERT, JOINED = (
-    "enqueue one by one, send",
-    "enqueue one by one, bare INSERT",
-    "enqueue in one transaction, send",
-)
-LOUD, SILENT = "enqueue by 8 senders", "enqueue by 8 senders, without NOTIFY"
-SEND_MANY, COPY = "enqueue in bulk, send_many", "enqueue in bulk, COPY"
+SEND = "enqueue one by one, send"
+INSERT = "enqueue one by one, bare INSERT"
+JOINED = "enqueue in one transaction, send"
+LOUD = "enqueue by 8 senders"
+SILENT = "enqueue by 8 senders, without NOTIFY"
+SEND_MANY = "enqueue in bulk, send_many"
+COPY = "enqueue in bulk, COPY"
 GOALS = (
     Goal("P7", SEND, 1.35, over=INSERT, at_most=True),
     Goal("P7", LOUD, 0.8, over=SILENT),

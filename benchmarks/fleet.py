@@ -23,12 +23,14 @@ from benchmarks.load import tasks
 from benchmarks.machine import empty_tables, wait_for, worker
 
 SIZES = (1, 4, 12, 24, 64)
-SENDS, PAUSE_SECONDS = 150, 0.04
+SENDS = 150
+PAUSE_SECONDS = 0.04
 AT_ONCE = 6  # workers that start together
 SETTLE_SECONDS = 6.0  # more than two heartbeats: then each worker knows whether it is elected
 STARTED = "SELECT count(*) >= %s FROM horsies_heartbeats WHERE role = 'claimer'"
 ENDED = "SELECT count(*) >= %s FROM horsies_tasks WHERE finished_at IS NOT NULL"
-SERVER, START = "fleet of {}, server CPU per send", "fleet of {}, commit to user code"
+SERVER = "fleet of {}, server CPU per send"
+START = "fleet of {}, commit to user code"
 GOALS = (
     Goal("W1", SERVER.format(64), 2.0, over=SERVER.format(1), at_most=True),
     Goal("W1", f"{START.format(64)}, p50", 1.2, over=f"{START.format(1)}, p50", at_most=True),
@@ -63,7 +65,8 @@ def send_to(size: int, workers: Sequence[subprocess.Popen[bytes]], sends: int) -
     with connection.cursor() as cursor:
         cursor.execute("SELECT count(*), pg_backend_pid() FROM horsies_tasks")
         before, backend = cursor.fetchone()
-    processes, of_server = [psutil.Process(one.pid) for one in workers], ServerCpu(backend)
+    processes = [psutil.Process(one.pid) for one in workers]
+    of_server = ServerCpu(backend)
 
     def spent() -> tuple[float, float]:
         return of_server.read(), sum(meters.own(one) + meters.below(one) for one in processes)

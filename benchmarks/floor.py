@@ -23,7 +23,9 @@ from benchmarks.figures import Case, Goal, Reading
 from benchmarks.latency import pace
 from horsies_django.store.notify import direct_connection
 
-TURNS, IDLE_SECONDS, WARM = 500, 0.02, 20
+TURNS = 500
+IDLE_SECONDS = 0.02
+WARM = 20
 GOALS: tuple[Goal, ...] = ()
 COMMITTED = "UPDATE horsies_floor SET value = value + 1 WHERE id = 1"
 ECHO = """

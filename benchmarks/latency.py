@@ -18,14 +18,15 @@ from benchmarks.load import tasks
 from benchmarks.machine import ALL_ENDED, empty_tables, wait_for, worker
 from benchmarks.senders import senders
 
-SENDS, PAUSE_SECONDS = 1_000, 0.02
-SENDERS, HALF_LOAD_SECONDS = 4, 10.0
-IDLE, NOT_DURABLE = "latency idle", "latency idle, claims not durable"
-START, RESULT, HALF = (
-    f"{IDLE}, commit to user code",
-    f"{IDLE}, commit to result",
-    "latency half load, commit to user code",
-)
+SENDS = 1_000
+PAUSE_SECONDS = 0.02
+SENDERS = 4
+HALF_LOAD_SECONDS = 10.0
+IDLE = "latency idle"
+NOT_DURABLE = "latency idle, claims not durable"
+START = f"{IDLE}, commit to user code"
+RESULT = f"{IDLE}, commit to result"
+HALF = "latency half load, commit to user code"
 GOALS = (
     Goal("P5", f"{START}, p50", 0.9, at_most=True),
     Goal("P5", f"{START}, p99", 1.4, at_most=True),
@@ -48,7 +49,8 @@ def cases(scale: float) -> Sequence[Case]:
 def idle(n: int, name: str, **environment: str) -> list[Reading]:
     """Send one task at a time to a worker that has nothing else to do, and wait for it."""
     empty_tables()
-    starts, results = [], []
+    starts = []
+    results = []
     with worker("--processes=2", **environment):
         tasks.moment.send().get(60_000)
         for _ in pace(n, PAUSE_SECONDS):

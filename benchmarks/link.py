@@ -50,7 +50,8 @@ def far_away(url: str, ms: float) -> Iterator[str]:
     with subprocess.Popen(
         command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
-        to_it, from_it = cast(IO[str], process.stdin), cast(IO[str], process.stdout)
+        to_it = cast(IO[str], process.stdin)
+        from_it = cast(IO[str], process.stdout)
         try:
             if not (port := from_it.readline().strip()):
                 raise RuntimeError(f"the link did not start: {' '.join(command)}")

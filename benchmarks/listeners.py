@@ -19,7 +19,8 @@ from benchmarks.latency import pace
 from horsies_django.store.notify import direct_connection
 
 SESSIONS = (1, 16, 64)
-NOTIFIES, PAUSE_SECONDS = 250, 0.04
+NOTIFIES = 250
+PAUSE_SECONDS = 0.04
 GOALS: tuple[Goal, ...] = ()
 
 

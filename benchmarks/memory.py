@@ -28,13 +28,15 @@ from benchmarks.load import tasks
 from benchmarks.machine import ALL_ENDED, backlog, empty_tables, wait_for, worker
 from horsies_django.models import Heartbeat
 
-COROUTINES, WARM, FEW, MANY = 10_000, 200, 1, 5
+COROUTINES = 10_000
+WARM = 200
+FEW = 1
+MANY = 5
 LONG_MS = 3_600_000
-STEADY_MB, READS, LOOKS = (
-    0.2,
-    5,
-    100,
-)  # it changed by no more in so many reads; how often one looks at most
+# Memory is steady if it changed by STEADY_MB at most in READS reads; there are LOOKS reads at most.
+STEADY_MB = 0.2
+READS = 5
+LOOKS = 100
 UP = "SELECT count(*) >= %s FROM horsies_heartbeats WHERE role = 'runner'"
 RUNNING = "SELECT count(*) >= %s FROM horsies_tasks WHERE status = 'RUNNING' AND claimed_by IS NOT NULL AND finished_at IS NULL"
 

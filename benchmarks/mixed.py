@@ -28,8 +28,13 @@ from benchmarks.machine import ALL_ENDED, empty_tables, wait_for, worker
 from benchmarks.settings_queues import HORSIES
 from horsies_django.models import Task
 
-RATE, SECONDS, PROCESSES, LEAST = 30, 60, 4, 40
-SHORT_MS, LONG_MS, EACH = 2, 1_000, 20  # each twentieth is long
+RATE = 30
+SECONDS = 60
+PROCESSES = 4
+LEAST = 40
+SHORT_MS = 2
+LONG_MS = 1_000
+EACH = 20  # one of so many tasks is long
 KINDS = {"with tasks of 1 s": True, "without": False}
 
 GOALS = (Goal("P14", "mixed wait, with tasks of 1 s", 3, over="mixed wait, without", at_most=True),)

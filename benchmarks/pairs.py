@@ -27,7 +27,8 @@ from benchmarks import tables
 from benchmarks.figures import Figures, Goal, Reading
 from benchmarks.machine import ROOT
 
-HARD_4, ASYNC_2 = "drain sync, hard mode, 4 processes", "drain async, hard mode, 2 processes x 200"
+HARD_4 = "drain sync, hard mode, 4 processes"
+ASYNC_2 = "drain async, hard mode, 2 processes x 200"
 SHAPES = {  # by name: the kind, the worker's shape, and the tasks per round
     HARD_4: ("drain", HARD_4, 400),
     ASYNC_2: ("drain", ASYNC_2, 4_000),
@@ -39,7 +40,8 @@ SHAPES = {  # by name: the kind, the worker's shape, and the tasks per round
     "latency, from a send to its result": ("latency", "drain sync, hard mode, 1 process", 40),
     "enqueue, one by one": ("enqueue", HARD_4, 150),
 }
-CONFIDENCE, SHARE = 0.95, 0.97
+CONFIDENCE = 0.95
+SHARE = 0.97
 ROUNDS = """
 import sys
 import time
@@ -128,14 +130,16 @@ def main() -> None:
     chosen = parser.parse_args()
     if not (chosen.earlier / "benchmarks" / "drain.py").is_file():
         parser.error(f"{chosen.earlier} is no checkout with benchmarks")
-    figures, goals = Figures(), []
+    figures = Figures()
+    goals = []
     asked = set(chosen.only.split(","))
     if unknown := asked.difference(kinds):
         parser.error(f"--only: no kind of rounds is named {', '.join(sorted(unknown))}")
     for shape, (kind, worker, n) in SHAPES.items():
         if kind not in asked:
             continue
-        name, arguments = f"pairs {shape}", (kind, worker, str(max(20, round(n * chosen.scale))))
+        name = f"pairs {shape}"
+        arguments = (kind, worker, str(max(20, round(n * chosen.scale))))
         for what, ratios in compared(chosen, name, arguments, figures).items():
             if (bound := lower_bound(ratios)) is not None:
                 figures.add(Reading(f"{name}, lower bound of the ratio{what}", bound, "share"))
@@ -207,7 +211,9 @@ def costs(side: Any) -> tuple[float, float]:
 
 def lower_bound(ratios: Sequence[float]) -> float | None:
     """Return the greatest of the ratios that their median is above with a confidence of 95 %; None if there are too few."""
-    n, chance, bound = len(ratios), 0.0, None
+    n = len(ratios)
+    chance = 0.0
+    bound = None
     for below, ratio in enumerate(sorted(ratios)):
         chance += (
             math.comb(n, below) / 2**n

@@ -30,8 +30,14 @@ LOOK = {
     "axes.axisbelow": True,
     "grid.color": "#e4e4e4",
 }
-BAR, REACHED, MISSED = "#7d9ec0", "#2f6b3a", "#b03a2e"
-WIDTH, BAR_HEIGHT, FRAME_HEIGHT, CAPTION_HEIGHT = 9.0, 0.34, 0.7, 0.7  # inches
+BAR = "#7d9ec0"
+REACHED = "#2f6b3a"
+MISSED = "#b03a2e"
+# In inches.
+WIDTH = 9.0
+BAR_HEIGHT = 0.34
+FRAME_HEIGHT = 0.7
+CAPTION_HEIGHT = 0.7
 
 
 def main(arguments: Sequence[str]) -> None:

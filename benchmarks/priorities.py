@@ -98,13 +98,12 @@ def fill(count: int, priorities: int, due: str, offset: int = 0) -> None:
 
 def claim_times(conn: Any, batch: int, passes: int) -> list[float]:
     """Return the seconds of each pass, after some to get warm."""
-    store, worker, channel, served = (
-        TaskStore(conn),
-        uuid.uuid4(),
-        channel_prefix(conn),
-        Served(["default"]),
-    )
-    times, outcomes = [], list[Outcome]()
+    store = TaskStore(conn)
+    worker = uuid.uuid4()
+    channel = channel_prefix(conn)
+    served = Served(["default"])
+    times = []
+    outcomes = list[Outcome]()
     for number in range(WARM + passes):
         begin = time.perf_counter()
         claims = store.run_pass(
@@ -127,7 +126,8 @@ def buffers(conn: Any, batch: int) -> int:
         conn.transaction(force_rollback=True),
         watching(conn, lambda name, params: asked.append(params)),
     ):
-        worker, channel = uuid.uuid4(), channel_prefix(conn)
+        worker = uuid.uuid4()
+        channel = channel_prefix(conn)
         TaskStore(conn).run_pass(
             worker, channel, Served(["default"]), Wanted(sync=batch)
         )  # what a session reads once

@@ -29,8 +29,11 @@ from benchmarks.load import tasks
 from benchmarks.machine import empty_tables, running, worker
 from benchmarks.memory import steady
 
-MODULES, CLASSES = 200, 15
-WARM, LONE, MANY = 1_000, 200, 2_000
+MODULES = 200
+CLASSES = 15
+WARM = 1_000
+LONE = 200
+MANY = 2_000
 # A module of a project has some kilobytes of code and of constants.
 CLASS = """
 @dataclasses.dataclass
@@ -61,7 +64,9 @@ class Horsies:
     """Workers of Horsies, and a client of theirs."""
 
     tasks: Any = tasks
-    name, closing, keeping = "projects", {"BENCH_CHILD_CONN_MAX_AGE": "0"}, dict[str, str]()
+    name = "projects"
+    closing = {"BENCH_CHILD_CONN_MAX_AGE": "0"}
+    keeping = dict[str, str]()
 
     def empty(self) -> None:
         """Begin with no task."""
@@ -85,11 +90,9 @@ class Horsies:
 class Celery:
     """The same of Celery."""
 
-    name, closing, keeping = (
-        "projects Celery",
-        {"BENCH_CONN_MAX_AGE": "0"},
-        {"BENCH_CONN_MAX_AGE": "60"},
-    )
+    name = "projects Celery"
+    closing = {"BENCH_CONN_MAX_AGE": "0"}
+    keeping = {"BENCH_CONN_MAX_AGE": "60"}
 
     def __init__(self) -> None:
         from benchmarks import celery_app
@@ -178,7 +181,8 @@ def written(modules: int) -> Iterator[dict[str, str]]:
 def queries(queue: Any, name: str, scale: float, environment: dict[str, str]) -> Sequence[Reading]:
     """Send tasks one after another, each when the result of the one before is there; then many."""
     queue.empty()
-    waits, many = [], max(20, round(MANY * scale))
+    waits = []
+    many = max(20, round(MANY * scale))
     with queue.working(**environment):
         run(queue, queue.tasks.users, 20)
         for _ in range(max(20, round(LONE * scale))):

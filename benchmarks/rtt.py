@@ -25,10 +25,13 @@ from benchmarks.link import far_away
 from benchmarks.load import tasks
 from benchmarks.machine import SOFT, backlog, drained, empty_tables, middle, worker
 
-ONE_WAY_MS, PINGS = 1.0, 100
+ONE_WAY_MS = 1.0
+PINGS = 100
 ROUND_TRIP = 2 * ONE_WAY_MS / 1000
 DRAINED = 30_000
-SLOTS, DURATION_MS, PAUSES = 4, 20, 4_000
+SLOTS = 4
+DURATION_MS = 20
+PAUSES = 4_000
 ALLOWED = SLOTS / (DURATION_MS / 1000 + 2 * ROUND_TRIP)
 SOFT_DRAIN = "rtt drain sync, soft mode, 2 processes"
 HARD_SHARE = "rtt tasks of 20 ms, hard mode, 4 processes, share of what is possible"

@@ -24,14 +24,14 @@ from horsies_django import schedules
 from horsies_django.store.notify import direct_connection
 from horsies_django.worker.scheduler import Scheduler
 
-SCHEDULES, SECONDS = 5, 60
-MANY, LOOKS = 10_000, 1_000
+SCHEDULES = 5
+SECONDS = 60
+MANY = 10_000
+LOOKS = 1_000
 CROWD = 1_000
-START, LOOK, AT_ONCE = (
-    "schedule fire time to start of its task",
-    "schedule look at 10,000, none due",
-    "schedule 1,000 due at once, until all are sent",
-)
+START = "schedule fire time to start of its task"
+LOOK = "schedule look at 10,000, none due"
+AT_ONCE = "schedule 1,000 due at once, until all are sent"
 GOALS = (
     Goal("P15", f"{START}, p99", 150.0, at_most=True),
     Goal("P16", f"{LOOK}, p99", 20.0, at_most=True),
@@ -91,7 +91,8 @@ def start(seconds: int) -> list[Reading]:
 def look(schedules: int, n: int) -> list[Reading]:
     """Look n times at schedules that are due in a day."""
     fill(schedules, since=dt.timedelta(), next_at=dt.timedelta(days=1))
-    scheduler, took = Scheduler(dt.timedelta()), []
+    scheduler = Scheduler(dt.timedelta())
+    took = []
     with direct_connection("default", application_name="horsies benchmark", prepare=True) as direct:
         for _ in range(n):
             began = time.perf_counter()
@@ -103,7 +104,8 @@ def look(schedules: int, n: int) -> list[Reading]:
 def crowd(schedules: int) -> list[Reading]:
     """Send the one task that is due of each schedule."""
     fill(schedules, since=-dt.timedelta(seconds=90), next_at=dt.timedelta())
-    scheduler, before = Scheduler(dt.timedelta()), meters.statements()
+    scheduler = Scheduler(dt.timedelta())
+    before = meters.statements()
     with direct_connection("default", application_name="horsies benchmark", prepare=True) as direct:
         began = time.perf_counter()
         while scheduler.tick(direct) == 0:

@@ -36,7 +36,8 @@ class Senders:
 
         The pace is that of a clock: who falls behind sends without pause until he has caught up. Without ``rate`` nobody pauses.
         """
-        begin, count = time.time() + NOTICE_SECONDS, len(self.processes)
+        begin = time.time() + NOTICE_SECONDS
+        count = len(self.processes)
         for place, process in enumerate(self.processes):
             step = count / rate if rate else 0.0
             order = {"begin": begin + step * place / count, "end": begin + seconds, "step": step}
@@ -80,7 +81,8 @@ def obey(begin: float, end: float, step: float) -> Sent:
 
     sent: Sent = []
     for turn in itertools.count():
-        due, now = begin + turn * step, time.time()
+        due = begin + turn * step
+        now = time.time()
         if max(due, now) >= end:
             break
         if due > now:

@@ -23,8 +23,11 @@ from horsies_django.core.records import Wanted
 from horsies_django.store.notify import channel_prefix
 from horsies_django.store.tasks import Served, TaskStore
 
-STEPS, BLOCK = 2_000, 50
-BARE, STEP, RECORDED = "steps bare transaction", "steps step", "steps recorded step"
+STEPS = 2_000
+BLOCK = 50
+BARE = "steps bare transaction"
+STEP = "steps step"
+RECORDED = "steps recorded step"
 GOALS = (Goal("steps", STEP, 2, over=BARE, at_most=True),)
 
 

@@ -26,13 +26,18 @@ from horsies_django import Workflow, WorkflowHandle
 from horsies_django.models import WorkflowNode, WorkflowSignal
 from horsies_django.store.base import text_of
 
-SLEEPERS, SIGNALS, RUNS, SENDERS = 10_000, 10_000, 10, 8
+SLEEPERS = 10_000
+SIGNALS = 10_000
+RUNS = 10
+SENDERS = 8
 CHUNK = 1_000
 READY_SECONDS = 5.0  # for the worker to start before the timers end
 OPTIONS = ("--processes=4",)
 
-WAKE, LONGEST = "workflow wake of 10,000 runs", "workflow wake of 10,000 runs, longest pass"
-IDLE, IDLE_EMPTY = "workflow idle tick with 10,000 sleeping runs", "workflow idle tick with none"
+WAKE = "workflow wake of 10,000 runs"
+LONGEST = "workflow wake of 10,000 runs, longest pass"
+IDLE = "workflow idle tick with 10,000 sleeping runs"
+IDLE_EMPTY = "workflow idle tick with none"
 SIGNALLED = "workflow signals"
 GOALS = (
     Goal("workflow", WAKE, 5, at_most=True),

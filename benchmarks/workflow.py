@@ -38,9 +38,14 @@ from benchmarks.xmin import pinned
 from example_project.postgres import PREFIX
 from horsies_django import Workflow
 
-WIDTH, ELEMENTS, BLOCKS = 100, 100_000, 1_000
-CHAIN, TURNS, PINNED_SECONDS = 200, 5, 60.0
-DEFAULTS, TWO = ("--processes=4",), ("--processes=2", "--processes=2")  # of one worker, of two
+WIDTH = 100
+ELEMENTS = 100_000
+BLOCKS = 1_000
+CHAIN = 200
+TURNS = 5
+PINNED_SECONDS = 60.0
+DEFAULTS = ("--processes=4",)  # of one worker
+TWO = ("--processes=2", "--processes=2")  # of two workers
 PATIENCE_MS = 600_000
 
 RUNS_ENDED = "SELECT NOT EXISTS (SELECT FROM horsies_workflows WHERE finished_at IS NULL)"
@@ -126,7 +131,8 @@ def mapped(flow: Workflow, scale: float) -> int:
     return n
 
 
-FAN, TEN = Shape("1 to 100 to 1", fan, 100, 100), Shape("10 nodes", ten, 1_000, 1_000)
+FAN = Shape("1 to 100 to 1", fan, 100, 100)
+TEN = Shape("10 nodes", ten, 1_000, 1_000)
 MAP = Shape("map", mapped, 1, 100)
 SHAPES = (FAN, TEN, Shape("100 to 100", dense, 1, 100), MAP)
 TEN_BY_TWO = f"{TEN.reading}, 2 workers x 2 processes"
@@ -134,11 +140,9 @@ LINES = "lines about locks"
 FIRST_HALF, SECOND_HALF, STATEMENT = (
     f"{MAP.reading}, {part}" for part in ("first half", "second half", "slowest statement")
 )
-PLAIN, HOP, PINNED = (
-    "workflow plain send to result",
-    "workflow chain, hop",
-    "workflow chain, hop with xmin pinned",
-)
+PLAIN = "workflow plain send to result"
+HOP = "workflow chain, hop"
+PINNED = "workflow chain, hop with xmin pinned"
 SEND = "workflow send of 10,000 nodes"
 GOALS = (
     Goal("workflow", FAN.reading, 0.6, over=FAN.baseline),
@@ -239,10 +243,8 @@ def chain(length: int, pinned_seconds: float) -> list[Reading]:
             while time.monotonic() < end:
                 hop(length)
             later = [(hop(length), plain(length)) for _ in range(TURNS)]
-    (hops, plains), (hops_pinned, plains_pinned) = (
-        zip(*turns, strict=True),
-        zip(*later, strict=True),
-    )
+    (hops, plains) = zip(*turns, strict=True)
+    (hops_pinned, plains_pinned) = zip(*later, strict=True)
     beside = {
         "pinned before, s": pinned_seconds,
         "plain send to result, ms": 1_000 * statistics.median(plains_pinned),

@@ -25,7 +25,9 @@ from benchmarks.machine import empty_tables, worker
 from horsies_django import queues
 from horsies_django.store.notify import direct_connection
 
-TASKS, SLOTS, TOGETHER = 1_000_000, 400, 50_000
+TASKS = 1_000_000
+SLOTS = 400
+TOGETHER = 50_000
 PATIENCE_SECONDS = 3_600  # a drain that slows down without end shall be seen to do so
 CAPS = {"": None, ", queue cap": SLOTS}
 # How long each tenth took: from the end of the one before it, the first one from the end of the tasks that are left out.

@@ -237,7 +237,8 @@ def _stop_with_parent() -> Callable[[], None] | None:
     """
     if sys.platform != "linux":
         return None
-    libc, parent = ctypes.CDLL(None), os.getpid()
+    libc = ctypes.CDLL(None)
+    parent = os.getpid()
 
     def ask_for_signal() -> None:
         libc.prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGINT))

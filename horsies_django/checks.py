@@ -88,9 +88,11 @@ def check_tasks(**kwargs: Any) -> list[CheckMessage]:
     messages = []
     for failed in registry.autodiscover():
         error = failed.error
-        id_, message = "E011", f"The module cannot be imported: {type(error).__name__}: {error}"
+        id_ = "E011"
+        message = f"The module cannot be imported: {type(error).__name__}: {error}"
         if isinstance(error, TaskDefinitionError):
-            id_, message = "E012", f"{error}"
+            id_ = "E012"
+            message = f"{error}"
         messages.append(
             _message(id_, message, f"Correct it in {_place(error, failed.module)}.", failed.module)
         )
@@ -179,10 +181,8 @@ def _unsure_modules() -> Iterator[CheckMessage]:
     with suppress(Exception):
         get_resolver().url_patterns  # noqa: B018 - imports it
     if found := registry.unsure():
-        message, hint = (
-            capfirst(registry.unsure_problem(found)),
-            capfirst(registry.unsure_advice(found)),
-        )
+        message = capfirst(registry.unsure_problem(found))
+        hint = capfirst(registry.unsure_advice(found))
         yield _message("W005", f"{message}.", f"{hint}.", ", ".join(found))
 
 

@@ -257,8 +257,10 @@ def refuse_rule(name: str, columns: Mapping[str, Any]) -> None:
         raise QueueError(
             "the cluster supports only max_concurrency: it has no priority and no partitions"
         )
-    priority, by_task = columns.get("priority", 1), columns.get("partition_by_task", False)
-    policy, by_args = columns.get("partition_policy"), columns.get("partition_by_args")
+    priority = columns.get("priority", 1)
+    by_task = columns.get("partition_by_task", False)
+    policy = columns.get("partition_policy")
+    by_args = columns.get("partition_by_args")
     problem = None
     if not _is_whole(priority) or not 1 <= priority <= 100:
         problem = f"priority must be a whole number from 1 (first) to 100, not {priority!r}"
@@ -282,11 +284,9 @@ def refuse_rule(name: str, columns: Mapping[str, Any]) -> None:
 
 def refuse_policy(name: str, rule: Mapping[str, Any]) -> None:
     """Raise QueueError for a partition rule, given by all of its columns, whose policy contradicts the rest or the settings."""
-    policy, by_args, by_task = (
-        rule["partition_policy"],
-        rule["partition_by_args"],
-        rule["partition_by_task"],
-    )
+    policy = rule["partition_policy"]
+    by_args = rule["partition_by_args"]
+    by_task = rule["partition_by_task"]
     if policy is None:
         return
     problem = None
@@ -306,7 +306,8 @@ def refuse_policy(name: str, rule: Mapping[str, Any]) -> None:
 
 def refuse_until(name: str, until: dt.datetime | None) -> None:
     """Raise QueueError for an end that is naive, in the past, or more than a century away."""
-    now, problem = dt.datetime.now(dt.UTC), None
+    now = dt.datetime.now(dt.UTC)
+    problem = None
     if until is None:
         return
     if until.utcoffset() is None:

@@ -113,7 +113,8 @@ def problems(
     broken = {key for key, _ in wrong}
     if not is_name(name):
         wrong.append(("name", f"must be 1 to {LONGEST} printable characters, not {name!r:.80}"))
-    task_name, queue = definition.get("task"), definition.get("queue")
+    task_name = definition.get("task")
+    queue = definition.get("queue")
     if "queue" not in broken and queue is not None and queue not in config().queues:
         names = ", ".join(sorted(config().queues))
         wrong.append(("queue", f"{queue!r} is not declared; HORSIES['QUEUES'] has: {names}"))
@@ -187,7 +188,8 @@ def change(
     Arguments are encoded as JSON. A pattern may be text, which leaves the zone as it is, or an object, which has its own zone.
     """
     with transaction.atomic(using=config().database):
-        held, pattern = _find(name).definition, changes.get("pattern")
+        held = _find(name).definition
+        pattern = changes.get("pattern")
         if isinstance(pattern, Pattern):
             _refuse(name, {**held, "zone": None, **changes})
             changes = {**changes, "pattern": str(pattern), "zone": pattern.zone}

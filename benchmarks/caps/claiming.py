@@ -70,7 +70,8 @@ def put(
 
 def flat(repeats: int, scale: float) -> list[Ratio]:
     """Compare tables with a million rows in the way with such without them."""
-    million, crowd = round(1_000_000 * scale), max(2, round(5_000 * scale))
+    million = round(1_000_000 * scale)
+    crowd = max(2, round(5_000 * scale))
 
     def one_tenant() -> None:
         put(1, prefix="full-", tenants=1, status="RUNNING", days=9)
@@ -94,7 +95,8 @@ def flat(repeats: int, scale: float) -> list[Ratio]:
         "1,000,000 finished tasks": lambda: put(million, status="COMPLETED", days=9),
     }
     found = in_turns(tables, PARTITIONED, repeats, scale)
-    clear, running = found.pop("nothing in the way"), found.pop("5,000 tenants running")
+    clear = found.pop("nothing in the way")
+    running = found.pop("5,000 tenants running")
     ratios = [
         compare(f"claim with {name}, to without", times, clear, "ms", 2.0, at_most=True)
         for name, times in found.items()
@@ -120,7 +122,8 @@ def counting(repeats: int, scale: float) -> list[Ratio]:
         for count in (20, 2_000)
     }
     found = in_turns(tables, CAPPED, repeats, scale)
-    many, few = found["2,000 in flight"], found["20 in flight"]
+    many = found["2,000 in flight"]
+    few = found["20 in flight"]
     return [
         compare("claim under a cap with 2,000 in flight, to 20", many, few, "ms", 3.0, at_most=True)
     ]
@@ -156,12 +159,10 @@ def claim_times(passes: int) -> list[float]:
     """Claim so many times, after some to get warm; return the seconds of each claim. Raises RuntimeError when one came short."""
     times = []
     with direct_connection("default", application_name="benchmarks", prepare=True) as conn:
-        store, worker, channel, served = (
-            TaskStore(conn),
-            uuid.uuid4(),
-            channel_prefix(conn),
-            Served(["default"]),
-        )
+        store = TaskStore(conn)
+        worker = uuid.uuid4()
+        channel = channel_prefix(conn)
+        served = Served(["default"])
         for number in range(WARM + passes):
             begin = time.perf_counter()
             claims = store.run_pass(worker, channel, served, Wanted(sync=BATCH)).claims

@@ -21,9 +21,12 @@ WORKERS = 4
 SLOTS = 10
 TENANTS = 1_000
 SHAPE = ("--processes=1", f"--threads={SLOTS}", f"--async-concurrency={SLOTS}")
-SLOW_MS, BOUND_MS = 50, 10
+SLOW_MS = 50
+BOUND_MS = 10
 BOUNDS = {1: 0.9, 4: 0.9, 40: 0.75}  # cap -> the share of what it allows that is to be reached
-SLOW_TASKS, NOOP_TASKS, BOUND_SECONDS = 16_000, 40_000, 10
+SLOW_TASKS = 16_000
+NOOP_TASKS = 40_000
+BOUND_SECONDS = 10
 FREE = dict.fromkeys(DECLARED) | {"priority": 100, "partition_by_task": False}
 QUEUE_CAP = FREE | {"max_concurrency": WORKERS * SLOTS}
 PARTITION_CAP = FREE | {

@@ -31,13 +31,14 @@ from horsies_django.tasks.ids import uuid7
 from horsies_django.worker.maintenance.reaper import OverdueWorkflows, Reaper
 from horsies_django.workflows.advancer import Advancer
 
-WORKERS, CHILDREN, SECONDS, CONNECTIONS = 1_000, 4, 30, 8
+WORKERS = 1_000
+CHILDREN = 4
+SECONDS = 30
+CONNECTIONS = 8
 STEPS = 2  # a second: nothing happens more often
 BARE = "UPDATE horsies_heartbeats SET sent_at = clock_timestamp() WHERE id = %s"
-FLEET, FLOOR = (
-    "large fleet of 1,000 workers, a second",
-    "large fleet, one UPDATE for each heartbeat, a second",
-)
+FLEET = "large fleet of 1,000 workers, a second"
+FLOOR = "large fleet, one UPDATE for each heartbeat, a second"
 GOALS = (Goal("large", FLEET, 30, at_most=True),)
 
 
@@ -70,7 +71,8 @@ class Member:
 
     def live(self, conn: Any, step: int) -> None:
         """Do what is due at a step, as heartbeat and maintenance thread do. Raises RuntimeError if it was declared dead."""
-        store, load = WorkerStore(conn), Load(0, 0, 100.0, 400.0)
+        store = WorkerStore(conn)
+        load = Load(0, 0, 100.0, 400.0)
         if (step + self.number) % self.beat_steps == 0:
             changed = not self.beats % (self.snapshot_steps // self.beat_steps)
             beaten = store.beat(

@@ -19,9 +19,12 @@ from benchmarks.large.projects import project, starts, working
 from benchmarks.load import tasks
 from benchmarks.machine import ALL_ENDED, CHUNK, drained, wait_for
 
-PARTITIONS, SENDS, WARM = 100_000, 200, 10
+PARTITIONS = 100_000
+SENDS = 200
+WARM = 10
 SHAPE = ("--processes=2", "--async-concurrency=200")
-DRAIN, LONE = "large drain", "large lone task"
+DRAIN = "large drain"
+LONE = "large lone task"
 DRAINS = {"10,000 partitions": 10, "100,000 partitions": 1}  # tasks of each
 BESIDE = {"no partition": 0, "100,000 partitions": PARTITIONS}
 
@@ -69,7 +72,8 @@ def drain(name: str, scale: float) -> list[Reading]:
 
 def lone(name: str, scale: float) -> list[Reading]:
     """Send one task after another to a worker that has nothing else to do."""
-    beside, n = round(BESIDE[name] * scale), max(10, round(SENDS * min(1.0, scale)))
+    beside = round(BESIDE[name] * scale)
+    n = max(10, round(SENDS * min(1.0, scale)))
     with project():
         if beside:
             send(beside, delay_days=30)

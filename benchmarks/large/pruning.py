@@ -22,7 +22,9 @@ from benchmarks.latency import pace
 from benchmarks.load import tasks
 from benchmarks.machine import ALL_ENDED, wait_for
 
-ROWS, RATE, SECONDS = 10_000_000, 50, 30
+ROWS = 10_000_000
+RATE = 50
+SECONDS = 30
 OLD = HISTORY.replace("interval '1 hour'", "interval '40 days'")
 KEPT = {"rows kept": 0, "rows pruned": 720}  # hours, 0: for ever
 START = "large start p99"

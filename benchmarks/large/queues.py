@@ -18,8 +18,11 @@ from benchmarks.figures import Case, Goal, Reading
 from benchmarks.large.projects import project, ready, starts, working
 from benchmarks.load import tasks
 
-QUEUES, SPREAD, SENDS = 2_000, 200, 200
-PROCESSES, PATIENCE_SECONDS = 4, 60
+QUEUES = 2_000
+SPREAD = 200
+SENDS = 200
+PROCESSES = 4
+PATIENCE_SECONDS = 60
 LONE = "large lone task"
 # how many queues, and the cap of each (0: none)
 PROJECTS = {
@@ -70,7 +73,8 @@ def start(name: str, scale: float) -> list[Reading]:
 
 def lone(name: str, scale: float) -> list[Reading]:
     """Send one task after another to a worker that has nothing else to do."""
-    queues, cap = scaled(PROJECTS[name][0], scale), PROJECTS[name][1]
+    queues = scaled(PROJECTS[name][0], scale)
+    cap = PROJECTS[name][1]
     n = max(10, round(SENDS * min(1.0, scale)))
     with project(queues, cap), working(f"--processes={PROCESSES}", queues=queues, cap=cap):
         ready()
@@ -86,7 +90,8 @@ def lone(name: str, scale: float) -> list[Reading]:
 
 def burst(scale: float) -> list[Reading]:
     """Send a task to each of some queues at once."""
-    queues, n = scaled(QUEUES, scale), max(2, round(SPREAD * min(1.0, scale)))
+    queues = scaled(QUEUES, scale)
+    n = max(2, round(SPREAD * min(1.0, scale)))
     with project(queues, 1), working(f"--processes={PROCESSES}", queues=queues, cap=1):
         ready()
         with transaction.atomic():

@@ -188,7 +188,8 @@ def end_with_parent() -> Callable[[], None] | None:
     """Return what a new process does before exec so that the kernel ends it when the demo dies (Linux only)."""
     if sys.platform != "linux":
         return None
-    libc, parent = ctypes.CDLL(None), os.getpid()
+    libc = ctypes.CDLL(None)
+    parent = os.getpid()
 
     def ask_for_signal() -> None:
         libc.prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))

@@ -18,7 +18,8 @@ from horsies_django import WorkflowHandle, explain_node, get_workflow
 from horsies_django.models import WorkflowNode
 
 REVIEW_SECONDS = 60
-APPROVED, REJECTED = "letter.txt", "draft.txt"
+APPROVED = "letter.txt"
+REJECTED = "draft.txt"
 FOLDER = "reviewed"
 
 
@@ -63,7 +64,8 @@ class Reviews:
         for name, run in runs.items():
             self.say.detail(f"{FOLDER}/{name}: {explain_node(run, REVIEW).reasons[0].text}")
         document = Document.objects.get(folder=FOLDER, upload__import_run=runs[REJECTED])
-        approved, rejected = get_workflow(runs[APPROVED]), get_workflow(runs[REJECTED])
+        approved = get_workflow(runs[APPROVED])
+        rejected = get_workflow(runs[REJECTED])
         approved.approve(REVIEW, user=self.reviewer, reason="well written")
         rejected.reject(REVIEW, user=self.reviewer, reason="not ready")
         return self.published(approved), self.removed(rejected, document)

@@ -66,7 +66,8 @@ def run(choices: Choices, out: TextIO, err: TextIO) -> int:
 
 def perform(choices: Choices, say: Narrator, running: Services, password: str, err: TextIO) -> int:
     """Tell the story, report, and wait for Ctrl-C unless told to exit."""
-    address, worker = running.address(), running.worker_row()
+    address = running.address()
+    worker = running.worker_row()
     say.step(f"site at {address}/, worker {worker.pid} with {running.processes} processes")
     browser = Browser(address)
     browser.log_in(USERNAME, password)

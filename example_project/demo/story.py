@@ -78,7 +78,9 @@ class Story:
 
     def upload_with_a_crash(self) -> Crash:
         """Upload everything; after half of it kill a process at work."""
-        sent, crash, first = 0, None, None
+        sent = 0
+        crash = None
+        first = None
         for batch in batches(self.files):
             self.upload(batch)
             sent += len(batch)
@@ -195,7 +197,8 @@ class Story:
             "the tasks run that wait for the worker's death",
             CRASH_SECONDS,
         )
-        pid, at = self.worker.pid, now()
+        pid = self.worker.pid
+        at = now()
         self.services.kill_worker()
         held = dict(
             Task.objects.filter(claimed_by=self.worker.pk, finished_at=None).values_list(
@@ -320,11 +323,9 @@ class Story:
         counts = self.documents().aggregate(
             all=Count("pk"), indexed=Count("indexed_at"), verified=Count("verified_at")
         )
-        facts.documents, facts.indexed, facts.verified = (
-            counts["all"],
-            counts["indexed"],
-            counts["verified"],
-        )
+        facts.documents = counts["all"]
+        facts.indexed = counts["indexed"]
+        facts.verified = counts["verified"]
         times = (
             self.tasks()
             .filter(status__in=FINAL)

@@ -71,7 +71,8 @@ def chapters(text: str) -> Iterator[str]:
         size += len(line)
         if size >= CHAPTER_CHARACTERS:
             yield "".join(chapter)
-            chapter, size = [], 0
+            chapter = []
+            size = 0
     if chapter:
         yield "".join(chapter)
 

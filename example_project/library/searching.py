@@ -15,7 +15,8 @@ from example_project.library.models import Document
 CONFIG = "english"
 HITS = 20
 # Characters that no text of the library contains by accident; PostgreSQL puts them around what it found.
-START, STOP = "\x02", "\x03"
+START = "\x02"
+STOP = "\x03"
 
 # Counting what two samples share is a join on the fingerprint's value, which its primary key serves.
 NEAR_DUPLICATES = """

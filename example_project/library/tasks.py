@@ -93,7 +93,8 @@ def split_document(imported: Imported) -> TaskResult[list[Chapter], TaskError]:
     text = text_of(imported.document_id)
     if text is None:
         return TaskResult(err=document_gone(imported.document_id))
-    found, start = [], 0
+    found = []
+    start = 0
     for chapter in reading.chapters(text):
         found.append(Chapter(imported.document_id, start, len(chapter)))
         start += len(chapter)

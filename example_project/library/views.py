@@ -119,7 +119,8 @@ def import_run(request: HttpRequest, workflow_id: uuid.UUID) -> HttpResponse:
     found = get_object_or_404(Upload.objects.defer("content"), import_run=workflow_id)
     run = get_workflow(workflow_id)
     try:
-        status, counts = run.status(), run.progress()
+        status = run.status()
+        counts = run.progress()
     except LookupError as gone:  # finished long ago, and deleted as HORSIES["RETENTION"] says
         raise Http404(str(gone)) from gone
     result = run.get(timeout_ms=0) if status in progress.ENDED else None
@@ -144,7 +145,8 @@ def find_result(request: HttpRequest) -> HttpResponse:
         try:
             found = progress.look_up(given)
         except ValueError as error:
-            found, problem = None, str(error)
+            found = None
+            problem = str(error)
         if found:
             return redirect("library:result", found[0].task_id)
         problem = problem or f"There is no task {given} here."

@@ -105,7 +105,8 @@ class Summary(NamedTuple):
 
 def summary(connection: Connection, span: str) -> Summary:
     """Read what is to be shown of a span (a key of ``SPANS``), in autocommit mode. Raises the errors of the driver."""
-    health, (_text, length, points) = examine(connection), SPANS[span]
+    health = examine(connection)
+    (_text, length, points) = SPANS[span]
     found = Summary(health, problems(health), {}, [], [])
     if not health.complete:
         return found
@@ -147,7 +148,9 @@ class Overview:
         self, request: Any, lists: Mapping[type[Model], str], summary: Summary, chosen: str
     ) -> None:
         self.site = getattr(request, "current_app", None)
-        self.lists, self.summary, self.chosen = lists, summary, chosen
+        self.lists = lists
+        self.summary = summary
+        self.chosen = chosen
         self.clock = summary.health.database.clock
 
     def link(self, model: type[Model], pk: str | uuid.UUID, text: Text) -> Text:
@@ -270,7 +273,8 @@ class Overview:
         return name, paused, list(zip(COLUMNS, columns, strict=True))
 
     def failures(self) -> Iterator[Section]:
-        form, lines = "{} × {} <code>{}</code>", []
+        form = "{} × {} <code>{}</code>"
+        lines = []
         for one in self.summary.failures:
             link = self.listed(f"{one.n:,}", status="FAILED", name=one.task, code=one.code)
             lines.append(format_html(form, link, breakable(one.task), one.code))

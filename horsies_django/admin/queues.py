@@ -149,7 +149,8 @@ class OverrideForm(ChangeForm):
 
     def __init__(self, *args: Any, row: Any, **kwargs: Any) -> None:
         super().__init__(*args, row=row, **kwargs)
-        until, zone = self.fields["until"], timezone.get_current_timezone_name()
+        until = self.fields["until"]
+        zone = timezone.get_current_timezone_name()
         assert isinstance(until, EndField)
         until.held = _moment(self.data.get("until_held"))
         help_text = _(
@@ -203,7 +204,10 @@ class Shown:
     """What the tables of a queue show to a user: partition keys, which contain arguments, only if ``visible``."""
 
     def __init__(self, page: Any, request: HttpRequest, queue: Any) -> None:
-        self.page, self.request, self.name, self.now = page, request, queue.name, queue.read_at
+        self.page = page
+        self.request = request
+        self.name = queue.name
+        self.now = queue.read_at
         self.alias = queue._state.db
         self.visible = (
             page.has_view_payload_permission(request)
@@ -256,10 +260,8 @@ class Shown:
 
         def row(one: overview.PermitHolder) -> list[Any]:
             silent = "" if one.alive else badge("silent", "✕", _("Dead"))
-            task, worker = (
-                self.page.link(self.request, Task, one.task_id, one.task_name),
-                workers[one.worker_id],
-            )
+            task = self.page.link(self.request, Task, one.task_id, one.task_name)
+            worker = workers[one.worker_id]
             held = [
                 task,
                 status_badge(one.status),
@@ -313,10 +315,8 @@ class Shown:
         """Return the partitions with most tasks, and how many of these wait for a permit."""
 
         def row(load: overview.PartitionLoad) -> list[Any]:
-            limit, more = (
-                NOTHING if load.limit is None else f"{load.limit:,}",
-                "+" if load.parked_more else "",
-            )
+            limit = NOTHING if load.limit is None else f"{load.limit:,}"
+            more = "+" if load.parked_more else ""
             full = load.limit is not None and load.running >= load.limit
             mark = badge("full", "■", _("At its limit")) if full else ""
             return [

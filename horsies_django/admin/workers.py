@@ -83,10 +83,8 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Worker]:
         """Read the heartbeat of each worker with it: its own row has a time that is written more rarely."""
-        beats, stale = (
-            Heartbeat.objects.filter(id=OuterRef("pk")),
-            config().recovery.running_stale_threshold_ms,
-        )
+        beats = Heartbeat.objects.filter(id=OuterRef("pk"))
+        stale = config().recovery.running_stale_threshold_ms
         times = [F(name) for name in ("stopping_at", "stopped_at", "beat_at", "died_at")]
         threshold = Value(dt.timedelta(milliseconds=stale), DurationField())
         state = Func(*times, threshold, function="horsies_worker_phase", output_field=CharField())
@@ -98,7 +96,8 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
 
     def sections(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
         """Return the worker's processes, the tasks that they run, for users who may see tasks, and its latest snapshots."""
-        alias, now = obj._state.db, obj.read_at
+        alias = obj._state.db
+        now = obj.read_at
         beats = (
             Heartbeat.objects.using(alias).filter(worker_id=obj.pk).order_by("role", "pid")[:MANY]
         )
@@ -114,10 +113,8 @@ class WorkerAdminMixin(ReadOnlyAdminMixin):
             )
             rows = []
             for task in tasks.only("task_name", "queue_name", "started_at")[:MANY]:
-                link, pid = (
-                    self.link(request, Task, task.pk, task.task_name),
-                    pids.get(str(task.pk)),
-                )
+                link = self.link(request, Task, task.pk, task.task_name)
+                pid = pids.get(str(task.pk))
                 running = span(now - task.started_at) if task.started_at else NOTHING
                 runs[pid].append((link, running))
                 rows.append([link, task.queue_name, running, pid or NOTHING])

@@ -67,7 +67,8 @@ class BackendMixin:
 
     def validate_task(self, task: Any) -> None:
         """Raise InvalidTask for a task that cannot be run; ``run_after`` may also be a timedelta."""
-        checked, priority = task, task.priority
+        checked = task
+        priority = task.priority
         if isinstance(priority, bool) or not isinstance(priority, int | float):
             raise self.api.invalid_task("priority must be a whole number between -100 and 100.")
         if isinstance(task.run_after, dt.timedelta):

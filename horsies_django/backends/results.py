@@ -55,10 +55,15 @@ class Api:
     """
 
     def __init__(self, package: str) -> None:
-        base, exceptions = import_module(f"{package}.base"), import_module(f"{package}.exceptions")
-        self.package, self.signals = package, import_module(f"{package}.signals")
-        self.task, self.context, self.error = base.Task, base.TaskContext, base.TaskError
-        self.status, self.refreshed = base.TaskResultStatus, frozenset(base.TASK_REFRESH_ATTRS)
+        base = import_module(f"{package}.base")
+        exceptions = import_module(f"{package}.exceptions")
+        self.package = package
+        self.signals = import_module(f"{package}.signals")
+        self.task = base.Task
+        self.context = base.TaskContext
+        self.error = base.TaskError
+        self.status = base.TaskResultStatus
+        self.refreshed = frozenset(base.TASK_REFRESH_ATTRS)
         self.invalid_task = named(exceptions, "InvalidTask")
         self.invalid_backend = named(exceptions, "InvalidTaskBackend")
         self.does_not_exist: type[Exception] = exceptions.TaskResultDoesNotExist
@@ -173,8 +178,10 @@ def alias_of(stored: StoredTask) -> str | None:
 
 def fields_of(stored: StoredTask, api: Api) -> dict[str, Any]:
     """Return the values of the fields of a TaskResult, except for the task itself, its id and its backend."""
-    call, attempts = json_of(stored.kwargs), stored.attempts
-    args, kwargs = call.get("args"), call.get("kwargs")
+    call = json_of(stored.kwargs)
+    attempts = stored.attempts
+    args = call.get("args")
+    kwargs = call.get("kwargs")
     starts: list[datetime] = [attempt.started_at for attempt in attempts]
     workers = [str(attempt.worker_id) for attempt in attempts]
     if stored.status == Status.RUNNING and stored.started_at is not None:

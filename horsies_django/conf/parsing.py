@@ -70,7 +70,8 @@ def _queue_retention(
     section: Section, queues: Mapping[str, QueueConfig]
 ) -> Mapping[str, int | None]:
     """Return the hours by queue. Report undeclared names: a misspelt one would have no effect."""
-    key, default = "QUEUE_RETENTION_HOURS", Retention().terminal_record_retention_hours
+    key = "QUEUE_RETENTION_HOURS"
+    default = Retention().terminal_record_retention_hours
     inner = section.inner(key, None, "{'mail': 24, 'payments': None}")
     found = {}
     for name in inner.values:
@@ -240,10 +241,11 @@ def _refuse_unfit_times(
     found: Config, top: Section, recovery: Section, resilience: Section
 ) -> None:
     """Report times that are too short for one late heartbeat, and a longest wait that is shorter than the first."""
-    beat, lease = found.recovery.claimer_heartbeat_interval_ms, found.claim_lease_ms
-    stale, first, longest = (
-        found.recovery.running_stale_threshold_ms, found.resilience.db_retry_initial_ms, found.resilience.db_retry_max_ms
-    )  # fmt: skip
+    beat = found.recovery.claimer_heartbeat_interval_ms
+    lease = found.claim_lease_ms
+    stale = found.recovery.running_stale_threshold_ms
+    first = found.resilience.db_retry_initial_ms
+    longest = found.resilience.db_retry_max_ms
     beaten = recovery.sound("CLAIMER_HEARTBEAT_INTERVAL_MS")
     twice = f"is less than twice CLAIMER_HEARTBEAT_INTERVAL_MS, which is {beat:_}."
     hint = f"Set it to at least {2 * beat:_}, or shorten RECOVERY['CLAIMER_HEARTBEAT_INTERVAL_MS']."

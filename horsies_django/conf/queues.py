@@ -91,10 +91,8 @@ def _partition(options: Section) -> PartitionConfig | None:
         return None
     part = options.inner("partition", PARTITION_KEYS, PARTITION_EXAMPLE)
     found = part.filled(PartitionConfig(), by_args=_by_args(part), on_failure=_on_failure(part))
-    rule_is_sound, limits_are_sound = (
-        part.sound("by_args", "by_task"),
-        part.sound("max_concurrency", "local_limit"),
-    )
+    rule_is_sound = part.sound("by_args", "by_task")
+    limits_are_sound = part.sound("max_concurrency", "local_limit")
     if rule_is_sound and found.by_args is None and not found.by_task:
         hint = "Add 'by_args': [names of arguments], or 'by_task': True, or both."
         options.report("E018", "partition", "A partition rule requires by_args or by_task.", hint)

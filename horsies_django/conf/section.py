@@ -75,7 +75,8 @@ class Section:
         keys = {key.lower(): key for key in self.known}
         for one in fields(made):
             if one.type in ("int", "int | None"):
-                span, nullable = one.metadata["range"], one.type != "int"
+                span = one.metadata["range"]
+                nullable = one.type != "int"
                 others[one.name] = self.number(
                     keys[one.name], getattr(made, one.name), span, nullable=nullable
                 )
@@ -109,7 +110,8 @@ class Section:
         value = self.values.get(key, default)
         if value is None and nullable:
             return None
-        was, expected = shown(value), "an int"
+        was = shown(value)
+        expected = "an int"
         for unit, span_of_one in (UNITS[end] for end in UNITS if (unit_of or key).endswith(end)):
             expected = f"an int ({unit}) or a timedelta"
             if isinstance(value, timedelta):

@@ -189,7 +189,8 @@ def stand_in(path: str) -> type[BaseException]:
 
 def event_of(values: dict[str, Any], listed: tuple[str, ...] = ()) -> Any:
     """Return the event for the arguments of ``task_failed``; the SDK decides itself whether ``listed`` modules are in_app."""
-    name, code = values["task_name"], values["error_code"]
+    name = values["task_name"]
+    code = values["error_code"]
     exceptions = exceptions_of(values, listed)
     own = values.get("context", {}).get("sentry", {})
     event = {
@@ -235,8 +236,10 @@ def context_of(metadata: Any) -> dict[str, str]:
 
 def exceptions_of(values: dict[str, Any], listed: tuple[str, ...]) -> list[dict[str, Any]]:
     """Return the exception with which a task failed, after its causes, as far as the text of the traceback has them."""
-    path, message = values["exception_class"] or values["error_code"], values["error_message"] or ""
-    text, traced = message, values["traceback"] or ""
+    path = values["exception_class"] or values["error_code"]
+    message = values["error_message"] or ""
+    text = message
+    traced = values["traceback"] or ""
     name, _, rest = message.partition(": ")
     if f".{path}".endswith(
         f".{name}"

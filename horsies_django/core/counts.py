@@ -31,7 +31,10 @@ BOUNDS = (
 )
 
 # Results of attempts. Any other result is the code of a final failure.
-COMPLETED, RETURNED, CANCELLED, EXPIRED = "COMPLETED", "RETURNED", "CANCELLED", "EXPIRED"
+COMPLETED = "COMPLETED"
+RETURNED = "RETURNED"
+CANCELLED = "CANCELLED"
+EXPIRED = "EXPIRED"
 RETRIED = "RETRIED"  # it failed, and the task runs again
 CRASHED = "CRASHED"  # its process died, and the task runs again
 CLAIMED = (
@@ -86,7 +89,8 @@ def quantile(buckets: Sequence[int], share: float, longest: float = 0.0) -> floa
     Its bucket ends with the ``longest`` value, if that is known and in it: no value is longer. None
     without values; the last bound if it is in the bucket that has no end.
     """
-    rank, sums = share * sum(buckets), list(accumulate(buckets))
+    rank = share * sum(buckets)
+    sums = list(accumulate(buckets))
     if not rank:
         return None
     place = bisect_left(sums, rank)

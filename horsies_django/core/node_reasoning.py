@@ -28,7 +28,8 @@ AFTER_TIMEOUT = {
 
 def node_reasoned(facts: Facts, timing: Timing) -> NodeExplanation:
     """Return the explanation for the facts that ``horsies_explain_node`` returned, without the reasons of the node's task."""
-    node, task = facts["node"], facts["task"]
+    node = facts["node"]
+    task = facts["task"]
     return NodeExplanation(
         uuid.UUID(node["workflow_id"]),
         node["number"],
@@ -106,7 +107,8 @@ class NodeCase(Moment):
         elif node["rule"] == "succeeded":
             text = f"It was skipped because it runs only if no node fails{self.because()}."
         else:
-            name, path = self.facts["when_node"], node["when_path"]
+            name = self.facts["when_node"]
+            path = node["when_path"]
             text = (
                 f"It was skipped because the value of {name!r} does not match its condition {path}."
             )
@@ -165,7 +167,8 @@ class NodeCase(Moment):
         return Reason(NodeReasonCode.NOT_ADMITTED, text, pick(self.node, "added_by"))
 
     def waiting(self) -> Reason:
-        node, nodes = self.node, self.facts["waits"]
+        node = self.node
+        nodes = self.facts["waits"]
         columns = ("workflow_id", "rule", "needs", "allow_failed", "branches", "open", "ok", "bad")
         details = {"upstream": nodes, **pick(node, *columns)}
         named = self.named(nodes, node["open"])
@@ -216,8 +219,10 @@ class NodeCase(Moment):
         return self.kind.awaits.format(allowed=allowed, keyed=keyed, **node)
 
     def ready(self) -> Iterator[Reason]:
-        node, run = self.node, self.run
-        limit, taken = run["max_in_flight"], self.facts["in_flight"]
+        node = self.node
+        run = self.run
+        limit = run["max_in_flight"]
+        taken = self.facts["in_flight"]
         if self.kind.many and node["total"] is not None:
             yield self.map_running()
         if run["status"] not in ("RUNNING", "COMPENSATING"):
@@ -241,7 +246,8 @@ class NodeCase(Moment):
             yield Reason(NodeReasonCode.NO_WORKER, text, {"heard_at": heard})
 
     def sent(self) -> Reason:
-        node, child = self.node, self.facts["child"]
+        node = self.node
+        child = self.facts["child"]
         if self.kind.many or (self.kind is kinds.UNDO and node["task_id"] is None):
             return self.map_running()
         if self.kind is kinds.WORKFLOW:
@@ -257,7 +263,8 @@ class NodeCase(Moment):
 
     def map_running(self) -> Reason:
         node = self.node
-        total, done = node["total"], node["items_ok"] + node["items_bad"]
+        total = node["total"]
+        done = node["items_ok"] + node["items_bad"]
         text = f"{done + node['in_flight']:,} of its {total:,} tasks are sent; {done:,} of them have finished"
         text += f", {node['items_bad']:,} without completing." if node["items_bad"] else "."
         if self.facts["task"] is not None:

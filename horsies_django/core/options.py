@@ -136,7 +136,8 @@ def read_options(text: str | None) -> TaskOptions:
         return TaskOptions(problem=str(error))
     if not isinstance(found, dict):
         return TaskOptions(problem=f"they must be an object, not {text:.50}")
-    wire, timeout_ms = found.get("wire", NAMED_WIRE), found.get("timeout_ms")
+    wire = found.get("wire", NAMED_WIRE)
+    timeout_ms = found.get("timeout_ms")
     if isinstance(wire, bool) or not isinstance(wire, int | float):
         return TaskOptions(problem=f"the format version (wire) must be a number, not {wire!r:.50}")
     if wire > WIRE:

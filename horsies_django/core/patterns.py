@@ -22,7 +22,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from horsies_django.core.errors import HorsiesError
 
 RULES = 1
-SECOND, DAY = dt.timedelta(seconds=1), dt.timedelta(days=1)
+SECOND = dt.timedelta(seconds=1)
+DAY = dt.timedelta(days=1)
 HOUR = dt.timedelta(hours=1)
 LONGEST = dt.timedelta(days=365)
 LONGEST_CRON = 500  # characters; croniter needs seconds for a list of thousands of minutes
@@ -143,7 +144,8 @@ class WallPattern(Pattern):
                 at = change
                 local = local_time(at, zone) - SECOND
             elif fire_time.astimezone(zone).fold and not self.both:
-                at, local = fire_time, found
+                at = fire_time
+                local = found
             else:
                 return fire_time
         return None
@@ -374,7 +376,8 @@ class Cron(WallPattern):
         options = (
             Options()
         )  # that of version 1 takes no arguments; django-celery-beat refuses version 2
-        options.use_24hour_time_format, options.locale_code = True, "en_US"
+        options.use_24hour_time_format = True
+        options.locale_code = "en_US"
         try:
             found: str = get_description(
                 self.plain.upper(), options

@@ -134,7 +134,8 @@ class Case(Moment):
 
     def buffered(self) -> Reason:
         """The task is claimed and waits for a slot of its worker (soft mode)."""
-        ends, where = self.task["claim_expires_at"], worker_name(self.facts["holder"])
+        ends = self.task["claim_expires_at"]
+        where = worker_name(self.facts["holder"])
         details = {**self.holder(), "since": self.task["claimed_at"], "lease_ends_at": ends}
         if ends is None:
             text = f"Worker {where} claimed it at {self.at(self.task['claimed_at'])} and is about to start it."
@@ -146,7 +147,8 @@ class Case(Moment):
 
     def silent_holder(self) -> Reason | None:
         """The worker that holds the task is silent or dead, or its row is gone."""
-        holder, task = self.facts["holder"], self.task
+        holder = self.facts["holder"]
+        task = self.task
         heard = holder["beat_at"] or task["claimed_at"]
         if not (holder["orphaned"] or self.silent_since(heard, self.timing.silence)):
             return None
@@ -194,10 +196,14 @@ class Case(Moment):
             return
         details = {"queue": row["name"]}
         if row["paused_at"]:
-            by, since, why = row["paused_by"], row["paused_at"], row["paused_reason"]
+            by = row["paused_by"]
+            since = row["paused_at"]
+            why = row["paused_reason"]
             said = f"has been paused since {self.at(since)} by {by}"
         elif (row["override"] or {}).get("max_concurrency") == 0:
-            by, since, why = row["override_by"], row["override_at"], row["override_reason"]
+            by = row["override_by"]
+            since = row["override_at"]
+            why = row["override_reason"]
             said = f"has been overridden with a cap of 0 since {self.at(since)} by {by}"
             details["until"] = row["override_until"]
         else:
@@ -241,8 +247,11 @@ class Case(Moment):
         """No live worker knows the task: they leave it to others for a while, then the task fails."""
         if not self.workers or any(one["knows"] for one in self.workers):
             return
-        name, wire, until = self.task["task_name"], self.task["wire"], self.left_until
-        held, newest = until > self.now, max(one["wire"] for one in self.workers)
+        name = self.task["task_name"]
+        wire = self.task["wire"]
+        until = self.left_until
+        held = until > self.now
+        newest = max(one["wire"] for one in self.workers)
         newer = (
             f" in the format of a newer release (format version {wire})" if wire > newest else ""
         )
@@ -259,7 +268,8 @@ class Case(Moment):
         yield Reason(ReasonCode.UNKNOWN_TASK_NAME, text, details)
 
     def not_due(self) -> Iterator[Reason]:
-        task, due = self.task, self.task["enqueued_at"]
+        task = self.task
+        due = self.task["enqueued_at"]
         if moment(due) <= self.now:
             return
         if task["snoozed"]:
@@ -281,7 +291,9 @@ class Case(Moment):
         row = self.facts.get(level)
         if row is None or not row["max_concurrency"] or row["room"] > 0:
             return
-        cap, taken, holders = row["max_concurrency"], row["taken"], row["holders"]
+        cap = row["max_concurrency"]
+        taken = row["taken"]
+        holders = row["holders"]
         text = f"{level_name(row)} is at its cap: {taken} of {cap} permits are taken{self.longest(holders)}."
         code = ReasonCode.CLUSTER_AT_CAP if level == "cluster" else ReasonCode.QUEUE_AT_CAP
         yield Reason(
@@ -290,7 +302,8 @@ class Case(Moment):
 
     def in_order(self) -> Iterator[Reason]:
         """Its queue has a policy for partitions: another task comes first in its one, or the order is still to be made."""
-        queue, first = self.task["queue_name"], self.facts.get("order")
+        queue = self.task["queue_name"]
+        first = self.facts.get("order")
         if ((self.facts.get("queue") or {}).get("sweep") or {}).get("rule"):
             text = f"The queue {queue!r} starts nothing until workers have put all tasks that wait in order by its new rule."
             yield Reason(ReasonCode.ORDER_PENDING, text, {"queue": queue})
@@ -354,10 +367,8 @@ class Case(Moment):
         crowded = at_limit(found["room"])
         if not (crowded or full or self.task["parked"]):
             return
-        queue, limit = (
-            self.task["queue_name"],
-            None if found["room"] is None else found["room"] + found["taken"],
-        )
+        queue = self.task["queue_name"]
+        limit = None if found["room"] is None else found["room"] + found["taken"]
         name = (
             f"The partition {found['partition']} of queue {queue!r}"
             if found["partition"]
@@ -377,7 +388,8 @@ class Case(Moment):
         yield Reason(ReasonCode.PARTITION_AT_LIMIT, text, {**details, "workers": self.crew(full)})
 
     def behind(self) -> Iterator[Reason]:
-        count, bound = self.facts.get("before") or 0, self.facts["bound"]
+        count = self.facts.get("before") or 0
+        bound = self.facts["bound"]
         if count:
             shown = "1 task of its queue is" if count == 1 else f"{count:,} tasks of its queue are"
             if more := count > bound:
@@ -412,7 +424,8 @@ class Case(Moment):
 
     def share(self, some: Sequence[Facts]) -> str:
         """Return which share of the workers that could take the task ``some`` are."""
-        many, few = len(self.takers), len(self.takers) < len(self.workers)
+        many = len(self.takers)
+        few = len(self.takers) < len(self.workers)
         if many == 1:
             return f"The only live worker that serves its queue{' and knows it' if few else ''} is"
         who = f"All {many}" if len(some) == many else f"{len(some)} of the {many}"

@@ -26,7 +26,8 @@ PUNCTUAL = dt.timedelta(
 SECOND = dt.timedelta(seconds=1)
 DAY_MS = 86_400_000
 MILLISECOND = dt.timedelta(milliseconds=1)
-BEGINNING, LOOKED_AT = dt.datetime(2000, 1, 1, tzinfo=dt.UTC), 100  # how many fire times to look at
+BEGINNING = dt.datetime(2000, 1, 1, tzinfo=dt.UTC)
+LOOKED_AT = 100  # how many fire times to look at
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +213,8 @@ UNREADABLE = parse(
 
 
 def _pattern(raw: Mapping[str, Any], problems: list[tuple[str, str]]) -> Pattern:
-    given, zone = raw.get("pattern"), raw.get("zone")
+    given = raw.get("pattern")
+    zone = raw.get("zone")
     if isinstance(given, Pattern):
         if zone not in (None, given.zone):
             problems.append(("zone", f"the pattern already has the zone {given.zone!r}"))

@@ -74,7 +74,8 @@ def integral(text: str) -> int | float:
 
 
 # json.loads and json.dumps would make them for each send, which takes as long as their work.
-DECODER, ENCODER = json.JSONDecoder(parse_float=integral), json.JSONEncoder(sort_keys=True)
+DECODER = json.JSONDecoder(parse_float=integral)
+ENCODER = json.JSONEncoder(sort_keys=True)
 
 
 def key_digest(task_name: str, key: str) -> bytes:

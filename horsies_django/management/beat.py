@@ -101,7 +101,8 @@ def cron(crontab: Any, zone: str) -> Cron:
         cron_field(crontab, place, *described) for place, described in enumerate(FIELDS)
     )
     if not (day_of_month.startswith("*") or day_of_week.startswith("*")):
-        day_of_month, day_of_week = "*", in_weeks(crontab.day_of_month, crontab.day_of_week)
+        day_of_month = "*"
+        day_of_week = in_weeks(crontab.day_of_month, crontab.day_of_week)
     return Cron(f"{minute} {hour} {day_of_month} {month} {day_of_week}", zone=zone)
 
 
@@ -301,7 +302,8 @@ def arguments_of(entry: Entry) -> dict[str, Any]:
 def options_of(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str], list[str]]:
     """Return the keys of a definition for the options of a send, the problems, and notes about options that are dropped."""
     definition: dict[str, Any] = {}
-    wrong, notes = [], []
+    wrong = []
+    notes = []
     for key, value in given.items():
         if key == "queue":
             definition["queue"] = getattr(value, "name", value)

@@ -129,7 +129,8 @@ def processes(worker: WorkerHealth) -> str:
 
 def database_page(health: Health) -> str:
     """Return lines about the server. Only logs use the clock of this host, so a small difference needs no explanation."""
-    database, ahead = health.database, health.clock_skew_seconds
+    database = health.database
+    ahead = health.clock_skew_seconds
     role = "a replica" if database.in_recovery else "the primary"
     by = f"{abs(ahead):.1f} s {'ahead of' if ahead >= 0 else 'behind'} the database"
     told = (

@@ -123,7 +123,8 @@ def number(unit: str, *, or_zero: bool) -> Callable[[str], float]:
     return parse
 
 
-seconds, megabytes = number("seconds", or_zero=True), number("megabytes", or_zero=False)
+seconds = number("seconds", or_zero=True)
+megabytes = number("megabytes", or_zero=False)
 
 
 def port(text: str) -> int:

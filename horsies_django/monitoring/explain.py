@@ -37,7 +37,8 @@ def explain(task_id: uuid.UUID | str) -> Explanation:
     """
     id_ = TaskHandle(task_id).task_id
     conf = config()
-    store, limits = OverviewStore(connections[conf.database]), timing(conf)
+    store = OverviewStore(connections[conf.database])
+    limits = timing(conf)
     # claims hold permits, but not of tasks that are prefetched
     facts = store.facts(id_, claimed=not conf.prefetch_buffer, threshold=limits.threshold)
     if facts is None:

@@ -95,7 +95,8 @@ def of_site(connection: Connection) -> Iterator[Metric]:
 
     Raises the errors of the driver.
     """
-    health, store = examine(connection), HealthStore(connection)
+    health = examine(connection)
+    store = HealthStore(connection)
     found = Counter((one.code, one.severity) for one in problems(health))
     codes = {(code, code.severity): found[code, code.severity] for code in ProblemCode}
     yield gauge("horsies_problem", "Problems that need attention.", ("code", "severity"), codes)
@@ -107,7 +108,8 @@ def of_site(connection: Connection) -> Iterator[Metric]:
     yield gauge(
         "horsies_workers", "Workers; those that ended, for ten minutes.", ("state",), workers
     )
-    name, text = "horsies_schedule_next_fire_timestamp_seconds", "When schedules fire next."
+    name = "horsies_schedule_next_fire_timestamp_seconds"
+    text = "When schedules fire next."
     yield gauge(name, text, ("schedule",), store.fire_times())
     runs = dict.fromkeys(UNFINISHED_RUNS, 0) | store.runs()
     yield gauge(
@@ -118,7 +120,8 @@ def of_site(connection: Connection) -> Iterator[Metric]:
 def of_queues(health: Health) -> Iterator[Metric]:
     """Yield what queues hold, and their limits. Of the whole cluster only limit and pause, so that sums count no task twice."""
     queues = [queue for queue in health.queues if queue.name != CLUSTER]
-    now, labels = health.database.clock.timestamp(), ("queue",)
+    now = health.database.clock.timestamp()
+    labels = ("queue",)
     due = {queue.name: queue.pending for queue in queues}
     oldest = {
         queue.name: now - queue.oldest_seconds
@@ -129,10 +132,8 @@ def of_queues(health: Health) -> Iterator[Metric]:
     limits = {queue.name: queue.limit for queue in health.queues if queue.limit is not None}
     paused = {queue.name: queue.paused for queue in health.queues}
     yield gauge("horsies_queue_due_tasks", "Due tasks that wait, up to 10,000.", labels, due)
-    name, text = (
-        "horsies_queue_oldest_due_timestamp_seconds",
-        "Since when the oldest due task has been due.",
-    )
+    name = "horsies_queue_oldest_due_timestamp_seconds"
+    text = "Since when the oldest due task has been due."
     yield gauge(name, text, labels, oldest)
     yield gauge("horsies_queue_running_tasks", "Tasks that run.", labels, running)
     text = "Tasks of the queue that may run at once; none: any number."

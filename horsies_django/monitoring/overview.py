@@ -128,7 +128,8 @@ def changed_keys(schedule: Schedule) -> list[str]:
     """Return the keys that override what the code declares; [] for a schedule that the code does not declare."""
     if schedule.declared_in is None:
         return []
-    declared, held = as_object(schedule.declared), as_object(schedule.definition)
+    declared = as_object(schedule.declared)
+    held = as_object(schedule.definition)
     return sorted(key for key in held if held[key] != declared.get(key))
 
 

@@ -237,9 +237,11 @@ def newest(
     Unfinished runs and runs of a name have an index. Other conditions filter what the index gives. ``child``: only runs that are
     nodes of other runs, or only those that are not.
     """
-    indexed, other = Q(), Q()
+    indexed = Q()
+    other = Q()
     if status in UNFINISHED_RUNS:
-        indexed, other = Q(finished_at__isnull=True), Q(status=status)
+        indexed = Q(finished_at__isnull=True)
+        other = Q(status=status)
     elif status is not None:
         other = Q(status=status, finished_at__isnull=False)
     if name is not None and indexed:
@@ -292,14 +294,17 @@ def check_code() -> CodeCheck:
     """
     if failed := registry.autodiscover():
         raise ImproperlyConfigured(f"{failed[0].module} cannot be imported: {failed[0].error!r}")
-    conf, store = config(), reading()
+    conf = config()
+    store = reading()
     unfinished = (
         WorkflowRun.objects.using(conf.database)
         .filter(finished_at__isnull=True)
         .order_by("sent_at")
     )
     ids = unfinished.values_list("pk", flat=True).iterator(RUNS)
-    nodes, runs, found = 0, 0, dict[tuple[str, bool, Misfit], CodeProblem]()
+    nodes = 0
+    runs = 0
+    found = dict[tuple[str, bool, Misfit], CodeProblem]()
     while chunk := list(islice(ids, RUNS)):
         runs += len(chunk)
         affected = defaultdict[tuple[str, bool, Misfit], set[uuid.UUID]](set)

@@ -75,7 +75,8 @@ class OneCursor:
     def on(self, connection: psycopg.Connection[Any]) -> OneCursor:
         """Use this connection from now on, with a cursor of its own if it is another one."""
         if connection is not self.connection:
-            self.connection, self.shared = connection, connection.cursor(binary=True)
+            self.connection = connection
+            self.shared = connection.cursor(binary=True)
         return self
 
     def cursor(self) -> AbstractContextManager[Any]:

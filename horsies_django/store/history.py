@@ -12,7 +12,9 @@ from typing import NamedTuple
 from horsies_django.core.counts import COMPLETED, NO_FAILURE, RETURNED, Total
 from horsies_django.store.base import Store
 
-MINUTE, HOUR = 60, 3_600  # the widths of its rows, in seconds
+# The widths of rows, in seconds.
+MINUTE = 60
+HOUR = 3_600
 LONGEST_BY_MINUTES = timedelta(hours=2)
 
 

@@ -66,7 +66,8 @@ def opened(wrapper: Any) -> psycopg.Connection[Any]:
             f"a receiver of connection_created left a transaction open on a connection to the database {alias!r}"
         )
     connection.autocommit = True
-    connection.cursor_factory, connection.row_factory = psycopg.Cursor, tuple_row
+    connection.cursor_factory = psycopg.Cursor
+    connection.row_factory = tuple_row
     for name in DJANGO_READS:
         if (
             loader := psycopg.adapters.get_loader(psycopg.adapters.types[name].oid, Format.TEXT)

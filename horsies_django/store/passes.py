@@ -78,7 +78,8 @@ def passed_of(cursor: Any, written: set[uuid.UUID]) -> Passed:
         told = json.loads(report)
         passed.landed = passed.landed.difference(ids(told, "missed"))
         passed.decided = told.get("decided") or {}
-        passed.started, passed.returned = ids(told, "started"), ids(told, "returned")
+        passed.started = ids(told, "started")
+        passed.returned = ids(told, "returned")
         passed.expired = ids(told, "expired") + passed.expired
         passed.firsts = [firsts for firsts in (told.get("idle"), told.get("firsts")) if firsts]
         passed.held = told.get("held") or {}

@@ -209,7 +209,8 @@ class TaskStore(Store):
         self, worker: uuid.UUID, claims: Sequence[Outcome | Claim]
     ) -> dict[uuid.UUID, str]:
         """Return for each failed write whether its task is 'held', 'waiting', 'settled', 'retried' or 'lost'."""
-        ids, generations = [claim.id for claim in claims], [claim.generation for claim in claims]
+        ids = [claim.id for claim in claims]
+        generations = [claim.generation for claim in claims]
         return dict(self.run("tasks/unsettled", worker=worker, ids=ids, generations=generations))
 
     def held(self, worker: uuid.UUID) -> list[Held]:
@@ -299,10 +300,8 @@ def sending(tasks: NewTasks, notified: int | None) -> dict[str, Any]:
     Ids and arguments are passed as one text each: the driver would quote lists element by element, which takes longer than the
     INSERT. Numbers are texts, too: PostgreSQL does not take the integer 100 in a statement for a smallint.
     """
-    ids, kwargs = (
-        "{" + ",".join([f"{id_.int:032x}" for id_ in tasks.ids]) + "}",
-        "[" + ",".join(tasks.kwargs) + "]",
-    )
+    ids = "{" + ",".join([f"{id_.int:032x}" for id_ in tasks.ids]) + "}"
+    kwargs = "[" + ",".join(tasks.kwargs) + "]"
     numbers = {
         "priority": str(tasks.priority),
         "max_retries": str(tasks.max_retries),

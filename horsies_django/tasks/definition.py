@@ -75,7 +75,8 @@ def define(
 ) -> TaskDefinition:
     """Return the definition of a function with the options of ``@task``. Raises TaskDefinitionError."""
     common = _common(function, LOWEST, priority, **options)
-    origin, arguments = common["origin"], ArgumentsCodec.of(function)
+    origin = common["origin"]
+    arguments = ArgumentsCodec.of(function)
     if problem := keep_problem(keep_result):
         raise TaskDefinitionError(f"{origin}: {problem}")
     try:

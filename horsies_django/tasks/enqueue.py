@@ -73,7 +73,9 @@ def send_call(
 
 def write_once(task: TaskDefinition, new: NewTasks, key: str | None) -> tuple[uuid.UUID, bool]:
     """Insert a task with a key, or a unique one, in the caller's transaction, unless it is there. Raises TaskSendError."""
-    conf, unique, kwargs = config(), task.unique, new.kwargs[0]
+    conf = config()
+    unique = task.unique
+    kwargs = new.kwargs[0]
     once: dict[str, Any] = {"arguments": None, "until": None, "keep": None}
     once["patience"] = f"{conf.unique_lock_timeout_ms}ms"
     if key is not None and unique is not None:
@@ -123,7 +125,8 @@ def send_calls(
     chunks = encoded(task, template, list(calls))
     if task.unique is not None:
         return write_unique(task, list(chunks))
-    first, second = next(chunks, None), next(chunks, None)
+    first = next(chunks, None)
+    second = next(chunks, None)
     if first is None:
         return []
     if second is None:
@@ -144,7 +147,8 @@ def write_unique(task: TaskDefinition, chunks: list[NewTasks]) -> list[tuple[uui
         for chunk in chunks
         for id_, text in zip(chunk.ids, chunk.kwargs, strict=True)
     ]
-    digest, defaults = task.unique.digest, task.arguments.defaults
+    digest = task.unique.digest
+    defaults = task.arguments.defaults
     with transaction.atomic(using=config().database):
         ordered = sorted(calls, key=lambda call: digest(task.name, call.kwargs[0], defaults))
         sent = {new.ids[0]: write_once(task, new, None) for new in ordered}
@@ -171,7 +175,8 @@ def encoded(
         size += len(text)
         if len(texts) == CHUNK or size > CHUNK_CHARACTERS:
             yield template._replace(ids=uuid7s(len(texts)), kwargs=texts)
-            texts, size = [], 0
+            texts = []
+            size = 0
     if texts:
         yield template._replace(ids=uuid7s(len(texts)), kwargs=texts)
 
@@ -296,7 +301,8 @@ def write_many(chunks: Iterable[NewTasks]) -> list[uuid.UUID]:
     While the server inserts one chunk, the next one is encoded.
     """
     alias = config().database
-    connection, ids = connections[alias], list[uuid.UUID]()
+    connection = connections[alias]
+    ids = list[uuid.UUID]()
     store = TaskStore(connection)
     with (
         taken(),

@@ -46,10 +46,8 @@ class Clockwork:
 
 def uuid_of(number: int, tail: int) -> uuid.UUID:
     """Return the UUID with millisecond and counter in ``number`` and 32 random bits in ``tail``."""
-    high, low = (
-        number >> 30,
-        number & (1 << 30) - 1,
-    )  # of the counter, 12 bits go before the variant
+    high = number >> 30  # the 12 bits of the counter before the variant
+    low = number & (1 << 30) - 1
     return uuid.UUID(
         int=high >> 12 << 80 | 7 << 76 | (high & 0xFFF) << 64 | 2 << 62 | low << 32 | tail
     )

@@ -56,7 +56,8 @@ class NotifyThrottle:
 
     def begin(self, queue: str, lane: str) -> Turn:
         """Begin a send to ``lane`` of ``queue`` in a transaction of its own; return whether it is quiet."""
-        now, last = self.clock(), self.last.get((queue, lane))
+        now = self.clock()
+        last = self.last.get((queue, lane))
         if (
             last
             and last.row >= BURST

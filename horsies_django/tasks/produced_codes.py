@@ -52,7 +52,8 @@ def sources(modules: Collection[str]) -> Iterator[Path]:
     )
     seen = set()
     for name, module in loaded:
-        package, file = name.partition(".")[0], getattr(module, "__dict__", {}).get("__file__")
+        package = name.partition(".")[0]
+        file = getattr(module, "__dict__", {}).get("__file__")
         if (
             not isinstance(file, str)
             or not file.endswith(".py")

@@ -222,7 +222,8 @@ def reached(wanted: Iterable[str]) -> set[str]:
     homes = {
         id(named(task)): task.function.__module__ for task in tasks() if named(task) is not None
     }
-    level, found = set(modules()), set[str]()
+    level = set(modules())
+    found = set[str]()
     while level and not found.issuperset(wanted):
         found |= level
         loaded = [module for name in level if type(module := sys.modules.get(name)) is ModuleType]

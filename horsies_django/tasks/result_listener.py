@@ -163,7 +163,8 @@ class ResultListener:
     ) -> None:
         connection = listener.connection
         assert connection is not None
-        tasks, waiters = TaskStore(connection), WaiterStore(connection)
+        tasks = TaskStore(connection)
+        waiters = WaiterStore(connection)
         renew_at = look_at = last_wanted = time.monotonic()
         while True:
             now = time.monotonic()
@@ -176,10 +177,12 @@ class ResultListener:
                 return
             if now >= renew_at:
                 waiters.register(self.id, timedelta(seconds=LINGER_SECONDS))
-                renew_at, look_at = now + RENEW_SECONDS, now + 0.05
+                renew_at = now + RENEW_SECONDS
+                look_at = now + 0.05
                 arrived = wanted
             elif now >= look_at:
-                look_at, arrived = now + self.poll_seconds, wanted
+                look_at = now + self.poll_seconds
+                arrived = wanted
             self._tell(tasks, arrived & wanted)
             # Notifications that arrived with the statements above are no longer in the socket: the selector would miss them.
             if not self._note(listener.payloads()):

@@ -45,7 +45,8 @@ BATCH = 500  # tasks in a transaction
 READ = 10_000  # entries of an index for one batch
 DEEPEST = 30_000  # entries of an index that a page reads, and tasks in a preview
 EXAMPLES = 5
-UNSUCCESSFUL, FINISHED = "UNSUCCESSFUL", "FINISHED"
+UNSUCCESSFUL = "UNSUCCESSFUL"
+FINISHED = "FINISHED"
 GROUPS = {UNSUCCESSFUL: sorted(FINAL - {Status.COMPLETED.value}), FINISHED: sorted(FINAL)}
 FAILED = frozenset({UNSUCCESSFUL, *GROUPS[UNSUCCESSFUL]})
 UNFINISHED = frozenset(status.value for status in Status) - FINAL
@@ -187,14 +188,13 @@ def newest(chosen: Selection, rows: QuerySet[Task] | None = None) -> tuple[Query
         return claim.union(parked, all=True), False
     order: tuple[str, ...]
     if chosen.status in ENDED:
-        index, order = (
-            NOT_COMPLETED if chosen.status in FAILED else ANY_FINISHED,
-            ("-finished_at", "-pk"),
-        )
+        index = NOT_COMPLETED if chosen.status in FAILED else ANY_FINISHED
+        order = ("-finished_at", "-pk")
         ends = {"finished_at__gte": chosen.since, "finished_at__lte": chosen.until}
         index &= Q(**{column: value for column, value in ends.items() if value is not None})
     else:
-        index, order = Q(), ("-pk",)
+        index = Q()
+        order = ("-pk",)
     found = found.filter(index).order_by(*order)
     if chosen == Selection():  # whatever is read is shown
         return found, False
@@ -219,7 +219,8 @@ def preview(selection: Selection, *, first: bool = False) -> Preview:
     """Return what an act on a selection would concern. Reads, without locks. ``first``: only 30,000 entries of the index."""
     store = SelectionStore(connections[config().database])
     found: list[Selected] = []
-    after, more = None, True
+    after = None
+    more = True
     while more and len(found) < DEEPEST:
         page, after = store.page(selection, after, many=DEEPEST - len(found), read=DEEPEST)
         found, more = found + page, after is not None
@@ -261,10 +262,8 @@ def act(
         found, end = SelectionStore(connection).page(selection, after, many=BATCH, read=READ)
         if not found:
             return Step(0, {}, end)
-        ids, noted = (
-            [task.id for task in found],
-            {"act": str(act_id or uuid7()), "selection": as_json(selection)},
-        )
+        ids = [task.id for task in found]
+        noted = {"act": str(act_id or uuid7()), "selection": as_json(selection)}
         who = {"actor": actor, "reason": reason, "spread": spread}
         return Step(
             len(ids),

@@ -176,7 +176,8 @@ class Steps:
                 f"step {call.name!r} was called in an open transaction on the alias {alias!r}, which could undo it after it was "
                 "recorded: call it outside of atomic(). All that its function does is one transaction anyway"
             )
-        fence, store = self.fence, TaskStore(connections[alias])
+        fence = self.fence
+        store = TaskStore(connections[alias])
         if fence is None:
             return None
         if self.recorded is None:

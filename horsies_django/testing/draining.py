@@ -43,7 +43,8 @@ from horsies_django.workflows.advancer import Advancer
 from horsies_django.workflows.handle import WorkflowHandle
 
 Error = str | TaskError | Exception
-CRASH, TIMEOUT = OperationalErrorCode.WORKER_CRASHED.value, OutcomeCode.TASK_TIMEOUT.value
+CRASH = OperationalErrorCode.WORKER_CRASHED.value
+TIMEOUT = OutcomeCode.TASK_TIMEOUT.value
 AS_RAISED = class_names(
     Exception()
 )  # a retry policy treats a code like an exception that was mapped to it
@@ -149,7 +150,8 @@ def travel(to: dt.datetime | dt.timedelta) -> Context[dt.datetime]:
 @contextmanager
 def moved(to: dt.datetime | dt.timedelta) -> Iterator[dt.datetime]:
     """Set the time for a block."""
-    before, moment = simulated_now.get(), moment_of(to, "to")
+    before = simulated_now.get()
+    moment = moment_of(to, "to")
     simulated_now.set(moment)
     try:
         yield moment
@@ -222,7 +224,9 @@ def run_all(
     """Run all due tasks, and with ``end`` also those that become due until then; return how many ran, and append the failures."""
     registry.autodiscover()
     middleware.load()
-    worker, start, outer = uuid.uuid4(), simulated_now.get(), draining.get()
+    worker = uuid.uuid4()
+    start = simulated_now.get()
+    outer = draining.get()
     count = 0
     draining.set(True)
     make_order(connection, queues)
@@ -292,9 +296,12 @@ def run_due(
     failures: list[TaskFailed],
 ) -> int:
     """Run due tasks until none is left; return how many ran, and append the final failures."""
-    store, channel, task_log = TaskStore(connection, now), channel_prefix(connection), TaskLog()
+    store = TaskStore(connection, now)
+    channel = channel_prefix(connection)
+    task_log = TaskLog()
     advancer = Advancer(config().max_payload_bytes, now, strict=True)
-    workflows, limit = advancer.store(connection, channel), config().max_payload_bytes
+    workflows = advancer.store(connection, channel)
+    limit = config().max_payload_bytes
     claims: list[Claim] = []
     outcomes: list[Outcome] = []
     count = 0

@@ -225,7 +225,9 @@ def of_statement(params: Mapping[str, Any]) -> Iterator[SentTask]:
     if params["delay"] is not None:
         due_at = (params["now"] or dt.datetime.now(dt.UTC)) + params["delay"]
     ids = params["ids"].strip("{}").split(",")
-    name, queue, priority = params["task_name"], params["queue_name"], params["priority"]
+    name = params["task_name"]
+    queue = params["queue_name"]
+    priority = params["priority"]
     for id_, kwargs in zip(ids, json.loads(params["kwargs"]), strict=True):
         yield sent_task(uuid.UUID(id_), name, json.dumps(kwargs), queue, priority, due_at)
 

@@ -88,7 +88,8 @@ class Channel:
         return messages
 
     def _unpack(self) -> list[Any]:
-        messages, start = [], 0
+        messages = []
+        start = 0
         if self.odd:
             self.unread.clear()
         while len(self.unread) - start >= HEADER.size:

@@ -239,7 +239,8 @@ def copies(
 ) -> Iterator[NewTasks]:
     """Yield the tasks of fire times, copied from the first one's; with a deadline, a batch each, because each has its own."""
     # each task has its arguments, and PostgreSQL accepts at most 256 MB of them at once
-    ids, together = list(fire_times), 100 if task.good_until is None else 1
+    ids = list(fire_times)
+    together = 100 if task.good_until is None else 1
     for begin in range(0, len(ids), together):
         some = ids[begin : begin + together]
         good_until = task.good_until and task.good_until + (fire_times[some[0]] - first)

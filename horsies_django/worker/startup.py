@@ -47,7 +47,8 @@ class Start:
 
         Raises DatabaseGaveUp if RESILIENCE allows no further try, WorkerStartError for other database errors.
         """
-        backoff, alias = Backoff(self.resilience), self.link.alias
+        backoff = Backoff(self.resilience)
+        alias = self.link.alias
         while True:
             try:
                 if connected and self.link.connection is None:

@@ -82,11 +82,9 @@ class Supervisor:
 
     def build(self) -> None:
         """Create the parts, without starting or opening them."""
-        config, worker, direct = (
-            self.config,
-            uuid7(),
-            self.config.listen_database or self.config.database,
-        )
+        config = self.config
+        worker = uuid7()
+        direct = self.config.listen_database or self.config.database
         self.worker = worker
         self.selector = selectors.DefaultSelector()
         threshold = config.recovery.running_stale_threshold_ms / 1000

@@ -107,10 +107,12 @@ def connect(
     for each in several:
         yield from dropped(each)
     node.wait_for(several, counts=not alone)
-    first, many = several[0], not alone or several[0].kind.many
+    first = several[0]
+    many = not alone or several[0].kind.many
     results = [(each.name, each.type) for each in several]
     if parameter == node.over:
-        how, wanted = "elements", annotation
+        how = "elements"
+        wanted = annotation
         if not many:
             results = [(f"an element of {first.name}", element(first.type))]
             if element(first.type) is None:
@@ -137,7 +139,8 @@ def connect(
 
 def way(parameter: Any, *, many: bool) -> tuple[str, Any]:
     """Return how results become an argument ("value", "result", "results", "list"), and the type that each must have."""
-    origin, args = get_origin(parameter), get_args(parameter)
+    origin = get_origin(parameter)
+    args = get_args(parameter)
     if origin is Results:
         return "results", plain(args[0])
     if origin is TaskResult and not many:

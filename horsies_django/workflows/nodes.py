@@ -274,7 +274,8 @@ def graph_problems(flow: Graph) -> Problems:
         yield f"on_error must be 'fail', 'stop' or 'pause', not {flow.on_error!r:.80}"
     if flow.key is not None and (problem := text_problem("key", flow.key)):
         yield problem
-    many, until = flow.max_in_flight, flow.good_until
+    many = flow.max_in_flight
+    until = flow.good_until
     if many is not None and (isinstance(many, bool) or not isinstance(many, int) or many < 1):
         yield f"max_in_flight must be an int of at least 1, not {many!r}"
     if not (
@@ -313,7 +314,8 @@ def impossible(node: Node) -> Problems:
     """Yield whether a node needs more branches than it has; some may be added after it."""
     if node.rule != "quorum":
         return
-    needs, most = node.needs, len(node.branches)
+    needs = node.needs
+    most = len(node.branches)
     if isinstance(needs, bool) or not isinstance(needs, int) or not 1 <= needs <= most:
         yield (
             f"{node.name}: a quorum of {needs!r} of {most} branches is impossible: it counts the nodes in "

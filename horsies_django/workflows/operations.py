@@ -428,10 +428,8 @@ def decider(node: WorkflowNode, user: Any, actor: str | None) -> str:
 
 def refusal(node: WorkflowNode, opening: int) -> str:
     """Return why a decision about an opening of a gate did not count."""
-    gate, now = (
-        f"the gate {node.signal!r} of run {node.workflow_id}",
-        simulated_now.get() or timezone.now(),
-    )
+    gate = f"the gate {node.signal!r} of run {node.workflow_id}"
+    now = simulated_now.get() or timezone.now()
     over = node.finished_at is None and node.due_at is not None and node.due_at <= now
     if node.finished_at is None and node.status != "WAITING":
         return f"{gate} is not open yet: decide when it waits; nothing is kept until then"

@@ -63,14 +63,17 @@ def compiled(
 
 def take_options(node: Node, options: Options) -> Problems:
     """Let a node wait for others, and for a condition."""
-    after, when, join = options.after, options.when, options.join
+    after = options.after
+    when = options.when
+    join = options.join
     several = isinstance(after, Iterable) and not isinstance(after, str | Node)
     yield from node.wait_after(after if several else [after])
     node.allow_failed = bool(options.allow_failed)
     if when is not None:
         yield from take_condition(node, when)
     if isinstance(join, Quorum) or join == "any":
-        node.rule, node.needs = "quorum", join.needs if isinstance(join, Quorum) else 1
+        node.rule = "quorum"
+        node.needs = join.needs if isinstance(join, Quorum) else 1
     elif join != "all":
         yield f"join must be 'all', 'any' or quorum(n), not {join!r:.80}"
 
@@ -115,7 +118,8 @@ def take_task(node: Node, called: Called | None, given: Given) -> Problems:
         node.columns = {**task_columns(new), "codec": new.codec, "good_until": until}
         for name, span in (("good_for", new.good_for), ("delay", new.delay)):
             node.columns[name] = None if span is None else f"{span.total_seconds()} s"
-        node.texts["options"], node.hashed["options"] = new.options, without_metadata(new.options)
+        node.texts["options"] = new.options
+        node.hashed["options"] = without_metadata(new.options)
     yield from arguments.take_arguments(node, node.task, given)
 
 
@@ -155,10 +159,12 @@ def task_columns(new: NewTasks) -> dict[str, Any]:
 def takes(node: Node, task: TaskDefinition, undo: TaskDefinition, name: str) -> Problems[bool]:
     """Return whether an undo gets a parameter; yield what is wrong with it."""
     says = f"its undo {undo.name}"
-    wanted, required = arguments.hints(undo).get(name, Any), name not in undo.arguments.optional
+    wanted = arguments.hints(undo).get(name, Any)
+    required = name not in undo.arguments.optional
     if name == RESULT:
         yield from arguments.dropped(node, f"{says}: ")
-        own, source = arguments.produced(task), "gives"
+        own = arguments.produced(task)
+        source = "gives"
         if fits(own, wanted) and not fits(type(None), wanted):
             yield f"{says} gets None as 'result' if it is not known how {task.name} ended: annotate it {name_of(wanted)} | None"
     elif name not in task.arguments.names and not task.arguments.takes_any:
@@ -174,7 +180,8 @@ def takes(node: Node, task: TaskDefinition, undo: TaskDefinition, name: str) -> 
         )
         return False
     else:
-        own, source = arguments.hints(task).get(name, Any), "takes"
+        own = arguments.hints(task).get(name, Any)
+        source = "takes"
     if not fits(own, wanted):
         yield f"{says} takes {name_of(wanted)} as {name!r}, but {task.name} {source} {name_of(own)}"
     return True
@@ -323,7 +330,8 @@ def take_graph(node: Node, child: Graph, given: Given) -> Problems:
             constants[name] = None
     node.kwargs = write_json(constants)
     if not problems:
-        node.texts["graph"], node.hashed["graph"] = child.json(), f'"{child.hash()}"'
+        node.texts["graph"] = child.json()
+        node.hashed["graph"] = f'"{child.hash()}"'
     node.child = child
     node.levels += max((each.levels for each in child.nodes), default=1)
     child.outer.add(node.flow)

@@ -70,7 +70,8 @@ class Draft:
     """A run before it is inserted: its workflow, its id, and its nodes as JSON lists."""
 
     def __init__(self, flow: Graph) -> None:
-        self.flow, self.id = flow, uuid7()
+        self.flow = flow
+        self.id = uuid7()
         self.chunks = [
             f"[{','.join(texts)}]" for texts in parts((node.json() for node in flow.nodes), len)
         ]
@@ -90,7 +91,8 @@ def parts(items: Iterable[S], size: Callable[[S], int]) -> Iterator[list[S]]:
     for item in items:
         if part and (len(part) == CHUNK or total + size(item) > CHUNK_CHARACTERS):
             yield part
-            part, total = [], 0
+            part = []
+            total = 0
         part.append(item)
         total += size(item)
     if part:

@@ -48,7 +48,8 @@ pytestmark = [
     ),
 ]
 
-AXE, SERIOUS = axe.Axe(), ("serious", "critical")
+AXE = axe.Axe()
+SERIOUS = ("serious", "critical")
 OURS = {
     "include": [["#content"]],
     "exclude": [["#changelist-search"]],
@@ -198,10 +199,8 @@ def crowded(library: Task) -> Queue:
         actor="ada",
         reason="Three customers were all of the traffic.",
     )
-    reason, until = (
-        "The mail provider throttles us until Friday.",
-        dt.datetime.now(dt.UTC) + dt.timedelta(days=2),
-    )
+    reason = "The mail provider throttles us until Friday."
+    until = dt.datetime.now(dt.UTC) + dt.timedelta(days=2)
     queues.override(
         "mail",
         {"max_concurrency": 4, "local_limit": None},
@@ -253,7 +252,8 @@ def night(library: Task) -> None:
     missing = (3, "TemplateDoesNotExist", "receipt.tr.html")
     places = {"mail/provider.py in deliver": refused, "mail/tasks.py in render": missing}
     for site, (many, exception, message) in places.items():
-        name, code = "mail.tasks.send_receipt", "PROVIDER_REFUSED"
+        name = "mail.tasks.send_receipt"
+        code = "PROVIDER_REFUSED"
         at = now() - dt.timedelta(minutes=20)
         of = {
             "task_name": name,
@@ -326,10 +326,8 @@ def picture(page: Any, name: str, scheme: str) -> None:
 def test_every_page_of_tasks_is_readable_and_keeps_to_a_strict_policy(
     look: Look, library: Task, night: None, crowded: Queue
 ) -> None:
-    tasks, of = (
-        reverse("admin:horsies_task_changelist"),
-        "?since=day&task=mail.tasks.send_receipt&code=PROVIDER_REFUSED",
-    )
+    tasks = reverse("admin:horsies_task_changelist")
+    of = "?since=day&task=mail.tasks.send_receipt&code=PROVIDER_REFUSED"
     waiting, running = (
         Task.objects.filter(**which)[0] for which in ({"parked": True}, {"status": "RUNNING"})
     )

@@ -15,12 +15,11 @@ from tests.support.factories import now
 
 __all__ = ["look", "pytestmark"]
 
-INDEX, TIDY, DIGEST = (
-    "documents.tasks.index_documents",
-    "documents.tasks.tidy",
-    "mail.tasks.send_digest",
-)
-BOARD, OLD = "report for the board", "old report"
+INDEX = "documents.tasks.index_documents"
+TIDY = "documents.tasks.tidy"
+DIGEST = "mail.tasks.send_digest"
+BOARD = "report for the board"
+OLD = "old report"
 LONG = "documents.importer.tasks.import_everything_that_the_supplier_has_sent_since_we_looked"
 # The ratio of the luminances of each block, or of its border, and of what lies behind it.
 BLOCKS = CONTRASTS.replace(

@@ -79,7 +79,8 @@ def suites(work: Path) -> Iterator[tuple[str, str, Path]]:
 
 def main() -> int:
     """Run each suite in a process of its own, on a private server unless DATABASE_URL is set; return the exit code."""
-    work, codes = Path(tempfile.mkdtemp(prefix="horsies-conformance-")), []
+    work = Path(tempfile.mkdtemp(prefix="horsies-conformance-"))
+    codes = []
     try:
         for place in ("own", "backport"):
             (work / place).mkdir()

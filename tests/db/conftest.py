@@ -96,7 +96,8 @@ def sweep(many: int = 1_000) -> None:
 
 def wait_for_waiting(watcher: psycopg.Connection[Any], waiting: psycopg.Connection[Any]) -> None:
     """Return when the session of ``waiting`` waits for a lock."""
-    query, pid = "SELECT cardinality(pg_blocking_pids(%s)) > 0", waiting.info.backend_pid
+    query = "SELECT cardinality(pg_blocking_pids(%s)) > 0"
+    pid = waiting.info.backend_pid
     wait_until(lambda: watcher.execute(query, [pid]).fetchone()[0], "a session waits for a lock")
 
 

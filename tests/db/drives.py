@@ -273,7 +273,8 @@ class Driven:
 
     def work(self, engine: Engine, *, all_: bool = False) -> None:
         """Run a pass: some tasks, or all, are settled, and others claimed. The ids may get lost before the engine advances."""
-        ends, kept = [], []
+        ends = []
+        kept = []
         for claim, place in engine.claims:
             if (all_ or not self.dice.chance(0.4)) and self.runs(engine, claim, place, all_=all_):
                 ends.append((self.outcome(claim, place), place))
@@ -385,7 +386,8 @@ class Drive(Driven):
                 dice.choice([0, 1, 2]) if spot.retries else 0,
             )
             if number < ADDED and dice.chance(0.1):
-                plan.grows, plan.wavers = self.grown(dice), dice.chance(0.5)
+                plan.grows = self.grown(dice)
+                plan.wavers = dice.chance(0.5)
             self.plans[place] = plan
         return self.plans[place]
 
@@ -403,7 +405,8 @@ class Drive(Driven):
     def grow(self, claim: Claim, place: Place) -> Iterator[None]:
         """Let a task add its nodes, one at a time."""
         path, number, index = place
-        flow, plan = inside(claim), self.plan(place)
+        flow = inside(claim)
+        plan = self.plan(place)
         made: dict[int, Node] = {}
         for spot in plan.grows:
             constant = (
@@ -655,7 +658,10 @@ class Drive(Driven):
 
     def renew(self, run: Run) -> None:
         """Note that another run takes the place of this one."""
-        run.kept, run.decided, run.skipped, run.told = {}, set(), set(), 0
+        run.kept = {}
+        run.decided = set()
+        run.skipped = set()
+        run.told = 0
         run.graph.spots = {
             number: spot for number, spot in run.graph.spots.items() if number < ADDED
         }

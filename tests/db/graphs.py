@@ -51,7 +51,8 @@ def spot_of(dice: Dice, graph: Graph, number: int, size: int, depth: int) -> Spo
         else set()
     )
     if kind < 0.15:
-        spot.kind, source = "map", dice.random()
+        spot.kind = "map"
+        source = dice.random()
         if source < 0.5 and (lists := [each for each in before if gives(graph.spots[each])]):
             spot.over = dice.choice(lists)
             upstream.add(spot.over)

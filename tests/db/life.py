@@ -92,7 +92,9 @@ class Life:
         sources, targets = TRANSITIONS[event]
         assert self.status in sources, f"{event} from {self.status}"
         assert status in targets, f"{event} to {status}"
-        self.status, self.code, self.pausing = status, code, False
+        self.status = status
+        self.code = code
+        self.pausing = False
         if status is Status.PENDING:
             self.owner = self.lease = None
 
@@ -148,7 +150,8 @@ class Life:
     def snooze(self, event: str, outcome: Outcome) -> None:
         """Wait again, without having used an attempt; one that is cancelled, or has snoozed too often, ends."""
         assert isinstance(outcome.retry, dict)
-        number, child = self.attempts_before + self.retry_count + 1, outcome.child_pid is not None
+        number = self.attempts_before + self.retry_count + 1
+        child = outcome.child_pid is not None
         code = (
             "TASK_CANCELLED"
             if self.cancelled
@@ -169,7 +172,8 @@ class Life:
         )
         self.move(event, Status.PENDING)
         self.snoozes += 1
-        self.due, self.pausing = outcome.retry["seconds"] == 0, outcome.retry["seconds"] > 0
+        self.due = outcome.retry["seconds"] == 0
+        self.pausing = outcome.retry["seconds"] > 0
 
     def check(self) -> None:
         """Hold a row's history against what is always true of it: nothing ends twice, and every attempt is counted once."""
@@ -267,7 +271,8 @@ class Model:
 
     def cancel(self, ids: Iterable[uuid.UUID], *, terminate: bool) -> None:
         for id_ in ids:
-            life, verdict = self.tasks[id_], self.verdict(id_)
+            life = self.tasks[id_]
+            verdict = self.verdict(id_)
             if verdict == "CANCELLED":
                 life.move("cancel", Status.CANCELLED, "TASK_CANCELLED")
             if verdict != "FINISHED":
@@ -300,13 +305,19 @@ class Model:
         """Retry a task by hand, and return whether this is refused."""
         life = self.tasks[id_]
         if life.status is Status.PENDING and life.pausing:
-            life.due, life.pausing = True, False
+            life.due = True
+            life.pausing = False
         elif life.status not in (Status.FAILED, Status.EXPIRED, Status.CANCELLED) or life.redacted:
             return REFUSED
         else:
             life.move("retry", Status.PENDING)
-            life.attempts_before, life.retry_count, life.snoozes = len(life.used), 0, 0
-            life.due, life.until, life.cancelled, life.terminate = True, None, False, False
+            life.attempts_before = len(life.used)
+            life.retry_count = 0
+            life.snoozes = 0
+            life.due = True
+            life.until = None
+            life.cancelled = False
+            life.terminate = False
         return None
 
     def copy(self, id_: uuid.UUID, new: uuid.UUID) -> str | uuid.UUID:

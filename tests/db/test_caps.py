@@ -94,7 +94,8 @@ def test_workers_are_woken_for_a_free_permit_that_was_not_used(
     claimer: Claimers, connect: Connect, name: str
 ) -> None:
     """For one of the cluster, if a task waits anywhere, also in a queue that others serve."""
-    worker, listener = claimer(), connect()
+    worker = claimer()
+    listener = connect()
     limit(name, max_concurrency=2)
     put(4 if name == "*" else 9)
     put(queue="mail")
@@ -120,7 +121,8 @@ def test_a_task_past_its_good_until_in_the_buffer_expires_and_strands_none_behin
 ) -> None:
     limit("default", partition_by_args=["a"], partition_max_concurrency=1)
     *_, parked = put(3, kwargs=['{"a": 1}'] * 3)
-    worker, other = claimer(), claimer()
+    worker = claimer()
+    other = claimer()
     (running,) = other.run_pass(sync=2).claims
     other.run_pass(outcomes=[done(running)])  # unparks one of two
     put(kwargs=['{"a": 2}'])
@@ -137,10 +139,12 @@ def test_a_task_past_its_good_until_in_the_buffer_expires_and_strands_none_behin
 def test_a_cap_counts_what_runs_and_the_start_gives_back_what_has_no_room(
     claimer: Claimers,
 ) -> None:
-    worker, other = claimer(), claimer()
+    worker = claimer()
+    other = claimer()
     limit("default", max_concurrency=2)
     put(8)
-    mine, others = ahead(worker, 2), ahead(other, 2)
+    mine = ahead(worker, 2)
+    others = ahead(other, 2)
     assert (len(mine), len(others)) == (2, 2)  # more than the cap, for as long as none of them runs
     assert len(other.run_pass(wanted=Wanted(sync=1, lease=LEASE)).claims) == 1
     passed = worker.run_pass(starts=mine, wanted=Wanted(sync=5, lease=LEASE))
@@ -162,7 +166,8 @@ def test_what_waits_in_a_buffer_keeps_no_permit_of_its_partition_from_another_wo
 ) -> None:
     put(5, kwargs=['{"tenant": "a"}'] * 4 + ['{"tenant": "b"}'])
     limit("default", partition_by_args=["tenant"], partition_max_concurrency=1)
-    busy, idle = claimer(), claimer()
+    busy = claimer()
+    idle = claimer()
     claims = ahead(busy, 3)
     assert len(claims) == 2, "though no row says yet that it is of the same partition"
     assert not Task.objects.filter(parked=True).exists()
@@ -212,11 +217,9 @@ def test_workers_of_different_capped_queues_do_not_wait_for_each_other_and_a_mix
 
     The snapshot of that is older than its wait for the lock, so it does not count what was claimed while it waited.
     """
-    mail, bulk, mixed = (
-        impatient(claimer(mail=1)),
-        impatient(claimer(bulk=50)),
-        claimer(mail=1, bulk=50),
-    )
+    mail = impatient(claimer(mail=1))
+    bulk = impatient(claimer(bulk=50))
+    mixed = claimer(mail=1, bulk=50)
     for name, cap in (("mail", 2), ("bulk", 3)):
         limit(name, max_concurrency=cap)
         put(4, queue=name)
@@ -239,7 +242,8 @@ def test_under_a_cap_of_the_cluster_all_passes_take_turns(
     limit("*", max_concurrency=3)
     put(5, queue="mail")
     put(5, queue="bulk")
-    mail, bulk = claimer(mail=1), claimer(bulk=50)
+    mail = claimer(mail=1)
+    bulk = claimer(bulk=50)
     limit("mail", max_concurrency=5)
     with mail.conn.transaction():
         assert (len(mail.run_pass(sync=2).claims), locks(mail)) == (2, 1)
@@ -365,7 +369,8 @@ def test_a_beat_while_the_reaper_decides_saves_the_worker(
     claimer: Claimers, connect: Connect, aside: Aside
 ) -> None:
     """Naive: a death written to another row after a join with the beats. After the wait nobody looks at the beat again."""
-    worker, reaper = silent(claimer()), connect()
+    worker = silent(claimer())
+    reaper = connect()
     with worker.conn.transaction():
         assert WorkerStore(worker.conn).beat(worker.id, [], Load(0, 0, 0.0, 0.0), THRESHOLD).alive
         deciding = aside(reap, reaper)
@@ -377,7 +382,9 @@ def test_what_a_worker_claims_while_it_is_declared_dead_is_rescued(
     claimer: Claimers, connect: Connect
 ) -> None:
     """Naive: rescue only in the tick that declares the death. The claim was not committed then, and would run for ever."""
-    worker, other, reaper = silent(claimer()), claimer(), connect()
+    worker = silent(claimer())
+    other = claimer()
+    reaper = connect()
     limit("default", max_concurrency=1)
     put(2)
     with worker.conn.transaction():

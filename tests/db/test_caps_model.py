@@ -31,7 +31,8 @@ CALM = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )  # fmt: skip
 NOW = dt.datetime.now(dt.UTC)
-SOON, PAST = NOW + dt.timedelta(hours=1), NOW - dt.timedelta(hours=1)
+SOON = NOW + dt.timedelta(hours=1)
+PAST = NOW - dt.timedelta(hours=1)
 LEASE = dt.timedelta(minutes=5)
 SERVED = ("a", "b", "c")
 ME, NEIGHBOUR, DEAD, STOPPED = (uuid.UUID(int=number) for number in range(1, 5))
@@ -390,7 +391,9 @@ def test_the_pass_takes_what_the_model_says_in_its_order_and_touches_nothing_els
     @given(WORLDS)
     def agree(wish: dict[str, Any]) -> None:
         sync, async_, buffer = wish["slots"]
-        soft, total, batch = wish["soft"], wish["total"], wish["batch"]
+        soft = wish["soft"]
+        total = wish["total"]
+        batch = wish["batch"]
         budget = Budget(sync, async_, buffer if soft else 0, total, batch or None, soft)
         wanted = Wanted(
             sync,

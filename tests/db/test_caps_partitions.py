@@ -67,7 +67,8 @@ def test_what_a_full_partition_cannot_start_is_parked_and_passed_over(claimer: C
     by("customer_id")
     worker = claimer()
     of(*"a" * 100, "b", *"a" * 4_000, "c")
-    passed, again = worker.run_pass(sync=3), 0
+    passed = worker.run_pass(sync=3)
+    again = 0
     assert customers(passed.claims) == ["a", "b"]
     while passed.again:  # it met very many, and asks to be followed by another pass
         passed, again = worker.run_pass(sync=1), again + 1
@@ -82,7 +83,9 @@ def test_what_frees_a_permit_unparks_one_and_wakes_workers(
     claimer: Claimers, connect: Connect, frees: str
 ) -> None:
     by("customer_id")
-    worker, other, listener = claimer(), claimer(), connect()
+    worker = claimer()
+    other = claimer()
+    listener = connect()
     first, second, _ = of(*"aaa")
     claims = worker.run_pass(sync=3).claims
     assert ([claim.id for claim in claims], parked()) == ([first], 2)
@@ -141,7 +144,8 @@ def test_a_sweep_unparks_as_many_as_a_raised_limit_has_room_for_and_all_when_lim
 def test_a_worker_that_joins_brings_its_share_of_a_limit_per_worker_with_the_next_net(
     claimer: Claimers,
 ) -> None:
-    alone, joining = register(claimer()), claimer()
+    alone = register(claimer())
+    joining = claimer()
     by("customer_id", most=None, partition_local_limit=1)
     of(*"aaa")
     alone.run_pass(sync=5)
@@ -154,7 +158,8 @@ def test_a_worker_that_joins_brings_its_share_of_a_limit_per_worker_with_the_nex
 
 def test_keys_of_any_length_are_kept_apart(claimer: Claimers) -> None:
     by("customer_id")
-    long, wide = "x" * 5_000, "ü" * 300
+    long = "x" * 5_000
+    wide = "ü" * 300
     of(long, long, f"{long}y", wide, f"{wide}y", wide)
     assert len(claimer().run_pass(sync=9).claims) == 4
 
@@ -164,7 +169,8 @@ def test_a_parked_task_that_expires_does_not_strand_those_behind_it(
     claimer: Claimers, frees: str
 ) -> None:
     by("customer_id")
-    worker, other = claimer(), claimer()
+    worker = claimer()
+    other = claimer()
     of("a")
     (claim,) = worker.run_pass(sync=1).claims
     of("a", "a", good_until=dt.datetime.now(dt.UTC) + dt.timedelta(hours=1))
@@ -237,7 +243,8 @@ def test_what_runs_counts_by_the_new_rule_at_once(
     """Naive: a change that waits for every row in flight, or a count that trusts the key in the row."""
     by("a")
     (one,) = send((1, 7))
-    worker, view = claimer(), connect()
+    worker = claimer()
+    view = connect()
     assert started(worker) == [one]
     with view.transaction():
         if somebody_holds_it:
@@ -271,8 +278,10 @@ def test_what_is_committed_late_delays_nobody_and_counts_by_the_new_rule(
 ) -> None:
     """Naive: the rule read under a lock that lasts as long as the sender's transaction, or a key in the row that counts."""
     by("a")
-    sender, worker = connect(), impatient(claimer())
-    late, free = uuid7(), uuid7()
+    sender = connect()
+    worker = impatient(claimer())
+    late = uuid7()
+    free = uuid7()
     with sender.transaction():
         TaskStore(sender).send(
             NewTasks("t", "default", "sync", 1, [late, free], [args(1, 7), args(1, 8)])
@@ -294,7 +303,8 @@ def test_a_task_that_is_being_parked_while_its_permit_comes_free_is_not_stranded
     """Naive: unpark without the lock. It does not see the task that the other pass has parked and not committed."""
     by("a")
     first, second = send((1, 1), (1, 2))
-    holder, parking = claimer(), claimer()
+    holder = claimer()
+    parking = claimer()
     (claim,) = holder.run_pass(sync=1).claims
     with parking.conn.transaction():
         assert started(parking) == []
@@ -311,13 +321,15 @@ def test_a_task_that_is_sent_while_a_settle_is_about_to_commit_is_not_stranded(
     """Naive: a settle that finds nothing waiting takes no lock. Another pass still counts its task, and parks what came since."""
     by("a")
     send((1, 1))
-    holder, other = claimer(), claimer()
+    holder = claimer()
+    other = claimer()
     (claim,) = holder.run_pass(sync=1).claims
     with holder.conn.transaction():
         assert started(holder, slots, outcomes=[done(claim)]) == []
         (sent,) = send((1, 2))
         looking = aside(other.run_pass, 1)
-        watcher, params = connect(), [other.conn.info.backend_pid, sent]
+        watcher = connect()
+        params = [other.conn.info.backend_pid, sent]
         query = "SELECT cardinality(pg_blocking_pids(%s)) > 0 OR (SELECT t.parked FROM horsies_tasks t WHERE t.id = %s)"
         wait_until(
             lambda: watcher.execute(query, params).fetchone()[0],

@@ -91,7 +91,8 @@ def test_tasks_of_many_queues_come_in_one_order(
     worker = of_queues(claimer(), mine)
     order = []
     for _ in range(150):
-        queue, priority = generator.choice(names), generator.choice([1, 50, 100])
+        queue = generator.choice(names)
+        priority = generator.choice([1, 50, 100])
         (id_,) = put(queue=queue, priority=priority)
         if queue in mine:
             order.append((1 + int(queue.removeprefix("queue-")) % 3, priority, id_, queue))
@@ -118,7 +119,8 @@ def test_a_task_that_is_due_later_is_announced_from_among_many_queues(claimer: C
 def test_queues_with_tasks_are_found_by_leaps_in_the_index(
     claimer: Claimers, connect: Connect
 ) -> None:
-    names, admin = queues(60), connect()
+    names = queues(60)
+    admin = connect()
     for state in ("empty", "stale", "large"):
         if state == "stale":
             for name in names[::4]:
@@ -136,7 +138,8 @@ def test_queues_with_tasks_are_found_by_leaps_in_the_index(
 
 
 GRACE = dt.timedelta(minutes=5)
-KNOWN, STRANGE = "shop.tasks.old", "shop.tasks.new"
+KNOWN = "shop.tasks.old"
+STRANGE = "shop.tasks.new"
 
 
 @pytest.fixture
@@ -444,7 +447,8 @@ def test_it_becomes_a_whole_one_after(claimer: Claimers, connect: Connect, obsta
 def test_rows_that_somebody_holds_are_left_out_without_waiting(
     claimer: Claimers, connect: Connect
 ) -> None:
-    worker, other = impatient(claimer()), connect()
+    worker = impatient(claimer())
+    other = connect()
     put(3)
     running = worker.run_pass(sync=2).claims
     with other.transaction():
@@ -480,7 +484,9 @@ def test_eight_claimers_by_both_kinds_get_each_task_once_and_leave_none(
 def test_a_limit_that_appears_is_waited_for_and_then_kept(
     claimer: Claimers, connect: Connect, aside: Aside, settling: bool
 ) -> None:
-    worker, changer, looker = claimer(), connect(), connect()
+    worker = claimer()
+    changer = connect()
+    looker = connect()
     put(2)
     outcomes = [done(claim) for claim in worker.run_pass(sync=1).claims if settling]
     short_pass(worker, "default", 0)  # its plan is made
@@ -498,7 +504,8 @@ def test_a_limit_that_appears_is_waited_for_and_then_kept(
 def test_no_limit_appears_between_what_it_settles_and_what_it_claims(
     claimer: Claimers, connect: Connect
 ) -> None:
-    worker, changer = claimer(), connect()
+    worker = claimer()
+    changer = connect()
     put()
     (claim,) = worker.run_pass(sync=1).claims
     with worker.conn.transaction():
@@ -512,7 +519,8 @@ def test_no_limit_appears_between_what_it_settles_and_what_it_claims(
 def test_finished_tasks_are_announced_only_to_those_who_wait(
     claimer: Claimers, connect: Connect
 ) -> None:
-    worker, listener = claimer(), connect()
+    worker = claimer()
+    listener = connect()
     listener.execute(f"LISTEN {worker.channel}_done".encode())
     put(420)
     outcomes = [done(claim) for claim in worker.run_pass(sync=420).claims]

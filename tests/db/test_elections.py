@@ -109,7 +109,8 @@ def test_the_two_oldest_and_the_youngest_of_a_team_are_elected(
 def test_workers_that_can_run_other_tasks_elect_their_own(
     team: Teams, other: dict[str, Any]
 ) -> None:
-    ours, others = team(2), team(2, **other)
+    ours = team(2)
+    others = team(2, **other)
     assert ours.places() == others.places() == [0, 1]
 
 
@@ -424,7 +425,8 @@ def test_a_worker_that_hears_of_such_a_run_sends_its_first_tasks(
     declared: None, connect: Connect, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
     monkeypatch.setattr(workflow_send, "CHUNK", chunk)  # nodes in one statement, or in several
-    listener, other = connect(), connect()
+    listener = connect()
+    other = connect()
     prefix = channel_prefix(listener)
     listener.execute(f"LISTEN {prefix}_new")
     with transaction.atomic():

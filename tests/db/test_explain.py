@@ -97,7 +97,8 @@ def test_a_finished_task_says_how_it_ended_and_one_that_is_unknown_or_no_id_is_a
 def test_a_running_task_says_where_and_one_of_a_worker_that_stopped_beating_when_it_is_rescued() -> (
     None
 ):
-    worker, other = serving(), serving()
+    worker = serving()
+    other = serving()
     id_ = TaskFactory(status="RUNNING", claimed_by=worker.id).id
     beats = Heartbeat.objects.filter(pk=worker.id)
     assert text(id_, "RUNNING").endswith(f" on web-1:{worker.pid}.")
@@ -105,7 +106,8 @@ def test_a_running_task_says_where_and_one_of_a_worker_that_stopped_beating_when
     assert text(id_, "RUNNING").endswith(f" on web-1:{worker.pid}, in process 77.")
     assert details(id_, "RUNNING")["child_pid"] == 77
     beats.update(sent_at=now() - dt.timedelta(seconds=5))
-    said, found = text(id_, "CLAIMED_BY_SILENT_WORKER"), details(id_, "CLAIMED_BY_SILENT_WORKER")
+    said = text(id_, "CLAIMED_BY_SILENT_WORKER")
+    found = details(id_, "CLAIMED_BY_SILENT_WORKER")
     assert re.search(
         "which runs it, was last seen at .*; the task fails with WORKER_CRASHED after ", said
     )
@@ -216,7 +218,8 @@ def test_a_full_partition_names_its_holders_whether_the_task_is_parked_yet_or_no
     running, parked = tenant("a", 2)
     claims = worker.run_pass(sync=9).claims
     assert Task.objects.get(pk=parked).parked
-    (new,), (other,) = tenant("a"), tenant("b")
+    (new,) = tenant("a")
+    (other,) = tenant("b")
     full = 'The partition {"tenant": "a"} of queue \'default\' is at its limit: 1 of 1 permits'
     for id_ in (parked, new):
         assert text(id_, "PARTITION_AT_LIMIT").startswith(full)
@@ -232,7 +235,8 @@ def test_a_full_partition_names_its_holders_whether_the_task_is_parked_yet_or_no
 
 def test_a_partition_that_is_full_in_each_worker_is_at_its_limit(claimer: Claimers) -> None:
     limit("default", partition_by_args=["tenant"], partition_local_limit=1)
-    first, second = living(claimer()), living(claimer())
+    first = living(claimer())
+    second = living(claimer())
     ids = tenant("a", 3)
     first.run_pass(sync=1)
     assert codes(ids[1]) == ["NEXT"], "the second worker can take it"
@@ -418,7 +422,8 @@ def test_it_reads_tasks_through_their_indexes_always(claimer: Claimers, connect:
         worker.run_pass(sync=2)
         id_, parked = put(2, kwargs=['{"tenant": 1}'] * 2)
         Task.objects.filter(pk=parked).update(parked=True)
-        notices, store = explained(worker), OverviewStore(worker.conn)
+        notices = explained(worker)
+        store = OverviewStore(worker.conn)
         found, _ = (store.facts(one, claimed=True, threshold=HOUR) for one in (id_, parked))
         assert found is not None
         assert state == "empty" or found["before"] == 1_001, "no more are counted"
@@ -436,8 +441,11 @@ CALM = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
 )  # fmt: skip
 QUEUES = ("mail", "bulk", "twin")
-HERE, ELSEWHERE, FAILED = "here", "elsewhere", "failed"
-KNOWN, STRANGE = "tests.nothing", "tests.strange"
+HERE = "here"
+ELSEWHERE = "elsewhere"
+FAILED = "failed"
+KNOWN = "tests.nothing"
+STRANGE = "tests.strange"
 MINUTE = dt.timedelta(minutes=1)
 GRACE = 1.5 * MINUTE  # what has been due for two minutes is taken, whoever knows it
 

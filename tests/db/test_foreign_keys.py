@@ -91,7 +91,8 @@ def test_referenced_tasks_stay_and_all_others_go(
     connect: Connect, refer: Refer, how: str, many: int
 ) -> None:
     """Fails if one row of the project keeps all tasks that finished at the same time or later."""
-    conn, notices = connect(), []
+    conn = connect()
+    notices = []
     conn.add_notice_handler(
         lambda notice: notices.append((notice.sqlstate, notice.message_primary))
     )
@@ -118,7 +119,8 @@ def test_referenced_tasks_stay_and_all_others_go(
 
 
 def test_a_task_goes_once_no_row_refers_to_it(connect: Connect, refer: Refer) -> None:
-    conn, (old,) = connect(), finished(3 * DAY)
+    conn = connect()
+    (old,) = finished(3 * DAY)
     refer("horsies_tasks", old)
     assert prune(conn) == 0
 

@@ -360,7 +360,10 @@ def test_prepared_transactions_hold_back_xmin_and_block_and_hidden_ones_by_the_l
         with psycopg.connect(urlsplit(url)._replace(path="/a").geturl(), autocommit=True) as conn:
             conn.execute("CREATE TABLE horsies_tasks (id int)")
         first.execute("CREATE DATABASE b TEMPLATE a")  # the table has the same number there
-        conn, other, looker, waiting = join("a"), join("b"), join("a"), join("a")
+        conn = join("a")
+        other = join("b")
+        looker = join("a")
+        waiting = join("a")
         lock(conn, prepare=True)
         (row,) = looker.execute(load("monitoring/xmin").encode()).fetchall()
         found = XminHolder(*row)
@@ -504,11 +507,9 @@ def test_every_audited_change_is_made_and_logged_if_its_entry_is_refused(
     Schedule.objects.filter(pk="nightly").update(
         declared_in="here", declared_at=dt.datetime.now(dt.UTC) - dt.timedelta(days=30)
     )
-    waiting, (failed, again), run = (
-        put(1)[0],
-        TaskFactory.create_batch(2, status="FAILED"),
-        Workflow("flow"),
-    )
+    waiting = put(1)[0]
+    (failed, again) = TaskFactory.create_batch(2, status="FAILED")
+    run = Workflow("flow")
     run.add(noop)
     handle = run.send()
     with refused("horsies_audit", event="INSERT"):
@@ -551,7 +552,9 @@ def test_a_pause_waits_neither_for_a_locked_audit_nor_for_another_loss(connect: 
 def test_a_lost_snapshot_is_logged_once_a_minute(
     connect: Connect, log: pytest.LogCaptureFixture, how: str
 ) -> None:
-    conn, other, worker = connect(), connect(), uuid.uuid4()
+    conn = connect()
+    other = connect()
+    worker = uuid.uuid4()
     conn.execute("SET statement_timeout = 50")
     snapshots = Snapshots(worker, 1, 0.0)
     with other.transaction(), ExitStack() as stack:

@@ -240,7 +240,8 @@ class Observers:
 
     def passes(self, good: list[uuid.UUID]) -> set[uuid.UUID]:
         """Run passes of every kind until nothing is claimed."""
-        worker, ran = self.world.worker, set()
+        worker = self.world.worker
+        ran = set()
         for news in (None, "default", None, None):
             passed = worker.run_pass(sync=5_000, async_=5_000, news=news)
             claims = passed.claims

@@ -182,7 +182,8 @@ def test_tasks_that_are_merged_in_a_circle_keep_nobody_waiting(codec: str | None
 
 def test_runs_that_continue_one_another_in_a_circle_keep_nobody_waiting() -> None:
     """Fails if: the search for the last of them goes round for ever."""
-    first, second = runs.sent(), runs.sent()
+    first = runs.sent()
+    second = runs.sent()
     for one, other in ((first, second), (second, first)):
         sql(
             "UPDATE horsies_workflows SET status = 'COMPLETED', finished_at = now(), continued_as = %s WHERE id = %s",
@@ -199,7 +200,8 @@ def test_runs_that_continue_one_another_in_a_circle_keep_nobody_waiting() -> Non
 
 def test_runs_inside_one_another_are_cancelled_and_retried_once() -> None:
     """Fails if: who changes the runs inside a run goes round for ever."""
-    first, second = runs.sent(), runs.sent()
+    first = runs.sent()
+    second = runs.sent()
     for one, other in ((first, second), (second, first)):
         sql(
             "UPDATE horsies_workflows SET parent_id = %s WHERE id = %s",
@@ -219,7 +221,8 @@ def test_runs_inside_one_another_are_cancelled_and_retried_once() -> None:
 
 def test_the_retry_of_a_failed_run_inside_itself_ends() -> None:
     """Fails if: the search for open runs inside it goes round for ever."""
-    first, second = runs.sent(), runs.sent()
+    first = runs.sent()
+    second = runs.sent()
     for one, other in ((first, second), (second, first)):
         sql(
             "UPDATE horsies_workflows SET status = 'FAILED', parent_id = %s WHERE id = %s",
@@ -260,7 +263,8 @@ def test_a_task_sent_in_the_far_future_stops_no_key(claimer: Claimers) -> None:
     (odd,) = put()
     change(odd, sent_at=sql("SELECT now() + interval '99 years'")[0][0])
 
-    first, second = put(), put()
+    first = put()
+    second = put()
     sent = Task.objects.in_bulk([*first, *second, odd])
     assert sent[first[0]].sent_at < sent[second[0]].sent_at < sent[odd].sent_at
     worker = claimer()
@@ -359,10 +363,8 @@ def test_a_pause_beyond_all_bounds_is_brought_within_ours(claimer: Claimers, mos
 @pytest.fixture
 def rescue(connect: Connect) -> Callable[[], None]:
     """Give a function that is one round of a reaper."""
-    reaper, conn = (
-        Reaper(Recovery(), None, ["default"], uuid.uuid4(), may_judge=lambda seconds: False),
-        connect(),
-    )
+    reaper = Reaper(Recovery(), None, ["default"], uuid.uuid4(), may_judge=lambda seconds: False)
+    conn = connect()
     return lambda: reaper.rescue(conn)
 
 
@@ -374,7 +376,8 @@ def orphan(**columns: Any) -> Task:
 
 def test_a_row_that_cannot_be_rescued_fails_alone(rescue: Callable[[], None]) -> None:
     limit("default", partition_by_task=True, partition_policy="stop")
-    attempted, worker = orphan(), uuid.uuid4()
+    attempted = orphan()
+    worker = uuid.uuid4()
     TaskAttemptFactory(task_id=attempted.pk)
     together = orphan(claimed_by=attempted.claimed_by)
     others = [
@@ -479,7 +482,8 @@ def test_lookups_work_as_on_any_field_of_json(lookup: dict[str, Any]) -> None:
 
 def test_queries_can_name_the_columns_wherever_a_field_of_json_can_stand() -> None:
     put(2, kwargs=['{"b": 2, "a": 1}', '{"a": 1, "b": 2}'])
-    rows, calls = Task.objects.all(), [{"b": 2, "a": 1}, {"a": 1, "b": 2}]
+    rows = Task.objects.all()
+    calls = [{"b": 2, "a": 1}, {"a": 1, "b": 2}]
     assert list(rows.values_list("kwargs__a", "kwargs__b").distinct()) == [(1, 2)]
     assert [task.kwargs for task in rows.order_by("kwargs", "id").distinct()] == calls
     assert list(rows.annotate(given=F("kwargs")).values_list("given", flat=True)) == calls

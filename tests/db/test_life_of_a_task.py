@@ -46,12 +46,12 @@ PROFILE = settings(
     suppress_health_check=list(HealthCheck),
 )  # fmt: skip
 
-SEATS, PICKS, FLAGS = st.sampled_from([0, 0, 1, 2]), st.integers(0, 30), st.booleans()
+SEATS = st.sampled_from([0, 0, 1, 2])
+PICKS = st.integers(0, 30)
+FLAGS = st.booleans()
 GOING = (Status.PENDING, Status.CLAIMED, Status.RUNNING)
-ANY_END, WRITES = (
-    st.sampled_from([*ENDS]),
-    st.sampled_from(["settle", "settle shortly", "release", "start", "renew"]),
-)
+ANY_END = st.sampled_from([*ENDS])
+WRITES = st.sampled_from(["settle", "settle shortly", "release", "start", "renew"])
 SOME_ENDS = st.lists(st.sampled_from([*ENDS, *["completed"] * 5]), min_size=3, max_size=3)
 FAILURES = st.sampled_from(
     ["crashed", "listed", "asks", "asks for now", *["asks for later"] * 2, "not listed"]
@@ -230,7 +230,8 @@ class LifeOfATask(RuleBasedStateMachine):
             return
         self.lives.move(moment, life.id)
         if moment == "due" and life.status is Status.PENDING:
-            life.due, life.pausing = True, False
+            life.due = True
+            life.pausing = False
         elif moment == "late":
             life.until = -1
         elif moment == "lapsed":
@@ -512,7 +513,8 @@ class LifeOfATask(RuleBasedStateMachine):
         self.lives.somebody.execute("COMMIT" if commit else "ROLLBACK")
         for effect in (self.open or []) if commit else []:
             effect()
-        self.model.locked, self.open = set(), None
+        self.model.locked = set()
+        self.open = None
 
     # what holds after each step
 
@@ -540,10 +542,12 @@ class LifeOfATask(RuleBasedStateMachine):
             self.fall_silent(place)
         self.reap(judge=True)
         self.replace(0)
-        at, store = self.lives.seats[0], QueueStore(self.lives.looker)
+        at = self.lives.seats[0]
+        store = QueueStore(self.lives.looker)
         for life in self.model.free(Status.PENDING):
             self.lives.move("due", life.id)
-            life.due, life.pausing = True, False
+            life.due = True
+            life.pausing = False
         while self.model.free(Status.PENDING, Status.RUNNING):
             before = len(finals(self.model))
             store.request_sweep()

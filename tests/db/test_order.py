@@ -87,7 +87,8 @@ def test_what_is_sent_after_the_failure_is_not_cancelled_though_what_was_sent_be
     claimer: Claimers, connect: Connect
 ) -> None:
     ordered("cancel")
-    worker, other = claimer(), connect()
+    worker = claimer()
+    other = connect()
     _bad, held = of(*"aa")
     (one,) = claim(worker)
     with other.transaction():
@@ -103,7 +104,8 @@ def test_what_was_sent_before_the_failed_task_and_became_visible_after_its_start
     claimer: Claimers, connect: Connect
 ) -> None:
     ordered("cancel")
-    worker, sender = claimer(), connect()
+    worker = claimer()
+    sender = connect()
     with sender.transaction():
         early = insert(sender, '{"customer_id": "a"}')
         (later,) = of("a")
@@ -179,7 +181,8 @@ def test_a_queue_that_becomes_ordered_starts_none_before_all_have_a_place(
 ) -> None:
     """Naive: what is sent after the change stands before older rows that no pass has met yet."""
     limit("default")
-    worker, other = claimer(), connect()
+    worker = claimer()
+    other = connect()
     first, second = of(*"aa")
     ordered()
     (third,) = of("a")
@@ -242,7 +245,8 @@ def test_a_head_that_another_session_has_locked_parks_nothing_behind_it(
 ) -> None:
     """Naive: a pass parks the second one while the first is being cancelled; nobody unparks it for half a minute."""
     ordered()
-    worker, other = claimer(), connect()
+    worker = claimer()
+    other = connect()
     (first,) = of("a", max_retries=1)
     (one,) = claim(worker)
     assert end(worker, failed(one, retry=1_800)) == []
@@ -262,7 +266,8 @@ def test_a_run_that_is_paused_or_retried_lets_the_next_task_of_its_key_start(
     worker = claimer()
     flow = Workflow("booking", on_error="fail")
     flow.add(flows.number, 1)
-    paused, failing = flow.send(), flow.send()
+    paused = flow.send()
+    failing = flow.send()
     (later,) = put(kwargs=['{"n": 1}'])
     (first,) = claim(worker)
     worker.run_pass(releases=[first])
@@ -318,7 +323,8 @@ def test_what_is_sent_while_one_runs_is_one_run_after_the_last_commit(
 ) -> None:
     """Naive: a send finds the one that runs and is left out, or waits for another sender's transaction."""
     coalescing()
-    worker, sender = claimer(), connect()
+    worker = claimer()
+    sender = connect()
     equal()
     (one,) = claim(worker)
     with sender.transaction():
@@ -464,7 +470,8 @@ def test_what_is_not_due_is_late_or_is_a_node_is_not_merged(claimer: Claimers) -
     (late,) = equal(good_until=now() + dt.timedelta(hours=1))
     (future,) = equal(delay=dt.timedelta(hours=1))
     (due,) = equal()
-    ago, run = now() - dt.timedelta(minutes=1), uuid.uuid4()
+    ago = now() - dt.timedelta(minutes=1)
+    run = uuid.uuid4()
     Task.objects.filter(pk=due).update(sent_at=ago, enqueued_at=ago)
     Task.objects.filter(pk=late).update(good_until=now())
     (node,) = equal()
@@ -520,7 +527,8 @@ def test_rows_that_another_session_has_locked_are_left_for_the_next_run(
     claimer: Claimers, connect: Connect
 ) -> None:
     coalescing()
-    worker, other = claimer(), connect()
+    worker = claimer()
+    other = connect()
     ids = equal(3)
     with other.transaction():
         other.execute("SELECT FROM horsies_tasks WHERE id = %s FOR UPDATE", [ids[2]])
@@ -535,7 +543,8 @@ def test_who_waits_for_a_merged_task_hears_of_the_run_that_answers_it(
 ) -> None:
     """Naive: only the task that ran is named, and the others are found by the next poll."""
     coalescing()
-    worker, listener = claimer(), connect()
+    worker = claimer()
+    listener = connect()
     ids = equal(3)
     WaiterStore(worker.conn).register(uuid.uuid4(), dt.timedelta(minutes=1))
     listener.execute(f'LISTEN "{worker.channel}_done"')
@@ -605,9 +614,11 @@ class World:
         return sorted(there, key=lambda life: (not life.begun, life.at, life.id))
 
     def send(self) -> None:
-        key, lane = self.random.choice(KEYS), self.random.choice(["sync", "async"])
+        key = self.random.choice(KEYS)
+        lane = self.random.choice(["sync", "async"])
         back = dt.timedelta(seconds=self.random.choice([0, 0, 600]))  # a clock that was set back
-        id_, kwargs = uuid.UUID(int=self.random.getrandbits(128)), json.dumps({"customer_id": key})
+        id_ = uuid.UUID(int=self.random.getrandbits(128))
+        kwargs = json.dumps({"customer_id": key})
         if self.random.random() < 0.2:  # by a client that knows no rule
             id_ = insert(connection.cursor(), kwargs, lane)
             Task.objects.filter(pk=id_).update(max_retries=2)
@@ -619,7 +630,8 @@ class World:
 
     def settle(self) -> dict[str, Any]:
         """Return what the next pass has to write about some that run, and tell the model."""
-        outcomes, releases = [], []
+        outcomes = []
+        releases = []
         for life in [
             one
             for one in self.lives.values()
@@ -629,7 +641,8 @@ class World:
             how = self.random.choice(["done", "done", "failed", "retry", "retry now", "release"])
             life.status = {"done": "COMPLETED", "failed": "FAILED"}.get(how, "PENDING")
             if how.startswith("retry") and Task.objects.get(pk=life.id).retry_count >= 2:
-                how, life.status = "failed", "FAILED"
+                how = "failed"
+                life.status = "FAILED"
             life.due = how != "retry"
             if how == "release":
                 releases.append(one)
@@ -707,10 +720,12 @@ class World:
             head = next((life for life in due if life.id in claimed), due[0]) if due else head
         if head.stops or not head.due or head.lane not in lanes:
             return set()
-        head.status, head.begun = "RUNNING", True
+        head.status = "RUNNING"
+        head.begun = True
         for other in order if self.policy == "coalesce" else ():
             if other is not head and other.due:
-                other.status, other.into = "CANCELLED", head.id
+                other.status = "CANCELLED"
+                other.into = head.id
         return {head.id}
 
     def cancel(self) -> None:
@@ -725,16 +740,16 @@ class World:
             if life.stops == "cancel":
                 self.cancel_others(life)
             operations.retry(life.id)
-            life.status, life.stops, life.due = "PENDING", "", True
+            life.status = "PENDING"
+            life.stops = ""
+            life.due = True
 
     def skip(self) -> None:
         key = self.random.choice(KEYS)
         if self.policy != "coalesce":
             stopped = next((life for life in self.order(key)[:1] if life.stops == "stop"), None)
-            arguments, why = (
-                json.dumps({"customer_id": key}),
-                {"actor": "me", "reason": "broken data"},
-            )
+            arguments = json.dumps({"customer_id": key})
+            why = {"actor": "me", "reason": "broken data"}
             found = QueueStore(connection).skip(None, "default", arguments, task=None, **why)
             assert found.id == (stopped and stopped.id)
             if stopped:

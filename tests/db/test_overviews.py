@@ -118,7 +118,8 @@ def test_pending_are_the_tasks_that_are_due_in_every_lane_and_priority_parked_or
     put(4, priority=5, delay=dt.timedelta(hours=1))
     TaskFactory(queue_name="default", parked=True, partition_key="{}")
     put(10_001, queue="mail")
-    shown, mail = overview("default"), overview("mail")
+    shown = overview("default")
+    mail = overview("mail")
     assert (shown.pending, shown.pending_more) == (6, False)
     assert (mail.pending, mail.pending_more) == (10_000, True)
     store = OverviewStore(connection)
@@ -186,7 +187,9 @@ def test_a_slot_names_its_task_worker_child_partition_and_whether_it_lives_the_o
 ) -> None:
     limit("default", partition_by_args=["tenant"])
     ids = tenant("a", 4)
-    worker, dead, gone = claimer(), claimer(), claimer()
+    worker = claimer()
+    dead = claimer()
+    gone = claimer()
     for one in (worker, worker, dead, gone):
         one.run_pass(sync=1)
     serving(id=worker.id, hostname="web-7")
@@ -218,7 +221,8 @@ def test_stopped_keys_are_listed_by_the_failed_task_the_longest_stopped_first_an
     None
 ):
     limit("default", partition_by_args=["tenant"], partition_policy="stop")
-    late, early = stopping("b", 1), stopping("a", 9)
+    late = stopping("b", 1)
+    early = stopping("a", 9)
     stopping("c", 5, order_stop="cancel")
     stopping("d", 5, order_stop=None)
     stopping("e", 5, queue_name="mail")
@@ -251,7 +255,8 @@ def test_all_keys_are_listed_with_the_task_that_comes_first_whatever_it_does(
 ) -> None:
     limit("default", partition_by_args=["tenant"], partition_policy="stop")
     assert OverviewStore(connection).keys("default", 10, stopped=False) == []
-    (running, _), (waiting,) = tenant("a", 2), tenant("c")
+    (running, _) = tenant("a", 2)
+    (waiting,) = tenant("c")
     failed = stopping("b", 1)
     claimer().run_pass(sync=1)
     found = OverviewStore(connection).keys("default", 10, stopped=False)
@@ -299,7 +304,8 @@ def test_tasks_are_read_through_their_indexes_however_many_there_are(
     ):  # an empty one may be read
         claimer().run_pass(sync=50, async_=50)
         reader = claimer()
-        notices, store = explained(reader), OverviewStore(reader.conn)
+        notices = explained(reader)
+        store = OverviewStore(reader.conn)
         store.queues(None, claimed=True)
         for queue in ("default", "*"):
             store.permits(queue, 100)
@@ -320,7 +326,8 @@ def test_tasks_due_in_the_future_cost_the_count_one_probe_each_time(connect: Con
     assert blocks(conn, query, asked) < 200
 
 
-MINUTE, HOUR = dt.timedelta(minutes=1), dt.timedelta(hours=1)
+MINUTE = dt.timedelta(minutes=1)
+HOUR = dt.timedelta(hours=1)
 INTO = "INSERT INTO horsies_history (width, at, queue, task, result, n, seconds, buckets)"
 SPANS = [
     (HOUR, 60, MINUTE, 1),
@@ -363,7 +370,8 @@ def test_steps_hold_what_was_counted_in_them(
     connect: Connect, span: dt.timedelta, points: int, width: dt.timedelta, each: int
 ) -> None:
     """Naive: the last step has only what was counted since the last whole step, or the first also what is older."""
-    conn, chance = connect(), random.Random(7)
+    conn = connect()
+    chance = random.Random(7)
     wait_until(lambda: now(conn).second < 40, "the minute is that of all rows")
     expected: dict[str, dict[int, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
     groups: Counter[tuple[str, str]] = Counter()
@@ -374,7 +382,8 @@ def test_steps_hold_what_was_counted_in_them(
         for result in RESULTS
     ]
     for ago, queue, result in chance.sample(keys, 300):
-        n, place = chance.randrange(1, 9), points - 1 - ago // each
+        n = chance.randrange(1, 9)
+        place = points - 1 - ago // each
         counted(
             conn,
             width,
@@ -390,11 +399,13 @@ def test_steps_hold_what_was_counted_in_them(
         if place >= 0:
             expected[queue][place][result] += n
             groups["shop.pay", result] += n * (result not in NO_FAILURE)
-    found, failed = series(conn, span, points), HistoryStore(conn).failures(span, 9)
+    found = series(conn, span, points)
+    failed = HistoryStore(conn).failures(span, 9)
     for queue, steps in expected.items():
         assert len(found[queue]) == points
         for place in range(points):
-            counts, step = steps[place], found[queue][place]
+            counts = steps[place]
+            step = found[queue][place]
             assert step.completed == counts[COMPLETED] + counts[RETURNED]
             assert step.failed == counts["OH_NO"] + counts["TASK_TIMEOUT"]
             assert sum(step.waits) == counts[CLAIMED]

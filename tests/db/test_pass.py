@@ -142,7 +142,8 @@ def test_a_claim_starts_a_task_and_a_settle_writes_result_and_attempt(claimer: C
     (claim,) = worker.run_pass(sync=1).claims
     task = Task.objects.get(pk=id_)
     assert task.claimed_at is not None
-    sent_at, due_in = task.sent_at.timestamp(), (task.enqueued_at - task.claimed_at).total_seconds()
+    sent_at = task.sent_at.timestamp()
+    due_in = (task.enqueued_at - task.claimed_at).total_seconds()
     assert claim == Claim(
         id_,
         1,
@@ -155,7 +156,8 @@ def test_a_claim_starts_a_task_and_a_settle_writes_result_and_attempt(claimer: C
     )
     assert task.claimed_at == task.started_at is not None
     assert worker.run_pass(outcomes=[done(claim)]).landed == {id_}
-    task, attempt = Task.objects.get(pk=id_), TaskAttempt.objects.get(task_id=id_)
+    task = Task.objects.get(pk=id_)
+    attempt = TaskAttempt.objects.get(task_id=id_)
     assert (task.status, task.result, task.error_code) == ("COMPLETED", {"ok": 1}, None)
     assert (attempt.attempt, attempt.outcome, attempt.claim_generation) == (1, "COMPLETED", 1)
     assert (attempt.worker_id, attempt.child_pid) == (worker.id, 42)
@@ -183,7 +185,8 @@ def test_a_failure_of_an_older_claim_puts_nothing_back_that_the_newest_one_compl
     Task.objects.filter(pk=first.id).update(claim_generation=2)
     TaskAttemptFactory(task_id=first.id, attempt=1, claim_generation=1)
     failed = {"error_code": "OH_NO", "error_message": "it broke"}
-    older, newest = done(first, "FAILED", **failed), done(first._replace(generation=2))
+    older = done(first, "FAILED", **failed)
+    newest = done(first._replace(generation=2))
     worker.run_pass(outcomes=[older, newest, done(second, "FAILED", **failed)])
     assert dict(Task.objects.values_list("id", "status")) == {
         first.id: "COMPLETED",
@@ -240,7 +243,8 @@ def test_a_cancel_amid_a_claim_waits_and_finds_a_task_running(
     worker: Claimer, connect: Connect, aside: Aside
 ) -> None:
     (id_,) = put()
-    other, watcher = connect(), connect()
+    other = connect()
+    watcher = connect()
     with worker.conn.transaction():
         (claim,) = worker.run_pass(sync=1).claims
         cancel = aside(TaskStore(other).cancel, [id_], worker.channel, terminate=False)
@@ -254,7 +258,9 @@ def test_a_cancel_that_waits_ends_the_task_after_it_got_the_row_and_not_when_it_
     connect: Connect, aside: Aside, worker: Claimer
 ) -> None:
     (id_,) = put()
-    somebody, other, watcher = connect(), connect(), connect()
+    somebody = connect()
+    other = connect()
+    watcher = connect()
     with somebody.transaction():
         somebody.execute("SELECT FROM horsies_tasks WHERE id = %s FOR NO KEY UPDATE", [id_])
         cancel = aside(TaskStore(other).cancel, [id_], worker.channel, terminate=False)
@@ -322,7 +328,8 @@ class Noted:
 
     def taken(self) -> list[str]:
         """Return how the transactions since the last call committed."""
-        found, self.commits[:] = [*self.commits], []
+        found = [*self.commits]
+        self.commits[:] = []
         return found
 
     def run_pass(self, sync: int = 0, durable: bool = False, **owed: Any) -> Any:
@@ -539,7 +546,9 @@ def test_a_failure_whose_row_is_let_go_between_decision_and_write_keeps_its_retr
     """Naive: it is not decided, because its row is locked, and then written as the last failure, because it is not any more."""
     put(max_retries=2, options=options_text(POLICY, None))
     (claim,) = worker.run_pass(sync=1).claims
-    holds_row, holds_attempts, watcher = connect(), connect(), connect()
+    holds_row = connect()
+    holds_attempts = connect()
+    watcher = connect()
     holds_attempts.execute("BEGIN")
     holds_attempts.execute(
         "LOCK TABLE horsies_task_attempts IN SHARE MODE"

@@ -183,7 +183,8 @@ def test_each_failed_attempt_keeps_its_traceback_and_a_copy_its_form(plain_tasks
     assert (
         machine("show", handle.task_id, "--payload")["attempts"][0]["traceback"] == first.traceback
     )
-    copy, old = uuid7(), row(handle.task_id)
+    copy = uuid7()
+    old = row(handle.task_id)
     assert TaskStore(connection).copy(old.pk, copy).copied
     assert (row(copy).codec, row(copy).kwargs, row(copy).options) == (
         old.codec,
@@ -273,7 +274,9 @@ def stored(name: str) -> list[dict[str, Any]]:
 
 def test_results_become_arguments_of_a_plain_node_by_name(plain_tasks: Plain) -> None:
     """Naive: a promoted node has its arguments in the form of a typed task, which the plain function cannot be called with."""
-    double, inner, flow = plain_tasks["double"], Workflow("inner"), Workflow("plain")
+    double = plain_tasks["double"]
+    inner = Workflow("inner")
+    flow = Workflow("plain")
     inner.returns(inner.add(double.name, inner.input("n")))
     one = flow.add(DjangoTask(double), 3, name="one")
     two = flow.add(double.name, one, name="two")
@@ -369,7 +372,8 @@ def test_the_check_of_workflows_knows_plain_signatures(
 ) -> None:
     """Naive: *args and **kwargs are taken for parameters, or the arguments are compared with types."""
     flow = Workflow("waiting")
-    first, name = flow.add(flows.number, 1), plain_tasks["greet"].name
+    first = flow.add(flows.number, 1)
+    name = plain_tasks["greet"].name
     flow.add(plain_tasks["note"].name, after=first, anything=1)
     flow.add(name, "Ann", after=first)
     flow.send()

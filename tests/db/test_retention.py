@@ -72,7 +72,8 @@ def finished(age: dt.timedelta = 2 * DAY, count: int = 1, **columns: Any) -> lis
 
 def prune(conn: Any, kept: Kept | OwnRetention = EVERYTHING, many: int = 50) -> int:
     """Prune tasks until there is no more to do, and return how many went."""
-    store, count = RetentionStore(conn), 0
+    store = RetentionStore(conn)
+    count = 0
     while True:
         pruned = store.prune_tasks(kept, many)
         assert pruned.tasks <= many
@@ -89,7 +90,8 @@ def test_finished_tasks_that_are_old_enough_go_with_their_attempts_and_all_other
     connect: Connect,
 ) -> None:
     old = [id_ for status in FINISHED for id_ in finished(status=status)]
-    young, ago = finished(DAY - HOUR), now() - 9 * DAY
+    young = finished(DAY - HOUR)
+    ago = now() - 9 * DAY
     unfinished = [
         TaskFactory(status=status, sent_at=ago).pk for status in ("PENDING", "CLAIMED", "RUNNING")
     ]
@@ -133,7 +135,8 @@ def entries(conn: psycopg.Connection[Any], kept: Kept, many: int = 500) -> int:
 
 
 def test_tasks_that_are_kept_for_ever_are_met_once_and_never_again(connect: Connect) -> None:
-    conn, kept = connect(), Kept(("payments",), others=True, age=DAY)
+    conn = connect()
+    kept = Kept(("payments",), others=True, age=DAY)
     for batch in range(20):
         finished(9 * DAY - batch * HOUR, 100, queue_name="payments")
     finished(3 * DAY, 5)
@@ -176,9 +179,11 @@ def test_rounds_of_any_age_go_on_where_the_last_one_ended_and_begin_anew_after_a
 def test_what_is_locked_is_not_waited_for_and_goes_later_if_it_is_finished_still(
     connect: Connect, many: int
 ) -> None:
-    conn, other = connect(), connect()
+    conn = connect()
+    other = connect()
     finished(9 * DAY)
-    (held,), (again,) = finished(8 * DAY), finished(8 * DAY)
+    (held,) = finished(8 * DAY)
+    (again,) = finished(8 * DAY)
     finished(7 * DAY, 3)
     conn.execute("SET lock_timeout = '1ms'")
     with other.transaction():
@@ -193,7 +198,8 @@ def test_what_is_locked_is_not_waited_for_and_goes_later_if_it_is_finished_still
 
 
 def test_one_prunes_at_a_time_and_the_others_leave_it_to_that_one(connect: Connect) -> None:
-    conn, other = connect(), connect()
+    conn = connect()
+    other = connect()
     finished(count=3)
     with other.transaction():
         assert RetentionStore(other).prune_tasks(EVERYTHING, 1).tasks == 1
@@ -297,7 +303,8 @@ def test_completed_tasks_with_a_retention_of_their_own_go_by_it_and_all_others_s
     connect: Connect,
 ) -> None:
     """Naive: the options are looked at in the ordinary round, so nothing goes earlier than that."""
-    conn, minute = connect(), dt.timedelta(minutes=1)
+    conn = connect()
+    minute = dt.timedelta(minutes=1)
     old = [keeping(False, 2 * minute), keeping(3_600_000, 2 * HOUR)]
     stay = [
         keeping(False, minute / 4),
@@ -331,7 +338,8 @@ def test_completed_tasks_with_a_retention_of_their_own_go_by_it_and_all_others_s
     ],
 )
 def test_a_duration_is_rounded_up_to_a_step(connect: Connect, keep: int, step: int) -> None:
-    conn, due = connect(), OwnRetention(step)
+    conn = connect()
+    due = OwnRetention(step)
     old = keeping(keep, due.age + HOUR)
     young = keeping(keep, due.age - dt.timedelta(seconds=30))
 
@@ -374,7 +382,8 @@ WEEK = 7 * 86_400_000
 def test_options_of_any_kind_stop_no_round_and_only_what_outlives_its_queue_stays(
     connect: Connect, keep: Any
 ) -> None:
-    id_, conn = keeping(keep, 2 * DAY), connect()
+    id_ = keeping(keep, 2 * DAY)
+    conn = connect()
     keeping(keep, 2 * DAY, status="FAILED")
     if keep not in (False, 3_600_000):
         for kept in (OwnRetention(False), OwnRetention(60_000), OwnRetention(WEEK)):
@@ -395,7 +404,9 @@ def test_what_was_taken_is_locked_or_has_not_finished_is_left_without_waiting(
     connect: Connect, claimer: Any
 ) -> None:
     """Naive: the ids are passed to the cancel of single tasks, which asks running ones to stop."""
-    conn, other, worker = connect(), connect(), claimer()
+    conn = connect()
+    other = connect()
+    worker = claimer()
     conn.execute("SET lock_timeout = '1s'")
     put(4)
     done = [TaskFactory(status=status).pk for status in FINISHED]
@@ -430,7 +441,8 @@ def test_a_batch_is_deleted_by_ids_also_when_planned_as_if_none_had_finished(
     claimer: Any, connect: Connect
 ) -> None:
     """Naive: the index of finished tasks looks empty, so each batch reads all finished tasks there are."""
-    worker, admin = claimer(), connect()
+    worker = claimer()
+    admin = connect()
     admin.execute("ALTER TABLE horsies_tasks SET (autovacuum_enabled = off)")
     put(100)
     admin.execute("VACUUM ANALYZE horsies_tasks")
@@ -600,7 +612,8 @@ def everything() -> str:
 def test_no_table_knows_any_more_what_a_redacted_task_was_about_and_the_audit_who_did_it_and_why(
     status: str,
 ) -> None:
-    task, other = told(status=status), uuid.uuid4()
+    task = told(status=status)
+    other = uuid.uuid4()
     step(other)
     before = everything()
     assert SECRET in before
@@ -609,7 +622,8 @@ def test_no_table_knows_any_more_what_a_redacted_task_was_about_and_the_audit_wh
         transaction.set_rollback(True)
     assert everything() == before, "it belongs to the transaction around it"
     assert redact(task.pk, **WHY) is True
-    after, rows = Task.objects.get(pk=task.pk), everything()
+    after = Task.objects.get(pk=task.pk)
+    rows = everything()
     assert SECRET not in rows
     assert after.redacted_at is not None
     for name in (
@@ -636,10 +650,8 @@ def test_no_table_knows_any_more_what_a_redacted_task_was_about_and_the_audit_wh
 def test_a_redacted_value_is_an_error_that_says_so_and_a_redacted_error_keeps_its_code_and_nothing_else() -> (
     None
 ):
-    task, failed = (
-        told(status="COMPLETED", task_name="tests.apps.project.tasks.add"),
-        told(status="FAILED"),
-    )
+    task = told(status="COMPLETED", task_name="tests.apps.project.tasks.add")
+    failed = told(status="FAILED")
     redact(task.pk, **WHY)
     redact(failed.pk, **WHY)
     for handle, code in (
@@ -670,7 +682,8 @@ def test_a_partition_by_task_alone_says_nothing_about_people_and_stays() -> None
 
 def test_the_command_redacts_and_names_what_stands_in_the_way() -> None:
     run, _, refusal = command("horsies_task")
-    task, waits = told(status="COMPLETED"), told(result=None)
+    task = told(status="COMPLETED")
+    waits = told(result=None)
     assert run("redact", task.pk, "--reason=request 17") == f"Task {task.pk} is redacted.\n"
     assert (
         run("redact", task.pk, "--reason=request 17")

@@ -81,12 +81,14 @@ def test_a_pass_reads_no_more_entries_the_more_tasks_have_passed_under_an_old_tr
     sighted: Sights, claimer: Claimers, connect: Connect, cap: int | None
 ) -> None:
     limit("default", max_concurrency=cap)
-    worker, blind = sighted(), claimer()
+    worker = sighted()
+    blind = claimer()
     for _ in range(50):
         put(100, delay=EARLIER)
     with pinned(connect()):
         assert len(blind.run_pass(sync=2).claims) == 2  # they run all the time
-        early, late = drain(worker, 1_000), drain(worker, 3_000)
+        early = drain(worker, 1_000)
+        late = drain(worker, 3_000)
         assert entries(blind, "horsies_tasks_claim", sync=1) > 4_000  # what is dead is still there
         if cap:
             assert entries(blind, "horsies_tasks_holding", sync=1) > 4_000
@@ -148,8 +150,12 @@ class Hours:
     def __init__(
         self, seed: int, worker: Sighted, others: list[Claimer], sender: Session, somebody: Session
     ) -> None:
-        self.pick, self.partitioned = random.Random(seed), seed % 2 == 1
-        self.worker, self.others, self.sender, self.somebody = worker, others, sender, somebody
+        self.pick = random.Random(seed)
+        self.partitioned = seed % 2 == 1
+        self.worker = worker
+        self.others = others
+        self.sender = sender
+        self.somebody = somebody
         self.ahead: list[Claim] = []
 
     def send(self) -> None:
@@ -158,10 +164,8 @@ class Hours:
             ({}, {"delay": EARLIER}, {"due_at": aware(hours=-1)})
         )
         kwargs = [f'{{"tenant": {self.pick.randrange(3)}}}'] * count
-        lane, priority = (
-            self.pick.choice(("sync", "sync", "async")),
-            self.pick.choice((1, 100, 100, 200)),
-        )
+        lane = self.pick.choice(("sync", "sync", "async"))
+        priority = self.pick.choice((1, 100, 100, 200))
         put(count, kwargs=kwargs, lane=lane, priority=priority, max_retries=9, **due)
 
     def send_late(self) -> None:
@@ -251,7 +255,8 @@ def test_a_task_that_nobody_was_told_of_is_found_by_the_look_after_its_send(
     sighted: Sights, connect: Connect
 ) -> None:
     """Naive: a cursor at the time of the pass lies behind a quiet send that was committing meanwhile, until the next poll."""
-    worker, sender = sighted(), connect()
+    worker = sighted()
+    sender = connect()
     put()
     claims = worker.run_pass(sync=10).claims
     with send_quietly(sender) as quiet:
@@ -263,7 +268,9 @@ def test_a_task_sent_while_a_pass_waits_for_the_locks_of_caps_is_found_by_the_ne
     sighted: Sights, connect: Connect, aside: Aside
 ) -> None:
     """Naive: cursors of queues in which nothing waited are dated after the locks, and lie behind a quiet send."""
-    worker, other, sender = sighted(mail=10, bulk=20), connect(), connect()
+    worker = sighted(mail=10, bulk=20)
+    other = connect()
+    sender = connect()
     for name in ("mail", "bulk"):
         limit(name, max_concurrency=5)
         put(queue=name)
@@ -302,8 +309,11 @@ def test_a_task_of_a_priority_never_met_is_found_whenever_it_was_due(
 def test_a_claim_whose_lease_ended_is_claimed_in_its_place_and_no_other_worker_wakes_for_it(
     sighted: Sights,
 ) -> None:
-    (id_,), (after,) = put(), put()
-    gone, worker, other = sighted(), sighted(), sighted()
+    (id_,) = put()
+    (after,) = put()
+    gone = sighted()
+    worker = sighted()
+    other = sighted()
     gone.run_pass(wanted=Wanted(prefetch=1, lease=LEASE))
     assert claimed(other, 1) == [after]
     for one in (worker, other):

@@ -321,7 +321,8 @@ def test_a_receiver_finds_the_new_connection_under_its_alias_and_nobody_finds_it
     None
 ):
     connection.ensure_connection()
-    before, found = connection.connection, []
+    before = connection.connection
+    found = []
 
     def choose_schema(connection: Any, **kwargs: Any) -> None:
         connections["default"].cursor().execute("SET search_path = %s, public", ["horsies_test"])
@@ -381,7 +382,8 @@ def test_a_password_that_the_server_refuses_or_the_backend_does_not_get_is_a_dat
     def no_token(self: Any, parameters: Any) -> Any:
         raise TimeoutError("no token")
 
-    own["PASSWORD"], own["USER"] = "wrong", "nobody of this name"
+    own["PASSWORD"] = "wrong"
+    own["USER"] = "nobody of this name"
     with pytest.raises(psycopg.OperationalError, match="nobody of this name"):
         direct_connection("own", application_name=NAME)
     monkeypatch.setattr(type(connections["own"]), "get_new_connection", no_token)

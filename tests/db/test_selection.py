@@ -44,7 +44,9 @@ LATER = dt.timedelta(days=1)
 
 def ids_of(selection: Selection, *, many: int, read: int) -> list[uuid.UUID]:
     """Walk through a selection in small pages."""
-    store, after, found = SelectionStore(connection), None, []
+    store = SelectionStore(connection)
+    after = None
+    found = []
     while True:
         page, after = store.page(selection, after, many=many, read=read)
         assert len(page) <= many
@@ -134,7 +136,8 @@ def test_every_selection_and_every_list_has_all_tasks_that_it_describes_each_onc
 
     Or the list of a page, of a command and of an act say the same in three ways, which differ at their edges.
     """
-    pick, moment = random.Random(seed), now()
+    pick = random.Random(seed)
+    moment = now()
     rows = [made(pick, moment) for _ in range(70)]
     for _ in range(60):
         chosen = anything(pick, moment)
@@ -184,7 +187,8 @@ def test_a_page_reads_no_more_of_its_index_than_it_may(
     TaskFactory.create_batch(600, status="COMPLETED" if status != "FINISHED" else "PENDING")
     connect().execute("ANALYZE horsies_tasks")
     worker = claimer()
-    store, chosen = SelectionStore(worker.conn), Selection(status, now() + LATER)
+    store = SelectionStore(worker.conn)
+    chosen = Selection(status, now() + LATER)
     _first, after = store.page(chosen, many=300, read=1_000)
     notices = explained(worker)
     worker.conn.execute("SET auto_explain.log_analyze = on", prepare=False)
@@ -448,12 +452,10 @@ class Night:
     """The moves, and what the acts say that they did."""
 
     def __init__(self, seed: int, worker: Claimer, aside: Any, threads: ThreadPoolExecutor) -> None:
-        self.pick, self.worker, self.aside, self.threads = (
-            random.Random(seed),
-            worker,
-            aside,
-            threads,
-        )
+        self.pick = random.Random(seed)
+        self.worker = worker
+        self.aside = aside
+        self.threads = threads
         self.verdicts: Counter[str] = Counter()
         self.ids = list(Task.objects.order_by("pk").values_list("pk", flat=True))
         self.again = set(
@@ -577,10 +579,8 @@ def test_each_is_retried_at_most_once_whatever_else_happens_and_what_is_counted_
         worker.run_pass(outcomes=[done(one) for one in claims])
     night.look()
     for id_, before, wait in night.waits:
-        got, after = (
-            wait.result(60),
-            [*ends(id_)[before:], *["RESULT_REDACTED"] * (id_ in night.redacted)],
-        )
+        got = wait.result(60)
+        after = [*ends(id_)[before:], *["RESULT_REDACTED"] * (id_ in night.redacted)]
         code = None if got.is_ok() else got.err_value.error_code
         assert code in after, "the first end after the call, or a later one"
     threads.shutdown()

@@ -62,7 +62,8 @@ def test_a_locked_next_task_is_told_of_and_tried_again(
 ) -> None:
     """Fails if: the pass waits for the lock, or the partition stands still until the sweep."""
     by("customer_id") if how == "cap" else ordered(how)
-    worker, other = impatient(claimer()), connect()
+    worker = impatient(claimer())
+    other = connect()
     _first, second, third = of(*"aaa")
     (one,) = claim(worker, 1)
     claim(worker)
@@ -87,7 +88,9 @@ def test_no_notification_contains_a_partition_key(
 ) -> None:
     """Fails if: a role without any grant can read values of arguments by LISTEN."""
     by("customer_id") if how == "cap" else ordered("stop" if how == "first" else how)
-    worker, other, listener = impatient(claimer()), connect(), connect()
+    worker = impatient(claimer())
+    other = connect()
+    listener = connect()
     for kind in ("new", "done", worker.id):
         listener.execute(f'LISTEN "{channel_prefix(listener)}_{kind}"'.encode(), prepare=False)
     first, *rest = of(*["ann@example.com"] * 3)
@@ -112,14 +115,16 @@ def test_stalled_partitions_of_other_queues_are_left(
     claimer: Claimers, connect: Connect, told: Listening
 ) -> None:
     ordered()
-    worker, other = impatient(claimer()), connect()
+    worker = impatient(claimer())
+    other = connect()
     _first, second = of(*"aa")
     (one,) = claim(worker, 1)
     claim(worker)
     with other.transaction():
         lock(other, second)
         end(worker, done(one))
-    store, channel = TaskStore(connection), channel_prefix(connection)
+    store = TaskStore(connection)
+    channel = channel_prefix(connection)
 
     store.unpark_stalled([second], ["mail"], channel)
     store.unpark_stalled([uuid.uuid4()], ["default"], channel)
@@ -134,7 +139,8 @@ def test_a_notified_task_that_has_ended_names_its_partition(
 ) -> None:
     """Fails if: the others of the partition wait for the sweep, because the reaper unparks none."""
     by("customer_id")
-    worker, other = claimer(), connect()
+    worker = claimer()
+    other = connect()
     _first, second, third = of(*"aaa")
     (one,) = claim(worker, 1)
     claim(worker)
@@ -156,7 +162,8 @@ def test_a_locked_task_that_waits_to_be_merged_is_tried_again(
     claimer: Claimers, connect: Connect, told: Listening
 ) -> None:
     coalescing()
-    worker, other = impatient(claimer()), connect()
+    worker = impatient(claimer())
+    other = connect()
     equal()
     (one,) = claim(worker)
     (later,) = equal()
@@ -176,7 +183,8 @@ def test_another_task_of_a_cap_starts_though_one_is_locked(
     claimer: Claimers, connect: Connect
 ) -> None:
     by("customer_id")
-    worker, other = claimer(), connect()
+    worker = claimer()
+    other = connect()
     _first, second, third = of(*"aaa")
     (one,) = claim(worker, 1)
     claim(worker)
@@ -211,7 +219,8 @@ def test_a_locked_task_behind_a_failed_one_is_cancelled_soon(
     claimer: Claimers, connect: Connect, told: Listening
 ) -> None:
     ordered("cancel")
-    worker, other = claimer(), connect()
+    worker = claimer()
+    other = connect()
     _bad, behind = of(*"aa")
     (one,) = claim(worker, 1)
 
@@ -232,7 +241,8 @@ def test_a_locked_failed_task_cancels_soon(
 ) -> None:
     """Fails if: who meets it takes it for one that has done its part."""
     ordered("cancel")
-    worker, other = claimer(), connect()
+    worker = claimer()
+    other = connect()
     bad, _behind = of(*"aa")
     (one,) = claim(worker, 1)
     Task.objects.filter(pk=bad).update(
@@ -293,7 +303,8 @@ def test_a_failed_task_is_not_retried_before_it_has_cancelled(
 ) -> None:
     """Fails if: what was locked then is never cancelled, and runs after the retry."""
     ordered("cancel")
-    worker, other = claimer(), connect()
+    worker = claimer()
+    other = connect()
     bad, locked = of(*"aa")
     (one,) = claim(worker, 1)
 
@@ -314,7 +325,8 @@ def test_a_failed_task_that_cancels_others_is_not_skipped(
 ) -> None:
     """Fails if: those that it is to cancel run."""
     ordered("cancel")
-    worker, other = claimer(), connect()
+    worker = claimer()
+    other = connect()
     bad, locked = of(*"aa")
     (one,) = claim(worker, 1)
 
@@ -336,7 +348,8 @@ def test_a_redacted_task_loses_its_key_when_it_has_cancelled(
     claimer: Claimers, connect: Connect
 ) -> None:
     ordered("cancel")
-    worker, other = claimer(), connect()
+    worker = claimer()
+    other = connect()
     bad, locked = of(*"aa")
     (one,) = claim(worker, 1)
 
@@ -356,7 +369,8 @@ def test_whoever_ends_the_first_task_tells_of_a_locked_one(
     claimer: Claimers, connect: Connect, told: Listening, how: str
 ) -> None:
     ordered()
-    worker, other = claimer(), connect()
+    worker = claimer()
+    other = connect()
     first, second = of(*"aa")
     (one,) = claim(worker, 1)
     claim(worker)
@@ -381,7 +395,8 @@ def test_a_first_task_that_is_locked_is_looked_at_again(
 ) -> None:
     """Fails if: a pass finds another one behind it, leaves both, and nobody looks before the next poll."""
     ordered()
-    worker, other = claimer(), connect()
+    worker = claimer()
+    other = connect()
     first, _second = of(*"aa")
 
     with other.transaction():

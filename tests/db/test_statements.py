@@ -29,7 +29,8 @@ CALLS = {"tasks/send", "tasks/send_once", "tasks/send_timed"}
 def test_the_statement_can_be_prepared_with_its_parameters_typed(
     connect: Connect, name: str
 ) -> None:
-    text, numbers = load(name), {}
+    text = load(name)
+    numbers = {}
     for parameter in re.findall(r"%\((\w+)\)s", text):
         numbers.setdefault(parameter, f"${len(numbers) + 1}")
     assert name in CALLS or not re.findall(r"%\((\w+)\)s(?!::)", text), "every parameter is cast"
@@ -150,7 +151,8 @@ def test_caps_count_by_the_index_of_what_is_in_flight_and_unpark_by_that_of_the_
         QueueStore(worker.conn).request_sweep()
         QueueStore(worker.conn).sweep("mail", 100)
         WorkerStore(worker.conn).reap(timedelta(0), judge=True, many=100)
-        counting, shown = plans(notices, "horsies_holds_permit"), "\n".join(notices)
+        counting = plans(notices, "horsies_holds_permit")
+        shown = "\n".join(notices)
         assert counting, state
         for plan in counting:
             assert not re.search(

@@ -72,9 +72,11 @@ def test_a_step_of_an_attempt_that_was_given_up_in_its_middle_is_not_recorded(
 ) -> None:
     """The zombie has run the function, the present attempt runs it and commits, then the zombie comes to its record."""
     sent()
-    zombie, other = claimer(default=100), claimer(default=100)
+    zombie = claimer(default=100)
+    other = claimer(default=100)
     old = claimed(zombie)
-    inside, go = threading.Event(), threading.Event()
+    inside = threading.Event()
+    go = threading.Event()
 
     def slow(name: str) -> str:
         make("by the zombie")
@@ -102,7 +104,8 @@ def test_only_the_present_attempt_takes_a_step_also_after_it_was_asked_to_stop(
     claimer: Claimers,
 ) -> None:
     sent()
-    zombie, other = claimer(default=100), claimer(default=100)
+    zombie = claimer(default=100)
+    other = claimer(default=100)
     old = claimed(zombie)
     refused(other, old)
     refused(zombie, old._replace(generation=2))
@@ -124,7 +127,8 @@ def test_a_task_is_not_given_to_another_worker_while_a_step_of_it_is_being_commi
 ) -> None:
     """Else the next attempt would look for the step before it is there, and take it again."""
     sent()
-    zombie, other = claimer(default=100), claimer(default=100)
+    zombie = claimer(default=100)
+    other = claimer(default=100)
     old = claimed(zombie)
     gate.close(place)
     running = aside(lambda: code_of(zombie, old).step("make", make, "a"))

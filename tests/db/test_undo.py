@@ -146,7 +146,8 @@ def test_a_cancelled_run_is_undone_once_its_tasks_have_stopped(hand: Hand) -> No
 @pytest.fixture
 def slow_begin() -> Iterator[None]:
     """Let the server take longer to find what is to be undone than an advance may take to send."""
-    name, begin = "horsies_begin_undo", "FUNCTION horsies_begin_undo(p_workflow uuid)"
+    name = "horsies_begin_undo"
+    begin = "FUNCTION horsies_begin_undo(p_workflow uuid)"
     sql(f"ALTER FUNCTION {name} RENAME TO begin_undo")
     sql(
         f"CREATE {begin} RETURNS int LANGUAGE sql VOLATILE AS 'SELECT begin_undo(p_workflow) FROM pg_sleep(0.05)'"

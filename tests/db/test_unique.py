@@ -214,7 +214,8 @@ def test_of_a_send_and_a_retry_in_repeatable_read_one_remains(
                 failed.retry() is None if first_is == "send" else whole.send(1, 2).is_new is False
             )
 
-    began, go = threading.Event(), threading.Event()
+    began = threading.Event()
+    go = threading.Event()
     waiting_for = aside(second)
     assert began.wait(30)
     if first_is == "send":
@@ -338,14 +339,16 @@ def test_a_role_that_only_inserts_sends_beside_what_is_late(connect: Connect) ->
 def test_send_many_sends_each_once_and_two_senders_do_not_wait_for_each_other(aside: Aside) -> None:
     """Naive: they take the same digests in opposite orders, and PostgreSQL ends one of them."""
     calls = [{"a": number % 50} for number in range(100)]
-    there, back = aside(whole.send_many, calls), aside(whole.send_many, calls[::-1])
+    there = aside(whole.send_many, calls)
+    back = aside(whole.send_many, calls[::-1])
     found = [*there.result(60), *back.result(60)]
     assert sum(handle.is_new for handle in found) == Task.objects.count() == 50
 
 
 def test_digests_go_with_their_tasks_and_with_redaction() -> None:
     """Naive: what is no digest is decoded unseen, and no task of the batch is deleted."""
-    first, second = whole.send(1), whole.send(2)
+    first = whole.send(1)
+    second = whole.send(2)
     drain()
     redaction.redact(first.task_id, actor="ada", reason="asked for")
     assert [key.task_id for key in SendKey.objects.all()] == [second.task_id]
@@ -504,7 +507,8 @@ def test_of_two_that_take_over_a_digest_at_the_same_moment_one_sends(
 ) -> None:
     """Naive: both read that its task has ended, and both write themselves into it."""
     whole.send(1, 2).cancel()
-    holder, watcher = connect(), connect()
+    holder = connect()
+    watcher = connect()
     with holder.transaction():
         holder.execute("SELECT FROM horsies_send_keys FOR UPDATE")
         both = [aside(whole.send, 1, 2) for _ in range(2)]

@@ -171,7 +171,8 @@ def test_polling_carries_on_when_no_waiting_connection_can_be_opened(
 
 
 def test_aget_waits_without_blocking_the_loop(claimer: Claimers) -> None:
-    handle, worker = tasks.add.send(1), claimer()
+    handle = tasks.add.send(1)
+    worker = claimer()
 
     async def view() -> tuple[TaskResult[int], int]:
         ticks = 0
@@ -215,7 +216,8 @@ def test_a_forked_process_opens_a_waiting_connection_of_its_own(
 def test_another_process_gets_a_typed_result_by_id_and_one_that_no_longer_fits_is_an_error(
     claimer: Claimers,
 ) -> None:
-    handle, odd = tasks.mirror.send(tasks.Point(1, 2)), tasks.mirror.send(tasks.Point(1, 2))
+    handle = tasks.mirror.send(tasks.Point(1, 2))
+    odd = tasks.mirror.send(tasks.Point(1, 2))
     finish(claimer(), '{"ok": {"x": 2, "y": 1}}', '{"ok": "not a point"}')
     assert tasks.mirror.handle(str(handle.task_id)).get() == TaskResult(ok=tasks.Point(2, 1))
     assert get_handle(handle.task_id).get() == TaskResult(ok={"x": 2, "y": 1})
@@ -272,7 +274,8 @@ def no_renewal(monkeypatch: pytest.MonkeyPatch) -> None:
 def looked_for(poll_seconds: float) -> Iterator[None]:
     """Wait for a task, which ends in the block, after it was looked at twice; then check that the answer comes."""
     resilience = replace(config().resilience, notify_poll_interval_ms=int(poll_seconds * 1000))
-    (id_,), news = put(), list[Update]()
+    (id_,) = put()
+    news = list[Update]()
     with ResultListener(replace(config(), resilience=resilience)).expecting(id_, news.append):
         wait_until(lambda: len(news) >= 2, "it looks when somebody comes, and shortly after")
         assert [item.status for item in news if isinstance(item, Found)] == ["PENDING"] * len(news)
@@ -356,8 +359,11 @@ def test_a_process_out_of_descriptors_or_threads_waits_again(
 
 def test_a_loop_closed_under_a_wait_ends_no_other_wait(claimer: Claimers) -> None:
     """Fails if the thread ends because it cannot tell a caller whose loop is closed, or if that one stays for ever."""
-    (abandoned,), (other,), news = put(), put(), list[Update]()
-    listener, loop = ResultListener(config()), asyncio.new_event_loop()
+    (abandoned,) = put()
+    (other,) = put()
+    news = list[Update]()
+    listener = ResultListener(config())
+    loop = asyncio.new_event_loop()
     loop.close()
 
     def tell(item: Update) -> None:

@@ -52,11 +52,10 @@ def test_a_workflow_that_changes_after_it_became_part_of_another_is_refused(
 ) -> None:
     """Naive: the other one keeps the graph as it was, and the rest never runs."""
     late = Workflow("late")
-    first, second = (
-        late.add(flows.number, 1, name="first"),
-        late.add(flows.number, 2, name="second"),
-    )
-    middle, outer = Workflow("middle"), Workflow("outer")
+    first = late.add(flows.number, 1, name="first")
+    second = late.add(flows.number, 2, name="second")
+    middle = Workflow("middle")
+    outer = Workflow("outer")
     getattr(middle, how)(late)
     if how == "add":
         outer.add(middle)
@@ -82,14 +81,16 @@ def test_a_workflow_that_changes_after_it_became_part_of_another_is_refused(
 @pytest.mark.django_db(transaction=True)
 def test_a_running_task_is_told_at_once_what_it_cannot_add(hand: Hand) -> None:
     """Naive: the builder takes it, and nothing is inserted, or a webhook's message {"approved": true} is a decision."""
-    flow, nested = Workflow("grows", key="k"), Workflow("nested")
+    flow = Workflow("grows", key="k")
+    nested = Workflow("nested")
     flow.signal("paid", name="message")
     flow.gate("legal")
     flow.add(flows.act, name="adder")
     nested.add(flows.act, name="nested")
     flow.add(nested)
     hand.send(flow)
-    growing, inner = inside(hand.claims["adder"]), child(adds_one, "inner")
+    growing = inside(hand.claims["adder"])
+    inner = child(adds_one, "inner")
     node = growing.add(inner)
     complete = (
         "after it was added to 'the workflow of the current task': add it when it is complete"
@@ -206,7 +207,8 @@ def keyed(flow: Workflow, following: Workflow) -> None:
 
 def joined(flow: Workflow, join: Any, many: int) -> None:
     """Add a node with an argument, a condition and so many branches."""
-    page, other = flow.add(flows.number, 1), flow.add(flows.number, 2)
+    page = flow.add(flows.number, 1)
+    other = flow.add(flows.number, 2)
     how: dict[str, Any] = {
         "after": [page, other][:many],
         "join": join,

@@ -74,7 +74,9 @@ def alter(handle: WorkflowHandle[Any], **columns: Any) -> None:
 def test_a_task_that_waits_or_comes_back_during_a_pause_starts_after_the_resume(
     claimer: Claimers, connect: Connect, how: str, claim: Callable[[Claimer], list[Claim]]
 ) -> None:
-    worker, other, holder = claimer(default=100), claimer(default=100), connect()
+    worker = claimer(default=100)
+    other = claimer(default=100)
+    holder = connect()
     handle = one(retry_policy=AGAIN)
     take = ahead if how in ("worker died", "lease ended") else whole
     claims = [] if how == "locked" else take(worker)
@@ -104,7 +106,8 @@ def test_a_task_that_waits_or_comes_back_during_a_pause_starts_after_the_resume(
 def test_a_prefetched_task_of_a_paused_run_is_given_back_and_takes_no_room_from_others(
     claimer: Claimers,
 ) -> None:
-    handle, worker = one(), claimer()
+    handle = one()
+    worker = claimer()
     put(1)
     paused, other = ahead(worker, 2)
     limit("default", max_concurrency=1)
@@ -126,7 +129,9 @@ def test_the_task_of_a_paused_run_wakes_nobody_until_the_resume(
     """Naive: each permit that becomes free, and each full worker, wakes others for it as long as the pause lasts. Or the resume
     wakes nobody, and the task lies behind the scan cursors of workers until their next poll."""
     limit("default", max_concurrency=2)
-    worker, listener, store = claimer(), connect(), HealthStore(connection)
+    worker = claimer()
+    listener = connect()
+    store = HealthStore(connection)
     team = Team(connect(), 2)
     handle = left_over(worker)
     listener.execute(f"LISTEN {worker.channel}_new")
@@ -236,7 +241,8 @@ def test_a_pause_does_not_begin_a_delay_anew_and_a_retry_does_and_one_that_ends_
 def test_a_cap_on_tasks_in_flight_holds_through_a_pause_and_a_retry(hand: Hand) -> None:
     flow = Workflow("capped", max_in_flight=2)
     flow.map(flows.act, value=list(range(10)))
-    handle, most = flow.send(), []
+    handle = flow.send()
+    most = []
 
     def end(place: int, code: str | None = None) -> None:
         most.append(Task.objects.filter(workflow_id=handle.workflow_id, finished_at=None).count())

@@ -115,7 +115,8 @@ def test_a_full_run_says_its_limit_and_a_map_how_much_of_it_was_sent() -> None:
     handle.approve("opens later", actor="ada")
     code, text = only(handle, "number")
     assert (code, "may have 2 tasks" in text, "it has 2" in text) == ("MAX_IN_FLIGHT", True, True)
-    found, first = told(handle, "plus"), Task.objects.get(node_index=0)
+    found = told(handle, "plus")
+    first = Task.objects.get(node_index=0)
     assert [reason.code.value for reason in found.reasons][:2] == ["MAP_RUNNING", "MAX_IN_FLIGHT"]
     sent = f"2 of its 4 tasks are sent; 0 of them have finished. The first that has not finished is {first.pk}."
     assert (found.reasons[0].text, found.task_id) == (sent, first.pk)

@@ -176,10 +176,8 @@ class Saga(Driven):
 
     def build(self, size: int) -> Workflow:
         dice = self.dice
-        on_error, most = (
-            dice.choice(["fail", "stop", "pause", "pause"]),
-            dice.choice([None, None, 1, 3]),
-        )
+        on_error = dice.choice(["fail", "stop", "pause", "pause"])
+        most = dice.choice([None, None, 1, 3])
         flow = Workflow("saga", on_error=on_error, max_in_flight=most)
         made: list[Node] = []
         for number in range(size):
@@ -217,7 +215,8 @@ class Saga(Driven):
             record = self.records[spot.number, spot.element]
             record.unknown = record.unknown or code in UNKNOWN
             if code is None:
-                record.completed, record.value = True, value
+                record.completed = True
+                record.value = value
         elif self.rows(
             "SELECT FROM horsies_tasks t WHERE t.id = %s AND t.finished_at IS NOT NULL", [task]
         ):
@@ -252,7 +251,8 @@ class Saga(Driven):
         return spot
 
     def descendants(self, number: int) -> set[int]:
-        found, left = set[int](), [number]
+        found = set[int]()
+        left = [number]
         while left:
             new = self.below[left.pop()] - found
             found |= new
@@ -343,7 +343,8 @@ class Saga(Driven):
 def test_what_began_is_undone_once_and_after_what_depends_on_it_whoever_dies(
     connect: Connect,
 ) -> None:
-    saga, ends = Saga(connect), Counter[str]()
+    saga = Saga(connect)
+    ends = Counter[str]()
     for seed in range(SAGAS):
         size = 1 + seed % 25
         with noted(saga, seed, size):
@@ -463,7 +464,8 @@ class Waits(Driven):
         if (
             not late
         ):  # what these get of the signals that an advance has not seen depends on when they begin
-            name, key = self.dice.choice("ab"), self.dice.choice([None, "x", "y"])
+            name = self.dice.choice("ab")
+            key = self.dice.choice([None, "x", "y"])
             for _ in range(205):
                 self.send(Sent(name, key, len(self.line.sent), self.now))
             for _ in range(9):
@@ -475,7 +477,8 @@ class Waits(Driven):
             node.signal for line in self.first.all() for node in line.nodes if node.kind == "gate"
         ]
         if gates:
-            name, approved = self.dice.choice(gates) or "", self.dice.chance(0.6)
+            name = self.dice.choice(gates) or ""
+            approved = self.dice.chance(0.6)
             counts = self.line.decide(name, approved, {"by": "ada", "reason": None}, self.now)
             try:
                 (self.handle.approve if approved else self.handle.reject)(name, actor="ada")
@@ -539,7 +542,8 @@ class Waits(Driven):
 
 
 def test_signals_and_timeouts_end_waits_as_the_model_says(connect: Connect) -> None:
-    waits, before = Waits(connect, MAX_BYTES), simulated_now.get()
+    waits = Waits(connect, MAX_BYTES)
+    before = simulated_now.get()
     try:
         for seed in range(WAITS):
             waits.begin(seed)

@@ -98,7 +98,8 @@ def largest_part(
     engine: Engine, handle: WorkflowHandle, count: Callable[[WorkflowHandle], int]
 ) -> int:
     """Advance a run until nothing is left; return by how much a count changed at most in one transaction."""
-    found, more = [count(handle)], True
+    found = [count(handle)]
+    more = True
     while more:
         more = engine.advance_run(handle.workflow_id).more
         found.append(count(handle))

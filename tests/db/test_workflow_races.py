@@ -44,7 +44,8 @@ def test_a_child_that_failed_again_before_its_first_end_was_noted_is_told_to_its
     engines: Engines,
 ) -> None:
     """Naive: whoever advanced the parent then notes that the child was told, though a retry has run it once more meanwhile."""
-    one, two = engines(), engines()
+    one = engines()
+    two = engines()
     flow = Workflow("parent")
     flow.add(flows.act, after=flow.add(chain("inner")), name="after")
     handle = flow.send()
@@ -74,11 +75,13 @@ def test_a_child_that_failed_again_before_its_first_end_was_noted_is_told_to_its
 
 def test_an_engine_that_found_a_run_busy_counts_its_task_later(engines: Engines) -> None:
     """Naive: what a busy run was owed is forgotten. The holder's snapshot does not have the sibling, and nobody counts it."""
-    one, two = engines(), engines()
+    one = engines()
+    two = engines()
     flow = Workflow("join")
     flow.add(flows.act, after=[flow.add(flows.act, name=name) for name in "ab"], name="end")
     handle = flow.send()
-    (first,), (second,) = one.take(1), two.take(1)
+    (first,) = one.take(1)
+    (second,) = two.take(1)
     one.settle(first)
     with one.conn.transaction():
         assert not one.advance_run(handle.workflow_id, [first.id]).busy
@@ -103,7 +106,9 @@ def test_an_advance_that_is_killed_in_the_middle_leaves_nothing_half_done(
     engines: Engines, connect: Connect, aside: Aside, table: str
 ) -> None:
     """Naive: several transactions. A lock of a table stops the advance before it reads the edges, or writes nodes or tasks."""
-    one, two, holder = engines(), engines(), connect()
+    one = engines()
+    two = engines()
+    holder = connect()
     handle = chain("first", "second").send()
     (first,) = one.take()
     one.goes_on = None
@@ -181,7 +186,8 @@ def test_a_cancel_and_a_settle_of_the_same_task_do_not_deadlock_and_the_first_de
     engines: Engines, connect: Connect, aside: Aside
 ) -> None:
     """Naive: the settle waits for the run's row, too, in the other order. The cancel is open when the task completes."""
-    one, two = engines(), engines()
+    one = engines()
+    two = engines()
     handle = chain("first", "second").send()
     (first,) = one.take()
     with one.conn.transaction():
@@ -226,7 +232,8 @@ def test_runs_inside_follow_their_parent_though_its_engine_died(
     engines: Engines, on_error: str, status: str
 ) -> None:
     """Naive: only the engine's memory leads from the run that stopped to the runs inside."""
-    one, child = engines(), Workflow("child")
+    one = engines()
+    child = Workflow("child")
     child.add(chain("first", "second"))
     child.add(flows.act, child.add(flows.act, name="early"), name="late")
     handle = parent_of(child, "bad", on_error=on_error)
@@ -281,7 +288,8 @@ def test_an_error_after_the_commit_puts_the_run_off(
 
 def test_an_attempt_that_was_given_up_adds_nothing(engines: Engines) -> None:
     """Naive: no fence. A stopped worker wakes up and adds nodes although another attempt of its task has begun."""
-    one, two = engines(), engines()
+    one = engines()
+    two = engines()
     flow = Workflow("zombie")
     flow.add(flows.act.with_options(retry_policy=AGAIN), name="grows")
     handle = flow.send()
@@ -329,7 +337,8 @@ def test_a_pass_goes_on_with_a_chain_claims_what_it_sends_and_ends_the_run(
     engine: Engine, connect: Connect
 ) -> None:
     """Naive: settle, advance and claim are three round trips, and two commits more; or who waits for the value is not told."""
-    flow, listener = chain("a", "b", "c"), connect()
+    flow = chain("a", "b", "c")
+    listener = connect()
     flow.returns(flow.nodes[0])
     handle = flow.send()
     listener.execute(
@@ -424,7 +433,8 @@ def test_a_run_in_which_something_matters_is_left_to_an_advance(
 
 def test_a_task_that_cannot_be_sent_does_not_refuse_the_outcome_before_it(engine: Engine) -> None:
     """Naive: the error of the send ends the pass, and all of its outcomes are refused."""
-    handle, other = chain("a", "b").send(), chain("a", "b").send()
+    handle = chain("a", "b").send()
+    other = chain("a", "b").send()
     claims = engine.take()
     engine.goes_on = 100
     long = next(

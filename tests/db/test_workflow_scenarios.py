@@ -54,7 +54,8 @@ def test_any_runs_at_the_first_success_and_a_quorum_is_skipped_as_soon_as_it_can
 def test_a_quorum_gets_the_results_that_are_there(hand: Hand) -> None:
     """Naive: it waits for all branches that are arguments, or fails because one is missing."""
     flow = Workflow("arguments")
-    slow, fast = flow.add(flows.number, 1, name="slow"), flow.add(flows.number, 2, name="fast")
+    slow = flow.add(flows.number, 1, name="slow")
+    fast = flow.add(flows.number, 2, name="fast")
     flow.add(flows.total_list, [slow, fast], join="any", name="list")
     flow.add(flows.describe, slow, after=[slow, fast], join="any", name="result")
     flow.add(flows.act, slow, after=[slow, fast], join="any", name="default")
@@ -70,7 +71,8 @@ def test_a_quorum_that_conditions_made_impossible_is_no_failure(on_error: str) -
     """Naive: a node with a quorum that is skipped counts as a failure, whatever it was skipped for, or for an argument that
     failed, although only a condition kept the branches from running."""
     flow = Workflow("skipped", on_error=on_error)
-    page, bad = flow.add(flows.number, 1), flow.add(flows.broken)
+    page = flow.add(flows.number, 1)
+    bad = flow.add(flows.broken)
     flow.add(flows.describe, bad, allow_failed=True)
     sides = [
         flow.add(flows.number, n, when=page.matches("$ == 2"), name=f"side {n}") for n in range(2)
@@ -307,7 +309,8 @@ def test_async_code_follows_a_loop_and_the_value_is_not_read_with_the_type_of_th
 
 def test_a_loop_keeps_its_key_and_one_run_lives_at_a_time() -> None:
     handle = flows.loop(0, 3, key="k").send()
-    found, next_ = [handle], handle
+    found = [handle]
+    next_ = handle
     drain()
     while (next_ := next_.successor()) is not None:
         found.append(next_)

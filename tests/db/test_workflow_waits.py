@@ -22,7 +22,8 @@ from tests.db.test_workflows import refuses, run, statuses
 
 pytestmark = pytest.mark.django_db
 
-MINUTE, DAY = dt.timedelta(minutes=1), dt.timedelta(days=1)
+MINUTE = dt.timedelta(minutes=1)
+DAY = dt.timedelta(days=1)
 
 
 def node(handle: Any, name: str) -> WorkflowNode:
@@ -117,7 +118,8 @@ def test_a_signal_is_the_value_of_the_node_that_takes_it() -> None:
 @pytest.mark.parametrize("chained", [False, True])
 def test_an_advance_takes_some_of_many_signals_and_all_are_taken_in_order(chained: bool) -> None:
     """Naive: it takes all of them, and runs into a statement timeout; or the rest waits for another reason to advance."""
-    flow, many = Workflow("many"), 210
+    flow = Workflow("many")
+    many = 210
     nodes: list[Any] = []
     for _ in range(many):
         nodes.append(flow.signal("go", after=nodes[-1:] if chained else []))
@@ -324,7 +326,8 @@ def test_waits_join_have_conditions_and_are_members_of_child_runs() -> None:
     child = Workflow("child")
     child.returns(child.signal("go"))
     flow = Workflow("parent")
-    ten, inner = flow.add(flows.number, 10), flow.add(child)
+    ten = flow.add(flows.number, 10)
+    inner = flow.add(child)
     flow.signal("never", after=ten, when=ten.matches("$ > 10"))
     flow.add(flows.anything, inner, name="end")
     flow.sleep(0, after=[ten, inner], join="any", name="any")

@@ -50,7 +50,8 @@ def test_two_signals_at_once_for_one_wait_are_taken_by_one_and_kept(
     engines: Engines, aside: Aside
 ) -> None:
     """Naive: each engine gives its signal to the node, and the second value replaces the first, or both are marked as taken."""
-    one, two = engines(), engines()
+    one = engines()
+    two = engines()
     handle = waiting()
     with transaction.atomic():
         handle.signal("go", 1)
@@ -68,7 +69,8 @@ def test_a_signal_that_commits_during_an_advance_is_not_seen(
     engines: Engines, connect: Connect, aside: Aside
 ) -> None:
     """Naive: all unseen signals are marked at the end. The advance stands still after it has read the signals."""
-    one, holder = engines(), connect()
+    one = engines()
+    holder = connect()
     handle = waiting()
     handle.signal("go", 1)
     with holder.transaction():
@@ -103,7 +105,8 @@ def test_two_workers_that_wake_runs_share_them_and_each_sends_its_task_once(
     engines: Engines,
 ) -> None:
     """Naive: the second worker waits for the runs that the first one holds, or finds only those."""
-    one, two = engines(), engines()
+    one = engines()
+    two = engines()
     two.conn.execute("SET lock_timeout = '5s'")
     handles = sleeping(WAKING + 10)
     let_time_pass()
@@ -127,16 +130,20 @@ def test_a_run_that_cannot_be_woken_does_not_keep_the_others_asleep(engines: Eng
 
 def test_runs_inside_and_their_parents_are_told_what_a_timeout_ended(engines: Engines) -> None:
     """Naive: what was woken together is not told on, and one of them waits for months."""
-    child, waits = Workflow("child"), Workflow("waits")
+    child = Workflow("child")
+    waits = Workflow("waits")
     child.sleep(1_000)
     waits.gate("approve")
-    goes_on, stops = Workflow("goes on"), Workflow("stops", on_error="stop")
+    goes_on = Workflow("goes on")
+    stops = Workflow("stops", on_error="stop")
     goes_on.add(flows.act, after=goes_on.add(child), name="after")
     stops.add(waits)
     stops.signal("go", timeout=1_000)
-    first, second = goes_on.send(), stops.send()
+    first = goes_on.send()
+    second = stops.send()
     let_time_pass()
-    one, overdue = engines(), OverdueWorkflows(Advancer(MAX_BYTES))
+    one = engines()
+    overdue = OverdueWorkflows(Advancer(MAX_BYTES))
     overdue.tick(one.conn)
     assert statuses(first) == {"child": "COMPLETED", "after": "ENQUEUED"}
     for _ in range(2):
@@ -182,7 +189,8 @@ def test_runs_that_wake_together_end_like_those_that_are_advanced_one_by_one(
     """Naive: what is done for many at once forgets a join, a condition, a limit, a pause, or a node that only waits."""
 
     def ends(wake: Callable[[Engine], object]) -> list[Any]:
-        one, handles = engines(), []
+        one = engines()
+        handles = []
         for number, build in enumerate(WOKEN):
             flow = Workflow(f"wakes {number}", max_in_flight=1 if number == 1 else None)
             build(
@@ -222,7 +230,8 @@ def test_a_worker_that_is_told_of_a_signal_advances_the_run_unless_another_one_h
     engines: Engines,
 ) -> None:
     """Naive: every worker of a large fleet advances, and locks, each run that gets a signal."""
-    one, two = engines(), engines()
+    one = engines()
+    two = engines()
     handle = waiting()
     handle.signal("go", 1)
     for each in (one, two):
@@ -265,7 +274,8 @@ def test_an_idle_tick_reads_as_little_with_many_sleeping_runs(
     engines: Engines, connect: Connect
 ) -> None:
     """Of the runs that sleep, each waits for time and for signals, and has got one that nobody takes."""
-    empty, admin = idle(engines()), connect()
+    empty = idle(engines())
+    admin = connect()
     for statement in SLEEPING.split(";"):
         admin.execute(statement)
     admin.execute("ANALYZE horsies_workflows, horsies_workflow_nodes, horsies_workflow_signals")
@@ -356,7 +366,8 @@ def test_a_double_click_does_not_decide_the_gate_of_the_next_round() -> None:
     flow = Workflow("rounds")
     flow.add(asks_again, 1)
     handle = run(flow)
-    number, user = gate(handle).number, User.objects.create_user("ada")
+    number = gate(handle).number
+    user = User.objects.create_user("ada")
     decide = partial(
         operations.decide_opening, handle.workflow_id, number, 1, approved=True, user=user
     )
@@ -385,7 +396,9 @@ def test_a_gate_that_does_not_wait_is_not_decided_and_nothing_is_kept_for_it() -
     open_gate(handle, "legal", "in a test")
     assert gate(handle).value == {"by": "test", "reason": "in a test"}
     assert handle.status() == "COMPLETED"
-    skipped, cancelled, late = gated(), gated(), gated(timeout=HOUR)
+    skipped = gated()
+    cancelled = gated()
+    late = gated(timeout=HOUR)
     let_time_pass()
     for _ in range(2):  # before and after a worker saw it
         refuses(
@@ -405,7 +418,8 @@ def test_a_user_needs_the_permission_of_a_gate_and_another_one_that_was_checked_
     None
 ):
     """Naive: a decision that was checked against an unprotected gate opens one of that name with a permission."""
-    ada, bob = User.objects.create_user("ada"), User.objects.create_user("bob")
+    ada = User.objects.create_user("ada")
+    bob = User.objects.create_user("bob")
     ada.user_permissions.add(Permission.objects.get(codename="operate_workflow"))
     handle = gated(permission="horsies.operate_workflow")
     refuses(

@@ -363,7 +363,8 @@ def test_a_map_that_was_skipped_by_hand_is_skipped_in_progress_and_what_a_cancel
     flow = Workflow("skipped", max_in_flight=1)
     flow.map(flows.plus, a=[1, 2, 3], name="map")
     flow.add(flows.number, 1)
-    cancelled, handle = flow.send(), flow.send()
+    cancelled = flow.send()
+    handle = flow.send()
     cancelled.cancel()
     assert cancelled.progress() == (4, 0, 4, 0, 0)
     handle.pause()
@@ -406,7 +407,8 @@ def test_a_map_in_a_list_gives_its_elements_in_order(monkeypatch: pytest.MonkeyP
 def test_a_redacted_result_or_element_of_a_map_fails_what_takes_it() -> None:
     """Naive: only results of plain nodes are looked at, and None takes the place of the element."""
     flow = Workflow("redacted")
-    nodes, plain = mixed(flow), flow.add(flows.number, 1, name="one")
+    nodes = mixed(flow)
+    plain = flow.add(flows.number, 1, name="one")
     gate = flow.gate("go")
     flow.add(gather, nodes, after=gate)
     flow.map(flows.plus, a=nodes, after=gate)
@@ -456,7 +458,8 @@ def test_a_run_whose_value_is_too_large_has_failed_and_its_node_too(settings: An
     is undone; or it cannot be retried, as no task of its has failed."""
     flow = large()
     flow.add(flows.charge, 1, undo=flows.refund)
-    alone, parent = run(flow), run(inside(large()))
+    alone = run(flow)
+    parent = run(inside(large()))
     assert (alone.status(), code_of(alone)) == ("FAILED", "PAYLOAD_TOO_LARGE")
     assert statuses(alone) == {"map": "COMPLETED", "charge": "COMPLETED"}
     assert "handle.results() reads them one by one" in alone.get(0).err_value.message
@@ -494,7 +497,8 @@ def test_a_child_whose_output_was_skipped_skips_its_node(how: str) -> None:
     child = Workflow("skipped")
     wait = {"timeout": 0, "on_timeout": "skip"}
     child.returns(child.add(flows.skips) if how == "itself" else child.signal("never", **wait))
-    handle, alone = run(inside(child)), run(child)
+    handle = run(inside(child))
+    alone = run(child)
     drain()
     code = "TASK_SKIPPED" if how == "itself" else "UPSTREAM_SKIPPED"
     assert (alone.status(), code_of(alone)) == ("COMPLETED", code)
@@ -547,7 +551,8 @@ def test_the_value_of_a_workflow_that_returns_another_one_has_its_type() -> None
         [INVOICE],
         {"inner": [INVOICE], "make": INVOICE},
     )
-    by_id, stored = get_workflow(handle.workflow_id), {"number": 7, "due": "2026-11-24"}
+    by_id = get_workflow(handle.workflow_id)
+    stored = {"number": 7, "due": "2026-11-24"}
     assert (by_id.get(0).ok_value, values(by_id)) == (
         [stored],
         {"inner": [stored], "make": INVOICE},
@@ -556,7 +561,8 @@ def test_the_value_of_a_workflow_that_returns_another_one_has_its_type() -> None
 
 def test_the_data_of_a_signal_has_the_type_of_its_annotation() -> None:
     """Naive: a date that was sent is a str as the value of the run; or get() raises if the type has changed since."""
-    flow, changed = Workflow("waiting"), Workflow("waiting")
+    flow = Workflow("waiting")
+    changed = Workflow("waiting")
     flow.returns(flow.signal("due", annotation=dt.date))
     flow.signal("never", annotation=dt.date, timeout=0, on_timeout="complete")
     changed.returns(changed.signal("due", annotation=int))

@@ -151,7 +151,8 @@ def reads_at_most(bound: int, engine: Engine, act: Callable[[Engine], None]) -> 
 def read(engine: Engine, length: int) -> int:
     """Return how many entries the cheapest of some advances of a chain reads. The session keeps the plans of its first one."""
     engine.goes_on = None
-    run, found = chain(*map(str, range(length))).send().workflow_id, []
+    run = chain(*map(str, range(length))).send().workflow_id
+    found = []
     for _ in range(5):
         (claim,) = engine.take(1)
         engine.run_pass(outcomes=[ended(claim)])
@@ -178,7 +179,8 @@ def test_an_advance_reads_no_more_among_tasks_that_finished_since(
     engines: Engines, connect: Connect
 ) -> None:
     """Naive: while none has finished, the index of all finished tasks will do, and the plan stays when they are many."""
-    admin, engine = connect(), engines()
+    admin = connect()
+    engine = engines()
     fill("new", admin)
     for _ in range(100):
         chain(*map(str, range(2))).send()
@@ -194,7 +196,8 @@ def test_a_batch_that_prunes_reads_as_much_of_a_run_twice_as_large(
     engines: Engines, connect: Connect
 ) -> None:
     """Naive: each batch reads the tasks that are left, to see that none of them runs."""
-    admin, engine = connect(), engines()
+    admin = connect()
+    engine = engines()
     fill("new", admin)
     found = []
     for many in (2_000, 4_000):

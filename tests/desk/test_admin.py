@@ -253,7 +253,8 @@ def test_a_task_that_no_code_has_and_a_result_that_we_did_not_write_are_shown(
     says(html, "Arguments and result", "2026-02-30")
 
 
-NO_NAMES, NO_UUIDS = ("no such one", "a\x00b", "<b>x</b>", "a_00b"), (uuid.uuid4(), "none", "a_00b")
+NO_NAMES = ("no such one", "a\x00b", "<b>x</b>", "a_00b")
+NO_UUIDS = (uuid.uuid4(), "none", "a_00b")
 MISSING: dict[type[Any], tuple[Any, ...]] = {
     Queue: NO_NAMES, Schedule: NO_NAMES, Task: NO_UUIDS, WorkflowRun: NO_UUIDS, Worker: NO_UUIDS,
     AuditEntry: ("0", "x", "9" * 30, "-1", "1_000"),
@@ -264,7 +265,8 @@ MISSING: dict[type[Any], tuple[Any, ...]] = {
 def test_a_row_that_is_not_there_is_said_to_be_missing_and_is_not_made(
     boss: Client, model: type[Any]
 ) -> None:
-    before, given = model.objects.count(), {"reason": "why", "max_concurrency": "1"}
+    before = model.objects.count()
+    given = {"reason": "why", "max_concurrency": "1"}
     subjects = {Queue: OF_QUEUES, Schedule: OF_SCHEDULES, Task: OF_TASKS, WorkflowRun: OF_WORKFLOWS}
     verbs = VERBS[subjects[model]].keys() - {"add"} if model in subjects else set()
     for id_ in MISSING[model]:

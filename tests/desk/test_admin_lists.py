@@ -35,7 +35,8 @@ from tests.support.factories import AuditEntryFactory, TaskAttemptFactory, TaskF
 from tests.support.refusing import refused
 
 pytestmark = pytest.mark.django_db
-LIST, ALL = reverse("admin:horsies_task_changelist"), reverse("admin:horsies_task_all")
+LIST = reverse("admin:horsies_task_changelist")
+ALL = reverse("admin:horsies_task_all")
 PAGE = reverse("admin:horsies_task_failures")
 SITE = "shop/tasks.py in pay"
 WORKER = uuid.UUID(int=1)
@@ -148,8 +149,10 @@ def test_partitions_are_for_those_who_may_see_payloads() -> None:
 
 # The page of failures: what failed since when, in groups, and where
 
-HOUR, NOW = dt.timedelta(hours=1), dt.timedelta(0)
-PAY, SHIP = 'shop/tasks.py in "pay" & <co>', "shop/tasks.py in ship"
+HOUR = dt.timedelta(hours=1)
+NOW = dt.timedelta(0)
+PAY = 'shop/tasks.py in "pay" & <co>'
+SHIP = "shop/tasks.py in ship"
 
 
 def fail(
@@ -171,10 +174,8 @@ def fail(
 
 def rows(page: str) -> list[list[str]]:
     """Return the texts of the cells of all tables, without their links to other pages."""
-    cell, of_page = (
-        r'<(?:td|th scope="row")[^>]*>(.*?)</t[dh]>',
-        re.findall(r"<tr>(.*?)</tr>", page, re.DOTALL),
-    )
+    cell = r'<(?:td|th scope="row")[^>]*>(.*?)</t[dh]>'
+    of_page = re.findall(r"<tr>(.*?)</tr>", page, re.DOTALL)
     found = [re.findall(cell, row, re.DOTALL)[:-1] for row in of_page]
     return [
         [html.unescape(re.sub(r"<[^>]+>", "", cell)).strip() for cell in cells]
@@ -254,7 +255,8 @@ def test_a_group_is_opened_by_class_and_site_with_links_to_just_these(
     assert found[0][:3] == ["ValueErrorthe newest", PAY, "2"]
     others = [["KeyErrors3cret", PAY, "1"], ["ValueErrors3cret", SHIP, "1"], ["–s3cret", "–", "1"]]
     assert sorted(cells[:3] for cells in found[1:4]) == others
-    show, retry = links(page, "Show")[0], links(page, "Retry all")[0]
+    show = links(page, "Show")[0]
+    retry = links(page, "Retry all")[0]
     assert set(listed(boss, **dict(parse_qsl(urlsplit(show).query)))) == wanted
     assert '<h2 id="horsies-found">2 tasks</h2>' in body(boss, retry)
     place = next(place for place, cells in enumerate(found) if cells[0].startswith("–"))

@@ -38,7 +38,8 @@ from tests.support.factories import (
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-MINUTE, HOUR = dt.timedelta(minutes=1), dt.timedelta(hours=1)
+MINUTE = dt.timedelta(minutes=1)
+HOUR = dt.timedelta(hours=1)
 SEEN: dict[
     str, tuple[str, set[str]]
 ] = {  # a problem and the sections that somebody with a permission sees
@@ -112,11 +113,13 @@ def counted(
 @pytest.fixture
 def troubled(transactional_db: None) -> dict[str, Any]:
     """A system in which something of each kind is wrong."""
-    flow, other = Workflow("order", on_error="pause"), Workflow("parcel")
+    flow = Workflow("order", on_error="pause")
+    other = Workflow("parcel")
     flow.add(flows.odd_fails, 1)
     flow.add(flows.number, 1)
     other.gate("approve")
-    run, gate = flow.send(), other.send()
+    run = flow.send()
+    gate = other.send()
     drain(raise_errors=False)
     put(3, queue="mail")
     worker = living_worker(hostname="web-9", pid=77, beat={"sent_at": now() - HOUR})
@@ -293,7 +296,8 @@ def test_on_a_site_of_the_project_links_stay_there_and_its_pages_say_who_may_vie
 def test_the_database_is_read_once_in_five_seconds_and_nobody_sees_what_was_read_for_others(
     boss: Client, troubled: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    html, viewer = seen(boss), client_with("view_worker")
+    html = seen(boss)
+    viewer = client_with("view_worker")
     put(4, queue="mail")
     assert cells(shown(boss), "mail")["Waiting"] == "3"
     assert set(sections(shown(viewer))) == {"Problems", "Workers"}
@@ -399,7 +403,8 @@ JOURNEYS = {  # by headings of PAGE: links, some with a part of the address, and
 
 def walk(client: Client, *steps: str) -> str:
     """Follow links from the overview, each the first one with its text; return what all these pages say."""
-    address, said = reverse("admin:app_list", args=("horsies",)), ""
+    address = reverse("admin:app_list", args=("horsies",))
+    said = ""
     for step in (*steps, None):
         found: Any = client.get(address)
         if found.status_code == 302:

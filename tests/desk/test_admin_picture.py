@@ -301,7 +301,8 @@ def test_gates_that_wait_are_listed_above_the_picture_for_those_who_may_decide(
 def test_a_gate_is_skipped_with_its_permission_only() -> None:
     handle = gated("horsies.configure_queue")
     may = ("view_workflowrun", "operate_workflow")
-    client, viewer = client_with(*may, "configure_queue"), client_with(*may)
+    client = client_with(*may, "configure_queue")
+    viewer = client_with(*may)
     values = {"number": "0", "reason": "not needed"}
 
     assert f"{url(handle, 'skip')}?" not in body(viewer, node_url(handle, 0))
@@ -320,7 +321,8 @@ def test_the_form_of_a_gate_decides_with_the_user_and_the_reason_which_is_payloa
     """Naive: the value of the gate is hidden, and the audit beside it tells the reason."""
     handle = gated("horsies.configure_queue")
     may = ("view_workflowrun", "view_auditentry", "operate_workflow")
-    client, viewer = client_with(*may, "configure_queue", "view_payload"), client_with(*may)
+    client = client_with(*may, "configure_queue", "view_payload")
+    viewer = client_with(*may)
     html = body(client, node_url(handle, 0))
     says(
         html,

@@ -302,10 +302,8 @@ def test_a_queue_shows_its_permits_its_busiest_partitions_and_what_waits_and_no_
     boss: Client,
 ) -> None:
     limit("mail", partition_by_args=["customer"], partition_max_concurrency=2)
-    alive, silent = (
-        living_worker("mail", hostname="web-1", pid=11),
-        living_worker("mail", hostname="web-2", pid=22),
-    )
+    alive = living_worker("mail", hostname="web-1", pid=11)
+    silent = living_worker("mail", hostname="web-2", pid=22)
     Heartbeat.objects.filter(pk=silent.pk).update(died_at=now())
     acme, globex = (
         {

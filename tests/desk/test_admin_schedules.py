@@ -209,7 +209,8 @@ def test_schedules_say_why_they_do_not_fire_and_are_found_by_state_and_name_and_
     make("odd")
     force("odd", changes={**DEFINITION, "zone": "Mars"})
     make("tidy", task=tasks.noop.name, kwargs={})
-    html, error = body(boss, reverse(LIST)), "✕</span> Error</span>"
+    html = body(boss, reverse(LIST))
+    error = "✕</span> Error</span>"
     says(
         html,
         "■</span> Off<",
@@ -261,7 +262,8 @@ def test_a_schedule_shows_its_next_five_fire_times_in_its_zone_also_where_the_cl
         pattern="0 9 1 */2 *", zone="Europe/Berlin"
     )  # in eight months the clock jumps at least once
     page = body(boss, url("change"))
-    begin, zone = dt.datetime.now(dt.UTC), ZoneInfo("Europe/Berlin")
+    begin = dt.datetime.now(dt.UTC)
+    zone = ZoneInfo("Europe/Berlin")
     months = [(begin.year + number // 6, number % 6 * 2 + 1) for number in range(12)]
     times = [dt.datetime(year, month, 1, 9, tzinfo=zone) for year, month in months]
     expected = [time for time in times if time > begin][:5]
@@ -306,7 +308,8 @@ def opened(client: Client, address: str) -> dict[str, Any]:
     """Return what a browser would post of a form that nobody touched."""
     page = client.get(address)
     assert page.status_code == 200
-    form, values = page.context["form"], {"seen": page.context["seen"]}
+    form = page.context["form"]
+    values = {"seen": page.context["seen"]}
     for field in form:
         value = (
             field.field.prepare_value(field.value())

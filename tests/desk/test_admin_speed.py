@@ -249,7 +249,8 @@ def test_what_takes_too_long_to_read_is_left_out_of_a_page_that_says_so(
     monkeypatch.setattr(sections, "PATIENCE_MS", 100)
     task = TaskFactory(queue_name="mail", kwargs={"note": "still here"})
     row = {"queue_change": ["mail"], "task_change": [task.pk]}.get(page)
-    address, (table, said) = reverse(f"admin:horsies_{page}", args=row), SLOW[page]
+    address = reverse(f"admin:horsies_{page}", args=row)
+    (table, said) = SLOW[page]
     keeper = connect()
     with keeper.transaction():
         keeper.execute(f"LOCK TABLE horsies_{table} IN ACCESS EXCLUSIVE MODE".encode())
@@ -281,7 +282,8 @@ def test_pages_cost_the_same_few_queries_for_many_rows_as_for_few(boss: Client) 
             ScheduleTickFactory(schedule_name=name, task_id=task.pk)
             TaskAttemptFactory(task_id=task.pk, error_code="OH_NO", exception_class=name, site=name)
             counted((name, name, "OH_NO", 1))
-        child, flow = Workflow(f"child {many}"), Workflow("wide")
+        child = Workflow(f"child {many}")
+        flow = Workflow("wide")
         child.add(flows.number, 1)
         flow.add(flows.total, [flow.add(flows.number, n) for n in range(many)])
         flow.map(flows.plus, a=list(range(many)))

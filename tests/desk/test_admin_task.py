@@ -128,7 +128,8 @@ def test_a_waiting_task_says_since_when_and_for_what_and_how_many_are_ahead(boss
 
 def test_a_task_that_is_not_due_that_runs_or_was_merged_says_so(boss: Client) -> None:
     beat = {"sent_at": now() + dt.timedelta(hours=1)}  # it lives for as long as this takes
-    worker, survivor = living_worker("mail", hostname="web-1", pid=988, beat=beat), TaskFactory()
+    worker = living_worker("mail", hostname="web-1", pid=988, beat=beat)
+    survivor = TaskFactory()
     due = {"enqueued_at": now() + dt.timedelta(minutes=40)}
     retried = {"retry_count": 1, "max_retries": 4, "next_retry_at": due["enqueued_at"]}
     snoozed = TaskFactory(queue_name="mail", snooze_count=1, claim_generation=1, **due)
@@ -196,7 +197,8 @@ END = """  File "/srv/shop/orders/parse.py", line 2, in parse_right
     oh()
 ValueError: s3cret
 """
-TRACE, SHORT = BEGIN + LIBRARIES + END, f"{BEGIN}  … 3 frames of libraries\n{END}"
+TRACE = BEGIN + LIBRARIES + END
+SHORT = f"{BEGIN}  … 3 frames of libraries\n{END}"
 
 
 def blocks(page: str) -> list[str]:
@@ -241,7 +243,8 @@ def test_attempts_are_a_timeline_with_how_long_each_waited_and_ran(boss: Client)
     sent = ago(minutes=10)
     worker = WorkerFactory(hostname="web-1", pid=77)
     task = failed(sent_at=sent)
-    first, second = sent + dt.timedelta(seconds=30), sent + dt.timedelta(seconds=95)
+    first = sent + dt.timedelta(seconds=30)
+    second = sent + dt.timedelta(seconds=95)
     ran = {"started_at": first, "finished_at": first + dt.timedelta(seconds=5), "will_retry": True}
     TaskAttemptFactory(task_id=task.pk, error_code="BUSY", site="a.py in f", site_line=7, **ran)
     ran = {"started_at": second, "finished_at": second + dt.timedelta(seconds=5)}
@@ -266,7 +269,8 @@ def test_attempts_are_a_timeline_with_how_long_each_waited_and_ran(boss: Client)
 
 def test_buttons_are_those_that_the_status_allows() -> None:
     everything = client_with(*EVERYTHING)
-    run, later = uuid.uuid4(), now() + dt.timedelta(hours=1)
+    run = uuid.uuid4()
+    later = now() + dt.timedelta(hours=1)
     expected: list[tuple[dict[str, Any], set[str]]] = [
         ({"status": "FAILED"}, {"retry", "copy", "redact"}),
         (
@@ -385,7 +389,8 @@ def test_a_form_acts_once_and_on_the_task_as_it_was_seen(boss: Client) -> None:
 def test_two_clicks_at_once_send_one_copy(boss: Client) -> None:
     task = failed()
     given = opened(boss, "copy", task)
-    begin, answers = threading.Barrier(2), []
+    begin = threading.Barrier(2)
+    answers = []
 
     def click() -> None:
         client = Client()

@@ -90,7 +90,8 @@ class PageParser(HTMLParser):
         if not self.forms:
             return
 
-        values, name = self.forms[-1].values, given.get("name", "")
+        values = self.forms[-1].values
+        name = given.get("name", "")
         if tag == "option" and "selected" in given:
             values[self.select] = given["value"]
         ticked = given.get("type") not in ("checkbox", "radio") or "checked" in given

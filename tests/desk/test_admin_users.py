@@ -56,7 +56,9 @@ USERS: dict[str, set[str] | None] = {  # None: nobody is logged in
 
 Statuses = tuple[int, int]  # of GET and POST for those who may
 Given = dict[str, dict[str, Any]]  # what forms post, by URL
-LOOK, FORM, READ_ONLY = (200, 200), (200, 302), (200, 403)
+LOOK = (200, 200)
+FORM = (200, 302)
+READ_ONLY = (200, 403)
 OF_ALL: dict[str, Statuses] = {  # the pages that each model has, for those with its view permission
     "": LOOK, "<path:object_id>/": (302, 302), "<path:object_id>/change/": READ_ONLY, "<path:object_id>/history/": LOOK,
 }  # fmt: skip
@@ -177,11 +179,14 @@ def schedules_with_payload() -> dict[str, Any]:
 
 
 def runs_with_payload() -> dict[str, Any]:
-    flow, broken = Workflow("order"), Workflow("fails")
+    flow = Workflow("order")
+    broken = Workflow("fails")
     flow.add(flows.number, 1)
     gate = flow.gate("approve")
     flow.add(flows.number, 1, after=[gate])
-    waiting, paused, failed = flow.send(), flow.send(), None
+    waiting = flow.send()
+    paused = flow.send()
+    failed = None
     broken.add(flows.broken, 1)
     failed = broken.send()
     drain(raise_errors=False)
@@ -192,7 +197,8 @@ def runs_with_payload() -> dict[str, Any]:
     )
     ended.filter(status="FAILED").update(error=PAYLOAD)
     WorkflowRun.objects.filter(pk=failed.workflow_id).update(result=error("OH_NO", PAYLOAD))
-    run, parked = waiting.workflow_id, flow.send().workflow_id
+    run = waiting.workflow_id
+    parked = flow.send().workflow_id
     held = {
         "partition_key": KEY,
         "partition_version": 1,
@@ -336,7 +342,8 @@ def test_each_page_answers_each_kind_of_user(
     permissions = USERS[kind]
     name = "boss" if kind == "superuser" else kind
     client = boss if kind == "superuser" else browser(kind)
-    shown, before = set(), everything()
+    shown = set()
+    before = everything()
     lacks = {kind.removeprefix("all but ")} & (EVERYTHING - {"view_payload"})
     for page in pages:
         if lacks - (page.needs or set()):
@@ -377,7 +384,8 @@ def test_links_and_buttons_lead_only_where_the_user_may_go(
     missing: str, boss: Client, pages: list[Page]
 ) -> None:
     """Naive: the page of a node offers to skip it to whoever may look."""
-    client, found = client_with(*EVERYTHING - {missing}), False
+    client = client_with(*EVERYTHING - {missing})
+    found = False
     forms = [
         f'{model}/[^"]*/(?:{"|".join(names)})'
         for model, (names, needs) in FORMS.items()
@@ -404,7 +412,9 @@ def test_without_view_payload_it_is_not_even_read_and_pages_say_that_it_is_hidde
 ) -> None:
     """The pages of pictures have tables of nodes, as those of runs that are too large for a picture."""
     monkeypatch.setattr(picture, "MOST_NODES", 0)
-    client, seen, untold = client_with(*VIEWS), set(), set()
+    client = client_with(*VIEWS)
+    seen = set()
+    untold = set()
     for page in pages:
         if page.url.endswith(("/change/", "/picture/")) or "/nodes/" in page.url:
             with CaptureQueriesContext(connection) as captured:
@@ -471,7 +481,8 @@ def test_users_of_any_name_act(kind: str, boss: Client, monkeypatch: pytest.Monk
     name, expected = NAMES[kind]
     expected = expected.format(pk=user.pk, cut="x" * (255 - len(f"… (user {user.pk})")))
     monkeypatch.setattr(User, "get_username", lambda self: name)
-    task, other = TaskFactory(status="FAILED"), TaskFactory(status="FAILED")
+    task = TaskFactory(status="FAILED")
+    other = TaskFactory(status="FAILED")
     flow = Workflow("asks")
     flow.gate("go")
     run = flow.send().workflow_id

@@ -63,7 +63,8 @@ def messages(response: Any) -> list[str]:
 
 
 def test_the_list_shows_status_key_progress_and_error_the_newest_first(boss: Client) -> None:
-    bad, book = failed(), sent(key="book 7")
+    bad = failed()
+    book = sent(key="book 7")
     book.pause()
     assert listed(boss) == [book.workflow_id, bad.workflow_id]
     html = body(boss, reverse(RUNS))
@@ -89,16 +90,19 @@ def test_the_list_says_what_each_run_waits_for_and_finds_those_that_need_somebod
     flow.gate("sign <b>", timeout=day)
     flow.sleep(day, name="rest")
     flow.signal("paid", name="payment")
-    gated, done = flow.send(), sent()
+    gated = flow.send()
+    done = sent()
     flow = Workflow("rests")
     flow.sleep(day, name="nap")
     resting = flow.send()
-    stopped, undone = failed(), failed()  # and now what is there is done
+    stopped = failed()
+    undone = failed()
     WorkflowRun.objects.filter(pk=stopped.workflow_id).update(
         status="PAUSED", error_code="OH_NO", finished_at=None
     )
     WorkflowRun.objects.filter(pk=undone.workflow_id).update(error_code="COMPENSATION_FAILED")
-    by_hand, running = sent(), sent()
+    by_hand = sent()
+    running = sent()
     by_hand.pause()
     assert waits_of() == {
         gated.workflow_id: "the decision of a person (sign <b>); its time (rest); …",
@@ -118,10 +122,13 @@ def test_the_list_says_what_each_run_waits_for_and_finds_those_that_need_somebod
 def test_filters_and_searches_find_their_runs_and_no_others(
     boss: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    child, parent = Workflow("child"), Workflow("parent")
+    child = Workflow("child")
+    parent = Workflow("parent")
     child.add(flows.number, 1)
     parent.add(child)
-    bad, outer, paused = failed(), parent.send(), sent(key="book 7")
+    bad = failed()
+    outer = parent.send()
+    paused = sent(key="book 7")
     paused.pause()
     inner = WorkflowRun.objects.get(parent_id=outer.workflow_id)
     for query, found in (
@@ -152,7 +159,8 @@ def test_filters_and_searches_find_their_runs_and_no_others(
 
 
 def test_a_run_shows_its_nodes_with_links_to_tasks_maps_and_runs(boss: Client) -> None:
-    child, flow = Workflow("child"), Workflow("parent", max_in_flight=10)
+    child = Workflow("child")
+    flow = Workflow("parent", max_in_flight=10)
     child.add(flows.number, 1)
     first = flow.add(flows.number, 1)
     flow.map(flows.plus, a=[1, 2, 3])
@@ -267,7 +275,8 @@ def tools(client: Client, handle: Any) -> set[str]:
 def test_a_run_is_paused_resumed_cancelled_and_retried_by_the_ways_that_it_offers_to_operators(
     boss: Client,
 ) -> None:
-    handle, client = sent(), client_with("view_workflowrun", "operate_workflow", name="ada")
+    handle = sent()
+    client = client_with("view_workflowrun", "operate_workflow", name="ada")
     for verb, offered, after in (
         ("pause", {"pause", "skip", "cancel"}, "PAUSED"),
         ("resume", {"resume", "skip", "cancel"}, "RUNNING"),
@@ -336,7 +345,9 @@ def test_lists_offer_no_action_of_the_whole_site(boss: Client, kind: str) -> Non
 def test_actions_change_the_selected_runs_with_a_reason_and_report_what_was_left(
     boss: Client,
 ) -> None:
-    bad, first, second = failed(), sent(), sent()
+    bad = failed()
+    first = sent()
+    second = sent()
 
     def act(action: str) -> list[str]:
         ids = [str(one.workflow_id) for one in (first, second, bad)]
@@ -458,7 +469,8 @@ SLOW: dict[
 def test_what_takes_too_long_to_read_is_left_out_of_the_page(
     boss: Client, monkeypatch: Any, what: str
 ) -> None:
-    handle, (slow, page, said, left_out) = sent(), SLOW[what]
+    handle = sent()
+    (slow, page, said, left_out) = SLOW[what]
     monkeypatch.setattr(nodes, "PAGE", 1)
     address = {"list": reverse(RUNS), "node": node_url(handle, 1)}.get(page) or url(handle, page)
     assert left_out in body(boss, address)
@@ -508,7 +520,8 @@ def test_a_run_that_is_undone_shows_its_undos_and_is_not_retried_afterwards(boss
 def test_runs_that_continue_one_another_are_linked(boss: Client) -> None:
     handle = flows.loop(0, 2, key="k").send()
     drain()
-    middle, last = handle.successor(), handle.latest()
+    middle = handle.successor()
+    last = handle.latest()
     html = body(boss, url(middle))
     for other in (handle, last):
         assert f'<a href="{url(other)}">{other.workflow_id}</a>' in html

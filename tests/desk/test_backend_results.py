@@ -30,8 +30,10 @@ from tests.support.factories import error as error_result
 pytestmark = pytest.mark.django_db
 
 BACKEND = "horsies_django.backends.HorsiesBackend"
-READY, RUNNING = TaskResultStatus.READY, TaskResultStatus.RUNNING
-FAILED, SUCCESSFUL = TaskResultStatus.FAILED, TaskResultStatus.SUCCESSFUL
+READY = TaskResultStatus.READY
+RUNNING = TaskResultStatus.RUNNING
+FAILED = TaskResultStatus.FAILED
+SUCCESSFUL = TaskResultStatus.SUCCESSFUL
 
 
 def refreshed(result: Any) -> Any:
@@ -161,7 +163,8 @@ def test_a_result_belongs_to_the_task_and_the_backend_through_which_it_was_sent_
     None
 ):
     """Naive: the database refuses what is no id, and every later query of the transaction fails."""
-    first, second = tasks.add.enqueue(1), tasks.add.using(backend="second").enqueue(1)
+    first = tasks.add.enqueue(1)
+    second = tasks.add.using(backend="second").enqueue(1)
     own = ours.add.send(1, 2)
     others = [("default", second.id), ("second", first.id), ("default", str(own.task_id))]
     for alias, id_ in [*others, *(("default", no_id) for no_id in NO_IDS)]:
@@ -211,7 +214,8 @@ def test_a_redacted_task_keeps_its_status_and_nothing_else_and_a_running_one_cou
 
 def test_a_task_learns_its_id_and_attempt_without_a_query_and_its_times_when_it_asks() -> None:
     """Naive: the result for the context is read from the table before each task."""
-    result, attempt = tasks.which.enqueue(), tasks.which.enqueue("attempt")
+    result = tasks.which.enqueue()
+    attempt = tasks.which.enqueue("attempt")
     with CaptureQueriesContext(connection) as queries:
         drain()
     assert not [
@@ -371,7 +375,9 @@ def test_the_backend_of_the_backport_has_its_classes_and_signals_beside_that_of_
     old = {"BACKEND": "horsies_django.backends.backport.HorsiesBackend", "QUEUES": []}
     with override_settings(TASKS={"default": {"BACKEND": BACKEND, "QUEUES": []}, "old": old}):
         made = backport().task(backend="old", max_attempts=2, backoff=60)(of_the_backport)
-        first, second, own = made.enqueue(4), made.enqueue(-1), tasks.add.enqueue(1)
+        first = made.enqueue(4)
+        second = made.enqueue(-1)
+        own = tasks.add.enqueue(1)
         drain(raise_errors=False)
         assert refreshed(first).return_value == 8
         assert (refreshed(second).status, second.errors[0].exception_class) == ("READY", ValueError)

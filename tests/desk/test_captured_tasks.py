@@ -264,7 +264,8 @@ def test_a_task_with_options_of_ours_is_declared_and_does_what_the_twin_does(kin
     declare: Any = backends.task(
         max_attempts=3, retry_on=[ConnectionError], backoff=60, timeout_ms=1_000
     )
-    added, failed = declare(errands.add.func), declare(errands.fails.func)
+    added = declare(errands.add.func)
+    failed = declare(errands.fails.func)
     assert added.max_attempts == 3
     result = added.using(priority=50, queue_name="mail").enqueue(1, b=2)
     failure = failed.enqueue()

@@ -85,7 +85,8 @@ def test_an_alias_without_postgresql_or_its_driver_is_told(
 
 @pytest.mark.usefixtures("second_alias")
 def test_routers_that_keep_the_queue_elsewhere_than_its_alias_are_an_error(settings: Any) -> None:
-    ours, place = "horsies_django.routers.HorsiesRouter", "HORSIES['DATABASE']"
+    ours = "horsies_django.routers.HorsiesRouter"
+    place = "HORSIES['DATABASE']"
     settings.DATABASE_ROUTERS = [REPLICA]
     expect(("E010", place, "models of horsies are read from 'second'."))
     settings.DATABASE_ROUTERS = [NO_MIGRATIONS]
@@ -290,11 +291,9 @@ def book({parameters}) -> None: ...
 """
 
 
-POLICY, ACCOUNT, CENTS = (
-    ", retry_policy=POLICY",
-    "account_id: int",
-    "account_id: int, cents: int = 0",
-)
+POLICY = ", retry_policy=POLICY"
+ACCOUNT = "account_id: int"
+CENTS = "account_id: int, cents: int = 0"
 COALESCED = {"ordered": False, "by_task": True, "by_args": "all", "coalesce": True}
 ANY_TASK = ", priority=5", "document_id: int = 0"
 

@@ -124,7 +124,8 @@ def test_every_exception_of_the_package_is_copied(made_of: Callable[[Any], Any])
     assert {NotMigrated, errors.Skip, errors.TaskTimeout} <= kinds
     for kind in kinds:
         error = kind.__new__(kind, "said")
-        error.args, error.__dict__["more"] = ("said",), [1]
+        error.args = ("said",)
+        error.__dict__["more"] = [1]
         copied = made_of(error)
         assert (type(copied), copied.args, copied.__dict__) == (kind, ("said",), {"more": [1]}), (
             kind

@@ -32,7 +32,8 @@ from tests.support.runs import sent as sent_run
 
 pytestmark = pytest.mark.django_db
 
-NUL, SURROGATE = "a\x00b", "a\udcffb"
+NUL = "a\x00b"
+SURROGATE = "a\udcffb"
 
 
 def run_after(verb: str) -> Any:

@@ -255,7 +255,8 @@ def test_an_ordered_key_stops_and_goes_on_when_it_is_skipped() -> None:
     )
     failing = tasks.raises.with_options(queue="mail")
     with immediate(raise_errors=False):
-        first, second = failing.send("a"), failing.send("a")
+        first = failing.send("a")
+        second = failing.send("a")
         statuses = [one.info().status for one in (first, second)]  # type: ignore[union-attr]
         queues.skip("mail", {"message": "a"}, actor="ann", reason="as expected")
         assert [*statuses, second.info().status] == ["FAILED", "PENDING", "FAILED"]  # type: ignore[union-attr]

@@ -217,7 +217,8 @@ def test_what_cannot_be_imported_is_named(
     beat: dict[str, Any], entry: dict[str, Any], why: str
 ) -> None:
     """Naive: one entry ends the import, or is created in another meaning and nobody hears of it."""
-    beat["good"], beat["odd"] = NIGHTLY, {**NIGHTLY, **entry}
+    beat["good"] = NIGHTLY
+    beat["odd"] = {**NIGHTLY, **entry}
     printed = left_out()
     assert why in " ".join(printed.split())
     assert "1 created, 1 left out." in printed
@@ -246,7 +247,8 @@ def test_a_second_run_changes_nothing_a_schedule_of_ours_is_kept_and_names_choos
         "zone": "Europe/Istanbul",
     }
     assert "1 unchanged." in run("--replace")
-    beat["hourly"], beat["weekly"] = {**NIGHTLY, "schedule": 3600}, NIGHTLY
+    beat["hourly"] = {**NIGHTLY, "schedule": 3600}
+    beat["weekly"] = NIGHTLY
     assert "2 would be created." in run("--dry-run", "hourly", "weekly")
     assert "1 created." in run("hourly")
     assert sorted(rows()) == ["hourly", "nightly"]

@@ -89,10 +89,8 @@ def test_a_queue_shows_what_is_due_and_runs_its_limit_and_pause(
     TaskFactory(queue_name="mail", sent_at=now() - dt.timedelta(minutes=5))
     queues.pause("mail", actor="a test")
     found = scraped(client)
-    due, running = (
-        found.of("horsies_queue_due_tasks", "queue"),
-        found.of("horsies_queue_running_tasks", "queue"),
-    )
+    due = found.of("horsies_queue_due_tasks", "queue")
+    running = found.of("horsies_queue_running_tasks", "queue")
     assert (due["default"], due["mail"], due["bulk"]) == (3, 1, 0)
     assert (running["default"], running["mail"]) == (2, 0)
     limits = found.of("horsies_queue_limit_tasks", "queue")
@@ -187,7 +185,10 @@ def test_many_who_ask_at_once_wait_for_one_reading_also_for_one_that_fails(
 
     Or each tries again after all before it, and while the database is away scrapers take more and more threads.
     """
-    begun, opened, found, answers = list[int](), list[int](), list[Any](), threading.Event()
+    begun = list[int]()
+    opened = list[int]()
+    found = list[Any]()
+    answers = threading.Event()
 
     def slowly() -> psycopg.Connection[Any]:
         opened.append(1)
@@ -340,7 +341,8 @@ def test_the_status_is_read_once_in_a_second(client: Client) -> None:
 
 def test_many_who_wait_for_the_status_are_refused(client: Client) -> None:
     """Fails if: each request takes a thread of the site for as long as the database needs."""
-    reading, go_on = threading.Event(), threading.Event()
+    reading = threading.Event()
+    go_on = threading.Event()
 
     def slowly() -> State:
         reading.set()

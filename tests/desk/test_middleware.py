@@ -222,10 +222,8 @@ def stored(handle: Any) -> Any:
 
 def test_each_attempt_reads_what_was_sent_and_its_arguments_are_the_same_as_without() -> None:
     """Naive: it travels in the first message to the child only."""
-    handle, without = (
-        tells.with_options(metadata=GIVEN, timeout_ms=500).send(attempts=2),
-        tells.send(),
-    )
+    handle = tells.with_options(metadata=GIVEN, timeout_ms=500).send(attempts=2)
+    without = tells.send()
     assert drain(until=dt.timedelta(hours=1)) == 3
     assert handle.get().ok_value == GIVEN
     assert without.get().ok_value == dict(current_task().metadata) == {}
@@ -265,7 +263,8 @@ def test_sources_give_metadata_to_every_send_later_ones_win_and_the_sender_above
     create("nightly", {"task": tasks.noop.name, "pattern": "daily at 04:30"}, actor="ada")
     token = around.trace.set("00-4bf9")
     with using("METADATA", "carrier", "forgetful", "tenant"):
-        plain, own = tasks.add.send(1), tasks.add.with_options(metadata={"tenant": 8}).send(1)
+        plain = tasks.add.send(1)
+        own = tasks.add.with_options(metadata={"tenant": 8}).send(1)
         others = [
             *tasks.add.send_many([{"a": 1}, {"a": 2}]),
             get_handle(run_now("nightly", actor="ada")),
@@ -366,7 +365,8 @@ def test_the_admin_shows_it_once_and_not_among_the_options(boss: Client) -> None
         return body(boss, reverse("admin:horsies_task_change", args=(handle.task_id,)))
 
     sender = tasks.add.with_options(metadata={"by": "s3cret"})
-    html, timed = page(sender.send(1)), page(sender.with_options(timeout_ms=86_399_123).send(1))
+    html = page(sender.send(1))
+    timed = page(sender.with_options(timeout_ms=86_399_123).send(1))
     assert (html.count("s3cret"), "field-shown_options" in html) == (1, False)
     assert (timed.count("s3cret"), timed.count("86399123")) == (1, 1)
 
@@ -380,7 +380,8 @@ PARENT = f"00-{IDS[0]:032x}-{IDS[1]:016x}-01"
 @pytest.fixture
 def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
     """Collect the spans of this process, in which the settings name the middleware and the carrier."""
-    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr(contrib, "tracer", provider.get_tracer("tests"))
     return exporter

@@ -12,7 +12,8 @@ from horsies_django.tasks.notify_throttle import (
 )
 from horsies_django.worker.engine import wakeups
 
-TABLE, OTHER = 16_400, 16_900
+TABLE = 16_400
+OTHER = 16_900
 TICK = 0.000_1
 
 

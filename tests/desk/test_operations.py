@@ -62,11 +62,9 @@ def test_cancelling_is_part_of_the_transaction_around_it_and_is_told_to_whoever_
 
 def test_five_hundred_are_cancelled_by_one_statement() -> None:
     waits = [task.pk for task in TaskFactory.create_batch(498)]
-    runs, over, gone = (
-        TaskFactory(status="RUNNING").pk,
-        TaskFactory(status="COMPLETED").pk,
-        uuid.uuid4(),
-    )
+    runs = TaskFactory(status="RUNNING").pk
+    over = TaskFactory(status="COMPLETED").pk
+    gone = uuid.uuid4()
     with CaptureQueriesContext(connection) as captured:
         verdicts = cancel_many([*waits, str(runs), over, gone], terminate=True)
     assert (
@@ -323,7 +321,8 @@ def test_a_partition_is_named_by_its_arguments(text: str, arguments: dict[str, A
 
 
 def test_durations_are_written_as_elsewhere() -> None:
-    second, hour = dt.timedelta(seconds=1), dt.timedelta(hours=1)
+    second = dt.timedelta(seconds=1)
+    hour = dt.timedelta(hours=1)
     assert [duration(text) for text in ("90", "90s", "1d12h", "2w")] == [
         90 * second,
         90 * second,
@@ -443,7 +442,8 @@ def test_all_that_match_are_counted_and_then_changed_under_the_name_of_the_user_
     words: str, counted: str, done: str, after: dict[str, str | None]
 ) -> None:
     """Naive: each of 1,823 tasks by its id; or a purge is also of what a worker has claimed, or of a task of a run."""
-    mail, pay = {"queue_name": "mail"}, {"queue_name": "bulk", "task_name": "shop.pay"}
+    mail = {"queue_name": "mail"}
+    pay = {"queue_name": "bulk", "task_name": "shop.pay"}
     broke = {"status": "FAILED", "error_code": "OH_NO", **pay}
     made = {
         "waits": TaskFactory(**mail),

@@ -63,7 +63,8 @@ def test_a_skip_gives_up_the_failed_task_and_the_next_one_starts(
     claimer: Claimers, door: str
 ) -> None:
     ordered()
-    failed, worker = stop(behind=2), claimer(mail=1)
+    failed = stop(behind=2)
+    worker = claimer(mail=1)
     assert worker.run_pass(sync=9).claims == []
     if door == "function":
         assert queues.skip("mail", {"customer": "acme"}, **WHO) == failed
@@ -207,10 +208,8 @@ def test_the_command_sets_a_policy_and_tells_it_in_words_and_what_is_stopped_and
 
 
 def test_the_admin_shows_the_policy_and_the_stopped_keys_but_keys_only_to_those_who_may() -> None:
-    everything, viewer = (
-        client_with("view_queue", "view_task", "view_payload"),
-        client_with("view_queue"),
-    )
+    everything = client_with("view_queue", "view_task", "view_payload")
+    viewer = client_with("view_queue")
     with CaptureQueriesContext(connection) as read:
         html = body(viewer, URL)
     assert not [query for query in read.captured_queries if "first_of" in query["sql"]], (
@@ -254,7 +253,8 @@ def test_a_key_that_is_stopped_is_told_once_and_other_failures_are_not(
         drain(raise_errors=False)
     assert got == []
     limit("mail", partition_policy="stop")
-    first, second = fails.send("b"), fails.send("b")
+    first = fails.send("b")
+    second = fails.send("b")
     drain(raise_errors=False)
     (found,) = got
     assert (found["task_id"], found["task_name"], found["queue_name"]) == (

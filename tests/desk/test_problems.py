@@ -44,7 +44,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 EVERYTHING = Kept((), others=True, age=dt.timedelta(days=30))
 Told = Callable[..., list[dict[str, Any]]]
-SECOND, MINUTE, HOUR = dt.timedelta(seconds=1), dt.timedelta(minutes=1), dt.timedelta(hours=1)
+SECOND = dt.timedelta(seconds=1)
+MINUTE = dt.timedelta(minutes=1)
+HOUR = dt.timedelta(hours=1)
 NOOP = "tests.apps.project.tasks.noop"
 
 
@@ -55,7 +57,8 @@ def told(boss: Client) -> Told:
     def both(*words: str, failing: bool | None = None) -> list[dict[str, Any]]:
         states.kept.clear()
         code, out, _ = ran("horsies_status", "--json", *words)
-        printed, answer = json.loads(out), boss.get(reverse("horsies:status"))
+        printed = json.loads(out)
+        answer = boss.get(reverse("horsies:status"))
         found: list[dict[str, Any]] = printed["problems"]
         keys = ("code", "severity", "subject", "advice")
         assert [[one[key] for key in keys] for one in json.loads(answer.content)["problems"]] == [
@@ -155,7 +158,8 @@ def blockers(**older: Any) -> list[tuple[Any, ...]]:
 def test_a_lock_that_conflicts_with_writing_to_a_table_of_the_queue_blocks_it(
     connect: Connect,
 ) -> None:
-    conn, harmless = connect(), ("ROW EXCLUSIVE", "SHARE UPDATE EXCLUSIVE")
+    conn = connect()
+    harmless = ("ROW EXCLUSIVE", "SHARE UPDATE EXCLUSIVE")
     for mode in (*harmless, "SHARE", "SHARE ROW EXCLUSIVE", "EXCLUSIVE"):
         with conn.transaction():
             conn.execute("SET LOCAL application_name = 'a script'")
@@ -201,7 +205,8 @@ def test_a_transaction_that_has_locked_a_table_for_five_seconds_is_told_by_both(
 
 def test_a_transaction_that_waits_for_a_lock_blocks_those_behind_it(connect: Connect) -> None:
     """Naive: only who holds a lock is named, and an ALTER TABLE behind a long query stops every worker unnamed."""
-    reader, waiting = connect(), connect()
+    reader = connect()
+    waiting = connect()
     with ThreadPoolExecutor(1) as pool, reader.transaction():
         reader.execute("SELECT FROM horsies_audit")
         ended = pool.submit(waiting.execute, "DO 'BEGIN LOCK TABLE horsies_audit; END'")
@@ -412,7 +417,8 @@ Tick = Callable[[dt.datetime], None]
 @pytest.fixture
 def tick(connect: Connect) -> Tick:
     """Give a function that lets a scheduler look at the schedule ``nightly`` at a moment, and then lets none be due."""
-    conn, scheduler = connect(), Scheduler(dt.timedelta(0))
+    conn = connect()
+    scheduler = Scheduler(dt.timedelta(0))
 
     def at(moment: dt.datetime) -> None:
         Schedule.objects.filter(name="nightly").update(next_at=moment)
@@ -531,7 +537,8 @@ def test_fire_times_that_were_left_out_are_told_by_both_for_a_day(
 def test_a_run_that_an_error_paused_is_told_by_both_and_one_that_somebody_paused_is_not(
     told: Told,
 ) -> None:
-    wanted, flow = Workflow("wanted"), Workflow("order", on_error="pause")
+    wanted = Workflow("wanted")
+    flow = Workflow("order", on_error="pause")
     wanted.add(flows.number, 1)
     flow.add(flows.broken)
     assert wanted.send().pause()

@@ -306,7 +306,8 @@ def test_a_sync_writes_the_settings_and_leaves_overrides_and_pauses_alone() -> N
     with override_settings(HORSIES={**HORSIES, "QUEUES": declared}):
         of_bulk = ["partition_by_args", "partition_max_concurrency", "priority"]
         assert queues.sync(actor="deploy") == {"mail": ["max_concurrency"], "bulk": of_bulk}
-    mail, bulk = Queue.objects.get(pk="mail"), Queue.objects.get(pk="bulk")
+    mail = Queue.objects.get(pk="mail")
+    bulk = Queue.objects.get(pk="bulk")
     assert (mail.max_concurrency, mail.override, in_force("mail")) == (5, {"max_concurrency": 9}, 9)
     assert (bulk.partition_by_args, bulk.partition_version, bulk.paused_by) == (
         ["tenant"],

@@ -76,10 +76,8 @@ def test_an_exception_is_an_unhandled_error_with_its_traceback(
     assert (error.error_code, error.message) == ("UNHANDLED_ERROR", "LookupError: no such thing")
     assert (error.exception["type"], error.exception["module"]) == ("LookupError", "builtins")
     assert "tests/apps/project/tasks.py" in error.exception["traceback"]
-    attempt, line = (
-        TaskAttempt.objects.get(),
-        inspect.unwrap(tasks.raises).__code__.co_firstlineno + 2,
-    )
+    attempt = TaskAttempt.objects.get()
+    line = inspect.unwrap(tasks.raises).__code__.co_firstlineno + 2
     assert (attempt.site, attempt.site_line) == ("tests/apps/project/tasks.py in raises", line)
     (told,) = handle.info().attempts
     assert (told.site, told.site_line) == (attempt.site, line)
@@ -232,10 +230,8 @@ def test_a_task_asks_for_its_retry_itself_and_fails_with_what_it_asked_if_too_of
     handles = [tasks.asks_again.send(delay, code) for delay, code in ((7.5, None), (None, "BUSY"))]
     drain()
     for handle, pause, code in zip(handles, (7.5, 60), ("RETRY_REQUESTED", "BUSY"), strict=True):
-        row, attempt = (
-            Task.objects.get(pk=handle.task_id),
-            TaskAttempt.objects.get(task_id=handle.task_id),
-        )
+        row = Task.objects.get(pk=handle.task_id)
+        attempt = TaskAttempt.objects.get(task_id=handle.task_id)
         assert row.status == "PENDING"
         assert row.next_retry_at - attempt.finished_at == dt.timedelta(seconds=pause)
         assert (attempt.error_code, attempt.error_message, attempt.will_retry) == (
@@ -243,7 +239,8 @@ def test_a_task_asks_for_its_retry_itself_and_fails_with_what_it_asked_if_too_of
             "come back later",
             True,
         )
-    last, without = tasks.asks_again.send(0, None), tasks.asks_again_without_a_policy.send()
+    last = tasks.asks_again.send(0, None)
+    without = tasks.asks_again_without_a_policy.send()
     assert drain(raise_errors=False) == 3
     error = last.get(0).err_value
     assert (error.error_code, error.data, error.exception["type"]) == (

@@ -91,7 +91,8 @@ def test_a_receiver_that_raises_is_named_and_the_task_sent(
     watch: Watch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Naive: Django's own method raises AttributeError for a receiver that is an object."""
-    early, broken = watch("task_sent"), partial(refuses)
+    early = watch("task_sent")
+    broken = partial(refuses)
     signals.task_sent.connect(broken)
     signals.task_sent.connect(refuses)
     late = watch("task_sent")
@@ -129,7 +130,8 @@ def test_a_receiver_can_be_connected_to_one_task_and_disconnected(watch: Watch) 
 
 def test_drain_tells_what_a_worker_would(watch: Watch) -> None:
     got = watch("task_started", "task_retried", "task_finished", "task_failed")
-    policy, metadata = RetryPolicy.fixed([60], jitter=False), {"tenant": 7}
+    policy = RetryPolicy.fixed([60], jitter=False)
+    metadata = {"tenant": 7}
     handle = tasks.raises.with_options(retry_policy=policy, metadata=metadata).send("no")
     drain(until=dt.timedelta(minutes=2), raise_errors=False)
     about = {
@@ -144,7 +146,8 @@ def test_drain_tells_what_a_worker_would(watch: Watch) -> None:
         assert sender is tasks.raises.definition
         assert {**about, "attempt": attempt}.items() <= values.items()
         assert isinstance(values["worker_id"], uuid.UUID)
-    retried, finished = got[1][2], got[3][2]
+    retried = got[1][2]
+    finished = got[3][2]
     assert retried["error_code"] == finished["error_code"] == "UNHANDLED_ERROR"
     assert finished["status"] == "FAILED"
     assert "LookupError: no" in finished["error_message"]
@@ -175,7 +178,8 @@ def told() -> Iterator[Told]:
     signal_names = {getattr(django_signals, name): name for name in NAMES}
 
     def hear(signal: Any, task_result: Any, **kwargs: Any) -> None:
-        status, attempts = str(task_result.status), task_result.attempts
+        status = str(task_result.status)
+        attempts = task_result.attempts
         found.append((signal_names[signal], task_result.id, status, attempts, sys.exc_info()[0]))
 
     with connected(hear, *NAMES):

@@ -41,7 +41,8 @@ from tests.apps.project import flows, tasks
 from tests.conftest import Connect
 from tests.support.refusing import refused
 
-HOUR, MINUTE = dt.timedelta(hours=1), dt.timedelta(minutes=1)
+HOUR = dt.timedelta(hours=1)
+MINUTE = dt.timedelta(minutes=1)
 MOMENT = dt.datetime(2031, 5, 1, 12, tzinfo=dt.UTC)
 pytestmark = pytest.mark.django_db
 
@@ -94,7 +95,8 @@ def test_what_fails_for_good_is_raised_with_task_and_traceback_once_all_have_run
 def test_retries_and_later_tasks_run_at_their_moments_in_their_order() -> None:
     policy = RetryPolicy.exponential(base_seconds=100, max_retries=5, jitter=False)
     retried = tasks.mails.with_options(retry_policy=policy).send(2)
-    between, late = tasks.note.schedule(200, "between"), tasks.note.schedule(HOUR, "late")
+    between = tasks.note.schedule(200, "between")
+    late = tasks.note.schedule(HOUR, "late")
     assert drain() == 1, "an attempt that is tried again later is no failure yet"
     assert drain(until=HOUR / 2) == 3
     first, second, third = retried.info().attempts  # type: ignore[union-attr]
@@ -215,7 +217,8 @@ def test_a_failure_is_mapped_and_retried_as_a_real_one(
 
 
 def test_what_is_not_to_be_retried_is_final_and_what_a_task_can_ask_for_can_be_asked_for() -> None:
-    gone, declined = call.send(), record.send("never")
+    gone = call.send()
+    declined = record.send("never")
     returned = TaskError("CARD_DECLINED", "no funds", data={"code": 51})  # as a task returns it
     with (
         fail_next(call, "GONE"),
@@ -225,7 +228,8 @@ def test_what_is_not_to_be_retried_is_final_and_what_a_task_can_ask_for_can_be_a
         drain()
     assert gone.get(0).err_value.error_code == "GONE"
     assert declined.get(0).err_value == returned
-    handle, skipped = record.send("later"), record.send("never")
+    handle = record.send("later")
+    skipped = record.send("never")
     with (
         fail_next(record, Retry("not yet", delay_seconds=600, code="TOO_EARLY")),
         fail_next(record, Skip("no need")),
@@ -302,7 +306,8 @@ def test_what_is_sent_there_is_sent_at_that_time_and_runs_at_it(
 ) -> None:
     with travel(to) as now:
         assert now == to or isinstance(to, dt.timedelta)
-        handle, later = tasks.add.send(1), tasks.add.schedule(HOUR, 2)
+        handle = tasks.add.send(1)
+        later = tasks.add.schedule(HOUR, 2)
         assert drain() == 1
     info: Any = handle.info()
     assert info.sent_at == info.enqueued_at == info.started_at == info.finished_at
@@ -312,10 +317,8 @@ def test_what_is_sent_there_is_sent_at_that_time_and_runs_at_it(
 def test_what_is_due_by_then_runs_there_as_if_no_worker_had_run_since() -> None:
     """Naive: tasks run at their own times on the way, as by drain(until=...), and none can expire."""
     policy = RetryPolicy.fixed([60], jitter=False)
-    late, retried = (
-        tasks.add.schedule(HOUR, 1),
-        tasks.mails.with_options(retry_policy=policy).send(1),
-    )
+    late = tasks.add.schedule(HOUR, 1)
+    retried = tasks.mails.with_options(retry_policy=policy).send(1)
     expired = tasks.add.with_options(good_until=HOUR).send(1)
     future = tasks.add.schedule(HOUR * 3, 1)
     with travel(HOUR * 2) as now:
@@ -479,7 +482,8 @@ def test_a_task_that_is_cancelled_while_it_runs_ends_as_by_a_worker() -> None:
 
 
 def test_a_cancel_before_a_claimed_task_begins_is_passed_on() -> None:
-    sync, late = checks.send(), awaits.send()
+    sync = checks.send()
+    late = awaits.send()
     first = cancels_others.with_options(priority=1).send([str(one.task_id) for one in (sync, late)])
 
     drain()

@@ -31,7 +31,8 @@ def ids(*words: Any) -> list[str]:
 
 
 def test_the_list_shows_how_far_each_run_is_the_newest_first_and_is_narrowed() -> None:
-    first, second = failed(), sent(key="book 7")
+    first = failed()
+    second = sent(key="book 7")
     heading, newest, oldest = lines(run("list"))
     assert heading.startswith("RUN NAME KEY STATUS PROGRESS")
     assert newest.startswith(f"{second.workflow_id} book book 7 RUNNING 0 % ")
@@ -192,7 +193,9 @@ def test_show_lists_what_nodes_wait_for_and_signals_and_decisions_continue_a_run
     assert written == {"workflow.approve": "fine", "workflow.reject": "ugly"}
 
 
-PLUS, NUMBER, TOTAL = flows.plus.name, flows.number.name, flows.total_list.name
+PLUS = flows.plus.name
+NUMBER = flows.number.name
+TOTAL = flows.total_list.name
 Deploy = Callable[[str, str | None], None]
 LONG_AGO = "2026-01-01T00:00Z"
 
@@ -243,7 +246,8 @@ def test_runs_that_fit_are_counted_and_the_exit_code_is_0(deploy: Deploy) -> Non
 
 
 def test_a_workflow_that_has_started_counts_once_and_a_node_that_undoes_by_what_it_undoes() -> None:
-    inner, flow = Workflow("inner"), Workflow("outer")
+    inner = Workflow("inner")
+    flow = Workflow("outer")
     inner.add(flows.number, 1)
     flow.add(inner)
     handle = flow.send()
@@ -279,7 +283,8 @@ def test_a_workflow_that_has_started_counts_once_and_a_node_that_undoes_by_what_
 def test_a_change_under_waiting_nodes_is_found(
     deploy: Deploy, code: Any, kind: str, argument: Any, said: str
 ) -> None:
-    first, second = sent(b=5), sent("other", b=6)
+    first = sent(b=5)
+    second = sent("other", b=6)
     deploy(PLUS, code)
     (found,) = problems()
     assert said in found.pop("problem")
@@ -300,7 +305,9 @@ def test_a_change_under_waiting_nodes_is_found(
 def test_lists_elements_of_a_map_and_the_nodes_of_a_workflow_that_has_not_started_are_compared(
     deploy: Deploy,
 ) -> None:
-    innermost, inner, flow = Workflow("innermost"), Workflow("inner"), Workflow("outer")
+    innermost = Workflow("innermost")
+    inner = Workflow("inner")
+    flow = Workflow("outer")
     innermost.add(flows.plus, 1, name="deep")
     inner.add(innermost, name="middle")
     flow.map(
@@ -422,7 +429,8 @@ def test_the_command_shows_and_lists_maps_what_is_undone_and_what_continues() ->
     assert run("cancel", handle.workflow_id).startswith("Nothing changed:")
     loop = flows.loop(0, 2, key="k").send()
     drain(queues=["default"])
-    middle, last = loop.successor(), loop.latest()
+    middle = loop.successor()
+    last = loop.latest()
     shown = lines(run("show", middle.workflow_id))
     assert {f"continues {loop.workflow_id}", f"continued as {last.workflow_id}"} <= set(shown)
     assert machine("show", loop.workflow_id)["continued_as"] == str(middle.workflow_id)

@@ -192,7 +192,8 @@ def test_what_cannot_be_is_refused_with_what_to_do(words: list[str], message: st
 
 
 def test_an_override_can_end_some_time_from_now() -> None:
-    before, delta = dt.datetime.now(dt.UTC), dt.timedelta(days=1, hours=12)
+    before = dt.datetime.now(dt.UTC)
+    delta = dt.timedelta(days=1, hours=12)
     run(*OVERRIDE, "--reason=sale", "--until=1d12h")
     ends = aware(Queue.objects.get(pk="mail").override_until)
     assert before + delta <= ends <= dt.datetime.now(dt.UTC) + delta
@@ -356,8 +357,10 @@ def test_it_prints_every_reason_on_a_line_of_the_last_task_or_of_one_and_json_fo
 def test_it_names_who_holds_the_only_slot_of_a_real_worker(worker: Start) -> None:
     limit("default", max_concurrency=1)
     worker("--processes=2").ready()
-    holding, waiting = tasks.hold.send("first"), tasks.hold.send("second")
-    child, row = held_by("first"), Worker.objects.get()
+    holding = tasks.hold.send("first")
+    waiting = tasks.hold.send("second")
+    child = held_by("first")
+    row = Worker.objects.get()
     (found,) = explain(waiting.task_id).reasons
     assert found.code == "QUEUE_AT_CAP"
     assert found.text.endswith(f"by task {holding.task_id} on {row.hostname}:{row.pid}.")

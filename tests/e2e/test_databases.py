@@ -52,7 +52,8 @@ def two(transactional_db: None) -> Iterator[dict[str, str]]:
     """Give the addresses of two empty databases, the second of which is the queue's, and those of a role that only listens."""
     role = f"listener_{uuid.uuid4().hex[:8]}"
     with new_databases("two") as create:
-        default, queue = create(), create()
+        default = create()
+        queue = create()
         parts = urlsplit(queue)
         direct = parts._replace(netloc=f"{role}:secret@{parts.hostname}:{parts.port}").geturl()
         with psycopg.connect(default, autocommit=True) as admin:

@@ -67,17 +67,13 @@ def test_each_signal_comes_once_from_its_process_and_thread(
     child = completed.get().unwrap()
     assert failed.get().is_err()
     assert process.stop() == 0
-    own, parent, worker_id = (
-        options == ("--processes=0",),
-        process.process.pid,
-        str(Worker.objects.get().pk),
-    )
+    own = options == ("--processes=0",)
+    parent = process.process.pid
+    worker_id = str(Worker.objects.get().pk)
     assert (child == parent) is own
-    (began,), (ended,), lifetime = (
-        notes.all("child_started"),
-        notes.all("child_stopping"),
-        notes.all(),
-    )
+    (began,) = notes.all("child_started")
+    (ended,) = notes.all("child_stopping")
+    lifetime = notes.all()
     assert (lifetime[0], lifetime[-1]["signal"], lifetime[-1]["process"]) == (
         began,
         "worker_stopping",

@@ -153,10 +153,8 @@ def test_the_metrics_of_a_worker_are_those_of_the_page_and_its_memory_is_that_of
     pid = tasks.eats_and_tells.send(200).get(timeout_ms=30_000).ok_value[0]
     counted = f'horsies_tasks_total{{queue="default",result="COMPLETED",task="{tasks.eats_and_tells.name}"}} 1.0'
     wait_until(lambda: counted in scraped(process).text, "the outcome is counted")
-    child, parent = (
-        psutil.Process(pid).memory_info().rss,
-        psutil.Process(process.process.pid).memory_info().rss,
-    )
+    child = psutil.Process(pid).memory_info().rss
+    parent = psutil.Process(process.process.pid).memory_info().rss
     found = scraped(process)
     agree(found, "Metrics of a worker")
     assert promtool("check", "metrics", given=found.text) == ""

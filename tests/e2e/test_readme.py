@@ -54,7 +54,9 @@ class Reader:
         ]
         self.commands = [text for name, text in self.steps if not name]
         (project,) = [line.split()[-1] for line in self.commands if line.startswith("django-admin")]
-        self.directory, self.project, self.env = directory, directory / project, env
+        self.directory = directory
+        self.project = directory / project
+        self.env = env
         self.printed: dict[str, str] = {}
         self.running: dict[str, subprocess.Popen[bytes]] = {}
 

@@ -36,13 +36,15 @@ def test_the_tasks_of_a_killed_worker_fail_and_only_then_their_permit_is_free(
 ) -> None:
     limit("default", max_concurrency=1)
     first = worker("--processes=2", **SHORT).ready()
-    lost, waits = tasks.hold.send("lost"), tasks.noop.send()
+    lost = tasks.hold.send("lost")
+    waits = tasks.noop.send()
     held_by("lost")
     first.signal(signal.SIGKILL)
     worker("--processes=2", **SHORT).ready()
     assert lost.get(timeout_ms=30_000).err_value.error_code == "WORKER_CRASHED"
     assert waits.get(timeout_ms=30_000).is_ok()
-    dead, next_ = Task.objects.get(pk=lost.task_id), Task.objects.get(pk=waits.task_id)
+    dead = Task.objects.get(pk=lost.task_id)
+    next_ = Task.objects.get(pk=waits.task_id)
     assert dead.status == "FAILED"
     assert next_.started_at >= dead.finished_at
     (attempt,) = TaskAttempt.objects.filter(task_id=lost.task_id)
@@ -242,7 +244,8 @@ def test_a_thousand_running_tasks_cost_one_row_per_process_and_beat(worker: Star
     points.stays.send_many([{}] * 1_000)
     wait_until(lambda: Task.objects.filter(status="RUNNING").count() == 1_000, "all of them run")
     versions = "SELECT id, xmin::text FROM horsies_tasks ORDER BY id"
-    before, beats = sql(versions), set()
+    before = sql(versions)
+    beats = set()
     written = Heartbeat.objects.values_list("id", "sent_at")
     wait_until(lambda: beats.update(written.all()) or len(beats) >= 10, "beats of both processes")
     assert len({process for process, _ in beats}) == Heartbeat.objects.count() == 2

@@ -145,7 +145,8 @@ def started_again(process: WorkerProcess, times: int = 2) -> None:
 
 def busy(tmp_path: Path) -> tuple[Any, Path]:
     """Let a task run until a file is there; return its handle and that file."""
-    begun, gate = tmp_path / "begun", tmp_path / "gate"
+    begun = tmp_path / "begun"
+    gate = tmp_path / "gate"
     (id_,) = put(
         name="shop.tasks.waits", kwargs=[json.dumps({"begun": str(begun), "gate": str(gate)})]
     )
@@ -475,7 +476,8 @@ def test_nothing_is_left_of_it_when_it_or_its_worker_is_killed(
 ) -> None:
     """Naive: the next ``horsies_dev`` finds its port taken, and two workers run."""
     desk = Desk(worker, project).ready()
-    outer, processes = psutil.Process(desk.process.process.pid), desk.process.family()
+    outer = psutil.Process(desk.process.process.pid)
+    processes = desk.process.family()
     (victim,) = [one for one in (outer, *outer.children()) if killed in one.cmdline()]
     victim.kill()
     assert desk.process.wait() == (1 if killed == "horsies_worker" else -signal.SIGKILL)

@@ -140,7 +140,8 @@ def test_the_worker_runs_rescues_keeps_caps_deletes_what_is_old_and_notes_its_st
     first = worker("--processes=1", **environment).ready()
     as_role("site")
     with transaction.atomic():
-        lost, waits = tasks.hold.send("lost"), tasks.add.send(2, b=3)
+        lost = tasks.hold.send("lost")
+        waits = tasks.add.send(2, b=3)
         mails = [tasks.mail.send("a@example.com") for _ in range(3)]
     as_role(None)
     held_by("lost")
@@ -494,7 +495,8 @@ def test_a_role_without_grants_can_hold_up_queues_with_limits_and_is_kept_from_i
 ) -> None:
     grant(SENDING, WORKING)
     limit("default", max_concurrency=2)
-    someone, conn = stranger(), connect()
+    someone = stranger()
+    conn = connect()
     conn.execute(f"SET ROLE {own('worker')}")
     conn.execute("SET statement_timeout = '500ms'")
     worker_ = Claimer(conn)
@@ -614,7 +616,8 @@ def test_an_action_that_the_database_does_not_do_changes_nothing_and_says_why(
 def test_an_action_leaves_a_task_that_somebody_has_locked_and_says_so(
     boss: Client, connect: Connect, action: str
 ) -> None:
-    locked, other = a_task(action), a_task(action)
+    locked = a_task(action)
+    other = a_task(action)
     with connect() as keeper, keeper.transaction():
         keeper.execute("SELECT FROM horsies_tasks WHERE id = %s FOR UPDATE", [locked.pk])
         ((level, text),) = act(boss, action, locked)
@@ -627,11 +630,9 @@ def test_an_action_leaves_a_task_that_somebody_has_locked_and_says_so(
 
 def test_the_actions_do_their_work_under_the_grants_of_the_page(roles: None, boss: Client) -> None:
     grant_site(OPERATING)
-    waiting, failed, running = (
-        TaskFactory(),
-        TaskFactory(status="FAILED"),
-        TaskFactory(status="RUNNING"),
-    )
+    waiting = TaskFactory()
+    failed = TaskFactory(status="FAILED")
+    running = TaskFactory(status="RUNNING")
     as_role("site")
     for action, task, told in (
         ("cancel_tasks", waiting, "Cancel: CANCELLED: 1"),
@@ -673,7 +674,8 @@ def test_a_page_about_a_table_that_may_not_be_read_says_so(
     failed = TaskFactory(status="FAILED", claimed_by=worker.pk)
     TaskAttemptFactory(task_id=failed.pk, worker_id=worker.pk)
     schedules.create("hourly", {"task": tasks.noop.name, "pattern": "every hour"}, actor="somebody")
-    run, entry = runs.sent().workflow_id, AuditEntry.objects.latest("pk")
+    run = runs.sent().workflow_id
+    entry = AuditEntry.objects.latest("pk")
     shown = {
         "task": running.pk,
         "queue": "default",

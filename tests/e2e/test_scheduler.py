@@ -46,7 +46,8 @@ def test_the_tasks_of_due_fire_times_are_sent_and_run(
     scheduler: StartScheduler, worker: Start
 ) -> None:
     create(task=ADD, kwargs={"a": 1})
-    runs, sent = worker("--processes=1").ready(), scheduler().ready()
+    runs = worker("--processes=1").ready()
+    sent = scheduler().ready()
     first, *rest = sends(more_than=2)
     assert rest == [first + number * SECOND for number in range(1, len(rest) + 1)]
     results = Task.objects.filter(task_name=ADD, status="COMPLETED", result__ok=1)

@@ -18,7 +18,8 @@ from tests.support.collector import Collector
 from tests.support.workers import SHORT, Start, held_by
 
 Events = Callable[[], list[dict[str, Any]]]
-TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+SPAN = "b7ad6b7169203331"
 
 
 @pytest.fixture

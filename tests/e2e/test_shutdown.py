@@ -84,7 +84,8 @@ def test_a_signal_lets_running_tasks_finish_and_claims_no_more(
     worker: Start, number: signal.Signals, options: tuple[str, ...], group: bool
 ) -> None:
     process = worker(*options).ready()
-    sync, async_ = tasks.hold.send("sync"), tasks.ahold.send("async")
+    sync = tasks.hold.send("sync")
+    async_ = tasks.ahold.send("async")
     held_by("sync")
     held_by("async")
     for _ in range(2 if number == signal.SIGHUP else 1):  # a terminal that closes may hang up twice

@@ -64,11 +64,10 @@ def test_each_way_to_end_has_its_lines_and_only_a_failure_for_good_a_traceback(
 ) -> None:
     policy = RetryPolicy.fixed([0.1], auto_retry_for=["MAIL_DOWN"], jitter=False)
     (expired,) = put(name=tasks.noop.name, good_until=dt.datetime.now(dt.UTC))
-    fails, blames = (
-        tasks.mails.with_options(retry_policy=policy).send(9),
-        tasks.blames.send("it was the weather"),
-    )
-    died, late = tasks.dies.send("kill"), tasks.ignores_its_timeout.send()
+    fails = tasks.mails.with_options(retry_policy=policy).send(9)
+    blames = tasks.blames.send("it was the weather")
+    died = tasks.dies.send("kill")
+    late = tasks.ignores_its_timeout.send()
     for handle in (fails, blames, died, late, tasks.says.send("not this", "DEBUG")):
         handle.get()
     why = r"failed in \d\.\d\d\d s: MAIL_DOWN: MailDown: no answer"

@@ -306,7 +306,8 @@ def test_an_exception_that_cannot_be_shown_ends_only_its_own_task(
     worker: Start, options: tuple[str, ...]
 ) -> None:
     process = lasting(worker, *options)
-    sibling, asibling = tasks.hold.send("sibling"), tasks.ahold.send("asibling")
+    sibling = tasks.hold.send("sibling")
+    asibling = tasks.ahold.send("asibling")
     pid = held_by("sibling")
     assert held_by("asibling") == pid
     for way in (unspeakable.raises, unspeakable.araises):

@@ -92,7 +92,8 @@ def test_no_two_processes_share_a_socket(worker: Start, kept: str) -> None:
     process = worker("--processes=2", HORSIES_TEST_KEPT=kept).ready()
     for name in ("one", "other"):
         tasks.hold.send(name)
-    one, other = held_by("one"), held_by("other")
+    one = held_by("one")
+    other = held_by("other")
     assert sockets(one)
     assert sockets(other)
     assert not sockets(one) & sockets(other)

@@ -220,7 +220,8 @@ def test_a_new_task_waits_for_a_worker_of_the_new_code_and_the_old_one_runs_the_
 ) -> None:
     """As in a rolling deploy; the old one ends when nothing is left to do, which is so although the new tasks wait."""
     new_tasks = [tasks.add.send(number) for number in range(8)]
-    known, aged = tasks.noop.send(), tasks.add.send(2)
+    known = tasks.noop.send()
+    aged = tasks.add.send(2)
     Task.objects.filter(pk=aged.task_id).update(enqueued_at=now() - dt.timedelta(minutes=10))
     old = worker("--processes=1", "--until-empty", **apps("elder"))
     assert old.wait() == 0

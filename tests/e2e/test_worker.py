@@ -55,7 +55,8 @@ def test_until_empty_runs_what_is_due_in_the_queues_that_it_was_given_and_exits_
     """Naive: the last minute of every worker is missing in the history, and so all of one that lives for less than a minute."""
     handles = tasks.add.send_many([{"a": number} for number in range(20)])
     tasks.raises.send("oh no")
-    later, other = tasks.add.schedule(3600, 1), tasks.mail.send("a@example.org")
+    later = tasks.add.schedule(3600, 1)
+    other = tasks.mail.send("a@example.org")
     process = worker("--processes=2", "--until-empty", "--queues=default")
     assert process.wait() == 0
     assert [handle.get(0).ok_value for handle in handles] == list(range(20))

@@ -291,6 +291,7 @@ def test_systemd_finds_nothing_to_say_about_the_unit(tmp_path: Path) -> None:
 )
 def test_a_service_gets_a_margin_above_the_workers_own_timeout(language: str, pattern: str) -> None:
     (text,) = [block for block in blocks(language) if re.search(pattern, block)]
-    (own,), (grace,) = OPTION.findall(text), re.findall(pattern, text)
+    (own,) = OPTION.findall(text)
+    (grace,) = re.findall(pattern, text)
     assert int(grace) >= int(own) + MARGIN_SECONDS
     assert language != "ini" or {"KillMode=mixed", "Restart=on-failure"} <= set(text.splitlines())

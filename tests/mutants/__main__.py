@@ -67,7 +67,8 @@ def problems(edit: Edit, unedited: Verdicts, edited: Verdicts) -> Iterable[str]:
     if not edit.tests:
         yield "no test named yet"
     for test in edit.tests:
-        before, after = unedited.get(test, ["did not run"]), edited.get(test, ["did not run"])
+        before = unedited.get(test, ["did not run"])
+        after = edited.get(test, ["did not run"])
         if set(before) != {PASSED}:
             yield f"{test}: does not pass without the edit: {', '.join(before)}"
         elif ASSERTED not in after:

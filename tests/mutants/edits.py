@@ -114,8 +114,8 @@ EDITS = (
         8,
         "the poll of the result listener does nothing",
         "horsies_django/tasks/result_listener.py",
-        "look_at, arrived = now + self.poll_seconds, wanted",
-        "look_at = now + self.poll_seconds",
+        "look_at = now + self.poll_seconds\n                arrived = wanted\n",
+        "look_at = now + self.poll_seconds\n",
         (
             "tests/db/test_waiting.py::test_what_nobody_announced_is_found_by_the_poll_and_not_by_a_renewal",
         ),

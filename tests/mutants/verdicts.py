@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-PASSED, ASSERTED = "passed", "an assertion failed"
+PASSED = "passed"
+ASSERTED = "an assertion failed"
 FOUND = pytest.StashKey[defaultdict[str, list[str]]]()
 
 

@@ -28,7 +28,9 @@ pytestmark = [
     pytest.mark.timeout(3_600),
 ]
 
-TASKS, KILLS, SEED = sized(5_000, 300_000), 5, 38
+TASKS = sized(5_000, 300_000)
+KILLS = 5
+SEED = 38
 OF_ACT = AuditEntry.objects.filter(action="task.retry")
 
 # One in ten fails again. All failed within the last hour.
@@ -61,7 +63,8 @@ def grows_to(goal: int, count: Callable[[], int]) -> None:
 
 def cancel(over: threading.Event) -> Counter[str]:
     """Cancel tasks of all, at random, until it is over; return the verdicts."""
-    dice, verdicts = random.Random(SEED), Counter[str]()
+    dice = random.Random(SEED)
+    verdicts = Counter[str]()
     ids = list(Task.objects.values_list("pk", flat=True))
     try:
         while not over.is_set():

@@ -236,10 +236,8 @@ def test_caps_are_measured_in_turns_and_compared_with_their_target(
 ) -> None:
     file = tmp_path / "caps.json"
     printed = measure("caps", f"--only={part}", "--scale=0.005", "--repeats=1", f"--json={file}")
-    rates, compared = (
-        [line for line in printed if "rate" in line],
-        [line for line in printed if "ratio" in line],
-    )
+    rates = [line for line in printed if "rate" in line]
+    compared = [line for line in printed if "ratio" in line]
     assert (len(rates), len(compared), len(printed)) == (
         measurements,
         ratios,
@@ -374,9 +372,12 @@ def test_a_wait_for_a_lock_is_counted_in_the_log_of_a_private_server_and_only_wh
 ) -> None:
     if workflow.server_log() is None:
         pytest.skip("the test database is on a server whose log cannot be read")
-    update, task = "UPDATE horsies_tasks SET priority = priority WHERE id = %s", [TaskFactory().pk]
+    update = "UPDATE horsies_tasks SET priority = priority WHERE id = %s"
+    task = [TaskFactory().pk]
     with workflow.locks_logged() as lines, ThreadPoolExecutor(1) as aside:
-        before, holder, waiter = lines(), connect(), connect()
+        before = lines()
+        holder = connect()
+        waiter = connect()
         with holder.transaction():
             holder.execute(update, task)
             waiting = aside.submit(waiter.execute, update, task)

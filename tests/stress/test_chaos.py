@@ -18,7 +18,8 @@ pytestmark = [pytest.mark.stress, pytest.mark.timeout(600)]
 
 @pytest.mark.promise("S2.22")
 def test_a_storm_of_faults_loses_no_task_and_finishes_none_twice() -> None:
-    tasks, faults = sized(2_000, 8_000), sized(25, 100)
+    tasks = sized(2_000, 8_000)
+    faults = sized(25, 100)
     verdict = verdict_of("chaos", f"--tasks={tasks}", f"--faults={faults}")
     assert (verdict["tasks"], verdict["faults"]) == (tasks, faults)
     assert (verdict["lost"], verdict["finished twice"]) == (0, 0)
@@ -37,7 +38,8 @@ def test_a_storm_of_faults_loses_no_task_and_finishes_none_twice() -> None:
 
 
 def test_a_failover_loses_nothing_finishes_nothing_twice_and_everybody_goes_on() -> None:
-    failovers, workers = sized(1, 5), 3
+    failovers = sized(1, 5)
+    workers = 3
     tasks = f"--tasks={sized(800, 6_000)}"
     verdict = verdict_of("chaos", tasks, f"--failovers={failovers}", f"--workers={workers}")
     assert verdict["faults"] == failovers == len(verdict["failovers"])
@@ -55,10 +57,8 @@ def test_the_tasks_of_dead_processes_and_of_dead_machines_come_back_and_how_long
     None
 ):
     printed = verdict_of("chaos", "--measure", "--rounds=1")
-    child, machine = (
-        printed["child death to its attempt's end"],
-        printed["machine death to running elsewhere"],
-    )
+    child = printed["child death to its attempt's end"]
+    machine = printed["machine death to running elsewhere"]
     assert (child["samples"], machine["machines"], machine["samples"]) == (24, 6, 18)
     assert 0 < child["p50_s"] <= child["p99_s"] <= child["max_s"]
     assert 0 < machine["p50_s"] <= machine["p99_s"] <= machine["max_s"]

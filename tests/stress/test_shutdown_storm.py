@@ -20,7 +20,8 @@ from tests.support.workers import Start, given
 
 pytestmark = [pytest.mark.stress, pytest.mark.timeout(1_200)]
 
-CRASHES, SEED = sized(3, 60), 18
+CRASHES = sized(3, 60)
+SEED = 18
 MOST_CRASHES = (
     10 * CRASHES
 )  # until a claim was lost: on a busy machine the lone task has often ended by then
@@ -86,10 +87,12 @@ class Storm:
     def crash(self, turn: int) -> None:
         """Let the server crash and recover."""
         if turn % 2:
-            count, lines = LOAD, self.random.randint(0, LOAD)  # at any moment of their way
+            count = LOAD
+            lines = self.random.randint(0, LOAD)  # so at any moment
         else:
             wait_until(self.quiet, "all tasks have ended")
-            count, lines = 1, 1
+            count = 1
+            lines = 1
         lines += len(self.lines())
         self.send(count)
         wait_until(lambda: len(self.lines()) >= lines, "they are on their way")
@@ -109,7 +112,8 @@ def test_no_crash_loses_a_task_or_its_end_or_lets_a_claim_be_held_twice(
             break
         storm.crash(turn)
     wait_until(storm.quiet, "all tasks have ended")
-    ends, lines = server.superuser(ENDS), storm.lines()
+    ends = server.superuser(ENDS)
+    lines = storm.lines()
     assert sorted(row[0] for row in ends) == sorted(map(str, storm.sent)), (
         "a task is lost, or its end was written twice"
     )

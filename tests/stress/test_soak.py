@@ -14,7 +14,8 @@ from tests.support.sizes import sized
 pytestmark = [pytest.mark.stress, pytest.mark.timeout(600)]
 
 
-DRAIN, LOAD = "--drain=200", "--load=0.3"
+DRAIN = "--drain=200"
+LOAD = "--load=0.3"
 
 
 def test_a_soak_of_moments_loses_nothing_and_writes_its_samples_and_pictures(

@@ -36,11 +36,11 @@ pytestmark = [
     pytest.mark.timeout(1_200),
 ]
 
-KILLS, FREEZES, SEED = sized(25, 1_000), sized(2, 100), 16
-KILLED, FROZEN = (
-    sized(1, 2),
-    sized(1, 4),
-)  # workers whose processes are killed, and workers that are frozen together
+KILLS = sized(25, 1_000)
+FREEZES = sized(2, 100)
+SEED = 16
+KILLED = sized(1, 2)  # workers whose processes are killed
+FROZEN = sized(1, 4)  # workers that are frozen together
 MACHINES = 50  # each so many-th kill is one of a whole worker
 BACKLOG = sized(30, 100)  # tasks that are unfinished at any time
 MOST_MILLISECONDS = 20.0  # in a step

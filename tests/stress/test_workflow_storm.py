@@ -32,14 +32,19 @@ from tests.support.workers import Start, WorkerProcess
 
 pytestmark = [pytest.mark.stress, pytest.mark.django_db(transaction=True), pytest.mark.timeout(900)]
 
-RUNS, FAULTS, WORKERS, SEED = sized(100, 2_000), sized(10, 200), 2, 15
+RUNS = sized(100, 2_000)
+FAULTS = sized(10, 200)
+WORKERS = 2
+SEED = 15
 AGAIN = RetryPolicy.fixed([0] * 9, jitter=False)
 KINDS = ("kill worker", "kill child", "kill child", "cut", "cut", "pause")  # as often as each other
 CUT = """
 SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
 WHERE datname = current_database() AND application_name IN ('horsies engine', 'horsies maintenance', 'horsies listener')
 """
-CHAINS, SENDERS, LENGTH = 10, 8, sized(5, 125)
+CHAINS = 10
+SENDERS = 8
+LENGTH = sized(5, 125)
 LULL_SECONDS = 1.0
 ADDED = Fate("COMPLETED")
 

@@ -13,7 +13,9 @@ from django.core.management import CommandError, call_command
 
 def ran(name: str, *words: Any) -> tuple[int, str, str]:
     """Run a command; return its exit code, and what it printed on both streams."""
-    out, err, code = io.StringIO(), io.StringIO(), 0
+    out = io.StringIO()
+    err = io.StringIO()
+    code = 0
     try:
         call_command(name, *map(str, words), stdout=out, stderr=err)
     except SystemExit as end:

@@ -111,7 +111,8 @@ def put_pooler_before(url: str) -> Callable[[], None]:
 
     It keeps connections to the test database, which therefore cannot be dropped at the end: run pytest with --reuse-db.
     """
-    stack, parts = ExitStack(), urlsplit(url)
+    stack = ExitStack()
+    parts = urlsplit(url)
     try:
         pooled = stack.enter_context(transaction_pooler(url))
     except PoolerError as error:

@@ -13,7 +13,8 @@ from pathlib import PurePosixPath
 import pytest
 
 PROCESSES_PER_CPU = 3  # of three tests, one or two wait
-FEWEST, MOST = 2, 12
+FEWEST = 2
+MOST = 12
 ORDER = ("e2e", "db", "worker")
 WHOLE = ("e2e", "moved")  # layers of which 'make test' runs those tests only that prove a boundary
 

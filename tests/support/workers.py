@@ -40,8 +40,10 @@ def database_url() -> str:
         "",
         **{k: v for k, v in connection.get_connection_params().items() if isinstance(v, str | int)},
     )
-    host, port = params.get("host", "localhost"), params.get("port", 5432)
-    user, password = quote(str(params.get("user", ""))), quote(str(params.get("password", "")))
+    host = params.get("host", "localhost")
+    port = params.get("port", 5432)
+    user = quote(str(params.get("user", "")))
+    password = quote(str(params.get("password", "")))
     return f"postgresql://{user}:{password}@{host}:{port}/{quote(str(params['dbname']))}"
 
 
@@ -96,7 +98,8 @@ def gone(processes: Iterable[psutil.Process]) -> None:
 class WorkerProcess:
     """A running ``horsies_worker`` and its log; ``prefix`` is a command that runs it, ``program`` what Python runs instead."""
 
-    command, greeting = "horsies_worker", "Worker started"
+    command = "horsies_worker"
+    greeting = "Worker started"
 
     def __init__(
         self,
@@ -107,7 +110,8 @@ class WorkerProcess:
         ignoring_hangups: bool = False,
         **environment: str,
     ) -> None:
-        self.log_path, self.log_begins = log, 0
+        self.log_path = log
+        self.log_begins = 0
         variables = {
             **os.environ,
             "DJANGO_SETTINGS_MODULE": "tests.settings",
@@ -198,7 +202,8 @@ def given(**settings: Any) -> dict[str, str]:
 class SchedulerProcess(WorkerProcess):
     """A running ``horsies_scheduler`` and its log."""
 
-    command, greeting = "horsies_scheduler", "Scheduler started"
+    command = "horsies_scheduler"
+    greeting = "Scheduler started"
 
 
 @contextmanager

@@ -46,7 +46,8 @@ WORLDS = st.fixed_dictionaries({
 
 def full_levels(task: Waiting, taken: list[Waiting], world: dict[str, Any]) -> list[str]:
     """Return the levels that have no room for ``task`` once ``taken`` are in flight, counted the plain way."""
-    budget, limit = world["budget"], world["limits"][task.queue]
+    budget = world["budget"]
+    limit = world["limits"][task.queue]
     held = [one for one in world["held"] if one.running or not budget.soft]
     mine = [one for one in held if one.here]
 
@@ -90,8 +91,10 @@ def test_each_task_taken_had_room_each_left_had_not_and_what_is_parked_starts_no
     world: dict[str, Any],
 ) -> None:
     """Walks along the line and counts everything anew at each task: slow, plain, and without any arithmetic of rooms."""
-    found, budget = allot(**world), world["budget"]
-    slots, buffer = {"sync": budget.sync, "async": budget.async_}, budget.buffer
+    found = allot(**world)
+    budget = world["budget"]
+    slots = {"sync": budget.sync, "async": budget.async_}
+    buffer = budget.buffer
     taken: list[Waiting] = []
     for task in line(world):
         full = full_levels(task, taken, world)

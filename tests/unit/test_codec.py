@@ -374,7 +374,9 @@ def later(value: Defined) -> TaskResult[Defined]: ...
 def never(value: Nowhere) -> TaskResult[Nowhere]: ...  # type: ignore[name-defined]  # noqa: F821
 
 
-LATER, LATER_RESULT = ArgumentsCodec.of(later), ResultCodec.of(later)  # Defined does not exist yet
+# The class Defined does not exist yet.
+LATER = ArgumentsCodec.of(later)
+LATER_RESULT = ResultCodec.of(later)
 
 
 @dataclass
@@ -390,7 +392,8 @@ def test_a_name_defined_after_the_task_is_found_at_the_first_use() -> None:
 
 
 def test_a_name_that_is_never_defined_is_an_error_at_each_use_and_when_checked() -> None:
-    codec, result = ArgumentsCodec.of(never), ResultCodec.of(never)
+    codec = ArgumentsCodec.of(never)
+    result = ResultCodec.of(never)
     undefined = "name 'Nowhere' is not defined"
     with pytest.raises(
         TaskDefinitionError, match=f"cannot be resolved: {undefined}. Define or import"

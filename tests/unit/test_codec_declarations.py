@@ -144,12 +144,11 @@ def test_a_type_that_cannot_travel_is_refused_with_what_to_write(
     assert message in undeclarable(annotation)
 
 
-STRING, NUMBER = "both are stored as a string", "both are stored as a number"
-LIST, OBJECT, VALUE = (
-    "both are stored as a list",
-    "both are stored as an object",
-    "both may be the same JSON value",
-)
+STRING = "both are stored as a string"
+NUMBER = "both are stored as a number"
+LIST = "both are stored as a list"
+OBJECT = "both are stored as an object"
+VALUE = "both may be the same JSON value"
 FIELDS = "their fields do not tell them apart: give each a field"
 AMBIGUOUS: list[tuple[Any, str, str]] = [
     (dt.date | str, "date | str", f"{STRING}): declare one of them"),
@@ -206,7 +205,8 @@ def test_what_has_no_text_is_not_checked() -> None:
     class Moved:
         pass
 
-    Moved.__module__, Moved.__qualname__ = "datetime", "date"
+    Moved.__module__ = "datetime"
+    Moved.__qualname__ = "date"
     for annotation in (
         Any,
         Local,
@@ -300,7 +300,8 @@ class Tree(BaseModel):
 
 
 Pet = Annotated[Cat | Dog, Field(discriminator="kind")]
-LINE, OTHER = Line(sku="a"), Line(sku="b", price=Decimal("0.10"), count=3)
+LINE = Line(sku="a")
+OTHER = Line(sku="b", price=Decimal("0.10"), count=3)
 AT = dt.datetime(2026, 1, 2, 3, 4, tzinfo=dt.UTC)
 
 
@@ -491,7 +492,9 @@ class Early(BaseModel):
 def swap(early: Early) -> Early: ...
 
 
-SWAP, SWAPPED = ArgumentsCodec.of(swap), ResultCodec.of(swap)  # Later does not exist yet
+# The class Later does not exist yet.
+SWAP = ArgumentsCodec.of(swap)
+SWAPPED = ResultCodec.of(swap)
 
 
 class Later(BaseModel):

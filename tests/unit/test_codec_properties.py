@@ -140,7 +140,8 @@ def test_a_value_of_each_declarable_type_comes_back_through_json_and_through_jso
         return
     value = data.draw(values)
     stored = through_text(shape.encode(value, "x"))
-    found, back = shape.decode(stored, "x"), shape.decode(through_jsonb(stored), "x")
+    found = shape.decode(stored, "x")
+    back = shape.decode(through_jsonb(stored), "x")
     assert found == back == value
     assert type(found) is type(value)
     assert (

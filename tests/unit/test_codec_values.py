@@ -169,7 +169,8 @@ def test_a_value_of_its_declared_type_is_stored_as_ever_and_comes_back(
     def call(value): ...  # type: ignore[no-untyped-def]
 
     call.__annotations__ = {"value": annotation, "return": annotation}
-    arguments, result = ArgumentsCodec.of(call), ResultCodec.of(call)
+    arguments = ArgumentsCodec.of(call)
+    result = ResultCodec.of(call)
     assert (arguments.encode((value,), {}), result.encode_ok(value)) == (
         f'{{"value":{text}}}',
         f'{{"ok":{text}}}',
@@ -229,7 +230,9 @@ def chain(length: int) -> Tree:
 
 def test_a_value_may_be_deep_but_not_without_end() -> None:
     assert wire(Tree, chain(90)) == chain(90)
-    tree, loop, table = Tree(0), [], {}  # type: ignore[var-annotated]
+    tree = Tree(0)
+    loop = []
+    table = {}
     tree.parent = tree
     loop.append(loop)
     table["a"] = table
@@ -246,7 +249,8 @@ def test_a_deep_alternation_of_unions_is_read_in_linear_time() -> None:
     for _ in range(60):
         value = Sum((value,), kind="sum")
     shape = shape_of(Leaf | Sum, "here")
-    stored, before = shape.encode(value, "x"), Sum.made
+    stored = shape.encode(value, "x")
+    before = Sum.made
     assert shape.decode(stored, "x") == value
     assert Sum.made - before == 60  # no part was tried as something else first
 

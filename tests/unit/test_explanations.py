@@ -134,7 +134,8 @@ def test_a_cap_names_the_holder_of_the_longest_held_permit_if_there_is_one() -> 
 
 
 def test_what_each_worker_has_against_a_task_counts_only_when_every_worker_has_something() -> None:
-    busy, limited = TAKER | {"busy": 2}, TAKER | {"room": 0}
+    busy = TAKER | {"busy": 2}
+    limited = TAKER | {"room": 0}
     queue = QUEUE | {"local_limit": 1}
     only("NEXT", told(queue=queue, workers=[busy, TAKER]))
     both = told(queue=queue, workers=[busy, limited])

@@ -83,7 +83,8 @@ json_values = st.recursive(
     | PLAIN.map(lambda value: json.dumps({"metadata": value}))
 )
 def test_reading_raises_nothing_whatever_the_text_says(text: str) -> None:
-    found, metadata = read_options(text), read_metadata(text)
+    found = read_options(text)
+    metadata = read_metadata(text)
     assert found.timeout_ms is None or 1 <= found.timeout_ms <= LONGEST_TIMEOUT_MS
     assert metadata == {} or metadata == json.loads(text)["metadata"]
 

@@ -52,7 +52,8 @@ def utc(text: str) -> dt.datetime:
 def reference(
     shows: Shows, zone: str, after: dt.datetime, until: dt.datetime, *, both: bool
 ) -> list[dt.datetime]:
-    found, at = [], after.replace(second=0, microsecond=0)
+    found = []
+    at = after.replace(second=0, microsecond=0)
     while (at := at + MINUTE) <= until:
         wall = at.astimezone(ZoneInfo(zone))
         if (both or not wall.fold) and shows(wall.replace(tzinfo=None)):
@@ -81,11 +82,15 @@ def fields(
 
 @st.composite
 def crons(draw: st.DrawFn) -> tuple[str, Shows, bool]:
-    minute, hour = draw(fields(0, 59)), draw(fields(0, 23))
-    day, month, weekday = draw(fields(1, 28, last=31)), draw(fields(1, 12)), draw(fields(0, 6))
+    minute = draw(fields(0, 59))
+    hour = draw(fields(0, 23))
+    day = draw(fields(1, 28, last=31))
+    month = draw(fields(1, 12))
+    weekday = draw(fields(0, 6))
 
     def shows(wall: dt.datetime) -> bool:
-        by_day, by_weekday = wall.day in day[1], wall.isoweekday() % 7 in weekday[1]
+        by_day = wall.day in day[1]
+        by_weekday = wall.isoweekday() % 7 in weekday[1]
         star = day[0].startswith("*") or weekday[0].startswith("*")
         of_days = by_day and by_weekday if star else by_day or by_weekday
         return (
@@ -169,7 +174,8 @@ def test_hours_days_weeks_and_months(
 def test_intervals_keep_to_their_anchor(
     seconds: int, anchor: dt.datetime, since: dt.timedelta
 ) -> None:
-    pattern, begin = Every(seconds=seconds), anchor.replace(microsecond=0)
+    pattern = Every(seconds=seconds)
+    begin = anchor.replace(microsecond=0)
     fire_time = pattern.next(anchor + since, anchor)
     assert fire_time is not None
     assert fire_time > anchor + since
@@ -205,7 +211,8 @@ CASES = [
 
 @pytest.mark.parametrize(("text", "zone", "after", "fire_times"), CASES)
 def test_what_everybody_asks_about(text: str, zone: str, after: str, fire_times: list[str]) -> None:
-    pattern, at = parse(text, zone), utc(after)
+    pattern = parse(text, zone)
+    at = utc(after)
     for fire_time in fire_times:
         at = pattern.next(at, NOBODY_ASKS) or NOBODY_ASKS
         assert at == utc(fire_time)
@@ -229,7 +236,8 @@ def test_the_latest_of_three_days_of_seconds_is_found_at_once() -> None:
             asked.append(after)
             return super().next(after, anchor)
 
-    begin, until = utc("2027-01-01T00:00"), utc("2027-01-04T00:00")
+    begin = utc("2027-01-01T00:00")
+    until = utc("2027-01-04T00:00")
     assert newest(Timing("", Counting(seconds=1), begin), begin, until, 1) == [until]
     assert len(asked) < 30
 
@@ -418,7 +426,8 @@ def test_what_is_due_is_what_looking_at_all_fire_times_finds(
 
 @given(st.integers(1, 100_000), st.integers(0, 10_000_000))
 def test_jitter_stays_within_its_bound(jitter_ms: int, seconds: int) -> None:
-    of, fire_time = timing(Every(seconds=1), jitter_ms=jitter_ms), SINCE + seconds * SECOND
+    of = timing(Every(seconds=1), jitter_ms=jitter_ms)
+    fire_time = SINCE + seconds * SECOND
     assert fire_time <= of.moment(fire_time) <= fire_time + dt.timedelta(milliseconds=jitter_ms)
 
 
@@ -462,7 +471,8 @@ def test_a_fire_time_that_is_a_little_late_was_not_missed() -> None:
 def test_nothing_is_due_before_the_schedule_is_in_force_nor_what_is_settled_also_by_a_clock_that_was_set_back() -> (
     None
 ):
-    of, hour = timing("hourly at :00", catch_up="all"), dt.timedelta(hours=1)
+    of = timing("hourly at :00", catch_up="all")
+    hour = dt.timedelta(hours=1)
     assert due(of, None, SINCE) == Due([])
     assert not due(of, None, SINCE).missed
     assert due(of, SINCE - dt.timedelta(days=1), SINCE + hour).fire_times == [SINCE + hour]

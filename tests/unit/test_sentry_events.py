@@ -20,7 +20,8 @@ from horsies_django.contrib import sentry
 from horsies_django.core.metadata import encode_metadata
 
 OWN = "tests.unit.test_sentry_events"
-TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+SPAN = "b7ad6b7169203331"
 
 
 class Outer:
@@ -36,7 +37,9 @@ def told(error: Exception | str | None = None, **more: Any) -> dict[str, Any]:
         message = f"{type(error).__qualname__}: {error}"
         trace = "".join(traceback.format_exception(error))
     elif error is not None:
-        path, message, trace = "builtins.LookupError", "LookupError: no", error
+        path = "builtins.LookupError"
+        message = "LookupError: no"
+        trace = error
     about = {
         "task_id": uuid4(),
         "worker_id": uuid4(),
@@ -448,7 +451,8 @@ async def aset_and_fail(current: Current, args: Any, kwargs: Any) -> None:
 @pytest.mark.parametrize("function", [set_and_fail, aset_and_fail], ids=["sync", "async"])
 def test_the_scope_of_a_task_is_its_own(function: Callable[..., Any]) -> None:
     """Fails if the event of a task lacks its tags, or if the next task has them."""
-    current, call = Current(), sentry.scoped(function)
+    current = Current()
+    call = sentry.scoped(function)
     run = async_to_sync(call) if function is aset_and_fail else call
 
     with pytest.raises(LookupError):

@@ -139,7 +139,9 @@ def test_the_time_of_a_task_runs_everywhere_but_in_line(lane: str, count: int, t
     member = PoolProcess(WorkerOptions(queues=(), processes=1))
     ours = [channel_pair() for _ in range(3)]
     member.channels = {"sync": ours[0][0], "async": ours[1][0]}
-    member.control, heard, member.started = ours[2][0], ours[2][1], [0, 0]
+    member.control = ours[2][0]
+    heard = ours[2][1]
+    member.started = [0, 0]
     handed = claims(count, lane)
     member.dispatch(lane, handed)
     timeouts = Timeouts([member], TimeLimits(default=10.0))
@@ -212,7 +214,9 @@ def a_run() -> SyncRun:
 def test_a_cancel_that_comes_before_its_task_begins_is_heard_when_it_does_and_forgotten_once_it_is_over() -> (
     None
 ):
-    control, others, mine = Control(channel_pair()[0]), a_run(), a_run()
+    control = Control(channel_pair()[0])
+    others = a_run()
+    mine = a_run()
     control.hear(CANCEL, "sync", 7)
     control.enter("sync", 6, others)
     control.enter("sync", 7, mine)
@@ -236,7 +240,9 @@ def pool(processes: int, chosen: int | None = None) -> tuple[Recycling, list[Poo
 
 def child(recycling: Recycling, options: WorkerOptions, ready_at: float) -> PoolProcess:
     made = PoolProcess(options)
-    made.lifetime, made.ready, made.ready_at = recycling.lifetime(), True, ready_at
+    made.lifetime = recycling.lifetime()
+    made.ready = True
+    made.ready_at = ready_at
     return made
 
 
@@ -318,7 +324,8 @@ def test_while_many_children_run_their_last_tasks_the_others_get_another_life(
 def test_that_a_child_is_full_comes_before_the_reply_for_which_the_worker_may_send_it_another_task(
     lane: Any, name: str, reply: str
 ) -> None:
-    (ours, theirs), (_, control) = channel_pair(), channel_pair()
+    (ours, theirs) = channel_pair()
+    (_, control) = channel_pair()
     full = lane(theirs, [0, 0], Control(control), Gauge(1))
     kwargs = '{"a": 1}' if name == "add" else "{}"
     ours.send(
@@ -349,7 +356,8 @@ def test_the_pause_doubles_up_to_its_cap_with_jitter_and_tries_end_where_the_set
     together = {Backoff(Resilience(db_retry_initial_ms=100)).failed() for _ in range(20)}
     assert len(together) > 10
     assert max(together) - min(together) > 0.005
-    forever, thrice = Backoff(Resilience()), Backoff(Resilience(db_retry_max_attempts=3))
+    forever = Backoff(Resilience())
+    thrice = Backoff(Resilience(db_retry_max_attempts=3))
     for _ in range(3):
         assert not thrice.exhausted
         thrice.failed()
@@ -471,7 +479,8 @@ def test_values_that_the_command_line_refuses_are_refused_from_code(
 
 def test_children_that_end_again_and_again_are_started_later() -> None:
     """Fails if: a project that cannot run tasks any more keeps a CPU busy with starts."""
-    starts, waits = Starts(60.0), []
+    starts = Starts(60.0)
+    waits = []
 
     for _ in range(5):
         starts.fail(START)

@@ -101,7 +101,8 @@ def test_a_wrapper_of_another_thread_is_dropped_and_raises_nothing(elsewhere: El
 def test_a_transaction_left_open_by_async_code_takes_in_no_row_of_the_next_call(
     orm: OneThread, kind: str
 ) -> None:
-    opened, written = orm.submit(traps.WRECKS[kind]), orm.submit(note)
+    opened = orm.submit(traps.WRECKS[kind])
+    written = orm.submit(note)
     with pytest.raises(TransactionManagementError, match="cannot stay open between two awaits"):
         opened.result(30)
     written.result(30)

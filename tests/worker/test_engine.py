@@ -58,7 +58,8 @@ def test_nothing_is_claimed_after_the_moment_up_to_which_the_last_beat_is_truste
     build: Build,
 ) -> None:
     """Others may have declared the worker dead since, and what it claims then would be given away while it runs."""
-    parts, id_ = build(), tasks.noop.send().task_id
+    parts = build()
+    id_ = tasks.noop.send().task_id
     engine = parts.engine
     engine.trusted_until = time.monotonic() - 1
     engine.wakeups.look_everywhere()
@@ -83,7 +84,9 @@ class Here:
     """A worker in soft mode that runs tasks itself, one at a time, and goes on one turn at a time."""
 
     def __init__(self, parts: Supervisor, folder: Path) -> None:
-        self.parts, self.engine, self.folder = parts, parts.engine, folder
+        self.parts = parts
+        self.engine = parts.engine
+        self.folder = folder
 
     def until(self, condition: Callable[[], object]) -> None:
         turns_until(self.parts, condition)
@@ -179,7 +182,8 @@ def test_an_outcome_that_was_written_although_its_reply_was_lost_is_no_loss(here
 
 
 def test_a_worker_that_was_declared_dead_is_told_so_and_nothing_of_lost_claims(here: Here) -> None:
-    one, worker = here.runs_one(), here.parts.worker
+    one = here.runs_one()
+    worker = here.parts.worker
     HeartbeatFactory(id=worker, worker_id=worker, role="claimer", died_at=now())
     lose(one, NEVER_CLAIMED)
     here.engine.comparison.reconnected()
@@ -404,7 +408,8 @@ class Listening:
             word: partial(self.wake, word)
             for word in ("default", "sync default", "now sync default")
         }
-        resilience, anew = Resilience(db_retry_initial_ms=100), partial(self.wake, "anew")
+        resilience = Resilience(db_retry_initial_ms=100)
+        anew = partial(self.wake, "anew")
         self.notifications = NotificationListener(
             listener, self.selector, resilience, words, anew, self.runs.append
         )
@@ -569,7 +574,8 @@ def test_the_news_of_another_channel_on_the_same_connection_are_not_ours(
 def test_a_partition_that_a_lock_stalled_goes_on_soon(build: Build, connect: Connect) -> None:
     """Fails if: the worker waits for the lock, or leaves the partition to the sweep, half a minute later."""
     limit("default", partition_by_args=["n"], partition_policy="stop")
-    parts, other = build(), connect()
+    parts = build()
+    other = connect()
     engine = parts.engine
     engine.notifications.listen()
     first, second = put(2, name=tasks.noop.name, kwargs=["{}"] * 2)

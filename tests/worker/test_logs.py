@@ -97,7 +97,10 @@ def test_a_line_arrives_whole_with_its_traceback_and_only_where_its_level_is_wan
     assert line.endswith("LookupError: the cause")
 
 
-GREEN, YELLOW, RED, OFF = "\x1b[32;1m", "\x1b[33;1m", "\x1b[31;1m", "\x1b[0m"
+GREEN = "\x1b[32;1m"
+YELLOW = "\x1b[33;1m"
+RED = "\x1b[31;1m"
+OFF = "\x1b[0m"
 
 
 class Terminal(io.StringIO):
@@ -165,7 +168,8 @@ def test_colors_are_those_that_django_was_given(
 def runs(member: PoolProcess, number: int, since: float, name: str = "tests.nothing") -> Claim:
     """Have a process hold a task that was handed over at a moment."""
     claim = Claim(uuid.uuid4(), 1, "sync", name, "{}")
-    member.held["sync"][number], member.since["sync"][number] = claim, since
+    member.held["sync"][number] = claim
+    member.since["sync"][number] = since
     return claim
 
 
@@ -320,7 +324,8 @@ FORGED = f"a\n[12:00:00] [worker] [CRITICAL] \x1b[2J\u202e\ud800 {'x' * 200}"
 
 def test_the_name_of_a_row_forges_no_line_and_floods_none(caplog: pytest.LogCaptureFixture) -> None:
     """Naive: only the worker's own formatter escapes it, and handlers of the project write the lines of an attacker."""
-    (one,), log = done(1, FORGED), TaskLog()
+    (one,) = done(1, FORGED)
+    log = TaskLog()
     with caplog.at_level(logging.INFO, "horsies.task"):
         log.settled(
             [one, failed()._replace(task_name=FORGED, queue_name=FORGED, error_message=None)]

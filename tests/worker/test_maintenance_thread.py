@@ -115,7 +115,8 @@ def test_the_kill_timer_counts_from_before_the_beat(
     parts: Supervisor, conn: Any, connect: Connect
 ) -> None:
     """A beat may wait long for its answer: what counts from the answer ends after others took the tasks over."""
-    other, kill_timer = connect(), parts.kill_timer
+    other = connect()
+    kill_timer = parts.kill_timer
     with ThreadPoolExecutor(1) as thread:
         with other.transaction():
             other.execute("SELECT FROM horsies_heartbeats WHERE id = %s FOR UPDATE", [parts.worker])
@@ -158,7 +159,8 @@ def test_a_worker_that_stops_says_so_once(parts: Supervisor, conn: Any) -> None:
 
 def test_an_answered_beat_ends_the_wait_for_the_next_try(parts: Supervisor, conn: Any) -> None:
     """Naive: after an outage that was shorter than the time between two beats, the engine waits out its delay."""
-    heartbeat, outage = parts.maintenance.heartbeat, parts.engine.outage
+    heartbeat = parts.maintenance.heartbeat
+    outage = parts.engine.outage
     assert heartbeat.tick(conn)
     outage.begin(psycopg.OperationalError("the server ended"), 0)
     assert heartbeat.tick(conn)
@@ -217,7 +219,8 @@ def test_a_reaper_judges_only_after_beats_of_its_own_for_the_threshold(
     what: Callable[[Supervisor], None], parts: Supervisor, conn: Any
 ) -> None:
     """Naive: only a heartbeat that was sent and failed counts as a gap, and the first worker back declares the others dead."""
-    thread, (beat, reap, *_) = parts.maintenance, parts.maintenance.jobs
+    thread = parts.maintenance
+    (beat, reap, *_) = parts.maintenance.jobs
     other = uuid.uuid4()
     register(other, conn)
     silence(other)
@@ -280,7 +283,8 @@ def test_the_beats_of_a_large_fleet_read_only_its_first_rows(connect: Connect) -
 def test_only_a_worker_on_duty_rescues_or_who_follows_a_silent_one(
     parts: Supervisor, connect: Connect
 ) -> None:
-    conn, thread = connect(), parts.maintenance
+    conn = connect()
+    thread = parts.maintenance
     older = registered(conn, 3)
     dead = uuid7s(1)[0]
     register(dead, conn)
@@ -308,7 +312,8 @@ def test_what_a_dead_worker_held_is_rescued_once_and_nothing_it_writes_lands(
     put(3)
     lease = timedelta(minutes=1)
     passed = dead.run_pass(wanted=Wanted(sync=1, prefetch=2, lease=lease))
-    (running,), buffered = passed.claims, passed.prefetched
+    (running,) = passed.claims
+    buffered = passed.prefetched
     silence(dead.id)
     beaten_for_long(parts)
     parts.maintenance.reaper.rescue(connect())
@@ -383,7 +388,8 @@ def test_a_round_deletes_all_kinds_of_rows_and_says_how_many(
     ScheduleTickFactory(sent_at=long_ago)
     AuditEntryFactory(at=long_ago)
     AuditEntry.objects.exclude(at=long_ago).delete()
-    conn, pruner = connect(), Pruner(Retention(retention_delete_batch_size=70))
+    conn = connect()
+    pruner = Pruner(Retention(retention_delete_batch_size=70))
     wait_until(lambda: over(pruner, conn), "a round is over")
     assert max(step.batch for step in pruner.steps) == 70
     assert [record.getMessage() for record in log.records] == [
@@ -404,7 +410,8 @@ def test_tasks_with_a_retention_of_their_own_are_deleted_by_workers_that_ran_non
     finished(2 * dt.timedelta(hours=1), options=hour)
     finished(2 * dt.timedelta(minutes=1), options={"wire": 1, "keep_result": False})
     (young,) = finished(dt.timedelta(minutes=1), options=hour)
-    ran, later = Pruner(Retention(), {False, 3_600_000}.copy), Pruner(Retention())
+    ran = Pruner(Retention(), {False, 3_600_000}.copy)
+    later = Pruner(Retention())
     assert ran.owes_note
     ran.note(conn)
     assert not ran.owes_note
@@ -418,7 +425,9 @@ def test_tasks_with_a_retention_of_their_own_are_deleted_by_workers_that_ran_non
 def test_a_batch_that_takes_too_long_is_given_up_the_next_one_is_smaller_and_a_tick_is_short(
     connect: Connect, log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    conn, other, pruner = connect(), connect(), Pruner(Retention())
+    conn = connect()
+    other = connect()
+    pruner = Pruner(Retention())
     finished(40 * DAY, 60)
     conn.execute("SET statement_timeout = '100ms'")
     with other.transaction():
@@ -458,7 +467,8 @@ def turns(pruner: Pruner, conn: Any, count: int) -> None:
 
 def test_no_kind_of_row_holds_up_another(connect: Connect) -> None:
     """Fails if: a round goes on to the next kind only when nothing is left of the one before."""
-    conn, pruner = connect(), Pruner(Retention(retention_delete_batch_size=50))
+    conn = connect()
+    pruner = Pruner(Retention(retention_delete_batch_size=50))
     finished(40 * DAY, 2_000)
     entry = old_entry()
 
@@ -470,7 +480,8 @@ def test_no_kind_of_row_holds_up_another(connect: Connect) -> None:
 
 def test_a_round_that_is_long_is_followed_by_the_next(connect: Connect) -> None:
     """Fails if: new rows of one kind wait until all of another are deleted, however long that takes."""
-    conn, pruner = connect(), Pruner(Retention(retention_delete_batch_size=50))
+    conn = connect()
+    pruner = Pruner(Retention(retention_delete_batch_size=50))
     finished(40 * DAY, 2_000)
     turns(pruner, conn, len(pruner.steps))
     entry = old_entry()
@@ -484,7 +495,8 @@ def test_a_round_that_is_long_is_followed_by_the_next(connect: Connect) -> None:
 
 def test_a_hundred_durations_take_few_steps(connect: Connect) -> None:
     """Fails if: the finished tasks are read once for each duration, as of results that are kept until midnight."""
-    conn, durations = connect(), [60_000 + 863_000 * n for n in range(100)]
+    conn = connect()
+    durations = [60_000 + 863_000 * n for n in range(100)]
     for keep in durations:
         finished(2 * DAY, options={"wire": 1, "keep_result": keep})
     pruner = Pruner(
@@ -502,7 +514,9 @@ def test_a_hundred_durations_take_few_steps(connect: Connect) -> None:
 def test_a_right_that_is_missing_is_logged_and_stops_neither_the_rest_of_the_round_nor_the_heartbeat(
     connect: Connect, log: pytest.LogCaptureFixture
 ) -> None:
-    conn, owner, pruner = connect(), connect(), Pruner(Retention())
+    conn = connect()
+    owner = connect()
+    pruner = Pruner(Retention())
     WorkerStateFactory(snapshot_at=WorkerFactory().started_at - 400 * DAY)
     owner.execute(
         "CREATE ROLE timid; GRANT SELECT, DELETE, UPDATE ON horsies_worker_states TO timid",
@@ -524,7 +538,9 @@ def test_a_right_that_is_missing_is_logged_and_stops_neither_the_rest_of_the_rou
 def test_a_snapshot_tells_memory_and_cpu_of_the_parent_and_its_children_and_comes_only_when_due(
     connect: Connect,
 ) -> None:
-    conn, worker, children = connect(), uuid.uuid4(), [Process(uuid.uuid4(), os.getppid())]
+    conn = connect()
+    worker = uuid.uuid4()
+    children = [Process(uuid.uuid4(), os.getppid())]
     register(worker, conn)
     WorkerStore(conn).beat(worker, [*children, Process(uuid.uuid4(), 7)], HELD, LONG_AGO)
     snapshots = Snapshots(worker, os.getpid(), 30.0)
@@ -550,7 +566,8 @@ def test_a_snapshot_tells_memory_and_cpu_of_the_parent_and_its_children_and_come
 def test_rows_that_the_project_refers_to_are_named_in_the_log(
     connect: Connect, log: pytest.LogCaptureFixture
 ) -> None:
-    conn, pruner = connect(), Pruner(Retention())
+    conn = connect()
+    pruner = Pruner(Retention())
     old = finished(40 * DAY, 5)
     sql(
         "CREATE TABLE shop_export (task_id uuid REFERENCES horsies_tasks (id) DEFERRABLE INITIALLY DEFERRED)"
@@ -574,7 +591,8 @@ def test_a_trigger_that_refuses_a_deletion_ends_one_step_only(
     connect: Connect, log: pytest.LogCaptureFixture
 ) -> None:
     """Fails if an error of another class than a missing right ends the round, or the thread."""
-    conn, pruner = connect(), Pruner(Retention())
+    conn = connect()
+    pruner = Pruner(Retention())
     finished(40 * DAY, 5)
     long_ago = WorkerFactory().started_at - 400 * DAY
     WorkerStateFactory(snapshot_at=long_ago)
@@ -605,7 +623,8 @@ def test_the_maintenance_thread_outlives_any_error(
     error: Exception,
 ) -> None:
     """Fails if an error of another family than psycopg's ends the thread: no heartbeat is sent any more."""
-    maintenance, raised = parts.maintenance, [error] * 2
+    maintenance = parts.maintenance
+    raised = [error] * 2
 
     def act(connection: Any) -> None:
         if raised:
@@ -639,7 +658,9 @@ def test_a_process_without_descriptors_still_sends_heartbeats(
 def test_the_watchdog_outlives_any_error(
     parts: Supervisor, monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture
 ) -> None:
-    watchdog, rearmed, raised = parts.watchdog, list[float](), [RuntimeError("odd")]
+    watchdog = parts.watchdog
+    rearmed = list[float]()
+    raised = [RuntimeError("odd")]
 
     def rearm(now: float) -> None:
         if raised:

@@ -70,7 +70,8 @@ def outcome(
     )
 
 
-NAME, PASSES = "tests.apps.project.tasks.", "horsies_pass_duration_seconds"
+NAME = "tests.apps.project.tasks."
+PASSES = "horsies_pass_duration_seconds"
 
 
 def test_each_result_is_a_sample_and_all_results_of_a_task_are_one_histogram(
@@ -131,7 +132,8 @@ def test_a_duration_is_in_each_bucket_from_its_own_on_and_results_of_a_task_are_
     ]
     parts.outbox.counts.claimed(waited)
     found = scraped(parts)
-    name, labels = "horsies_task_duration_seconds", {"queue": "default", "task": odd}
+    name = "horsies_task_duration_seconds"
+    labels = {"queue": "default", "task": odd}
     counts = [
         found.get(f"{name}_bucket", le="+Inf" if bound == math.inf else str(bound), **labels)
         for bound in BOUNDS
@@ -182,7 +184,8 @@ def test_an_outage_shows_in_the_outcomes_that_are_unwritten_and_keeps_no_scrape_
     parts.outbox.outcomes.append(outcome())
     parts.outbox.locked.append(outcome())
     assert scraped(parts).get("horsies_unwritten_outcomes") == 2
-    parts.outbox.outcomes, parts.outbox.locked = [], []
+    parts.outbox.outcomes = []
+    parts.outbox.locked = []
 
 
 def test_a_worker_without_children_has_its_own_memory_names_its_version_and_counts_passes(
@@ -206,7 +209,8 @@ def test_who_renders_hands_over_the_interpreter_at_once(
     parts: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Naive: each time that the engine waits for the interpreter while 300 tasks are rendered, it waits for 5 ms."""
-    before, seen = sys.getswitchinterval(), list[float]()
+    before = sys.getswitchinterval()
+    seen = list[float]()
     sys.setswitchinterval(0.004)
 
     def read() -> list[Total]:
@@ -263,7 +267,8 @@ def test_a_crowd_for_metrics_takes_few_threads(parts: Supervisor) -> None:
     def threads() -> int:
         return sum("process_request_thread" in thread.name for thread in threading.enumerate())
 
-    port, most = parts.options.health_port, 0
+    port = parts.options.health_port
+    most = 0
     assert port
     with ExitStack() as stack, parts.outbox.counts.lock:
         for _ in range(120):
@@ -383,7 +388,8 @@ def test_what_was_sent_again_after_a_lost_reply_counts_once(
     writer: HistoryWriter, connect: Connect, arrived: bool
 ) -> None:
     """Naive: the counts of a minute twice, or never, if the connection breaks while they are written."""
-    conn, broken = connect(), connect()
+    conn = connect()
+    broken = connect()
     if not arrived:
         broken.close()
     writer.counts.settled([outcome()], {})
@@ -402,7 +408,8 @@ def test_workers_that_write_the_same_rows_at_once_do_not_wait_for_one_another_in
     connect: Connect,
 ) -> None:
     def write(rounds: int) -> None:
-        store, worker = HistoryStore(connect()), WorkerFactory().pk
+        store = HistoryStore(connect())
+        worker = WorkerFactory().pk
         for number in range(1, rounds + 1):
             rows = [
                 Total("default", f"task{one}", "COMPLETED", 1, 0.0, (1, *[0] * 15))

@@ -269,7 +269,8 @@ def test_an_outcome_that_did_not_land_survives_a_connection_that_is_cut_before_t
 ) -> None:
     (claim,) = running(outbox, 1)
     outbox.outcomes.append(completed(claim))
-    whole, look = outbox.connection_or_raise(), TaskStore.unsettled
+    whole = outbox.connection_or_raise()
+    look = TaskStore.unsettled
 
     def cut(store: TaskStore, *asked: Any) -> dict[uuid.UUID, str]:
         whole.close()
@@ -287,7 +288,8 @@ def test_an_outcome_that_did_not_land_survives_a_connection_that_is_cut_before_t
 
 
 GRACE = timedelta(minutes=5)
-KNOWN, STRANGE = "tests.apps.project.tasks.noop", "shop.tasks.new"
+KNOWN = "tests.apps.project.tasks.noop"
+STRANGE = "shop.tasks.new"
 TEN = Wanted(10)
 SLOTS = {"sync": 10, "async": 0}
 
@@ -422,7 +424,8 @@ def test_a_pass_waits_2_ms_at_most_until_as_many_tasks_have_ended_as_the_last_on
     assert passes.not_before == passes.ended
     passes.run(TEN, SLOTS)
     assert passes.not_before == passes.ended, "it started none"
-    passes.started, outbox.outcomes = 200, outcomes[:1] * ENOUGH
+    passes.started = 200
+    outbox.outcomes = outcomes[:1] * ENOUGH
     assert passes.not_before == passes.ended, "twenty outcomes are enough"
 
 
@@ -444,7 +447,8 @@ def test_once_scans_read_far_only_a_pass_looks_again_because_a_look_reads_all_de
     passes.run(Wanted(10), {"sync": 10, "async": 10})
     for far, lanes in ((False, set[str]()), (True, {"sync"})):
         passes.cursors.far = far
-        passes.wakeups.later, passes.wakeups.later_at = {("sync", "default"): 0.0}, 0.0
+        passes.wakeups.later = {("sync", "default"): 0.0}
+        passes.wakeups.later_at = 0.0
         passes.follow_up(time.monotonic(), lambda lane: 10)
         assert passes.wakeups.lanes_with_work == lanes
 

@@ -167,7 +167,8 @@ Executor(*lanes, int(sys.argv[1]), [0, 0], give_up).run()
 def test_a_child_ends_in_the_middle_of_a_sync_task_when_its_pipes_do(
     tmp_path: Path, threads: int
 ) -> None:
-    pairs, path = [socket.socketpair() for _ in range(3)], tmp_path / "runs"
+    pairs = [socket.socketpair() for _ in range(3)]
+    path = tmp_path / "runs"
     theirs = [there.fileno() for _, there in pairs]
     command = [sys.executable, "-c", CHILD, str(threads), *map(str, theirs)]
     with subprocess.Popen(command, pass_fds=theirs, cwd=Path(__file__).parents[2]) as child:
@@ -203,7 +204,8 @@ def test_what_a_worker_without_children_leaves_behind_when_it_starts_anew_does_n
 
 
 def test_a_loop_whose_worker_was_gone_before_it_ran_does_not_end_as_if_all_were_done() -> None:
-    (ours, theirs), (_, control) = channel_pair(), channel_pair()
+    (ours, theirs) = channel_pair()
+    (_, control) = channel_pair()
     lane = AsyncLane(theirs, [0, 0], Control(control), Gauge(None))
     ours.close()
     with pytest.raises(EOFError):
@@ -310,7 +312,8 @@ def test_a_volley_of_signals_that_nobody_reads_raises_nothing(handlers: dict[int
 
 def signalled_again(instruction: int) -> tuple[Shutdown, bool]:
     """Send a signal, and a second one while the handler of the first is at an ``instruction``, unless it ends before."""
-    left, sent = [instruction], []
+    left = [instruction]
+    sent = []
 
     def trace(frame: FrameType, event: str, _argument: object) -> Callable[..., object] | None:
         if frame.f_code.co_filename != FILE or sent:
@@ -357,7 +360,8 @@ def test_a_second_signal_is_heard_wherever_it_interrupts_the_handler_of_the_firs
 )  # fmt: skip
 def test_sigterm_twice_within_a_second_is_one(signals: str, urgency: int) -> None:
     """Fails if: a platform that signals each process, and a wrapper that passes its signal on, end running tasks."""
-    now, came = 0.0, []
+    now = 0.0
+    came = []
     for word in signals.split():
         if word.isalpha():
             came.append((signal.Signals[f"SIG{word}"], now))

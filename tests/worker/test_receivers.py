@@ -52,7 +52,8 @@ class Slow:
     """A receiver that waits at a gate, and notes what it got."""
 
     def __init__(self, signal: signals.HorsiesSignal) -> None:
-        self.gate, self.entered = threading.Event(), threading.Event()
+        self.gate = threading.Event()
+        self.entered = threading.Event()
         self.got: list[uuid.UUID] = []
         signal.connect(self)
 
@@ -64,7 +65,8 @@ class Slow:
 
 def test_only_signals_that_somebody_receives_are_queued(receivers: Receivers) -> None:
     """Naive: every task costs an event that is thrown away later."""
-    slow, _ = Slow(signals.task_retried), Slow(signals.task_rescued)
+    slow = Slow(signals.task_retried)
+    _ = Slow(signals.task_rescued)
     slow.gate.set()
     ended, again = claims(2)
     receivers.started([ended])

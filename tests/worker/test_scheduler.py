@@ -28,7 +28,8 @@ from tests.support.factories import TaskFactory
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-SECOND, DAY = dt.timedelta(seconds=1), dt.timedelta(days=1)
+SECOND = dt.timedelta(seconds=1)
+DAY = dt.timedelta(days=1)
 NOON = dt.datetime(2027, 3, 1, 12, tzinfo=dt.UTC)
 
 
@@ -143,7 +144,8 @@ def become(status: str, **columns: Any) -> None:
 
 def sent(name: str = "a schedule") -> list[tuple[float, bool]]:
     """Return the fire times in seconds after noon, and whether each was sent; what was skipped names the task before."""
-    found, last = [], None
+    found = []
+    last = None
     for tick in ScheduleTick.objects.filter(schedule_name=name).order_by("fire_at"):
         assert tick.skipped_for == (None if tick.task_id else last)
         last = tick.task_id or last
@@ -254,7 +256,8 @@ def test_what_the_code_declares_is_written_again_when_its_row_was_lost(settings:
 
 def test_a_new_pattern_counts_from_the_change_on() -> None:
     make(since=NOON)
-    before, often = dt.datetime.now(dt.UTC), {"pattern": "every 2 minutes"}
+    before = dt.datetime.now(dt.UTC)
+    often = {"pattern": "every 2 minutes"}
     assert schedules.change("a schedule", often, actor="ann", reason="too often") == ["pattern"]
     assert row().since >= before
     assert schedules.change("a schedule", {"priority": 5}, actor="ann") == ["priority"]
@@ -385,7 +388,8 @@ def test_a_failure_ends_a_round_and_not_the_loop(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     make(pattern="every 1 second", since=dt.datetime.now(dt.UTC))
-    usual, failures = Scheduler.tick, [error, error]
+    usual = Scheduler.tick
+    failures = [error, error]
 
     def tick(scheduler: Scheduler, connection: psycopg.Connection[Any]) -> float:
         if failures:
@@ -403,7 +407,8 @@ def test_a_failure_ends_a_round_and_not_the_loop(
 def test_a_change_during_a_round_is_not_slept_through(
     scheduler_loop: SchedulerLoop, connect: Connect
 ) -> None:
-    own, other = scheduler_loop.connect(), connect()
+    own = scheduler_loop.connect()
+    other = connect()
     own.execute("LISTEN somebody_elses")  # as a pooler's server connection may
     other.execute("SELECT pg_notify('somebody_elses', 'nightly')")
     own.execute("SELECT 1")  # which brings the news along
@@ -451,7 +456,8 @@ def unreachable() -> psycopg.Connection[Any]:
 def test_only_who_shall_give_up_does_when_resilience_allows_no_further_try(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    command, thread = made(gives_up=True, db_retry_max_attempts=2), made(db_retry_max_attempts=2)
+    command = made(gives_up=True, db_retry_max_attempts=2)
+    thread = made(db_retry_max_attempts=2)
     for one in (command, thread):
         monkeypatch.setattr(one, "connect", unreachable)
         assert [one.turn() > 0, one.turn() > 0] == [True, True]
@@ -492,10 +498,8 @@ def test_a_schedule_in_nobody_s_code_is_switched_off_after_ten_minutes_and_comes
         scheduler_loop.in_touch_since = time.monotonic() - 60 * minutes
         scheduler_loop.tick(connection)
 
-    hourly, connection = (
-        {"task": "tests.apps.project.tasks.noop", "pattern": "every hour"},
-        connect(),
-    )
+    hourly = {"task": "tests.apps.project.tasks.noop", "pattern": "every hour"}
+    connection = connect()
     code(old=hourly)
     code(new=hourly)
     look(10)

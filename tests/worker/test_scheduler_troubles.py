@@ -41,7 +41,8 @@ from tests.worker.test_scheduler import clockwork as clockwork
 pytestmark = pytest.mark.django_db(transaction=True)
 
 GRACE = dt.timedelta(minutes=5)
-NESTED, LONG = '{{"kwargs": {}{}}}'.format("[" * 3_000, "]" * 3_000), '{"most": %s}' % ("9" * 5_000)
+NESTED = '{{"kwargs": {}{}}}'.format("[" * 3_000, "]" * 3_000)
+LONG = '{"most": %s}' % ("9" * 5_000)
 
 
 def damage(definition: str, name: str = "a schedule") -> None:
@@ -293,7 +294,8 @@ def test_whatever_a_stranger_writes_other_schedules_fire(
     clockwork: Clockwork, caplog: pytest.LogCaptureFixture
 ) -> None:
     make("sound")
-    now, taken = NOON, 0
+    now = NOON
+    taken = 0
 
     # time goes on: nothing shrinks
     @settings(max_examples=60, deadline=None, derandomize=True, phases=[Phase.generate])
@@ -337,7 +339,8 @@ class Stepper:
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self.connection = connection
         self.scheduler = Scheduler(dt.timedelta(0))
-        self.go, self.stands = threading.Semaphore(0), threading.Semaphore(0)
+        self.go = threading.Semaphore(0)
+        self.stands = threading.Semaphore(0)
         self.busy = self.killed = False
         self.error: BaseException | None = None
 
@@ -345,7 +348,8 @@ class Stepper:
         """Begin a round at a moment, and stand before its first step."""
         self.scheduler.now = now
         self.scheduler.left.clear()  # what the other one held a moment ago
-        self.busy, self.killed = True, False
+        self.busy = True
+        self.killed = False
         threading.Thread(target=self._round, daemon=True).start()
         assert self.stands.acquire(timeout=PATIENCE_SECONDS)
 
@@ -425,7 +429,8 @@ def test_every_order_of_the_steps_of_two_schedulers_sends_a_fire_time_once(
     taken = 0
     while seen:
         afresh()
-        path, prefix = list[int](), seen.pop()
+        path = list[int]()
+        prefix = seen.pop()
         for stepper in steppers:
             stepper.begin(NOON + SECOND)
         while busy := [number for number, stepper in enumerate(steppers) if stepper.busy]:

@@ -154,7 +154,9 @@ def test_the_elected_look_one_after_another(
     assert dry_at.next_at == 10_000.0, "once will do"
     dry_at.due_at = moment[0] + 7.0
     assert looks_at(dry_at, moment) == pytest.approx(7.0 + after), "for tasks that become due, too"
-    dry_at.place, dry_at.due_at, dry_at.poll_at = None, 1_001.0, 10_000.0
+    dry_at.place = None
+    dry_at.due_at = 1_001.0
+    dry_at.poll_at = 10_000.0
     dry_at.hear(["mail"], "sync")
     assert (dry_at.lanes_with_work, dry_at.next_at) == (set(), 10_000.0), (
         "who is not elected does not look"
@@ -179,7 +181,8 @@ def test_the_first_looks_again_behind_a_burst_and_after_a_listen(
 def test_a_look_later_is_followed_by_one_for_those_after_it(
     dry_at: Wakeups, moment: list[float], place: int
 ) -> None:
-    dry_at.place, heard = place, []
+    dry_at.place = place
+    heard = []
     for _ in range(3):
         dry_at.hear(["mail"], "sync")
         heard.append(moment[0])
@@ -249,7 +252,8 @@ LATEST = NOW - LAG_SECONDS
 @pytest.fixture
 def cursors() -> ScanCursors:
     made = ScanCursors(["default", "mail"], lambda queues, lane=None: None, 10.0)
-    made.far, made.forget_at = True, 5.0
+    made.far = True
+    made.forget_at = 5.0
     return made
 
 
@@ -311,7 +315,8 @@ def test_news_of_a_queue_lowers_its_marks_and_wakes_but_word_of_what_came_back_o
     cursors = ScanCursors(
         ["default", "mail"], lambda queues, lane=None: woken.append((queues, lane)), 10.0
     )
-    cursors.far, cursors.forget_at = True, 5.0
+    cursors.far = True
+    cursors.forget_at = 5.0
     cursors.learn(passed(p5=NOW), 0.0, 0.0)
     handlers = cursors.handlers()
     handlers["mail"](NOW - 50)

@@ -118,7 +118,8 @@ class ReviewTests(TestCase):
         assert Upload.objects.get().review
 
     def test_a_rejection_keeps_a_document_that_another_upload_has(self) -> None:
-        first, second = self.sent(), self.sent()
+        first = self.sent()
+        second = self.sent()
         drain()
         first.reject(REVIEW, actor="a test")
         drain()

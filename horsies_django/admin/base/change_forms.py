@@ -119,7 +119,8 @@ def cancel(task: uuid.UUID, **how: Any) -> list[str]:
     return [verdict for verdict in tasks.cancel([task], **how).values() if verdict != "FINISHED"]
 
 
-OPERATE, PAYLOAD = "horsies.operate_task", "horsies.view_payload"
+OPERATE = "horsies.operate_task"
+PAYLOAD = "horsies.view_payload"
 of_run = partial(Verb, permissions=("horsies.operate_workflow",))
 of_task = partial(Verb, permissions=(OPERATE,))
 control = {verb: partial(runs.control, verb=verb) for verb in ("pause", "resume", "cancel")}
@@ -241,7 +242,9 @@ class ChangeForm(forms.Form):
         self, *args: Any, row: Any, request: HttpRequest, verb: Verb, **kwargs: Any
     ) -> None:
         super().__init__(*args, **kwargs)
-        self.row, self.request, self.verb = row, request, verb
+        self.row = row
+        self.request = request
+        self.verb = verb
         self.fields["reason"].required = verb.needs_reason
 
     @property
@@ -381,7 +384,8 @@ class ChangeMixin(ReadOnlyAdminMixin):
             self.message_user(request, text, messages.SUCCESS)
             return
         since = list(self._entries(form.row).filter(pk__gt=seen).order_by("-pk")[:LAST])
-        me, action = name_of(request.user), form.verb.action
+        me = name_of(request.user)
+        action = form.verb.action
         mine = next((entry for entry in since if (entry.actor, entry.action) == (me, action)), None)
         done = gettext("%(Kind)s %(name)s: %(did)s.")
         meanwhile = gettext(

@@ -130,7 +130,10 @@ ASKED = {
     "task.cancel": gettext_lazy("Asked to stop"),
     "task.terminate": gettext_lazy("Asked to stop, else killed"),
 }
-OF_QUEUES, OF_SCHEDULES, OF_TASKS, OF_WORKFLOWS = "queue.", "schedule.", "task.", "workflow."
+OF_QUEUES = "queue."
+OF_SCHEDULES = "schedule."
+OF_TASKS = "task."
+OF_WORKFLOWS = "workflow."
 SUBJECTS: dict[str, type[Queue | Schedule | WorkflowRun]] = {
     OF_QUEUES: Queue,
     OF_SCHEDULES: Schedule,
@@ -192,7 +195,8 @@ def limit_table(queue: Queue, effective: Mapping[str, Any] | None) -> Table:
             [capfirst(label_of_limit(key)), shown_limit(getattr(queue, key)), overridden, held]
         )
     if queue.name != CLUSTER:
-        rule, policy = _rule(queue), shown_policy(queue.partition_policy)
+        rule = _rule(queue)
+        policy = shown_policy(queue.partition_policy)
         rows.append([capfirst(_("partitions by")), rule, NOTHING, rule])
         rows.append([capfirst(label_of_limit("partition_policy")), policy, NOTHING, policy])
     return Table(
@@ -231,9 +235,11 @@ def shown_limit(value: object) -> str:
 
 def definition_table(schedule: Schedule, visible: bool) -> Table:
     """Return what is in force and, where a change overrides it, what the code declares; arguments only if ``visible``."""
-    declared, held = as_object(schedule.declared), as_object(schedule.definition)
+    declared = as_object(schedule.declared)
+    held = as_object(schedule.definition)
     changed = changed_keys(schedule)
-    mark, rows = badge("overridden", "✎", _("Changed")), []
+    mark = badge("overridden", "✎", _("Changed"))
+    rows = []
     for key in [*KEYS, *(key for key in held if key not in KEYS)]:
         differs = key in changed
         row = [
@@ -265,7 +271,8 @@ def shown_value(key: str, value: object) -> str:
 
 def changes_of(before: object, after: object) -> list[str]:
     """Return what an audit entry changed, a line for each key; of arguments only that they changed."""
-    old, new = as_object(before), as_object(after)
+    old = as_object(before)
+    new = as_object(after)
     lines = []
     for key in sorted(
         {*old, *new}, key=lambda key: (KEYS.index(key) if key in KEYS else len(KEYS), key)
@@ -320,11 +327,13 @@ def changes(entry: AuditEntry) -> list[str]:
         return _of_run(entry.after)
     if entry.action == "queue.skip":
         return _of_run(entry.before)
-    before, after = _flat(entry.before), _flat(entry.after)
+    before = _flat(entry.before)
+    after = _flat(entry.after)
     lines = []
     for key in [*before, *(key for key in after if key not in before)]:
         column, overridden = key
-        old, new = before.get(key, NOTHING), after.get(key, NOTHING)
+        old = before.get(key, NOTHING)
+        new = after.get(key, NOTHING)
         if column not in BESIDES and old != new:
             label = _("%(column)s (override)") if overridden else "%(column)s"
             lines.append(f"{label % {'column': label_of_limit(column)}}: {old} → {new}")
@@ -382,7 +391,8 @@ def shown_reason(entry: AuditEntry, visible: bool) -> str:
 
 def last_changes(page: Any, request: HttpRequest, row: Any, name: str, subjects: str) -> Table:
     """Return the last entries about the name of a row as a table, with a link to all of them."""
-    alias, visible = row._state.db, page.has_view_payload_permission(request)
+    alias = row._state.db
+    visible = page.has_view_payload_permission(request)
     found = read_bounded(alias, lambda: list(entries_of(alias, name, subjects)[:LAST]))
 
     def cells(entry: AuditEntry) -> list[Any]:

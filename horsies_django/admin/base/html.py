@@ -56,7 +56,8 @@ SHAPES: dict[str, tuple[str, str | Promise]] = {
 FEW = 5  # things named in one line
 LAST = 20  # of what goes on and on, the newest
 MANY = 100  # rows of a table on the page of something else
-LONGEST_CELL, LONGEST_NAME = 100, 200  # characters
+LONGEST_CELL = 100  # characters
+LONGEST_NAME = 200  # characters
 PATIENCE_MS = 1_000  # longer, and a page is shown without the reasons
 NODE_PAGE = "horsies_workflowrun_node"
 
@@ -289,7 +290,8 @@ def bars(
     most = max((sum(pair) for pair in pairs), default=0)
     top, floor = (LINE, height - LINE) if marks else (0, height)
     step = width / max(len(pairs), 1)
-    completed, failed = "", ""
+    completed = ""
+    failed = ""
     for place, (done, bad) in enumerate(pairs):
         lower, upper = (
             max((floor - top) * many / most, LEAST) if many else 0.0 for many in (done, bad)
@@ -328,7 +330,8 @@ def _bar(x: float, bottom: float, step: float, high: float) -> str:
 def _texts(marks: Sequence[str], most: int, width: int, height: int) -> SafeString | str:
     if not marks:
         return ""
-    last, rows = len(marks) - 1, [("0", str(LINE - 5), "start", f"{most:,}")]
+    last = len(marks) - 1
+    rows = [("0", str(LINE - 5), "start", f"{most:,}")]
     for place, text in enumerate(marks):
         anchor = "middle" if 0 < place < last else "end" if place else "start"
         rows.append((str(width * place // max(last, 1)), str(height - 3), anchor, text))
@@ -353,7 +356,8 @@ def reason_line(page: Any, request: HttpRequest, reason: Reason, visible: bool) 
 
 def _mentions(page: Any, request: HttpRequest, details: Mapping[str, Any]) -> SafeString:
     """Return links to the rows in a reason, as far as the user may see their pages."""
-    queue, child = details.get("queue"), details.get("run")
+    queue = details.get("queue")
+    child = details.get("run")
     workers = details.get("workers") or details.get("former") or ()
     groups: tuple[tuple[str, list[Mention]], ...] = (
         (_("queue"), [(Queue, queue, str(Queue(name=queue)))] if queue else []),

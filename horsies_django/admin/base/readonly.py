@@ -283,7 +283,8 @@ class ReadOnlyAdminMixin(Base):
 
     def crumbs(self, *below: tuple[str, str | Promise]) -> list[tuple[str, str | Promise]]:
         """Return the way to a page below the list: addresses and texts. The page itself, which is the last, has no address."""
-        site, app = self.admin_site.name, self.opts.app_config
+        site = self.admin_site.name
+        app = self.opts.app_config
         listed = reverse(
             f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist", current_app=site
         )

@@ -101,7 +101,8 @@ def coming_table(schedule: Any, reading: Reading) -> Table:
     now = aware(schedule.read_at)
 
     def row(at: dt.datetime) -> list[Any]:
-        local, offset = wall(at, reading.zone), at.astimezone(reading.zone).isoformat()[19:]
+        local = wall(at, reading.zone)
+        offset = at.astimezone(reading.zone).isoformat()[19:]
         there = format_html('{} <span class="horsies-quiet">{}</span>', local, offset)
         utc = f"{at.astimezone(dt.UTC):%Y-%m-%d %H:%M:%S}".removesuffix(":00")
         return [marked("fire-time", cell) for cell in (there, utc, away(at, now))]
@@ -186,13 +187,15 @@ def with_runs(page: Any, request: HttpRequest, alias: str, schedules: list[Any])
 
     ``runs`` is None if that took too long; ``linked_last`` is the status of the last task, linked if the user may see the task.
     """
-    names, store = [schedule.name for schedule in schedules], ScheduleStore(connections[alias])
+    names = [schedule.name for schedule in schedules]
+    store = ScheduleStore(connections[alias])
     found = read_bounded(alias, lambda: store.recent(names, LAST)) if names else []
     runs = defaultdict(list)
     for run in found or []:
         runs[run.name].append(run)
     for schedule in schedules:
-        schedule.reading, schedule.linked_last = read(schedule), ""
+        schedule.reading = read(schedule)
+        schedule.linked_last = ""
         schedule.runs = None if found is None else runs[schedule.name]
         if last := schedule.runs and schedule.runs[0]:
             status = badge(*shown_run(last))
@@ -323,11 +326,14 @@ class ScheduleAdminMixin(ChangeMixin):
     @admin.display(description=gettext_lazy("pattern"))
     def shown_pattern(self, obj: Any) -> SafeString:
         """Return the pattern in words, and below that as text with its zone."""
-        definition, pattern = as_object(obj.definition), obj.reading.pattern
-        text, zone = str(definition.get("pattern", NOTHING)), str(definition.get("zone", "UTC"))
+        definition = as_object(obj.definition)
+        pattern = obj.reading.pattern
+        text = str(definition.get("pattern", NOTHING))
+        zone = str(definition.get("zone", "UTC"))
         if pattern is None:
             return format_html("<code>{}</code>", text)
-        words, written = pattern.in_words, str(pattern)
+        words = pattern.in_words
+        written = str(pattern)
         code = (
             format_html("<code>{}</code> · ", written) if words.lower() != written.lower() else ""
         )
@@ -339,7 +345,8 @@ class ScheduleAdminMixin(ChangeMixin):
     @admin.display(description=gettext_lazy("next fire time"))
     def shown_next(self, obj: Any) -> SafeString | str:
         """Return the next fire time, and the error of the last one."""
-        following, problem = self.following(obj), _problem(obj)
+        following = self.following(obj)
+        problem = _problem(obj)
         if obj.missed_at is not None and obj.read_at - obj.missed_at < MISSED:
             missed = badge("full", "■", _("Missed fire times"))
             following = format_html(
@@ -359,7 +366,8 @@ class ScheduleAdminMixin(ChangeMixin):
             return badge("stopped", "⊘", _("Gone from the code"))
         if not _fires(obj):
             return badge("stopped", "■", _("Off"))
-        reading, now = obj.reading, aware(obj.read_at)
+        reading = obj.reading
+        now = aware(obj.read_at)
         computed = (
             coming(obj, reading.pattern, 1) if reading.pattern and not obj.next_fire_at else []
         )

@@ -118,10 +118,8 @@ class TaskAdminMixin(BulkMixin, SectionsMixin, ChangeMixin):
 
     def get_fieldsets(self, request: HttpRequest, obj: Task | None = None) -> Any:
         """Return the fields of the page for this user."""
-        state, queue = (
-            ("shown_status", "shown_error_code"),
-            ("linked_queue", "priority_", "runs_as"),
-        )
+        state = ("shown_status", "shown_error_code")
+        queue = ("linked_queue", "priority_", "runs_as")
         copies = (
             field for field in ("linked_original", "linked_copies") if getattr(obj, field, "")
         )

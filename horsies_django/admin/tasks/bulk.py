@@ -205,7 +205,8 @@ class BulkMixin(ReadOnlyAdminMixin):
                         after=progress.after, spread=spread, act_id=uuid.UUID(progress.act_id),
                     )  # fmt: skip
                 verdicts = Counter(progress.verdicts) + Counter(step.verdicts)
-                ended, done = step.after is None, progress.done + step.tasks
+                ended = step.after is None
+                done = progress.done + step.tasks
                 progress = replace(
                     progress, after=step.after, ended=ended, done=done, verdicts=dict(verdicts)
                 )

@@ -146,7 +146,8 @@ class TaskListMixin(NextPageMixin):
 
     def get_results(self, request: HttpRequest) -> None:
         """Read the form, then the page."""
-        self.form, self.run = SelectionForm(request), request.GET.get("workflow", "")
+        self.form = SelectionForm(request)
+        self.run = request.GET.get("workflow", "")
         super().get_results(request)
 
     def source(self) -> QuerySet[Task]:

@@ -147,7 +147,8 @@ class SectionsMixin(ReadOnlyAdminMixin):
     @admin.display(description=gettext_lazy("error"))
     def shown_error(self, obj: Task) -> SafeString:
         """Return the message of the error, or else its exception or code."""
-        error, exception = _error(obj), _exception(obj)
+        error = _error(obj)
+        exception = _exception(obj)
         return block(
             str(error.get("message") or exception.get("repr") or error.get("error_code") or NOTHING)
         )
@@ -174,7 +175,8 @@ class SectionsMixin(ReadOnlyAdminMixin):
         """Set ``linked_run``, ``linked_node`` and ``in_map`` of a task."""
         if task.workflow_id is None:
             return
-        alias, run = task._state.db, task.workflow_id
+        alias = task._state.db
+        run = task.workflow_id
         name = (
             WorkflowRun.objects.using(alias).filter(pk=run).values_list("name", flat=True).first()
         )
@@ -396,7 +398,8 @@ def attempt_table(
     whole = attempts[0].finished_at - task.sent_at if attempts else dt.timedelta()
 
     def row(attempt: TaskAttempt, since: dt.datetime) -> list[Any]:
-        wait, ran = attempt.started_at - since, attempt.finished_at - attempt.started_at
+        wait = attempt.started_at - since
+        ran = attempt.finished_at - attempt.started_at
         told = {"wait": span(wait), "ran": span(ran)}
         kind, shape = OUTCOMES.get(attempt.outcome, ("failed", "✕"))
         retried = (

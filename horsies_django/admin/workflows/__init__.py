@@ -168,7 +168,8 @@ def neighbours(
     page: Any, request: HttpRequest, run: Any, titled: tuple[str, str], **of: int
 ) -> Table:
     """Return the first nodes at the other end of the edges of a node, which ``titled`` names, with the title."""
-    alias, end = run._state.db, titled[0]
+    alias = run._state.db
+    end = titled[0]
     edges = WorkflowEdge.objects.using(alias).filter(workflow_id=run.pk, **of).order_by(end)
     nodes = WorkflowNode.objects.using(alias).filter(workflow_id=run.pk).order_by("number")
 

@@ -17,9 +17,13 @@ from statistics import fmean
 from typing import NamedTuple
 
 MOST_BENDS = 4  # per node; edges beyond are drawn without bends, the longest ones
-WIDTH, HEIGHT = 190, 68  # of a box
-GAP, ROW_GAP = 30, 18  # between boxes of a layer, and between rows of a block
-LAYER_GAP, MORE_GAP = 46, 54  # between layers; more where lines run far sideways
+WIDTH = 190  # of a box
+HEIGHT = 68  # of a box
+# between boxes of a layer, and between rows of a block
+GAP = 30
+ROW_GAP = 18
+LAYER_GAP = 46  # between layers
+MORE_GAP = 54  # between layers where lines run far sideways
 BEND = 14  # width of a line that passes a layer
 MARGIN = 16
 WIDEST = 10  # boxes side by side; a layer of more is a block
@@ -85,7 +89,9 @@ def bent(edges: list[Edge], layer: dict[int, int], most: int) -> tuple[list[Edge
     for upstream, downstream, style in edges:
         last[upstream, style] = max(last[upstream, style], layer[downstream])
     pieces = {(node, style, layer[node]): node for node, style in last}  # that end in a layer
-    many, steps, direct = 0, [], []
+    many = 0
+    steps = []
+    direct = []
     for (node, style), end in sorted(
         last.items(), key=lambda item: (item[1] - layer[item[0][0]], item[0][0])
     ):
@@ -109,7 +115,8 @@ def bent(edges: list[Edge], layer: dict[int, int], most: int) -> tuple[list[Edge
 
 def neighbours(steps: Iterable[Edge]) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
     """Return the neighbours of each item in the layer above it, and in the layer below."""
-    above, below = defaultdict(list), defaultdict(list)
+    above = defaultdict(list)
+    below = defaultdict(list)
     for upper, lower, _style in steps:
         above[lower].append(upper)
         below[upper].append(lower)
@@ -122,7 +129,8 @@ def untangle(rows: list[list[int]], steps: Iterable[Edge]) -> None:
     place: dict[int, float] = {}
     for row in rows:
         _number(row, place)
-    best, fewest = [list(row) for row in rows], crossings(rows, below, place)
+    best = [list(row) for row in rows]
+    fewest = crossings(rows, below, place)
     for sweep in range(8):  # down and up in turns
         if not fewest:
             break
@@ -134,7 +142,8 @@ def untangle(rows: list[list[int]], steps: Iterable[Edge]) -> None:
             _number(row, place)
         now = crossings(rows, below, place)
         if now < fewest:
-            best, fewest = [list(row) for row in rows], now
+            best = [list(row) for row in rows]
+            fewest = now
     rows[:] = best
 
 
@@ -246,7 +255,8 @@ def _columns(slots: list[list[Slot]], steps: Iterable[Edge]) -> dict[int, float]
     for sweep in range(7):
         beside = above if sweep % 2 == 0 else below
         for row in slots if sweep % 2 == 0 else reversed(slots):
-            wishes, weights = [], []
+            wishes = []
+            weights = []
             for slot in row:
                 near = [other for item in slot.items for other in beside[item]]
                 pulls = [ASIDE if other < 0 <= slot.items[0] else 1.0 for other in near]
@@ -264,13 +274,16 @@ def _place(
 
     That is an isotonic regression: neighbours that would overlap are pooled, and each pool lies at the mean of its wishes.
     """
-    offsets, edge = [], 0.0
+    offsets = []
+    edge = 0.0
     for slot in row:
         offsets.append(edge + slot.width / 2)
         edge += slot.width
     pools: list[tuple[float, float, int]] = []  # mean wish, weight, number of slots
     for wish, weight, offset in zip(wishes, weights, offsets, strict=True):
-        mean, heavy, many = wish - offset, weight, 1
+        mean = wish - offset
+        heavy = weight
+        many = 1
         while pools and pools[-1][0] >= mean:
             before, weight_before, more = pools.pop()
             mean = (before * weight_before + mean * heavy) / (weight_before + heavy)
@@ -288,7 +301,9 @@ def _heights(
     sideways = [0] * len(slots)
     for upper, lower, _style in graph.steps:
         sideways[graph.layer[upper]] = max(sideways[graph.layer[upper]], abs(x[upper] - x[lower]))
-    tops, bottoms, y = [], [], MARGIN
+    tops = []
+    bottoms = []
+    y = MARGIN
     for layer, row in enumerate(slots):
         rows = max(
             (math.ceil(len(slot.items) / slot.columns) for slot in row if slot.columns), default=1
@@ -321,7 +336,11 @@ class Pen:
         bottoms: list[int],
         layer: dict[int, int],
     ) -> None:
-        self.boxes, self.x, self.tops, self.bottoms, self.layer = boxes, x, tops, bottoms, layer
+        self.boxes = boxes
+        self.x = x
+        self.tops = tops
+        self.bottoms = bottoms
+        self.layer = layer
         self.lines: dict[str, dict[str, None]] = defaultdict(dict)
         self.heads: dict[str, dict[str, None]] = defaultdict(dict)
 
@@ -343,11 +362,14 @@ class Pen:
 
     def _leave(self, item: int, style: str) -> tuple[int, int]:
         """Return where a line leaves the layer of an item, below it."""
-        box, x, bottom = self.boxes.get(item), self.x[item], self.bottoms[self.layer[item]]
+        box = self.boxes.get(item)
+        x = self.x[item]
+        bottom = self.bottoms[self.layer[item]]
         if box is None:
             self._line(style, f"M{x} {self.tops[self.layer[item]]}V{bottom}")
         elif box.row is not None:
-            y, x = box.y + HEIGHT // 2, box.x + WIDTH + SIDE
+            y = box.y + HEIGHT // 2
+            x = box.x + WIDTH + SIDE
             self._line(
                 style, f"M{box.x + WIDTH} {y}H{x - CORNER}Q{x} {y} {x} {y + CORNER}V{bottom}"
             )
@@ -355,7 +377,9 @@ class Pen:
 
     def _enter(self, item: int, style: str, start: int) -> tuple[int, int]:
         """Return where a line from ``start`` enters the layer of an item, above it."""
-        box, x, top = self.boxes.get(item), self.x[item], self.tops[self.layer[item]]
+        box = self.boxes.get(item)
+        x = self.x[item]
+        top = self.tops[self.layer[item]]
         if box is None:
             return x, top
         if box.row is None:
@@ -364,7 +388,8 @@ class Pen:
             )  # a line that runs less far sideways is drawn straight
             self.heads[style][f"M{x - 4} {top - 7}h8l-4 7z"] = None
             return x, top - 5
-        y, x = box.y + HEIGHT // 2, box.x - SIDE
+        y = box.y + HEIGHT // 2
+        x = box.x - SIDE
         self._line(style, f"M{x} {top}V{y - CORNER}Q{x} {y} {x + CORNER} {y}")
         self.heads[style][f"M{box.x - 7} {y - 4}v8l7-4z"] = None
         return x, top

@@ -110,7 +110,8 @@ class RunListMixin(NextPageMixin):
     def source(self) -> QuerySet[WorkflowRun]:
         """Return the filtered runs in the order of an index, limited to the newest ones where the filter needs it."""
         runs: QuerySet[WorkflowRun] = self.queryset.only(*COLUMNS)
-        term, child = self.query.strip(), self.chosen(ParentFilter)
+        term = self.query.strip()
+        child = self.chosen(ParentFilter)
         if self.chosen(NeedsFilter):
             self.note = LOOKED_AT_FIRST  # the newest that are halted and the first gates, by the indexes of both
             halted = (

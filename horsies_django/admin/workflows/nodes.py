@@ -87,8 +87,10 @@ def progress_bar(progress: Progress | None) -> SafeString | str:
 def node_table(page: Any, request: HttpRequest, run: Any) -> Table:
     """Return the nodes of a run that the address asks for, with messages of errors for those who may see payload."""
     visible = page.has_view_payload_permission(request)
-    alias, columns = run._state.db, (*COLUMNS, "error") if visible else COLUMNS
-    status, start = request.GET.get("nodes", ""), request.GET.get("from", "")
+    alias = run._state.db
+    columns = (*COLUMNS, "error") if visible else COLUMNS
+    status = request.GET.get("nodes", "")
+    start = request.GET.get("from", "")
     status = status if status in NODE_STATUSES else ""
     first = min(int(start), LARGEST) if re.fullmatch(r"[0-9]{1,19}", start) else 0
     nodes = WorkflowNode.objects.using(alias).filter(workflow_id=run.pk)
@@ -137,10 +139,8 @@ def choices(counted: dict[str, int] | None, chosen: str) -> SafeString:
     found: list[tuple[Any, ...]] = [("?", "" if chosen else CURRENT, _("All"), every)]
     for status in NODE_STATUSES:
         if counted is None or counted.get(status):
-            mark, count = (
-                CURRENT if status == chosen else "",
-                "" if counted is None else f"{counted[status]:,}",
-            )
+            mark = CURRENT if status == chosen else ""
+            count = "" if counted is None else f"{counted[status]:,}"
             found.append((f"?{urlencode({'nodes': status})}", mark, SHAPES[status][1], count))
     item = '<li><a href="{}#horsies-nodes"{}>{}</a> <span class="horsies-quiet">{}</span></li>'
     return format_html('<ul class="horsies-choices">{}</ul>', format_html_join("", item, found))
@@ -190,7 +190,8 @@ def elements(node: WorkflowNode) -> str:
 
 def wait_tables(page: Any, request: HttpRequest, run: Any) -> list[Table]:
     """Return the gates of a run and the signals to it, which are read together."""
-    alias, visible = run._state.db, page.has_view_payload_permission(request)
+    alias = run._state.db
+    visible = page.has_view_payload_permission(request)
     waits = WorkflowNode.objects.using(alias).filter(workflow_id=run.pk, signal__isnull=False)
     # First those that wait: no status comes after WAITING in the alphabet.
     gates = waits.filter(kind="gate").only("pk", *SHOWN).order_by("-status", "number")
@@ -216,7 +217,8 @@ def gate_table(
 ) -> Table:
     def row(gate: WorkflowNode) -> list[Any]:
         name = node_link(page, request, run.pk, gate.number, gate.name)
-        until, finished = moment(gate.due_at, run.read_at), moment(gate.finished_at, run.read_at)
+        until = moment(gate.due_at, run.read_at)
+        finished = moment(gate.finished_at, run.read_at)
         return [
             name,
             status_badge(gate.status),

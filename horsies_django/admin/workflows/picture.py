@@ -36,7 +36,9 @@ from horsies_django.core.kinds import KINDS, TASK, kind_of
 from horsies_django.core.status import NODE_STATUSES, UNFINISHED_NODES
 from horsies_django.models import Task, WorkflowEdge, WorkflowNode, WorkflowRun
 
-MOST_NODES, MOST_EDGES = 2_000, 10_000  # more are not drawn
+# A graph with more than this is not drawn.
+MOST_NODES = 2_000
+MOST_EDGES = 10_000
 COLUMNS = (
     "workflow_id", "number", "name", "kind", "status", "task_name", "added_by", "task_id", "total", "items_ok", "items_bad",
     "in_flight", "signal", "due_at", "permission", "undoes", "finished_at", "error_code",
@@ -48,12 +50,14 @@ WIDTHS = {
     **dict.fromkeys("mwMW@%&…", 94),
     **dict.fromkeys("ABCDEFGHJKLNOPQRSTUVXYZ_", 70),
 }
-USUAL, WIDE = 60, 100
+USUAL = 60
+WIDE = 100
 ELLIPSIS = "…"
 TEXT_X = 42
 BAR = WIDTH - TEXT_X - 12  # width of the progress of a map
 # Hundredths of the font's size; the name is bold, which takes more.
-NAME_ROOM, STATE_ROOM = 100 * BAR / 14.5, 100 * BAR / 11.5
+NAME_ROOM = 100 * BAR / 14.5
+STATE_ROOM = 100 * BAR / 11.5
 
 PICTURE_PAGE = "horsies_workflowrun_picture"
 STARTED = (
@@ -318,9 +322,11 @@ class PicturePageMixin(RunPagesMixin):
             context["most"] = (f"{MOST_NODES:,}", f"{MOST_EDGES:,}")
         elif graph is not None:
             drawing = drawn((node.number for node in graph.nodes), styled_edges(graph))
-            nodes, cards = {node.number: node for node in graph.nodes}, []
+            nodes = {node.number: node for node in graph.nodes}
+            cards = []
             for box in drawing.boxes:
-                node, child = nodes[box.number], ""
+                node = nodes[box.number]
+                child = ""
                 work = graph.work_of(node)
                 if work and kind_of(node.kind).runs:
                     child = self.url_of(WorkflowRun(pk=node.task_id), "picture")

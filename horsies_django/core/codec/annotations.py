@@ -120,7 +120,8 @@ class Compiler:
                 return scalar
         except TypeError:  # Annotated[int, []] and the like have no hash
             pass
-        origin, args = get_origin(annotation), get_args(annotation)
+        origin = get_origin(annotation)
+        args = get_args(annotation)
         if origin is Annotated and has_discriminator(args[1:]):
             return self._by_pydantic(model_shape, annotation, where)
         if origin is Annotated and has_constraints(args[1:]):
@@ -254,11 +255,9 @@ class Compiler:
             return dataclasses.replace(
                 known, dump=lambda value: known.dump(value), load=lambda stored: known.load(stored)
             )
-        hints, name, missing = (
-            field_hints(annotation, cls),
-            name_of(annotation),
-            dataclasses.MISSING,
-        )
+        hints = field_hints(annotation, cls)
+        name = name_of(annotation)
+        missing = dataclasses.MISSING
         if is_typeddict(cls):
             required = {
                 each for each in hints if is_required(hints[each], each in cls.__required_keys__)

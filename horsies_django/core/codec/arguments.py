@@ -112,7 +112,8 @@ class ArgumentsCodec(CallCodec):
         refuse_models(self.function, self.signature, hints)
         for name in self.signature.parameters:
             shape = parameter_shape(hints[name], f"{self.origin}: parameter '{name}'")
-            self._dumps[name], self._loads[name] = shape.dump, shape.load
+            self._dumps[name] = shape.dump
+            self._loads[name] = shape.load
         self._compiled = True
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
@@ -151,7 +152,8 @@ class ArgumentsCodec(CallCodec):
     ) -> dict[str, Any]:
         if not self._compiled:
             self._resolve_late()
-        made, name = {}, ""
+        made = {}
+        name = ""
         try:
             for name, value in given.items():
                 made[name] = converts[name](value)

@@ -93,7 +93,8 @@ def opened(envelope: Mapping[str, Any] | str) -> Mapping[str, Any]:
 
 def encode_error(error: TaskError) -> str:
     """Return the envelope of an error. Never raises: values that cannot be stored are replaced by their repr."""
-    message, data = printable(error.message), None
+    message = printable(error.message)
+    data = None
     try:
         data = write_json(ANY.dump(with_texts(error.data)))
     except BaseException as refusal:  # the methods of data are user code

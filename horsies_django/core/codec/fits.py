@@ -19,7 +19,8 @@ def plain(annotation: Any) -> Any:
 
 def element(annotation: Any) -> Any:
     """Return the type of the elements of a list or a tuple, None if it is neither."""
-    origin, args = get_origin(annotation), get_args(annotation)
+    origin = get_origin(annotation)
+    args = get_args(annotation)
     if annotation in (Any, list) or (origin is list and not args):
         return Any
     if origin is list or (origin is tuple and len(args) == 2 and args[1] is Ellipsis):

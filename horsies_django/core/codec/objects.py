@@ -178,7 +178,8 @@ def row_shape(cls: type[Any], item: Shape) -> Shape:
 def tuple_shape(items: Sequence[Shape], cls: type[Any] = tuple) -> Shape:
     """Return the shape of a tuple with a type for each element, or of a NamedTuple ``cls``."""
     name = f"tuple[{', '.join(item.name for item in items)}]" if cls is tuple else cls.__name__
-    dumps, loads = [item.dump for item in items], [item.load for item in items]
+    dumps = [item.dump for item in items]
+    loads = [item.load for item in items]
 
     def walk(value: Any, expected: type[Any], converts: list[Convert]) -> list[Any]:
         if not isinstance(value, expected):

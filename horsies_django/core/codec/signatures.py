@@ -144,9 +144,11 @@ def definition(
 def written(signature: inspect.Signature, changed: dict[str, str] | None = None) -> str:
     """Return a signature as source code, without quotes around postponed annotations."""
     changed = changed or {}
-    parameters, stars_changed = [], False
+    parameters = []
+    stars_changed = False
     for name, parameter in signature.parameters.items():
-        default, kind = parameter.default, parameter.kind
+        default = parameter.default
+        kind = parameter.kind
         stars_changed = stars_changed or (kind in STARRED and name in changed)
         if stars_changed:
             kind = inspect.Parameter.KEYWORD_ONLY

@@ -67,7 +67,8 @@ def annotation_of(text: str) -> Any:
 
 
 def _written(annotation: Any) -> str:
-    origin, args = get_origin(annotation), get_args(annotation)
+    origin = get_origin(annotation)
+    args = get_args(annotation)
     if annotation is None or annotation is NoneType:
         return "None"
     if origin is Annotated:

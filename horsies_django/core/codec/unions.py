@@ -69,7 +69,9 @@ def union_shape(members: Sequence[Shape]) -> Shape:
 
 
 def _optional_shape(name: str, some: Shape) -> Shape:
-    dump_some, load_some, accepts_some = some.dump, some.load, some.accepts
+    dump_some = some.dump
+    load_some = some.load
+    accepts_some = some.accepts
 
     return Shape(
         name,

@@ -40,7 +40,9 @@ class Program:
     process: subprocess.Popen[bytes]
 
     def __init__(self, name: str, command: Sequence[str], stop: int | None = None) -> None:
-        self.name, self.command, self.stop = name, command, stop
+        self.name = name
+        self.command = command
+        self.stop = stop
 
     def start(self, environment: Mapping[str, str]) -> None:
         """Run it in a session of its own, so that a terminal does not send it signals, too."""
@@ -103,11 +105,13 @@ class Together:
                 one.signal(event)
             return
         self.running.remove(event)
-        code, name = event.process.returncode, event.name
+        code = event.process.returncode
+        name = event.name
         if self.stopping:
             self.code = max(self.code, code)
             return
-        self.stopping, self.code = True, 1
+        self.stopping = True
+        self.code = 1
         others = " and ".join(one.name for one in self.running)
         how = (
             f"was killed by {signal.Signals(-code).name}"

@@ -95,7 +95,8 @@ class Command(shared.Command):
         """Create or change a schedule; return what was done."""
         if one.stored is None:
             return without(one)
-        name, definition = one.entry.name, full(one.stored)
+        name = one.entry.name
+        definition = full(one.stored)
         existing = Schedule.objects.using(config().database).filter(name=name).first()
         if existing is None:
             if not dry_run:

@@ -101,11 +101,9 @@ class Command(shared.Command):
         if not found:
             known = ", ".join(queue.name for queue in overview.queues() if queue.name != CLUSTER)
             raise QueueError(f"there is no queue {name!r} in the database; choose from: {known}")
-        holders, partitions, stopped = (
-            overview.permits(name),
-            overview.partitions(name),
-            overview.keys(name),
-        )
+        holders = overview.permits(name)
+        partitions = overview.partitions(name)
+        stopped = overview.keys(name)
         if options["json"]:
             lists = {"permits": holders, "partitions": partitions, "stopped": stopped}
             self.stdout.write(as_json({"queue": found[0], **lists}))
@@ -113,7 +111,8 @@ class Command(shared.Command):
             self.stdout.write(queue_page(found[0], holders, partitions, stopped))
 
     def do_set(self, **options: Any) -> None:
-        name, columns = target(options), chosen(options, DECLARED)
+        name = target(options)
+        columns = chosen(options, DECLARED)
         if not columns:
             raise QueueError(
                 f"nothing to change for {name!r}: give a value, such as --max-concurrency 5"
@@ -122,7 +121,8 @@ class Command(shared.Command):
             self.stdout.write(NOT_FOR_LONG)
 
     def do_override(self, **options: Any) -> None:
-        name, limits = target(options), chosen(options, queues.LIMITS)
+        name = target(options)
+        limits = chosen(options, queues.LIMITS)
         if not limits:
             raise QueueError(
                 f"nothing to change for {name!r}: give a limit, such as --max-concurrency 5"
@@ -132,7 +132,8 @@ class Command(shared.Command):
         self.tell(options, queues.override, limits, until=options["until"])
 
     def do_skip(self, **options: Any) -> None:
-        name, reason = target(options), options["reason"] or ""
+        name = target(options)
+        reason = options["reason"] or ""
         skipped = queues.skip(
             name, dict(options["key"]), task=options["task"], actor=actor(), reason=reason
         )
@@ -147,7 +148,8 @@ class Command(shared.Command):
         self, options: dict[str, Any], change: Callable[..., list[str]], *given: Any, **how: Any
     ) -> list[str]:
         """Make a change and print it, and warn about partition limits without a partition rule; return the changed columns."""
-        name, before = target(options), rows()
+        name = target(options)
+        before = rows()
         columns = change(name, *given, actor=actor(), reason=options["reason"], **how)
         self.print_changes(changes(before, {name: columns}), options)
         (queue,) = overview.queues([name])
@@ -314,7 +316,8 @@ def queue_page(
     if queue.paused_at is not None:
         why = f": {queue.paused_reason}" if queue.paused_reason else ""
         rows.append(("paused", f"by {queue.paused_by}, {moment(queue.paused_at)}{why}"))
-    everywhere, waiting = queue.name == CLUSTER, bounded(queue.pending, queue.pending_more)
+    everywhere = queue.name == CLUSTER
+    waiting = bounded(queue.pending, queue.pending_more)
     if not everywhere:
         rows += [
             ("priority", str(queue.effective["priority"])),
@@ -352,10 +355,8 @@ def queue_page(
 
 def stopped_advice(queue: QueueOverview) -> str:
     """Return how to let stopped keys go on."""
-    names, task = (
-        queue.effective["partition_by_args"],
-        " --task NAME" if queue.effective["partition_by_task"] else "",
-    )
+    names = queue.effective["partition_by_args"]
+    task = " --task NAME" if queue.effective["partition_by_task"] else ""
     key = "".join(f" --key {name}=VALUE" for name in (["ARGUMENT"] if names == [] else names or ()))
     return (
         "A failed task stops its key until it is retried ('horsies_task retry ID') or skipped "

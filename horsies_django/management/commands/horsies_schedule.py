@@ -79,12 +79,15 @@ class Command(shared.Command):
 
     def tell(self, verb: str, found: Any, options: dict[str, Any]) -> None:
         """Print what a change returned: the id of the task that was sent, or the changed keys."""
-        name, state = options["name"], f"{verb}d"
+        name = options["name"]
+        state = f"{verb}d"
         record: dict[str, object]
         if verb == "run_now":
-            record, text = {"task_id": str(found)}, f"Sent as task {found}."
+            record = {"task_id": str(found)}
+            text = f"Sent as task {found}."
         elif verb == "delete":
-            record, text = {"deleted": name}, f"{name} is deleted."
+            record = {"deleted": name}
+            text = f"{name} is deleted."
         else:
             record = {"changed": found}
             text = (

@@ -17,7 +17,8 @@ from horsies_django.management.shared import seconds
 from horsies_django.monitoring.health import MAX_WAIT_SECONDS, Severity, examine, problems
 from horsies_django.monitoring.reading import alias, connected
 
-UNHEALTHY, UNKNOWN = 1, 2
+UNHEALTHY = 1
+UNKNOWN = 2
 REFUSED = ". Check that 'migrate' has been run, that this role may read the tables, and that no table is locked"
 
 
@@ -46,10 +47,12 @@ class Command(shared.Command):
         )  # fmt: skip
 
     def handle(self, **options: Any) -> None:
-        what, advice = "cannot be reached", ""
+        what = "cannot be reached"
+        advice = ""
         try:
             with connected(round(options["timeout"] * 1000)) as connection:
-                what, advice = "refused", REFUSED
+                what = "refused"
+                advice = REFUSED
                 found = examine(connection)
         except ImproperlyConfigured as error:
             raise CommandError(f"horsies_status: {error}", returncode=UNKNOWN) from error

@@ -134,13 +134,15 @@ class Command(shared.Command):
         if found is None:
             raise operations.missing(handle.workflow_id)
         nodes = workflows.nodes(found.id, options["nodes"] + 1)
-        shown, more = nodes[: options["nodes"]], len(nodes) > options["nodes"]
+        shown = nodes[: options["nodes"]]
+        more = len(nodes) > options["nodes"]
         history = [
             # the reason of a decision is payload like the value of the gate
             each if options["payload"] or each.action not in DECIDED else each._replace(reason=None)
             for each in handle.history()
         ]
-        waits, unused = workflows.waits(found.id), workflows.unused_signals(found.id)
+        waits = workflows.waits(found.id)
+        unused = workflows.unused_signals(found.id)
         if not options["json"]:
             self.stdout.write(
                 run_text(

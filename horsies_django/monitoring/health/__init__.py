@@ -26,7 +26,9 @@ __all__ = [
 
 MAX_WAIT_SECONDS = 900.0
 START_SECONDS = 30.0  # in which a worker need not be ready
-MANY_FAILURES, SHARE = 20, 0.1  # in 15 minutes
+# Of the tasks of 15 minutes.
+MANY_FAILURES = 20
+SHARE = 0.1
 ENDED_CHILD = (CRASHED, OperationalErrorCode.WORKER_CRASHED, OperationalErrorCode.POISON)
 FINAL = (COMPLETED, RETURNED, CANCELLED, EXPIRED)
 START = "start 'manage.py horsies_scheduler' or a worker with --with-scheduler"
@@ -183,9 +185,11 @@ def of_server(health: Health) -> Iterator[Problem]:
 
 def of_blockers(health: Health) -> Iterator[Problem]:
     for one in health.blockers:
-        who, end = f"process {one.pid} ({one.name!r})", f"SELECT pg_terminate_backend({one.pid})"
+        who = f"process {one.pid} ({one.name!r})"
+        end = f"SELECT pg_terminate_backend({one.pid})"
         if one.pid is None:
-            who, end = f"prepared transaction {one.name!r}", "ROLLBACK PREPARED"
+            who = f"prepared transaction {one.name!r}"
+            end = "ROLLBACK PREPARED"
         age = "" if one.seconds is None else f" for {span(one.seconds)}"
         lock = f"{'holds' if one.granted else 'waits for'} the lock {one.mode} on {one.table}"
         told = "" if health.complete else ", as this check did until it was cancelled"
@@ -201,18 +205,18 @@ def of_xmin(health: Health) -> Iterator[Problem]:
             minutes = "" if one.seconds is None else f"{one.seconds / 60:,.0f} minutes, "
             dead = f"{named(one)} has kept dead rows from being removed"
             text = f"{dead} for {minutes}{one.transactions:,} transactions, and claims slow down"
-            subject, remedy = (
-                f"{one.kind} {one.pid or one.name}",
-                REMEDIES[one.kind].format(one.pid),
-            )
+            subject = f"{one.kind} {one.pid or one.name}"
+            remedy = REMEDIES[one.kind].format(one.pid)
             yield problem(ProblemCode.XMIN_HELD, subject, text, health.ago(one.seconds), remedy)
 
 
 def of_lost(health: Health) -> Iterator[Problem]:
     for one in health.lost:
-        what, subject = f"a snapshot of worker {one.what}", f"worker {one.what}"
+        what = f"a snapshot of worker {one.what}"
+        subject = f"worker {one.what}"
         if one.kind == "audit":
-            what, subject = f"the audit entry {one.what!r}", "audit"
+            what = f"the audit entry {one.what!r}"
+            subject = "audit"
         text = f"{what} could not be written {one.seconds_ago:,.0f} s ago: {one.error}"
         yield problem(ProblemCode.RECORD_LOST, subject, text, health.ago(one.seconds_ago))
 
@@ -237,7 +241,9 @@ def of_queues(health: Health, max_wait_seconds: float | None) -> Iterator[Proble
     for queue in health.queues:
         if queue.name == CLUSTER or queue.paused:
             continue
-        name, waits, parked = f"queue {queue.name}", queue.oldest_seconds, queue.partition_seconds
+        name = f"queue {queue.name}"
+        waits = queue.oldest_seconds
+        parked = queue.partition_seconds
         if queue.pending and not queue.workers:
             text = f"{name} has {amount(queue.pending, 'task', queue.pending_more)} due and no live worker"
             yield problem(ProblemCode.NO_LIVING_WORKER, name, text, health.ago(waits), queue.name)
@@ -317,7 +323,8 @@ def of_counts(health: Health) -> Iterator[Problem]:
 
 def _failing(totals: Sequence[Total], least: int, share: float) -> list[tuple[str, int, int]]:
     """Return the tasks with so many final failures that are such a share of all outcomes, and both numbers; the worst first."""
-    failures, outcomes = Counter[str](), Counter[str]()
+    failures = Counter[str]()
+    outcomes = Counter[str]()
     for one in totals:
         if one.failed or one.result in FINAL:
             failures[one.task] += one.n * one.failed
@@ -351,10 +358,8 @@ def of_workflows(health: Health) -> Iterator[Problem]:
     for one in health.halted_runs[:MOST]:
         was, has = ("was", "has a gate") if one.many == 1 else ("were", "have gates")
         show = f"'manage.py horsies_workflow show {one.run}'"
-        told, advice = (
-            f"{was} paused by a failure",
-            f"see what failed with {show}, then retry, skip or cancel",
-        )
+        told = f"{was} paused by a failure"
+        advice = f"see what failed with {show}, then retry, skip or cancel"
         if one.reason == "not undone":
             told = f"{was} not undone completely"
             advice = f"see what is left with {show}, and retry the run, which undoes the rest"

@@ -38,7 +38,8 @@ RETENTION_LATE = dt.timedelta(
     days=1
 )  # rounds of retention begin every few minutes, and most end soon
 MISSED = dt.timedelta(hours=24)  # how long it is told that fire times were missed
-LATELY, DAY = dt.timedelta(minutes=15), dt.timedelta(hours=24)
+LATELY = dt.timedelta(minutes=15)
+DAY = dt.timedelta(hours=24)
 CANCELLED = "57014"  # the SQLSTATE of a statement that took too long
 
 
@@ -119,7 +120,8 @@ def examine(connection: Connection) -> Health:
 
 def _whole(store: HealthStore, database: DatabaseHealth, skew: float) -> Health:
     """Read all that is to be known."""
-    conf, history = config(), HistoryStore(store.connection)
+    conf = config()
+    history = HistoryStore(store.connection)
     blockers = store.blockers(
         dt.timedelta(seconds=5)
     )  # a younger transaction that locks tables may be a migration
@@ -177,7 +179,8 @@ def _queues(
     )
     found = []
     for queue in queues:
-        name, most = queue.name, queue.effective["max_concurrency"]
+        name = queue.name
+        most = queue.effective["max_concurrency"]
         living = sum(
             one.state == "living" and (name == CLUSTER or name in one.queues) for one in workers
         )

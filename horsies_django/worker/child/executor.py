@@ -51,7 +51,8 @@ from horsies_django.worker.process.memory import Gauge
 
 logger = logging.getLogger("horsies.worker")
 
-SYNC, ASYNC = 0, 1
+SYNC = 0
+ASYNC = 1
 Job = tuple[int, tuple[Any, ...], str]
 
 
@@ -318,7 +319,8 @@ class Executor:
     max_memory_mb: float | None = None
 
     def __post_init__(self) -> None:
-        self.control, gauge = Control(self.messages), Gauge(self.max_memory_mb)
+        self.control = Control(self.messages)
+        gauge = Gauge(self.max_memory_mb)
         self.sync_lane = SyncLane(self.sync, self.started, self.control, gauge)
         self.control.call_back = self.sync_lane.give_back
         self.async_lane = AsyncLane(

@@ -35,7 +35,8 @@ from horsies_django.worker.process.options import WorkerOptions
 REQUEST = struct.Struct(
     "=cId"
 )  # FORK with the slot and the descriptors of a child, or DEADLINE of the kill timer
-FORK, DEADLINE = b"f", b"d"
+FORK = b"f"
+DEADLINE = b"d"
 NUMBER = struct.Struct(
     "=i"
 )  # a pid or, negative, an errno; and through the last descriptor of a child, an exit code

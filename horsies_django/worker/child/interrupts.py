@@ -27,7 +27,8 @@ from horsies_django.core.errors import TaskTimeout
 from horsies_django.tasks.context import CurrentTask
 from horsies_django.worker.ipc import Channel, wait_receive
 
-TIMEOUT, CANCEL = "timeout", "cancel"
+TIMEOUT = "timeout"
+CANCEL = "cancel"
 CALL_BACK = "call back"  # not for a run, but for the whole run-ahead
 INTERRUPT = signal.SIGRTMIN + 8 if sys.platform == "linux" else signal.SIGUSR2
 LONG_OVER = 1_000  # a run that has not begun after so many later ones never will

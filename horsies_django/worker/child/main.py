@@ -37,7 +37,8 @@ def main(
     try:
         kind, text = prepare(options, modules, worker_pid)
     except BaseException:
-        kind, text = "failed", traceback.format_exc()
+        kind = "failed"
+        text = traceback.format_exc()
     send_all(channel, (kind, text))
     if kind != "ready":
         return

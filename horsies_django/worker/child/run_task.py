@@ -257,12 +257,14 @@ def describe(error: BaseException) -> dict[str, str]:
     """Describe an exception in texts of bounded length. Its methods are user code and may raise anything."""
     kind = class_name(type(error))
     try:
-        message, shown = text_of(str(error)), text_of(repr(error))
+        message = text_of(str(error))
+        shown = text_of(repr(error))
     except BaseException as broken:
         message = shown = f"<{kind}, whose text is not available: {class_name(type(broken))}>"
     site = None
     try:
-        trace, site = text_of("".join(traceback.format_exception(error))), site_of(error)
+        trace = text_of("".join(traceback.format_exception(error)))
+        site = site_of(error)
     except BaseException as broken:
         trace = f"<traceback not available: {class_name(type(broken))}>"
     if len(trace) > TRACEBACK_CHARACTERS:
@@ -293,7 +295,8 @@ def text_of(text: str) -> str:
 
 def site_of(error: BaseException) -> tuple[str, int] | None:
     """Return the last place of a traceback in the project's code, as ``shop/tasks.py in charge``, and its line, or None."""
-    found, entry = None, error.__traceback__
+    found = None
+    entry = error.__traceback__
     while entry is not None:
         if (path := project_path(entry.tb_frame.f_code.co_filename)) is not None:
             found = f"{path} in {entry.tb_frame.f_code.co_name}", entry.tb_lineno

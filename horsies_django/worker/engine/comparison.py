@@ -41,7 +41,8 @@ class Comparison:
 
     def reconnected(self) -> None:
         """Compare before the next pass, and look for lost claims: the connection was lost, maybe with the server."""
-        self.at, self.doubtful = 0.0, True
+        self.at = 0.0
+        self.doubtful = True
 
     def run(self, now: float) -> None:
         """Compare. Raises psycopg.Error, and ClaimsLost if the database has lost claims of tasks that ran here."""
@@ -72,7 +73,8 @@ class Comparison:
 
         Tasks of a worker that was declared dead are gone, too; the next pass finds that out.
         """
-        store, worker = self.outbox.store, self.outbox.worker
+        store = self.outbox.store
+        worker = self.outbox.worker
         running = {(task.id, task.generation) for task in store.held(worker) if task.running}
         waiting = [
             one for one in (*self.outbox.outcomes, *self.outbox.locked) if isinstance(one, Outcome)

@@ -83,7 +83,8 @@ class Engine:
             self.outbox, self.outbox.served.queues, self.poll_seconds, unknown_tasks
         )
         self.comparison = Comparison(self.outbox, self.pool, self.prefetched, self.advancer.owe)
-        self.wakeups, self.cursors = self.passes.wakeups, self.passes.cursors
+        self.wakeups = self.passes.wakeups
+        self.cursors = self.passes.cursors
         self.stalled = StalledPartitions()
         handlers = {
             **self.cursors.handlers(),
@@ -126,7 +127,8 @@ class Engine:
                 raise WorkerDisowned(
                     f"worker {self.outbox.worker} was declared dead: no heartbeat for too long"
                 )
-            now, limit = time.monotonic(), deadline()
+            now = time.monotonic()
+            limit = deadline()
             if limit is not None and now >= limit:
                 return False
             self.turn(self._patience(now, limit))
@@ -268,13 +270,15 @@ class Engine:
         if queues := {outcome.queue_name for outcome in self.pool.outcomes if outcome.in_run}:
             self.wakeups.follow(queues)  # the pass that settles them may send what comes after them
         self.outbox.releases += self.pool.releases
-        self.pool.outcomes, self.pool.releases = [], []
+        self.pool.outcomes = []
+        self.pool.releases = []
         self.outbox.check_bound()
         if self.stopping:
             self.outbox.releases += self.prefetched.take(list(self.prefetched))
 
     def _pass(self, now: float) -> None:
-        starts, slots = self._starts(), self._slots()
+        starts = self._starts()
+        slots = self._slots()
         free = dict(slots)
         for claim in starts:
             free[claim.lane] = max(0, free[claim.lane] - 1)

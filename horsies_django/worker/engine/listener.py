@@ -95,7 +95,8 @@ class NotificationListener:
             logger.warning("LISTEN failed; polling, next try in %.1f s: %s", wait, said(error))
             return
         self.selector.register(self.listener.fileno(), selectors.EVENT_READ, (self.receive,))
-        self.testing, self.next_at = False, 0.0
+        self.testing = False
+        self.next_at = 0.0
         self.wake()
 
     def hear(self, wanted: bool) -> None:
@@ -152,7 +153,8 @@ class NotificationListener:
         self.next_at = time.monotonic() + ANSWER_SECONDS
 
     def _look_later(self) -> None:
-        self.testing, self.listener.received = False, False
+        self.testing = False
+        self.listener.received = False
         self.next_at = time.monotonic() + QUIET_SECONDS
 
     def _replace(self) -> None:

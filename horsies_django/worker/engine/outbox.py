@@ -125,14 +125,16 @@ class Outbox(Link):
         began = time.monotonic()
         self.planned_at = forget_plans(self.connection_or_raise(), self.planned_at)
         self.retry_locked(began)
-        outcomes, releases = self._batch(), list(self.releases)
+        outcomes = self._batch()
+        releases = list(self.releases)
         try:
             passed = self._pass(
                 wanted, starts=starts, outcomes=outcomes, releases=releases, **asked
             )
         except psycopg.Error as error:
             self._settle_refused_batch(outcomes, error, began)
-            outcomes, releases = [], []
+            outcomes = []
+            releases = []
             passed = self._pass(wanted, starts=starts, **asked)
         self.most = min(BATCH, self.most * 2)
         self._remove_written(outcomes, releases, passed)
@@ -257,7 +259,9 @@ class Outbox(Link):
         """Drop and log the whole outbox and ``more``: the worker was declared dead, and others have its tasks."""
         for entry in (*self.outcomes, *self.releases, *self.locked, *more):
             self._drop(entry)
-        self.outcomes, self.releases, self.locked = [], [], []
+        self.outcomes = []
+        self.releases = []
+        self.locked = []
 
     def _look_into_starts(self, starts: Sequence[Claim], passed: Passed) -> None:
         told = {*passed.started, *passed.returned, *passed.expired}

@@ -206,7 +206,8 @@ class Receivers:
 
     def report(self, dropped: int) -> None:
         """Log that events are dropped, or that a receiver does not return; not too often."""
-        now, current = time.monotonic(), self.delivering
+        now = time.monotonic()
+        current = self.delivering
         lasts = 0.0 if current is None else now - current[1]
         if now < self.report_at or not (dropped or lasts > REPORT_SECONDS):
             return

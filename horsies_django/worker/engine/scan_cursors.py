@@ -124,7 +124,8 @@ class ScanCursors:
     def _learn_lane(
         self, known: dict[int, float | None], firsts: dict[str, Any], now: float
     ) -> None:
-        ended, latest = firsts.pop("end", False), now - LAG_SECONDS
+        ended = firsts.pop("end", False)
+        latest = now - LAG_SECONDS
         found = {int(priority): min(float(since), latest) for priority, since in firsts.items()}
         last = HIGHEST if ended else max(found)
         known.update(

@@ -24,7 +24,8 @@ from horsies_django.worker.engine.scan_cursors import spacing
 
 Look = tuple[str | None, str]  # a lane, None for both, and a queue
 
-NOW, NEVER = 0.0, math.inf
+NOW = 0.0
+NEVER = math.inf
 # What happened -> in how many seconds places 0, 1 and 2 of the elected act, and who is not elected. Looks are apart: who looks
 # later finds nothing if who looked before lives. Quiet sends (tasks/notify_throttle.py) end in less than any but the first.
 AFTER = {
@@ -103,7 +104,8 @@ class Wakeups:
 
     def hear(self, queues: Iterable[str], lane: str | None = None) -> None:
         """All workers were told of new tasks: look now or later, by the place of this worker."""
-        now, first = self.clock(), self.after("sent")
+        now = self.clock()
+        first = self.after("sent")
         burst, self.heard_at = now - self.heard_at < BURST_SECONDS, now
         if first == NOW:
             self.tell(queues, lane)

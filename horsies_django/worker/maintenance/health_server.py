@@ -53,7 +53,8 @@ def unready(engine: Engine) -> list[str]:
 
     Once all children were ready, one ready child is enough: others may just be replaced.
     """
-    reasons, status = sick(engine), engine.status
+    reasons = sick(engine)
+    status = engine.status
     ready = sum(member.ready for member in status.members)
     if not ready or (ready < len(status.members) and not status.started):
         reasons.append(
@@ -143,7 +144,8 @@ class HealthRequestHandler(BaseHTTPRequestHandler):
         """Read the request, with limits for the whole of it; a timeout of the socket would start again with every byte."""
         super().setup()
         self.rfile.close()
-        deadline, text = time.monotonic() + REQUEST_SECONDS, b""
+        deadline = time.monotonic() + REQUEST_SECONDS
+        text = b""
         while not re.search(rb"\n\r?\n", text):
             if len(text) >= REQUEST_BYTES or (seconds := deadline - time.monotonic()) <= 0:
                 raise ConnectionAbortedError("the request is too long, or took too long")
@@ -155,7 +157,8 @@ class HealthRequestHandler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer a request; a query string is ignored."""
-        path, engine = self.path.partition("?")[0], self.server.engine()
+        path = self.path.partition("?")[0]
+        engine = self.server.engine()
         if path in JUDGES:
             reasons = JUDGES[path](engine)
             about = {"version": __version__, "dropped_signals": engine.outbox.receivers.dropped}

@@ -92,8 +92,10 @@ class Snapshots:
 
         A child that started in between counts in full; one that ended does not count.
         """
-        before, since = self.consumed, self.measured_at
-        self.consumed, self.measured_at = {pid: cpu_seconds(pid) for pid in pids}, now
+        before = self.consumed
+        since = self.measured_at
+        self.consumed = {pid: cpu_seconds(pid) for pid in pids}
+        self.measured_at = now
         if since is None or now <= since:
             return None
         used = sum(

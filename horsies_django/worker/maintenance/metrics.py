@@ -48,7 +48,8 @@ def of_worker(engine: Engine, totals: list[Total]) -> Iterator[Metric]:
     """Yield each family of metrics but the histograms: what the parts of a worker have counted, read from any thread."""
     status = engine.status
     results = {total[:3]: total.n for total in totals if total.result != CLAIMED}
-    text, labels = "Attempts that ended, and tasks that expired.", ("queue", "task", "result")
+    text = "Attempts that ended, and tasks that expired."
+    labels = ("queue", "task", "result")
     yield gauge("horsies_tasks", text, labels, results, CounterMetricFamily)
     slots = {lane: engine.pool.options.slots(lane) for lane in LANES}
     # tasks that are dispatched ahead of a free slot do not count
@@ -58,13 +59,12 @@ def of_worker(engine: Engine, totals: list[Total]) -> Iterator[Metric]:
     }
     yield gauge("horsies_slots", "Tasks that may run at once.", ("lane",), slots)
     yield gauge("horsies_slots_used", "Tasks that run.", ("lane",), used)
-    text, ended = "Child processes that ended.", engine.pool.ended
+    text = "Child processes that ended."
+    ended = engine.pool.ended
     yield gauge("horsies_children_ended", text, ("reason",), ended, CounterMetricFamily)
     children = [memory_bytes(member.pid) for member in status.members if isinstance(member, Child)]
-    memory, largest = (
-        {"worker": memory_bytes(os.getpid()), "children": sum(children)},
-        max(children, default=0),
-    )
+    memory = {"worker": memory_bytes(os.getpid()), "children": sum(children)}
+    largest = max(children, default=0)
     yield gauge(
         "horsies_resident_memory_bytes",
         "Resident memory; processes share a part of it.",

@@ -110,7 +110,9 @@ class Reaper:
 
     def report_rescue(self, by_kind: Mapping[str, Sequence[Happened]]) -> int:
         """Log the rescued tasks of dead workers, and return how many."""
-        failed, retried, returned = by_kind["failed"], by_kind["retried"], by_kind["returned"]
+        failed = by_kind["failed"]
+        retried = by_kind["retried"]
+        returned = by_kind["returned"]
         if rescued := len(failed) + len(retried) + len(returned):
             logger.error(
                 "%s task(s) of dead workers rescued: %s failed%s, %s are retried%s, %s had not begun and are pending again%s",

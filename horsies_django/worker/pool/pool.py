@@ -139,14 +139,16 @@ class Pool:
             self._end_stalled(member)
         for member in self.starts.take_waiting(now):
             logger.warning("child %s goes on, because its successor is not ready yet", member.pid)
-            member.dismissed, member.retired_for = False, ""
+            member.dismissed = False
+            member.retired_for = ""
             self.recycling.extend(member)
         if now >= self.starts.retry_at:
             self._fill()
 
     def _end_stalled(self, member: PoolProcess) -> None:
         """Kill a child that did not become ready in time; another one is started when it has ended."""
-        seconds, hint = self.limits.ready, "HORSIES['RECOVERY']['CHILD_READY_TIMEOUT_MS']"
+        seconds = self.limits.ready
+        hint = "HORSIES['RECOVERY']['CHILD_READY_TIMEOUT_MS']"
         obstacle = "an import, middleware or a receiver of child_started takes long or hangs"
         if isinstance(member, Child):
             logger.error(
@@ -250,7 +252,8 @@ class Pool:
         """
         if not self._stays(member):
             return
-        member.dismissed, member.retired_for = True, why
+        member.dismissed = True
+        member.retired_for = why
         if why == "memory":
             member.end_lanes()
         else:
@@ -327,7 +330,8 @@ class Pool:
 
     def _welcome(self, member: PoolProcess, memory_mb: float) -> None:
         """Give tasks to a process, which is ready and takes so much memory. Raises WorkerStartError."""
-        member.ready, member.ready_at = True, time.monotonic()
+        member.ready = True
+        member.ready_at = time.monotonic()
         self.starts.ready(member)
         for relieved in self.starts.take_relieved(self.missing):
             relieved.end_lanes()
@@ -350,10 +354,8 @@ class Pool:
     def _report(
         self, member: Child, how: str, outcomes: list[Outcome], released: list[Claim]
     ) -> None:
-        crashed, then = (
-            [each for each in outcomes if each.crashed],
-            "" if self.stopping else "; starting another",
-        )
+        crashed = [each for each in outcomes if each.crashed]
+        then = "" if self.stopping else "; starting another"
         what = f"{len(crashed)} task(s) crashed{named(crashed)}, {len(released)} given back{named(released)}"
         logger.error("child %s %s: %s%s", member.pid, how, what, then, extra=about_first(outcomes))
         if not member.taken and not self.stopping:

@@ -151,10 +151,12 @@ class PoolProcess:
 
     def dispatch(self, lane: str, claims: Iterable[Claim]) -> bool:
         """Send claims to the process; return whether they are sent completely."""
-        jobs, now = [], time.monotonic()
+        jobs = []
+        now = time.monotonic()
         if not self.held["sync"]:
             self.moved_at = now
-        held, since = self.held[lane], self.since[lane]
+        held = self.held[lane]
+        since = self.since[lane]
         for number, claim in enumerate(claims, self.numbers[lane] + 1):
             held[number] = claim if len(claim.kwargs) < LARGE else claim._replace(kwargs="")
             since[number] = now
@@ -188,7 +190,9 @@ class PoolProcess:
 
     def leftovers(self, how: str) -> tuple[list[Outcome], list[Claim]]:
         """Remove all tasks of a process that ended: those whose code may have begun crashed, the others are returned."""
-        outcomes, releases, now = [], [], time.monotonic()
+        outcomes = []
+        releases = []
+        now = time.monotonic()
         crash = failed(
             OperationalErrorCode.WORKER_CRASHED,
             f"the process that ran the task {how}; the task may or may not have done its work",

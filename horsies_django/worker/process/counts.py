@@ -121,15 +121,14 @@ class HistoryWriter:
         self.number = 0  # of what was last sent
         self.sent: Sequence[Total] = ()  # what was not confirmed
         self.known: dict[Key, Total] = {}  # the counts up to it
-        self.since, self.covers = (
-            time.monotonic(),
-            timedelta(),
-        )  # since when it counts; how long what was sent took
+        self.since = time.monotonic()  # when the present counts began
+        self.covers = timedelta()  # how long the counts that were sent last took
 
     def tick(self, connection: Any) -> None:
         """Write what was counted since the last time. Raises psycopg.Error."""
         self.send(connection)
-        now, counts = time.monotonic(), self.counts.read()
+        now = time.monotonic()
+        counts = self.counts.read()
         longest = self.counts.take_longest()
         new = [total.minus(self.known.get(total[:3])) for total in counts]
         self.sent = [one._replace(longest=longest.get(one[:3])) for one in new if one.n]

@@ -56,7 +56,8 @@ def paint(palette: Any, record: logging.LogRecord, text: str) -> str:
     ):
         return text
     words, role = OUTCOMES[record.msg]
-    colored, label = getattr(palette, role), str(record.args[0])
+    colored = getattr(palette, role)
+    label = str(record.args[0])
     if record.msg == RETRIED:  # when it is retried is the end of the line
         before, retry, after = text.rpartition(str(record.args[-1]))
         text = f"{before}{colored(retry)}{after}"
@@ -110,7 +111,8 @@ class Formatter(logging.Formatter):
         self.palette = palette
 
     def format(self, record: logging.LogRecord) -> str:
-        component, context = record.name.removeprefix("horsies."), ""
+        component = record.name.removeprefix("horsies.")
+        context = ""
         if component == record.name and getattr(record, "task_id", "-") != "-":
             context = "{task_name} {task_id} (attempt {attempt}): ".format(**record.__dict__)
         record.__dict__.update(component=component, context=context)
@@ -234,7 +236,8 @@ class Relay(QueueHandler):
 def relayed_logs() -> Iterator[None]:
     """Relay the records of the "horsies" logger to its handlers during the block."""
     logger = logging.getLogger("horsies")
-    own, propagate = logger.handlers, logger.propagate
+    own = logger.handlers
+    propagate = logger.propagate
     others = logging.root.handlers if propagate else []
     if own:
         others = [handler for handler in others if not isinstance(handler, Console)]
@@ -242,11 +245,13 @@ def relayed_logs() -> Iterator[None]:
     if not handlers and logging.lastResort is not None:
         handlers = [logging.lastResort]
     relay = Relay(*handlers)
-    logger.handlers, logger.propagate = [relay], False
+    logger.handlers = [relay]
+    logger.propagate = False
     try:
         yield
     finally:
-        logger.handlers, logger.propagate = own, propagate
+        logger.handlers = own
+        logger.propagate = propagate
         relay.writer.stop()  # waits until all records are written
 
 

@@ -92,12 +92,15 @@ class TaskLog:
 
     def _begin(self, now: float) -> None:
         self.busy = self.seen > MANY * max(1.0, now - self.began)
-        self.began, self.seen = now, 0
+        self.began = now
+        self.seen = 0
 
 
 def tell_failure(outcome: Outcome, decided: Mapping[str, Any]) -> None:
     """Log a task that failed or was cancelled, and whether it is retried."""
-    what, after, status = label(outcome), spent(outcome), outcome.ended_as(decided)
+    what = label(outcome)
+    after = spent(outcome)
+    status = outcome.ended_as(decided)
     if status == SNOOZED:
         until = f" until {time_text(decided['at'])}" if decided.get("at") else ""
         logger.info("%s snoozed%s%s", what, after, until, extra=about(outcome))

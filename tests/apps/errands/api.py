@@ -13,8 +13,10 @@ base = import_module(f"{PACKAGE}.base")
 exceptions = import_module(f"{PACKAGE}.exceptions")
 signals = import_module(f"{PACKAGE}.signals")
 
-task, task_backends = api.task, api.task_backends
-TaskContext, TaskResultStatus = api.TaskContext, api.TaskResultStatus
+task = api.task
+task_backends = api.task_backends
+TaskContext = api.TaskContext
+TaskResultStatus = api.TaskResultStatus
 InvalidTask = getattr(exceptions, "InvalidTask", None) or exceptions.InvalidTaskError
 InvalidTaskBackend = (
     getattr(exceptions, "InvalidTaskBackend", None) or exceptions.InvalidTaskBackendError

@@ -115,7 +115,8 @@ async def total_async(values: Results[int]) -> int:
 @task(retry_policy=RetryPolicy.fixed([0] * 9, jitter=False))
 def grows_anew(what: str, many: int = 1) -> int:
     """Add a node in each of two attempts, which is the same only in the ways that do not matter."""
-    flow, attempt = current_task().workflow, current_task().attempt
+    flow = current_task().workflow
+    attempt = current_task().attempt
     inner = Workflow("inner", good_until=dt.datetime.now(dt.UTC) + dt.timedelta(hours=attempt))
     inner.add(number.with_options(metadata={"attempt": attempt}), attempt if what == "graph" else 0)
     first = flow.add(number.with_options(metadata={"attempt": attempt}), 7, name="first")

@@ -86,7 +86,8 @@ def confirmed_by_the_old_primary(old: Server, database: str) -> list[str]:
 class Unhurried(Sender):
     """A sender that does not try everything while there is no primary, and waits for nothing: the patients wait."""
 
-    pause, waits = 0.5, 0.0
+    pause = 0.5
+    waits = 0.0
 
 
 class FailoverStorm(Storm):

@@ -16,7 +16,8 @@ from typing import NamedTuple
 from tests.stress.chaos.notes import ASKED, Noted
 
 TERMINAL = ("COMPLETED", "FAILED", "CANCELLED", "EXPIRED")
-CRASHED, TIMED_OUT = "WORKER_CRASHED", "TASK_TIMEOUT"
+CRASHED = "WORKER_CRASHED"
+TIMED_OUT = "TASK_TIMEOUT"
 BY_OTHERS = ("MERGED", "ORDER_CANCELLED")  # what tasks of the same partition may do to one
 
 
@@ -226,7 +227,8 @@ def miscounted(
 
     Those that were killed may not have written their last minute, and what they left was counted by others, or by nobody.
     """
-    least, most = Counter[str](), Counter(row.status for row in rows if row.status == "EXPIRED")
+    least = Counter[str]()
+    most = Counter(row.status for row in rows if row.status == "EXPIRED")
     for one in tried:
         kind = (
             ("CRASHED" if one.outcome == "WORKER_FAILURE" else "RETRIED")
@@ -245,10 +247,8 @@ def miscounted(
 
 def fired(ticks: Sequence[tuple[str, int, str]], rows: Iterable[Row]) -> list[str]:
     """Return what is wrong with the fire times of schedules, in their order, and with the tasks that were sent for them."""
-    sent, there = (
-        Counter(task for _, _, task in ticks),
-        Counter(row.id for row in rows if row.name == "tick"),
-    )
+    sent = Counter(task for _, _, task in ticks)
+    there = Counter(row.id for row in rows if row.name == "tick")
     return continuous({}, ticks) + [
         f"task {id_} was sent for {sent[id_]} fire times, and is there {there[id_]} times"
         for id_ in sent | there

@@ -24,7 +24,8 @@ from tests.stress.chaos.members import Member
 from tests.stress.chaos.notes import DIRECTORY, Noted, collect
 from tests.support.deadlines import wait_until
 
-MACHINES, EACH = 6, 3  # machines that die in a round, and tasks on each
+MACHINES = 6  # that die in a round
+EACH = 3  # tasks on each of them
 SCATTER_SECONDS = 2.5  # over which they die: a heartbeat's interval
 CHILDREN = 4
 CHILD_ROUNDS = 4  # per round of machines

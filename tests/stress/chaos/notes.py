@@ -47,7 +47,8 @@ def noted() -> Iterator[None]:
 
 def note(event: str) -> None:
     """Write one line about the run of this code."""
-    run, pid = current_task(), os.getpid()
+    run = current_task()
+    pid = os.getpid()
     worker = os.getsid(0)  # each worker of a storm begins a session
     os.write(
         file_of(pid),

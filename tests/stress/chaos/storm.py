@@ -122,7 +122,8 @@ class Storm:
 
     def lull(self, share: float) -> None:
         """Wait until the next fault may come: never right after the last, then when most tasks are done or it has been long."""
-        since, longest = time.monotonic(), max(LULL_SECONDS, share / FASTEST)
+        since = time.monotonic()
+        longest = max(LULL_SECONDS, share / FASTEST)
         while (passed := time.monotonic() - since) < longest:
             self.tend()
             if (

@@ -145,7 +145,9 @@ def sweep(
         [(run.started_at, 1, run) for run in lasting] + [(run.until, 0, run) for run in lasting]
     )
     active: set[Run] = set()
-    peak, full, violations = 0, False, []
+    peak = 0
+    full = False
+    violations = []
     for at, starts, run in events:
         if not starts:
             active.discard(run)

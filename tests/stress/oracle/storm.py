@@ -48,7 +48,8 @@ CHANGES = (
 )
 POLICIES = ("stop", "continue", "cancel")
 CAPS = {"tight": (1, 5), "wide": (2, 9), "pausing": (1, 6)}
-PAUSED, OVERRIDDEN = ("pausing", "tenants", "tight"), ("tenants", "wide", "kinds")
+PAUSED = ("pausing", "tenants", "tight")
+OVERRIDDEN = ("tenants", "wide", "kinds")
 ENDINGS = {"COMPLETED", "FAILED WORKER_CRASHED", "CANCELLED MERGED", "CANCELLED ORDER_CANCELLED"}
 STOPPED = """
 SELECT horsies_skip_stopped('line', NULL, t.partition_key::json, NULL, 'storm', 'it goes on', horsies_channel())
@@ -85,7 +86,8 @@ class Crowd(Sender):
     fates = {"ok": 1}
     tenants = {f"tenant-{place}": 1 / (place + 1) for place in range(12)}
     batch = 1_000
-    cancels, waits = 0.0, 0.0
+    cancels = 0.0
+    waits = 0.0
 
     def __init__(self, seed: int, slow: float) -> None:
         super().__init__(seed)
@@ -110,7 +112,8 @@ class Crowd(Sender):
 
     def send_change(self) -> None:
         """Change a page and have it rebuilt, in a transaction that may be rolled back; send a unique task."""
-        page, rolled_back = self.random.randrange(10), self.random.random() < 0.2
+        page = self.random.randrange(10)
+        rolled_back = self.random.random() < 0.2
         with transaction.atomic():
             query = (
                 "UPDATE oracle_pages SET version = version + 1 WHERE page = %s RETURNING version"
@@ -249,7 +252,8 @@ class LimitStorm(Storm):
 
     def violations(self, left: Left) -> list[str]:
         """Return what is wrong with the order of tasks, with merged and with unique ones, and how else a task ended."""
-        sent, more = self.sender.sent, len(self.sender.versions) + self.sender.singles
+        sent = self.sender.sent
+        more = len(self.sender.versions) + self.sender.singles
         found = (
             [f"{sent + more} tasks were sent, there are {len(left.rows)}"]
             if sent + more != len(left.rows)

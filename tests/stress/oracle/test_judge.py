@@ -51,7 +51,8 @@ def test_one_more_than_the_cap_is_found_and_named() -> None:
 
 
 BY_TENANT = {"partition_by_args": ["tenant"]}
-ONE_EACH, TWO_OVERLAP = {"partition_max_concurrency": 1}, [run(1, 0, 5), run(2, 1, 5)]
+ONE_EACH = {"partition_max_concurrency": 1}
+TWO_OVERLAP = [run(1, 0, 5), run(2, 1, 5)]
 TWO_WORKERS = [run(1, 0, 5), run(2, 1, 5, worker="w2")]
 CRASHED = run(1, 0, None, closed_at=10.0)
 RUNNING = [run(1, 0, 10), run(2, 1, 5)]
@@ -183,7 +184,8 @@ def test_the_cap_of_the_cluster_counts_all_queues() -> None:
 
 
 def test_what_runs_before_a_task_of_its_partition_that_was_sent_earlier_is_found() -> None:
-    late, early = run(1, 0, 1, sent_at=0.2), run(2, 2, 3, sent_at=0.1)
+    late = run(1, 0, 1, sent_at=0.2)
+    early = run(2, 2, 3, sent_at=0.1)
     ordered = rules(**BY_TENANT, partition_policy="stop")
     assert disorder([early._replace(started_at=-1.0), late], ordered) == []
     assert disorder([late, early._replace(tenant="b")], ordered) == []
@@ -234,11 +236,9 @@ ALWAYS = [(float("-inf"), 2)]
 
 
 def test_usage_is_the_overlap_over_the_limit_while_tasks_wait_and_nothing_disturbs() -> None:
-    held, waited, disturbed = (
-        [(0.0, 10.0), (0.0, 5.0)],
-        [(0.0, 3.0), (2.0, 9.0)],
-        [(4.0, 4.7), (4.5, 5.0)],
-    )
+    held = [(0.0, 10.0), (0.0, 5.0)]
+    waited = [(0.0, 3.0), (2.0, 9.0)]
+    disturbed = [(4.0, 4.7), (4.5, 5.0)]
     found = usage(held, ALWAYS, waited, disturbed)
     assert found is not None
     assert (found.held, found.seconds) == (0.75, 8.0)

@@ -71,7 +71,11 @@ def usage(
             (at, what, step) for span in spans for at, step in zip(span, (1, -1), strict=True)
         ]
     there: Counter[str] = Counter()
-    limit, last, offered, used, seconds = None, float("-inf"), 0.0, 0.0, 0.0
+    limit = None
+    last = float("-inf")
+    offered = 0.0
+    used = 0.0
+    seconds = 0.0
     shares = []
     for at, together in groupby(sorted(events, key=itemgetter(0)), key=itemgetter(0)):
         now = list(together)

@@ -24,7 +24,9 @@ class Steady(Sender):
 
     def go(self, rate: float) -> None:
         """Begin to send so many a second."""
-        self.rate, self.before, self.began = rate, self.sent, time.monotonic()
+        self.rate = rate
+        self.before = self.sent
+        self.began = time.monotonic()
         self.start()
 
     @property

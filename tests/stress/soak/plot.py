@@ -24,7 +24,8 @@ PANEL_HEIGHT = 1.5  # inches
 
 def draw(saved: Mapping[str, Any], path: Path) -> None:
     """Draw all samples; a vertical line is a deploy, grey is what is not compared."""
-    samples, versions = saved["samples"], saved["verdict"]["versions"]
+    samples = saved["samples"]
+    versions = saved["verdict"]["versions"]
     minutes = [sample["seconds"] / 60 for sample in samples]
     with rc_context({**LOOK, "axes.grid.axis": "both"}):
         figure = Figure(figsize=(WIDTH, PANEL_HEIGHT * len(PANELS) + 0.5), layout="constrained")

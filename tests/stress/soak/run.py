@@ -25,14 +25,15 @@ from tests.stress.soak.load import Steady
 from tests.stress.soak.samples import Sampler
 from tests.support.server import Server
 
-TICK_SECONDS, CLEAR_SECONDS = 0.1, 180.0
-LEDGER_SECONDS, TELL_SECONDS = 5.0, 60.0
-KILL_CHILD_SECONDS, KILLS, DEPLOYS = (
-    5.0,
-    30,
-    12,
-)  # how often a child is killed; workers, and deploys, in an hour
-PATIENTS, PAUSE_SECONDS = 2, 0.2
+TICK_SECONDS = 0.1
+CLEAR_SECONDS = 180.0
+LEDGER_SECONDS = 5.0
+TELL_SECONDS = 60.0
+KILL_CHILD_SECONDS = 5.0  # how often a child is killed
+KILLS = 30  # of workers, in an hour
+DEPLOYS = 12  # in an hour
+PATIENTS = 2
+PAUSE_SECONDS = 0.2
 SHOWN = 20
 
 
@@ -49,7 +50,9 @@ class Soak(Storm):
     sender: Steady
 
     def __init__(self, plan: argparse.Namespace, server: Server, directory: Path) -> None:
-        seed, self.plan, self.seconds = plan.seed, plan, plan.minutes * 60
+        seed = plan.seed
+        self.plan = plan
+        self.seconds = plan.minutes * 60
         shape = Shape(0, 0, len(self.shapes), seed)
         super().__init__(shape, Faults(server, seed), Steady(seed, calm=plan.calm), directory)
         self.ledger = Ledger(self.notes, self.sender, config().recovery.max_crashes)
@@ -182,7 +185,8 @@ class Every:
     """Something that is done every so many seconds, the first time after that time."""
 
     def __init__(self, seconds: float, do: Callable[[], Any]) -> None:
-        self.seconds, self.do = seconds, do
+        self.seconds = seconds
+        self.do = do
         self.at = time.monotonic() + seconds
 
     def tick(self) -> None:

@@ -98,7 +98,8 @@ class Rooms:
     ) -> None:
         counted = [one for one in held if one.running or not budget.soft]
         here = [one for one in counted if one.here]
-        queues, local = Counter(one.queue for one in counted), Counter(one.queue for one in here)
+        queues = Counter(one.queue for one in counted)
+        local = Counter(one.queue for one in here)
         self.limits = limits
         self.workers = workers
         self.partitions = Counter((one.queue, one.partition) for one in counted)
@@ -122,7 +123,8 @@ class Rooms:
 
     def partition_full(self, task: Waiting) -> bool:
         """Whether the task's partition has no room for this worker."""
-        limit, key = self.limits[task.queue], (task.queue, task.partition)
+        limit = self.limits[task.queue]
+        key = (task.queue, task.partition)
         left = least(
             room(limit.partition_max_concurrency, self.partitions[key] + self.ahead[key]),
             room(limit.partition_local_limit, self.partitions_here[key] + self.ahead[key]),
@@ -131,7 +133,8 @@ class Rooms:
 
     def full_for_everyone(self, task: Waiting) -> bool:
         """Whether no worker could start the task: its partition holds all that the living workers may hold together."""
-        limit, held = self.limits[task.queue], self.partitions[task.queue, task.partition]
+        limit = self.limits[task.queue]
+        held = self.partitions[task.queue, task.partition]
         together = (
             None
             if limit.partition_local_limit is None

@@ -130,9 +130,11 @@ class Line:
                 ends = [self.nodes[number].status for number in node.upstream]
                 bad = any(end in ("FAILED", "SKIPPED") for end in ends)
                 if bad and not node.allow_failed:
-                    node.status, moved = "SKIPPED", True
+                    node.status = "SKIPPED"
+                    moved = True
                 elif all(end in FINAL for end in ends):
-                    node.status, moved = "READY", True
+                    node.status = "READY"
+                    moved = True
         return moved
 
     def begin(self, now: int) -> bool:
@@ -170,4 +172,5 @@ def suits(node: Waiter, signal: Sent) -> bool:
 def use(node: Waiter, signal: Sent) -> None:
     """Let a node take a signal."""
     signal.seen = signal.used = True
-    node.status, node.value = "COMPLETED", signal.value
+    node.status = "COMPLETED"
+    node.value = signal.value

@@ -1,0 +1,90 @@
+"""Rules of layout that ruff does not know: ``python -m tests.meta.style`` prints what breaks them, for ``make lint``.
+
+- One assignment to a statement: no ``a, b = x, y``, unless it swaps values.
+- No conditional expression inside another one.
+- A function of 15 statements or more has an empty line between its paragraphs.
+- A line of SQL has 100 characters at most, as ruff demands of Python.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("benchmarks", "example_project", "horsies_django", "tests")
+LONG = 15  # statements
+WIDTH = 100
+
+
+def problems(path: Path) -> Iterator[str]:
+    """Yield a line for each part of a file that breaks a rule."""
+    name = path.relative_to(ROOT)
+    text = path.read_text()
+    if path.suffix == ".sql":
+        for number, line in enumerate(text.splitlines(), 1):
+            if len(line) > WIDTH:
+                yield f"{name}:{number}: {len(line)} characters: break the line before {WIDTH}"
+        return
+
+    lines = text.splitlines()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Assign) and assigns_several(node):
+            yield f"{name}:{node.lineno}: several assignments in one: make each a statement"
+        elif isinstance(node, ast.IfExp) and is_nested(node):
+            yield f"{name}:{node.lineno}: a conditional expression in another one: use if statements"
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and is_solid(node, lines):
+            yield f"{name}:{node.lineno}: {node.name} has no empty line between paragraphs"
+
+
+def assigns_several(node: ast.Assign) -> bool:
+    """Whether a statement gives several values to several targets and swaps none."""
+    target = node.targets[0]
+    if not isinstance(target, ast.Tuple) or not isinstance(node.value, ast.Tuple):
+        return False
+    if any(isinstance(one, ast.Starred) for one in (*target.elts, *node.value.elts)):
+        return False
+    targets = {ast.unparse(one) for one in target.elts}
+    read = {
+        ast.unparse(one)
+        for value in node.value.elts
+        for one in ast.walk(value)
+        if isinstance(one, ast.expr)
+    }
+    return not targets & read
+
+
+def is_nested(node: ast.IfExp) -> bool:
+    return any(isinstance(one, ast.IfExp) for one in ast.walk(node) if one is not node)
+
+
+def is_solid(node: ast.FunctionDef | ast.AsyncFunctionDef, lines: list[str]) -> bool:
+    """Whether a long function has no empty line after its docstring."""
+    if sum(isinstance(one, ast.stmt) for one in ast.walk(node) if one is not node) < LONG:
+        return False
+    body = node.body[1:] if ast.get_docstring(node, clean=False) is not None else node.body
+    return bool(body) and all(lines[body[0].lineno - 1 : node.end_lineno])
+
+
+def files() -> list[Path]:
+    """Return all files of Python and SQL that the rules are for."""
+    found = [
+        path
+        for folder in FOLDERS
+        for suffix in ("py", "sql")
+        for path in (ROOT / folder).rglob(f"*.{suffix}")
+    ]
+    return sorted(path for path in found if "upgrades" not in path.parts)
+
+
+def main() -> int:
+    """Print all problems; return the exit code."""
+    found = [line for path in files() for line in problems(path)]
+    print("\n".join(found) or "Layout: no problems", file=sys.stderr if found else sys.stdout)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
